@@ -1,0 +1,45 @@
+# make demo   set up and measure the demo suite on this machine's CPU
+# make test   set up with everything the tests use, and run all of them
+# make lint   ruff, mypy --strict, import-linter
+# make bench  the CPU benchmarks of kernelmark itself, in short form
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# torch is only for the tests. An exact version, so that a CPU build that is already at hand is taken.
+TORCH ?= torch==2.13.0
+
+.PHONY: demo test lint bench docs clean
+
+demo: $(VENV)/.ready-demo
+	$(BIN)/kmark run --suite demo --timing quick --label demo
+
+test: $(VENV)/.ready-test
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.ready-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.ready-test
+	for script in startup store drills overhead; do $(BIN)/python benchmarks/$$script.py --quick || exit 1; done
+
+docs: $(VENV)/.ready-test
+	$(BIN)/python scripts/write-docs
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.ready-demo: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[iree]"
+	touch $@
+
+$(VENV)/.ready-test: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[iree,triton,nvrtc,dev]"
+	touch $@ $(VENV)/.ready-demo
+
+clean:
+	rm -rf $(VENV) build dist

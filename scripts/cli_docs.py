@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Write docs/cli.md from the commands themselves: `python scripts/cli_docs.py [--check]`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
+
+from kernelmark.cli.main import app
+
+PLACE = Path(__file__).parent.parent / "docs" / "cli.md"
+
+HEAD = """\
+# The command line
+
+<!-- Written by scripts/cli_docs.py from the commands themselves. Do not edit. -->
+
+`kmark COMMAND …`; `kmark COMMAND --help` says the same as this page.
+
+- Data goes to stdout; progress, warnings and notes go to stderr. With `--json -`, `--csv -` or
+  `--md -` stdout holds nothing else.
+- A progress bar is drawn only on a terminal; elsewhere there is one line a case. `--quiet` leaves
+  both out. `NO_COLOR` is respected.
+- An error is one sentence, then `hint: …`. `--debug`, anywhere on the line, adds the traceback.
+- A request that is illegal ends with code 2 before anything runs. So does a backend that is named
+  with `-b` and is not available; without `-b`, what is not available is left out with a note, and a
+  backend that can do some of an op's problems gets an `unsupported` row for the others.
+
+| exit code | meaning |
+| --- | --- |
+| 0 | done |
+| 1 | a regression (commands that compare) |
+| 2 | the request, the configuration or the store is wrong, or the tool itself failed |
+| 3 | some cases came out wrong, crashed, ran out of time or memory, or did not compile |
+| 4 | nothing to run or to show |
+| 130 | interrupted; everything so far is stored: `kmark run --resume` |
+
+The percentage in the table is the time that the roof which bounds the problem allows, over the
+measured time: `compute` for the multiply-add rate of the problem's dtype, `memory` for the
+bandwidth of the main memory, whichever takes longer. Both are measured on this machine. It is not
+clamped at 100. `–` means that no roof is known, as for dtypes that the CPU has no arithmetic for.
+"""
+
+
+def text() -> str:
+    """The whole page."""
+    group: Any = get_command(app)
+    parts = [HEAD, "## Everywhere\n", _options(group)]
+    for name, command in group.commands.items():
+        arguments = [p for p in command.params if p.param_type_name == "argument"]
+        words = " ".join(p.metavar for p in arguments)
+        parts += [f"## kmark {name}\n", f"`kmark {name} [OPTIONS] {words}".rstrip() + "`\n"]
+        parts.append(" ".join(command.help.split()) + "\n")
+        if arguments:
+            rows = [f"| `{p.metavar}` | {_help(p)} |" for p in arguments]
+            parts.append("\n".join(["| argument | |", "| --- | --- |", *rows]) + "\n")
+        parts.append(_options(command))
+    return "\n".join(parts)
+
+
+def _options(command: Any) -> str:
+    panels: dict[str, list[str]] = {}
+    for option in command.params:
+        if option.param_type_name == "option" and not option.hidden:
+            panel = getattr(option, "rich_help_panel", None) or "Options"
+            value = "" if option.is_flag else f" {option.metavar}"
+            names = ", ".join(f"`{name}{value}`" for name in option.opts)
+            panels.setdefault(panel, []).append(
+                f"| {names.replace('|', chr(92) + '|')} | {_help(option)} |"
+            )
+    made = []
+    for panel, rows in panels.items():
+        made.append("\n".join([f"| {panel} | |", "| --- | --- |", *rows]) + "\n")
+    return "\n".join(made)
+
+
+def _help(parameter: Any) -> str:
+    words = " ".join((parameter.help or "").split()).replace("|", "\\|")
+    default = parameter.default
+    if default not in (None, False, "", ()) and not callable(default):
+        words += f" Default: {default}."
+    return words
+
+
+def main() -> None:
+    page = text()
+    if "--check" in sys.argv:
+        if not PLACE.exists() or PLACE.read_text(encoding="utf-8") != page:
+            sys.exit(f"{PLACE.name} does not say what the commands do: run {Path(__file__).name}")
+        return
+    PLACE.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

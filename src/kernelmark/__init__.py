@@ -1,0 +1,83 @@
+"""kernelmark measures, explains, compares and tunes GPU and CPU kernels.
+
+    import kernelmark as km
+    km.run("gemm", m=[256, 512], n=512, k=512, dtype="f32")
+
+Everything is loaded when it is first used: importing the package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernelmark import backends, devices, ops
+    from kernelmark.api import Results, open_store, run, suite, suites
+    from kernelmark.core.errors import KernelmarkError
+    from kernelmark.core.problem import Problem
+    from kernelmark.core.result import Case, Measurement, Result, Run, Status
+    from kernelmark.core.timing import Timing
+    from kernelmark.ops import parse
+
+    __version__: str
+
+__all__ = [
+    "Case",
+    "KernelmarkError",
+    "Measurement",
+    "Problem",
+    "Result",
+    "Results",
+    "Run",
+    "Status",
+    "Timing",
+    "__version__",
+    "backends",
+    "devices",
+    "open_store",
+    "ops",
+    "parse",
+    "run",
+    "suite",
+    "suites",
+]
+
+_HOMES = {
+    "Case": "kernelmark.core.result",
+    "KernelmarkError": "kernelmark.core.errors",
+    "Measurement": "kernelmark.core.result",
+    "Problem": "kernelmark.core.problem",
+    "Result": "kernelmark.core.result",
+    "Results": "kernelmark.api",
+    "Run": "kernelmark.core.result",
+    "Status": "kernelmark.core.result",
+    "Timing": "kernelmark.core.timing",
+    "open_store": "kernelmark.api",
+    "parse": "kernelmark.ops",
+    "run": "kernelmark.api",
+    "suite": "kernelmark.api",
+    "suites": "kernelmark.api",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        value: object = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name in ("backends", "devices", "ops"):
+        value = importlib.import_module(f"kernelmark.{name}")
+    elif name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            value = version("kernelmark")
+        except PackageNotFoundError:  # run from a source tree or a bundle without metadata
+            value = "unknown"
+    else:
+        raise AttributeError(f"module 'kernelmark' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

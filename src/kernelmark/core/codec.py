@@ -1,0 +1,212 @@
+"""One JSON form for every value: exact, versioned, strict.
+
+A document is `{"kernelmark": "<kind>", "version": 1, …fields}`. Fields of nested values carry no
+envelope. Unknown fields, missing fields, wrong types and unknown versions are refused with a
+sentence that names the place. Floats survive exactly; `nan` and infinities travel as strings,
+which JSON proper requires.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, TypeVar, cast
+
+from kernelmark.core.environment import Environment
+from kernelmark.core.errors import CodecError, UsageError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem, parse_key
+from kernelmark.core.result import Case, Result, ResultSet, Run
+from kernelmark.core.roof import Roof
+from kernelmark.core.verdict import Verdict
+
+VERSION = 1
+KINDS: dict[str, type] = {
+    "case": Case,
+    "environment": Environment,
+    "result": Result,
+    "results": ResultSet,
+    "roof": Roof,
+    "run": Run,
+    "verdict": Verdict,
+}
+T = TypeVar("T")
+Json = Any
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def dumps(value: object) -> str:
+    """One line of JSON with its envelope."""
+    return json.dumps(to_document(value), separators=(",", ":"), allow_nan=False)
+
+
+def loads(text: str | bytes, kind: type[T]) -> T:
+    """The value of type `kind` that `dumps` wrote."""
+    return from_document(parse(text), kind)
+
+
+def parse(text: str | bytes) -> Json:
+    """JSON text as plain values; anything else is one sentence."""
+    try:
+        return _DECODER.decode(text.decode() if isinstance(text, bytes) else text)
+    except (ValueError, RecursionError) as error:
+        raise CodecError(f"not JSON: {error}", hint="is the file cut short?") from None
+
+
+def to_document(value: object) -> dict[str, Json]:
+    """Plain JSON values with the envelope."""
+    for name, kind in KINDS.items():
+        if type(value) is kind:
+            return {"kernelmark": name, "version": VERSION, **plain(value)}
+    raise TypeError(f"{type(value).__name__} is not a document kind")
+
+
+def from_document(document: Json, kind: type[T]) -> T:
+    """Strict inverse of `to_document`."""
+    wanted = next(name for name, known in KINDS.items() if known is kind)
+    fields = open_envelope(document, wanted)
+    return cast(T, read(fields, kind, wanted))
+
+
+def open_envelope(document: Json, wanted: str) -> dict[str, Json]:
+    """A document's fields, after checking that it is of kind `wanted` and of a known version."""
+    if not isinstance(document, dict) or "kernelmark" not in document:
+        raise CodecError(f"not a kernelmark {wanted} document: no 'kernelmark' field")
+    if document["kernelmark"] != wanted:
+        raise CodecError(f"a kernelmark {document['kernelmark']!r} document, not a {wanted!r} one")
+    version = document.get("version")
+    if type(version) is not int or version != VERSION:
+        raise CodecError(
+            f"{wanted}: version {version!r} is not known; this kernelmark reads {VERSION}",
+            hint="upgrade kernelmark, or export again with this version",
+        )
+    return {k: v for k, v in document.items() if k not in ("kernelmark", "version")}
+
+
+def plain(value: Any) -> Json:
+    """JSON values of any value type, without an envelope."""
+    if isinstance(value, Problem):
+        return value.key
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    return value
+
+
+def read(value: Json, hint: Any, where: str) -> Any:
+    """`value` as the type `hint`, or a `CodecError` that names `where`."""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _read_union(value, hint, where)
+    if origin is typing.Literal:
+        if value not in typing.get_args(hint):
+            raise CodecError(f"{where}: {value!r} is not one of {typing.get_args(hint)}")
+        return value
+    if origin is tuple:
+        _expect(isinstance(value, list), where, "a list", value)
+        item = typing.get_args(hint)[0]
+        if item is float and all(type(v) is float for v in value):
+            return tuple(value)
+        return tuple(read(v, item, f"{where}[{i}]") for i, v in enumerate(value))
+    if origin is not None and issubclass(origin, Mapping):
+        _expect(isinstance(value, dict), where, "an object", value)
+        item = typing.get_args(hint)[1]
+        return FrozenDict({k: read(v, item, f"{where}.{k}") for k, v in value.items()})
+    if hint is Problem:
+        _expect(isinstance(value, str), where, "a problem key", value)
+        return _built(where, lambda: parse_key(value))
+    if dataclasses.is_dataclass(hint):
+        return _read_fields(value, cast(type, hint), where)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return _read_enum(value, hint, where)
+    return _read_scalar(value, hint, where)
+
+
+def _read_fields(value: Json, kind: type, where: str) -> Any:
+    _expect(isinstance(value, dict), where, "an object", value)
+    hints = _hints(kind)
+    unknown = sorted(value.keys() - hints.keys())
+    if unknown:
+        raise CodecError(
+            f"{where}: unknown field {unknown[0]!r}",
+            hint="the file may come from a newer kernelmark",
+        )
+    missing = sorted(hints.keys() - value.keys())
+    if missing:
+        raise CodecError(f"{where}: field {missing[0]!r} is missing")
+    fields = {name: read(v, hints[name], f"{where}.{name}") for name, v in value.items()}
+    return _built(where, lambda: kind(**fields))
+
+
+def _built(where: str, make: Any) -> Any:
+    try:
+        return make()
+    except UsageError as error:
+        raise CodecError(f"{where}: {error.message}", hint=error.hint) from None
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
+
+
+def _read_union(value: Json, hint: Any, where: str) -> Any:
+    options = typing.get_args(hint)
+    if value is None and type(None) in options:
+        return None
+    rest = [o for o in options if o is not type(None)]
+    if len(rest) == 1:
+        return read(value, rest[0], where)
+    if type(value) in rest:
+        return value
+    raise CodecError(f"{where}: {value!r} has the wrong type")
+
+
+def _read_enum(value: Json, kind: type[StrEnum], where: str) -> StrEnum:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(str(k) for k in kind)
+        raise CodecError(f"{where}: {value!r} is not one of {known}") from None
+
+
+_SCALARS = {int: "an integer", str: "a string", bool: "true or false"}
+
+
+def _read_scalar(value: Json, hint: Any, where: str) -> Any:
+    if hint is float:
+        if value in ("nan", "inf", "-inf"):
+            return float(value)
+        _expect(type(value) in (int, float), where, "a number", value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise CodecError(f"{where}: the number is too large") from None
+    _expect(type(value) is hint, where, _SCALARS[hint], value)
+    return value
+
+
+def _expect(condition: object, where: str, what: str, value: Json) -> None:
+    if not condition:
+        shown = repr(value)
+        raise CodecError(f"{where}: expected {what}, found {shown[:60]}")

@@ -1,0 +1,155 @@
+"""DiskCache: bytes by key on disk, shared by concurrent processes, capped in size.
+
+An entry is one file, written to a temporary name and renamed, with a checksum over its key and
+contents: a torn, truncated or foreign file is a miss, never a wrong answer. The least recently
+used entries go first when the cap is reached. A folder that cannot be written costs the caching
+and nothing else; `warning` then says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_MAGIC = b"kmcache1"
+_HEADER_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
+_SUFFIX = ".entry"
+# A writer that died leaves its temporary file; no living one keeps it this long.
+_STALE_S = 3600.0
+
+
+def cache_root() -> Path:
+    """Where caches live: $KERNELMARK_CACHE, else $XDG_CACHE_HOME/kernelmark, else ~/.cache."""
+    if given := os.environ.get("KERNELMARK_CACHE"):
+        return Path(given).expanduser()
+    # The specification says that a relative path here is to be ignored.
+    xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if xdg.is_absolute():
+        return xdg / "kernelmark"
+    try:
+        return Path.home() / ".cache" / "kernelmark"
+    except RuntimeError:  # no HOME and no passwd entry: a bare container user
+        return Path(tempfile.gettempdir()) / f"kernelmark-{os.getuid()}"
+
+
+def digest(*parts: str | bytes) -> str:
+    """A key of its parts: hexadecimal, different for any different split of the same text."""
+    whole = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        whole.update(len(data).to_bytes(8, "little"))
+        whole.update(data)
+    return whole.hexdigest()
+
+
+class DiskCache:
+    """Bytes by key under `folder`, at most about `max_bytes` of them."""
+
+    def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
+        if max_bytes <= 0:
+            raise ValueError("max_bytes must be positive")
+        self.folder = Path(folder)
+        self.max_bytes = max_bytes
+        self.warning: str | None = None
+        # Bytes this process may still write before it looks at the whole folder again; 0 makes
+        # the first put look. Looking at each put would cost a scan for every entry.
+        self._until_scan = 0
+
+    def get(self, key: str) -> bytes | None:
+        """What was put under `key`, or None."""
+        path = self._path(key)
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        payload = data[_HEADER_BYTES:]
+        if data[:_HEADER_BYTES] != _header(key, payload):
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+        # Modification time is the time of last use: file systems mounted noatime have no other.
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        return payload
+
+    def put(self, key: str, payload: bytes) -> None:
+        """Keep `payload` under `key`; one that exceeds the cap by itself is not kept."""
+        size = _HEADER_BYTES + len(payload)
+        if size > self.max_bytes:
+            return
+        path = self._path(key)
+        temporary = path.with_name(f".{path.stem[:16]}-{os.getpid()}-{secrets.token_hex(4)}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("xb") as file:
+                file.write(_header(key, payload))
+                file.write(payload)
+            temporary.replace(path)
+        except OSError as error:
+            self.warning = f"the cache {self.folder} cannot be written ({error.strerror or error})"
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            return
+        self._until_scan -= size
+        if self._until_scan < 0:
+            self._until_scan = self.max_bytes // 16
+            self._shrink()
+
+    def total_bytes(self) -> int:
+        """Bytes of all entries now."""
+        return sum(size for _, size, _ in self._entries())
+
+    def clear(self) -> None:
+        """Remove every entry."""
+        for _, _, path in self._entries():
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def _path(self, key: str) -> Path:
+        name = hashlib.sha256(key.encode()).hexdigest()
+        return self.folder / name[:2] / f"{name}{_SUFFIX}"
+
+    def _entries(self) -> Iterator[tuple[float, int, Path]]:
+        """(last use, bytes, path) of every entry; others may remove files meanwhile."""
+        now = time.time()
+        for part in self._scan(self.folder):
+            for file in self._scan(part) if part.is_dir() else ():
+                try:
+                    status = file.stat()
+                except OSError:
+                    continue
+                if file.suffix == _SUFFIX:
+                    yield status.st_mtime, status.st_size, file
+                elif file.name.startswith(".") and now - status.st_mtime > _STALE_S:
+                    with contextlib.suppress(OSError):
+                        file.unlink()
+
+    @staticmethod
+    def _scan(folder: Path) -> list[Path]:
+        try:
+            return list(folder.iterdir())
+        except OSError:
+            return []
+
+    def _shrink(self) -> None:
+        """Down to nine tenths of the cap when above it, least recently used first."""
+        entries = sorted(self._entries(), key=lambda entry: entry[0])
+        total = sum(size for _, size, _ in entries)
+        if total <= self.max_bytes:
+            return
+        for _, size, path in entries:
+            if total <= self.max_bytes * 9 // 10:
+                return
+            with contextlib.suppress(OSError):
+                path.unlink()
+            total -= size
+
+
+def _header(key: str, payload: bytes) -> bytes:
+    return _MAGIC + hashlib.sha256(hashlib.sha256(key.encode()).digest() + payload).digest()

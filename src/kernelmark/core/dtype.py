@@ -1,0 +1,81 @@
+"""The number formats that problems are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kernelmark.core.errors import ProblemError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DType:
+    """A number format. For floats, `digits` counts the significand with its hidden bit."""
+
+    name: str
+    bits: int
+    kind: Literal["float", "int"]
+    digits: int
+    min_exponent: int = 0
+    max_value: float = 0.0
+    has_inf: bool = True
+
+    @property
+    def unit_roundoff(self) -> float:
+        """Largest relative error of one rounding to nearest; 0 for integers."""
+        return 2.0**-self.digits if self.kind == "float" else 0.0
+
+    @property
+    def smallest_step(self) -> float:
+        """Spacing of the subnormal numbers: the absolute error floor is half of it."""
+        if self.kind == "int":
+            return 0.0
+        return float(2.0 ** (self.min_exponent - (self.digits - 1)))
+
+    def nbytes(self, count: int) -> int:
+        """Bytes of `count` packed elements."""
+        return (count * self.bits + 7) // 8
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _float(name: str, bits: int, digits: int, emin: int, top: float, *, inf: bool = True) -> DType:
+    return DType(
+        name=name,
+        bits=bits,
+        kind="float",
+        digits=digits,
+        min_exponent=emin,
+        max_value=top,
+        has_inf=inf,
+    )
+
+
+_ALL = (
+    _float("f64", 64, 53, -1022, 1.7976931348623157e308),
+    _float("f32", 32, 24, -126, 3.4028234663852886e38),
+    # tf32 is an arithmetic mode of the matrix units: stored as f32, multiplied with 11 digits.
+    _float("tf32", 32, 11, -126, 3.4011621342146535e38),
+    _float("f16", 16, 11, -14, 65504.0),
+    _float("bf16", 16, 8, -126, 3.3895313892515355e38),
+    _float("f8e4m3", 8, 4, -6, 448.0, inf=False),
+    _float("f8e5m2", 8, 3, -14, 57344.0),
+    _float("f8e4m3fnuz", 8, 4, -7, 240.0, inf=False),
+    _float("f8e5m2fnuz", 8, 3, -15, 57344.0, inf=False),
+    _float("f4e2m1", 4, 2, 0, 6.0, inf=False),
+    _float("f8e8m0", 8, 1, -127, 1.7014118346046923e38, inf=False),
+    DType(name="i8", bits=8, kind="int", digits=7, max_value=127.0, has_inf=False),
+    DType(name="i32", bits=32, kind="int", digits=31, max_value=2147483647.0, has_inf=False),
+)
+DTYPES: dict[str, DType] = {d.name: d for d in _ALL}
+
+
+def dtype(name: str) -> DType:
+    """The format called `name`; an unknown name is a `ProblemError` that lists the known ones."""
+    try:
+        return DTYPES[name]
+    except KeyError:
+        raise ProblemError(
+            f"unknown dtype {name!r}", hint=f"known dtypes: {', '.join(DTYPES)}"
+        ) from None

@@ -1,0 +1,84 @@
+"""Environment: where a run took place. It is not identity; it explains steps in history."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from kernelmark.core.frozen import FrozenDict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceInfo:
+    """A device's identity and the sizes that measuring depends on.
+
+    `name` is what a user types (cpu, cuda:0); `arch` is what series are told apart by
+    (aarch64, x86_64, sm_90, gfx942). `units` is cores, SMs or CUs.
+    """
+
+    name: str
+    kind: str
+    model: str
+    arch: str
+    index: int = 0
+    units: int = 1
+    memory_bytes: int = 0
+    cache_bytes: int = 0
+    driver: str = ""
+    uuid: str = ""
+    attributes: Mapping[str, str] = field(default_factory=FrozenDict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attributes", FrozenDict(self.attributes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Host, devices, versions, commit and the variables that change results."""
+
+    host: str = ""
+    os: str = ""
+    python: str = ""
+    # not "kernelmark", which the codec's envelope uses
+    kernelmark_version: str = ""
+    devices: tuple[DeviceInfo, ...] = ()
+    libraries: Mapping[str, str] = field(default_factory=FrozenDict)
+    variables: Mapping[str, str] = field(default_factory=FrozenDict)
+    commit: str = ""
+    dirty: bool = False
+    container: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "libraries", FrozenDict(self.libraries))
+        object.__setattr__(self, "variables", FrozenDict(self.variables))
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for environments that should give equal results."""
+        return hashlib.sha256(
+            json.dumps(asdict(self), sort_keys=True, default=dict).encode()
+        ).hexdigest()[:16]
+
+
+def difference(base: Environment, head: Environment) -> list[tuple[str, str, str]]:
+    """(what, in base, in head) for everything that differs; "" where one side lacks it."""
+    flat_base, flat_head = _flatten(base), _flatten(head)
+    return [
+        (name, flat_base.get(name, ""), flat_head.get(name, ""))
+        for name in sorted(flat_base.keys() | flat_head.keys())
+        if flat_base.get(name, "") != flat_head.get(name, "")
+    ]
+
+
+def _flatten(environment: Environment) -> dict[str, str]:
+    flat = {
+        name: str(getattr(environment, name))
+        for name in ("host", "os", "python", "kernelmark_version", "commit", "dirty", "container")
+    }
+    flat |= {f"library {name}": value for name, value in environment.libraries.items()}
+    flat |= {f"variable {name}": value for name, value in environment.variables.items()}
+    for device in environment.devices:
+        flat[f"device {device.name}"] = f"{device.model} ({device.arch}), driver {device.driver}"
+    return flat

@@ -1,0 +1,69 @@
+"""Errors of the tool itself. A case that fails is a `Result`; a tool that fails raises.
+
+KernelmarkError            one sentence, an optional hint, an exit code
+├── UsageError       (2)   the request itself is wrong
+│   ├── ProblemError (2)   an op refuses these dims, dtypes or options
+│   └── CodecError   (2)   a file is not what this version can read
+├── NothingToDo      (4)   nothing to run, show or compare
+├── StoreError       (2)   the store cannot be opened, read or written
+└── CaseError              raised while a case runs; the worker turns it into a status
+    ├── Unsupported        the backend cannot do this problem on this device
+    ├── CompileError       the backend's compiler refused
+    └── OutOfMemory        the device or the host has not enough memory
+"""
+
+from __future__ import annotations
+
+
+class KernelmarkError(Exception):
+    """A failure told in one sentence, with an optional hint on what to do next."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[type, tuple[str, str | None]]:
+        return type(self), (self.message, self.hint)
+
+
+class UsageError(KernelmarkError):
+    """The request itself is wrong."""
+
+
+class ProblemError(UsageError):
+    """An op refuses this combination of dims, dtypes or options."""
+
+
+class CodecError(UsageError):
+    """A document or line is not what this version can read."""
+
+
+class NothingToDo(KernelmarkError):
+    """There is nothing to run, show or compare."""
+
+    exit_code = 4
+
+
+class StoreError(KernelmarkError):
+    """The store cannot be opened, read or written."""
+
+
+class CaseError(KernelmarkError):
+    """A case cannot be completed; the worker turns this into a result's status."""
+
+    exit_code = 3
+
+
+class Unsupported(CaseError):
+    """The backend cannot do this problem on this device."""
+
+
+class CompileError(CaseError):
+    """The backend's compiler refused."""
+
+
+class OutOfMemory(CaseError):
+    """Not enough memory on the device or the host."""

@@ -1,0 +1,142 @@
+"""Problem: an op with all dims, dtypes and options, and its canonical text.
+
+A key is `op name=value …`. The form of a value tells its kind, so a key parses back without
+knowing the op: an integer is a dim, a dtype's name is a dtype, everything else is an option
+(`yes`/`no` a truth value, a number with a point or exponent a float, otherwise a word).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kernelmark.core.dtype import DTYPES
+from kernelmark.core.errors import ProblemError
+from kernelmark.core.frozen import FrozenDict
+
+Option = str | float | bool
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+_INT = re.compile(r"-?(0|[1-9][0-9]*)\Z")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]*\Z")
+_LONGEST_INT = 40  # digits; far beyond any dim, far below what Python refuses to convert
+_NOT_WORDS = frozenset({"yes", "no", "inf", "nan"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Problem:
+    """What is computed, exactly. Make one with `Op.problem`, which validates and orders it."""
+
+    op: str
+    dims: Mapping[str, int]
+    dtypes: Mapping[str, str]
+    options: Mapping[str, Option] = field(default_factory=FrozenDict)
+    _key: str = field(init=False, repr=False, default="")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dims", FrozenDict(self.dims))
+        object.__setattr__(self, "dtypes", FrozenDict(self.dtypes))
+        object.__setattr__(self, "options", FrozenDict(self.options))
+        _check_form(self)
+        object.__setattr__(self, "_key", _key_text(self))
+
+    @property
+    def key(self) -> str:
+        """Canonical text; `parse_key(problem.key) == problem`."""
+        return self._key
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Problem) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __str__(self) -> str:
+        return self.key
+
+
+def parse_key(text: str) -> Problem:
+    """The problem a key names, as written; `ops.parse` also validates it."""
+    words = text.split()
+    if not words:
+        raise ProblemError("an empty problem", hint="write: gemm m=512 n=512 k=512 a=f32 …")
+    dims: dict[str, int] = {}
+    dtypes: dict[str, str] = {}
+    options: dict[str, Option] = {}
+    for word in words[1:]:
+        name, equals, value = word.partition("=")
+        if not equals or not value:
+            raise ProblemError(f"{word!r} in the problem is not name=value")
+        if name in dims or name in dtypes or name in options:
+            raise ProblemError(f"{name!r} is given twice in the problem")
+        parsed = parse_value(value)
+        if isinstance(parsed, str) and parsed in DTYPES:
+            dtypes[name] = parsed
+        elif isinstance(parsed, int) and not isinstance(parsed, bool):
+            dims[name] = parsed
+        else:
+            options[name] = parsed
+    return Problem(op=words[0], dims=dims, dtypes=dtypes, options=options)
+
+
+def parse_value(text: str) -> int | Option:
+    """An integer, float, truth value or word, by its form."""
+    if _INT.match(text):
+        if len(text) > _LONGEST_INT:
+            raise ProblemError(f"{text[:12]}… is too long for an integer")
+        return int(text)
+    if text in ("yes", "no"):
+        return text == "yes"
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return number
+
+
+def _key_text(problem: Problem) -> str:
+    words = [problem.op]
+    words += [f"{name}={value}" for name, value in problem.dims.items()]
+    words += [f"{name}={value}" for name, value in problem.dtypes.items()]
+    words += [f"{name}={_option_text(value)}" for name, value in problem.options.items()]
+    return " ".join(words)
+
+
+def _option_text(value: Option) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return repr(value) if isinstance(value, float) else value
+
+
+def _check_form(problem: Problem) -> None:
+    names = [*problem.dims, *problem.dtypes, *problem.options]
+    for name in [problem.op, *names]:
+        if not isinstance(name, str) or not _NAME.match(name):
+            raise ProblemError(f"{name!r} is not a name (a-z, 0-9, _)")
+    if len(set(names)) != len(names):
+        raise ProblemError("a name is used twice among dims, dtypes and options")
+    for name, size in problem.dims.items():
+        if not isinstance(size, int) or isinstance(size, bool):
+            raise ProblemError(f"{name}={size!r} is not an integer")
+    for name, dtype_name in problem.dtypes.items():
+        if dtype_name not in DTYPES:
+            raise ProblemError(
+                f"{name}={dtype_name!r} is not a dtype", hint=f"known dtypes: {', '.join(DTYPES)}"
+            )
+    for name, value in problem.options.items():
+        _check_option(name, value)
+
+
+def _check_option(name: str, value: Option) -> None:
+    if isinstance(value, bool):
+        return
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ProblemError(f"{name}={value} is not finite")
+        return
+    if not isinstance(value, str) or not _WORD.match(value):
+        raise ProblemError(f"{name}={value!r} is not a word, number or truth value")
+    if value in DTYPES or value.lower() in _NOT_WORDS or value.lower() in ("infinity", "true"):
+        raise ProblemError(f"{name}={value!r} would read back as something else")

@@ -1,0 +1,84 @@
+"""Registry: adding a thing is adding a file.
+
+Names come from the file names in a package, without importing them, and from entry points of
+other distributions. `get(name)` imports that one module and takes its attribute.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.metadata
+import pkgutil
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Generic, TypeVar, cast
+
+from kernelmark.core.errors import UsageError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """The things of one kind: `Registry("kernelmark.backends", "backend")`."""
+
+    def __init__(self, package: str, attribute: str) -> None:
+        self.package = package
+        self.attribute = attribute
+        self._loaded: dict[str, T] = {}
+
+    @cached_property
+    def _files(self) -> frozenset[str]:
+        """A module is a thing of this kind unless it is the base or begins with an underscore."""
+        path = importlib.import_module(self.package).__path__
+        return frozenset(
+            m.name for m in pkgutil.iter_modules(path) if m.name != "base" and m.name[0] != "_"
+        )
+
+    @cached_property
+    def _entry_points(self) -> dict[str, importlib.metadata.EntryPoint]:
+        return {e.name: e for e in importlib.metadata.entry_points(group=self.package)}
+
+    def names(self) -> list[str]:
+        """Every known name, sorted; nothing is imported."""
+        return sorted(self._files | self._entry_points.keys() | self._loaded.keys())
+
+    def get(self, name: str) -> T:
+        """The thing called `name`; an unknown name lists the known ones."""
+        if name not in self._loaded:
+            self._loaded[name] = self._load(name)
+        return self._loaded[name]
+
+    def _load(self, name: str) -> T:
+        if name in self._files:
+            module = importlib.import_module(f"{self.package}.{name}")
+            return cast(T, getattr(module, self.attribute))
+        if name in self._entry_points:
+            return cast(T, self._load_outside(name))
+        close = difflib.get_close_matches(name, self.names(), n=1)
+        meant = f"did you mean {close[0]}? " if close else ""
+        raise UsageError(
+            f"unknown {self.attribute} {name!r}",
+            hint=f"{meant}known: {', '.join(self.names())}",
+        )
+
+    def _load_outside(self, name: str) -> object:
+        try:
+            return self._entry_points[name].load()
+        except Exception as error:
+            raise UsageError(
+                f"the plugin that offers {self.attribute} {name!r} cannot be loaded: {error}",
+                hint=f"it comes from {self._entry_points[name].value}",
+            ) from error
+
+    def add(self, name: str, thing: T) -> None:
+        """Make `thing` known under `name` in this process: a kernel from a user's file, a test."""
+        self._loaded[name] = thing
+        self.__dict__["_files"] = self._files - {name}
+        self.__dict__["_entry_points"] = {k: v for k, v in self._entry_points.items() if k != name}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._loaded or name in self._files or name in self._entry_points
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())

@@ -1,0 +1,248 @@
+"""Case, Measurement, Check, Result, Run: from what is asked to what is stored."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kernelmark.core.environment import Environment
+from kernelmark.core.errors import UsageError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem
+from kernelmark.core.timing import Timing
+
+ConfigValue = str | int | float | bool
+Config = Mapping[str, ConfigValue]
+_config_text = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
+def config_key(config: Config) -> str:
+    """Canonical text of a config; `{}` is the backend's own default."""
+    return _config_text(dict(config)) if config else "{}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a worker executes: a problem by a backend with a config, measured in one way."""
+
+    problem: Problem
+    backend: str
+    timing: Timing = field(default_factory=Timing)
+    config: Config = field(default_factory=FrozenDict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "config", FrozenDict(self.config))
+        for name, value in self.config.items():
+            if not isinstance(value, str | int | float):
+                raise UsageError(f"config: {name}={value!r} is not a word, number or truth value")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UsageError(f"config: {name}={value} is not finite")
+
+    @property
+    def series(self) -> str:
+        """Identity in history, up to the device's architecture."""
+        return " | ".join(
+            (self.problem.key, self.backend, config_key(self.config), self.timing.identity)
+        )
+
+    @property
+    def id(self) -> str:
+        """Short stable hash of `series`: names a case inside a run."""
+        return hashlib.sha256(self.series.encode()).hexdigest()[:16]
+
+
+class Status(StrEnum):
+    """How a case ended. Only `ok` ranks; every other one is still a row."""
+
+    OK = "ok"
+    WRONG = "wrong"
+    UNSUPPORTED = "unsupported"
+    COMPILE_ERROR = "compile_error"
+    RUNTIME_ERROR = "runtime_error"
+    OUT_OF_MEMORY = "out_of_memory"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    SKIPPED = "skipped"
+
+    @property
+    def failed(self) -> bool:
+        """True for what makes a run end with exit code 3."""
+        return self not in (Status.OK, Status.UNSUPPORTED, Status.SKIPPED)
+
+
+class StopReason(StrEnum):
+    """Why measuring stopped."""
+
+    PRECISE = "precise"  # the interval is under its target
+    TIME = "time"  # the cap on timed seconds was reached
+    BLOCKS = "blocks"  # the cap on allocation blocks was reached
+    FIXED = "fixed"  # the number of samples was given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """What the device said of itself around a block; None where it does not say."""
+
+    clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    energy_j: float | None = None
+    load: float | None = None
+    throttle: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Samples that share one process and one set of allocations: the unit of replication."""
+
+    process: int
+    allocation: int
+    samples_s: tuple[float, ...]
+    clocks_mhz: tuple[float, ...] = ()
+    telemetry: Telemetry = field(default_factory=Telemetry)
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.samples_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """All numbers of a case. Times are seconds a launch.
+
+    `low_s` and `high_s` bound the median at 95 %, over blocks, not over samples.
+    `also` holds other times of the same kernel: host_s (eager, with launch cost), hot_s, …
+    """
+
+    blocks: tuple[Block, ...]
+    low_s: float
+    high_s: float
+    method: str
+    launches: int
+    sets: int
+    footprint_bytes: int
+    stop: StopReason
+    warmup_s: float
+    timed_s: float
+    warnings: tuple[str, ...] = ()
+    also: Mapping[str, float] = field(default_factory=FrozenDict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "also", FrozenDict(self.also))
+
+    @property
+    def median_s(self) -> float:
+        """The headline: the median over blocks of each block's median."""
+        return statistics.median(block.median_s for block in self.blocks)
+
+    @property
+    def rel_half_width(self) -> float:
+        """Half of the interval's width as a share of the median."""
+        return (self.high_s - self.low_s) / 2 / self.median_s
+
+    @property
+    def samples(self) -> int:
+        return sum(len(block.samples_s) for block in self.blocks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """What was verified on the outputs of the timed launches.
+
+    `worst` is the largest error in units of its tolerance: above 1 the result is wrong.
+    """
+
+    positions: int
+    worst: float
+    max_abs: float
+    unwritten: int
+    guards_intact: bool
+    detail: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return self.worst <= 1.0 and self.unwritten == 0 and self.guards_intact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelInfo:
+    """What ran: its name, how it was built and what it uses (registers, spills, bytes…)."""
+
+    name: str = ""
+    compile_s: float = 0.0
+    cached: bool = False
+    binary_hash: str = ""
+    resources: Mapping[str, int] = field(default_factory=FrozenDict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "resources", FrozenDict(self.resources))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The outcome of a case, good or bad. `cost` is wall seconds by phase (compile, inputs,
+    warmup, timed, check, total)."""
+
+    case: Case
+    device: str
+    status: Status
+    arch: str = ""
+    flops: int = 0
+    bytes: int = 0
+    measurement: Measurement | None = None
+    check: Check | None = None
+    kernel: KernelInfo = field(default_factory=KernelInfo)
+    error: str = ""
+    started: float = 0.0
+    cost: Mapping[str, float] = field(default_factory=FrozenDict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cost", FrozenDict(self.cost))
+
+    @property
+    def series(self) -> str:
+        """Identity in history."""
+        return f"{self.case.series} | {self.arch}"
+
+    @property
+    def flops_per_s(self) -> float | None:
+        return self.flops / self.measurement.median_s if self.measurement else None
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        return self.bytes / self.measurement.median_s if self.measurement else None
+
+
+class RunState(StrEnum):
+    RUNNING = "running"
+    DONE = "done"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Many results with one environment. `started` is seconds since the epoch, UTC."""
+
+    id: str
+    started: float
+    environment: Environment
+    label: str = ""
+    suite: str = ""
+    argv: tuple[str, ...] = ()
+    cases: int = 0
+    state: RunState = RunState.RUNNING
+    finished: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultSet:
+    """A run with its results: what a file holds and what `kmark export`, `import` exchange."""
+
+    run: Run
+    results: tuple[Result, ...]

@@ -1,0 +1,52 @@
+"""TensorSpec: one argument of an op, dense and row-major in the order of its shape."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from kernelmark.core.dtype import DType, dtype
+
+Role = Literal["in", "out"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """Name, shape, dtype and role of an argument; transposes are already in the shape.
+
+    `low` and `high` bound the uniform distribution its elements are drawn from.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    role: Role = "in"
+    low: float = -1.0
+    high: float = 1.0
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.type.nbytes(self.count)
+
+    @property
+    def type(self) -> DType:
+        return dtype(self.dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """How far from the float64 reference an output may be, at one position:
+
+    `per_magnitude` × (the reference's sum of absolute terms) + `per_value` × |reference|
+    + `absolute`. `why` says how the factors were derived.
+    """
+
+    per_magnitude: float
+    per_value: float
+    absolute: float
+    why: str

@@ -1,0 +1,118 @@
+"""Timing: how a case is measured and when measuring stops."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kernelmark.core.errors import UsageError
+
+
+class Cache(StrEnum):
+    """State of the caches at each launch."""
+
+    COLD = "cold"  # rotate argument sets that together exceed the last-level cache
+    FLUSH = "flush"  # evict the last-level cache before each launch
+    HOT = "hot"  # one argument set, used again and again
+
+
+class Timer(StrEnum):
+    """What the clock is put around. `auto` is the most exact one the device has."""
+
+    AUTO = "auto"
+    LOOP = "loop"  # a host clock around launches that return when done (CPU)
+    GRAPH = "graph"  # captured graphs of N and 2N launches
+    GATE = "gate"  # launches queued behind a gate, device events around them
+    PROFILER = "profiler"  # the vendor's profiler
+
+
+class Strain(StrEnum):
+    """What runs between launches, to stand for the rest of a model."""
+
+    NONE = "none"
+    BANDWIDTH = "bandwidth"
+    COMPUTE = "compute"
+
+
+class Duty(StrEnum):
+    """Whether launches follow each other without a pause (power-steady) or with rests."""
+
+    SUSTAINED = "sustained"
+    BURST = "burst"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How to measure. The first group changes what the number means; the second, how sure it is.
+
+    `threads` is for the CPU device; 0 means every core the process may use.
+    """
+
+    cache: Cache = Cache.COLD
+    timer: Timer = Timer.AUTO
+    strain: Strain = Strain.NONE
+    duty: Duty = Duty.SUSTAINED
+    threads: int = 0
+
+    processes: int = 1
+    allocations: int = 3  # blocks a process measures at least
+    max_allocations: int = 10
+    min_samples: int = 5  # samples in a block at least
+    min_sample_s: float = 0.0005  # a sample lasts at least this long, by repeating launches
+    target_rel_ci: float = 0.02  # stop when the interval's half-width is under this share
+    max_s: float = 2.0  # cap on the seconds spent in timed launches
+    warmup_s: float = 0.5  # cap on the seconds of warm-up in a process
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        for name, kind in (("cache", Cache), ("timer", Timer), ("strain", Strain), ("duty", Duty)):
+            try:
+                object.__setattr__(self, name, kind(getattr(self, name)))
+            except ValueError:
+                known = ", ".join(str(k) for k in kind)
+                raise UsageError(
+                    f"timing: {name}={getattr(self, name)!r} is unknown", hint=f"known: {known}"
+                ) from None
+        for name in ("processes", "allocations", "min_samples"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"timing: {name} must be at least 1")
+        if self.max_allocations < self.allocations:
+            raise UsageError("timing: max_allocations must not be below allocations")
+        if self.threads < 0 or self.seed < 0:
+            raise UsageError("timing: threads and seed must not be negative")
+        if not (self.max_s > 0 and self.target_rel_ci > 0 and self.min_sample_s >= 0):
+            raise UsageError("timing: max_s and target_rel_ci must be positive")
+        if not self.warmup_s >= 0:
+            raise UsageError("timing: warmup_s must not be negative")
+
+    @property
+    def identity(self) -> str:
+        """The part that changes what the number means: part of a series' identity in history."""
+        return (
+            f"cache={self.cache} timer={self.timer} strain={self.strain} "
+            f"duty={self.duty} threads={self.threads}"
+        )
+
+    @classmethod
+    def preset(cls, name: str, **changes: object) -> Timing:
+        """`quick`, `default` or `full`, with fields changed."""
+        if name not in PRESETS:
+            raise UsageError(
+                f"unknown timing preset {name!r}", hint=f"known presets: {', '.join(PRESETS)}"
+            )
+        return dataclasses.replace(PRESETS[name], **changes)  # type: ignore[arg-type]
+
+
+PRESETS: dict[str, Timing] = {
+    "quick": Timing(max_allocations=4, max_s=0.4, warmup_s=0.15, target_rel_ci=0.05),
+    "default": Timing(),
+    "full": Timing(
+        processes=3,
+        allocations=4,
+        max_allocations=16,
+        max_s=10.0,
+        warmup_s=3.0,
+        target_rel_ci=0.005,
+    ),
+}

@@ -1,0 +1,48 @@
+"""Numbers as people read them. Inside, times are seconds, sizes bytes, clocks MHz."""
+
+from __future__ import annotations
+
+_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+def time_text(seconds: float) -> str:
+    """Four significant digits in the unit that fits: 12.34 µs."""
+    seconds = float(f"{seconds:.4g}")
+    for size, unit in _TIMES:
+        if seconds >= size:
+            return f"{_four_digits(seconds / size)} {unit}"
+    return f"{_four_digits(seconds / 1e-9)} ns"
+
+
+def rate_text(per_second: float, unit: str) -> str:
+    """1.234 TFLOP/s, 56.7 GB/s: decimal prefixes, three significant digits or more."""
+    per_second = float(f"{per_second:.4g}")
+    for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if per_second >= size:
+            return f"{_four_digits(per_second / size)} {prefix}{unit}"
+    return f"{_four_digits(per_second)} {unit}"
+
+
+def bytes_text(count: float) -> str:
+    """Binary sizes: 96.0 MiB."""
+    for size, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def duration_text(seconds: float) -> str:
+    """A span for progress and estimates: 45 s, 3 min 20 s, 2 h 05 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def _four_digits(value: float) -> str:
+    for limit, digits in ((10, 3), (100, 2), (1000, 1)):
+        if value < limit:
+            return f"{value:.{digits}f}"
+    return f"{value:.0f}"

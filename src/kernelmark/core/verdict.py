@@ -1,0 +1,31 @@
+"""Verdict: what a comparison says of one row, with its ratio, interval and reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class VerdictStatus(StrEnum):
+    FASTER = "faster"
+    SLOWER = "slower"
+    SAME = "same"
+    UNSURE = "unsure"
+    NEW = "new"  # only head has it
+    GONE = "gone"  # only base has it
+    BROKEN = "broken"  # base ok, head failed
+    FIXED = "fixed"  # base failed, head ok
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """`ratio` is head time over base time: above 1 is slower. `low` and `high` bound it."""
+
+    series: str
+    base: str
+    head: str
+    status: VerdictStatus
+    reason: str
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None

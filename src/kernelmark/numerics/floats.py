@@ -1,0 +1,150 @@
+"""Encode and decode number formats as bits, with numpy alone.
+
+Rounding is to nearest, ties to even (in f8e8m0, which has only powers of two, ties go up). A finite
+value beyond the format's largest becomes infinity where the format has one, else NaN. Float32
+values give the bits that ml_dtypes gives; float64 values round once, where ml_dtypes rounds twice.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark.core.dtype import DType, dtype
+
+Bits = NDArray[np.generic]
+
+_NATIVE = {"f64": np.float64, "f32": np.float32, "tf32": np.float32, "f16": np.float16}
+_UNSIGNED = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+
+
+def storage(dtype_name: str) -> np.dtype[np.generic]:
+    """The unsigned integer type that holds one element's bits (f4 takes a byte unpacked)."""
+    return np.dtype(_UNSIGNED[max(8, dtype(dtype_name).bits)])
+
+
+def encode(values: NDArray[np.float64], dtype_name: str) -> Bits:
+    """Float64 values rounded to the dtype, as bit patterns."""
+    kind = dtype(dtype_name)
+    if dtype_name in _NATIVE:
+        with np.errstate(over="ignore"):
+            return np.asarray(values).astype(_NATIVE[dtype_name]).view(storage(dtype_name))
+    if kind.kind == "int":
+        signed = np.int8 if kind.bits == 8 else np.int32
+        top = kind.max_value
+        return np.clip(np.rint(values), -top - 1, top).astype(signed).view(storage(dtype_name))
+    if dtype_name == "bf16":
+        return _encode_bf16(values)
+    return _encode_small(np.asarray(values, np.float64), kind)
+
+
+def decode(bits: Bits, dtype_name: str) -> NDArray[np.float64]:
+    """Bit patterns as float64 values, exactly."""
+    kind = dtype(dtype_name)
+    if dtype_name in _NATIVE:
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            return bits.view(_NATIVE[dtype_name]).astype(np.float64)
+    if kind.kind == "int":
+        signed = np.int8 if kind.bits == 8 else np.int32
+        return bits.view(signed).astype(np.float64)
+    if dtype_name == "bf16":
+        with np.errstate(invalid="ignore"):
+            return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+    return np.asarray(_table(dtype_name)[bits], np.float64)
+
+
+def _encode_bf16(values: NDArray[np.float64]) -> Bits:
+    """Rounds from float64 in one step: going through float32 would round twice."""
+    values = np.asarray(values, np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        _, exponent = np.frexp(values)
+        exponent = np.maximum(exponent, dtype("bf16").min_exponent + 1)
+        step = exponent - 8
+        rounded = np.ldexp(np.rint(np.ldexp(values, -step)), step)
+        rounded = np.where(np.isfinite(values), rounded, values)
+        high = rounded.astype(np.float32).view(np.uint32) >> np.uint32(16)
+    high = np.where(np.isnan(values), np.uint32(0x7FC0), high)
+    return high.astype(np.uint16)
+
+
+@functools.cache
+def _table(dtype_name: str) -> NDArray[np.float64]:
+    """Every value of a format of at most 8 bits, by its bits."""
+    kind = dtype(dtype_name)
+    if dtype_name == "f8e8m0":
+        powers = np.exp2(np.arange(256, dtype=np.float64) - 127.0)
+        powers[255] = np.nan
+        return powers
+    fraction_bits = kind.digits - 1
+    exponent_bits = kind.bits - 1 - fraction_bits
+    codes = np.arange(2**kind.bits)
+    sign = np.where(codes >> (kind.bits - 1), -1.0, 1.0)
+    exponent = (codes >> fraction_bits) & (2**exponent_bits - 1)
+    fraction = (codes & (2**fraction_bits - 1)) / 2**fraction_bits
+    bias = 1 - kind.min_exponent
+    scale = 2.0 ** (np.maximum(exponent, 1) - bias)
+    table = sign * scale * (fraction + (exponent > 0))
+    half = 2 ** (kind.bits - 1)
+    if dtype_name.endswith("fnuz"):
+        table[half] = np.nan
+    elif dtype_name == "f8e4m3":
+        table[[half - 1, 2 * half - 1]] = np.nan
+    elif kind.has_inf:
+        top = exponent == 2**exponent_bits - 1
+        table = np.where(top, np.where(fraction == 0, sign * np.inf, np.nan), table)
+    return np.asarray(table, np.float64)
+
+
+@functools.cache
+def _ordered(dtype_name: str) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
+    """Finite non-negative values in ascending order with their codes."""
+    table = _table(dtype_name)
+    codes = np.flatnonzero(np.isfinite(table) & ~np.signbit(table))
+    order = np.argsort(table[codes], kind="stable")
+    return table[codes][order], codes[order].astype(np.uint8)
+
+
+def _encode_small(values: NDArray[np.float64], kind: DType) -> Bits:
+    """Nearest value of a format of at most 8 bits; a tie goes to the even code."""
+    finite, codes = _ordered(kind.name)
+    size = np.abs(values)
+    above = np.clip(np.searchsorted(finite, size), 1, len(finite) - 1)
+    low, high = finite[above - 1], finite[above]
+    middle = (low + high) / 2
+    up = (size > middle) | ((size == middle) & (_ties_up(kind) | (codes[above] % 2 == 0)))
+    picked = np.where(up, codes[above], codes[above - 1])
+    result = _overflowed(size, picked, finite, kind)
+    if kind.name == "f8e8m0":
+        return np.where(np.isnan(values) | (values < 0), 255, result).astype(np.uint8)
+    negative = np.signbit(values) & ~((result == 0) & kind.name.endswith("fnuz"))
+    sign = np.where(negative, 2 ** (kind.bits - 1), 0)
+    coded = np.where(np.isnan(values), _nan_code(kind), result | sign)
+    return coded.astype(np.uint8)
+
+
+def _overflowed(
+    size: NDArray[np.float64], picked: NDArray[np.uint8], finite: NDArray[np.float64], kind: DType
+) -> NDArray[np.int64]:
+    """Values that round past the largest finite one become infinity or NaN; f4 saturates."""
+    next_step = finite[-1] if _ties_up(kind) else finite[-1] - finite[-2]
+    limit = finite[-1] + next_step / 2
+    # The code after the largest finite one is even in formats whose last code is odd: a tie
+    # rounds away there.
+    tie_away = _ties_up(kind) or _ordered(kind.name)[1][-1] % 2 == 1
+    beyond = (size >= limit) if tie_away else (size > limit)
+    if kind.name == "f4e2m1":
+        return np.where(beyond, 7, picked)
+    code = {"f8e5m2": 0x7C}.get(kind.name, _nan_code(kind))
+    return np.where(beyond, code, picked)
+
+
+def _ties_up(kind: DType) -> bool:
+    return kind.name == "f8e8m0"
+
+
+def _nan_code(kind: DType) -> int:
+    if kind.name.endswith("fnuz"):
+        return 0x80
+    return {"f8e4m3": 0x7F, "f8e5m2": 0x7E, "f8e8m0": 0xFF}.get(kind.name, 0)

@@ -1,0 +1,79 @@
+"""The input generator: any element of any input from a seed and its index, on any device.
+
+Element i of a tensor is `pool[(offset + i) mod POOL]`, where the pool holds hashed uniform values
+rounded to the tensor's dtype and the offset is a hash of (seed, tensor name, argument set). A
+device may fill memory by copying the pool or by computing the hash; a reference computes only the
+elements it needs; nothing is ever downloaded to check a result.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark.core.dtype import dtype
+from kernelmark.core.tensor import TensorSpec
+from kernelmark.numerics.floats import decode, encode
+
+# A prime, so that no power-of-two stride falls into step with the period.
+POOL = 1_048_583
+
+_MIX_A, _MIX_B, _STEP = 0x85EBCA6B, 0xC2B2AE35, 0x9E3779B1
+
+
+def hash32(values: NDArray[np.uint32], seed: int) -> NDArray[np.uint32]:
+    """A 32-bit finaliser of index and seed; the GPU's generator computes the same."""
+    h = values * np.uint32(_STEP) + np.uint32(seed & 0xFFFFFFFF)
+    h ^= h >> np.uint32(16)
+    h *= np.uint32(_MIX_A)
+    h ^= h >> np.uint32(13)
+    h *= np.uint32(_MIX_B)
+    h ^= h >> np.uint32(16)
+    return h
+
+
+def offset(spec: TensorSpec, seed: int, set_index: int) -> int:
+    """Where in the pool a tensor's first element lies."""
+    return zlib.crc32(f"{seed}/{set_index}/{spec.name}".encode()) % POOL
+
+
+@functools.lru_cache(maxsize=16)
+def pool_bits(dtype_name: str, low: float, high: float, seed: int) -> NDArray[np.generic]:
+    """The pool as the dtype's bit patterns in the type `floats.storage` gives."""
+    hashed = hash32(np.arange(POOL, dtype=np.uint32), seed)
+    # 24 bits: exact in float32, so that a device computing in float32 agrees bit for bit.
+    unit = (hashed >> np.uint32(8)).astype(np.float64) * 2.0**-24
+    if dtype(dtype_name).kind == "int":
+        values = np.floor(low + unit * (high - low + 1))
+    else:
+        values = low + unit * (high - low)
+    bits = encode(values, dtype_name)
+    bits.setflags(write=False)
+    return bits
+
+
+@functools.lru_cache(maxsize=16)
+def pool_values(dtype_name: str, low: float, high: float, seed: int) -> NDArray[np.float64]:
+    """The pool's values after rounding to the dtype, as float64."""
+    values = decode(pool_bits(dtype_name, low, high, seed), dtype_name)
+    values.setflags(write=False)
+    return values
+
+
+class Inputs:
+    """The inputs of one argument set, element by element, without their memory."""
+
+    def __init__(self, tensors: tuple[TensorSpec, ...], seed: int, set_index: int) -> None:
+        self._tensors = {spec.name: spec for spec in tensors if spec.role == "in"}
+        self._seed = seed
+        self._set_index = set_index
+
+    def take(self, name: str, where: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Elements of tensor `name` at flat positions `where`, in the shape of `where`."""
+        spec = self._tensors[name]
+        values = pool_values(spec.dtype, spec.low, spec.high, self._seed)
+        start = offset(spec, self._seed, self._set_index)
+        return values[(where + start) % POOL]

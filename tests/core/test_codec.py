@@ -1,0 +1,281 @@
+"""The JSON form: exact round trips for every kind of document, strict reading."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import typing
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kernelmark.core import codec
+from kernelmark.core.environment import DeviceInfo, Environment
+from kernelmark.core.errors import CodecError
+from kernelmark.core.problem import Problem, parse_key
+from kernelmark.core.result import (
+    Block,
+    Case,
+    Check,
+    KernelInfo,
+    Measurement,
+    Result,
+    ResultSet,
+    Run,
+    Status,
+    StopReason,
+    Telemetry,
+)
+from kernelmark.core.roof import Roof
+from kernelmark.core.timing import Timing
+from kernelmark.core.verdict import Verdict
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+config = st.dictionaries(
+    st.text(max_size=4), st.text(max_size=4) | st.integers() | finite | st.booleans(), max_size=3
+)
+timings = st.builds(
+    Timing,
+    cache=st.sampled_from(["cold", "hot", "flush"]),
+    threads=st.integers(0, 9),
+    allocations=st.integers(1, 5),
+    max_allocations=st.integers(5, 9),
+    max_s=st.floats(1e-6, 1e6),
+)
+problems = st.sampled_from(["gemm m=4 a=f32 x=yes", "conv n=1 y=-1.5e-30 z=word", "attention"])
+
+
+def drawn(kind, **special):
+    """Every field of `kind` by its type, so that a field added later is drawn too."""
+    hints = typing.get_type_hints(kind)
+    fields = {f.name: st.from_type(hints[f.name]) for f in dataclasses.fields(kind)}
+    return st.builds(kind, **(fields | special))
+
+
+cases = drawn(Case, problem=problems.map(parse_key), timing=timings, config=config)
+measurements = drawn(Measurement, blocks=st.lists(drawn(Block), max_size=2).map(tuple))
+results = drawn(Result, case=cases, measurement=st.none() | measurements)
+environments = drawn(Environment, devices=st.lists(drawn(DeviceInfo), max_size=2).map(tuple))
+runs = drawn(Run, environment=environments)
+KINDS = {
+    "case": cases,
+    "environment": environments,
+    "result": results,
+    "results": drawn(ResultSet, run=runs, results=st.lists(results, max_size=2).map(tuple)),
+    "roof": drawn(Roof),
+    "run": runs,
+    "verdict": drawn(Verdict),
+}
+values = st.one_of(*KINDS.values())
+patient = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=60)
+
+
+def same(one, other):
+    """Equal to the last bit: a nan is the same as a nan, and -0.0 is not 0.0."""
+    return type(one) is type(other) and repr(one) == repr(other)
+
+
+def test_every_kind_is_drawn():
+    assert KINDS.keys() == codec.KINDS.keys()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@patient
+@given(data=st.data())
+def test_round_trip_is_exact(kind, data):
+    value = data.draw(KINDS[kind])
+    text = codec.dumps(value)
+    assert "\n" not in text
+    assert same(codec.loads(text, type(value)), value)
+    assert same(codec.loads(text.encode(), type(value)), value)
+    assert codec.dumps(codec.loads(text, type(value))) == text
+
+
+def result():
+    """One result with everything in it."""
+    block = Block(
+        process=0,
+        allocation=1,
+        samples_s=(1.5, 2.0),
+        clocks_mhz=(),
+        telemetry=Telemetry(clock_mhz=1000.0, throttle=("hot",)),
+    )
+    measurement = Measurement(
+        blocks=(block,), low_s=1.0, high_s=2.0, method="loop", launches=2, sets=3,
+        footprint_bytes=4, stop=StopReason.TIME, warmup_s=0.1, timed_s=0.2, also={"host_s": 1.0},
+    )  # fmt: skip
+    return Result(
+        case=Case(problem=parse_key("gemm m=4 a=f32"), backend="numpy", config={"tile": 3}),
+        device="cpu",
+        status=Status.OK,
+        measurement=measurement,
+        check=Check(positions=1, worst=math.inf, max_abs=math.nan, unwritten=0, guards_intact=True),
+        kernel=KernelInfo(name="k", resources={"spills": 0}),
+        cost={"total": 1.0},
+    )
+
+
+def document():
+    return json.loads(codec.dumps(result()))
+
+
+def test_the_envelope_names_kind_and_version():
+    assert document()["kernelmark"] == "result"
+    assert document()["version"] == codec.VERSION
+    assert "kernelmark" not in document()["case"]
+
+
+def test_text_is_proper_json():
+    def refuse(name):
+        raise AssertionError(name)
+
+    json.loads(codec.dumps(result()), parse_constant=refuse)
+    assert document()["check"]["worst"] == "inf"
+    assert document()["check"]["max_abs"] == "nan"
+
+
+def places(node, path=()):
+    """Every (path, value) inside a document, the envelope excepted."""
+    if isinstance(node, dict):
+        for name, value in node.items():
+            if path or name not in ("kernelmark", "version"):
+                yield (*path, name), value
+                yield from places(value, (*path, name))
+    if isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from places(value, (*path, index))
+
+
+def changed(path, change):
+    whole = document()
+    node = whole
+    for part in path[:-1]:
+        node = node[part]
+    change(node, path[-1])
+    return whole
+
+
+# Names in these are data, not fields.
+OPEN = ("config", "also", "resources", "cost")
+FIELDS = [p for p, _ in places(document()) if isinstance(p[-1], str) and p[-2:-1] not in
+          [(name,) for name in OPEN]]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", FIELDS, ids=lambda p: ".".join(map(str, p)))
+def test_a_missing_field_is_named(path):
+    broken = changed(path, lambda node, name: node.pop(name))
+    with pytest.raises(CodecError, match=f"field '{path[-1]}' is missing"):
+        codec.from_document(broken, Result)
+
+
+@pytest.mark.parametrize("path", FIELDS, ids=lambda p: ".".join(map(str, p)))
+def test_a_wrong_type_is_refused_with_its_place(path):
+    broken = changed(path, lambda node, name: node.__setitem__(name, [{"no": "such"}]))
+    with pytest.raises(CodecError) as caught:
+        codec.from_document(broken, Result)
+    assert "result." in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p, v in places(document()) if isinstance(v, dict) and p[-1] not in OPEN] + [()],
+    ids=lambda p: ".".join(map(str, p)) or "top",
+)
+def test_an_unknown_field_is_named(path):
+    whole = document()
+    node = whole
+    for part in path:
+        node = node[part]
+    node["surprise"] = 1
+    with pytest.raises(CodecError, match="unknown field 'surprise'") as caught:
+        codec.from_document(whole, Result)
+    assert "newer" in caught.value.hint
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None, 1.0, True])
+def test_unknown_versions_are_refused(version):
+    with pytest.raises(CodecError, match="version") as caught:
+        codec.from_document(document() | {"version": version}, Result)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("whole", [None, [], 3, "x", {}, {"version": 1}])
+def test_what_is_no_document_is_refused(whole):
+    with pytest.raises(CodecError, match="not a kernelmark result document"):
+        codec.from_document(whole, Result)
+
+
+def test_another_kind_is_refused():
+    with pytest.raises(CodecError, match="'result' document, not a 'run'"):
+        codec.loads(codec.dumps(result()), Run)
+
+
+@settings(max_examples=80)
+@given(cut=st.floats(0, 0.999))
+def test_truncated_text_is_refused(cut):
+    text = codec.dumps(result())
+    with pytest.raises(CodecError, match="not JSON") as caught:
+        codec.loads(text[: int(len(text) * cut)], Result)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "text", [b"\xff\xfe{", "[" * 100_000, '{"a": NaN}', '{"a": Infinity}', "9" * 5000, "\ufeff{}"]
+)
+def test_odd_texts_are_refused(text):
+    with pytest.raises(CodecError, match="not JSON"):
+        codec.loads(text, Result)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "part"),
+    [
+        (("case", "problem"), "gemm m=", "not name=value"),
+        (("case", "problem"), "gemm m=" + "9" * 5000, "too long"),
+        (("case", "timing", "max_s"), -1, "must be positive"),
+        (("case", "timing", "max_s"), 10**400, "too large"),
+        (("case", "timing", "threads"), 1.0, "expected an integer"),
+        (("case", "timing", "cache"), "warm", "not one of cold"),
+        (("case", "config", "tile"), None, "wrong type"),
+        (("status",), "fine", "not one of ok"),
+        (("check", "guards_intact"), 1, "expected true or false"),
+        (("measurement", "blocks", 0, "samples_s", 1), "2.0", "expected a number"),
+    ],
+)
+def test_illegal_values_are_refused(path, value, part):
+    broken = changed(path, lambda node, name: node.__setitem__(name, value))
+    with pytest.raises(CodecError, match=part) as caught:
+        codec.from_document(broken, Result)
+    assert caught.value.message.startswith("result." + str(path[0]))
+
+
+@patient
+@given(value=values, data=st.data())
+def test_a_document_changed_at_any_place_is_read_or_refused(value, data):
+    whole = json.loads(codec.dumps(value))
+    found = list(places(whole))
+    path, _ = data.draw(st.sampled_from(found))
+    node = whole
+    for part in path[:-1]:
+        node = node[part]
+    node[path[-1]] = data.draw(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.just([])
+    )
+    with contextlib.suppress(CodecError):
+        codec.from_document(whole, type(value))
+
+
+def test_integers_are_read_as_floats_where_floats_are_meant():
+    again = codec.from_document(
+        changed(("measurement", "low_s"), lambda node, name: node.__setitem__(name, 1)), Result
+    )
+    assert type(again.measurement.low_s) is float
+
+
+def test_only_document_kinds_can_be_written():
+    with pytest.raises(TypeError, match="not a document kind"):
+        codec.dumps(Problem(op="gemm", dims={}, dtypes={}))

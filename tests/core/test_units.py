@@ -1,0 +1,54 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelmark.core.units import bytes_text, duration_text, rate_text, time_text
+
+SCALE = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(1.5, "1.500 s"), (0.0123456, "12.35 ms"), (123.4e-6, "123.4 µs"), (5e-9, "5.000 ns"),
+     (5e-11, "0.050 ns"), (0.0, "0.000 ns"), (0.99999, "1.000 s"), (9.9999e-6, "10.00 µs"),
+     (999.99e-6, "1.000 ms"), (12345.0, "12340 s")],
+)  # fmt: skip
+def test_times(seconds, text):
+    assert time_text(seconds) == text
+
+
+@given(st.floats(1e-9, 999))
+def test_times_keep_four_digits(seconds):
+    number, unit = time_text(seconds).split()
+    assert len(number.replace(".", "")) == 4
+    assert float(number) * SCALE[unit] == pytest.approx(seconds, rel=6e-4)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1.234e12, "1.234 TFLOP/s"), (56.7e9, "56.70 GFLOP/s"), (999.99e9, "1.000 TFLOP/s"),
+     (12.0, "12.00 FLOP/s"), (2e15, "2.000 PFLOP/s"), (0.0, "0.000 FLOP/s")],
+)  # fmt: skip
+def test_rates(value, text):
+    assert rate_text(value, "FLOP/s") == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (96 * 2**20, "96.0 MiB"),
+     (1.5 * 2**30, "1.5 GiB"), (2**40, "1.0 TiB")],
+)  # fmt: skip
+def test_sizes(count, text):
+    assert bytes_text(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "0 s"), (45, "45 s"), (59.7, "1 min 00 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")],
+)
+def test_spans(seconds, text):
+    assert duration_text(seconds) == text

@@ -1,0 +1,229 @@
+"""The small values: frozen mappings, dtypes, timing, results, environments, errors, spaces."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelmark.core import errors
+from kernelmark.core.dtype import DTYPES, dtype
+from kernelmark.core.environment import DeviceInfo, Environment, difference
+from kernelmark.core.errors import ProblemError, UsageError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import parse_key
+from kernelmark.core.result import (
+    Block,
+    Case,
+    Check,
+    Measurement,
+    Result,
+    Status,
+    StopReason,
+    config_key,
+)
+from kernelmark.core.space import Space
+from kernelmark.core.tensor import TensorSpec
+from kernelmark.core.timing import PRESETS, Cache, Timing
+
+GEMM = parse_key("gemm m=4 a=f32")
+
+
+@given(st.dictionaries(st.text(max_size=3), st.integers(), max_size=5))
+def test_frozen_dict_is_the_dict_but_hashable(items):
+    frozen = FrozenDict(items)
+    backwards = FrozenDict(reversed(items.items()))
+    assert frozen == items
+    assert list(frozen.items()) == list(items.items())
+    assert frozen == backwards
+    assert hash(frozen) == hash(backwards)
+    assert pickle.loads(pickle.dumps(frozen)) == frozen
+
+
+def test_frozen_dict_cannot_be_changed():
+    source = {"a": 1}
+    frozen = FrozenDict(source)
+    source["a"] = 2
+    assert frozen["a"] == 1
+    with pytest.raises(TypeError):
+        frozen["a"] = 3
+    with pytest.raises(AttributeError):
+        frozen.more = 3
+    with pytest.raises(AttributeError):
+        frozen._items = {}
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_dtypes_know_their_sizes(name):
+    kind = dtype(name)
+    assert str(kind) == name
+    assert kind.nbytes(16) == 2 * kind.bits
+    assert kind.nbytes(1) == math.ceil(kind.bits / 8)
+    assert (kind.unit_roundoff == 0) == (kind.kind == "int")
+
+
+def test_figures_of_well_known_dtypes():
+    assert dtype("f32").unit_roundoff == 2.0**-24
+    assert dtype("bf16").unit_roundoff == 2.0**-8
+    assert dtype("f32").smallest_step == 2.0**-149
+    assert dtype("f8e4m3").smallest_step == 2.0**-9
+    assert dtype("f4e2m1").nbytes(3) == 2
+
+
+def test_an_unknown_dtype_lists_the_known_ones():
+    with pytest.raises(ProblemError, match="unknown dtype 'float'") as caught:
+        dtype("float")
+    assert "bf16" in caught.value.hint
+
+
+def test_tensor_sizes():
+    spec = TensorSpec(name="a", shape=(3, 5), dtype="f4e2m1")
+    assert spec.count == 15
+    assert spec.nbytes == 8
+    assert TensorSpec(name="s", shape=(), dtype="f32").count == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"cache": "warm"}, "cache='warm' is unknown"),
+        ({"timer": "wall"}, "timer"),
+        ({"strain": "some"}, "strain"),
+        ({"duty": "never"}, "duty"),
+        ({"processes": 0}, "processes must be at least 1"),
+        ({"allocations": 0}, "allocations must be at least 1"),
+        ({"min_samples": 0}, "min_samples"),
+        ({"allocations": 5, "max_allocations": 4}, "max_allocations"),
+        ({"threads": -1}, "threads"),
+        ({"seed": -1}, "seed"),
+        ({"max_s": 0.0}, "max_s"),
+        ({"max_s": math.nan}, "max_s"),
+        ({"target_rel_ci": 0.0}, "target_rel_ci"),
+        ({"min_sample_s": -1.0}, "max_s"),
+        ({"warmup_s": -0.1}, "warmup_s"),
+        ({"warmup_s": math.nan}, "warmup_s"),
+    ],
+)
+def test_illegal_timings_are_refused(changes, part):
+    with pytest.raises(UsageError, match=part):
+        Timing(**changes)
+
+
+def test_timing_identity_holds_only_what_changes_the_meaning():
+    base = Timing()
+    assert Timing(cache="hot").cache is Cache.HOT
+    for name in ("cache", "timer", "strain", "duty", "threads"):
+        value = {"cache": "hot", "timer": "gate", "strain": "compute", "duty": "burst"}.get(name, 3)
+        assert dataclasses.replace(base, **{name: value}).identity != base.identity
+    same = dataclasses.replace(base, processes=4, max_s=9.0, seed=5, min_samples=9)
+    assert same.identity == base.identity
+
+
+def test_presets():
+    assert Timing.preset("quick").max_s < Timing.preset("default").max_s
+    assert Timing.preset("full", threads=3).threads == 3
+    with pytest.raises(UsageError, match="unknown timing preset") as caught:
+        Timing.preset("slow")
+    assert all(name in caught.value.hint for name in PRESETS)
+
+
+def test_a_case_is_known_by_what_changes_its_meaning():
+    one = Case(problem=GEMM, backend="numpy", config={"a": 1, "b": 2})
+    other = Case(problem=GEMM, backend="numpy", config={"b": 2, "a": 1}, timing=Timing(max_s=9.0))
+    assert one.id == other.id
+    assert one.id != Case(problem=GEMM, backend="torch", config=one.config).id
+    assert one.id != Case(problem=GEMM, backend="numpy").id
+    assert config_key({}) == "{}"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None, [1], {}])
+def test_a_config_holds_only_what_can_be_written(value):
+    with pytest.raises(UsageError, match="config: tile="):
+        Case(problem=GEMM, backend="numpy", config={"tile": value})
+
+
+def measurement(*blocks):
+    return Measurement(
+        blocks=tuple(
+            Block(process=0, allocation=i, samples_s=samples) for i, samples in enumerate(blocks)
+        ),
+        low_s=1.0, high_s=3.0, method="loop", launches=1, sets=1, footprint_bytes=1,
+        stop=StopReason.FIXED, warmup_s=0.0, timed_s=0.0,
+    )  # fmt: skip
+
+
+def test_the_headline_is_the_median_over_blocks_of_their_medians():
+    found = measurement((1.0, 1.0, 1.0, 1.0, 50.0), (2.0,), (9.0,))
+    assert found.median_s == 2.0
+    assert found.samples == 7
+    assert found.rel_half_width == 0.5
+
+
+def test_rates_come_from_the_headline():
+    result = Result(case=Case(problem=GEMM, backend="numpy"), device="cpu", status=Status.OK,
+                    flops=10, bytes=4, measurement=measurement((2.0,)), arch="x86_64")  # fmt: skip
+    assert (result.flops_per_s, result.bytes_per_s) == (5.0, 2.0)
+    assert result.series.endswith("| x86_64")
+    failed = dataclasses.replace(result, measurement=None, status=Status.CRASHED)
+    assert failed.flops_per_s is None
+
+
+def test_which_statuses_are_failures():
+    fine = {Status.OK, Status.UNSUPPORTED, Status.SKIPPED}
+    assert {status for status in Status if not status.failed} == fine
+
+
+@pytest.mark.parametrize(
+    ("changes", "passed"),
+    [
+        ({}, True),
+        ({"worst": 1.0001}, False),
+        ({"worst": math.nan}, False),
+        ({"unwritten": 1}, False),
+        ({"guards_intact": False}, False),
+    ],
+)
+def test_a_check_passes_only_if_all_is_well(changes, passed):
+    fine = {"positions": 1, "worst": 1.0, "max_abs": 0.0, "unwritten": 0, "guards_intact": True}
+    assert Check(**(fine | changes)).passed is passed
+
+
+def test_environments_differ_by_what_differs():
+    device = DeviceInfo(name="cpu", kind="cpu", model="A", arch="x86_64")
+    base = Environment(devices=(device,), libraries={"numpy": "2.0"}, variables={"OMP": "1"})
+    head = dataclasses.replace(
+        base,
+        devices=(dataclasses.replace(device, driver="9"),),
+        libraries={"numpy": "2.1", "torch": "3"},
+    )
+    assert base.fingerprint == dataclasses.replace(base).fingerprint != head.fingerprint
+    assert difference(base, base) == []
+    assert difference(base, head) == [
+        ("device cpu", "A (x86_64), driver ", "A (x86_64), driver 9"),
+        ("library numpy", "2.0", "2.1"),
+        ("library torch", "", "3"),
+    ]
+
+
+def test_errors_survive_pickling_with_their_hints():
+    kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, Exception)]
+    assert len(kinds) > 8
+    for kind in kinds:
+        again = pickle.loads(pickle.dumps(kind("what", hint="do this")))
+        assert (type(again), again.message, again.hint) == (kind, "what", "do this")
+        assert again.exit_code in (2, 3, 4)
+        assert str(again) == "what"
+
+
+def test_a_space_gives_its_legal_combinations_in_order():
+    space = Space(
+        parameters={"a": (1, 2), "b": (1, 2)},
+        forbids=lambda config: "a equals b" if config["a"] == config["b"] else None,
+    )
+    assert space.size == 4
+    assert list(space) == [{"a": 1, "b": 2}, {"a": 2, "b": 1}]
+    assert list(Space(parameters={})) == [{}]

@@ -1,0 +1,20 @@
+"""Operations: costs, inputs, references, tolerances. One file an op."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernelmark.core.problem import Problem, parse_key
+from kernelmark.core.registry import Registry
+
+if TYPE_CHECKING:
+    from kernelmark.ops.base import Op
+
+registry: Registry[Op] = Registry("kernelmark.ops", "op")
+
+
+def parse(text: str) -> Problem:
+    """The validated, canonical problem that `text` names."""
+    loose = parse_key(text)
+    op = registry.get(loose.op)
+    return op.problem(**loose.dims, **loose.dtypes, **loose.options)

@@ -1,0 +1,125 @@
+"""What a caller gave an op, read parameter by parameter; whatever is wrong is one sentence."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NoReturn
+
+from kernelmark.core.dtype import dtype
+from kernelmark.core.errors import ProblemError
+from kernelmark.core.problem import Problem
+from kernelmark.core.tensor import TensorSpec
+from kernelmark.ops.base import Parameter
+
+# Backends index with 32-bit integers along an axis; no memory holds a tensor of 2^40 elements.
+DIM_LIMIT = 2**31
+TENSOR_LIMIT = 2**40
+
+
+class Given:
+    """The parameters given to `op`; a shorthand fills in only what is not given itself."""
+
+    def __init__(self, op: str, given: Mapping[str, Parameter], known: Iterable[str]) -> None:
+        self._op = op
+        self._given = given
+        known = list(known)
+        for name in given:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                meant = f"did you mean {close[0]}? " if close else ""
+                self.refuse(f"unknown parameter {name!r}", f"{meant}known: {', '.join(known)}")
+
+    def refuse(self, sentence: str, hint: str | None = None) -> NoReturn:
+        """One sentence that begins with the op's name."""
+        raise ProblemError(f"{self._op}: {sentence}", hint=hint)
+
+    def _find(self, name: str, shorthand: str | None) -> tuple[str, Parameter | None]:
+        if name not in self._given and shorthand is not None and shorthand in self._given:
+            return shorthand, self._given[shorthand]
+        return name, self._given.get(name)
+
+    def dim(
+        self, name: str, default: int | None = None, *, short: str | None = None, least: int = 1
+    ) -> int:
+        """An integer from `least` up to 2^31; without a default it must be given."""
+        said, value = self._find(name, short)
+        if value is None:
+            if default is None:
+                also = f" (or {short}=…)" if short else ""
+                self.refuse(f"{name} is missing", f"give {name}=…{also}")
+            value = default
+        if isinstance(value, bool | str | float):
+            self.refuse(f"{said}={value!r} is not an integer")
+        size = operator.index(value)
+        shown = f"{said}={size}" if size.bit_length() < 128 else said
+        if size < least:
+            self.refuse(f"{shown} must be at least {least}")
+        if size >= DIM_LIMIT:
+            self.refuse(f"{shown} is too large", "a dim must be below 2^31")
+        return size
+
+    def base_dtype(self, names: Sequence[str], allowed: Sequence[str]) -> str:
+        """The input dtype that the others follow from: `dtype=`, else the first one given."""
+        name = next((name for name in ("dtype", *names) if name in self._given), None)
+        if name is None:
+            self.refuse("no dtype is given", f"give dtype=…, one of {', '.join(allowed)}")
+        return self._one_dtype(name, self._given[name], allowed, "")
+
+    def dtype(self, name: str, default: str, allowed: Sequence[str], because: str = "") -> str:
+        """One of `allowed`; `because` says what limits the choice ("with f16 inputs")."""
+        return self._one_dtype(name, self._given.get(name, default), allowed, because)
+
+    def _one_dtype(self, name: str, value: object, allowed: Sequence[str], because: str) -> str:
+        if not isinstance(value, str):
+            self.refuse(f"{name}={value!r} is not a dtype", f"allowed: {', '.join(allowed)}")
+        text = dtype(value).name
+        if text not in allowed:
+            reason = f" {because}" if because else ""
+            self.refuse(
+                f"{name}={text} is not possible{reason}", f"{name} may be {', '.join(allowed)}"
+            )
+        return text
+
+    def word(self, name: str, allowed: Sequence[str]) -> str:
+        """One of `allowed`; the first is the default."""
+        value = self._given.get(name, allowed[0])
+        if value not in allowed:
+            self.refuse(f"{name}={value!r} is unknown", f"{name} may be {' or '.join(allowed)}")
+        return str(value)
+
+    def flag(self, name: str) -> bool:
+        """A truth value, no by default."""
+        value = self._given.get(name, False)
+        if value in ("yes", "no"):
+            return value == "yes"
+        if not isinstance(value, bool):
+            self.refuse(f"{name}={value!r} is not a truth value", f"write {name}=yes or {name}=no")
+        return bool(value)
+
+    def number(self, name: str, default: float) -> float:
+        """A finite float; -0.0 becomes 0.0, so that equal problems have equal keys."""
+        value = self._given.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.refuse(f"{name}={value!r} is not a number")
+        try:
+            real = float(value)
+        except OverflowError:
+            real = math.inf
+        if not math.isfinite(real):
+            self.refuse(f"{name}={value} is not finite")
+        return real + 0.0
+
+
+def checked_sizes(problem: Problem, tensors: Iterable[TensorSpec]) -> Problem:
+    """`problem`, unless one of its tensors is larger than any memory."""
+    for spec in tensors:
+        if spec.count >= TENSOR_LIMIT:
+            shape = "×".join(map(str, spec.shape))
+            raise ProblemError(
+                f"{problem.op}: tensor {spec.name} ({shape}) is too large",
+                hint="a tensor must have fewer than 2^40 elements",
+            )
+    return problem

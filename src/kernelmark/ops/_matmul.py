@@ -1,0 +1,167 @@
+"""What gemm and batched_gemm share: D = alpha·op(A)·op(B) + beta·C + bias."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark.core.dtype import dtype
+from kernelmark.core.problem import Option, Problem
+from kernelmark.core.tensor import TensorSpec, Tolerance
+from kernelmark.numerics.generate import Inputs
+from kernelmark.ops._error import SIGMAS, product_tolerance
+from kernelmark.ops._given import Given, checked_sizes
+from kernelmark.ops._sampled import axis, contract, grid, rng_for, sides
+from kernelmark.ops._types import F8_FNUZ, F8_OCP, PRODUCTS, input_spec, is_int
+from kernelmark.ops.base import Op, Parameter, Reference
+
+_BATCHES = 4  # of a batched product are checked
+_HELP = {
+    "m": "rows of D",
+    "n": "columns of D",
+    "k": "length of each sum",
+    "a": "dtype of A",
+    "b": "dtype of B (differs from A only among 8-bit floats of one family)",
+    "c": "dtype of C, bias and D",
+    "acc": "dtype that products are summed in",
+    "ta": "n: A is stored m×k; t: k×m",
+    "tb": "n: B is stored k×n; t: n×k",
+    "alpha": "factor of the product, not 0",
+    "beta": "factor of C; C is an input only if it is not 0",
+    "bias": "yes: add a row of n elements to every row of D",
+    "dtype": "shorthand: A and B, and C and acc that follow from it",
+}
+
+
+class Matmul(Op):
+    """A product of matrices, or of a batch of them, stored one after the other.
+
+    `flops` counts 2·m·n·k a product, as every tool in the field does; alpha, beta and bias, at
+    most 4·m·n more, are not counted. An 8-bit float output saturates, as the libraries do.
+    """
+
+    batch_dims: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.parameters = dict.fromkeys(self.batch_dims, "independent products") | _HELP
+
+    def problem(self, **given: Parameter) -> Problem:
+        read = Given(self.name, given, self.parameters)
+        dims = {name: read.dim(name) for name in (*self.batch_dims, "m", "n", "k")}
+        dtypes = _dtypes(read)
+        options: dict[str, Option] = {
+            "ta": read.word("ta", ("n", "t")),
+            "tb": read.word("tb", ("n", "t")),
+            "alpha": read.number("alpha", 1.0),
+            "beta": read.number("beta", 0.0),
+            "bias": read.flag("bias"),
+        }
+        problem = Problem(op=self.name, dims=dims, dtypes=dtypes, options=options)
+        _check_factors(read, problem)
+        return checked_sizes(problem, self.tensors(problem))
+
+    def flops(self, problem: Problem) -> int:
+        return 2 * math.prod(problem.dims.values())
+
+    def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
+        m, n, k = (problem.dims[name] for name in ("m", "n", "k"))
+        batch = tuple(problem.dims[name] for name in self.batch_dims)
+        types, options = problem.dtypes, problem.options
+        a = (k, m) if options["ta"] == "t" else (m, k)
+        b = (n, k) if options["tb"] == "t" else (k, n)
+        specs = [
+            input_spec("a", (*batch, *a), types["a"]),
+            input_spec("b", (*batch, *b), types["b"]),
+        ]
+        if options["beta"] != 0:
+            specs.append(input_spec("c", (*batch, m, n), types["c"]))
+        if options["bias"]:
+            specs.append(input_spec("bias", (n,), types["c"]))
+        specs.append(TensorSpec(name="d", shape=(*batch, m, n), dtype=types["c"], role="out"))
+        return tuple(specs)
+
+    def reference(self, problem: Problem, inputs: Inputs, where: NDArray[np.int64]) -> Reference:
+        m, n, k = (problem.dims[name] for name in ("m", "n", "k"))
+        ta, tb = problem.options["ta"] == "t", problem.options["tb"] == "t"
+        line, col = np.divmod(where, n)
+        batch, row = np.divmod(line, m)
+
+        def left(g: int, i: NDArray[np.int64], t: NDArray[np.int64]) -> NDArray[np.float64]:
+            return inputs.take("a", g * m * k + (t * m + i if ta else i * k + t))
+
+        def right(g: int, j: NDArray[np.int64], t: NDArray[np.int64]) -> NDArray[np.float64]:
+            return inputs.take("b", g * k * n + (j * k + t if tb else t * n + j))
+
+        value, magnitude = contract((batch, row, col), k, left, right)
+        value *= float(problem.options["alpha"])
+        magnitude *= abs(float(problem.options["alpha"]))
+        extra = []
+        if problem.options["beta"] != 0:
+            extra.append(float(problem.options["beta"]) * inputs.take("c", where))
+        if problem.options["bias"]:
+            extra.append(inputs.take("bias", col))
+        for term in extra:
+            value += term
+            magnitude += np.abs(term)
+        return Reference(value=_saturated(value, problem.dtypes["c"]), magnitude=magnitude)
+
+    def tolerance(self, problem: Problem) -> Tolerance:
+        options = problem.options
+        # alpha·, + beta·C (two operations), + bias
+        epilogue = (options["alpha"] != 1) + 2 * (options["beta"] != 0) + bool(options["bias"])
+        return product_tolerance(
+            terms=problem.dims["k"],
+            inputs=problem.dtypes["a"],
+            acc=problem.dtypes["acc"],
+            out=problem.dtypes["c"],
+            epilogue=int(epilogue),
+        )
+
+    def positions(self, problem: Problem, seed: int) -> NDArray[np.int64]:
+        m, n, k = (problem.dims[name] for name in ("m", "n", "k"))
+        rng = rng_for(seed)
+        batches = math.prod(problem.dims[name] for name in self.batch_dims)
+        batch = axis(batches, _BATCHES, rng)
+        rows, cols = sides(m, n, k, len(batch))
+        return grid((batches, m, n), (batch, axis(m, rows, rng), axis(n, cols, rng)))
+
+
+def _dtypes(read: Given) -> dict[str, str]:
+    base = read.base_dtype(("a", "b"), tuple(PRODUCTS))
+    a = read.dtype("a", base, tuple(PRODUCTS))
+    rule = PRODUCTS[a]
+    b = read.dtype("b", base, rule.partners, f"with a={a}")
+    acc = read.dtype("acc", rule.acc[0], rule.acc, f"with {a} inputs")
+    fitting = tuple(name for name in rule.out if dtype(name).bits <= dtype(acc).bits)
+    c = read.dtype("c", rule.out[0], fitting, f"with {a} inputs summed in {acc}")
+    return {"a": a, "b": b, "c": c, "acc": acc}
+
+
+def _check_factors(read: Given, problem: Problem) -> None:
+    """Factors that would make the result trivial, inexact in integers, or overflow."""
+    alpha, beta = float(problem.options["alpha"]), float(problem.options["beta"])
+    out = dtype(problem.dtypes["c"])
+    if alpha == 0:
+        read.refuse("alpha=0 leaves nothing to multiply", "alpha must not be 0")
+    if out.kind == "int":
+        for name, factor in (("alpha", alpha), ("beta", beta)):
+            if not factor.is_integer():
+                read.refuse(f"{name}={factor} is not an integer, but D is {out}")
+    top = 128.0 if is_int(problem.dtypes["a"]) else 1.0
+    # A product of two uniform numbers has variance at most top²·top²/8 as a sub-Gaussian.
+    largest = abs(alpha) * SIGMAS * math.sqrt(problem.dims["k"] / 8) * top**2
+    largest += (abs(beta) + bool(problem.options["bias"])) * top
+    if out.bits > 8 and largest > out.max_value:
+        read.refuse(
+            f"values of D would overflow {out} (up to {largest:.2g})",
+            "use a smaller alpha, beta or k, or a wider c",
+        )
+
+
+def _saturated(value: NDArray[np.float64], out: str) -> NDArray[np.float64]:
+    if out in (*F8_OCP, *F8_FNUZ):
+        top = dtype(out).max_value
+        return np.clip(value, -top, top)
+    return value

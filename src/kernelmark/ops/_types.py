@@ -1,0 +1,51 @@
+"""Which dtypes go together in a product, and what the inputs of each are drawn from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelmark.core.dtype import dtype
+from kernelmark.core.tensor import TensorSpec
+
+F8_OCP = ("f8e4m3", "f8e5m2")
+F8_FNUZ = ("f8e4m3fnuz", "f8e5m2fnuz")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """For one input dtype: what the other input, the output and the accumulator may be.
+
+    The first of each is the default. No accumulator is narrower than its inputs, and matrix
+    units sum products of 8-bit floats and bf16 in f32 only.
+    """
+
+    partners: tuple[str, ...]
+    out: tuple[str, ...]
+    acc: tuple[str, ...]
+
+
+def _f8_rule(family: tuple[str, ...]) -> Rule:
+    return Rule(partners=family, out=("bf16", "f16", "f32", *family), acc=("f32",))
+
+
+PRODUCTS: dict[str, Rule] = {
+    "f64": Rule(partners=("f64",), out=("f64",), acc=("f64",)),
+    "f32": Rule(partners=("f32",), out=("f32",), acc=("f32",)),
+    "f16": Rule(partners=("f16",), out=("f16", "f32"), acc=("f32", "f16")),
+    "bf16": Rule(partners=("bf16",), out=("bf16", "f32"), acc=("f32",)),
+    "i8": Rule(partners=("i8",), out=("i32",), acc=("i32",)),
+    **{name: _f8_rule(F8_OCP) for name in F8_OCP},
+    **{name: _f8_rule(F8_FNUZ) for name in F8_FNUZ},
+}
+
+
+def is_int(dtype_name: str) -> bool:
+    return dtype(dtype_name).kind == "int"
+
+
+def input_spec(name: str, shape: tuple[int, ...], dtype_name: str) -> TensorSpec:
+    """Floats are uniform in [-1, 1]; integers uniform over all values of i8, so that a sum of
+    products fits i32."""
+    if is_int(dtype_name):
+        return TensorSpec(name=name, shape=shape, dtype=dtype_name, low=-128.0, high=127.0)
+    return TensorSpec(name=name, shape=shape, dtype=dtype_name)

@@ -1,0 +1,225 @@
+"""attention: softmax(scale·Q·Kᵀ)·V, forward, for MHA, GQA and MQA.
+
+A causal mask is aligned to the bottom right: the last query sees every key, query i sees the
+first seq_kv - seq_q + i + 1, which is right for prefill, decode and extend alike.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark.core.dtype import dtype
+from kernelmark.core.problem import Option, Problem
+from kernelmark.core.tensor import TensorSpec, Tolerance
+from kernelmark.numerics.generate import Inputs
+from kernelmark.ops import _softmax
+from kernelmark.ops._error import POSITIONS, trend
+from kernelmark.ops._given import Given, checked_sizes
+from kernelmark.ops._sampled import GATHER, axis, grid, rng_for
+from kernelmark.ops._types import F8_FNUZ, F8_OCP, input_spec
+from kernelmark.ops.base import Op, Parameter, Reference
+
+Kind = Literal["prefill", "decode", "extend", "cross"]
+
+_F8 = (*F8_OCP, *F8_FNUZ)
+_OUT: dict[str, tuple[str, ...]] = {
+    "f64": ("f64",),
+    "f32": ("f32",),
+    "f16": ("f16", "f32"),
+    "bf16": ("bf16", "f32"),
+    **dict.fromkeys(_F8, ("bf16", "f16", "f32")),
+}
+_LAYOUTS = ("bhsd", "bshd")
+_HEADS = 4  # (batch, head) pairs that are checked
+_LINES = 16  # queries and columns of the output that are checked in each
+_PARAMETERS = {
+    "batch": "sequences (1 unless given)",
+    "heads_q": "query heads",
+    "heads_kv": "key and value heads; divides heads_q (heads_q unless given)",
+    "seq_q": "queries a sequence",
+    "seq_kv": "keys a sequence",
+    "dim_qk": "length of a query and of a key",
+    "dim_v": "length of a value (dim_qk unless given)",
+    "q": "dtype of Q",
+    "kv": "dtype of K and V: as Q, or an 8-bit float beside a 16-bit Q",
+    "o": "dtype of O",
+    "acc": "dtype of sums and of the softmax",
+    "causal": "yes: a query does not see the keys after it (aligned at the last query)",
+    "scale": "factor of the scores; auto is 1/√dim_qk",
+    "layout": "bhsd: batch, heads, seq, dim; bshd: batch, seq, heads, dim",
+    "heads": "shorthand: heads_q and heads_kv",
+    "seq": "shorthand: seq_q and seq_kv",
+    "dim": "shorthand: dim_qk and dim_v",
+    "dtype": "shorthand: Q, K and V, and O and acc that follow from it",
+}
+
+
+class Attention(Op):
+    """O = softmax(scale·Q·Kᵀ)·V for each batch and head; query heads share key-value heads in
+    groups of heads_q / heads_kv.
+
+    `flops` counts two products, 2·(dim_qk + dim_v) for each pair of a query and a key that it may
+    see; a causal mask's pairs are counted exactly, not halved. The softmax is not counted.
+    """
+
+    name = "attention"
+    summary = "scaled dot-product attention, forward (MHA, GQA, MQA; prefill, decode, extend)"
+    parameters = _PARAMETERS
+
+    def problem(self, **given: Parameter) -> Problem:
+        read = Given(self.name, given, self.parameters)
+        heads_q = read.dim("heads_q", short="heads")
+        dim_qk = read.dim("dim_qk", short="dim")
+        dims = {
+            "batch": read.dim("batch", 1),
+            "heads_q": heads_q,
+            "heads_kv": read.dim("heads_kv", heads_q, short="heads"),
+            "seq_q": read.dim("seq_q", short="seq"),
+            "seq_kv": read.dim("seq_kv", short="seq"),
+            "dim_qk": dim_qk,
+            "dim_v": read.dim("dim_v", dim_qk, short="dim"),
+        }
+        options: dict[str, Option] = {
+            "causal": read.flag("causal"),
+            "scale": "auto" if given.get("scale", "auto") == "auto" else read.number("scale", 0),
+            "layout": read.word("layout", _LAYOUTS),
+        }
+        problem = Problem(op=self.name, dims=dims, dtypes=_dtypes(read), options=options)
+        _check(read, problem)
+        return checked_sizes(problem, self.tensors(problem))
+
+    def flops(self, problem: Problem) -> int:
+        d = problem.dims
+        return 2 * d["batch"] * d["heads_q"] * pairs(problem) * (d["dim_qk"] + d["dim_v"])
+
+    def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
+        d, types = problem.dims, problem.dtypes
+
+        def shape(heads: str, seq: str, dim: str) -> tuple[int, ...]:
+            if problem.options["layout"] == "bshd":
+                return d["batch"], d[seq], d[heads], d[dim]
+            return d["batch"], d[heads], d[seq], d[dim]
+
+        return (
+            input_spec("q", shape("heads_q", "seq_q", "dim_qk"), types["q"]),
+            input_spec("k", shape("heads_kv", "seq_kv", "dim_qk"), types["kv"]),
+            input_spec("v", shape("heads_kv", "seq_kv", "dim_v"), types["kv"]),
+            TensorSpec(
+                name="o", shape=shape("heads_q", "seq_q", "dim_v"), dtype=types["o"], role="out"
+            ),
+        )
+
+    def reference(self, problem: Problem, inputs: Inputs, where: NDArray[np.int64]) -> Reference:
+        d = problem.dims
+        query, column = np.divmod(where, d["dim_v"])
+        outer, inner = np.divmod(query, self.output(problem).shape[2])
+        batch, middle = np.divmod(outer, self.output(problem).shape[1])
+        head, row = (inner, middle) if problem.options["layout"] == "bshd" else (middle, inner)
+        value, magnitude = np.empty(len(where)), np.empty(len(where))
+        pair = batch * d["heads_q"] + head
+        for one in np.unique(pair):
+            chosen = np.flatnonzero(pair == one)
+            b, h = divmod(int(one), d["heads_q"])
+            rows, row_index = np.unique(row[chosen], return_inverse=True)
+            cols, col_index = np.unique(column[chosen], return_inverse=True)
+            found = _softmax.head(problem, inputs, b, h, rows, cols)
+            value[chosen] = found.value[row_index, col_index]
+            magnitude[chosen] = found.magnitude[row_index, col_index]
+        return Reference(value=value, magnitude=magnitude)
+
+    def tolerance(self, problem: Problem) -> Tolerance:
+        """See `_softmax.error` for what the magnitude holds here."""
+        types = problem.dtypes
+        out, acc = dtype(types["o"]), dtype(types["acc"])
+        rounded = _softmax.weight_type(problem).unit_roundoff
+        keys, narrow = problem.dims["seq_kv"], _softmax.narrow_type(problem)
+        # of the second product, of the divisor, of the division
+        sums = trend(keys, narrow, acc) + trend(keys, acc, acc) + 2 * acc.unit_roundoff
+        return Tolerance(
+            per_magnitude=rounded * (1 + out.unit_roundoff),
+            per_value=out.unit_roundoff + rounded + sums,
+            absolute=out.smallest_step / 2,
+            why=(
+                f"weights rounded to {_softmax.weight_type(problem)} before the second product "
+                f"({rounded:.2g}, independent for each key, plus a share common to all), "
+                f"sums over {problem.dims['dim_qk']} and {problem.dims['seq_kv']} terms in "
+                f"{acc}, then one rounding to {out}: {out.unit_roundoff:.2g} of the value"
+            ),
+        )
+
+    def positions(self, problem: Problem, seed: int) -> NDArray[np.int64]:
+        d, rng = problem.dims, rng_for(seed)
+        pairs_ = max(1, min(_HEADS, GATHER // (d["seq_kv"] * (d["dim_qk"] + _LINES))))
+        batch = axis(d["batch"], 2 if pairs_ >= 4 else 1, rng)
+        head = axis(d["heads_q"], max(1, pairs_ // len(batch)), rng)
+        checked = len(batch) * len(head)
+        spare = POSITIONS // (checked * min(d["seq_q"], 4 * _LINES))
+        cols = axis(d["dim_v"], max(_LINES, min(spare, GATHER // (checked * d["seq_kv"]))), rng)
+        lines = min(4 * _LINES, POSITIONS // (checked * len(cols)))
+        rows = axis(d["seq_q"], max(1, min(lines, 4 * GATHER // d["seq_kv"])), rng)
+        if problem.options["layout"] == "bshd":
+            return grid(self.output(problem).shape, (batch, rows, head, cols))
+        return grid(self.output(problem).shape, (batch, head, rows, cols))
+
+
+def scale(problem: Problem) -> float:
+    """The factor of the scores as a number."""
+    return _softmax.scale(problem)
+
+
+def pairs(problem: Problem) -> int:
+    """Pairs of a query and a key that it may see, for one head of one sequence."""
+    queries, keys = problem.dims["seq_q"], problem.dims["seq_kv"]
+    hidden = queries * (queries - 1) // 2 if problem.options["causal"] else 0
+    return queries * keys - hidden
+
+
+def kind(problem: Problem) -> Kind:
+    """How a model uses this problem: one new token is decode, all tokens new is prefill, some
+    tokens new is extend; more queries than keys is cross-attention."""
+    queries, keys = problem.dims["seq_q"], problem.dims["seq_kv"]
+    if queries == 1:
+        return "decode"
+    if queries == keys:
+        return "prefill"
+    return "extend" if queries < keys else "cross"
+
+
+def _dtypes(read: Given) -> dict[str, str]:
+    base = read.base_dtype(("q", "kv"), tuple(_OUT))
+    q = read.dtype("q", base, tuple(_OUT))
+    partners = (q, *_F8) if q in ("f16", "bf16") else (q,)
+    kv = read.dtype("kv", q, partners, f"with q={q}")
+    o = read.dtype("o", _OUT[q][0], _OUT[q], f"with q={q}")
+    acc = "f64" if q == "f64" else "f32"
+    return {"q": q, "kv": kv, "o": o, "acc": read.dtype("acc", acc, (acc,), f"with q={q}")}
+
+
+def _check(read: Given, problem: Problem) -> None:
+    d = problem.dims
+    if d["heads_q"] % d["heads_kv"]:
+        read.refuse(
+            f"heads_q={d['heads_q']} is not a multiple of heads_kv={d['heads_kv']}",
+            "query heads share key-value heads in equal groups",
+        )
+    if problem.options["causal"] and d["seq_q"] > d["seq_kv"]:
+        read.refuse(
+            f"causal with seq_q={d['seq_q']} > seq_kv={d['seq_kv']} leaves queries without keys",
+            "use causal=no, or seq_kv of at least seq_q",
+        )
+    factor = scale(problem)
+    if factor <= 0:
+        read.refuse(f"scale={factor} must be positive")
+    if factor * math.sqrt(d["dim_qk"]) > 64:
+        # Beyond, exp of a rounding error of the scores is no longer near 1.
+        read.refuse(
+            f"scale={factor} is too large",
+            f"scale·√dim_qk must be at most 64 (here {factor * math.sqrt(d['dim_qk']):.3g})",
+        )
+
+
+op = Attention()

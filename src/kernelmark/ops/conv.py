@@ -1,0 +1,217 @@
+"""conv: two-dimensional convolution, forward."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark.core.dtype import dtype
+from kernelmark.core.problem import Problem
+from kernelmark.core.tensor import TensorSpec, Tolerance
+from kernelmark.numerics.generate import Inputs
+from kernelmark.ops._error import product_tolerance
+from kernelmark.ops._given import Given, checked_sizes
+from kernelmark.ops._sampled import axis, contract, grid, rng_for, sides
+from kernelmark.ops._types import PRODUCTS, input_spec
+from kernelmark.ops.base import Op, Parameter, Reference
+
+_INPUTS = ("f64", "f32", "f16", "bf16", "i8")
+_GROUPS = 4  # of a grouped convolution are checked
+_PARAMETERS = {
+    "n": "images",
+    "c": "input channels",
+    "h": "input height",
+    "w": "input width",
+    "k": "output channels",
+    "r": "filter height",
+    "s": "filter width",
+    "stride_h": "vertical step (1 unless given)",
+    "stride_w": "horizontal step (1 unless given)",
+    "pad_h": "rows of zeros above and below (0 unless given)",
+    "pad_w": "columns of zeros left and right (0 unless given)",
+    "dilation_h": "vertical spacing of taps (1 unless given)",
+    "dilation_w": "horizontal spacing of taps (1 unless given)",
+    "groups": "groups of channels; divides c and k (1 unless given)",
+    "x": "dtype of X and W",
+    "y": "dtype of Y",
+    "acc": "dtype that products are summed in",
+    "layout": "nchw (W kcrs) or nhwc (W krsc)",
+    "stride": "shorthand: stride_h and stride_w",
+    "pad": "shorthand: pad_h and pad_w",
+    "dilation": "shorthand: dilation_h and dilation_w",
+    "dtype": "shorthand: X and W, and Y and acc that follow from it",
+}
+
+
+class Conv(Op):
+    """Y = X ∗ W, a cross-correlation as everywhere in machine learning.
+
+    Layout nchw: X (n, c, h, w), W (k, c/groups, r, s), Y (n, k, p, q); layout nhwc: X (n, h, w, c),
+    W (k, r, s, c/groups), Y (n, p, q, k). Each group of k/groups filters sees its own c/groups
+    channels. `flops` counts 2·n·k·p·q·(c/groups)·r·s: taps that fall on padding are counted, as
+    every tool in the field does.
+    """
+
+    name = "conv"
+    summary = "2-D convolution, forward (stride, padding, dilation, groups; NCHW or NHWC)"
+    parameters = _PARAMETERS
+
+    def problem(self, **given: Parameter) -> Problem:
+        read = Given(self.name, given, self.parameters)
+        dims = {name: read.dim(name) for name in ("n", "c", "h", "w", "k", "r", "s")}
+        for short, default in (("stride", 1), ("pad", 0), ("dilation", 1)):
+            for name in (f"{short}_h", f"{short}_w"):
+                dims[name] = read.dim(name, default, short=short, least=default)
+        dims["groups"] = read.dim("groups", 1)
+        x = read.base_dtype(("x",), _INPUTS)
+        x = read.dtype("x", x, _INPUTS)
+        rule = PRODUCTS[x]
+        acc = read.dtype("acc", rule.acc[0], rule.acc, f"with {x} inputs")
+        fitting = tuple(name for name in rule.out if dtype(name).bits <= dtype(acc).bits)
+        y = read.dtype("y", rule.out[0], fitting, f"with {x} inputs summed in {acc}")
+        problem = Problem(
+            op=self.name,
+            dims=dims,
+            dtypes={"x": x, "y": y, "acc": acc},
+            options={"layout": read.word("layout", ("nchw", "nhwc"))},
+        )
+        _check(read, problem)
+        return checked_sizes(problem, self.tensors(problem))
+
+    def flops(self, problem: Problem) -> int:
+        d = problem.dims
+        return 2 * d["n"] * d["k"] * math.prod(output_size(problem)) * _terms(problem)
+
+    def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
+        d, types = problem.dims, problem.dtypes
+        p, q = output_size(problem)
+        depth = d["c"] // d["groups"]
+        if problem.options["layout"] == "nhwc":
+            shapes = (
+                (d["n"], d["h"], d["w"], d["c"]),
+                (d["k"], d["r"], d["s"], depth),
+                (d["n"], p, q, d["k"]),
+            )
+        else:
+            shapes = (
+                (d["n"], d["c"], d["h"], d["w"]),
+                (d["k"], depth, d["r"], d["s"]),
+                (d["n"], d["k"], p, q),
+            )
+        return (
+            input_spec("x", shapes[0], types["x"]),
+            input_spec("w", shapes[1], types["x"]),
+            TensorSpec(name="y", shape=shapes[2], dtype=types["y"], role="out"),
+        )
+
+    def reference(self, problem: Problem, inputs: Inputs, where: NDArray[np.int64]) -> Reference:
+        d, nhwc = problem.dims, problem.options["layout"] == "nhwc"
+        p, q = output_size(problem)
+        if nhwc:
+            pixel, filters = np.divmod(where, d["k"])
+        else:
+            plane, spot = np.divmod(where, p * q)
+            image, filters = np.divmod(plane, d["k"])
+            pixel = image * (p * q) + spot
+        taps = _Taps(problem)
+
+        def left(g: int, pixels: NDArray[np.int64], t: NDArray[np.int64]) -> NDArray[np.float64]:
+            place, inside = taps.of_input(g, pixels, t)
+            return np.where(inside, inputs.take("x", place), 0.0)
+
+        def right(g: int, k: NDArray[np.int64], t: NDArray[np.int64]) -> NDArray[np.float64]:
+            return inputs.take("w", k * _terms(problem) + t)
+
+        group = filters // (d["k"] // d["groups"])
+        value, magnitude = contract((group, pixel, filters), _terms(problem), left, right)
+        return Reference(value=value, magnitude=magnitude)
+
+    def tolerance(self, problem: Problem) -> Tolerance:
+        types = problem.dtypes
+        return product_tolerance(
+            terms=_terms(problem), inputs=types["x"], acc=types["acc"], out=types["y"]
+        )
+
+    def positions(self, problem: Problem, seed: int) -> NDArray[np.int64]:
+        d, rng = problem.dims, rng_for(seed)
+        p, q = output_size(problem)
+        groups = axis(d["groups"], _GROUPS, rng)
+        depth = d["k"] // d["groups"]
+        pixels, filters = sides(d["n"] * p * q, depth, _terms(problem), len(groups))
+        images = axis(d["n"], 2 if pixels >= 8 else 1, rng)
+        side = max(2, math.isqrt(pixels // len(images)))
+        rows = axis(p, side, rng)
+        cols = axis(q, max(2, pixels // (len(images) * len(rows))), rng)
+        some = (groups[:, None] * depth + axis(depth, filters, rng)[None, :]).ravel()
+        if problem.options["layout"] == "nhwc":
+            return grid((d["n"], p, q, d["k"]), (images, rows, cols, some))
+        return grid((d["n"], d["k"], p, q), (images, some, rows, cols))
+
+
+def output_size(problem: Problem) -> tuple[int, int]:
+    """(height, width) of the output."""
+    d = problem.dims
+    return (
+        _extent(d["h"], d["r"], d["stride_h"], d["pad_h"], d["dilation_h"]),
+        _extent(d["w"], d["s"], d["stride_w"], d["pad_w"], d["dilation_w"]),
+    )
+
+
+def _extent(size: int, taps: int, stride: int, pad: int, dilation: int) -> int:
+    return (size + 2 * pad - dilation * (taps - 1) - 1) // stride + 1
+
+
+def _terms(problem: Problem) -> int:
+    """Products summed into one output: also the elements of one filter."""
+    d = problem.dims
+    return d["c"] // d["groups"] * d["r"] * d["s"]
+
+
+def _check(read: Given, problem: Problem) -> None:
+    d = problem.dims
+    for name in ("c", "k"):
+        if d[name] % d["groups"]:
+            read.refuse(f"{name}={d[name]} is not a multiple of groups={d['groups']}")
+    for side, taps, out in (("h", "r", 0), ("w", "s", 1)):
+        if output_size(problem)[out] < 1:
+            reach = d[f"dilation_{side}"] * (d[taps] - 1) + 1
+            read.refuse(
+                f"a filter that spans {reach} does not fit {side}={d[side]} "
+                f"with pad_{side}={d[f'pad_{side}']}",
+                "the output would be empty",
+            )
+
+
+class _Taps:
+    """Where in X tap t of an output pixel lies; t counts through a filter in memory order."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._d = problem.dims
+        self._nhwc = problem.options["layout"] == "nhwc"
+        self._size = output_size(problem)
+
+    def of_input(
+        self, group: int, pixel: NDArray[np.int64], t: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Flat positions in X (clipped into it) and whether each is inside."""
+        d = self._d
+        depth = d["c"] // d["groups"]
+        if self._nhwc:
+            tap, channel = np.divmod(t, depth)
+        else:
+            channel, tap = np.divmod(t, d["r"] * d["s"])
+        image, spot = np.divmod(pixel, self._size[0] * self._size[1])
+        row, col = np.divmod(spot, self._size[1])
+        y = row * d["stride_h"] - d["pad_h"] + tap // d["s"] * d["dilation_h"]
+        x = col * d["stride_w"] - d["pad_w"] + tap % d["s"] * d["dilation_w"]
+        inside = (y >= 0) & (y < d["h"]) & (x >= 0) & (x < d["w"])
+        y, x = np.clip(y, 0, d["h"] - 1), np.clip(x, 0, d["w"] - 1)
+        channel = channel + group * depth
+        if self._nhwc:
+            return ((image * d["h"] + y) * d["w"] + x) * d["c"] + channel, inside
+        return ((image * d["c"] + channel) * d["h"] + y) * d["w"] + x, inside
+
+
+op = Conv()

@@ -1,0 +1,151 @@
+"""gemm and batched_gemm: defaults, costs, and what exactly is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelmark import ops
+from kernelmark.core.errors import ProblemError
+from kernelmark.numerics.generate import Inputs
+
+gemm = ops.registry.get("gemm")
+batched = ops.registry.get("batched_gemm")
+SMALL = {"m": 4, "n": 5, "k": 6}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "c", "acc"),
+    [("f64", "f64", "f64"), ("f32", "f32", "f32"), ("f16", "f16", "f32"), ("bf16", "bf16", "f32"),
+     ("i8", "i32", "i32"), ("f8e4m3", "bf16", "f32"), ("f8e5m2", "bf16", "f32"),
+     ("f8e4m3fnuz", "bf16", "f32"), ("f8e5m2fnuz", "bf16", "f32")],
+)  # fmt: skip
+def test_output_and_accumulator_follow_from_the_input(dtype, c, acc):
+    problem = gemm.problem(**SMALL, dtype=dtype)
+    assert dict(problem.dtypes) == {"a": dtype, "b": dtype, "c": c, "acc": acc}
+
+
+def test_a_written_out_dtype_wins_over_the_shorthand():
+    problem = gemm.problem(**SMALL, dtype="f8e4m3", b="f8e5m2", c="f32")
+    assert dict(problem.dtypes) == {"a": "f8e4m3", "b": "f8e5m2", "c": "f32", "acc": "f32"}
+
+
+def test_key_has_every_default_in_one_order():
+    problem = gemm.problem(bias="no", k=6, alpha=1, dtype="f32", n=5, m=np.int64(4))
+    assert problem.key == (
+        "gemm m=4 n=5 k=6 a=f32 b=f32 c=f32 acc=f32 ta=n tb=n alpha=1.0 beta=0.0 bias=no"
+    )
+    assert ops.parse("gemm m=4 n=5 k=6 dtype=f32 beta=-0.0") == problem
+
+
+def test_costs_by_hand():
+    problem = gemm.problem(**SMALL, dtype="bf16", c="f32", beta=1.0, bias=True)
+    assert gemm.flops(problem) == 2 * 4 * 5 * 6
+    assert gemm.bytes(problem) == 2 * (4 * 6 + 6 * 5) + 4 * (4 * 5 + 5 + 4 * 5)
+    many = batched.problem(batch=3, **SMALL, dtype="i8", bias=True)
+    assert batched.flops(many) == 3 * 2 * 4 * 5 * 6
+    assert batched.bytes(many) == 3 * (4 * 6 + 6 * 5) + 4 * (5 + 3 * 4 * 5)
+
+
+def test_no_float_creeps_into_the_costs():
+    huge = gemm.problem(m=2**19, n=2**20, k=2**19, dtype="bf16")
+    assert gemm.flops(huge) == 2**59
+    assert isinstance(gemm.bytes(huge), int)
+
+
+@pytest.mark.parametrize(
+    ("options", "shapes"),
+    [
+        ({}, {"a": (4, 6), "b": (6, 5), "d": (4, 5)}),
+        ({"ta": "t"}, {"a": (6, 4), "b": (6, 5), "d": (4, 5)}),
+        ({"tb": "t"}, {"a": (4, 6), "b": (5, 6), "d": (4, 5)}),
+        ({"beta": 2}, {"a": (4, 6), "b": (6, 5), "c": (4, 5), "d": (4, 5)}),
+        ({"bias": True}, {"a": (4, 6), "b": (6, 5), "bias": (5,), "d": (4, 5)}),
+    ],
+)
+def test_shapes_are_as_stored(options, shapes):
+    found = gemm.tensors(gemm.problem(**SMALL, dtype="f32", **options))
+    assert {spec.name: spec.shape for spec in found} == shapes
+    stacked = batched.tensors(batched.problem(batch=7, **SMALL, dtype="f32", **options))
+    assert {s.name: s.shape for s in stacked} == {
+        name: shape if name == "bias" else (7, *shape) for name, shape in shapes.items()
+    }
+
+
+def test_integers_use_all_of_i8():
+    a = gemm.tensors(gemm.problem(**SMALL, dtype="i8"))[0]
+    assert (a.low, a.high) == (-128, 127)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence", "hint"),
+    [
+        ({"m": 4, "n": 5, "dtype": "f32"}, "gemm: k is missing", "give k="),
+        ({**SMALL}, "gemm: no dtype is given", "f8e4m3"),
+        ({**SMALL, "m": 0, "dtype": "f32"}, "gemm: m=0 must be at least 1", None),
+        ({**SMALL, "m": -8, "dtype": "f32"}, "gemm: m=-8 must be at least 1", None),
+        ({**SMALL, "m": 2**40, "dtype": "f32"}, "m=1099511627776 is too large", "2^31"),
+        ({**SMALL, "m": 10**5000, "dtype": "f32"}, "gemm: m is too large", "2^31"),
+        ({**SMALL, "m": 4.0, "dtype": "f32"}, "m=4.0 is not an integer", None),
+        ({**SMALL, "dtype": "float"}, "unknown dtype 'float'", "bf16"),
+        ({**SMALL, "dtype": "i32"}, "dtype=i32 is not possible", "f64, f32, f16"),
+        ({**SMALL, "dtype": "f32", "trans_a": "t"}, "unknown parameter 'trans_a'", "known: m, n"),
+        ({**SMALL, "dtype": "f32", "beto": 1.0}, "unknown parameter 'beto'", "did you mean beta?"),
+        ({**SMALL, "a": "f16", "b": "bf16"}, "b=bf16 is not possible with a=f16", "b may be f16"),
+        ({**SMALL, "a": "f8e4m3", "b": "f8e5m2fnuz"}, "with a=f8e4m3", "f8e4m3, f8e5m2"),
+        ({**SMALL, "dtype": "bf16", "acc": "f16"}, "acc=f16 is not possible with bf16", "f32"),
+        ({**SMALL, "dtype": "f16", "acc": "f16", "c": "f32"}, "summed in f16", "c may be f16"),
+        ({**SMALL, "dtype": "i8", "alpha": 0.5}, "alpha=0.5 is not an integer", None),
+        ({**SMALL, "dtype": "f32", "alpha": 0}, "alpha=0 leaves nothing", "not be 0"),
+        ({**SMALL, "dtype": "f16", "alpha": 1e6}, "would overflow f16", "smaller alpha"),
+        ({**SMALL, "dtype": "f32", "ta": "yes"}, "ta='yes' is unknown", "n or t"),
+        ({**SMALL, "dtype": "f32", "bias": 1}, "bias=1 is not a truth value", "bias=yes"),
+        ({"m": 2**20, "n": 4, "k": 2**20, "dtype": "f32"}, "tensor a (1048576×1048576)", "2^40"),
+    ],
+)
+def test_refusals_say_what_is_wrong_and_what_to_do(given, sentence, hint):
+    with pytest.raises(ProblemError) as caught:
+        gemm.problem(**given)
+    assert sentence in caught.value.message
+    assert "\n" not in caught.value.message
+    assert hint is None or hint in caught.value.hint
+
+
+def test_one_below_each_limit_is_fine():
+    gemm.problem(m=2**31 - 1, n=1, k=1, dtype="i8")
+    gemm.problem(m=2**20, n=2**20 - 1, k=1, dtype="i8")
+
+
+def test_an_8_bit_output_saturates():
+    problem = gemm.problem(m=8, n=8, k=64, dtype="f8e4m3fnuz", c="f8e4m3fnuz", alpha=1000)
+    inputs = Inputs(gemm.tensors(problem), 1, 0)
+    found = gemm.reference(problem, inputs, np.arange(64))
+    assert np.abs(found.value).max() == 240
+    assert np.abs(found.magnitude).max() > 240
+
+
+@given(
+    st.fixed_dictionaries(
+        {"m": st.integers(1, 9), "n": st.integers(1, 9), "k": st.integers(1, 9)},
+        optional={
+            "dtype": st.sampled_from(["f32", "f16", "bf16", "i8", "f8e4m3", "f8e5m2fnuz"]),
+            "a": st.sampled_from(["f32", "f16", "f8e4m3"]),
+            "b": st.sampled_from(["f16", "f8e5m2"]),
+            "c": st.sampled_from(["f32", "bf16", "i32", "f8e4m3"]),
+            "acc": st.sampled_from(["f32", "f16", "i32"]),
+            "ta": st.sampled_from(["n", "t"]),
+            "alpha": st.floats() | st.integers(),
+            "beta": st.floats() | st.integers(),
+            "bias": st.booleans() | st.just("yes"),
+        },
+    )
+)
+def test_any_combination_is_a_problem_that_parses_back_or_refused(given):
+    try:
+        problem = gemm.problem(**given)
+    except ProblemError:
+        return
+    assert ops.parse(problem.key) == problem
+    assert gemm.tolerance(problem).why

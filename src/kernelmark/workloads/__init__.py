@@ -1,0 +1,1 @@
+"""What to measure: suites, axes, generators, models, selection."""

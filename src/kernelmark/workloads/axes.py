@@ -1,0 +1,152 @@
+"""Axes: `m=[1024:8192:*2]` and friends, and the problems their product makes.
+
+m=512                one value: an integer, a float, yes or no, or a word
+m=[1,2,4]            these values (the brackets may be left out)
+m=[1:16]             every integer, both ends included
+m=[0:100:10]         steps of 10
+m=[1024:8192:*2]     steps by a factor
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kernelmark.core.errors import UsageError
+from kernelmark.core.problem import Problem, parse_value
+from kernelmark.ops import registry
+from kernelmark.ops.base import Op, Parameter
+
+MAX_PROBLEMS = 1_000_000
+EXAMPLES = "write m=512, m=[1,2,4], m=[1:16], m=[0:100:10] or m=[1024:8192:*2]"
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]*\Z")
+_RANGE = re.compile(r"(-?[0-9]{1,30}):(-?[0-9]{1,30})(?::([*+]?)(-?[0-9]{1,30}))?\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One parameter of an op and the values it takes, in order."""
+
+    name: str
+    values: tuple[Parameter, ...]
+
+    @property
+    def text(self) -> str:
+        """As it is written: `parse(axis.text) == axis`."""
+        values = ",".join(_text(v) for v in self.values)
+        return f"{self.name}={values}" if len(self.values) == 1 else f"{self.name}=[{values}]"
+
+
+def parse(text: str) -> Axis:
+    """The axis that `text` writes."""
+    name, equals, values = text.strip().partition("=")
+    if not equals:
+        raise UsageError(f"axis {text!r} is not name=values", hint=EXAMPLES)
+    if not _NAME.match(name):
+        raise UsageError(f"axis {text!r} does not begin with a parameter's name", hint=EXAMPLES)
+    return Axis(name=name, values=parse_values(values, text))
+
+
+def parse_values(text: str, where: str) -> tuple[Parameter, ...]:
+    """The values of one axis, without its name; `where` is what an error quotes."""
+    text = text.strip()
+    opened, closed = text.startswith("["), text.endswith("]")
+    if opened != closed:
+        raise UsageError(f"axis {where!r} has a bracket that does not close", hint=EXAMPLES)
+    inner = text[1:-1] if opened else text
+    if opened and ":" in inner and "," not in inner:
+        return _range(inner.strip(), where)
+    return tuple(_scalar(item.strip(), where) for item in inner.split(","))
+
+
+def expand(op: str | Op, axes: Sequence[str], dtypes: Sequence[str] = ()) -> list[Problem]:
+    """Valid problems of the axes' product: the last axis varies fastest, the dtype slowest."""
+    parsed = [parse(text) for text in axes]
+    if dtypes:
+        if any(axis.name == "dtype" for axis in parsed):
+            raise UsageError(
+                "the dtype is given twice, as an axis and as an option",
+                hint="keep one of -a dtype=… and --dtype …",
+            )
+        parsed.insert(0, Axis(name="dtype", values=tuple(dtypes)))
+    the_op = registry.get(op) if isinstance(op, str) else op
+    problems = (the_op.problem(**given) for given in product(parsed))
+    return list(dict.fromkeys(problems))
+
+
+def product(axes: Sequence[Axis]) -> Iterator[dict[str, Parameter]]:
+    """Every combination in order; refused before the first one if there are too many."""
+    names = [axis.name for axis in axes]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(
+                f"axis {name!r} is given twice", hint=f"put the values in one list: {name}=[1,2]"
+            )
+    check_count(math.prod(len(axis.values) for axis in axes), " × ".join(names))
+    for values in itertools.product(*(axis.values for axis in axes)):
+        yield dict(zip(names, values, strict=True))
+
+
+def check_count(count: int, what: str) -> None:
+    """Refuse products that no run could finish, saying how large they are."""
+    if count > MAX_PROBLEMS:
+        raise UsageError(
+            f"{what} makes {count:,} problems, more than {MAX_PROBLEMS:,}",
+            hint="use fewer values, or larger steps such as m=[1024:8192:*2]",
+        )
+
+
+def _range(text: str, where: str) -> tuple[int, ...]:
+    match = _RANGE.match(text)
+    if not match:
+        raise UsageError(
+            f"axis {where!r} is not a range of integers first:last, first:last:step "
+            "or first:last:*factor",
+            hint=EXAMPLES,
+        )
+    first, last = int(match[1]), int(match[2])
+    sign, step = match[3] or "", int(match[4] or 1)
+    if first > last:
+        raise UsageError(f"axis {where!r} ends before it begins", hint=EXAMPLES)
+    if sign == "*":
+        return _geometric(first, last, step, where)
+    if step < 1:
+        raise UsageError(f"axis {where!r} needs a step of at least 1", hint=EXAMPLES)
+    check_count((last - first) // step + 1, f"axis {where!r}")
+    return tuple(range(first, last + 1, step))
+
+
+def _geometric(first: int, last: int, factor: int, where: str) -> tuple[int, ...]:
+    if first < 1 or factor < 2:
+        raise UsageError(
+            f"axis {where!r} needs a first value of at least 1 and a factor of at least 2",
+            hint=EXAMPLES,
+        )
+    values = [first]
+    while values[-1] * factor <= last:
+        values.append(values[-1] * factor)
+    return tuple(values)
+
+
+def _scalar(text: str, where: str) -> Parameter:
+    if not text:
+        raise UsageError(f"axis {where!r} has an empty value", hint=EXAMPLES)
+    if len(text) > 100:
+        raise UsageError(f"axis {where[:40] + '…'!r} has a value that is too long", hint=EXAMPLES)
+    value = parse_value(text)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"axis {where!r} has a value that is not finite", hint=EXAMPLES)
+    if isinstance(value, str) and not _WORD.match(value):
+        raise UsageError(f"axis {where!r}: {text!r} is not a number or a word", hint=EXAMPLES)
+    return value
+
+
+def _text(value: Parameter) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return repr(value) if isinstance(value, float) else str(value)

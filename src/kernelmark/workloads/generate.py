@@ -1,0 +1,323 @@
+"""Generators: a ladder of sizes, and random problems with log-uniform sizes, by category.
+
+Random problems come from a seed alone, so a suite that names a generator is a fixed list.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kernelmark.core.errors import ProblemError, UsageError
+from kernelmark.ops import registry
+from kernelmark.ops.base import Op, Parameter
+from kernelmark.workloads.axes import check_count
+
+Given = dict[str, Parameter]
+
+# FLOP per byte. Far enough from the ridge of any present CPU or GPU to be on one side of it.
+MEMORY_BOUND_INTENSITY = 16.0
+COMPUTE_BOUND_INTENSITY = 256.0
+# What "skinny" and "tall" mean: this many times more columns than rows, or rows than columns.
+ASPECT = 16
+_TRIES = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Bounds of the sizes drawn, and what the larger ones are rounded to a multiple of."""
+
+    low: int = 64
+    high: int = 8192
+    multiple: int = 16
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.low <= self.high:
+            raise UsageError(
+                f"generator: low={self.low} and high={self.high} are not 1 ≤ low ≤ high"
+            )
+        if self.multiple < 1:
+            raise UsageError(f"generator: multiple={self.multiple} is not at least 1")
+
+
+class Dice:
+    """Seeded draws that are the same on every machine and Python."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def pick(self, items: Sequence[int]) -> int:
+        return items[int(self._random.random() * len(items))]
+
+    def between(self, low: int, high: int) -> int:
+        """Log-uniform over whole numbers, both ends included."""
+        ratio = (high + 1) / low
+        return min(high, int(low * ratio ** self._random.random()))
+
+    def size(self, sizes: Sizes, low: int | None = None, high: int | None = None) -> int:
+        """Log-uniform within the bounds, rounded to the multiple where that stays inside."""
+        floor = max(sizes.low if low is None else low, 1)
+        ceiling = max(sizes.high if high is None else high, floor)
+        drawn = self.between(floor, ceiling)
+        rounded = round(drawn / sizes.multiple) * sizes.multiple
+        return rounded if floor <= rounded <= ceiling else drawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Category:
+    """A kind of problem: how one is drawn, and how one is told from the others."""
+
+    draw: Callable[[Dice, Sizes], Given]
+    holds: Callable[[Op, Given], bool]
+
+
+def categories(op: str) -> dict[str, Category]:
+    """The categories that problems of an op can be drawn from."""
+    if op not in _CATEGORIES:
+        raise UsageError(
+            f"no generator makes {op} problems", hint=f"generators know: {', '.join(_CATEGORIES)}"
+        )
+    return _CATEGORIES[op]
+
+
+def draw(
+    op: str,
+    *,
+    count: int,
+    seed: int,
+    names: Sequence[str] = (),
+    sizes: Sizes | None = None,
+    fixed: Mapping[str, Parameter] | None = None,
+) -> list[Given]:
+    """`count` distinct random problems, the categories in turn (all of the op's if none named).
+
+    `fixed` parameters (a dtype, a transpose) are part of each problem.
+    """
+    if count < 1:
+        raise UsageError(f"generator: count={count} is not at least 1")
+    check_count(count, "the generator")
+    chosen = _chosen(op, names)
+    bounds, extra = sizes or Sizes(), dict(fixed or {})
+    dice, the_op = Dice(seed), registry.get(op)
+    found: dict[tuple[tuple[str, Parameter], ...], Given] = {}
+    for name, category in itertools.islice(itertools.cycle(chosen.items()), count):
+        given = _draw_one(the_op, category, dice, bounds, extra, found)
+        if given is None:
+            raise UsageError(
+                f"generator: no {'further ' if found else ''}{name} {op} problem was found "
+                f"between {bounds.low} and {bounds.high} in {_TRIES} draws",
+                hint="widen low and high, or lower the count",
+            )
+        found[tuple(given.items())] = given
+    return list(found.values())
+
+
+def grid(
+    op: str,
+    *,
+    factor: int = 2,
+    names: Sequence[str] = (),
+    sizes: Sizes | None = None,
+    fixed: Mapping[str, Parameter] | None = None,
+) -> list[Given]:
+    """m × n × k over a ladder low, low·factor, … high; only the named categories, if any."""
+    if op not in ("gemm", "batched_gemm"):
+        raise UsageError(
+            f"generator: a grid is made of m, n and k, which {op} has not",
+            hint="list the values of its axes instead, or use generator = 'random'",
+        )
+    if factor < 2:
+        raise UsageError(f"generator: factor={factor} is not at least 2")
+    bounds, extra = sizes or Sizes(), dict(fixed or {})
+    if op == "batched_gemm":
+        extra.setdefault("batch", 8)
+    chosen = _chosen(op, names) if names else {}
+    the_op = registry.get(op)
+    ladder = list(_ladder(bounds, factor))
+    check_count(len(ladder) ** 3, "the grid")
+    found: list[Given] = []
+    for m, n, k in itertools.product(ladder, repeat=3):
+        given: Given = {"m": m, "n": n, "k": k, **extra}
+        if not chosen or any(c.holds(the_op, given) for c in chosen.values()):
+            found.append(given)
+    return found
+
+
+def _ladder(sizes: Sizes, factor: int) -> Iterator[int]:
+    step = sizes.low
+    while step <= sizes.high:
+        yield step
+        step *= factor
+
+
+def _chosen(op: str, names: Sequence[str]) -> dict[str, Category]:
+    known = categories(op)
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"generator: {op} has no category {name!r}", hint=f"known: {', '.join(known)}"
+            )
+    return {name: known[name] for name in names} if names else known
+
+
+def _draw_one(
+    op: Op,
+    category: Category,
+    dice: Dice,
+    sizes: Sizes,
+    fixed: Given,
+    found: Mapping[tuple[tuple[str, Parameter], ...], Given],
+) -> Given | None:
+    for _ in range(_TRIES):
+        given = category.draw(dice, sizes) | fixed
+        if tuple(given.items()) not in found and category.holds(op, given):
+            return given
+    return None
+
+
+def _intensity(op: Op, given: Given) -> float:
+    try:
+        problem = op.problem(**given)
+    except ProblemError as error:
+        raise ProblemError(f"generator: {error.message}", hint=error.hint) from None
+    return op.flops(problem) / op.bytes(problem)
+
+
+def _sizes(given: Given, *names: str) -> list[int]:
+    return [int(given[name]) for name in names]
+
+
+def _free(dice: Dice, sizes: Sizes) -> Given:
+    return {name: dice.size(sizes) for name in ("m", "n", "k")}
+
+
+def _square(dice: Dice, sizes: Sizes) -> Given:
+    side = dice.size(sizes)
+    return {"m": side, "n": side, "k": side}
+
+
+def _skinny(dice: Dice, sizes: Sizes) -> Given:
+    n, k = dice.size(sizes), dice.size(sizes)
+    return {"m": dice.between(1, max(1, min(n, k) // ASPECT)), "n": n, "k": k}
+
+
+def _tall(dice: Dice, sizes: Sizes) -> Given:
+    top = max(sizes.low, sizes.high // ASPECT)
+    n, k = dice.size(sizes, high=top), dice.size(sizes, high=top)
+    return {"m": dice.size(sizes, low=ASPECT * max(n, k)), "n": n, "k": k}
+
+
+def _thin(dice: Dice, sizes: Sizes) -> Given:
+    """One dim is small: nothing else makes a product wait for memory."""
+    given = _free(dice, sizes)
+    thin = ("m", "n", "k")[dice.pick((0, 1, 2))]
+    return given | {thin: dice.between(1, ASPECT)}
+
+
+def _is_square(op: Op, given: Given) -> bool:
+    m, n, k = _sizes(given, "m", "n", "k")
+    return m == n == k
+
+
+def _is_skinny(op: Op, given: Given) -> bool:
+    m, n, k = _sizes(given, "m", "n", "k")
+    return ASPECT * m <= min(n, k)
+
+
+def _is_tall(op: Op, given: Given) -> bool:
+    m, n, k = _sizes(given, "m", "n", "k")
+    return m >= ASPECT * max(n, k)
+
+
+def _is_memory_bound(op: Op, given: Given) -> bool:
+    return _intensity(op, given) <= MEMORY_BOUND_INTENSITY
+
+
+def _is_compute_bound(op: Op, given: Given) -> bool:
+    return _intensity(op, given) >= COMPUTE_BOUND_INTENSITY
+
+
+def _batched(category: Category) -> Category:
+    def batched_draw(dice: Dice, sizes: Sizes) -> Given:
+        return {"batch": dice.between(2, 64), **category.draw(dice, sizes)}
+
+    return Category(draw=batched_draw, holds=category.holds)
+
+
+def _any(op: Op, given: Given) -> bool:
+    return True
+
+
+def _attention(dice: Dice, batch: int, seq_q: int, seq_kv: int) -> Given:
+    heads_kv = dice.pick((1, 2, 4, 8))
+    return {
+        "batch": batch,
+        "heads_q": heads_kv * dice.pick((1, 4, 8)),
+        "heads_kv": heads_kv,
+        "seq_q": seq_q,
+        "seq_kv": seq_kv,
+        "dim": dice.pick((64, 128)),
+        "causal": seq_q > 1,
+    }
+
+
+def _prefill(dice: Dice, sizes: Sizes) -> Given:
+    length = dice.size(sizes)
+    return _attention(dice, dice.pick((1, 2, 4)), length, length)
+
+
+def _decode(dice: Dice, sizes: Sizes) -> Given:
+    return _attention(dice, dice.between(1, 128), 1, dice.size(sizes))
+
+
+def _extend(dice: Dice, sizes: Sizes) -> Given:
+    context = dice.size(sizes, low=max(2, sizes.low))
+    return _attention(dice, 1, dice.between(2, max(2, context - 1)), context)
+
+
+def _is_extend(op: Op, given: Given) -> bool:
+    seq_q, seq_kv = _sizes(given, "seq_q", "seq_kv")
+    return 1 < seq_q < seq_kv
+
+
+def _conv(side: int, stride: int) -> Callable[[Dice, Sizes], Given]:
+    def draw_conv(dice: Dice, sizes: Sizes) -> Given:
+        image = dice.pick((7, 14, 28, 56, 112))
+        return {
+            "n": dice.between(1, 32),
+            "c": dice.size(sizes),
+            "h": image,
+            "w": image,
+            "k": dice.size(sizes),
+            "r": side,
+            "s": side,
+            "stride": stride,
+            "pad": side // 2,
+        }
+
+    return draw_conv
+
+
+_GEMM: dict[str, Category] = {
+    "square": Category(draw=_square, holds=_is_square),
+    "skinny": Category(draw=_skinny, holds=_is_skinny),
+    "tall": Category(draw=_tall, holds=_is_tall),
+    "memory-bound": Category(draw=_thin, holds=_is_memory_bound),
+    "compute-bound": Category(draw=_free, holds=_is_compute_bound),
+}
+_CATEGORIES: dict[str, dict[str, Category]] = {
+    "gemm": _GEMM,
+    "batched_gemm": {name: _batched(category) for name, category in _GEMM.items()},
+    "attention": {
+        "prefill": Category(draw=_prefill, holds=_any),
+        "decode": Category(draw=_decode, holds=_any),
+        "extend": Category(draw=_extend, holds=_is_extend),
+    },
+    "conv": {
+        "pointwise": Category(draw=_conv(1, 1), holds=_any),
+        "spatial": Category(draw=_conv(3, 1), holds=_any),
+        "strided": Category(draw=_conv(3, 2), holds=_any),
+    },
+}

@@ -1,0 +1,224 @@
+"""Suites: named lists of problems in TOML files, shipped with kernelmark or the user's own.
+
+name = "mine"                     default: the file's name
+why = "What our service runs."    one or two sentences
+source = "profile of 2025-05-01"  where the sizes come from
+dtype = ["bf16"]                  for the groups that name none
+
+[[problems]]                      one or more groups: see workloads/groups.py
+op = "gemm"
+m = [1, 16, 256]
+n = 4096
+k = 4096
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError
+from kernelmark.core.problem import Problem
+from kernelmark.ops import registry
+from kernelmark.workloads import axes, groups
+
+_FOLDER = Path(__file__).with_name("data")
+_KEYS = ("name", "why", "source", "dtype", "problems")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """A named list of distinct problems, and how many repeated ones were left out."""
+
+    name: str
+    why: str
+    source: str
+    problems: tuple[Problem, ...]
+    duplicates: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteInfo:
+    """What `kmark list suites` says of a suite; `ops` counts its problems by op."""
+
+    name: str
+    why: str
+    source: str
+    count: int
+    ops: dict[str, int]
+
+
+def names() -> list[str]:
+    """The suites that come with kernelmark, sorted."""
+    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+
+
+def load(name_or_path: str | Path, dtypes: Sequence[str] = (), ops: Sequence[str] = ()) -> Suite:
+    """The suite of that name, or of that TOML file; `dtypes` replaces those it asks for, `ops`
+    keeps only their problems."""
+    file = _open(str(name_or_path))
+    found: dict[Problem, None] = {}
+    total = 0
+    for where, item in _items(file, tuple(dtypes)):
+        if ops and item.op not in ops:
+            continue
+        with _at(where):
+            found[registry.get(item.op).problem(**item.given)] = None
+        total += 1
+    return Suite(
+        name=file.name,
+        why=file.why,
+        source=file.source,
+        problems=tuple(found),
+        duplicates=total - len(found),
+    )
+
+
+def describe() -> list[SuiteInfo]:
+    """Every suite that comes with kernelmark: what is in it and why it exists."""
+    return [_describe(name) for name in names()]
+
+
+def info(suite: Suite) -> SuiteInfo:
+    """A suite in numbers."""
+    ops = Counter(problem.op for problem in suite.problems)
+    return _info(suite, ops)
+
+
+def _describe(name: str) -> SuiteInfo:
+    # Counting needs no op to look at the problems, which is most of the time that loading takes.
+    file = _open(name)
+    distinct = {(item.op, frozenset(item.given.items())) for _, item in _items(file, ())}
+    return _info(file, Counter(op for op, _ in distinct))
+
+
+def _info(named: Suite | _File, ops: Counter[str]) -> SuiteInfo:
+    return SuiteInfo(
+        name=named.name,
+        why=named.why,
+        source=named.source,
+        count=ops.total(),
+        ops=dict(sorted(ops.items())),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """A suite file as read: checked at the top, its groups not yet expanded."""
+
+    shown: str  # what errors call it
+    name: str
+    why: str
+    source: str
+    dtypes: tuple[str, ...]
+    groups: tuple[Mapping[str, Any], ...]
+
+
+def _open(name_or_path: str) -> _File:
+    path, shown = _find(name_or_path)
+    document = _read(path, shown)
+    tables = document.get("problems", [])
+    if not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables) or not tables:
+        raise UsageError(f"{shown}: there are no problems", hint="begin a group with [[problems]]")
+    return _File(
+        shown=shown,
+        name=_text(document, "name", path.stem, shown),
+        why=_text(document, "why", "", shown),
+        source=_text(document, "source", "", shown),
+        dtypes=_dtypes(document, shown),
+        groups=tuple(tables),
+    )
+
+
+def _items(file: _File, wanted: Sequence[str]) -> Iterator[tuple[str, groups.Item]]:
+    """The problems of every group in order, with the place that errors name."""
+    total = 0
+    for number, table in enumerate(file.groups, start=1):
+        where = f"{file.shown}: problems {number}"
+        if wanted:
+            table = groups.without(table, "dtype")
+        before = total
+        with _at(where):
+            for item in groups.items(table, wanted or file.dtypes, where):
+                total += 1
+                axes.check_count(total, file.shown)
+                yield where, item
+        if total == before:
+            raise UsageError(f"{where}: the group holds no problem")
+
+
+@contextmanager
+def _at(where: str) -> Iterator[None]:
+    """Errors begin with the place in the file."""
+    try:
+        yield
+    except KernelmarkError as error:
+        if error.message.startswith(where):
+            raise
+        kind = ProblemError if isinstance(error, ProblemError) else UsageError
+        raise kind(f"{where}: {error.message}", hint=error.hint) from None
+
+
+def _find(name_or_path: str) -> tuple[Path, str]:
+    """The file, and what errors call it."""
+    if name_or_path in names():
+        return _FOLDER / f"{name_or_path}.toml", f"{name_or_path}.toml"
+    path = Path(name_or_path).expanduser()
+    if path.suffix == ".toml" or len(path.parts) > 1:
+        return path, str(path)
+    close = difflib.get_close_matches(name_or_path, names(), n=1)
+    meant = f"did you mean {close[0]}? " if close else ""
+    raise UsageError(
+        f"unknown suite {name_or_path!r}",
+        hint=f"{meant}'kmark list suites' lists them; a file of your own is named ./mine.toml",
+    )
+
+
+def _read(path: Path, shown: str) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(f"{shown}: there is no such suite file") from None
+    except OSError as error:
+        raise UsageError(f"{shown}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{shown}: is not UTF-8 text") from None
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        place = str(error).replace("at end of document", f"at the end, line {_last_line(text)}")
+        raise UsageError(
+            f"{shown}: is not valid TOML: {place}", hint="is the file cut short?"
+        ) from None
+    for key in document:
+        if key not in _KEYS:
+            close = difflib.get_close_matches(key, _KEYS, n=1)
+            meant = f"did you mean {close[0]}? " if close else ""
+            raise UsageError(
+                f"{shown}: unknown key {key!r}", hint=f"{meant}known: {', '.join(_KEYS)}"
+            )
+    return document
+
+
+def _last_line(text: str) -> int:
+    return max(1, len(text.splitlines()))
+
+
+def _dtypes(document: Mapping[str, Any], shown: str) -> tuple[str, ...]:
+    if "dtype" not in document:
+        return ()
+    given = groups.values(document["dtype"], f"{shown}: dtype")
+    return tuple(str(name) for name in given)
+
+
+def _text(document: Mapping[str, Any], key: str, default: str, shown: str) -> str:
+    value = document.get(key, default)
+    if not isinstance(value, str):
+        raise UsageError(f"{shown}: {key} is not text: {value!r}")
+    return value

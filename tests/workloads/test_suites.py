@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernelmark import ops
+from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError
+from kernelmark.workloads import suites
+
+COUNTS = {  # of the published lists; see docs/suites.md for what was put right in them
+    "attention-bert": 2,
+    "attention-extend": 6,
+    "attention-gqa": 18,
+    "attention-llama3-405b": 16,
+    "attention-llm": 220,
+    "attention-odd-lengths": 8,
+    "attention-sdxl": 24,
+    "attention-traces": 6,
+    "conv-miopen": 316,
+    "conv-resnet": 176,
+    "conv-sdxl": 2,
+    "conv-unet": 432,
+    "gemm-compute-bound": 8,
+    "gemm-gpt4-compute": 12,
+    "gemm-gpt4-memory": 15,
+    "gemm-llama-matvec": 80,
+    "gemm-llama-prefill": 544,
+    "gemm-llama-skinny": 400,
+    "gemm-llama8b-prefill": 4,
+    "gemm-memory-bound": 6,
+    "gemm-square": 7,
+    "gemm-tile-steps": 16,
+    "gemm-tk": 5,
+    "gemm-unet": 80,
+}
+
+
+def write(folder, text, name="mine.toml"):
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("name", suites.names())
+def test_a_shipped_suite_is_valid_named_and_explained(name):
+    suite = suites.load(name)
+    assert suite.name == name
+    assert suite.why.endswith(".")
+    assert 40 < len(suite.why) < 200
+    assert suite.source
+    assert len(set(suite.problems)) == len(suite.problems) > 0
+    assert all(ops.parse(p.key) == p for p in suite.problems)
+
+
+@pytest.mark.parametrize(("name", "count"), COUNTS.items())
+def test_published_lists_are_complete(name, count):
+    assert len(suites.load(name).problems) == count
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_published_lists_are_written_without_repetition(name):
+    assert suites.load(name).duplicates == 0
+
+
+def test_the_description_counts_what_is_loaded():
+    described = {i.name: i for i in suites.describe()}
+    assert list(described) == suites.names()
+    for name, told in described.items():
+        assert told == suites.info(suites.load(name))
+
+
+def test_describing_every_suite_is_quick():
+    suites.describe()  # imports
+    times = []
+    for _ in range(3):
+        start = time.process_time()
+        suites.describe()
+        times.append(time.process_time() - start)
+    assert min(times) < 0.3
+
+
+def test_the_demo_has_something_of_every_op_and_is_small():
+    demo = suites.load("demo").problems
+    assert {p.op for p in demo} == {"gemm", "batched_gemm", "attention", "conv"}
+    assert 8 <= len(demo) <= 12
+    for p in demo:
+        op = ops.registry.get(p.op)
+        assert op.flops(p) < 5e8
+        assert op.bytes(p) < 32e6
+
+
+def test_the_smoke_suite_is_tiny():
+    smoke = suites.load("smoke").problems
+    assert {p.op for p in smoke} == {"gemm", "batched_gemm", "attention", "conv"}
+    assert all(ops.registry.get(p.op).flops(p) < 1e5 for p in smoke)
+
+
+def test_the_first_layer_of_resnet_sees_three_channels():
+    first = [p for p in suites.load("conv-resnet").problems if p.dims["r"] == 7]
+    assert {(p.dims["c"], p.dims["k"]) for p in first} == {(3, 64)}
+    assert {(p.dims["c"], p.dims["k"]) for p in suites.load("conv-resnet").problems} >= {
+        (256, 512),
+        (512, 1024),
+        (1024, 2048),
+    }
+
+
+@pytest.mark.parametrize("name", ["conv-resnet", "conv-unet", "conv-miopen", "conv-sdxl"])
+def test_convolutions_have_no_row_that_is_not_read(name):
+    for p in suites.load(name).problems:
+        d = p.dims
+        assert (d["h"] - d["r"]) % d["stride_h"] == 0
+        assert (d["w"] - d["s"]) % d["stride_w"] == 0
+
+
+def test_bert_has_no_foreign_shape():
+    assert {p.dims["seq_kv"] for p in suites.load("attention-bert").problems} == {384}
+
+
+def test_the_dtypes_can_be_replaced():
+    suite = suites.load("gemm-square", dtypes=["f32", "bf16"])
+    assert [p.dtypes["a"] for p in suite.problems] == ["f32"] * 7 + ["bf16"] * 7
+    assert {p.dtypes["q"] for p in suites.load("llama3", ["f16"], ["attention"]).problems} == {
+        "f16"
+    }
+    drawn = suites.load("gemm-random-small", dtypes=["f16"]).problems
+    assert len(drawn) == 200
+    assert {p.dtypes["a"] for p in drawn} == {"f16"}
+
+
+def test_dtypes_that_are_a_column_are_replaced_too(tmp_path):
+    group = "[[problems]]\nop = 'gemm'\nm = 1\nn = 1\ncolumns = ['dtype', 'k']\n"
+    path = write(tmp_path, group + "rows = [['f32', 1], ['f16', 2], ['bf16', 2]]")
+    assert [p.dtypes["a"] for p in suites.load(path).problems] == ["f32", "f16", "bf16"]
+    other = suites.load(path, dtypes=["i8"]).problems
+    assert [(p.dtypes["a"], p.dims["k"]) for p in other] == [("i8", 1), ("i8", 2)]
+    path = write(
+        tmp_path,
+        GROUP.replace("dtype", "m").replace("'f32'", "1") + "columns = ['dtype']\nrows = [['f32']]",
+    )
+    assert [p.dtypes["a"] for p in suites.load(path, dtypes=["i8"]).problems] == ["i8"]
+
+
+def test_the_ops_can_be_chosen_before_their_dtype_is_looked_at():
+    with pytest.raises(ProblemError, match=r"demo\.toml: problems"):
+        suites.load("demo", dtypes=["f8e4m3"])  # conv has no such dtype
+    found = suites.load("demo", dtypes=["f8e4m3"], ops=["gemm"]).problems
+    assert [p.dtypes["a"] for p in found] == ["f8e4m3"] * 3
+
+
+def test_a_file_of_the_users_own(tmp_path):
+    path = write(
+        tmp_path,
+        """
+why = "Ours."
+dtype = "f32"
+[[problems]]
+op = "gemm"
+m = "[64:256:*2]"
+n = [8, 8, 16]
+k = 32
+[[problems]]
+op = "attention"
+dtype = ["f16", "bf16"]
+heads = 4
+dim = 64
+columns = ["seq_q", "seq_kv", "causal"]
+rows = [[1, 128, false], [16, 128, true]]
+""",
+    )
+    suite = suites.load(path)
+    assert (suite.name, suite.why, suite.source) == ("mine", "Ours.", "")
+    assert len(suite.problems) == 3 * 2 + 4
+    assert suite.duplicates == 3
+    assert [p.dims["m"] for p in suite.problems[:6]] == [64, 64, 128, 128, 256, 256]
+    assert [p.dtypes["q"] for p in suite.problems[6:]] == ["f16", "f16", "bf16", "bf16"]
+
+
+def test_a_file_is_found_in_the_working_folder(tmp_path, monkeypatch):
+    write(tmp_path, "[[problems]]\nop='gemm'\nm=1\nn=1\nk=1\ndtype='f32'\n")
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.toml", "./mine.toml"):
+        assert len(suites.load(name).problems) == 1
+
+
+GROUP = "[[problems]]\nop = 'gemm'\nn = 8\nk = 8\ndtype = 'f32'\n"
+MODEL = "[[problems]]\nmodel = 'llama-3-8b'\ndtype = 'bf16'\n"
+DRAWN = "[[problems]]\ngenerator = 'random'\nop = 'gemm'\ndtype = 'f32'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "mine.toml: there are no problems"),
+        ("problems = 3", "there are no problems"),
+        ("problems = [1]", "there are no problems"),
+        ("whi = 'x'\n" + GROUP + "m = 1", "unknown key 'whi'"),
+        ("why = 3\n" + GROUP + "m = 1", "why is not text"),
+        ("[[problems]]\nm = 1", "problems 1: there is no op"),
+        ("[[problems]]\nop = 3", "op is not a name"),
+        ("[[problems]]\nop = 'gemn'", "problems 1: unknown op 'gemn'"),
+        (GROUP + "m = 1\n" + GROUP + "mm = 1", "problems 2: gemm: unknown parameter 'mm'"),
+        (GROUP, "m is missing"),
+        (GROUP + "m = 0", "m=0 must be at least 1"),
+        (GROUP + "m = 1099511627776", "too large"),
+        (GROUP + "m = []", "m is an empty list"),
+        (GROUP + "m = [[1]]", "is not a number, a word or true/false"),
+        (GROUP + "m = 1979-05-27", "is not a number, a word or true/false"),
+        (GROUP + "m = {x = 1}", "is not a number, a word or true/false"),
+        (GROUP + "m = '[4:1]'", "ends before it begins"),
+        (GROUP + "rows = [[1]]", "rows needs columns"),
+        (GROUP + "columns = ['m']", "columns needs rows"),
+        (GROUP + "columns = ['m']\nrows = []", "at least one item"),
+        (GROUP + "columns = ['m']\nrows = [[1], [2, 3]]", "row 2 has not 1 values (m)"),
+        (GROUP + "columns = ['m', 'n']\nrows = [[1, 2]]", "'n' is both a column and a key"),
+        (GROUP + "columns = ['m', 'm']\nrows = [[1, 2]]", "a column is named twice"),
+        (GROUP + "m = '[1:2000000]'", "makes 2,000,000 problems"),
+        (GROUP.replace("f32", "f31") + "m = 1", "unknown dtype 'f31'"),
+        (MODEL, "the group holds no problem"),
+        (MODEL + "batch = 3", "unknown key 'batch'"),
+        (MODEL.replace("8b", "9b") + "m = 1", "unknown model 'llama-3-9b'"),
+        (MODEL + "m = 1\ntp = 3", "cannot be divided by tp=3"),
+        (MODEL + "m = 'one'", "m is not an integer"),
+        (MODEL + "m = 1\nlayers = ['qvk']", "there is no layer 'qvk'"),
+        (MODEL + "context = 8", "decode_batch and context go together"),
+        (DRAWN.replace("random", "wild"), "unknown generator 'wild'"),
+        (DRAWN.replace("op = 'gemm'", ""), "the generator needs an op"),
+        (DRAWN + "count = 1.5", "count is not an integer"),
+        (DRAWN + "factor = 2", "unknown parameter 'factor'"),
+        (DRAWN + "categories = ['round']", "no category 'round'"),
+        (DRAWN + "count = 2000000", "2,000,000"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_one_sentence(tmp_path, text, told):
+    with pytest.raises(UsageError) as caught:
+        suites.load(write(tmp_path, text))
+    message = caught.value.message
+    assert message.startswith(str(tmp_path / "mine.toml"))
+    assert told in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("name = 'x'\nwhy = [1,\n", 2), ("name = 'x'\n\nwhy 3\n", 3), ("x = '", 1)]
+)
+def test_a_file_cut_short_is_told_with_its_line(tmp_path, text, line):
+    with pytest.raises(UsageError, match=f"not valid TOML: .*line {line}"):
+        suites.load(write(tmp_path, text))
+
+
+@given(cut=st.integers(0, 10_000))
+@settings(max_examples=60, deadline=None)
+def test_any_cut_of_a_file_is_a_suite_or_a_sentence(tmp_path_factory, cut):
+    whole = (suites._FOLDER / "demo.toml").read_bytes()
+    path = tmp_path_factory.mktemp("cut") / "cut.toml"
+    path.write_bytes(whole[: cut % len(whole)])
+    try:
+        suites.load(str(path))
+    except KernelmarkError as error:
+        told = error.message
+    else:
+        return
+    assert told.startswith(str(path))
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(UsageError, match="no such suite file"):
+        suites.load(str(tmp_path / "none.toml"))
+    with pytest.raises(UsageError, match="cannot be read"):
+        suites.load(str(tmp_path) + "/")
+    (tmp_path / "b.toml").write_bytes(b"name = '\xff'")
+    with pytest.raises(UsageError, match="is not UTF-8"):
+        suites.load(str(tmp_path / "b.toml"))
+
+
+def test_an_unknown_name_says_what_was_meant():
+    with pytest.raises(UsageError, match="unknown suite 'lama3'") as caught:
+        suites.load("lama3")
+    assert "did you mean llama3?" in (caught.value.hint or "")

@@ -1,0 +1,157 @@
+"""Connections: SQLite with the settings that make it safe and fast, PostgreSQL by psycopg 3."""
+
+from __future__ import annotations
+
+import importlib.util
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import create_engine, event
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import QueuePool
+
+from kernelmark.core.errors import StoreError
+from kernelmark.stores import trouble
+from kernelmark.stores.place import Place, check_file
+
+BUSY_S = 60.0  # how long a writer waits for another one before it gives up
+_ATTEMPTS = 8
+
+
+def connect(place: Place, *, readonly: bool) -> Engine:
+    """An engine for the place, which has answered once."""
+    if place.path is not None:
+        check_file(place, place.path, readonly=readonly)
+        return _connect_sqlite(place, place.path, readonly=readonly)
+    return _connect_postgres(place, readonly=readonly)
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """A connection that sees one state of the store from its first query on."""
+    with engine.connect() as connection:
+        yield connection
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """A connection inside a transaction that holds SQLite's write lock from the start.
+
+    A transaction that only asks for the lock when it first writes fails at once, without
+    waiting, if another process wrote in between; BEGIN IMMEDIATE waits its turn.
+    """
+    with (
+        engine.connect().execution_options(kernelmark_write=True) as connection,
+        connection.begin(),
+    ):
+        yield connection
+
+
+def _connect_sqlite(place: Place, path: Path, *, readonly: bool) -> Engine:
+    if not readonly:
+        engine = _sqlite_engine(path, "mode=rwc")
+        with trouble.told(place.shown):
+            _use_wal(engine)
+        return engine
+    engine = _sqlite_engine(path, "mode=ro")
+    try:
+        with trouble.told(place.shown), engine.connect() as connection:
+            connection.exec_driver_sql("SELECT count(*) FROM sqlite_master")
+    except StoreError:
+        engine.dispose()
+        # In a folder that cannot be written to SQLite cannot make its shared-memory file.
+        # Nobody can be writing there either, unless a log file says that somebody was.
+        if _size(path.with_name(path.name + "-wal")):
+            raise
+        return _sqlite_engine(path, "mode=ro&immutable=1")
+    return engine
+
+
+def _sqlite_engine(path: Path, mode: str) -> Engine:
+    uri = f"file:{quote(str(path.absolute()))}?{mode}"
+
+    def new_connection() -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            uri, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+        )
+        for setting in ("synchronous=NORMAL", "foreign_keys=ON", "cache_size=-65536"):
+            connection.execute(f"PRAGMA {setting}")
+        return connection
+
+    engine = create_engine("sqlite://", creator=new_connection, poolclass=QueuePool)
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        write = connection.get_execution_options().get("kernelmark_write")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    return engine
+
+
+def _use_wal(engine: Engine) -> None:
+    """Readers and a writer at once. Kept in the file, so mostly it is set already; the change
+    itself does not wait for a lock, so we do."""
+    give_up = time.monotonic() + BUSY_S
+    while True:
+        raw = engine.raw_connection()
+        try:
+            if raw.cursor().execute("PRAGMA journal_mode").fetchone() != ("wal",):
+                raw.cursor().execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            locked = str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_BUSY")
+            if not locked or time.monotonic() > give_up:
+                raise DBAPIError.instance(
+                    "PRAGMA journal_mode", None, error, sqlite3.Error
+                ) from None
+            time.sleep(0.02)
+        finally:
+            raw.close()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _connect_postgres(place: Place, *, readonly: bool) -> Engine:
+    assert place.url is not None
+    if importlib.util.find_spec("psycopg") is None:
+        raise StoreError(
+            "a store in PostgreSQL needs psycopg", hint='pip install "psycopg[binary]"'
+        )
+    try:
+        engine = create_engine(place.url, pool_pre_ping=True)
+    except ImportError as error:
+        raise StoreError(
+            f"psycopg cannot be loaded: {str(error).splitlines()[0]}",
+            hint='pip install "psycopg[binary]"',
+        ) from None
+
+    @event.listens_for(engine, "connect")
+    def settle(connection: Any, _record: object) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f'SET search_path TO "{place.schema}"')
+            if readonly:
+                cursor.execute("SET default_transaction_read_only = on")
+        connection.commit()
+
+    with trouble.told(place.shown), engine.connect() as connection:
+        connection.exec_driver_sql("SELECT 1")
+    return engine
+
+
+def retried(error: DBAPIError, attempt: int) -> bool:
+    """Whether to try a transaction again: PostgreSQL resolves a deadlock by ending one side."""
+    if trouble.code(error) not in trouble.RETRIED or attempt >= _ATTEMPTS:
+        return False
+    time.sleep(0.01 * 2**attempt)
+    return True

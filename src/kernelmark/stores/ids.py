@@ -1,0 +1,31 @@
+"""Run ids: they sort by time, are short enough to type, and are unlikely to meet."""
+
+from __future__ import annotations
+
+import re
+import time
+from random import Random, SystemRandom
+
+from kernelmark.core.errors import UsageError
+
+# Base 32 without the letters that are read as digits (i, l, o) or as a word (u).
+_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"
+_LEGAL = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}\Z")
+
+
+def new_run_id(now: float | None = None, random: Random | None = None) -> str:
+    """An id like 20261115-031502-k3f9x2: UTC to the second, then 30 random bits."""
+    moment = time.gmtime(time.time() if now is None else now)
+    source = SystemRandom() if random is None else random
+    tail = "".join(source.choice(_LETTERS) for _ in range(6))
+    return f"{time.strftime('%Y%m%d-%H%M%S', moment)}-{tail}"
+
+
+def check_name(what: str, name: str) -> str:
+    """`name` if it can be stored and typed back as the `what` it names."""
+    if not _LEGAL.match(name) or name.lower().startswith("latest"):
+        raise UsageError(
+            f"{name[:80]!r} cannot be the name of a {what}",
+            hint="use up to 64 letters, digits, '.', '_' or '-', not beginning with 'latest'",
+        )
+    return name

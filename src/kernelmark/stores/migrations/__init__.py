@@ -1,0 +1,81 @@
+"""Numbered migrations: m0001_….py, m0002_….py, each with `statements(dialect) -> list[str]`.
+
+A migration never changes once released. All that are missing run in one transaction, so a store
+is of the old schema or of the new one, never between.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Mapping
+
+from sqlalchemy import inspect, select
+from sqlalchemy.engine import Connection
+
+from kernelmark.core.errors import StoreError
+from kernelmark.stores.place import Place
+from kernelmark.stores.schema import APPLICATION_ID, VERSION_KEY, meta
+
+Statements = Callable[[str], list[str]]
+_NAME = re.compile(r"m(\d{4})_\w+\Z")
+
+
+def known() -> dict[int, Statements]:
+    """Every migration by its number."""
+    found = {}
+    for module in pkgutil.iter_modules(__path__):
+        match = _NAME.match(module.name)
+        if match:
+            loaded = importlib.import_module(f"{__name__}.{module.name}")
+            found[int(match[1])] = loaded.statements
+    return dict(sorted(found.items()))
+
+
+def version(connection: Connection, place: Place) -> int:
+    """The schema a store has; 0 for an empty place. Anything that is not ours is refused."""
+    tables = set(inspect(connection).get_table_names(schema=place.schema or None))
+    if not tables:
+        return 0
+    if not {"meta", "runs", "results"} <= tables:
+        raise StoreError(
+            f"{place.shown} is a database of another program",
+            hint="choose another place with --store or KERNELMARK_STORE",
+        )
+    value = connection.execute(select(meta.c.value).where(meta.c.key == VERSION_KEY)).scalar()
+    if value is None or not value.isdigit():
+        raise StoreError(
+            f"the store {place.shown} does not say which schema it has",
+            hint="restore a copy of it",
+        )
+    return int(value)
+
+
+def is_current(found: int, place: Place, migrations: Mapping[int, Statements]) -> bool:
+    """Whether a store of schema `found` is up to date; a newer one is refused."""
+    newest = max(migrations)
+    if found > newest:
+        raise StoreError(
+            f"the store {place.shown} has schema {found}, newer than the {newest} known here",
+            hint="upgrade kernelmark, or choose another place with --store",
+        )
+    return found == newest
+
+
+def migrate(connection: Connection, place: Place, migrations: Mapping[int, Statements]) -> None:
+    """Bring the store up to the newest schema. The caller holds the write transaction."""
+    dialect = connection.dialect.name
+    if dialect == "postgresql":
+        # SQLite's write lock keeps two processes from doing this at once; here we need our own.
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({APPLICATION_ID})")
+        connection.exec_driver_sql(f'CREATE SCHEMA IF NOT EXISTS "{place.schema}"')
+    found = version(connection, place)
+    if is_current(found, place, migrations):
+        return
+    for number, statements in migrations.items():
+        if number > found:
+            for statement in statements(dialect):
+                connection.exec_driver_sql(statement)
+    connection.execute(meta.delete().where(meta.c.key == VERSION_KEY))
+    connection.execute(meta.insert().values(key=VERSION_KEY, value=str(max(migrations))))

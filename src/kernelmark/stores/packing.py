@@ -1,0 +1,235 @@
+"""The exact, compact form of everything in a result that has no column of its own.
+
+A packed result is one version byte, the length of a skeleton, the skeleton as ASCII JSON, and
+every float of the result as little-endian float64 in the order the skeleton implies. Floats
+are most of a result: as raw bytes they are exact (nan and -0.0 too), smaller than text and
+an order of magnitude faster to write. Samples are noise, so compressing them costs more time
+than the few bytes it saves are worth (benchmarks/store.py --compress shows both).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import operator
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from kernelmark.core.errors import StoreError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.result import (
+    Block,
+    Case,
+    Check,
+    KernelInfo,
+    Measurement,
+    Result,
+    Status,
+    StopReason,
+    Telemetry,
+)
+
+FORMAT = 1
+_HEAD = struct.Struct("<BI")
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_NO_TELEMETRY = Telemetry()
+_GAUGES = ("clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "energy_j", "load")
+_gauges = operator.attrgetter(*_GAUGES)
+
+Skeleton = list[Any]
+
+
+def pack(result: Result, exact: Mapping[str, object]) -> bytes:
+    """All of a result but its case, device, arch, status, flops, bytes and error, which are
+    columns; `exact` holds those of them that their column cannot hold exactly."""
+    floats = [result.started]
+    measurement, check = result.measurement, result.check
+    parts = (
+        "null" if measurement is None else _pack_measurement(measurement, floats),
+        "null" if check is None else _pack_check(check, floats),
+        _pack_kernel(result.kernel, floats),
+        _pack_map(result.cost, floats),
+    )
+    more = f",{_encode(dict(exact))}" if exact else ""
+    text = f"[{','.join(parts)}{more}]".encode("ascii")
+    return _HEAD.pack(FORMAT, len(text)) + text + struct.pack(f"<{len(floats)}d", *floats)
+
+
+@functools.lru_cache(maxsize=4096)
+def _json(value: str | tuple[str, ...]) -> str:
+    """Names and reasons are few and come again and again."""
+    return _encode(value)
+
+
+def _pack_map(values: Mapping[str, float], floats: list[float]) -> str:
+    floats += values.values()
+    return _json(tuple(values))
+
+
+def _pack_measurement(measurement: Measurement, floats: list[float]) -> str:
+    floats += (
+        measurement.low_s,
+        measurement.high_s,
+        measurement.warmup_s,
+        measurement.timed_s,
+    )
+    also = _pack_map(measurement.also, floats)
+    blocks = ",".join([_pack_block(block, floats) for block in measurement.blocks])
+    return (
+        f"[{_json(measurement.method)},{measurement.launches},{measurement.sets},"
+        f'{measurement.footprint_bytes},"{measurement.stop.value}",{_json(measurement.warnings)},'
+        f"{also},[{blocks}]]"
+    )
+
+
+def _pack_block(block: Block, floats: list[float]) -> str:
+    samples, clocks, telemetry = block.samples_s, block.clocks_mhz, block.telemetry
+    floats += samples
+    floats += clocks
+    present, bit = 0, 1
+    for value in _gauges(telemetry):
+        if value is not None:
+            present |= bit
+            floats.append(value)
+        bit <<= 1
+    return _block_json(
+        block.process, block.allocation, len(samples), len(clocks), present, telemetry.throttle
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _block_json(*parts: int | tuple[str, ...]) -> str:
+    return _encode(parts if parts[-1] else parts[:-1])
+
+
+def _pack_check(check: Check, floats: list[float]) -> str:
+    floats += (check.worst, check.max_abs)
+    intact = "true" if check.guards_intact else "false"
+    return f"[{check.positions},{check.unwritten},{intact},{_json(check.detail)}]"
+
+
+def _pack_kernel(kernel: KernelInfo, floats: list[float]) -> str:
+    floats.append(kernel.compile_s)
+    cached = "true" if kernel.cached else "false"
+    resources = _encode(dict(kernel.resources)) if kernel.resources else "{}"
+    return f"[{_json(kernel.name)},{cached},{_json(kernel.binary_hash)},{resources}]"
+
+
+class _Floats:
+    """The floats of a packed result, taken in order."""
+
+    __slots__ = ("at", "values")
+
+    def __init__(self, values: tuple[float, ...]) -> None:
+        self.values = values
+        self.at = 0
+
+    def take(self, count: int) -> tuple[float, ...]:
+        start = self.at
+        self.at = start + count
+        return self.values[start : self.at]
+
+    def named(self, names: list[str]) -> FrozenDict[float]:
+        return FrozenDict(zip(names, self.take(len(names)), strict=True))
+
+
+def unpack(
+    detail: bytes,
+    *,
+    case: Case,
+    device: str,
+    arch: str,
+    status: str,
+    flops: float,
+    bytes: float,
+    error: str,
+) -> Result:
+    """The result that `pack` took apart."""
+    version, length = _HEAD.unpack_from(detail)
+    if version != FORMAT:
+        raise StoreError(
+            f"a stored result has form {version}, which this kernelmark does not know",
+            hint="upgrade kernelmark",
+        )
+    start = _HEAD.size + length
+    skeleton = json.loads(detail[_HEAD.size : start])
+    floats = _Floats(struct.unpack_from(f"<{(len(detail) - start) // 8}d", detail, start))
+    exact = skeleton[4] if len(skeleton) > 4 else {}
+    (started,) = floats.take(1)
+    measurement = _unpack_measurement(skeleton[0], floats) if skeleton[0] else None
+    check = _unpack_check(skeleton[1], floats) if skeleton[1] else None
+    name, cached, binary_hash, resources = skeleton[2]
+    (compile_s,) = floats.take(1)
+    cost = floats.named(skeleton[3])
+    return Result(
+        case=case,
+        device=exact.get("device", device),
+        status=Status(status),
+        arch=exact.get("arch", arch),
+        flops=exact.get("flops", int(flops)),
+        bytes=exact.get("bytes", int(bytes)),
+        measurement=measurement,
+        check=check,
+        kernel=KernelInfo(
+            name=name,
+            compile_s=compile_s,
+            cached=cached,
+            binary_hash=binary_hash,
+            resources=resources,
+        ),
+        error=exact.get("error", error),
+        started=started,
+        cost=cost,
+    )
+
+
+def _unpack_measurement(skeleton: Skeleton, floats: _Floats) -> Measurement:
+    method, launches, sets, footprint, stop, warnings, also, blocks = skeleton
+    low, high, warmup, timed = floats.take(4)
+    others = floats.named(also)
+    return Measurement(
+        blocks=tuple(_unpack_block(block, floats) for block in blocks),
+        low_s=low,
+        high_s=high,
+        method=method,
+        launches=launches,
+        sets=sets,
+        footprint_bytes=footprint,
+        stop=StopReason(stop),
+        warmup_s=warmup,
+        timed_s=timed,
+        warnings=tuple(warnings),
+        also=others,
+    )
+
+
+def _unpack_block(skeleton: Skeleton, floats: _Floats) -> Block:
+    samples = floats.take(skeleton[2])
+    clocks = floats.take(skeleton[3])
+    telemetry = _NO_TELEMETRY
+    if skeleton[4] or len(skeleton) > 5:
+        names = [name for bit, name in enumerate(_GAUGES) if skeleton[4] >> bit & 1]
+        gauges = dict(zip(names, floats.take(len(names)), strict=True))
+        throttle = tuple(skeleton[5]) if len(skeleton) > 5 else ()
+        telemetry = Telemetry(**gauges, throttle=throttle)
+    return Block(
+        process=skeleton[0],
+        allocation=skeleton[1],
+        samples_s=samples,
+        clocks_mhz=clocks,
+        telemetry=telemetry,
+    )
+
+
+def _unpack_check(skeleton: Skeleton, floats: _Floats) -> Check:
+    positions, unwritten, guards_intact, detail = skeleton
+    worst, max_abs = floats.take(2)
+    return Check(
+        positions=positions,
+        worst=worst,
+        max_abs=max_abs,
+        unwritten=unwritten,
+        guards_intact=guards_intact,
+        detail=detail,
+    )

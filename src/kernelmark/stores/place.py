@@ -1,0 +1,127 @@
+"""Where a store is: a path or URL as a user writes it, made definite and checked."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from kernelmark.core.errors import NothingToDo, StoreError
+
+_SQLITE_HEADER = b"SQLite format 3\0"
+_ELSEWHERE = "choose another place with --store or KERNELMARK_STORE"
+_SCHEMES = "a store is a path, sqlite:///PATH or postgresql://USER@HOST/DATABASE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A file, or a PostgreSQL database and the schema in it. `shown` hides the password."""
+
+    shown: str
+    path: Path | None = None
+    url: URL | None = None
+    schema: str = ""
+    given: bool = True
+
+
+def default_path() -> Path:
+    """The user's own store: $XDG_DATA_HOME/kernelmark/results.sqlite or under ~/.local/share."""
+    root = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(root).expanduser() / "kernelmark" / "results.sqlite"
+
+
+def locate(where: str | os.PathLike[str] | None) -> Place:
+    """The place that `where` names; None is $KERNELMARK_STORE or the default path."""
+    if where is None:
+        where = os.environ.get("KERNELMARK_STORE") or None
+    if where is None:
+        path = default_path()
+        return Place(shown=str(path), path=path, given=False)
+    text = os.fspath(where)
+    if "://" in text:
+        return _locate_url(text)
+    if not text or text == ":memory:" or "\0" in text:
+        raise StoreError(f"{text!r} is not a place for a store", hint=_SCHEMES)
+    path = Path(text).expanduser()
+    return Place(shown=str(path), path=path)
+
+
+def _locate_url(text: str) -> Place:
+    scheme = text.partition("://")[0].lower()
+    try:
+        url = make_url(scheme + text[len(scheme) :])
+    except (ArgumentError, ValueError):
+        raise StoreError("the store's URL cannot be read", hint=_SCHEMES) from None
+    if scheme == "sqlite":
+        return locate(url.database or ":memory:")
+    if scheme not in ("postgresql", "postgres", "postgresql+psycopg"):
+        raise StoreError(f"stores of kind {scheme!r} are not known", hint=_SCHEMES)
+    schema = url.query.get("schema", "kernelmark")
+    if not isinstance(schema, str) or not schema.isidentifier() or not schema.isascii():
+        raise StoreError("the schema in the store's URL is not a plain name", hint=_SCHEMES)
+    url = url.set(drivername="postgresql+psycopg").difference_update_query(["schema"])
+    shown = url.set(drivername="postgresql").render_as_string(hide_password=True)
+    return Place(shown=shown, url=url, schema=schema)
+
+
+def check_file(place: Place, path: Path, *, readonly: bool) -> None:
+    """Refuse, in one sentence, a path at which no SQLite store can be opened; for writing, make
+    the folder."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        _check_new(place, path, readonly=readonly)
+        return
+    except OSError as error:
+        raise _unusable(place, error) from None
+    if stat.S_ISDIR(mode):
+        raise StoreError(
+            f"{place.shown} is a folder, not a store",
+            hint=f"name a file in it: {path / 'results.sqlite'}",
+        )
+    if not stat.S_ISREG(mode):
+        raise StoreError(f"{place.shown} is not a regular file", hint=_ELSEWHERE)
+    _check_existing(place, path, readonly=readonly)
+
+
+def _check_new(place: Place, path: Path, *, readonly: bool) -> None:
+    if readonly:
+        missing = StoreError if place.given else NothingToDo
+        raise missing(f"there is no store at {place.shown} yet", hint="`kmark run` makes one")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(place, error) from None
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise StoreError(f"the folder of {place.shown} cannot be written to", hint=_ELSEWHERE)
+
+
+def _check_existing(place: Place, path: Path, *, readonly: bool) -> None:
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_SQLITE_HEADER))
+    except OSError as error:
+        raise _unusable(place, error) from None
+    if head and head != _SQLITE_HEADER:
+        raise StoreError(f"{place.shown} is not an SQLite file", hint=_ELSEWHERE)
+    if readonly:
+        return
+    if not os.access(path, os.W_OK):
+        raise StoreError(
+            f"{place.shown} is read-only",
+            hint=f"it can be shown and exported, but to add to it {_ELSEWHERE}",
+        )
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise StoreError(
+            f"the folder of {place.shown} cannot be written to, and SQLite needs that",
+            hint=_ELSEWHERE,
+        )
+
+
+def _unusable(place: Place, error: OSError) -> StoreError:
+    reason = error.strerror or type(error).__name__
+    return StoreError(f"the store {place.shown} cannot be opened: {reason}", hint=_ELSEWHERE)

@@ -1,0 +1,297 @@
+"""Rows back into values, and the queries over history."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypedDict, TypeVar, cast
+
+from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy.engine import Connection
+
+from kernelmark.core import codec
+from kernelmark.core.environment import Environment
+from kernelmark.core.errors import CodecError, StoreError
+from kernelmark.core.problem import Problem, parse_key
+from kernelmark.core.result import Case, Config, Result, Run, Status, config_key
+from kernelmark.core.roof import Roof
+from kernelmark.core.timing import Timing
+from kernelmark.stores.packing import unpack
+from kernelmark.stores.schema import (
+    cases,
+    environments,
+    problems,
+    results,
+    roofs,
+    runs,
+    timings,
+)
+from kernelmark.stores.values import SeriesPoint
+
+_REMEMBERED = 100_000
+T = TypeVar("T")
+
+
+class CaseSelection(TypedDict, total=False):
+    """What narrows a query to some results; what is absent or None does not."""
+
+    problem: Problem | str | None
+    op: str | None
+    backend: str | None
+    config: Config | None
+    timing: Timing | str | None
+    case_id: str | None
+    arch: str | None
+    device: str | None
+    status: Status | None
+
+
+class Selection(CaseSelection, total=False):
+    """What narrows a query over many runs. `since` is seconds UTC, by when a run started."""
+
+    run_id: str | None
+    label: str | None
+    since: float | None
+
+
+class Decoder:
+    """Makes values of rows, remembering the parts that many rows share."""
+
+    def __init__(self) -> None:
+        self._cases: dict[tuple[int, int], Case] = {}
+        self._timings: dict[int, Timing] = {}
+        self._environments: dict[int, Environment] = {}
+
+    def runs(self, connection: Connection, query: Select[Any]) -> list[Run]:
+        """Runs for a query made by `runs_query`."""
+        return [self._run(*row) for row in connection.execute(query)]
+
+    def results(self, connection: Connection, query: Select[Any]) -> Iterator[Result]:
+        """Results, one at a time, for a query made by `results_query`."""
+        streaming = connection.execution_options(yield_per=500)
+        for row in streaming.execute(query):
+            try:
+                yield self._result(row)
+            except (ValueError, TypeError, LookupError, struct.error, CodecError) as error:
+                raise StoreError(
+                    f"stored result {row.no} is damaged: {error}", hint="restore a copy"
+                ) from None
+
+    def _run(self, document: str, environment_no: int, environment: str) -> Run:
+        if environment_no not in self._environments:
+            self._environments[environment_no] = complete(environment, Environment())
+        run = codec.loads(document, Run)
+        return dataclasses.replace(run, environment=self._environments[environment_no])
+
+    def _result(self, row: Any) -> Result:
+        number = (row.case_no, row.timing_no)
+        case = self._cases.get(number)
+        if case is None:
+            if len(self._cases) > _REMEMBERED:
+                self._cases.clear()
+            case = self._cases[number] = Case(
+                problem=parse_key(row.key),
+                backend=row.backend,
+                timing=self._timing(row.timing_no, row.document),
+                config=json.loads(row.config),
+            )
+        return unpack(
+            row.detail,
+            case=case,
+            device=row.device,
+            arch=row.arch,
+            status=row.status,
+            flops=row.flops,
+            bytes=row.bytes,
+            error=row.error,
+        )
+
+    def _timing(self, number: int, document: str) -> Timing:
+        if number not in self._timings:
+            self._timings[number] = complete(document, Timing())
+        return self._timings[number]
+
+
+def complete(document: str, default: T) -> T:
+    """The value that `writing.compact` wrote. A field that did not exist then is the default,
+    which is what it meant not to have it."""
+    fields = codec.plain(default) | json.loads(document)
+    return cast(T, codec.read(fields, type(default), type(default).__name__.lower()))
+
+
+def runs_query(*conditions: ColumnElement[bool]) -> Select[Any]:
+    """Runs that meet the conditions, newest first."""
+    return (
+        select(runs.c.document, runs.c.environment_no, environments.c.document)
+        .join(environments, environments.c.no == runs.c.environment_no)
+        .where(*conditions)
+        .order_by(runs.c.started.desc(), runs.c.no.desc())
+    )
+
+
+def results_query(run_no: int, selection: CaseSelection) -> Select[Any]:
+    """Results of a run in the order they came."""
+    shown = ("no", "case_no", "timing_no", "device", "arch", "status", "flops", "bytes", "error")
+    return (
+        select(
+            *(results.c[name] for name in shown),
+            results.c.detail,
+            problems.c.key,
+            cases.c.backend,
+            cases.c.config,
+            timings.c.document,
+        )
+        .join(cases, cases.c.no == results.c.case_no)
+        .join(problems, problems.c.no == cases.c.problem_no)
+        .join(timings, timings.c.no == results.c.timing_no)
+        .where(results.c.run_no == run_no, *_conditions(selection))
+        .order_by(results.c.no)
+    )
+
+
+_POINT = (
+    results.c.case_no,
+    results.c.arch,
+    runs.c.id.label("run_id"),
+    runs.c.started,
+    results.c.status,
+    results.c.device,
+    environments.c.fingerprint,
+    results.c.median_s,
+    results.c.low_s,
+    results.c.high_s,
+    results.c.flops,
+    results.c.bytes,
+)
+
+
+def history(connection: Connection, selection: Selection, limit: int | None) -> list[SeriesPoint]:
+    """Points, oldest first; `limit` keeps the newest."""
+    query = _joined(select(*_POINT), selection).order_by(runs.c.started.desc(), results.c.no.desc())
+    rows = connection.execute(query.limit(limit)).all()
+    return _points(connection, rows[::-1])
+
+
+def latest(connection: Connection, selection: Selection) -> list[SeriesPoint]:
+    """The newest point of each series."""
+    newest = func.row_number().over(
+        partition_by=(results.c.case_no, results.c.arch),
+        order_by=(runs.c.started.desc(), results.c.no.desc()),
+    )
+    ranked = _joined(select(*_POINT, newest.label("age")), selection).subquery()
+    query = (
+        select(*(column for column in ranked.c if column.name != "age"))
+        .where(ranked.c.age == 1)
+        .order_by(ranked.c.case_no, ranked.c.arch)
+    )
+    return _points(connection, connection.execute(query).all())
+
+
+def latest_roofs(
+    connection: Connection, wanted: Mapping[str, str | int | None]
+) -> tuple[Roof, ...]:
+    """The newest roof of each host, device, kind, name, unit and number of threads."""
+    columns = ("host", "device", "arch", "kind", "name", "unit", "threads")
+    conditions = [roofs.c[name] == value for name, value in wanted.items() if value is not None]
+    query = (
+        select(*(roofs.c[name] for name in columns), roofs.c.document)
+        .where(*conditions)
+        .order_by(roofs.c.measured, roofs.c.no)
+    )
+    newest = {tuple(row[:-1]): row[-1] for row in connection.execute(query)}
+    return tuple(codec.loads(newest[key], Roof) for key in sorted(newest))
+
+
+def _joined(query: Select[Any], selection: Selection) -> Select[Any]:
+    return (
+        query.select_from(results)
+        .join(runs, runs.c.no == results.c.run_no)
+        .join(environments, environments.c.no == runs.c.environment_no)
+        .join(cases, cases.c.no == results.c.case_no)
+        .join(problems, problems.c.no == cases.c.problem_no)
+        .where(*_conditions(selection))
+    )
+
+
+def _conditions(selection: CaseSelection | Selection) -> list[ColumnElement[bool]]:
+    columns: dict[str, Any] = {
+        "problem": problems.c.key,
+        "op": problems.c.op,
+        "backend": cases.c.backend,
+        "config": cases.c.config,
+        "timing": cases.c.timing,
+        "case_id": cases.c.id,
+        "arch": results.c.arch,
+        "device": results.c.device,
+        "status": results.c.status,
+        "run_id": runs.c.id,
+        "label": runs.c.label,
+    }
+    conditions: list[ColumnElement[bool]] = []
+    for name, value in selection.items():
+        if isinstance(value, int | float):  # since, the only number
+            conditions.append(runs.c.started >= value)
+        elif value is not None:
+            conditions.append(columns[name] == _condition_value(value))
+    return conditions
+
+
+def _condition_value(value: object) -> str:
+    if isinstance(value, Problem):
+        return value.key
+    if isinstance(value, Timing):
+        return value.identity
+    if isinstance(value, Status):
+        return value.value
+    if isinstance(value, Mapping):
+        return config_key(value)
+    return str(value)
+
+
+def _points(connection: Connection, rows: Sequence[Any]) -> list[SeriesPoint]:
+    texts = _case_texts(connection, sorted({row[0] for row in rows}))
+    statuses = {status.value: status for status in Status}
+    return [
+        SeriesPoint(
+            series=f"{texts[case_no]} | {arch}",
+            run_id=run_id,
+            started=started,
+            status=statuses[status],
+            device=device,
+            fingerprint=fingerprint,
+            median_s=median_s,
+            low_s=low_s,
+            high_s=high_s,
+            flops=flops,
+            bytes=size,
+        )
+        for (
+            case_no,
+            arch,
+            run_id,
+            started,
+            status,
+            device,
+            fingerprint,
+            median_s,
+            low_s,
+            high_s,
+            flops,
+            size,
+        ) in rows
+    ]
+
+
+def _case_texts(connection: Connection, numbers: Sequence[int]) -> dict[int, str]:
+    """Each case's part of its series' text, fetched once for all the points it has."""
+    texts: dict[int, str] = {}
+    for start in range(0, len(numbers), 400):
+        query = (
+            select(cases.c.no, problems.c.key, cases.c.backend, cases.c.config, cases.c.timing)
+            .join(problems, problems.c.no == cases.c.problem_no)
+            .where(cases.c.no.in_(numbers[start : start + 400]))
+        )
+        texts.update((row[0], " | ".join(row[1:])) for row in connection.execute(query))
+    return texts

@@ -1,0 +1,82 @@
+"""Which run a user means: an id or its beginning, a pinned name, a label, latest, latest~1."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.engine import Connection
+
+from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.stores.schema import pins, runs
+
+_LATEST = re.compile(r"latest(?:~(\d{1,9}))?\Z")
+_SHOWN = 5
+
+
+def resolve(connection: Connection, ref: str) -> int:
+    """The number of the run that `ref` names; anything but one run is an error with candidates."""
+    newest = _find(connection, limit=_SHOWN)
+    if not newest:
+        raise NothingToDo("the store has no runs yet", hint="`kmark run` adds one")
+    match = _LATEST.match(ref)
+    if match:
+        return _latest(connection, int(match[1] or 0))
+    for condition in (
+        runs.c.id == ref,
+        runs.c.no.in_(select(pins.c.run_no).where(pins.c.name == ref)),
+        runs.c.label == ref,
+    ):
+        found = _find(connection, condition, limit=1) if ref else []
+        if found:
+            return int(found[0].no)
+    begun = _find(connection, runs.c.id.startswith(ref, autoescape=True)) if ref else []
+    if len(begun) == 1:
+        return int(begun[0].no)
+    if begun:
+        raise UsageError(
+            f"{len(begun)} runs have an id that begins with {ref!r}",
+            hint=f"candidates: {_listed(begun)}",
+        )
+    raise UsageError(
+        f"no run has the id, label or pinned name {ref[:80]!r}",
+        hint=f"newest runs: {_listed(newest)}",
+    )
+
+
+def exact(connection: Connection, run_id: str) -> int:
+    """The number of the run with this id."""
+    found = _find(connection, runs.c.id == run_id, limit=1)
+    if not found:
+        raise UsageError(f"there is no run {run_id[:80]!r} in the store", hint="see `kmark show`")
+    return int(found[0].no)
+
+
+def _latest(connection: Connection, back: int) -> int:
+    found = _find(connection, limit=back + 1)
+    if len(found) <= back:
+        raise UsageError(
+            f"latest~{back} is before the first run: the store has {len(found)}",
+            hint=f"newest runs: {_listed(found)}",
+        )
+    return int(found[back].no)
+
+
+def _find(
+    connection: Connection, *conditions: ColumnElement[bool], limit: int | None = None
+) -> Sequence[Any]:
+    query = (
+        select(runs.c.no, runs.c.id, runs.c.label)
+        .where(*conditions)
+        .order_by(runs.c.started.desc(), runs.c.no.desc())
+        .limit(limit)
+    )
+    return connection.execute(query).all()
+
+
+def _listed(found: Sequence[Any]) -> str:
+    names = [f"{row.id} ({row.label})" if row.label else row.id for row in found[:_SHOWN]]
+    more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+    return ", ".join(names + more)

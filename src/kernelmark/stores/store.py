@@ -1,0 +1,358 @@
+"""Store: everything that was measured, for every tool that asks."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar, Unpack
+
+from sqlalchemy import Select, func, select
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from kernelmark.core import codec
+from kernelmark.core.environment import Environment
+from kernelmark.core.errors import NothingToDo, StoreError, UsageError
+from kernelmark.core.result import Result, ResultSet, Run, RunState, Status
+from kernelmark.core.roof import Roof
+from kernelmark.stores import engine as engines
+from kernelmark.stores import migrations, reading, refs, writing
+from kernelmark.stores.ids import check_name
+from kernelmark.stores.place import Place, locate
+from kernelmark.stores.reading import CaseSelection, Selection
+from kernelmark.stores.schema import cases, environments, pins, results, roofs, runs
+from kernelmark.stores.trouble import told
+from kernelmark.stores.values import Imported, SeriesPoint
+from kernelmark.stores.writing import clean
+
+T = TypeVar("T")
+
+
+class Store:
+    """Runs, results with every sample, roofs and pinned names. Make one with `open_store`.
+
+    Threads may share a store, and processes may write to one place at the same time. Each
+    method that writes is done, or has changed nothing, when it returns or raises.
+    """
+
+    def __init__(self, place: Place, engine: Engine, *, readonly: bool) -> None:
+        self.where = place.shown
+        self.readonly = readonly
+        self._engine = engine
+        self._decoder = reading.Decoder()
+        self._catalogue = writing.Catalogue()
+        self._run_numbers: dict[str, int] = {}
+
+    @classmethod
+    def open(cls, where: str | os.PathLike[str] | None, *, readonly: bool = False) -> Store:
+        """See `kernelmark.stores.open_store`."""
+        place = locate(where)
+        engine = engines.connect(place, readonly=readonly)
+        try:
+            with told(place.shown):
+                _prepare(engine, place, readonly=readonly)
+        except BaseException:
+            engine.dispose()
+            raise
+        return cls(place, engine, readonly=readonly)
+
+    def close(self) -> None:
+        """Give back the connections."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Runs
+
+    def add_run(self, run: Run) -> None:
+        """Store a new run; its results follow by `add_results`."""
+        check_name("run", run.id)
+
+        def add(connection: Connection) -> None:
+            if connection.execute(select(runs.c.no).where(runs.c.id == run.id)).first():
+                raise StoreError(
+                    f"run {run.id} is already in the store {self.where}",
+                    hint="resume it, or start one with a new id",
+                )
+            connection.execute(runs.insert().values(**_run_values(connection, run)))
+
+        self._write(add)
+
+    def update_run(self, run: Run) -> None:
+        """Replace what is stored of a run (its state, when it finished, …), not its results."""
+        number = self._number(run.id)
+        self._write(
+            lambda c: c.execute(
+                runs.update().where(runs.c.no == number).values(**_run_values(c, run))
+            )
+        )
+
+    def runs(self, limit: int | None = None, label: str | None = None) -> list[Run]:
+        """Runs, newest first."""
+        conditions = [] if label is None else [runs.c.label == clean(label)]
+        query = reading.runs_query(*conditions).limit(limit)
+        return self._read(lambda c: self._decoder.runs(c, query))
+
+    def run(self, ref: str = "latest") -> Run:
+        """The run with this id, pinned name, label (the newest one), beginning of an id, or
+        `latest`, `latest~1`, …"""
+
+        def find(connection: Connection) -> Run:
+            query = reading.runs_query(runs.c.no == refs.resolve(connection, clean(ref)))
+            return self._decoder.runs(connection, query)[0]
+
+        return self._read(find)
+
+    def counts(self, run_id: str) -> dict[Status, int]:
+        """How many results of a run have each status; only those that occur."""
+        number = self._number(run_id)
+        query = (
+            select(results.c.status, func.count())
+            .where(results.c.run_no == number)
+            .group_by(results.c.status)
+        )
+        found: dict[str, int] = dict(self._read(lambda c: _pairs(c, query)))
+        return {status: found[status.value] for status in Status if status.value in found}
+
+    # Results
+
+    def add_results(self, run_id: str, new: Iterable[Result], *, process: int | None = None) -> int:
+        """Store results of a run and say how many. One of the same case, device and process as
+        a stored one replaces it.
+
+        `process` is that of the result's first block (0 without one) unless it is given.
+        """
+        number = self._number(run_id)
+        count = 0
+        for batch in writing.batches(new):
+            numbers = self._catalogue.numbers(batch, self._write)
+            rows = writing.result_rows(batch, numbers, number, process)
+            self._write(functools.partial(writing.insert_results, rows=rows))
+            count += len(batch)
+        return count
+
+    def results(self, run_id: str, **selection: Unpack[CaseSelection]) -> Iterator[Result]:
+        """Results of a run in the order they came, exactly as they were added."""
+        query = reading.results_query(self._number(run_id), selection)
+        with told(self.where), engines.reading(self._engine) as connection:
+            yield from self._decoder.results(connection, query)
+
+    def finished(self, run_id: str, device: str | None = None) -> set[str]:
+        """`Case.id` of everything a run has a result for, good or bad."""
+        query = (
+            select(cases.c.id)
+            .join(results, results.c.case_no == cases.c.no)
+            .where(results.c.run_no == self._number(run_id))
+        )
+        if device is not None:
+            query = query.where(results.c.device == clean(device))
+        return set(self._read(lambda c: c.execute(query).scalars().all()))
+
+    def result_set(self, run_id: str) -> ResultSet:
+        """A run with its results, as `kmark export` writes it."""
+        query = reading.runs_query(runs.c.no == self._number(run_id))
+        run = self._read(lambda c: self._decoder.runs(c, query))[0]
+        return ResultSet(run=run, results=tuple(self.results(run_id)))
+
+    def add_result_set(self, new: ResultSet) -> Imported:
+        """Bring in a run with its results. What is stored already is kept as it is, so doing
+        it twice changes nothing, and says so."""
+        try:
+            known = self.result_set(new.run.id)
+        except UsageError:
+            self.add_run(new.run)
+            added = self.add_results(new.run.id, new.results)
+            return Imported(run_id=new.run.id, added=added, known=0, changed=True)
+        if (known.run.started, known.run.environment) != (new.run.started, new.run.environment):
+            raise StoreError(
+                f"the store has another run with the id {new.run.id}",
+                hint="give the run in the file another id",
+            )
+        there = {_place_in_run(result) for result in known.results}
+        missing = [result for result in new.results if _place_in_run(result) not in there]
+        grown = known.run.state is RunState.RUNNING and new.run != known.run
+        if grown:
+            self.update_run(new.run)
+        self.add_results(new.run.id, missing)
+        return Imported(
+            run_id=new.run.id,
+            added=len(missing),
+            known=len(new.results) - len(missing),
+            changed=grown or bool(missing),
+        )
+
+    # History
+
+    def series(self, series: str, limit: int | None = None) -> list[SeriesPoint]:
+        """The points of the series with this `Result.series`, oldest first; `limit` keeps the
+        newest."""
+        case_series, _, arch = series.rpartition(" | ")
+        case_id = hashlib.sha256(case_series.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return self.history(limit=limit, case_id=case_id, arch=clean(arch))
+
+    def history(
+        self, *, limit: int | None = None, **selection: Unpack[Selection]
+    ) -> list[SeriesPoint]:
+        """Points of every series that matches, oldest run first; `limit` keeps the newest."""
+        return self._read(lambda c: reading.history(c, selection, limit))
+
+    def latest(self, **selection: Unpack[Selection]) -> list[SeriesPoint]:
+        """The newest point of every series that matches."""
+        return self._read(lambda c: reading.latest(c, selection))
+
+    # Roofs
+
+    def add_roofs(self, new: Iterable[Roof], *, host: str = "") -> None:
+        """Store measured roofs; `host` tells apart machines that share a store."""
+        rows = [_roof_values(roof, host) for roof in new]
+        if rows:
+            self._write(lambda c: c.execute(roofs.insert(), rows))
+
+    def roofs(
+        self,
+        *,
+        device: str | None = None,
+        arch: str | None = None,
+        threads: int | None = None,
+        host: str | None = None,
+    ) -> tuple[Roof, ...]:
+        """The newest roof of each kind, name, unit, number of threads and place."""
+        wanted = {"device": device, "arch": arch, "threads": threads, "host": host}
+        return self._read(lambda c: reading.latest_roofs(c, wanted))
+
+    # Pinned names
+
+    def pin(self, name: str, run_id: str) -> None:
+        """Let `name` mean this run, whatever it meant before."""
+        check_name("pinned run", name)
+        number = self._number(run_id)
+
+        def write(connection: Connection) -> None:
+            connection.execute(pins.delete().where(pins.c.name == name))
+            connection.execute(pins.insert().values(name=name, run_no=number, pinned=time.time()))
+
+        self._write(write)
+
+    def unpin(self, name: str) -> None:
+        """Forget a pinned name; the run stays."""
+        self._write(lambda c: c.execute(pins.delete().where(pins.c.name == clean(name))))
+
+    def pinned(self, name: str) -> str | None:
+        """The id of the run that `name` is pinned to."""
+        return self.pins().get(name)
+
+    def pins(self) -> dict[str, str]:
+        """Every pinned name with the id of its run."""
+        query = select(pins.c.name, runs.c.id).join(runs, runs.c.no == pins.c.run_no)
+        return dict(self._read(lambda c: _pairs(c, query.order_by(pins.c.name))))
+
+    # Inside
+
+    def _number(self, run_id: str) -> int:
+        if run_id not in self._run_numbers:
+            self._run_numbers[run_id] = self._read(lambda c: refs.exact(c, clean(run_id)))
+        return self._run_numbers[run_id]
+
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        with told(self.where), engines.reading(self._engine) as connection:
+            return work(connection)
+
+    def _write(self, work: Callable[[Connection], T]) -> T:
+        if self.readonly:
+            raise StoreError(
+                f"the store {self.where} was opened for reading only",
+                hint="open it without readonly",
+            )
+        attempt = 0
+        with told(self.where):
+            while True:
+                try:
+                    with engines.writing(self._engine) as connection:
+                        return work(connection)
+                except DBAPIError as error:
+                    if not engines.retried(error, attempt):
+                        raise
+                    attempt += 1
+
+
+def _prepare(engine: Engine, place: Place, *, readonly: bool) -> None:
+    """Check that it is a store of ours, and bring it to the newest schema."""
+    known = migrations.known()
+    with engines.reading(engine) as connection:
+        found = migrations.version(connection, place)
+    if migrations.is_current(found, place, known):
+        return
+    if not readonly:
+        with engines.writing(engine) as connection:
+            migrations.migrate(connection, place, known)
+        return
+    if not found:
+        raise NothingToDo(f"the store {place.shown} is empty", hint="`kmark run` fills it")
+    # A reader may upgrade a store that it could also write to.
+    upgraded = engines.connect(place, readonly=False)
+    try:
+        _prepare(upgraded, place, readonly=False)
+    finally:
+        upgraded.dispose()
+
+
+def _run_values(connection: Connection, run: Run) -> dict[str, Any]:
+    if not math.isfinite(run.started):
+        raise UsageError(f"run {run.id}: {run.started} is not a time to start at")
+    fingerprint = run.environment.fingerprint
+    document = writing.compact(run.environment)
+    writing.add_missing(
+        connection, environments, [{"fingerprint": fingerprint, "document": document}]
+    )
+    number = writing.lookup(connection, environments, "fingerprint", [fingerprint])[fingerprint]
+    return {
+        "id": run.id,
+        "started": run.started,
+        "finished": run.finished,
+        "label": clean(run.label),
+        "suite": clean(run.suite),
+        "state": run.state.value,
+        "cases": run.cases,
+        "environment_no": number,
+        # The environment is kept once, in its own table.
+        "document": codec.dumps(dataclasses.replace(run, environment=Environment())),
+    }
+
+
+def _roof_values(roof: Roof, host: str) -> dict[str, Any]:
+    if not math.isfinite(roof.measured):
+        raise UsageError(f"roof {roof.name}: {roof.measured} is not a time")
+    return {
+        "host": clean(host),
+        "device": clean(roof.device),
+        "arch": clean(roof.arch),
+        "kind": roof.kind,
+        "name": clean(roof.name),
+        "unit": clean(roof.unit),
+        "threads": roof.threads,
+        "measured": roof.measured,
+        "document": codec.dumps(roof),
+    }
+
+
+def _place_in_run(result: Result) -> tuple[str, str, int]:
+    return result.case.id, result.device, writing.process_of(result)
+
+
+def _pairs(connection: Connection, query: Select[Any]) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in connection.execute(query)]

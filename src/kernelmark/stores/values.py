@@ -1,0 +1,44 @@
+"""What a store answers with beyond the values of core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelmark.core.result import Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesPoint:
+    """One result of a series without its samples. `started` is the run's, seconds UTC.
+
+    `median_s` and its bounds are None where nothing was measured. `fingerprint` is that of the
+    run's environment: where it changes, something that may explain a step has changed.
+    """
+
+    series: str
+    run_id: str
+    started: float
+    status: Status
+    device: str
+    fingerprint: str
+    median_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    flops: float = 0.0
+    bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """What bringing in a result set did: how many results are new, and how many were there."""
+
+    run_id: str
+    added: int
+    known: int
+    changed: bool
+
+    def __str__(self) -> str:
+        if not self.changed:
+            return f"run {self.run_id} is already in the store; nothing was added"
+        known = f", {self.known} were already there" if self.known else ""
+        return f"run {self.run_id}: {self.added} results added{known}"

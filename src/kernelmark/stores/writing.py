@@ -1,0 +1,245 @@
+"""The fast way in: rows of plain tuples, and numbers of cases that are looked up once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import StatisticsError
+from typing import Any
+
+from sqlalchemy import Table, select
+from sqlalchemy.engine import Connection
+
+from kernelmark.core import codec
+from kernelmark.core.environment import Environment
+from kernelmark.core.errors import UsageError
+from kernelmark.core.result import Case, Measurement, Result, config_key
+from kernelmark.core.timing import Timing
+from kernelmark.stores.packing import pack
+from kernelmark.stores.schema import cases, problems, results, timings
+
+BATCH = 4000  # results in one transaction: long enough to be fast, short enough to share
+_LOOKUP = 400  # values in one IN (…)
+_REMEMBERED = 300_000  # numbers kept in memory
+_EXACT = 2**53  # a float holds every integer up to here
+
+Row = tuple[Any, ...]
+Numbers = dict[str, int]
+Write = Callable[[Callable[[Connection], tuple[Numbers, Numbers]]], tuple[Numbers, Numbers]]
+_COLUMNS = [column.name for column in results.columns if column.name != "no"]
+_KEY = ("run_no", "case_no", "device", "process")
+
+
+class Catalogue:
+    """Numbers of cases and timings, made in the store where they are new.
+
+    They are committed before the results that use them and never removed, so a number once
+    known stays right, whatever becomes of those results.
+    """
+
+    def __init__(self) -> None:
+        self._cases: Numbers = {}
+        self._timings: dict[Timing, int] = {}
+
+    def numbers(self, batch: Sequence[Result], write: Write) -> list[tuple[int, int]]:
+        """(case number, timing number) of each result."""
+        if len(self._cases) > _REMEMBERED:
+            self._cases.clear()
+        texts = [result.case.series for result in batch]
+        new_cases = {
+            text: result.case
+            for text, result in zip(texts, batch, strict=True)
+            if text not in self._cases
+        }
+        # By object first: results of a run mostly share one timing, and hashing it is slow.
+        timings = {id(result.case.timing): result.case.timing for result in batch}
+        new_timings = {
+            timing: compact(timing) for timing in timings.values() if timing not in self._timings
+        }
+        if new_cases or new_timings:
+            known_cases, known_timings = write(
+                lambda connection: (
+                    _case_numbers(connection, new_cases),
+                    _timing_numbers(connection, sorted(set(new_timings.values()))),
+                )
+            )
+            self._cases.update(known_cases)
+            self._timings.update(
+                {timing: known_timings[document] for timing, document in new_timings.items()}
+            )
+        by_object = {number: self._timings[timing] for number, timing in timings.items()}
+        return [
+            (self._cases[text], by_object[id(result.case.timing)])
+            for text, result in zip(texts, batch, strict=True)
+        ]
+
+
+def batches(stream: Iterable[Result]) -> Iterator[list[Result]]:
+    """Results in lists of at most BATCH."""
+    batch: list[Result] = []
+    for result in stream:
+        batch.append(result)
+        if len(batch) >= BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def result_rows(
+    batch: Sequence[Result],
+    numbers: Sequence[tuple[int, int]],
+    run_no: int,
+    process: int | None,
+) -> list[Row]:
+    """What `insert_results` puts into the table."""
+    return [
+        _row(result, run_no, case_no, timing_no, process)
+        for result, (case_no, timing_no) in zip(batch, numbers, strict=True)
+    ]
+
+
+def insert_results(connection: Connection, rows: list[Row]) -> None:
+    """Add rows; one of the same run, case, device and process is replaced."""
+    mark = "%s" if connection.dialect.name == "postgresql" else "?"
+    replaced = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name not in _KEY)
+    connection.exec_driver_sql(
+        f"INSERT INTO results ({', '.join(_COLUMNS)}) VALUES ({', '.join([mark] * len(_COLUMNS))})"
+        f" ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET {replaced}",
+        rows,
+    )
+
+
+def process_of(result: Result) -> int:
+    """The process whose outcome this is: that of the first block, or 0 when there is none."""
+    measurement = result.measurement
+    return measurement.blocks[0].process if measurement and measurement.blocks else 0
+
+
+def clean(text: str) -> str:
+    """`text` as SQL can hold it: NUL and lone surrogates written out."""
+    if "\0" in text:
+        text = text.replace("\0", "\\x00")
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def compact(value: Timing | Environment) -> str:
+    """A value as JSON without an envelope; `reading.complete` reads it."""
+    return json.dumps(codec.plain(value), separators=(",", ":"), allow_nan=False)
+
+
+def add_missing(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert rows that are not there yet, also when another process does so at the same time."""
+    if not rows:
+        return
+    names = list(rows[0])
+    mark = "%s" if connection.dialect.name == "postgresql" else "?"
+    connection.exec_driver_sql(
+        f"INSERT INTO {table.name} ({', '.join(names)})"
+        f" VALUES ({', '.join([mark] * len(names))}) ON CONFLICT DO NOTHING",
+        [tuple(row.values()) for row in rows],
+    )
+
+
+def lookup(connection: Connection, table: Table, column: str, values: Iterable[str]) -> Numbers:
+    """Numbers of the rows whose `column` is one of `values`."""
+    wanted = list(values)
+    found: Numbers = {}
+    for start in range(0, len(wanted), _LOOKUP):
+        query = select(table.c[column], table.c.no).where(
+            table.c[column].in_(wanted[start : start + _LOOKUP])
+        )
+        found.update((text, no) for text, no in connection.execute(query))
+    return found
+
+
+def _row(result: Result, run_no: int, case_no: int, timing_no: int, process: int | None) -> Row:
+    measurement = result.measurement
+    device, arch, error = clean(result.device), clean(result.arch), clean(result.error)
+    flops, flops_exact = _count(result.flops)
+    size, size_exact = _count(result.bytes)
+    exact: dict[str, object] = {}
+    if device != result.device:
+        exact["device"] = result.device
+    if arch != result.arch:
+        exact["arch"] = result.arch
+    if error != result.error:
+        exact["error"] = result.error
+    if not flops_exact:
+        exact["flops"] = result.flops
+    if not size_exact:
+        exact["bytes"] = result.bytes
+    return (
+        run_no,
+        case_no,
+        device,
+        process_of(result) if process is None else process,
+        arch,
+        timing_no,
+        result.status.value,
+        *((None, None, None) if measurement is None else _times(measurement)),
+        flops,
+        size,
+        _number(result.started),
+        error,
+        pack(result, exact),
+    )
+
+
+def _times(measurement: Measurement) -> tuple[float | None, float | None, float | None]:
+    try:
+        median = _number(measurement.median_s)
+    except StatisticsError:  # a block without samples
+        median = None
+    return median, _number(measurement.low_s), _number(measurement.high_s)
+
+
+def _number(value: float) -> float | None:
+    """None for nan, which SQLite would make NULL and PostgreSQL the largest number."""
+    return float(value) if value == value else None
+
+
+def _count(value: int) -> tuple[float, bool]:
+    if -_EXACT <= value <= _EXACT:
+        return float(value), True
+    return float(max(min(value, 10**300), -(10**300))), False
+
+
+def _timing_numbers(connection: Connection, documents: Sequence[str]) -> Numbers:
+    # Rows go in by one order everywhere, so that two writers never wait for each other.
+    add_missing(connection, timings, [{"document": document} for document in documents])
+    return lookup(connection, timings, "document", documents)
+
+
+def _case_numbers(connection: Connection, new: dict[str, Case]) -> Numbers:
+    keys = {text: case.problem.key for text, case in new.items()}
+    ops = {keys[text]: case.problem.op for text, case in new.items()}
+    known = lookup(connection, problems, "key", ops)
+    fresh = sorted(ops.keys() - known.keys())
+    add_missing(connection, problems, [{"key": key, "op": ops[key]} for key in fresh])
+    known.update(lookup(connection, problems, "key", fresh))
+    for case in new.values():
+        if clean(case.backend) != case.backend:
+            raise UsageError(f"{case.backend!r} cannot be the name of a backend")
+    ids = {case.id: text for text, case in new.items()}
+    found = lookup(connection, cases, "id", ids)
+    missing = sorted(ids.keys() - found.keys())
+    add_missing(
+        connection,
+        cases,
+        [_case_row(id, new[ids[id]], known[keys[ids[id]]]) for id in missing],
+    )
+    found.update(lookup(connection, cases, "id", missing))
+    return {ids[id]: no for id, no in found.items()}
+
+
+def _case_row(id: str, case: Case, problem_no: int) -> dict[str, Any]:
+    return {
+        "id": id,
+        "problem_no": problem_no,
+        "backend": case.backend,
+        "config": config_key(case.config),
+        "timing": case.timing.identity,
+    }

@@ -1,0 +1,94 @@
+"""A plain clang as the compiler for AMD targets where there is no ROCm.
+
+So that packs for AMD GPUs can be made on any machine. clang alone has neither HIP's headers nor
+its device library: hip_prelude.h defines the little that our kernels use of them. The code
+objects have the same form as hipRTC's; they have not yet been run on AMD hardware.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelmark.core.errors import CompileError
+from kernelmark.gpu.complaint import explain
+
+OLDEST = 17  # the first that knows gfx942
+_NEWEST = 40  # names clang-40 … clang-17 are looked for, the newest first
+_SECONDS = 300
+_PRELUDE = Path(__file__).parent.parent / "kernels" / "rtc" / "hip_prelude.h"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clang:
+    """A clang that can compile for AMD GPUs."""
+
+    path: str
+    version: str
+
+    def compile(
+        self, source: str, arch: str, name: str, options: tuple[str, ...] = ()
+    ) -> tuple[bytes, str]:
+        """(code object, log) of `source`."""
+        with tempfile.TemporaryDirectory(prefix="kernelmark-") as folder:
+            Path(folder, name).write_text(source, encoding="utf-8")
+            command = [
+                self.path,
+                *("-x", "hip", f"--offload-arch={arch}", "--cuda-device-only"),
+                *("--no-gpu-bundle-output", "-nogpuinc", "-nogpulib", "-O3", "-std=c++17"),
+                *("-include", str(_PRELUDE), *options, name, "-o", "out.bin"),
+            ]
+            try:
+                done = subprocess.run(
+                    command, cwd=folder, capture_output=True, timeout=_SECONDS, check=False
+                )
+            except (OSError, subprocess.TimeoutExpired) as error:
+                raise CompileError(f"{self.path} did not run to its end: {error}") from None
+            log = done.stderr.decode(errors="replace").strip()
+            out = Path(folder, "out.bin")
+            if done.returncode or not out.is_file():
+                raise CompileError(*self._refused(log, source, arch, name))
+            return out.read_bytes(), log
+
+    def _refused(self, log: str, source: str, arch: str, name: str) -> tuple[str, str | None]:
+        if re.search(rf"error: .*\b{arch}\b", log) and f"{name}:" not in log:
+            return f"clang {self.version} does not know {arch}", "use a newer clang, or ROCm"
+        if "lld" in log and "error: unable to execute" in log:
+            return f"clang {self.version} has no lld to link with", "install lld of its version"
+        return explain(log, source, name), None
+
+
+def find() -> Clang | None:
+    """ROCm's clang, else the newest one on PATH that can compile for AMD; None without one."""
+    return _find(os.environ.get("ROCM_PATH", "/opt/rocm"), os.environ.get("PATH", ""))
+
+
+@functools.cache
+def _find(rocm: str, path: str) -> Clang | None:
+    numbered = [f"clang-{number}" for number in range(_NEWEST, OLDEST - 1, -1)]
+    places = [str(Path(rocm) / "llvm" / "bin" / "clang"), *numbered, "clang"]
+    for place in places:
+        found = shutil.which(place, path=path)
+        version = _version(found) if found else ""
+        if found and version and int(version.split(".")[0]) >= OLDEST:
+            return Clang(path=found, version=version)
+    return None
+
+
+def _version(path: str) -> str:
+    """Its version, or "" for one that does not run or has no AMD target."""
+    try:
+        done = subprocess.run(
+            [path, "--version", "--print-targets"], capture_output=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    text = done.stdout.decode(errors="replace")
+    found = re.search(r"clang version (\d+(?:\.\d+)*)", text)
+    return found[1] if found and "amdgcn" in text else ""

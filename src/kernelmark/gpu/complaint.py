@@ -1,0 +1,31 @@
+"""A compiler's log as an error that shows the source line it speaks of."""
+
+from __future__ import annotations
+
+import re
+
+# NVRTC writes file(12): error: …, clang file:12:3: error: …
+_NVRTC = re.compile(r"^(?P<file>[^()\n]*)\((?P<line>\d+)\): (?:catastrophic )?error\b")
+_CLANG = re.compile(r"^(?P<file>[^:\n]*):(?P<line>\d+):\d+: (?:fatal )?error\b")
+_LOG_CHARACTERS = 1500
+
+
+def explain(log: str, source: str, name: str) -> str:
+    """The compiler's first error, with the line of `source` it speaks of, then the log's end."""
+    for text in log.splitlines():
+        found = _NVRTC.match(text) or _CLANG.match(text)
+        if found:
+            file = found["file"].rpartition("/")[2]
+            shown = _line(source, file, name, int(found["line"]))
+            place = f"  {file}:{found['line']}: {shown}\n" if shown else ""
+            return f"{text.strip()}\n{place}{log[-_LOG_CHARACTERS:]}"
+    return f"{name} does not compile: {log[-_LOG_CHARACTERS:]}"
+
+
+def _line(source: str, file: str, name: str, number: int) -> str:
+    """Line `number` of `file`; a #line directive starts each file that `source` is made of."""
+    _, directive, after = source.partition(f'#line 1 "{file}"\n')
+    if not directive and file != name:
+        return ""
+    lines = (after if directive else source).splitlines()
+    return lines[number - 1].strip() if 0 < number <= len(lines) else ""

@@ -1,0 +1,373 @@
+"""Driver: the one ctypes binding. What runs on an NVIDIA GPU is the code that runs on AMD.
+
+Every return code is checked; an error names the call in the vendor's own word.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kernelmark.core.errors import CaseError, OutOfMemory, UsageError
+from kernelmark.gpu.table import (
+    CUDA,
+    HIP,
+    HIP_ARCH_BYTES,
+    HIP_ARCH_OFFSET,
+    HIP_PROPERTIES_BYTES,
+    Table,
+)
+
+_P = ctypes.c_void_p
+_CAPTURE_RELAXED = 2
+_NON_BLOCKING = 1
+_HOST_MAPPED = 2
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+class GpuError(CaseError):
+    """A call of the GPU's library failed."""
+
+    def __init__(self, message: str, hint: str | None = None, code: int = 0) -> None:
+        super().__init__(message, hint)
+        self.code = code
+
+    def __reduce__(self) -> tuple[type, tuple[str, str | None, int]]:  # type: ignore[override]
+        return type(self), (self.message, self.hint, self.code)
+
+
+def find_library(table: Table) -> ctypes.CDLL | None:
+    """The vendor's library, or None; ROCM_PATH and the loader's own path are looked at."""
+    folders = [""]
+    if table.vendor == "hip":
+        root = os.environ.get("ROCM_PATH", "/opt/rocm")
+        folders += [str(Path(root) / "lib"), str(Path(root) / "lib64")]
+    for folder in folders:
+        for name in table.libraries:
+            try:
+                return ctypes.CDLL(str(Path(folder) / name) if folder else name)
+            except OSError:
+                continue
+    return None
+
+
+class Driver:
+    """The vendor's library behind our words. Sizes are bytes; handles are plain integers."""
+
+    def __init__(self, table: Table, library: ctypes.CDLL) -> None:
+        self.table = table
+        self.library = library
+        self._functions: dict[str, object] = {}
+        self._contexts: dict[int, int] = {}
+
+    # -- calling
+
+    def call(self, word: str, *arguments: object) -> None:
+        """Call the function behind `word`; a code other than success raises `GpuError`."""
+        code = self.code(word, *arguments)
+        if code:
+            self._fail(word, code)
+
+    def code(self, word: str, *arguments: object) -> int:
+        """Call the function behind `word` and give its return code."""
+        function = self._functions.get(word)
+        if function is None:
+            symbol = self.table.symbols[word]
+            try:
+                function = self.library[symbol]
+            except AttributeError:
+                raise GpuError(
+                    f"{symbol} is not in the {self.table.vendor} library", hint=self.table.install
+                ) from None
+            function.restype = ctypes.c_int
+            self._functions[word] = function
+        return int(function(*arguments))  # type: ignore[operator]
+
+    def _fail(self, word: str, code: int) -> None:
+        symbol = self.table.symbols[word]
+        name, text = self._error_text("error_name", code), self._error_text("error_text", code)
+        message = f"{symbol} failed: {name} ({text})"
+        if code == self.table.out_of_memory:
+            raise OutOfMemory(message)
+        raise GpuError(message, code=code)
+
+    def _error_text(self, word: str, code: int) -> str:
+        function = self.library[self.table.symbols[word]]
+        if self.table.vendor == "hip":
+            function.restype = ctypes.c_char_p
+            found = function(code)
+            return found.decode() if found else str(code)
+        text = ctypes.c_char_p()
+        function(code, ctypes.byref(text))
+        return text.value.decode() if text.value else str(code)
+
+    # -- devices
+
+    def count(self) -> int:
+        """Devices there are; 0 also when the library cannot start."""
+        if self.code("init", ctypes.c_uint(0)):
+            return 0
+        number = ctypes.c_int()
+        return 0 if self.code("device_count", ctypes.byref(number)) else number.value
+
+    def use(self, index: int) -> None:
+        """Make device `index` current for this thread."""
+        if self.table.vendor == "hip":
+            self.call("device_set", index)
+            return
+        if index not in self._contexts:
+            device, context = ctypes.c_int(), _P()
+            self.call("device_get", ctypes.byref(device), index)
+            self.call("context_retain", ctypes.byref(context), device)
+            self._contexts[index] = context.value or 0
+        self.call("context_set", _P(self._contexts[index]))
+
+    def name(self, index: int) -> str:
+        text = ctypes.create_string_buffer(256)
+        self.call("device_name", text, 256, index)
+        return text.value.decode()
+
+    def attribute(self, index: int, word: str) -> int:
+        value = ctypes.c_int()
+        self.call("device_attribute", ctypes.byref(value), self.table.attributes[word], index)
+        return value.value
+
+    def arch(self, index: int) -> str:
+        """sm_90, gfx942: the target a kernel is compiled for."""
+        if self.table.vendor == "cuda":
+            return f"sm_{self.attribute(index, 'major')}{self.attribute(index, 'minor')}"
+        # Room to spare: a newer HIP may have a longer struct behind the same symbol.
+        properties = ctypes.create_string_buffer(HIP_PROPERTIES_BYTES * 2)
+        self.call("properties", properties, index)
+        raw = properties.raw[HIP_ARCH_OFFSET : HIP_ARCH_OFFSET + HIP_ARCH_BYTES]
+        return raw.split(b"\0")[0].decode().split(":")[0]
+
+    def total_bytes(self, index: int) -> int:
+        total = ctypes.c_size_t()
+        self.call("device_total_memory", ctypes.byref(total), index)
+        return total.value
+
+    def uuid(self, index: int) -> str:
+        raw = ctypes.create_string_buffer(16)
+        self.call("device_uuid", raw, index)
+        return raw.raw.hex()
+
+    def driver_version(self) -> str:
+        version = ctypes.c_int()
+        self.call("driver_version", ctypes.byref(version))
+        if self.table.vendor == "cuda":
+            return f"{version.value // 1000}.{version.value % 1000 // 10}"
+        return f"{version.value // 10_000_000}.{version.value // 100_000 % 100}"
+
+    def peer_access(self, index: int, peer: int) -> bool:
+        """Whether device `index` can reach the memory of device `peer`."""
+        value = ctypes.c_int()
+        self.call("can_access_peer", ctypes.byref(value), index, peer)
+        return bool(value.value)
+
+    def enable_peer(self, index: int, peer: int) -> None:
+        """Let device `index` reach the memory of device `peer`."""
+        if self.table.vendor == "cuda":
+            self.use(peer)
+            target: object = _P(self._contexts[peer])
+        else:
+            target = ctypes.c_int(peer)
+        self.use(index)
+        code = self.code("peer_enable", target, ctypes.c_uint(0))
+        if code not in (0, self.table.peer_already_enabled):
+            self._fail("peer_enable", code)
+
+    # -- memory
+
+    def memory_info(self) -> tuple[int, int]:
+        """(free, total) bytes of the current device."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.call("memory_info", ctypes.byref(free), ctypes.byref(total))
+        return free.value, total.value
+
+    def allocate(self, nbytes: int) -> int:
+        address = _P()
+        self.call("allocate", ctypes.byref(address), ctypes.c_size_t(nbytes))
+        return address.value or 0
+
+    def allocate_managed(self, nbytes: int) -> int:
+        """Memory that host and device share page by page; never more than is free."""
+        free, _ = self.memory_info()
+        if nbytes > free:
+            raise OutOfMemory(f"{nbytes} bytes of managed memory asked, {free} free on the device")
+        address = _P()
+        attach_global = ctypes.c_uint(1)
+        self.call("allocate_managed", ctypes.byref(address), ctypes.c_size_t(nbytes), attach_global)
+        return address.value or 0
+
+    def free(self, address: int) -> None:
+        self.call("free", _P(address))
+
+    def host_allocate(self, nbytes: int) -> int:
+        """Pinned host memory that the device can reach."""
+        address = _P()
+        self.call(
+            "host_allocate",
+            ctypes.byref(address),
+            ctypes.c_size_t(nbytes),
+            ctypes.c_uint(_HOST_MAPPED),
+        )
+        return address.value or 0
+
+    def host_free(self, address: int) -> None:
+        self.call("host_free", _P(address))
+
+    def host_device_pointer(self, address: int) -> int:
+        """The device's address of pinned host memory."""
+        mapped = _P()
+        self.call("host_device_pointer", ctypes.byref(mapped), _P(address), ctypes.c_uint(0))
+        return mapped.value or 0
+
+    def copy_to_device(self, target: int, source: int, nbytes: int) -> None:
+        self.call("copy_to_device", _P(target), _P(source), ctypes.c_size_t(nbytes))
+
+    def copy_to_host(self, target: int, source: int, nbytes: int) -> None:
+        self.call("copy_to_host", _P(target), _P(source), ctypes.c_size_t(nbytes))
+
+    def copy_on_device(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        self.call(
+            "copy_on_device_async", _P(target), _P(source), ctypes.c_size_t(nbytes), _P(stream)
+        )
+
+    def fill(self, address: int, byte: int, nbytes: int, stream: int) -> None:
+        self.call(
+            "fill_async", _P(address), ctypes.c_ubyte(byte), ctypes.c_size_t(nbytes), _P(stream)
+        )
+
+    # -- streams, events, graphs
+
+    def stream(self) -> int:
+        handle = _P()
+        self.call("stream_create", ctypes.byref(handle), ctypes.c_uint(_NON_BLOCKING))
+        return handle.value or 0
+
+    def event(self) -> int:
+        handle = _P()
+        self.call("event_create", ctypes.byref(handle), ctypes.c_uint(0))
+        return handle.value or 0
+
+    def record(self, event: int, stream: int) -> None:
+        self.call("event_record", _P(event), _P(stream))
+
+    def elapsed_s(self, start: int, end: int) -> float:
+        """Seconds between two events, after waiting for the second."""
+        self.call("event_synchronize", _P(end))
+        milliseconds = ctypes.c_float()
+        self.call("event_elapsed", ctypes.byref(milliseconds), _P(start), _P(end))
+        return milliseconds.value * 1e-3
+
+    def begin_capture(self, stream: int) -> None:
+        # Relaxed, so that a library may allocate on another stream while we capture ours.
+        self.call("capture_begin", _P(stream), ctypes.c_int(_CAPTURE_RELAXED))
+
+    def end_capture(self, stream: int) -> int:
+        graph = _P()
+        self.call("capture_end", _P(stream), ctypes.byref(graph))
+        return graph.value or 0
+
+    def instantiate(self, graph: int) -> int:
+        executable = _P()
+        self.call("graph_instantiate", ctypes.byref(executable), _P(graph), ctypes.c_ulonglong(0))
+        return executable.value or 0
+
+    def launch_graph(self, executable: int, stream: int) -> None:
+        self.call("graph_launch", _P(executable), _P(stream))
+
+    def destroy(self, word: str, handle: int) -> None:
+        """Give back a handle: `word` is stream, event, graph, graph_exec or module."""
+        name = "module_unload" if word == "module" else f"{word}_destroy"
+        self.call(name, _P(handle))
+
+    # -- modules
+
+    def load(self, binary: bytes) -> int:
+        """A module from a cubin or a code object."""
+        module = _P()
+        self.call("module_load", ctypes.byref(module), ctypes.c_char_p(binary))
+        return module.value or 0
+
+    def function(self, module: int, name: str) -> int:
+        handle = _P()
+        self.call("module_function", ctypes.byref(handle), _P(module), name.encode())
+        return handle.value or 0
+
+    def function_attributes(self, function: int) -> dict[str, int]:
+        """shared_bytes, local_bytes and registers of a loaded kernel."""
+        found = {}
+        for name, number in (("shared_bytes", 1), ("local_bytes", 3), ("registers", 4)):
+            value = ctypes.c_int()
+            self.call("function_attribute", ctypes.byref(value), number, _P(function))
+            found[name] = value.value
+        return found
+
+    def allow_shared(self, function: int, nbytes: int) -> None:
+        """Permit more dynamic shared memory than the default; HIP needs no permission."""
+        if self.table.vendor == "cuda":
+            self.call("function_set_attribute", _P(function), _MAX_DYNAMIC_SHARED, nbytes)
+
+    def occupancy(self, function: int, block: int, shared_bytes: int = 0) -> int:
+        """Blocks of `block` threads that fit on one unit at a time."""
+        value = ctypes.c_int()
+        shared = ctypes.c_size_t(shared_bytes)
+        self.call("occupancy", ctypes.byref(value), _P(function), block, shared)
+        return value.value
+
+    def launch(
+        self,
+        function: int,
+        grid: Sequence[int],
+        block: Sequence[int],
+        arguments: ctypes.Array[ctypes.c_void_p],
+        stream: int,
+        shared_bytes: int = 0,
+    ) -> None:
+        """Enqueue a kernel; `pack` makes `arguments`."""
+        self.call(
+            "launch",
+            _P(function),
+            *(ctypes.c_uint(n) for n in (*grid, *block)),
+            ctypes.c_uint(shared_bytes),
+            _P(stream),
+            arguments,
+            None,
+        )
+
+
+def pack(*values: Any) -> ctypes.Array[ctypes.c_void_p]:
+    """Kernel arguments as the array of addresses a launch takes; it keeps `values` alive."""
+    packed = (_P * max(1, len(values)))(
+        *(ctypes.cast(ctypes.pointer(value), _P) for value in values)
+    )
+    packed._keep = values  # type: ignore[attr-defined]
+    return packed
+
+
+@functools.cache
+def driver(vendor: str) -> Driver:
+    """The vendor's driver; `UsageError` with what to install where its library is missing."""
+    table = {"cuda": CUDA, "hip": HIP}[vendor]
+    library = find_library(table)
+    if library is None:
+        raise UsageError(f"{vendor}: {table.libraries[0]} not found", hint=table.install)
+    return Driver(table, library)
+
+
+def unavailable(vendor: str) -> str | None:
+    """None when there is a device of this vendor, else one sentence."""
+    table = {"cuda": CUDA, "hip": HIP}[vendor]
+    try:
+        found = driver(vendor)
+    except UsageError as error:
+        return f"{error.message}; {error.hint}"
+    if found.count() == 0:
+        return f"{table.libraries[0]} is there but reports no {vendor} device"
+    return None

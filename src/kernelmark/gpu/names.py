@@ -1,0 +1,56 @@
+"""The names of the kernels inside a captured graph: what a library really launched."""
+
+from __future__ import annotations
+
+import ctypes
+
+from kernelmark.gpu.driver import Driver
+
+_P = ctypes.c_void_p
+_KERNEL_NODE = 0
+
+
+class _CudaKernelNode(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS_v2."""
+
+    _fields_ = (
+        ("func", _P),
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("params", _P),
+        ("extra", _P),
+        ("kern", _P),
+        ("ctx", _P),
+    )
+
+
+def kernel_names(driver: Driver, graph: int) -> tuple[str, ...]:
+    """Kernel names in the order of the graph's nodes; () where the driver cannot tell."""
+    if driver.table.vendor != "cuda":
+        return ()  # HIP's node holds a host pointer, which names nothing for module kernels
+    library = driver.library
+    count = ctypes.c_size_t()
+    if library.cuGraphGetNodes(_P(graph), None, ctypes.byref(count)) or not count.value:
+        return ()
+    nodes = (_P * count.value)()
+    if library.cuGraphGetNodes(_P(graph), nodes, ctypes.byref(count)):
+        return ()
+    names = (_cuda_name(library, node) for node in nodes)
+    return tuple(name for name in names if name)
+
+
+def _cuda_name(library: ctypes.CDLL, node: int) -> str:
+    kind = ctypes.c_int()
+    if library.cuGraphNodeGetType(_P(node), ctypes.byref(kind)) or kind.value != _KERNEL_NODE:
+        return ""
+    found = _CudaKernelNode()
+    if library.cuGraphKernelNodeGetParams_v2(_P(node), ctypes.byref(found)):
+        return ""
+    text = ctypes.c_char_p()
+    # Names came with CUDA 12.3; an older driver simply has no such function.
+    for symbol, handle in (("cuKernelGetName", found.kern), ("cuFuncGetName", found.func)):
+        function = getattr(library, symbol, None)
+        if handle and function is not None and not function(ctypes.byref(text), _P(handle)):
+            return text.value.decode() if text.value else ""
+    return ""

@@ -1,0 +1,156 @@
+"""Registers, spills and shared memory of a compiled kernel, from the object file itself.
+
+No GPU is needed: AMD code objects carry a msgpack note, NVIDIA cubins an attribute section.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from kernelmark.core.errors import UsageError
+
+_EM_AMDGPU, _EM_CUDA = 224, 190
+_NT_AMDGPU_METADATA = 32
+_CUBIN_ATTRIBUTES = {0x2F: "registers", 0x11: "stack_bytes"}
+_AMD_NAMES = {
+    ".vgpr_count": "registers",
+    ".agpr_count": "accumulation_registers",
+    ".sgpr_count": "scalar_registers",
+    ".vgpr_spill_count": "spilled_registers",
+    ".sgpr_spill_count": "spilled_scalar_registers",
+    ".private_segment_fixed_size": "stack_bytes",
+    ".group_segment_fixed_size": "shared_bytes",
+}
+
+
+def resources(code: bytes) -> dict[str, dict[str, int]]:
+    """For each kernel in a cubin or code object: registers, spills, stack and shared bytes."""
+    if code[:4] != b"\x7fELF" or len(code) < 64:
+        raise UsageError("not an ELF object: neither a cubin nor an AMD code object")
+    (machine,) = struct.unpack_from("<H", code, 18)
+    try:
+        if machine == _EM_AMDGPU:
+            return _amd(code)
+        if machine == _EM_CUDA:
+            return _cuda(code)
+    except (struct.error, IndexError, ValueError, KeyError) as error:
+        raise UsageError(f"the object file is cut short or damaged: {error}") from None
+    raise UsageError(f"ELF machine {machine} is neither NVIDIA's nor AMD's")
+
+
+def _amd(code: bytes) -> dict[str, dict[str, int]]:
+    (headers,) = struct.unpack_from("<Q", code, 32)
+    size, count = struct.unpack_from("<HH", code, 54)
+    for index in range(count):
+        kind, _, start, _, _, length, _, _ = struct.unpack_from(
+            "<IIQQQQQQ", code, headers + index * size
+        )
+        note = _find_note(code[start : start + length]) if kind == 4 else None
+        if note is not None:
+            metadata, _ = unpack(note, 0)
+            return {
+                kernel[".name"]: {
+                    ours: int(kernel[theirs])
+                    for theirs, ours in _AMD_NAMES.items()
+                    if theirs in kernel
+                }
+                for kernel in metadata["amdhsa.kernels"]
+            }
+    raise ValueError("no AMDGPU metadata note")
+
+
+def _find_note(notes: bytes) -> bytes | None:
+    at = 0
+    while at + 12 <= len(notes):
+        name_bytes, data_bytes, kind = struct.unpack_from("<III", notes, at)
+        at += 12
+        name = notes[at : at + name_bytes].rstrip(b"\0")
+        at += (name_bytes + 3) & ~3
+        if name == b"AMDGPU" and kind == _NT_AMDGPU_METADATA:
+            return notes[at : at + data_bytes]
+        at += (data_bytes + 3) & ~3
+    return None
+
+
+def _cuda(code: bytes) -> dict[str, dict[str, int]]:
+    (start,) = struct.unpack_from("<Q", code, 40)
+    size, count, names_index = struct.unpack_from("<HHH", code, 58)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", code, start + i * size) for i in range(count)]
+
+    def text(section: tuple[int, ...], offset: int) -> str:
+        at = section[4] + offset
+        return code[at : code.index(b"\0", at)].decode()
+
+    symbols = next(s for s in sections if s[1] == 2)
+    strings = sections[symbols[6]]
+    found: dict[str, dict[str, int]] = {}
+    for section in sections:
+        if text(sections[names_index], section[0]) != ".nv.info":
+            continue
+        at, end = section[4], section[4] + section[5]
+        while at < end:
+            form, attribute, value = struct.unpack_from("<BBH", code, at)
+            at += 4
+            if form != 4:  # the value stands in the header itself
+                continue
+            if attribute in _CUBIN_ATTRIBUTES and value >= 8:
+                symbol, number = struct.unpack_from("<II", code, at)
+                (name_at,) = struct.unpack_from("<I", code, symbols[4] + 24 * symbol)
+                kernel = found.setdefault(text(strings, name_at), {})
+                kernel[_CUBIN_ATTRIBUTES[attribute]] = number
+            at += value
+    return found
+
+
+def unpack(data: bytes, at: int) -> tuple[Any, int]:
+    """One msgpack value and where it ends; the part of the format that metadata uses."""
+    tag = data[at]
+    at += 1
+    if tag <= 0x7F:
+        return tag, at
+    if tag >= 0xE0:
+        return tag - 256, at
+    if tag <= 0x8F:
+        return _unpack_map(data, at, tag & 0x0F)
+    if tag <= 0x9F:
+        return _unpack_list(data, at, tag & 0x0F)
+    if tag <= 0xBF:
+        return _unpack_text(data, at, tag & 0x1F)
+    if tag in (0xC0, 0xC2, 0xC3):
+        return {0xC0: None, 0xC2: False, 0xC3: True}[tag], at
+    numbers = {0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q"}
+    numbers |= {0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q", 0xCA: ">f", 0xCB: ">d"}
+    if tag in numbers:
+        (number,) = struct.unpack_from(numbers[tag], data, at)
+        return number, at + struct.calcsize(numbers[tag])
+    sized = {0xD9: (">B", _unpack_text), 0xDA: (">H", _unpack_text), 0xDB: (">I", _unpack_text)}
+    sized |= {0xDC: (">H", _unpack_list), 0xDD: (">I", _unpack_list)}
+    sized |= {0xDE: (">H", _unpack_map), 0xDF: (">I", _unpack_map)}
+    if tag in sized:
+        form, read = sized[tag]
+        (length,) = struct.unpack_from(form, data, at)
+        return read(data, at + struct.calcsize(form), length)
+    raise ValueError(f"msgpack tag {tag:#x} is not expected in metadata")
+
+
+def _unpack_text(data: bytes, at: int, length: int) -> tuple[Any, int]:
+    if at + length > len(data):
+        raise ValueError("text goes past the end")
+    return data[at : at + length].decode(), at + length
+
+
+def _unpack_list(data: bytes, at: int, length: int) -> tuple[Any, int]:
+    items = []
+    for _ in range(length):
+        item, at = unpack(data, at)
+        items.append(item)
+    return items, at
+
+
+def _unpack_map(data: bytes, at: int, length: int) -> tuple[Any, int]:
+    items = {}
+    for _ in range(length):
+        key, at = unpack(data, at)
+        items[key], at = unpack(data, at)
+    return items, at

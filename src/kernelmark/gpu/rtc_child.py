@@ -1,0 +1,30 @@
+"""The child process that hipRTC compiles in: a request on stdin, a header line and code out."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from kernelmark.core.errors import CompileError
+from kernelmark.gpu.rtc import compile_here
+
+
+def main() -> None:
+    """Compile what stdin asks for; libraries that print to stdout must not spoil the answer."""
+    answer_fd = os.dup(1)
+    os.dup2(2, 1)
+    request = json.load(sys.stdin)
+    code, log, error = b"", "", ""
+    try:
+        code, log = compile_here(
+            request["source"], request["arch"], request["name"], tuple(request["options"])
+        )
+    except CompileError as failed:
+        error = failed.message
+    with os.fdopen(answer_fd, "wb") as answer:
+        answer.write(json.dumps({"error": error, "log": log}).encode() + b"\n" + code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Clocks, power, temperature, energy and throttle reasons, from the driver's management library.
+
+NVML is read by ctypes: it comes with the driver, so nothing is to be installed. AMD's is read
+through its own Python package, whose C structures change between releases.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from kernelmark.core.result import Telemetry
+
+Reader = Callable[[], Telemetry]
+
+_NVML_REASONS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "thermal (software)",
+    0x40: "thermal (hardware)",
+    0x80: "power brake",
+}
+_SM, _MEMORY = 1, 2
+
+
+def reader(vendor: str, uuid: str, index: int) -> Reader:
+    """A function that reads the device's state; it gives empty telemetry where nothing is known."""
+    made = _nvml_reader(uuid) if vendor == "cuda" else _amd_reader(index)
+    return made or Telemetry
+
+
+@functools.cache
+def _nvml() -> ctypes.CDLL | None:
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None
+    return None if library.nvmlInit_v2() else library
+
+
+def _nvml_reader(uuid: str) -> Reader | None:
+    library = _nvml()
+    if library is None:
+        return None
+    parts = (uuid[:8], uuid[8:12], uuid[12:16], uuid[16:20], uuid[20:])
+    handle = ctypes.c_void_p()
+    name = ("GPU-" + "-".join(parts)).encode()
+    if library.nvmlDeviceGetHandleByUUID(name, ctypes.byref(handle)):
+        return None
+    return functools.partial(_read_nvml, library, handle)
+
+
+def _read_nvml(library: ctypes.CDLL, handle: ctypes.c_void_p) -> Telemetry:
+    def number(function: str, kind: Any, *arguments: int) -> float | None:
+        value = kind()
+        try:
+            code = library[function](handle, *arguments, ctypes.byref(value))
+        except AttributeError:
+            return None
+        return None if code else float(value.value)
+
+    power = number("nvmlDeviceGetPowerUsage", ctypes.c_uint)
+    energy = number("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong)
+    reasons = number("nvmlDeviceGetCurrentClocksEventReasons", ctypes.c_ulonglong)
+    if reasons is None:
+        reasons = number("nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.c_ulonglong)
+    mask = int(reasons or 0)
+    return Telemetry(
+        clock_mhz=number("nvmlDeviceGetClockInfo", ctypes.c_uint, _SM),
+        memory_clock_mhz=number("nvmlDeviceGetClockInfo", ctypes.c_uint, _MEMORY),
+        power_w=None if power is None else power / 1e3,
+        temperature_c=number("nvmlDeviceGetTemperature", ctypes.c_uint, 0),
+        energy_j=None if energy is None else energy / 1e3,
+        throttle=tuple(text for bit, text in _NVML_REASONS.items() if mask & bit),
+    )
+
+
+def _amd_reader(index: int) -> Reader | None:
+    try:
+        import amdsmi  # the one place that needs it; raises KeyError without its C library
+
+        amdsmi.amdsmi_init()
+        handle = amdsmi.amdsmi_get_processor_handles()[index]
+    except Exception:
+        return None
+    return functools.partial(_read_amd, amdsmi, handle)
+
+
+def _read_amd(amdsmi: Any, handle: Any) -> Telemetry:
+    try:
+        metrics = amdsmi.amdsmi_get_gpu_metrics_info(handle)
+    except Exception:
+        return Telemetry()
+
+    def number(*names: str) -> float | None:
+        for name in names:
+            value = metrics.get(name)
+            if isinstance(value, list):
+                value = next((v for v in value if isinstance(v, int | float)), None)
+            # 0xFFFF and "N/A" both mean that this GPU does not say.
+            if isinstance(value, int | float) and value not in (0xFFFF, 0xFFFFFFFF):
+                return float(value)
+        return None
+
+    energy = number("energy_accumulator")
+    throttled = number("throttle_status", "indep_throttle_status")
+    return Telemetry(
+        clock_mhz=number("current_gfxclk", "average_gfxclk_frequency", "current_gfxclks"),
+        memory_clock_mhz=number("current_uclk", "average_uclk_frequency"),
+        power_w=number("current_socket_power", "average_socket_power"),
+        temperature_c=number("temperature_hotspot", "temperature_edge"),
+        # The accumulator counts steps of 15.259 µJ.
+        energy_j=None if energy is None else energy * 15.259e-6,
+        throttle=("throttled",) if throttled else (),
+    )

@@ -1,0 +1,12 @@
+"""MLIR of the ops, made per problem. One file an op; each offers `source`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernelmark.core.registry import Registry
+
+if TYPE_CHECKING:
+    from kernelmark.kernels.mlir.base import Source
+
+registry: Registry[Source] = Registry("kernelmark.kernels.mlir", "source")

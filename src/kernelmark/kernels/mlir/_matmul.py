@@ -1,0 +1,86 @@
+"""What gemm and batched_gemm share: the contraction and what follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelmark.core.problem import Problem
+from kernelmark.core.tensor import TensorSpec
+from kernelmark.kernels.mlir.base import Form, Graph, Value, affine_map, element_type
+
+
+def refuses(problem: Problem) -> str | None:
+    """None, or why MLIR has no such tensor."""
+    for name, dtype_name in problem.dtypes.items():
+        if element_type(dtype_name) is None:
+            return f"MLIR has no tensor of {dtype_name} ({name})"
+    return None
+
+
+def text(problem: Problem, tensors: Sequence[TensorSpec], form: Form) -> str:
+    """D = alpha · op(A) · op(B) + beta · C + bias, with a leading batch dim if D has three."""
+    graph = Graph(tensors)
+    product = contract(
+        graph,
+        graph.inputs["a"],
+        graph.inputs["b"],
+        transposed=(problem.options["ta"] == "t", problem.options["tb"] == "t"),
+        shape=graph.output.dims,
+        acc=element_type(problem.dtypes["acc"]) or "",
+        lowering=form.lowering,
+    )
+    return graph.module(_finish(graph, product, problem))
+
+
+def contract(
+    graph: Graph,
+    a: Value,
+    b: Value,
+    *,
+    transposed: tuple[bool, bool],
+    shape: tuple[int, ...],
+    acc: str,
+    lowering: str = "",
+) -> Value:
+    """op(A) · op(B) accumulated in `acc`; operands narrower than it are widened first."""
+    batched = len(shape) == 3
+    lead = "b, " if batched else ""
+    maps = ""
+    if any(transposed):
+        loops = f"{lead}i, j, k"
+        a_map = lead + ("k, i" if transposed[0] else "i, k")
+        b_map = lead + ("j, k" if transposed[1] else "k, j")
+        written = ", ".join(affine_map(loops, m) for m in (a_map, b_map, f"{lead}i, j"))
+        maps = f"indexing_maps = [{written}]"
+    return graph.named(
+        "linalg.batch_matmul" if batched else "linalg.matmul",
+        [a, b],
+        graph.filled(0, shape, acc),
+        before=maps,
+        attributes=f"{{compilation_info = {lowering}}}" if lowering else "",
+    )
+
+
+def _finish(graph: Graph, product: Value, problem: Problem) -> Value:
+    """Scale, add and round in one elementwise op; nothing where there is nothing to do."""
+    alpha, beta = float(problem.options["alpha"]), float(problem.options["beta"])
+    out = graph.output.type
+    added = [(name, graph.inputs[name]) for name in ("c", "bias") if name in graph.inputs]
+    if alpha == 1 and not added and product.type == out:
+        return product
+    loops = "b, i, j" if len(graph.output.dims) == 3 else "i, j"
+    whole = [(product, loops)]
+    whole += [(value, loops if name == "c" else "j") for name, value in added]
+
+    def body(g: Graph, scalars: list[Value]) -> Value:
+        total = scalars[0]
+        if alpha != 1:
+            total = g.scalar("mul", total, g.constant(alpha, product.type))
+        for (name, _), scalar in zip(added, scalars[1:], strict=False):
+            term = g.cast(scalar, product.type)
+            if name == "c" and beta != 1:
+                term = g.scalar("mul", term, g.constant(beta, product.type))
+            total = g.scalar("add", total, term)
+        return g.cast(total, out)
+
+    return graph.each(loops, whole, (graph.empty(graph.output.dims, out), loops), body)

@@ -1,0 +1,171 @@
+"""attention: the attention op for GPU targets, matmul + softmax + matmul for CPUs.
+
+IREE lowers `iree_linalg_ext.attention` on CPUs to code that is many times slower than the three
+steps written out, so that CPUs get the steps; GPUs get the op, whose lowering is made for them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from kernelmark.core.dtype import dtype
+from kernelmark.core.problem import Problem
+from kernelmark.core.tensor import TensorSpec
+from kernelmark.kernels.mlir._matmul import contract
+from kernelmark.kernels.mlir._matmul import refuses as refuses_types
+from kernelmark.kernels.mlir.base import Form, Graph, Source, Value, affine_map, element_type
+from kernelmark.ops.attention import scale
+
+
+class Attention(Source):
+    """softmax(scale · Q · Kᵀ + mask) · V, with heads of K and V shared by groups of Q's."""
+
+    def refuses(self, problem: Problem) -> str | None:
+        return refuses_types(problem)
+
+    def text(self, problem: Problem, tensors: Sequence[TensorSpec], form: Form) -> str:
+        graph = Graph(tensors)
+        acc = element_type(problem.dtypes["acc"]) or ""
+        q, k, v = (_heads_first(graph, graph.inputs[name], problem) for name in "qkv")
+        steps = _fused if form.gpu else _steps
+        # q: (batch · heads_kv, group · seq_q, dim); k, v: (batch · heads_kv, seq_kv, dim)
+        result = steps(graph, problem, (q, k, v), acc)
+        return graph.module(_heads_back(graph, result, problem))
+
+    def scratch_bytes(self, problem: Problem, form: Form) -> int:
+        """The scores, which the steps keep whole."""
+        if form.gpu:
+            return 0
+        d = problem.dims
+        count = d["batch"] * d["heads_q"] * d["seq_q"] * d["seq_kv"]
+        return dtype(problem.dtypes["acc"]).nbytes(count)
+
+
+def _heads_first(graph: Graph, value: Value, problem: Problem) -> Value:
+    """(batch · heads_kv, rows, dim), where a group's rows of Q follow one another."""
+    batch, heads_kv = problem.dims["batch"], problem.dims["heads_kv"]
+    if problem.options["layout"] == "bshd":
+        b, s, h, d = value.dims
+        value = _transpose(graph, value, (b, h, s, d))
+    rows = math.prod(value.dims[1:3]) // heads_kv
+    dim = value.dims[3]
+    # Four dims to one and back to three: heads split unevenly between the two sides.
+    flat = graph.reshape(value, [[0, 1, 2], [3]], (batch * heads_kv * rows, dim))
+    return graph.reshape(flat, [[0, 1], [2]], (batch * heads_kv, rows, dim))
+
+
+def _heads_back(graph: Graph, value: Value, problem: Problem) -> Value:
+    """The result in the output's layout."""
+    d = problem.dims
+    whole = (d["batch"], d["heads_q"], d["seq_q"], d["dim_v"])
+    flat = graph.reshape(value, [[0, 1], [2]], (math.prod(whole[:3]), whole[3]))
+    back = graph.reshape(flat, [[0, 1, 2], [3]], whole)
+    return _transpose(graph, back, graph.output.dims) if whole != graph.output.dims else back
+
+
+def _transpose(graph: Graph, value: Value, shape: tuple[int, ...]) -> Value:
+    """Heads and positions exchanged."""
+    empty = graph.empty(shape, value.type)
+    operands = f"ins({value.name} : {value.text}) outs({empty.name} : {empty.text})"
+    return graph.add(f"linalg.transpose {operands} permutation = [0, 2, 1, 3]", shape, value.type)
+
+
+def _steps(graph: Graph, problem: Problem, qkv: tuple[Value, Value, Value], acc: str) -> Value:
+    q, k, v = qkv
+    heads, rows, _ = q.dims
+    shape = (heads, rows, k.dims[1])
+    raw = contract(graph, q, k, transposed=(False, True), shape=shape, acc=acc)
+    scores = _masked(graph, problem, raw)
+    out = graph.empty(shape, acc)
+    soft = graph.add(
+        f"linalg.softmax dimension(2) ins({scores.name} : {scores.text}) "
+        f"outs({out.name} : {out.text}) -> {out.text}",
+        shape,
+        acc,
+    )
+    # The weights are rounded to the inputs' type before the second product, as fused kernels do.
+    wider = max(problem.dtypes["q"], problem.dtypes["kv"], key=lambda name: dtype(name).digits)
+    weights = _cast(graph, soft, element_type(wider) or acc)
+    mixed = contract(
+        graph, weights, v, transposed=(False, False), shape=(heads, rows, v.dims[2]), acc=acc
+    )
+    return _cast(graph, mixed, graph.output.type)
+
+
+def _cast(graph: Graph, value: Value, element: str) -> Value:
+    if value.type == element:
+        return value
+    out = graph.empty(value.dims, element)
+    return graph.each(
+        "b, i, j", [(value, "b, i, j")], (out, "b, i, j"), lambda g, s: g.cast(s[0], element)
+    )
+
+
+def _masked(graph: Graph, problem: Problem, scores: Value) -> Value:
+    """Scores times the scale, minus infinity where position j lies after query i."""
+    acc = scores.type
+
+    def body(g: Graph, scalars: list[Value]) -> Value:
+        scaled = g.scalar("mul", scalars[0], g.constant(scale(problem), acc))
+        if not problem.options["causal"]:
+            return scaled
+        hidden = _is_hidden(g, problem, rows=g.index(1), column=g.index(2))
+        low = g.constant(-math.inf, acc)
+        names = f"{hidden.name}, {low.name}, {scaled.name}"
+        return g.add(f"arith.select {names} : {acc}", None, acc)
+
+    out = graph.empty(scores.dims, acc)
+    return graph.each("b, i, j", [(scores, "b, i, j")], (out, "b, i, j"), body)
+
+
+def _is_hidden(g: Graph, problem: Problem, *, rows: Value, column: Value) -> Value:
+    """Causal, aligned at the last position: query i sees keys up to i + seq_kv − seq_q."""
+    d = problem.dims
+    query = rows
+    if d["heads_q"] != d["heads_kv"]:
+        size = g.constant(d["seq_q"], "index")
+        query = g.add(f"arith.remui {rows.name}, {size.name} : index", None, "index")
+    shift = g.constant(d["seq_kv"] - d["seq_q"], "index")
+    last = g.add(f"arith.addi {query.name}, {shift.name} : index", None, "index")
+    return g.add(f"arith.cmpi ugt, {column.name}, {last.name} : index", None, "i1")
+
+
+def _fused(graph: Graph, problem: Problem, qkv: tuple[Value, Value, Value], acc: str) -> Value:
+    """One attention op; a causal mask is an operand of truth values."""
+    q, k, v = qkv
+    heads, rows, _ = q.dims
+    loops = "b, m, n, c, d"  # c: the dim of Q and K, d: positions of K and V
+    operands = [
+        (q, "b, m, c"),
+        (k, "b, d, c"),
+        (v, "b, d, n"),
+        (graph.constant(scale(problem), acc), ""),
+    ]
+    if problem.options["causal"]:
+        operands.append((_mask(graph, problem, (rows, k.dims[1])), "m, d"))
+    out = graph.empty((heads, rows, v.dims[2]), graph.output.type)
+    maps = ", ".join(affine_map(loops, m) for m in [*(m for _, m in operands), "b, m, n"])
+    names = ", ".join(value.name for value, _ in operands)
+    types = ", ".join(value.text for value, _ in operands)
+    return graph.add(
+        f"iree_linalg_ext.attention <{{indexing_maps = [{maps}]}}> ins({names} : {types}) "
+        f"outs({out.name} : {out.text}) {{ ^bb0(%score: {acc}): "
+        f"iree_linalg_ext.yield %score : {acc} }} -> {out.text}",
+        out.dims,
+        out.type,
+    )
+
+
+def _mask(graph: Graph, problem: Problem, shape: tuple[int, ...]) -> Value:
+    """True where a key is seen."""
+
+    def body(g: Graph, scalars: list[Value]) -> Value:
+        hidden = _is_hidden(g, problem, rows=g.index(0), column=g.index(1))
+        one = g.add("arith.constant true", None, "i1")
+        return g.add(f"arith.xori {hidden.name}, {one.name} : i1", None, "i1")
+
+    return graph.each("i, j", [], (graph.empty(shape, "i1"), "i, j"), body)
+
+
+source = Attention()

@@ -1,0 +1,247 @@
+"""Source: an op's MLIR. Graph: the text of one function, written value by value."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from kernelmark.core.dtype import dtype
+from kernelmark.core.problem import Problem
+from kernelmark.core.tensor import TensorSpec
+
+FUNCTION = "main"
+
+_TYPES = {
+    "f64": "f64",
+    "f32": "f32",
+    "f16": "f16",
+    "bf16": "bf16",
+    "f8e4m3": "f8E4M3FN",
+    "f8e5m2": "f8E5M2",
+    "f8e4m3fnuz": "f8E4M3FNUZ",
+    "f8e5m2fnuz": "f8E5M2FNUZ",
+    "i8": "i8",
+    "i32": "i32",
+}
+_BITS = {name: dtype(ours).bits for ours, name in _TYPES.items()}
+
+
+def element_type(dtype_name: str) -> str | None:
+    """MLIR's name of a dtype, or None where a tensor of it cannot be written."""
+    return _TYPES.get(dtype_name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """Which of several equal forms of an op to write.
+
+    `gpu` picks the forms that GPU code generation is made for. `im2col` writes a convolution as
+    a product. `lowering` is an attribute of the product, `#iree_codegen.compilation_info<…>`;
+    empty leaves it to the compiler.
+    """
+
+    gpu: bool = False
+    im2col: bool = False
+    lowering: str = ""
+
+
+class Source(ABC):
+    """One op in MLIR. The function takes the op's tensors in order, the output last."""
+
+    @abstractmethod
+    def refuses(self, problem: Problem) -> str | None:
+        """None, or one sentence on what of this problem cannot be written."""
+
+    @abstractmethod
+    def text(self, problem: Problem, tensors: Sequence[TensorSpec], form: Form) -> str:
+        """A whole module."""
+
+    def scratch_bytes(self, problem: Problem, form: Form) -> int:
+        """A lower bound on the memory that intermediate results take."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """A tensor in the graph, or a scalar where `shape` is None. `type` is MLIR's element type."""
+
+    name: str
+    shape: tuple[int, ...] | None
+    type: str
+
+    @property
+    def text(self) -> str:
+        return self.type if self.shape is None else tensor_type(self.shape, self.type)
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        assert self.shape is not None
+        return self.shape
+
+
+def tensor_type(shape: Sequence[int], element: str) -> str:
+    return f"tensor<{''.join(f'{size}x' for size in shape)}{element}>"
+
+
+def affine_map(loops: str, results: str) -> str:
+    """`affine_map("i, j, k", "i, k")`; no results is the map of a scalar."""
+    return f"affine_map<({loops}) -> ({results})>"
+
+
+def is_float(element: str) -> bool:
+    return element.startswith(("f", "bf"))
+
+
+class Graph:
+    """Collects a function's lines and hands out names. Every method adds one op."""
+
+    def __init__(self, tensors: Sequence[TensorSpec]) -> None:
+        self._lines: list[str] = []
+        self._count = 0
+        self._tensors = tensors
+        self.inputs = {spec.name: _argument(spec) for spec in tensors if spec.role == "in"}
+        self.output = _argument(tensors[-1])
+
+    def module(self, result: Value) -> str:
+        """The module whose function writes `result` into its last argument."""
+        arguments = [f"%{spec.name}: {_argument(spec).text}" for spec in self._tensors]
+        # The attribute makes the caller's buffer the storage of result 0: the kernel writes
+        # there, with no copy and no allocation.
+        arguments[-1] += " {iree.abi.output = 0 : index}"
+        head = f"  func.func @{FUNCTION}({', '.join(arguments)}) -> {self.output.text} {{"
+        tail = [f"    return {result.name} : {result.text}", "  }", "}", ""]
+        return "\n".join(["module @kernelmark {", head, *self._lines, *tail])
+
+    def add(self, text: str, shape: tuple[int, ...] | None, element: str) -> Value:
+        """The value of the op that `text` writes."""
+        value = Value(name=f"%{self._count}", shape=shape, type=element)
+        self._count += 1
+        self._lines.append(f"    {value.name} = {text}")
+        return value
+
+    def constant(self, number: float, element: str) -> Value:
+        if element == "index" or not is_float(element):
+            literal = str(int(number))
+        elif math.isinf(number):
+            # Decimal literals cannot say infinity: MLIR reads it as the type's bits.
+            literal = _INFINITIES[element][number < 0]
+        else:
+            literal = f"{float(number):.17e}"
+        return self.add(f"arith.constant {literal} : {element}", None, element)
+
+    def empty(self, shape: tuple[int, ...], element: str) -> Value:
+        return self.add(f"tensor.empty() : {tensor_type(shape, element)}", shape, element)
+
+    def filled(self, number: float, shape: tuple[int, ...], element: str) -> Value:
+        scalar, empty = self.constant(number, element), self.empty(shape, element)
+        ins, outs = f"{scalar.name} : {element}", f"{empty.name} : {empty.text}"
+        return self.add(f"linalg.fill ins({ins}) outs({outs}) -> {empty.text}", shape, element)
+
+    def named(
+        self, op: str, ins: Sequence[Value], out: Value, *, before: str = "", attributes: str = ""
+    ) -> Value:
+        """A named linalg op; `before` stands between its name and its operands."""
+        operands = f"ins({', '.join(v.name for v in ins)} : {', '.join(v.text for v in ins)})"
+        words = [op, before, attributes, operands, f"outs({out.name} : {out.text})"]
+        text = " ".join(word for word in words if word)
+        return self.add(f"{text} -> {out.text}", out.shape, out.type)
+
+    def each(
+        self,
+        loops: str,
+        ins: Sequence[tuple[Value, str]],
+        out: tuple[Value, str],
+        body: Callable[[Graph, list[Value]], Value],
+    ) -> Value:
+        """An elementwise op over parallel `loops`; `body` gets one scalar per operand."""
+        out_value, out_map = out
+        maps = ", ".join(affine_map(loops, m) for m in [*(m for _, m in ins), out_map])
+        kinds = ", ".join(['"parallel"'] * len(loops.split(",")))
+        operands = ""
+        if ins:
+            names, types = ", ".join(v.name for v, _ in ins), ", ".join(v.text for v, _ in ins)
+            operands = f"ins({names} : {types}) "
+        value = self.add(
+            f"linalg.generic {{indexing_maps = [{maps}], iterator_types = [{kinds}]}} "
+            f"{operands}outs({out_value.name} : {out_value.text}) {{",
+            out_value.shape,
+            out_value.type,
+        )
+        with self._region([v.type for v, _ in ins] + [out_value.type]) as scalars:
+            result = body(self, scalars)
+            self._lines.append(f"    linalg.yield {result.name} : {result.type}")
+        self._lines.append(f"    }} -> {out_value.text}")
+        return value
+
+    @contextmanager
+    def _region(self, types: Sequence[str]) -> Iterator[list[Value]]:
+        scalars = []
+        for element in types:
+            scalars.append(Value(name=f"%{self._count}", shape=None, type=element))
+            self._count += 1
+        self._lines.append(f"    ^bb0({', '.join(f'{s.name}: {s.type}' for s in scalars)}):")
+        yield scalars
+
+    def scalar(self, op: str, *operands: Value) -> Value:
+        """`scalar("mul", x, y)`: arith.mulf or arith.muli by the operands' type."""
+        element = operands[0].type
+        suffix = "f" if is_float(element) else "i"
+        names = ", ".join(o.name for o in operands)
+        return self.add(f"arith.{op}{suffix} {names} : {element}", None, element)
+
+    def index(self, loop: int) -> Value:
+        return self.add(f"linalg.index {loop} : index", None, "index")
+
+    def cast(self, value: Value, element: str) -> Value:
+        """A scalar in another type, rounded to nearest even where it narrows."""
+        if value.type == element:
+            return value
+        if is_float(value.type) and is_float(element) and _BITS[value.type] == _BITS[element]:
+            value = self.cast(value, "f32")  # exact; MLIR has no cast between equal widths
+        op = _cast_op(value.type, element)
+        return self.add(f"arith.{op} {value.name} : {value.type} to {element}", None, element)
+
+    def reshape(self, value: Value, groups: Sequence[Sequence[int]], shape: Sequence[int]) -> Value:
+        """Collapse or expand dims; `groups` are the dims of the longer shape, in order."""
+        shape = tuple(shape)
+        if shape == value.shape:
+            return value
+        target = tensor_type(shape, value.type)
+        where = str([list(group) for group in groups])
+        if len(shape) < len(value.dims):
+            text = f"tensor.collapse_shape {value.name} {where} : {value.text} into {target}"
+        else:
+            sizes = list(shape)
+            text = (
+                f"tensor.expand_shape {value.name} {where} output_shape {sizes} "
+                f": {value.text} into {target}"
+            )
+        return self.add(text, shape, value.type)
+
+
+_INFINITIES = {
+    "f64": ("0x7FF0000000000000", "0xFFF0000000000000"),
+    "f32": ("0x7F800000", "0xFF800000"),
+    "f16": ("0x7C00", "0xFC00"),
+    "bf16": ("0x7F80", "0xFF80"),
+}
+
+
+def _argument(spec: TensorSpec) -> Value:
+    element = element_type(spec.dtype)
+    assert element is not None, spec.dtype
+    return Value(name=f"%{spec.name}", shape=spec.shape, type=element)
+
+
+def _cast_op(source: str, target: str) -> str:
+    wider = _BITS[target] > _BITS[source]
+    if is_float(source) and is_float(target):
+        return "extf" if wider else "truncf"
+    if is_float(source):
+        return "fptosi"
+    if is_float(target):
+        return "sitofp"
+    return "extsi" if wider else "trunci"

@@ -1,0 +1,167 @@
+"""conv: as a named linalg convolution, or as patches times filters (im2col)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from kernelmark.core.dtype import dtype
+from kernelmark.core.problem import Problem
+from kernelmark.core.tensor import TensorSpec
+from kernelmark.kernels.mlir._matmul import contract
+from kernelmark.kernels.mlir._matmul import refuses as refuses_types
+from kernelmark.kernels.mlir.base import (
+    Form,
+    Graph,
+    Source,
+    Value,
+    affine_map,
+    element_type,
+    tensor_type,
+)
+from kernelmark.ops.conv import output_size
+
+
+class Conv(Source):
+    """Two forms of the same sums; `form.im2col` applies to ungrouped convolutions."""
+
+    def refuses(self, problem: Problem) -> str | None:
+        return refuses_types(problem)
+
+    def text(self, problem: Problem, tensors: Sequence[TensorSpec], form: Form) -> str:
+        graph = Graph(tensors)
+        x = _padded(graph, problem, graph.inputs["x"])
+        if form.im2col and problem.dims["groups"] == 1:
+            summed = _im2col(graph, problem, x)
+        else:
+            summed = _direct(graph, problem, x)
+        return graph.module(_rounded(graph, summed))
+
+    def scratch_bytes(self, problem: Problem, form: Form) -> int:
+        """The patches, where they are written out."""
+        if not form.im2col or problem.dims["groups"] > 1 or _pointwise(problem):
+            return 0
+        d = problem.dims
+        count = d["n"] * math.prod(output_size(problem)) * d["c"] * d["r"] * d["s"]
+        return dtype(problem.dtypes["x"]).nbytes(count)
+
+
+def _nhwc(problem: Problem) -> bool:
+    return problem.options["layout"] == "nhwc"
+
+
+def _acc(problem: Problem) -> str:
+    return element_type(problem.dtypes["acc"]) or ""
+
+
+def _pointwise(problem: Problem) -> bool:
+    """One tap, no step: the input is its own patches."""
+    d = problem.dims
+    return d["r"] * d["s"] * d["stride_h"] * d["stride_w"] == 1
+
+
+def _direct(graph: Graph, problem: Problem, x: Value) -> Value:
+    """Groups become a dim of their own, which costs no copy in either layout."""
+    nhwc, groups = _nhwc(problem), problem.dims["groups"]
+    w, out = graph.inputs["w"], graph.output.dims
+    name = "linalg.conv_2d_nhwc_fhwc" if nhwc else "linalg.conv_2d_nchw_fchw"
+    channel = 3 if nhwc else 1
+    if groups > 1:
+        name = "linalg.conv_2d_nhwgc_gfhwc" if nhwc else "linalg.conv_2d_ngchw_gfchw"
+        x, w = _split(graph, x, channel, groups), _split(graph, w, 0, groups)
+        out = (*out[:channel], groups, out[channel] // groups, *out[channel + 1 :])
+    d = problem.dims
+    steps = ", ".join(
+        f"{name}s = dense<[{d[f'{name}_h']}, {d[f'{name}_w']}]> : tensor<2xi64>"
+        for name in ("dilation", "stride")
+    )
+    start = graph.filled(0, out, _acc(problem))
+    summed = graph.named(name, [x, w], start, attributes=f"{{{steps}}}")
+    return graph.reshape(summed, _regrouped(channel), graph.output.dims)
+
+
+def _im2col(graph: Graph, problem: Problem, x: Value) -> Value:
+    """Y = patches · Wᵀ for nhwc and W · patches for nchw, one product over all taps."""
+    d, out = problem.dims, graph.output.dims
+    terms, acc = d["c"] * d["r"] * d["s"], _acc(problem)
+    w = graph.reshape(graph.inputs["w"], [[0], [1, 2, 3]], (d["k"], terms))
+    patches = x if _pointwise(problem) else _patches(graph, problem, x)
+    last = len(patches.dims) - 1
+    if _nhwc(problem):
+        rows = math.prod(out[:3])
+        flat = graph.reshape(patches, [[0, 1, 2], [*range(3, last + 1)]], (rows, terms))
+        shape = (rows, d["k"])
+        product = contract(graph, flat, w, transposed=(False, True), shape=shape, acc=acc)
+        return graph.reshape(product, [[0, 1, 2], [3]], out)
+    spots = out[2] * out[3]
+    middle = [*range(1, last - 1)]
+    flat = graph.reshape(patches, [[0], middle, [last - 1, last]], (d["n"], terms, spots))
+    if d["n"] == 1:
+        # Without the batch it is a plain product, which the compiler knows better.
+        one = graph.reshape(flat, [[0, 1], [2]], (terms, spots))
+        plain = contract(graph, w, one, transposed=(False, False), shape=(d["k"], spots), acc=acc)
+        return graph.reshape(plain, [[0, 1], [2, 3]], out)
+    start = graph.filled(0, (d["n"], d["k"], spots), acc)
+    loops = "b, i, j, k"
+    maps = ", ".join(affine_map(loops, m) for m in ("i, k", "b, k, j", "b, i, j"))
+    product = graph.named(
+        "linalg.batch_matmul", [w, flat], start, before=f"indexing_maps = [{maps}]"
+    )
+    return graph.reshape(product, [[0], [1], [2, 3]], out)
+
+
+def _patches(graph: Graph, problem: Problem, x: Value) -> Value:
+    """Every tap of every output pixel: (n, p, q, r, s, c), or (n, c, r, s, p, q) for nchw."""
+    d = problem.dims
+    p, q = output_size(problem)
+    row = f"p * {d['stride_h']} + r * {d['dilation_h']}"
+    column = f"q * {d['stride_w']} + s * {d['dilation_w']}"
+    if _nhwc(problem):
+        loops, read = "n, p, q, r, s, c", f"n, {row}, {column}, c"
+        shape = (d["n"], p, q, d["r"], d["s"], d["c"])
+    else:
+        loops, read = "n, c, r, s, p, q", f"n, c, {row}, {column}"
+        shape = (d["n"], d["c"], d["r"], d["s"], p, q)
+    out = graph.empty(shape, x.type)
+    return graph.each(loops, [(x, read)], (out, loops), lambda g, scalars: scalars[0])
+
+
+def _padded(graph: Graph, problem: Problem, x: Value) -> Value:
+    """X with zeros around its height and width."""
+    pad_h, pad_w = problem.dims["pad_h"], problem.dims["pad_w"]
+    if not pad_h and not pad_w:
+        return x
+    pads = [0, pad_h, pad_w, 0] if _nhwc(problem) else [0, 0, pad_h, pad_w]
+    shape = tuple(size + 2 * pad for size, pad in zip(x.dims, pads, strict=True))
+    zero = graph.constant(0, x.type)
+    indices = ", ".join(f"%at{i}: index" for i in range(4))
+    return graph.add(
+        f"tensor.pad {x.name} low{pads} high{pads} {{ ^bb0({indices}): "
+        f"tensor.yield {zero.name} : {x.type} }} : {x.text} to {tensor_type(shape, x.type)}",
+        shape,
+        x.type,
+    )
+
+
+def _split(graph: Graph, value: Value, dim: int, groups: int) -> Value:
+    """Dim `dim` as (groups, rest)."""
+    shape = value.dims
+    new = (*shape[:dim], groups, shape[dim] // groups, *shape[dim + 1 :])
+    return graph.reshape(value, _regrouped(dim), new)
+
+
+def _regrouped(dim: int) -> list[list[int]]:
+    """Five dims as four, where `dim` and the next are one."""
+    return [[i if i < dim else i + 1] if i != dim else [i, i + 1] for i in range(4)]
+
+
+def _rounded(graph: Graph, value: Value) -> Value:
+    element = graph.output.type
+    if value.type == element:
+        return value
+    loops = "a, b, c, d"
+    out = graph.empty(value.dims, element)
+    return graph.each(loops, [(value, loops)], (out, loops), lambda g, s: g.cast(s[0], element))
+
+
+source = Conv()

@@ -1,0 +1,29 @@
+// What CUDA and HIP spell differently. NVRTC and hipRTC both predefine the index variables.
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define KERNEL extern "C" __global__ void
+
+// A counter that runs at the core clock, and one that runs at a fixed rate.
+__device__ inline u64 core_clock() { return (u64)clock64(); }
+#if defined(__HIP_DEVICE_COMPILE__) || defined(__HIP__)
+__device__ inline u64 wall_clock() { return (u64)wall_clock64(); }
+__device__ inline u32 unit_id() {
+  u32 id;  // HW_ID1 on gfx9: SE and CU bits are enough to tell units apart
+  asm volatile("s_getreg_b32 %0, hwreg(HW_REG_HW_ID)" : "=s"(id));
+  return ((id >> 13) & 7u) * 64u + ((id >> 8) & 63u);
+}
+#else
+__device__ inline u64 wall_clock() {
+  u64 t;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+  return t;
+}
+__device__ inline u32 unit_id() {
+  u32 id;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(id));
+  return id;
+}
+#endif

@@ -1,0 +1,102 @@
+// The device's own kernels: inputs, poison scan, gather, clocks, gate, strain.
+
+template <typename T>
+__device__ void copy_pool(T* out, const T* pool, u64 count, u32 offset, u32 period) {
+  const u64 step = (u64)gridDim.x * blockDim.x;
+  for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step)
+    out[i] = pool[(u32)((offset + i) % period)];
+}
+
+KERNEL generate_1(u8* out, const u8* pool, u64 count, u32 offset, u32 period) {
+  copy_pool(out, pool, count, offset, period);
+}
+KERNEL generate_2(u16* out, const u16* pool, u64 count, u32 offset, u32 period) {
+  copy_pool(out, pool, count, offset, period);
+}
+KERNEL generate_4(u32* out, const u32* pool, u64 count, u32 offset, u32 period) {
+  copy_pool(out, pool, count, offset, period);
+}
+KERNEL generate_8(u64* out, const u64* pool, u64 count, u32 offset, u32 period) {
+  copy_pool(out, pool, count, offset, period);
+}
+
+// Elements whose every byte is `byte`: never written, if the buffer was filled with it.
+template <typename T>
+__device__ void count_equal(const T* data, u64 count, u64 pattern, u64* found) {
+  const T wanted = (T)pattern;
+  u64 mine = 0;
+  const u64 step = (u64)gridDim.x * blockDim.x;
+  for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step)
+    mine += data[i] == wanted;
+  if (mine) atomicAdd(found, mine);
+}
+
+KERNEL count_1(const u8* d, u64 n, u64 pattern, u64* found) { count_equal(d, n, pattern, found); }
+KERNEL count_2(const u16* d, u64 n, u64 pattern, u64* found) { count_equal(d, n, pattern, found); }
+KERNEL count_4(const u32* d, u64 n, u64 pattern, u64* found) { count_equal(d, n, pattern, found); }
+KERNEL count_8(const u64* d, u64 n, u64 pattern, u64* found) { count_equal(d, n, pattern, found); }
+
+template <typename T>
+__device__ void gather(T* out, const T* data, const u64* where, u32 count) {
+  const u32 i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count) out[i] = data[where[i]];
+}
+
+KERNEL gather_1(u8* o, const u8* d, const u64* w, u32 n) { gather(o, d, w, n); }
+KERNEL gather_2(u16* o, const u16* d, const u64* w, u32 n) { gather(o, d, w, n); }
+KERNEL gather_4(u32* o, const u32* d, const u64* w, u32 n) { gather(o, d, w, n); }
+KERNEL gather_8(u64* o, const u64* d, const u64* w, u32 n) { gather(o, d, w, n); }
+
+// One pair of clocks for each unit: core clocks of different units do not compare.
+KERNEL stamp(u64* out, u32 units) {
+  const u32 unit = unit_id();
+  if (threadIdx.x == 0 && unit < units) {
+    out[2 * unit] = core_clock();
+    out[2 * unit + 1] = wall_clock();
+  }
+}
+
+// Holds the stream until the host opens the gate; gives up by itself, so that nothing can hang.
+KERNEL gate(volatile u32* open, u64 most_cycles) {
+  const u64 start = core_clock();
+  while (!*open && core_clock() - start < most_cycles) {
+  }
+}
+
+// Busy for a known number of core cycles: what timers are checked against.
+KERNEL spin(u64 cycles) {
+  const u64 start = core_clock();
+  while (core_clock() - start < cycles) {
+  }
+}
+
+KERNEL nothing() {}
+
+// Reads everything once, so that the last-level cache holds nothing else.
+KERNEL evict(const u64* data, u64 count, u64* sink) {
+  u64 sum = 0;
+  const u64 step = (u64)gridDim.x * blockDim.x;
+  for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) sum += data[i];
+  if (sum == 0x123456789abcdefull) *sink = sum;
+}
+
+// Strain: traffic and arithmetic that stand for the rest of a model around a kernel.
+KERNEL strain_bandwidth(float4* data, u64 count) {
+  const u64 step = (u64)gridDim.x * blockDim.x;
+  for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+    float4 v = data[i];
+    v.x += 1.0f;
+    data[i] = v;
+  }
+}
+
+KERNEL strain_compute(float* sink, u32 rounds) {
+  float a = threadIdx.x * 1e-3f, b = a + 1.0f, c = a + 2.0f, d = a + 3.0f;
+  for (u32 r = 0; r < rounds; ++r) {
+    a += a * 0.999f;
+    b += b * 0.998f;
+    c += c * 0.997f;
+    d += d * 0.996f;
+  }
+  if (a + b + c + d == 42.0f) *sink = a;
+}

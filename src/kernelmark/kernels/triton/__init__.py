@@ -1,0 +1,1 @@
+"""Our Triton kernels. A module here imports Triton; only the triton backend imports it."""

@@ -1,0 +1,95 @@
+"""2-D convolution forward as an implicit GEMM: pixels × filters, summed over taps and channels."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernelmark.kernels.triton.gemm import tile_of
+
+
+@triton.jit
+def conv_tiles(
+    x,
+    w,
+    y,
+    pixels,
+    height,
+    width,
+    rows_out,
+    columns_out,
+    depth,
+    filters,
+    x_image,
+    x_row,
+    x_column,
+    x_channel,
+    w_filter,
+    w_row,
+    w_column,
+    w_channel,
+    y_image,
+    y_row,
+    y_column,
+    y_channel,
+    STRIDE_H: tl.constexpr,
+    STRIDE_W: tl.constexpr,
+    PAD_H: tl.constexpr,
+    PAD_W: tl.constexpr,
+    DILATION_H: tl.constexpr,
+    DILATION_W: tl.constexpr,
+    TAPS_H: tl.constexpr,
+    TAPS_W: tl.constexpr,
+    ACC: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    """A tile of output pixels × filters of one group; `depth` and `filters` are a group's."""
+    row, column = tile_of(tl.program_id(0), pixels, filters, BLOCK_M, BLOCK_N, GROUP_M)
+    group = tl.program_id(1)
+    pixel = row * BLOCK_M + tl.arange(0, BLOCK_M)
+    filt = column * BLOCK_N + tl.arange(0, BLOCK_N)
+    per_image = rows_out * columns_out
+    image = (pixel // per_image).to(tl.int64)
+    spot = pixel % per_image
+    out_row = spot // columns_out
+    out_column = spot % columns_out
+    x += group.to(tl.int64) * depth * x_channel
+    w += group.to(tl.int64) * filters * w_filter
+    first_row = out_row * STRIDE_H - PAD_H
+    first_column = out_column * STRIDE_W - PAD_W
+    channels = tl.arange(0, BLOCK_K)
+    blocks = tl.cdiv(depth, BLOCK_K)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
+    for step in range(TAPS_H * TAPS_W * blocks):
+        tap = step // blocks
+        channel = (step % blocks) * BLOCK_K + channels
+        tap_row = tap // TAPS_W
+        tap_column = tap % TAPS_W
+        in_row = first_row + tap_row * DILATION_H
+        in_column = first_column + tap_column * DILATION_W
+        inside = (pixel < pixels) & (in_row >= 0) & (in_row < height)
+        inside = inside & (in_column >= 0) & (in_column < width)
+        at = image * x_image + in_row * x_row + in_column * x_column
+        pixels_tile = tl.load(
+            x + at[:, None] + channel[None, :] * x_channel,
+            mask=inside[:, None] & (channel[None, :] < depth),
+            other=0,
+        )
+        w_at = filt.to(tl.int64) * w_filter + tap_row * w_row + tap_column * w_column
+        filter_tile = tl.load(
+            w + w_at[None, :] + channel[:, None] * w_channel,
+            mask=(filt[None, :] < filters) & (channel[:, None] < depth),
+            other=0,
+        )
+        acc = tl.dot(pixels_tile, filter_tile, acc, input_precision=PRECISION, out_dtype=ACC)
+    place = image * y_image + out_row * y_row + out_column * y_column
+    out = (group * filters + filt).to(tl.int64) * y_channel
+    tl.store(
+        y + place[:, None] + out[None, :],
+        acc.to(y.dtype.element_ty),
+        mask=(pixel[:, None] < pixels) & (filt[None, :] < filters),
+    )

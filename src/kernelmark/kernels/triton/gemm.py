@@ -1,0 +1,241 @@
+"""GEMM and strided-batched GEMM: D = alpha · op(A) · op(B) + beta · C + bias.
+
+`gemm_tiles` works on any architecture, with split-K into a float32 workspace that `gemm_reduce`
+sums. `gemm_persistent` is for Hopper and later: tensor descriptors (TMA), one program an SM.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def tile_of(pid, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
+    """Row and column of a tile, walking GROUP_M rows together so that B stays in the L2."""
+    rows = tl.cdiv(m, BLOCK_M)
+    columns = tl.cdiv(n, BLOCK_N)
+    in_group = GROUP_M * columns
+    group = pid // in_group
+    first = group * GROUP_M
+    height = min(rows - first, GROUP_M)
+    return first + (pid % in_group) % height, (pid % in_group) // height
+
+
+@triton.jit
+def finish(
+    acc,
+    c,
+    bias,
+    alpha,
+    beta,
+    rows,
+    columns,
+    n,
+    inside,
+    HAS_C: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    SCALED: tl.constexpr,
+):
+    """alpha, beta · C and bias, in the accumulator's precision."""
+    if SCALED:
+        acc = (acc * alpha).to(acc.dtype)
+    if HAS_C:
+        old = tl.load(c + rows[:, None].to(tl.int64) * n + columns[None, :], mask=inside, other=0)
+        acc = acc + (old * beta).to(acc.dtype)
+    if HAS_BIAS:
+        row = tl.load(bias + columns, mask=columns < n, other=0)
+        acc = acc + row[None, :].to(acc.dtype)
+    return acc
+
+
+@triton.jit
+def gemm_tiles(
+    a,
+    b,
+    c,
+    bias,
+    d,
+    m,
+    n,
+    k,
+    k_split,
+    alpha,
+    beta,
+    TA: tl.constexpr,
+    TB: tl.constexpr,
+    HAS_C: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    SCALED: tl.constexpr,
+    ACC: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    SPLIT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    """One tile of D, or of one K slice of it when SPLIT."""
+    row, column = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M)
+    part = tl.program_id(1)
+    batch = tl.program_id(2).to(tl.int64)
+    a += batch * m * k
+    b += batch * k * n
+    rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = column * BLOCK_N + tl.arange(0, BLOCK_N)
+    # Past the edge, read the last row again instead of masking every load.
+    safe_rows = tl.minimum(rows, m - 1).to(tl.int64)
+    safe_columns = tl.minimum(columns, n - 1).to(tl.int64)
+    start = part * k_split
+    ks = start + tl.arange(0, BLOCK_K)
+    if TA:
+        a_at = a + ks[None, :].to(tl.int64) * m + safe_rows[:, None]
+        a_step = BLOCK_K * m.to(tl.int64)
+    else:
+        a_at = a + safe_rows[:, None] * k + ks[None, :]
+        a_step = BLOCK_K
+    if TB:
+        b_at = b + safe_columns[None, :] * k + ks[:, None]
+        b_step = BLOCK_K
+    else:
+        b_at = b + ks[:, None].to(tl.int64) * n + safe_columns[None, :]
+        b_step = BLOCK_K * n.to(tl.int64)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
+    end = min(start + k_split, k)
+    for at in range(start, end, BLOCK_K):
+        if EVEN_K:
+            x = tl.load(a_at)
+            y = tl.load(b_at)
+        else:
+            left = end - at
+            offsets = tl.arange(0, BLOCK_K)
+            x = tl.load(a_at, mask=offsets[None, :] < left, other=0)
+            y = tl.load(b_at, mask=offsets[:, None] < left, other=0)
+        acc = tl.dot(x, y, acc, input_precision=PRECISION, out_dtype=ACC)
+        a_at += a_step
+        b_at += b_step
+    inside = (rows[:, None] < m) & (columns[None, :] < n)
+    place = rows[:, None].to(tl.int64) * n + columns[None, :]
+    if SPLIT:
+        d += (batch * tl.num_programs(1) + part) * m * n
+    else:
+        c += batch * m * n
+        d += batch * m * n
+        acc = finish(acc, c, bias, alpha, beta, rows, columns, n, inside, HAS_C, HAS_BIAS, SCALED)
+    tl.store(d + place, acc.to(d.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def gemm_reduce(
+    parts,
+    c,
+    bias,
+    d,
+    m,
+    n,
+    alpha,
+    beta,
+    HAS_C: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    SCALED: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Sum of the K slices, in their order, so that the result repeats bit for bit."""
+    batch = tl.program_id(1).to(tl.int64)
+    size = m.to(tl.int64) * n
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    parts += batch * PARTS * size
+    acc = tl.load(parts + at, mask=inside, other=0)
+    for part in tl.static_range(1, PARTS):
+        acc += tl.load(parts + part * size + at, mask=inside, other=0)
+    if SCALED:
+        acc = (acc * alpha).to(acc.dtype)
+    if HAS_C:
+        old = tl.load(c + batch * size + at, mask=inside, other=0)
+        acc += (old * beta).to(acc.dtype)
+    if HAS_BIAS:
+        acc += tl.load(bias + at % n, mask=inside, other=0).to(acc.dtype)
+    tl.store(d + batch * size + at, acc.to(d.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def gemm_persistent(
+    a,
+    b,
+    c,
+    bias,
+    d,
+    m,
+    n,
+    k,
+    batches,
+    alpha,
+    beta,
+    TA: tl.constexpr,
+    TB: tl.constexpr,
+    HAS_C: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    SCALED: tl.constexpr,
+    ACC: tl.constexpr,
+    FLATTEN: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+):
+    """All tiles, PROGRAMS at a time; A and B arrive by tensor descriptors (TMA).
+
+    A batch is a row range of one tall matrix, so one descriptor serves all batches; this needs
+    the rows of a batch to be a multiple of the block, which the plan checks."""
+    if TA:
+        a_tiles = tl.make_tensor_descriptor(a, [batches * k, m], [m, 1], [BLOCK_K, BLOCK_M])
+    else:
+        a_tiles = tl.make_tensor_descriptor(a, [batches * m, k], [k, 1], [BLOCK_M, BLOCK_K])
+    if TB:
+        b_tiles = tl.make_tensor_descriptor(b, [batches * n, k], [k, 1], [BLOCK_N, BLOCK_K])
+    else:
+        b_tiles = tl.make_tensor_descriptor(b, [batches * k, n], [n, 1], [BLOCK_K, BLOCK_N])
+    d_tiles = tl.make_tensor_descriptor(d, [batches * m, n], [n, 1], [BLOCK_M, BLOCK_N])
+    per_batch = tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N)
+    steps = tl.cdiv(k, BLOCK_K)
+    for tile in tl.range(tl.program_id(0), per_batch * batches, PROGRAMS, flatten=FLATTEN):
+        batch = tile // per_batch
+        row, column = tile_of(tile % per_batch, m, n, BLOCK_M, BLOCK_N, GROUP_M)
+        row *= BLOCK_M
+        column *= BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
+        for step in range(steps):
+            at = step * BLOCK_K
+            if TA:
+                x = a_tiles.load([batch * k + at, row]).T
+            else:
+                x = a_tiles.load([batch * m + row, at])
+            if TB:
+                y = b_tiles.load([batch * n + column, at]).T
+            else:
+                y = b_tiles.load([batch * k + at, column])
+            acc = tl.dot(x, y, acc, out_dtype=ACC)
+        if HAS_C or HAS_BIAS or SCALED:
+            rows = row + tl.arange(0, BLOCK_M)
+            columns = column + tl.arange(0, BLOCK_N)
+            inside = (rows[:, None] < m) & (columns[None, :] < n)
+            size = m.to(tl.int64) * n
+            acc = finish(
+                acc,
+                c + batch * size,
+                bias,
+                alpha,
+                beta,
+                rows,
+                columns,
+                n,
+                inside,
+                HAS_C,
+                HAS_BIAS,
+                SCALED,
+            )
+        d_tiles.store([batch * m + row, column], acc.to(d.dtype.element_ty))

@@ -1,0 +1,152 @@
+"""Bring your own kernel: a Python file as a backend, measured, checked and tuned like a built-in.
+
+    op = "gemm"                             # or several: ("gemm", "batched_gemm")
+
+    def prepare(problem, config, sets):     # sets: one dict of tensors by name for each set
+        def launch(index): ...              # compute sets[index], write sets[index]["d"]
+        return launch
+
+    space = {"block": [32, 64, 128]}        # optional: what can be tuned; or a function of problem
+
+Optional too: `supports(problem)` gives a reason or None; `tensors` is "torch" (the default on a
+GPU), "numpy" (the default on the CPU) or "address"; `devices` the kinds it runs on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kernelmark.backends.base import Backend, Kernel
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import CaseError, Unsupported, UsageError
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config, KernelInfo
+from kernelmark.core.space import Space
+from kernelmark.devices.base import ArgumentSet, Device, Stream, Tensor
+
+_KINDS = ("torch", "numpy", "address")
+
+
+class FileKernel(Kernel):
+    """The callable that a user's `prepare` gave."""
+
+    def __init__(self, name: str, launch: Callable[[int], Any], digest: str) -> None:
+        self.info = KernelInfo(name=name, binary_hash=digest)
+        self._launch = launch
+
+    def launch(self, stream: Stream, set_index: int) -> None:
+        self._launch(set_index)
+
+
+class FileBackend(Backend):
+    """A file with `op` and `prepare`."""
+
+    summary = "your own kernel"
+
+    def __init__(self, path: str) -> None:
+        self.name = path
+        self._path = Path(path)
+        self._module = _load(self._path)
+        self._digest = hashlib.sha256(self._path.read_bytes()).hexdigest()[:16]
+        self.device_kinds = tuple(_attribute(self._module, "devices", ("cpu", "cuda", "hip")))
+        given = _attribute(self._module, "op", ())
+        self._ops = (given,) if isinstance(given, str) else tuple(given)
+        self._tensors = str(_attribute(self._module, "tensors", ""))
+        if self._tensors and self._tensors not in _KINDS:
+            raise UsageError(
+                f"{path}: tensors={self._tensors!r} is unknown", hint=f"known: {', '.join(_KINDS)}"
+            )
+
+    def available(self) -> str | None:
+        return None
+
+    def version(self) -> str:
+        return self._digest
+
+    def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
+        if problem.op not in self._ops:
+            return f"{self._path.name} computes {', '.join(self._ops)}, not {problem.op}"
+        rule = _attribute(self._module, "supports", None)
+        return None if rule is None else rule(problem)
+
+    def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
+        given = _attribute(self._module, "space", None)
+        if given is None:
+            return None
+        values: Mapping[str, Sequence[Any]] = given(problem) if callable(given) else given
+        return Space(parameters={name: tuple(choices) for name, choices in values.items()})
+
+    def prepare(
+        self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
+    ) -> Kernel:
+        form = self._tensors or ("numpy" if device.info.kind in ("cpu", "fake") else "torch")
+        views = [{name: _view(t, device, form) for name, t in one.items()} for one in sets]
+        if form == "torch" and device.info.kind in ("cuda", "hip"):
+            _use_stream(device)
+        launch = self._module.prepare(problem, dict(config), views)
+        if not callable(launch):
+            raise CaseError(
+                f"{self._path.name}: prepare gave {type(launch).__name__}, not a function",
+                hint="return launch, a function of the set's index",
+            )
+        if device.info.kind in ("cuda", "hip"):
+            launch(0)  # a first call may compile or allocate, which must not fall into a capture
+            device.synchronize()
+        return FileKernel(self._path.stem, launch, self._digest)
+
+
+def _load(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}", hint="-b takes a backend's name or a .py file")
+    name = f"kernelmark_user_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # Triton looks a kernel's source up through its module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UsageError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    for needed in ("op", "prepare"):
+        if not hasattr(module, needed):
+            raise UsageError(
+                f"{path} defines no {needed!r}", hint="it needs: op = …, def prepare(…)"
+            )
+    return module
+
+
+def _attribute(module: ModuleType, name: str, default: Any) -> Any:
+    return getattr(module, name, default)
+
+
+def _view(tensor: Tensor, device: Device, form: str) -> Any:
+    on_gpu = device.info.kind in ("cuda", "hip")
+    if form == "address":
+        return tensor.address
+    if form == "torch":
+        if on_gpu:
+            from kernelmark.backends.torch.gpu import view as gpu_view
+
+            return gpu_view(tensor, device.info.index)
+        from kernelmark.backends.torch.views import view as cpu_view
+
+        return cpu_view(tensor, device)
+    if on_gpu:
+        raise Unsupported("numpy arrays cannot be on a GPU", hint='set tensors = "torch"')
+    from kernelmark.devices.cpu import array
+
+    return array(tensor)
+
+
+def _use_stream(device: Device) -> None:
+    import torch
+
+    torch.cuda.set_device(device.info.index)
+    torch.cuda.set_stream(torch.cuda.ExternalStream(device.stream))

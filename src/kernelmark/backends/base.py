@@ -1,0 +1,70 @@
+"""Backend and Kernel: what can compute an op on a device."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config, KernelInfo
+from kernelmark.core.space import Space
+from kernelmark.devices.base import ArgumentSet, Device, Stream
+
+
+class Kernel(ABC):
+    """A prepared, launchable thing for one problem and config, bound to its argument sets."""
+
+    info: KernelInfo
+
+    @abstractmethod
+    def launch(self, stream: Stream, set_index: int) -> None:
+        """Enqueue once on `stream`; allocate nothing. On the CPU, return when done."""
+
+    def collect(self, set_index: int) -> None:
+        """Bring the output into its argument set, where a runtime insists on its own memory.
+
+        Called after timing, never inside it."""
+
+    def close(self) -> None:
+        """Give back what preparing took."""
+
+
+class Backend(ABC):
+    """One library or compiler. Its third-party import happens inside methods only."""
+
+    name: str
+    summary: str  # one line for `kmark list backends`
+    device_kinds: tuple[str, ...]
+
+    @abstractmethod
+    def available(self) -> str | None:
+        """None, or one sentence on why it cannot run here and what to install."""
+
+    @abstractmethod
+    def version(self) -> str:
+        """Version of the library underneath; only asked when available."""
+
+    @abstractmethod
+    def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
+        """None, or one sentence on why this problem cannot be done on this device.
+
+        A dtype that would silently be computed in another one is not supported."""
+
+    @abstractmethod
+    def prepare(
+        self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
+    ) -> Kernel:
+        """A kernel bound to `sets`. Cheap after `compile` of the same problem and config."""
+
+    def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
+        """Fill the compile cache for a device that need not be present; safe in parallel."""
+        return KernelInfo()
+
+    def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
+        """What can be tuned, or None."""
+        return None
+
+    def libraries(self) -> dict[str, str]:
+        """Versions worth recording in the environment, by library name."""
+        return {self.name: self.version()}

@@ -1,0 +1,230 @@
+"""cuBLASLt through ctypes: its heuristic's choice, or any algorithm it offers, as a config."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kernelmark.backends import _lt
+from kernelmark.backends.base import Backend, Kernel
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import CaseError, Unsupported, UsageError
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config, KernelInfo
+from kernelmark.core.space import Space
+from kernelmark.devices.base import ArgumentSet, Buffer, Device
+
+WORKSPACE_BYTES = 32 * 2**20
+MOST_ALGORITHMS = 256
+
+TABLE = _lt.LtTable(
+    prefix="cublasLt",
+    types={
+        "f32": 0,
+        "f64": 1,
+        "f16": 2,
+        "i8": 3,
+        "i32": 10,
+        "bf16": 14,
+        "f8e4m3": 28,
+        "f8e5m2": 29,
+    },
+    compute={"f16": 64, "f32": 68, "f64": 70, "i32": 72},
+    transpose=(0, 1),
+    desc={"transa": 3, "transb": 4, "epilogue": 7, "bias": 8, "bias_type": 26},
+    layout={"batch_count": 5, "batch_stride": 6},
+    workspace_attribute=1,
+    epilogue_bias=4,
+    algo_bytes=64,
+    heuristic_bytes=96,
+    not_supported=15,
+)
+
+# An algorithm's attributes in the order they are written in a config, with their C types.
+_ATTRIBUTES: tuple[tuple[str, int, Any], ...] = (
+    ("id", 0, ctypes.c_int32),
+    ("tile", 1, ctypes.c_uint32),
+    ("split_k", 2, ctypes.c_int32),
+    ("reduction", 3, ctypes.c_uint32),
+    ("swizzle", 4, ctypes.c_uint32),
+    ("custom", 5, ctypes.c_uint32),
+    ("stages", 6, ctypes.c_uint32),
+    ("inner", 7, ctypes.c_uint16),
+    ("cluster", 8, ctypes.c_uint16),
+)
+
+
+def _candidates() -> list[str]:
+    spec = importlib.util.find_spec("nvidia")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    wheels = [str(p) for f in folders for p in Path(f).glob("*/lib/libcublasLt.so.*[0-9]")]
+    return sorted(wheels, reverse=True) + [f"libcublasLt.so.{v}" for v in (13, 12, 11)]
+
+
+@functools.cache
+def _shared_object() -> ctypes.CDLL | None:
+    for name in _candidates():
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return None
+
+
+@functools.cache
+def _library() -> _lt.LtLibrary:
+    found = _shared_object()
+    if found is None:
+        raise UsageError("libcublasLt not found")
+    return _lt.LtLibrary(TABLE, found)
+
+
+def describe(algorithm: bytes) -> str:
+    """An algorithm as text that `parse` reads back: id=66 tile=20 …"""
+    buffer = ctypes.create_string_buffer(algorithm, TABLE.algo_bytes)
+    words = []
+    for name, number, kind in _ATTRIBUTES:
+        value, written = kind(), ctypes.c_size_t()
+        code = _library().code(
+            "MatmulAlgoConfigGetAttribute",
+            buffer,
+            number,
+            ctypes.byref(value),
+            ctypes.c_size_t(ctypes.sizeof(value)),
+            ctypes.byref(written),
+        )
+        if code == 0:
+            words.append(f"{name}={value.value}")
+    return " ".join(words)
+
+
+def parse(text: str, matmul: _lt.Matmul) -> bytes:
+    """The algorithm that `describe` wrote, for this problem's types."""
+    try:
+        given = {name: int(value) for name, value in (w.split("=") for w in text.split())}
+    except ValueError:
+        raise UsageError(f"{text!r} is not a cuBLASLt algorithm", hint="id=… tile=… …") from None
+    if "id" not in given:
+        raise UsageError(f"{text!r} names no algorithm", hint="begin with id=…")
+    types, problem = TABLE.types, matmul.problem
+    algorithm = ctypes.create_string_buffer(TABLE.algo_bytes)
+    c = types[problem.dtypes["c"]]
+    _library().call(
+        "MatmulAlgoInit",
+        _library().handle,
+        TABLE.compute[problem.dtypes["acc"]],
+        types[matmul.scale_type],
+        types[problem.dtypes["b"]],
+        types[problem.dtypes["a"]],
+        c,
+        c,
+        given["id"],
+        algorithm,
+    )
+    for name, number, kind in _ATTRIBUTES[1:]:
+        if name in given:
+            value = kind(given[name])
+            _library().call(
+                "MatmulAlgoConfigSetAttribute",
+                algorithm,
+                number,
+                ctypes.byref(value),
+                ctypes.c_size_t(ctypes.sizeof(value)),
+            )
+    return algorithm.raw
+
+
+class CublasLt(Backend):
+    """cuBLASLt. `{}` is its heuristic's first choice; {"algo": "id=66 tile=20 …"} any other."""
+
+    name = "cublaslt"
+    summary = "NVIDIA's cuBLASLt: heuristic choice or any algorithm it offers"
+    device_kinds = ("cuda",)
+
+    def available(self) -> str | None:
+        if _shared_object() is None:
+            return "libcublasLt.so not found; install CUDA, or a torch built for CUDA"
+        return None
+
+    def version(self) -> str:
+        number = int(_version_number())
+        return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+    def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
+        if info.kind not in self.device_kinds:
+            return f"cuBLASLt runs on NVIDIA GPUs, not on {info.kind}"
+        reason = _lt.supports(problem, TABLE, self.name)
+        if reason:
+            return reason
+        narrow = [problem.dtypes[x] for x in "ab" if problem.dtypes[x].startswith("f8")]
+        if narrow and (problem.options["ta"] == "t" or problem.options["tb"] != "t"):
+            return "cuBLASLt multiplies 8-bit floats only as ta=n tb=t"
+        return None
+
+    def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
+        matmul = _lt.Matmul(_library(), problem)
+        try:
+            found = matmul.heuristics(MOST_ALGORITHMS, WORKSPACE_BYTES)
+        finally:
+            matmul.close()
+        texts = tuple(dict.fromkeys(describe(one[: TABLE.algo_bytes]) for one in found))
+        return Space(parameters={"algo": texts}, default={"algo": texts[0]}) if texts else None
+
+    def prepare(
+        self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
+    ) -> Kernel:
+        matmuls = _lt.matmuls_for(_library(), problem, sets)
+        algorithm = self._algorithm(matmuls[0], config)
+        workspace = device.allocate(WORKSPACE_BYTES)
+        text = describe(algorithm)
+        info = KernelInfo(name=text, resources={"workspace_bytes": WORKSPACE_BYTES})
+        return _Owned(matmuls, algorithm, sets, workspace, info, device)
+
+    def _algorithm(self, matmul: _lt.Matmul, config: Config) -> bytes:
+        unknown = sorted(config.keys() - {"algo"})
+        if unknown:
+            raise UsageError(f"cublaslt has no config {unknown[0]!r}", hint="it knows: algo")
+        if "algo" in config:
+            return parse(str(config["algo"]), matmul)
+        found = matmul.heuristics(1, WORKSPACE_BYTES)
+        if not found:
+            raise Unsupported("cuBLASLt's heuristic offers no algorithm for this problem")
+        state = int.from_bytes(found[0][72:76], "little")
+        if state:
+            raise CaseError(f"cuBLASLt's heuristic failed with status {state}")
+        return found[0][: TABLE.algo_bytes]
+
+
+def _version_number() -> int:
+    library = _shared_object()
+    if library is None:
+        return 0
+    library.cublasLtGetVersion.restype = ctypes.c_size_t
+    return int(library.cublasLtGetVersion())
+
+
+class _Owned(_lt.LtKernel):
+    """A kernel that gives its workspace back."""
+
+    def __init__(
+        self,
+        matmuls: Sequence[_lt.Matmul],
+        algorithm: bytes,
+        sets: Sequence[ArgumentSet],
+        workspace: Buffer,
+        info: KernelInfo,
+        device: Device,
+    ) -> None:
+        super().__init__(matmuls, algorithm, sets, workspace, info)
+        self._device = device
+
+    def close(self) -> None:
+        super().close()
+        self._device.free(self._workspace)
+
+
+backend = CublasLt()

@@ -1,0 +1,303 @@
+"""A scripted backend that drives the whole pipeline without a library: right answers, wrong ones,
+crashes, hangs and every other way a case can end, chosen by its config.
+
+On the fake device a launch moves the device's own clock; on the CPU it really takes its time.
+Answers come from the op's reference over the whole output, so problems must not be large.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark import ops
+from kernelmark.backends._rules import refuse_unknown, wrong_device
+from kernelmark.backends.base import Backend, Kernel
+from kernelmark.core.diskcache import DiskCache, cache_root, digest
+from kernelmark.core.dtype import dtype
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import CompileError, OutOfMemory, Unsupported
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config, KernelInfo, config_key
+from kernelmark.core.space import Space
+from kernelmark.devices.base import ArgumentSet, Device, Stream
+from kernelmark.devices.fake import FakeDevice
+from kernelmark.numerics.floats import Bits, decode, encode, storage
+from kernelmark.numerics.generate import Inputs
+
+Behaviour = Literal[
+    "ok",
+    "wrong",  # every element is off
+    "nan",  # the last element is not a number
+    "unwritten",  # the last element is never written
+    "overrun",  # one byte after the output is written
+    "crash",  # the process is killed
+    "abort",  # the process aborts
+    "hang",  # a launch never returns
+    "raise",  # a launch raises
+    "oom",  # preparing runs out of device memory
+    "memory_hog",  # preparing really eats host memory, up to a limit it sets itself
+    "compile_error",  # the compiler refuses
+    "slow_compile",  # nothing else than compile_s, which every behaviour takes
+]
+# Beyond, working out the whole output by the reference takes seconds.
+MAX_FLOPS = 1 << 31
+_SPIN_S = 0.0005  # a sleep may last longer than asked by about this
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What a config asks for. `after` launches go well before a bad behaviour begins."""
+
+    behaviour: Behaviour = "ok"
+    time_us: float = 10.0
+    noise: float = 0.0  # relative standard deviation of a launch's time
+    block_noise: float = 0.0  # the same for all launches of one prepared kernel
+    seed: int = 0
+    after: int = 0
+    compile_s: float = 0.0  # the first time in a cache folder
+    hog_bytes: int = 1 << 28
+
+    @classmethod
+    def read(cls, config: Config) -> Script:
+        """The script in a config; an unknown name or value is `Unsupported`."""
+        refuse_unknown("fake", config, [field.name for field in fields(cls)])
+        known = get_args(Behaviour)
+        if config.get("behaviour", "ok") not in known:
+            raise Unsupported(
+                f"fake: behaviour={config['behaviour']!r} is not one of {', '.join(known)}"
+            )
+        for field in fields(cls):
+            value = config.get(field.name, field.default)
+            whole = isinstance(field.default, int)
+            if field.name != "behaviour" and not _is_number(value, whole=whole):
+                kind = "a whole number" if whole else "a number"
+                raise Unsupported(f"fake: {field.name}={value!r} is not {kind} of at least 0")
+        values: dict[str, Any] = dict(config)
+        return cls(**values)
+
+
+def _is_number(value: object, *, whole: bool) -> bool:
+    known = int if whole else (int, float)
+    return isinstance(value, known) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+class FakeKernel(Kernel):
+    """Lets scripted time pass in `launch`; the answer is worked out and written by `collect`,
+    so that a rotation over thousands of argument sets costs nothing."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        script: Script,
+        device: Device,
+        sets: Sequence[ArgumentSet],
+        info: KernelInfo,
+        block: int,
+    ) -> None:
+        self.info = info
+        self._problem = problem
+        self._script = script
+        self._device = device
+        self._sets = sets
+        self._launches = 0
+        self._ended: dict[int, str] = {}
+        self._random = np.random.Generator(np.random.PCG64([script.seed, block]))
+        self._time_s = script.time_us * 1e-6 * self._factor(script.block_noise)
+
+    def launch(self, stream: Stream, set_index: int) -> None:
+        start = time.perf_counter()
+        behaviour = self._script.behaviour if self._launches >= self._script.after else "ok"
+        self._launches += 1
+        if behaviour in _ACTIONS:
+            _ACTIONS[behaviour]()
+        self._ended[set_index] = behaviour
+        self._pass_time(start, self._time_s * self._factor(self._script.noise))
+
+    def collect(self, set_index: int) -> None:
+        if set_index not in self._ended:
+            return
+        behaviour = self._ended[set_index]
+        arguments = self._sets[set_index]
+        out = arguments[ops.registry.get(self._problem.op).output(self._problem).name]
+        data = _spoiled(
+            _answer(self._problem, self._device, arguments), out.spec.dtype, behaviour
+        ).view(np.uint8)
+        self._device.write(out.buffer, out.offset, data)
+        if behaviour == "overrun":
+            past = np.zeros(1, np.uint8)
+            self._device.write(out.buffer, out.offset + out.spec.nbytes, past)
+
+    def _factor(self, spread: float) -> float:
+        return float(np.exp(spread * self._random.standard_normal())) if spread else 1.0
+
+    def _pass_time(self, start: float, seconds: float) -> None:
+        if isinstance(self._device, FakeDevice):
+            self._device.advance(seconds)
+            return
+        if seconds > 2 * _SPIN_S:
+            time.sleep(seconds - _SPIN_S)
+        while time.perf_counter() < start + seconds:
+            pass
+
+    def close(self) -> None:
+        self._sets = ()
+
+
+class FakeBackend(Backend):
+    name = "fake"
+    summary = "scripted times, answers and failures, for tests and drills"
+    device_kinds = ("fake", "cpu")
+
+    def __init__(self) -> None:
+        self._prepared: Counter[tuple[str, str]] = Counter()
+
+    def available(self) -> str | None:
+        return None
+
+    def version(self) -> str:
+        return "1"
+
+    def libraries(self) -> dict[str, str]:
+        return {}
+
+    def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
+        wrong = wrong_device(self.name, self.device_kinds, info)
+        if wrong is not None:
+            return wrong
+        flops = ops.registry.get(problem.op).flops(problem)
+        if flops > MAX_FLOPS:
+            return (
+                f"fake works out the whole answer by the reference, so it takes problems of at "
+                f"most {MAX_FLOPS} operations; this {problem.op} has {flops}"
+            )
+        return None
+
+    def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
+        """A space whose best point is known: `time_us` is the time itself."""
+        times = tuple(float(t) for t in (10, 20, 5, 40))
+        return Space(
+            parameters={"time_us": times, "noise": (0.0, 0.01)},
+            default={"time_us": times[0], "noise": 0.0},
+        )
+
+    def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
+        """Takes `compile_s` once for a problem and config, as a compiler with a disk cache does."""
+        script = Script.read(config)
+        name = f"fake_{script.behaviour}"
+        if script.behaviour == "compile_error":
+            raise CompileError("fake: the compiler refuses, as the config asks")
+        if not script.compile_s:
+            return KernelInfo(name=name)
+        cache = DiskCache(cache_root() / "fake", 1 << 20)
+        key = digest(problem.key, config_key(config))
+        if cache.get(key) is not None:
+            return KernelInfo(name=name, cached=True)
+        time.sleep(script.compile_s)
+        cache.put(key, b"compiled")
+        return KernelInfo(name=name, compile_s=script.compile_s)
+
+    def prepare(
+        self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
+    ) -> Kernel:
+        reason = self.supports(problem, device.info)
+        if reason is not None:
+            raise Unsupported(reason)
+        script = Script.read(config)
+        info = self.compile(problem, config, device.info)
+        if script.behaviour == "oom":
+            raise OutOfMemory("fake: the device has no memory left, as the config asks")
+        if script.behaviour == "memory_hog":
+            _hog(script.hog_bytes)
+        # Each preparation of a case is another block, the same ones in every process.
+        case = problem.key, config_key(config)
+        self._prepared[case] += 1
+        return FakeKernel(problem, script, device, sets, info, self._prepared[case])
+
+
+class _Held(Inputs):
+    """Inputs read back from a device, in place of the generator."""
+
+    def __init__(self, values: Mapping[str, NDArray[np.float64]]) -> None:
+        self._values = values
+
+    def take(self, name: str, where: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self._values[name][where]
+
+
+def _answer(problem: Problem, device: Device, arguments: ArgumentSet) -> NDArray[np.float64]:
+    """The right output, from the inputs as they lie in the device's memory."""
+    op = ops.registry.get(problem.op)
+    values: dict[str, NDArray[np.float64]] = {}
+    for spec in op.tensors(problem):
+        if spec.role == "in":
+            tensor = arguments[spec.name]
+            data = device.read(tensor.buffer, tensor.offset, spec.nbytes)
+            values[spec.name] = decode(data.view(storage(spec.dtype)), spec.dtype)
+    everywhere = np.arange(op.output(problem).count, dtype=np.int64)
+    return op.reference(problem, _Held(values), everywhere).value
+
+
+def _spoiled(values: NDArray[np.float64], dtype_name: str, behaviour: str) -> Bits:
+    """The answer as bits of the output's dtype, made wrong as the behaviour asks.
+
+    Integers have no NaN: their smallest value stands for it."""
+    if behaviour == "wrong":
+        values = values - np.where(values > 0, 1, -1) * np.maximum(1, np.abs(values) / 2)
+    elif behaviour == "nan":
+        no_nan = dtype(dtype_name).kind == "int"
+        values[-1] = -dtype(dtype_name).max_value - 1 if no_nan else np.nan
+    bits = encode(values, dtype_name)
+    return bits[:-1] if behaviour == "unwritten" else bits
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _hang() -> None:
+    while True:
+        time.sleep(3600)
+
+
+def _raise() -> None:
+    raise RuntimeError("fake: the launch fails, as the config asks")
+
+
+_ACTIONS: dict[str, Callable[[], None]] = {
+    "crash": _kill,
+    "abort": os.abort,
+    "hang": _hang,
+    "raise": _raise,
+}
+
+
+def _hog(nbytes: int) -> None:
+    """Really run out of host memory, under a limit of its own so that nothing else suffers: never
+    above one that is already set, nor more than half of what is free."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    room = min(nbytes, os.sysconf("SC_AVPHYS_PAGES") * resource.getpagesize() // 2)
+    limits = [used + room, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)]
+    resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
+    held = []
+    try:
+        while True:
+            held.append(np.ones(1 << 20, np.uint8))
+    finally:
+        held.clear()
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+backend = FakeBackend()

@@ -1,0 +1,129 @@
+"""From MLIR to a binary: the real compiler in a process of its own, behind a disk cache.
+
+A process of its own, since a compiler that aborts must not take the worker along; and any number
+of workers may compile at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import signal
+import subprocess
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelmark.core.diskcache import DiskCache, cache_root, digest
+from kernelmark.core.errors import CompileError
+
+_CACHE_BYTES = 512 * 2**20
+_LOG_CHARACTERS = 2000
+_REMEMBERED = 32
+_DIAGNOSTIC = re.compile(r"^(?:<stdin>|-):(\d+):\d+: error: (.*)", re.MULTILINE)
+_ANY_ERROR = re.compile(r"^.*\berror: (.*)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """A compiled module, the seconds it took to get, and whether it came from a cache."""
+
+    binary: bytes
+    seconds: float
+    cached: bool
+
+    @property
+    def hash(self) -> str:
+        return hashlib.sha256(self.binary).hexdigest()
+
+
+# The last few, so that a cache folder that cannot be written costs one compilation a case and
+# not one a block.
+_recent: OrderedDict[str, bytes] = OrderedDict()
+
+
+def build(source: str, flags: tuple[str, ...], identity: str) -> Build:
+    """The module for `source`; `identity` is what the flags do not say of the target machine."""
+    start = time.perf_counter()
+    key = digest(source, "\n".join(flags), compiler_identity(), identity)
+    cache = _cache(cache_root())
+    binary = _recent.get(key) or cache.get(key)
+    cached = binary is not None
+    if binary is None:
+        binary = _compile(source, flags)
+        cache.put(key, binary)
+    _recent[key] = binary
+    _recent.move_to_end(key)
+    while len(_recent) > _REMEMBERED:
+        _recent.popitem(last=False)
+    return Build(binary=binary, seconds=time.perf_counter() - start, cached=cached)
+
+
+@functools.cache
+def _cache(root: Path) -> DiskCache:
+    return DiskCache(root / "iree", _CACHE_BYTES)
+
+
+@functools.cache
+def compiler_identity() -> str:
+    """Version, commit and file of the compiler: a rebuilt one must not find the old one's code."""
+    from iree.compiler import version
+
+    tool = Path(_tool())
+    status = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in _files(tool)]
+    return f"{version.VERSION} {version.REVISIONS} {status}"
+
+
+def _files(tool: Path) -> list[Path]:
+    return sorted({tool, *tool.parent.glob("libIREECompiler.*")})
+
+
+def _tool() -> str:
+    from iree.compiler.tools.binaries import find_tool
+
+    return str(find_tool("iree-compile"))
+
+
+def _compile(source: str, flags: tuple[str, ...]) -> bytes:
+    try:
+        done = subprocess.run(
+            [_tool(), "-", *flags], input=source.encode(), capture_output=True, check=False
+        )
+    except OSError as error:
+        raise CompileError(
+            f"iree-compile cannot be started: {error}",
+            hint='install it again: pip install --force-reinstall "kernelmark[iree]"',
+        ) from None
+    if done.returncode == 0 and done.stdout:
+        return done.stdout
+    raise CompileError(
+        explain(done.returncode, done.stderr.decode(errors="replace"), source),
+        hint=f"flags: {' '.join(flags)}",
+    )
+
+
+def explain(code: int, log: str, source: str) -> str:
+    """One sentence with the first error and its place in the MLIR, then the log's beginning."""
+    located, other = _DIAGNOSTIC.search(log), _ANY_ERROR.search(log)
+    if located:
+        number, text = int(located[1]), located[2]
+        lines = source.splitlines()
+        line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+        sentence = f"iree-compile: {text.rstrip(': ')} (line {number} of the MLIR: {line[:160]})"
+    elif code < 0:
+        sentence = f"iree-compile was ended by {_signal_name(-code)}"
+    elif other:
+        sentence = f"iree-compile: {other[1].rstrip(': ')}"
+    else:
+        first = next((x.strip() for x in log.splitlines() if x.strip()), "no message")
+        sentence = f"iree-compile failed with exit code {code}: {first}"
+    return f"{sentence}\n{log.strip()[:_LOG_CHARACTERS]}".strip()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

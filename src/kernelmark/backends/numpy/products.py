@@ -1,0 +1,104 @@
+"""Which products NumPy computes exactly as a problem states them.
+
+How NumPy sums was measured and is held by tests: `matmul` of f16 multiplies and sums in f32 and
+rounds once, so acc=f32 holds. `einsum` with `dtype=` converts through a small fixed buffer and
+sums in that dtype, which gives f16 → f32 and i8 → i32 without converted copies of the inputs;
+`matmul` would make such copies in every launch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark import ops
+from kernelmark.backends._rules import arithmetic
+from kernelmark.core.errors import OutOfMemory
+from kernelmark.core.problem import Problem
+from kernelmark.core.units import bytes_text
+
+Array = NDArray[Any]
+Step = Callable[[], object]
+Product = Callable[[Array, Array, Array], object]
+
+NATIVE = ("f64", "f32", "f16", "i8", "i32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The steps of each argument set, and the workspace they share."""
+
+    name: str
+    launches: list[list[Step]]
+    workspace_bytes: int = 0
+
+
+def workspace(shape: tuple[int, ...], dtype: np.dtype[Any], free_bytes: int) -> Array:
+    """Zeroed memory. Asked first: the system would promise more than it has and kill later."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes > free_bytes:
+        raise OutOfMemory(
+            f"numpy needs a workspace of {bytes_text(nbytes)} and {bytes_text(free_bytes)} are free"
+        )
+    return np.zeros(shape, dtype)
+
+
+def matmul(a: Array, b: Array, out: Array) -> None:
+    """NumPy's product: BLAS for f64 and f32."""
+    np.matmul(a, b, out=out)
+
+
+def einsum(a: Array, b: Array, out: Array) -> None:
+    """A product summed in the dtype of `out`."""
+    np.einsum("...ik,...kj->...ij", a, b, out=out, dtype=out.dtype, casting="safe")
+
+
+# (input, sums, output) -> how NumPy computes exactly that
+PRODUCTS: dict[tuple[str, str, str], Product] = {
+    ("f64", "f64", "f64"): matmul,
+    ("f32", "f32", "f32"): matmul,
+    ("f16", "f32", "f16"): matmul,
+    ("f16", "f32", "f32"): einsum,
+    ("i8", "i32", "i32"): einsum,
+}
+
+
+def types(problem: Problem) -> tuple[str, str, str]:
+    """Dtypes of the factors (joined with × when they differ), of the sums and of the output."""
+    specs = ops.registry.get(problem.op).tensors(problem)
+    factors = specs[: 3 if problem.op == "attention" else 2]
+    inputs = "×".join(dict.fromkeys(spec.dtype for spec in factors))
+    return inputs, problem.dtypes["acc"], specs[-1].dtype
+
+
+def missing(problem: Problem) -> str | None:
+    """Why NumPy cannot compute a problem in exactly its types, or None."""
+    for name in problem.dtypes.values():
+        if name not in NATIVE:
+            return f"numpy has no {name}: this {problem.op} would be computed in another type"
+    inputs, acc, out = types(problem)
+    if (inputs, acc, out) not in PRODUCTS:
+        return f"numpy has no {problem.op} with {arithmetic(problem)} in exactly these types"
+    if problem.op == "attention" and (inputs, acc, acc) not in PRODUCTS:
+        return f"numpy cannot keep the scores of {inputs} attention in {acc}"
+    if out == "f16" and has_epilogue(problem):
+        return (
+            f"numpy would round the f16 {problem.op} before applying alpha, beta or bias, "
+            f"where acc={acc} asks for one rounding at the end"
+        )
+    return None
+
+
+def has_epilogue(problem: Problem) -> bool:
+    """Whether more than the bare product is asked for."""
+    options = problem.options
+    return (
+        options.get("alpha", 1.0) != 1.0
+        or options.get("beta", 0.0) != 0.0
+        or bool(options.get("bias", False))
+    )

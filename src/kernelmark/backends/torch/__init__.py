@@ -1,0 +1,93 @@
+"""PyTorch, as a user who calls it eagerly gets it, in the problem's own memory.
+
+Products write into the given output. torch has no form of attention and convolution that does:
+there a launch includes torch's allocation of its result, as it does for every user of torch, and
+the result is copied into the output after timing. PyTorch itself is only imported in `prepare`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+from collections.abc import Sequence
+
+from kernelmark.backends._rules import refuse_unknown, unknown_op, wrong_device
+from kernelmark.backends.base import Backend, Kernel
+from kernelmark.backends.torch import gpu, kernels, rules
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import CaseError, Unsupported
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config
+from kernelmark.core.space import Space
+from kernelmark.devices.base import ArgumentSet, Device
+from kernelmark.devices.cpu import CpuDevice
+
+OPS = ("gemm", "batched_gemm", "attention", "conv")
+OLDEST = (2, 5)  # the first whose attention shares key heads without copying them
+
+
+class TorchBackend(Backend):
+    name = "torch"
+    summary = "PyTorch's own operators, called eagerly"
+    device_kinds = ("cpu", "cuda", "hip")
+
+    def available(self) -> str | None:
+        if importlib.util.find_spec("torch") is None:
+            return 'torch is not installed: pip install "kernelmark[torch]"'
+        found = tuple(int(part) for part in re.findall(r"\d+", self.version())[:2])
+        if found < OLDEST:
+            wanted = ".".join(map(str, OLDEST))
+            return f'torch {self.version()} is older than {wanted}: pip install "torch>={wanted}"'
+        return None
+
+    def version(self) -> str:
+        try:
+            return importlib.metadata.version("torch")
+        except importlib.metadata.PackageNotFoundError:
+            # Built in place, without the metadata of an installation.
+            return str(importlib.import_module("torch").__version__)
+
+    def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
+        return (
+            wrong_device(self.name, self.device_kinds, info)
+            or unknown_op(self.name, OPS, problem)
+            or (rules.missing(problem) if info.kind == "cpu" else gpu.missing(problem, info))
+            or rules.loosened(problem, os.environ)
+        )
+
+    def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
+        """On the CPU: whether torch may hand the op to oneDNN. Both are torch's own code."""
+        if self.supports(problem, info) is not None:
+            return None
+        if info.kind != "cpu":
+            return gpu.space(problem)
+        if problem.op == "attention":
+            return None
+        return Space(
+            parameters={"onednn": rules.onednn_choices(problem, info)},
+            default={"onednn": rules.onednn_choices(problem, info)[0]},
+        )
+
+    def prepare(
+        self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
+    ) -> Kernel:
+        reason = self.supports(problem, device.info)
+        if reason is not None:
+            raise Unsupported(reason)
+        try:
+            importlib.import_module("torch")
+        except (ImportError, OSError) as error:
+            raise CaseError(
+                f"torch is installed but cannot be imported: {error}", hint="reinstall torch"
+            ) from error
+        if not isinstance(device, CpuDevice):
+            return gpu.prepare(problem, config, device, sets)
+        refuse_unknown(self.name, config, ("onednn",))
+        onednn = rules.onednn(problem, config, device.info)
+        return kernels.prepare(problem, device, sets, threads=device.threads, onednn=onednn)
+
+
+backend = TorchBackend()

@@ -1,0 +1,294 @@
+"""PyTorch on a GPU: our stream, our memory, each op by the call a user would make.
+
+Products write into the given output. Attention and convolution allocate their result; while a
+graph is captured every result is kept, because a block of memory that torch hands out twice would
+let one replay overwrite what another is to be checked by.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from kernelmark import ops
+from kernelmark.backends._rules import arithmetic, refuse_unknown
+from kernelmark.backends.base import Kernel
+from kernelmark.backends.torch.views import TORCH_NAMES
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import Unsupported
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config, KernelInfo
+from kernelmark.core.space import Space
+from kernelmark.devices.base import ArgumentSet, Device, Stream, Tensor
+from kernelmark.ops.attention import scale
+
+Views = dict[str, Any]
+Call = Callable[[], Any]
+SDPA = {
+    "flash": "FLASH_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+    "math": "MATH",
+}
+_SAME = ("f64", "f32", "f16", "bf16")
+
+
+class _Interface:
+    """Device memory in the form that torch takes without a copy."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }
+
+
+def view(tensor: Tensor, index: int) -> Any:
+    """A torch tensor on the same memory, of the spec's shape and dtype."""
+    import torch
+
+    spec = tensor.spec
+    raw = torch.as_tensor(_Interface(tensor.address, spec.nbytes), device=f"cuda:{index}")
+    return raw.view(getattr(torch, TORCH_NAMES[spec.dtype])).view(spec.shape)
+
+
+# -- what torch computes on a GPU in exactly the types a problem states
+
+
+def missing(problem: Problem, info: DeviceInfo) -> str | None:
+    """Why torch on a GPU cannot compute a problem in exactly its types, or None."""
+    if problem.op in ("gemm", "batched_gemm"):
+        return _missing_product(problem)
+    if problem.op == "attention":
+        types = problem.dtypes
+        if (
+            types["q"] not in ("f16", "bf16", "f32")
+            or len({types[x] for x in ("q", "kv", "o")}) > 1
+        ):
+            return f"torch has no attention with {arithmetic(problem)} on a GPU"
+        return None if types["acc"] == "f32" else "torch's attention sums in f32"
+    if problem.dtypes["x"] not in _SAME or problem.dtypes["x"] != problem.dtypes["y"]:
+        return f"torch has no conv with {arithmetic(problem)} on a GPU"
+    wide = "f64" if problem.dtypes["x"] == "f64" else "f32"
+    return None if problem.dtypes["acc"] == wide else f"torch's conv sums in {wide}"
+
+
+def _missing_product(problem: Problem) -> str | None:
+    types, options, dims = problem.dtypes, problem.options, problem.dims
+    a, b, c = types["a"], types["b"], types["c"]
+    plain = options["alpha"] == 1 and options["beta"] == 0 and not options["bias"]
+    if a.startswith("f8") or a == "i8":
+        if problem.op == "batched_gemm":
+            return f"torch has no batched {a} product"
+        if not plain:
+            return f"torch's {a} product has no alpha, beta or bias that is added before rounding"
+    if a.startswith("f8"):
+        if "f8e5m2" in a and "f8e5m2" in b:
+            return "torch's _scaled_mm takes f8e5m2 for one operand only"
+        if options["ta"] == "t" or options["tb"] != "t":
+            return "torch's _scaled_mm takes A row-major and B column-major only (ta=n tb=t)"
+        if dims["k"] % 16 or dims["n"] % 16:
+            return "torch's _scaled_mm takes n and k that are multiples of 16"
+        return None if c in ("bf16", "f16", "f32") else f"torch's _scaled_mm does not write {c}"
+    if a == "i8":
+        if dims["m"] <= 16 or dims["k"] % 8 or dims["n"] % 8:
+            return "torch's _int_mm takes m above 16, and n and k that are multiples of 8"
+        return None
+    if a not in _SAME or c != a or types["acc"] != ("f64" if a == "f64" else "f32"):
+        return f"torch has no {problem.op} with {arithmetic(problem)} on a GPU"
+    if a in ("f16", "bf16") and options["beta"] != 0 and options["bias"]:
+        return f"torch adds either beta·C or a bias in one step; both would round to {a} twice"
+    return None
+
+
+def space(problem: Problem) -> Space | None:
+    """On a GPU: which of torch's attention kernels; whether cuDNN times its convolutions."""
+    if problem.op == "attention":
+        return Space(parameters={"kernel": tuple(SDPA)}, default={"kernel": "flash"})
+    if problem.op == "conv":
+        return Space(parameters={"benchmark": (False, True)}, default={"benchmark": False})
+    return None
+
+
+# -- kernels
+
+
+class GpuKernel(Kernel):
+    """Calls on our stream; results that torch allocates are kept while a graph is captured."""
+
+    def __init__(
+        self, name: str, calls: list[Call], outputs: list[Any] | None, around: Any = None
+    ) -> None:
+        import torch
+
+        self._capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
+        self._calls = calls
+        self._outputs = outputs
+        self._around = around or contextlib.nullcontext
+        self._results: list[Any] = [None] * len(calls)
+        self._kept: list[Any] = []
+        resources = {} if outputs is None else {"private_output_bytes": outputs[0].nbytes}
+        self.info = KernelInfo(name=name, resources=resources)
+
+    def launch(self, stream: Stream, set_index: int) -> None:
+        with self._around():
+            result = self._calls[set_index]()
+        if self._outputs is not None:
+            self._results[set_index] = result
+            if self._capturing():
+                self._kept.append(result)
+
+    def collect(self, set_index: int) -> None:
+        if self._outputs is not None and self._results[set_index] is not None:
+            self._outputs[set_index].copy_(self._results[set_index])
+
+    def close(self) -> None:
+        import torch
+
+        torch.cuda.current_stream().synchronize()
+        self._calls, self._results, self._kept, self._outputs = [], [], [], None
+
+
+def prepare(
+    problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
+) -> Kernel:
+    """The kernel of a problem that `missing` has nothing against."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise Unsupported(f"torch {torch.__version__} is built without GPU support, or sees no GPU")
+    _settings()
+    index = device.info.index
+    torch.cuda.set_device(index)
+    torch.cuda.set_stream(torch.cuda.ExternalStream(device.stream, device=f"cuda:{index}"))
+    names = [spec.name for spec in ops.registry.get(problem.op).tensors(problem)]
+    held = [{name: view(arguments[name], index) for name in names} for arguments in sets]
+    make = {"attention": _attention, "conv": _conv}.get(problem.op, _product)
+    kernel = make(problem, config, held)
+    # Handles and workspaces are made at the first call, which must not fall into a capture.
+    try:
+        kernel.launch(device.stream, 0)
+        device.synchronize()
+    except RuntimeError as error:
+        kernel.close()
+        if "No available kernel" in str(error) or "not support" in str(error):
+            raise Unsupported(f"torch: {str(error).splitlines()[0]}") from None
+        raise
+    return kernel
+
+
+def _settings() -> None:
+    """Sums in f32 where the problem says so: nothing narrower behind our back."""
+    import torch
+
+    torch.set_grad_enabled(False)
+    torch.set_float32_matmul_precision("highest")
+    matmul = torch.backends.cuda.matmul
+    matmul.allow_tf32 = False
+    matmul.allow_bf16_reduced_precision_reduction = False
+    matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def _product(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
+    import torch
+
+    refuse_unknown("torch", config)
+    options = problem.options
+    alpha, beta = float(options["alpha"]), float(options["beta"])
+    kind = problem.dtypes["a"]
+    calls: list[Call] = []
+    name = ""
+    for held in sets:
+        a = held["a"].mT if options["ta"] == "t" else held["a"]
+        b = held["b"].mT if options["tb"] == "t" else held["b"]
+        d = held["d"]
+        batched = problem.op == "batched_gemm"
+        if kind.startswith("f8"):
+            name = "aten::_scaled_mm"
+            one = torch.ones((), device=d.device, dtype=torch.float32)
+            calls.append(partial(torch._scaled_mm, a, b, one, one, out_dtype=d.dtype, out=d))
+        elif kind == "i8":
+            name = "aten::_int_mm"
+            calls.append(partial(torch._int_mm, a, b, out=d))
+        elif alpha == 1 and beta == 0 and not options["bias"]:
+            name = "aten::bmm" if batched else "aten::mm"
+            calls.append(partial(torch.bmm if batched else torch.mm, a, b, out=d))
+        else:
+            name = "aten::baddbmm" if batched else "aten::addmm"
+            product = torch.baddbmm if batched else torch.addmm
+            added = held["c"] if beta else held["bias"] if options["bias"] else d
+            factor = beta if beta else 1.0 if options["bias"] else 0.0
+            calls.append(partial(product, added, a, b, beta=factor, alpha=alpha, out=d))
+            if beta and options["bias"]:
+                calls[-1] = _both(calls[-1], partial(torch.add, d, held["bias"], out=d))
+    return GpuKernel(name, calls, None)
+
+
+def _both(first: Call, second: Call) -> Call:
+    def run() -> None:
+        first()
+        second()
+
+    return run
+
+
+def _attention(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.attention.bias import causal_lower_right
+    from torch.nn.functional import scaled_dot_product_attention
+
+    refuse_unknown("torch", config, ("kernel",))
+    dims, options = problem.dims, problem.options
+    square = dims["seq_q"] == dims["seq_kv"]
+    masked = bool(options["causal"]) and not square and dims["seq_q"] > 1
+    settings: dict[str, Any] = {
+        # torch's own causal mask is aligned to the first key, ours to the last.
+        "is_causal": bool(options["causal"]) and square,
+        "attn_mask": causal_lower_right(dims["seq_q"], dims["seq_kv"]) if masked else None,
+        "scale": scale(problem),
+        "enable_gqa": dims["heads_q"] != dims["heads_kv"],
+    }
+    chosen = str(config.get("kernel", ""))
+    if chosen and chosen not in SDPA:
+        raise Unsupported(f"torch has no attention kernel {chosen!r}; it has {', '.join(SDPA)}")
+    around = None
+    if chosen:
+        around = partial(sdpa_kernel, getattr(SDPBackend, SDPA[chosen]))
+    calls: list[Call] = []
+    outputs = []
+    for held in sets:
+        heads_first = options["layout"] == "bhsd"
+        q, k, v, o = (held[x] if heads_first else held[x].transpose(1, 2) for x in "qkvo")
+        calls.append(partial(scaled_dot_product_attention, q, k, v, **settings))
+        outputs.append(o)
+    name = f"aten::scaled_dot_product_attention ({chosen or 'its own choice'})"
+    return GpuKernel(name, calls, outputs, around)
+
+
+def _conv(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
+    import torch
+
+    refuse_unknown("torch", config, ("benchmark",))
+    torch.backends.cudnn.benchmark = bool(config.get("benchmark", False))
+    dims = problem.dims
+    settings: dict[str, Any] = {
+        name: (dims[f"{short}_h"], dims[f"{short}_w"])
+        for name, short in (("stride", "stride"), ("padding", "pad"), ("dilation", "dilation"))
+    }
+    settings["groups"] = dims["groups"]
+    calls: list[Call] = []
+    outputs = []
+    for held in sets:
+        parts = [held["x"], held["w"], held["y"]]
+        if problem.options["layout"] == "nhwc":
+            # The same memory seen as N, C, H, W: what torch calls channels_last.
+            parts = [part.permute(0, 3, 1, 2) for part in parts]
+        x, weights, y = parts
+        calls.append(partial(torch.conv2d, x, weights, **settings))
+        outputs.append(y)
+    return GpuKernel("aten::conv2d", calls, outputs)

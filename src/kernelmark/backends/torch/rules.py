@@ -1,0 +1,108 @@
+"""What torch computes on a CPU in exactly the types a problem states; torch is not imported.
+
+Found by measuring and held by tests: f16 and bf16 products are summed in f32 and rounded once,
+alpha and beta (or bias) included. oneDNN on Arm sums f16 convolutions in f16, so that those run
+on torch's other kernels there. `_scaled_mm`, the f8 product, converts to f32 first on a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kernelmark.backends._rules import arithmetic
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import Unsupported
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config
+
+# input -> (sums, output)
+FLOATS = {
+    "f64": ("f64", "f64"),
+    "f32": ("f32", "f32"),
+    "f16": ("f32", "f16"),
+    "bf16": ("f32", "bf16"),
+}
+HALVES = ("f16", "bf16")
+# The dtypes of a problem's factors and of its output, by name.
+FACTORS = {
+    "gemm": ("a", "b", "c"),
+    "batched_gemm": ("a", "b", "c"),
+    "attention": ("q", "kv", "o"),
+    "conv": ("x", "y"),
+}
+
+
+def missing(problem: Problem) -> str | None:
+    """Why torch on a CPU cannot compute a problem in exactly its types, or None."""
+    types = problem.dtypes
+    *factors, out = (types[name] for name in FACTORS[problem.op])
+    inputs = set(factors)
+    if any(name.startswith(("f8", "f4")) for name in (*inputs, out)):
+        small = next(name for name in (*factors, out) if name.startswith(("f8", "f4")))
+        if problem.op != "gemm":
+            return f"torch has no {small} {problem.op} on a CPU"
+        return (
+            f"torch's {small} gemm on a CPU converts to f32 first "
+            f"(with AMX it may not, which is not verified)"
+        )
+    if "i8" in inputs:
+        return _missing_int(problem)
+    expected = FLOATS.get(factors[0])
+    if len(inputs) > 1 or (types["acc"], out) != expected:
+        return f"torch has no {problem.op} with {arithmetic(problem)} on a CPU"
+    if factors[0] in HALVES:
+        return _rounds_twice(problem, factors[0])
+    return None
+
+
+def _missing_int(problem: Problem) -> str | None:
+    if problem.op == "gemm":
+        return None
+    if problem.op == "conv":
+        return "torch's i8 conv on a CPU overflows in 8 bits; it has none that sums in i32"
+    return f"torch has no i8 {problem.op} that sums in i32"
+
+
+def _rounds_twice(problem: Problem, narrow: str) -> str | None:
+    dims, options = problem.dims, problem.options
+    if problem.op == "attention" and dims["dim_qk"] != dims["dim_v"]:
+        return (
+            f"torch has no fused {narrow} attention on a CPU with dim_qk≠dim_v: "
+            f"it converts to f32 first"
+        )
+    if options.get("bias") and options.get("beta"):
+        return (
+            f"torch adds either beta·C or a bias to a {narrow} {problem.op} in one step; "
+            f"the other would be a second rounding to {narrow}"
+        )
+    return None
+
+
+def loosened(problem: Problem, variables: Mapping[str, str]) -> str | None:
+    """Whether the environment tells oneDNN to compute f32 in a narrower type, in words."""
+    for name in ("DNNL_DEFAULT_FPMATH_MODE", "ONEDNN_DEFAULT_FPMATH_MODE"):
+        mode = variables.get(name, "strict")
+        if "f32" in problem.dtypes.values() and mode.lower() not in ("", "strict"):
+            return f"{name}={mode} lets torch compute f32 in a narrower type; unset it"
+    return None
+
+
+def onednn_choices(problem: Problem, info: DeviceInfo) -> tuple[bool, ...]:
+    """Values that `onednn` may have in a config, torch's own default first."""
+    sums_in_f16 = (
+        problem.op == "conv"
+        and problem.dtypes["x"] == "f16"
+        and info.arch.startswith(("aarch64", "arm"))
+    )
+    return (False,) if sums_in_f16 else (True, False)
+
+
+def onednn(problem: Problem, config: Config, info: DeviceInfo) -> bool:
+    """Whether torch may use oneDNN for this problem and config."""
+    choices = onednn_choices(problem, info)
+    wanted = config.get("onednn", choices[0])
+    if not isinstance(wanted, bool):
+        raise Unsupported(f"torch: onednn={wanted!r} in the config is neither true nor false")
+    if wanted not in choices:
+        raise Unsupported("oneDNN sums f16 convolutions in f16 on Arm, where the problem says f32")
+    return wanted

@@ -1,0 +1,80 @@
+"""Our own Triton kernels, compiled ahead for any architecture and launched without torch."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Sequence
+from types import ModuleType
+from typing import cast
+
+from kernelmark.backends.base import Backend, Kernel
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config, KernelInfo
+from kernelmark.core.space import Space
+from kernelmark.devices.base import ArgumentSet, Device
+
+# The module that plans each op; a batch is a dimension of the GEMM's grid.
+_PLANNERS = {
+    "gemm": "gemm",
+    "batched_gemm": "gemm",
+    "attention": "attention",
+    "conv": "conv",
+}
+
+
+class TritonBackend(Backend):
+    """GEMM, batched GEMM, attention and convolution in Triton."""
+
+    name = "triton"
+    summary = "our own Triton kernels: GEMM, batched GEMM, attention, convolution"
+    device_kinds = ("cuda", "hip")
+
+    def available(self) -> str | None:
+        if importlib.util.find_spec("triton") is None:
+            return 'Triton is not installed; install it with: pip install "kernelmark[triton]"'
+        return None
+
+    def version(self) -> str:
+        return importlib.metadata.version("triton")
+
+    def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
+        if info.kind not in self.device_kinds:
+            return f"Triton kernels run on GPUs, not on {info.kind}"
+        if problem.op not in _PLANNERS:
+            return f"there is no Triton kernel for {problem.op}"
+        return cast("str | None", _planner(problem).supports(problem, info))
+
+    def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
+        return cast(Space, _planner(problem).space(problem, info))
+
+    def default(self, problem: Problem, info: DeviceInfo) -> Config:
+        """The config that `{}` stands for."""
+        return cast(Config, _planner(problem).default(problem, info))
+
+    def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
+        plan = _planner(problem).plan(problem, config, info)
+        built = [call.build(info.arch) for call in plan.calls]
+        return KernelInfo(
+            name="+".join(one.name for one in built),
+            compile_s=sum(one.seconds for one in built),
+            binary_hash="-".join(one.hash for one in built),
+            resources=built[0].resources,
+        )
+
+    def prepare(
+        self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
+    ) -> Kernel:
+        from kernelmark.backends.triton.launch import Gpu, TritonKernel
+
+        plan = _planner(problem).plan(problem, config, device.info)
+        return TritonKernel(plan, cast(Gpu, device), sets)
+
+
+def _planner(problem: Problem) -> ModuleType:
+    return importlib.import_module(f"kernelmark.backends.triton.{_PLANNERS[problem.op]}")
+
+
+backend = TritonBackend()

@@ -1,0 +1,239 @@
+"""Plans, defaults and spaces of the Triton attention."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kernelmark.backends.triton.gemm import dtype_reason
+from kernelmark.backends.triton.plan import (
+    WORKSPACE,
+    Arguments,
+    Call,
+    Plan,
+    ceil_div,
+    power_of_two,
+)
+from kernelmark.core.dtype import dtype
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config, ConfigValue
+from kernelmark.core.space import Space
+from kernelmark.gpu.rtc import vendor_of
+
+_LOG2_E = math.log2(math.e)
+_SPLIT_ROWS = 64  # with no more query rows a key-value head, keys are split over programs
+
+
+def supports(problem: Problem, info: DeviceInfo) -> str | None:
+    types = problem.dtypes
+    if types["acc"] != "f32":
+        return f"the Triton kernel accumulates in f32, not {types['acc']}"
+    if types["q"] != types["kv"]:
+        return "the Triton kernel wants Q, K and V of one dtype"
+    if types["q"] in ("f32", "f64"):
+        return f"the Triton kernel has no {types['q']} attention"
+    if max(problem.dims["dim_qk"], problem.dims["dim_v"]) > 256:
+        return "the Triton kernel keeps a head's row in one block: at most 256 long"
+    return dtype_reason(types["q"], info)
+
+
+def _rows(problem: Problem) -> int:
+    """Query rows that share a key-value head."""
+    d = problem.dims
+    return d["heads_q"] // d["heads_kv"] * d["seq_q"]
+
+
+def _hopper(info: DeviceInfo) -> bool:
+    return vendor_of(info.arch) == "cuda" and int(info.arch[3:].rstrip("af")) >= 90
+
+
+def default(problem: Problem, info: DeviceInfo) -> Config:
+    """A sensible config for the architecture, from the shape alone."""
+    d = problem.dims
+    pad = power_of_two(max(d["dim_qk"], d["dim_v"]), 16, 256)
+    if _rows(problem) <= _SPLIT_ROWS:
+        heads = d["batch"] * d["heads_kv"]
+        parts = max(1, min(2 * info.units // max(1, heads), d["seq_kv"] // 256))
+        config: dict[str, ConfigValue] = {
+            "block_m": power_of_two(_rows(problem), 16, 64),
+            "block_n": 64 if pad <= 128 else 32,
+            "split_kv": power_of_two(parts, 1, 128),
+            "num_warps": 4,
+            "num_stages": 3 if vendor_of(info.arch) == "cuda" else 1,
+        }
+    else:
+        config = {
+            "block_m": power_of_two(d["seq_q"], 16, 128 if pad <= 128 else 64),
+            "block_n": 128 if pad <= 64 else 64 if pad <= 128 else 32,
+            "split_kv": 0,
+            "num_warps": 8 if d["seq_q"] > 64 and pad >= 128 else 4,
+            "num_stages": 3 if vendor_of(info.arch) == "cuda" else 1,
+        }
+        if _descriptors_fit(problem, info):
+            config["descriptors"] = True
+    if vendor_of(info.arch) == "hip":
+        config |= {"waves_per_eu": 2, "matrix_instr_nonkdim": 16}
+    return FrozenDict(config)
+
+
+def _descriptors_fit(problem: Problem, info: DeviceInfo) -> bool:
+    d = problem.dims
+    bits = dtype(problem.dtypes["q"]).bits
+    padded = d["dim_qk"] & (d["dim_qk"] - 1) or d["dim_v"] & (d["dim_v"] - 1)
+    aligned = d["dim_qk"] * bits % 128 == 0 and d["dim_v"] * bits % 128 == 0
+    return _hopper(info) and aligned and not padded
+
+
+def space(problem: Problem, info: DeviceInfo) -> Space:
+    """Everything the kernels can be built with for this problem."""
+    rows = _rows(problem)
+    seq_q, seq_kv = problem.dims["seq_q"], problem.dims["seq_kv"]
+    parameters: dict[str, tuple[ConfigValue, ...]] = {
+        "block_m": tuple(b for b in (16, 32, 64, 128) if b == 16 or b < 2 * max(rows, seq_q)),
+        "block_n": tuple(b for b in (16, 32, 64, 128) if b == 16 or b < 2 * seq_kv),
+        "num_warps": (2, 4, 8),
+        "num_stages": (1, 2, 3, 4, 5),
+    }
+    if rows <= _SPLIT_ROWS:
+        splits = (1, 2, 4, 8, 16, 32, 64, 128)
+        parameters["split_kv"] = tuple(s for s in splits if s == 1 or seq_kv // s >= 64)
+    else:
+        parameters["split_kv"] = (0,)
+    if vendor_of(info.arch) == "hip":
+        parameters |= {"waves_per_eu": (0, 1, 2, 4), "matrix_instr_nonkdim": (16, 32)}
+    fits = _descriptors_fit(problem, info) and rows > _SPLIT_ROWS
+    parameters["descriptors"] = (False, True) if fits else (False,)
+    shared = int(info.attributes.get("shared_per_block", "0")) or 232448
+    width = problem.dims["dim_qk"] + problem.dims["dim_v"]
+    bits = dtype(problem.dtypes["kv"]).bits
+
+    def forbids(config: Config) -> str | None:
+        block_m, block_n = int(config["block_m"]), int(config["block_n"])
+        staged = block_n * width * bits // 8 * int(config["num_stages"])
+        if staged + block_m * width * bits // 16 > shared:
+            return "the staged keys and values do not fit into shared memory"
+        if block_m * 16 < int(config["num_warps"]) * 64 and int(config["num_warps"]) > 4:
+            return "more warps than the block has rows for"
+        return None
+
+    return Space(parameters=parameters, default=default(problem, info), forbids=forbids)
+
+
+def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
+    """The launches for a config; values that the config leaves out come from the default."""
+    from kernelmark.kernels.triton import attention as kernels
+
+    chosen = {**default(problem, info), **config}
+    if int(chosen["split_kv"]) == 0:
+        return Plan(calls=(_tiles(kernels, problem, chosen, info),))
+    d = problem.dims
+    block_n = int(chosen["block_n"])
+    per_part = ceil_div(ceil_div(d["seq_kv"], int(chosen["split_kv"])), block_n) * block_n
+    parts = ceil_div(d["seq_kv"], per_part)
+    rows, pairs = _rows(problem), d["batch"] * d["heads_kv"]
+    return Plan(
+        calls=(
+            _split(kernels, problem, chosen, parts, per_part),
+            _join(kernels, problem, parts),
+        ),
+        workspace_bytes=pairs * parts * rows * (d["dim_v"] + 2) * 4,
+    )
+
+
+def _strides(problem: Problem, heads: str, seq: str, dim: str) -> tuple[int, int, int]:
+    """(batch, head, row) strides in elements."""
+    d = problem.dims
+    if problem.options["layout"] == "bshd":
+        return d[seq] * d[heads] * d[dim], d[dim], d[heads] * d[dim]
+    return d[heads] * d[seq] * d[dim], d[seq] * d[dim], d[dim]
+
+
+def _add_strides(arguments: Arguments, problem: Problem, names: str) -> None:
+    of = {
+        "q": ("heads_q", "seq_q", "dim_qk"),
+        "k": ("heads_kv", "seq_kv", "dim_qk"),
+        "v": ("heads_kv", "seq_kv", "dim_v"),
+        "o": ("heads_q", "seq_q", "dim_v"),
+    }
+    for name in names:
+        batch, head, row = _strides(problem, *of[name])
+        arguments.integer(f"{name}_batch", batch).integer(f"{name}_head", head)
+        arguments.integer(f"{name}_row", row)
+
+
+def _scale(problem: Problem) -> float:
+    given = problem.options["scale"]
+    return (problem.dims["dim_qk"] ** -0.5 if given == "auto" else float(given)) * _LOG2_E
+
+
+def _constants(problem: Problem, config: dict[str, Any]) -> dict[str, Any]:
+    import triton.language as tl
+
+    d = problem.dims
+    # The matrix unit multiplies weights and values in one type; 8-bit weights would lose what the
+    # op's tolerance allows, so values are widened instead.
+    weight = {"f16": tl.float16}.get(problem.dtypes["kv"], tl.bfloat16)
+    return {
+        "DIM_QK": d["dim_qk"],
+        "DIM_V": d["dim_v"],
+        "PAD_QK": power_of_two(d["dim_qk"], 16, 256),
+        "PAD_V": power_of_two(d["dim_v"], 16, 256),
+        "CAUSAL": bool(problem.options["causal"]),
+        "WEIGHT": weight,
+        "BLOCK_M": int(config["block_m"]),
+        "BLOCK_N": int(config["block_n"]),
+    }
+
+
+def _options(config: dict[str, Any]) -> dict[str, Any]:
+    names = ("num_warps", "num_stages", "waves_per_eu", "matrix_instr_nonkdim")
+    return {name: config[name] for name in names if name in config}
+
+
+def _tiles(kernels: Any, problem: Problem, config: dict[str, Any], info: DeviceInfo) -> Call:
+    d, types = problem.dims, problem.dtypes
+    arguments = Arguments().pointer("q", types["q"], "q").pointer("k", types["kv"], "k")
+    arguments.pointer("v", types["kv"], "v").pointer("o", types["o"], "o")
+    _add_strides(arguments, problem, "qkvo")
+    arguments.integer("heads_q", d["heads_q"]).integer("group", d["heads_q"] // d["heads_kv"])
+    arguments.integer("seq_q", d["seq_q"]).integer("seq_kv", d["seq_kv"])
+    arguments.real("scale", _scale(problem))
+    constants = _constants(problem, config)
+    constants["DESCRIPTORS"] = bool(config.get("descriptors")) and _descriptors_fit(problem, info)
+    blocks = ceil_div(d["seq_q"], constants["BLOCK_M"])
+    grid = (blocks, d["batch"] * d["heads_q"], 1)
+    return arguments.call(kernels.attention_tiles, constants, _options(config), grid)
+
+
+def _split(
+    kernels: Any, problem: Problem, config: dict[str, Any], parts: int, per_part: int
+) -> Call:
+    d, types = problem.dims, problem.dtypes
+    arguments = Arguments().pointer("q", types["q"], "q").pointer("k", types["kv"], "k")
+    arguments.pointer("v", types["kv"], "v").pointer("parts", "f32", WORKSPACE)
+    _add_strides(arguments, problem, "qkv")
+    arguments.integer("heads_kv", d["heads_kv"]).integer("group", d["heads_q"] // d["heads_kv"])
+    arguments.integer("seq_q", d["seq_q"]).integer("seq_kv", d["seq_kv"])
+    arguments.integer("keys_part", per_part).real("scale", _scale(problem))
+    constants = _constants(problem, config)
+    blocks = ceil_div(_rows(problem), constants["BLOCK_M"])
+    grid = (parts, d["batch"] * d["heads_kv"], blocks)
+    return arguments.call(kernels.attention_split, constants, _options(config), grid)
+
+
+def _join(kernels: Any, problem: Problem, parts: int) -> Call:
+    d = problem.dims
+    arguments = Arguments().pointer("parts", "f32", WORKSPACE)
+    arguments.pointer("o", problem.dtypes["o"], "o")
+    _add_strides(arguments, problem, "o")
+    arguments.integer("heads_kv", d["heads_kv"]).integer("group", d["heads_q"] // d["heads_kv"])
+    arguments.integer("seq_q", d["seq_q"])
+    constants = {
+        "DIM_V": d["dim_v"],
+        "PAD_V": power_of_two(d["dim_v"], 16, 256),
+        "PARTS": parts,
+    }
+    grid = (_rows(problem), d["batch"] * d["heads_kv"], 1)
+    return arguments.call(kernels.attention_join, constants, {"num_warps": 1}, grid)

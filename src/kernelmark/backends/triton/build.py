@@ -1,0 +1,165 @@
+"""Compile a Triton kernel for an architecture, with or without that GPU, and say what it uses."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kernelmark.core.diskcache import cache_root
+from kernelmark.core.errors import CompileError, Unsupported
+from kernelmark.gpu import objects
+from kernelmark.gpu.rtc import vendor_of
+
+Constant = int | float | bool | str | None
+
+# Our dtype names in Triton's spelling of a pointer's element.
+TRITON_TYPES = {
+    "f64": "fp64",
+    "f32": "fp32",
+    "tf32": "fp32",
+    "f16": "fp16",
+    "bf16": "bf16",
+    "i8": "i8",
+    "i32": "i32",
+    "f8e4m3": "fp8e4nv",
+    "f8e5m2": "fp8e5",
+    "f8e4m3fnuz": "fp8e4b8",
+    "f8e5m2fnuz": "fp8e5b16",
+}
+_OPTIONS = ("num_warps", "num_stages", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """A run-time argument: `kind` is a pointer's dtype, or i32 / f32 for a number."""
+
+    name: str
+    kind: str
+    pointer: bool
+    aligned: bool = True  # address or value is a multiple of 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A compiled kernel, ready for any driver."""
+
+    code: bytes
+    name: str
+    shared_bytes: int
+    threads: int
+    scratch_bytes: int  # a program
+    resources: Mapping[str, int]
+    seconds: float
+
+    @property
+    def hash(self) -> str:
+        return hashlib.sha256(self.code).hexdigest()[:16]
+
+
+def target(arch: str) -> Any:
+    """Triton's name for an architecture."""
+    from triton.backends.compiler import GPUTarget
+
+    if vendor_of(arch) == "cuda":
+        return GPUTarget("cuda", int(arch.removeprefix("sm_").rstrip("af")), 32)
+    return GPUTarget("hip", arch, 64 if arch.startswith("gfx9") else 32)
+
+
+def build(
+    function: Any,
+    arguments: tuple[Argument, ...],
+    constants: Mapping[str, Constant],
+    options: Mapping[str, Constant],
+    arch: str,
+) -> Built:
+    """`function` compiled for `arch`; Triton keeps its own cache on disk."""
+    key = (arguments, tuple(sorted(constants.items())), tuple(sorted(options.items())), arch)
+    return _build(function, *key)
+
+
+@functools.lru_cache(maxsize=256)
+def _build(
+    function: Any,
+    arguments: tuple[Argument, ...],
+    constants: tuple[tuple[str, Constant], ...],
+    options: tuple[tuple[str, Constant], ...],
+    arch: str,
+) -> Built:
+    prepare_cache()
+    import triton
+
+    start = time.perf_counter()
+    try:
+        source = _source(function, arguments, dict(constants))
+        compiled = triton.compile(source, target=target(arch), options=_usable(options, arch))
+    except Exception as error:
+        told = f"Triton cannot compile {function.__name__} for {arch}: {_first(error)}"
+        raise CompileError(told) from None
+    seconds = time.perf_counter() - start
+    cuda = vendor_of(arch) == "cuda"
+    code = compiled.asm["cubin" if cuda else "hsaco"]
+    metadata = compiled.metadata
+    used = dict(objects.resources(code).get(metadata.name, {}))
+    used["shared_bytes"] = metadata.shared
+    used["num_warps"] = metadata.num_warps
+    if getattr(metadata, "num_ctas", 1) != 1:
+        raise Unsupported("kernels with thread-block clusters are not launched")
+    return Built(
+        code=code,
+        name=metadata.name,
+        shared_bytes=metadata.shared,
+        threads=metadata.num_warps * metadata.warp_size
+        if hasattr(metadata, "warp_size")
+        else metadata.num_warps * metadata.target.warp_size,
+        scratch_bytes=int(getattr(metadata, "global_scratch_size", 0) or 0),
+        resources=used,
+        seconds=seconds,
+    )
+
+
+def _source(function: Any, arguments: tuple[Argument, ...], constants: dict[str, Constant]) -> Any:
+    from triton.compiler import ASTSource
+
+    given = {argument.name: argument for argument in arguments}
+    signature, fixed, attributes = {}, {}, {}
+    for index, name in enumerate(function.arg_names):
+        if name in constants:
+            signature[name] = "constexpr"
+            fixed[(index,)] = constants[name]
+            continue
+        argument = given[name]
+        kind = TRITON_TYPES.get(argument.kind, argument.kind)
+        signature[name] = f"*{kind}" if argument.pointer else kind
+        if argument.aligned:
+            attributes[(index,)] = [["tt.divisibility", 16]]
+    return ASTSource(fn=function, signature=signature, constexprs=fixed, attrs=attributes)
+
+
+def _usable(options: tuple[tuple[str, Constant], ...], arch: str) -> dict[str, Constant]:
+    """The options this vendor's compiler knows."""
+    amd_only = ("waves_per_eu", "matrix_instr_nonkdim", "kpack")
+    cuda = vendor_of(arch) == "cuda"
+    return {
+        name: value
+        for name, value in options
+        if name in _OPTIONS and not (cuda and name in amd_only)
+    }
+
+
+def _first(error: BaseException) -> str:
+    """The line of a Triton error that tells most: the innermost cause's last line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1].strip() if lines else ''}"[:500]
+
+
+def prepare_cache() -> None:
+    """Put Triton's cache beside ours, and pin a default that changes between its releases."""
+    os.environ.setdefault("TRITON_CACHE_DIR", str(cache_root() / "triton"))
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")

@@ -1,0 +1,342 @@
+"""Plans, defaults and spaces of the Triton GEMM and batched GEMM."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kernelmark.backends.triton.plan import (
+    WORKSPACE,
+    Arguments,
+    Call,
+    Plan,
+    ceil_div,
+    power_of_two,
+)
+from kernelmark.core.dtype import dtype
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import Unsupported
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config, ConfigValue
+from kernelmark.core.space import Space
+from kernelmark.gpu.rtc import vendor_of
+
+_REDUCE_BLOCK = 1024
+
+
+def sizes(problem: Problem) -> tuple[int, int, int, int]:
+    """(batch, m, n, k)."""
+    dims = problem.dims
+    return dims.get("batch", 1), dims["m"], dims["n"], dims["k"]
+
+
+def supports(problem: Problem, info: DeviceInfo) -> str | None:
+    acc = problem.dtypes["acc"]
+    if acc not in ("f32", "i32"):
+        return f"the Triton kernel accumulates in f32 or i32, not {acc}"
+    for name in (problem.dtypes["a"], problem.dtypes["b"]):
+        reason = dtype_reason(name, info)
+        if reason:
+            return reason
+    if problem.dtypes["a"] != problem.dtypes["b"] and not problem.dtypes["a"].startswith("f8"):
+        return "operands of different dtypes are only multiplied among 8-bit floats"
+    if problem.dtypes["c"] not in ("f32", "f16", "bf16", "i32", "f8e4m3", "f8e5m2"):
+        return f"the Triton kernel does not write {problem.dtypes['c']}"
+    return None
+
+
+def dtype_reason(name: str, info: DeviceInfo) -> str | None:
+    """Why an operand of this dtype cannot be multiplied natively on this architecture."""
+    cuda = vendor_of(info.arch) == "cuda"
+    level = int(info.arch.removeprefix("sm_").rstrip("af")) if cuda else 0
+    if name in ("f8e4m3", "f8e5m2"):
+        if cuda:
+            return None if level >= 89 else f"{info.arch} has no 8-bit float matrix unit"
+        if info.arch in ("gfx950", "gfx1200", "gfx1201", "gfx1250"):
+            return None
+        return f"{info.arch} has no OCP 8-bit floats"
+    if name.endswith("fnuz"):
+        if info.arch in ("gfx940", "gfx941", "gfx942"):
+            return None
+        return f"FNUZ 8-bit floats are only native on gfx942, not {info.arch}"
+    if name in ("f32", "f16", "bf16", "i8"):
+        return None
+    return f"the Triton kernel has no {name} operands"
+
+
+# -- configs
+
+
+def default(problem: Problem, info: DeviceInfo) -> Config:
+    """A sensible config for the architecture, from the shape alone."""
+    batch, m, n, k = sizes(problem)
+    wide = dtype(problem.dtypes["a"]).bits
+    if vendor_of(info.arch) == "hip":
+        return _default_amd(m, n, k, batch, wide, info)
+    if problem.dtypes["a"] == "f32":
+        return _simple(min(64, power_of_two(m, 16, 64)), 64, 32, warps=4, stages=3)
+    best, least = None, math.inf
+    for candidate in _candidates(m, n, k, wide):
+        cost = _cost(candidate, batch, m, n, k, wide, info.units)
+        if cost < least:
+            best, least = candidate, cost
+    assert best is not None
+    block_m, block_n, split = best
+    block_k = (64 if block_m >= 64 else 128) * (2 if wide == 8 else 1)
+    block_k = min(block_k, power_of_two(k, 32, block_k))
+    large = block_m * block_n >= 128 * 256
+    warps = 8 if block_m * block_n >= 128 * 128 else 4
+    stages = 3 if large else 4
+    config = _simple(block_m, block_n, block_k, warps=warps, stages=stages, split=split)
+    if _descriptors_fit(problem, info, config) and split == 1 and block_m >= 64:
+        config["persistent"] = True
+    return FrozenDict(config)
+
+
+def _simple(
+    block_m: int, block_n: int, block_k: int, *, warps: int, stages: int, split: int = 1
+) -> dict[str, ConfigValue]:
+    return {
+        "block_m": block_m,
+        "block_n": block_n,
+        "block_k": block_k,
+        "group_m": 8,
+        "split_k": split,
+        "num_warps": warps,
+        "num_stages": stages,
+        "persistent": False,
+    }
+
+
+def _candidates(m: int, n: int, k: int, wide: int) -> list[tuple[int, int, int]]:
+    rows = [r for r in (16, 32, 64, 128) if r == 16 or r < 2 * m]
+    columns = [c for c in (32, 64, 128, 256) if c == 32 or c < 2 * n]
+    splits = [s for s in (1, 2, 4, 8, 16) if s == 1 or k // s >= 256]
+    return [(r, c, s) for r in rows for c in columns for s in splits if not (r < 64 and c == 256)]
+
+
+def _cost(
+    tile: tuple[int, int, int], batch: int, m: int, n: int, k: int, wide: int, units: int
+) -> float:
+    """Relative time of a tile shape: waves of tiles, each as slow as its arithmetic or its loads.
+
+    A unit multiplies at full rate only from 128 × 256 on, and reads a fixed number of bytes a
+    cycle; split-K adds a pass over float32 partial sums and a second launch."""
+    block_m, block_n, split = tile
+    tiles = batch * ceil_div(m, block_m) * ceil_div(n, block_n) * split
+    depth = k / split
+    share = min(1.0, 0.45 + 0.55 * min(1.0, block_m * block_n / (128 * 256)))
+    arithmetic = max(block_m, 64) * block_n * depth / share / (4096 * 16 / wide)
+    traffic = (block_m + block_n) * depth * wide / 8 / 32
+    waves = ceil_div(tiles, units)
+    # Fewer tiles than units leave memory channels idle.
+    starving = max(1.0, 0.75 * units / tiles)
+    time = waves * max(arithmetic, traffic * min(starving, 4.0)) + 1500
+    if split > 1:
+        time += 3000 + 2 * split * batch * m * n * 4 / (units * 24)
+    return time
+
+
+def _default_amd(m: int, n: int, k: int, batch: int, wide: int, info: DeviceInfo) -> Config:
+    block_m = power_of_two(m, 16, 128)
+    block_n = power_of_two(n, 32, 128)
+    block_k = 64 * 16 // max(wide, 8)
+    tiles = batch * ceil_div(m, block_m) * ceil_div(n, block_n)
+    split = 1
+    while tiles * split * 2 <= info.units and k // (split * 2) >= 4 * block_k and split < 16:
+        split *= 2
+    config = _simple(block_m, block_n, block_k, warps=4, stages=2, split=split)
+    if block_m * block_n >= 128 * 128:
+        config["num_warps"] = 8
+    config |= {"waves_per_eu": 2, "matrix_instr_nonkdim": 16, "kpack": 1}
+    return FrozenDict(config)
+
+
+def space(problem: Problem, info: DeviceInfo) -> Space:
+    """Everything the kernel can be built with for this problem."""
+    _, m, n, k = sizes(problem)
+    wide = dtype(problem.dtypes["a"]).bits
+    parameters: dict[str, tuple[ConfigValue, ...]] = {
+        "block_m": tuple(b for b in (16, 32, 64, 128, 256) if b == 16 or b < 2 * m),
+        "block_n": tuple(b for b in (16, 32, 64, 128, 256) if b <= 32 or b < 2 * n),
+        "block_k": tuple(b for b in (32, 64, 128, 256) if b == 32 or b < 2 * k),
+        "group_m": (1, 4, 8, 16),
+        "split_k": tuple(s for s in (1, 2, 3, 4, 6, 8, 12, 16) if s == 1 or k // s >= 128),
+    }
+    if vendor_of(info.arch) == "cuda":
+        hopper = int(info.arch.removeprefix("sm_").rstrip("af")) >= 90
+        parameters |= {"num_warps": (4, 8), "num_stages": (2, 3, 4, 5, 6)}
+        parameters["persistent"] = (False, True) if hopper else (False,)
+    else:
+        parameters |= {"num_warps": (2, 4, 8), "num_stages": (1, 2, 3), "persistent": (False,)}
+        parameters |= {"waves_per_eu": (0, 1, 2, 4), "matrix_instr_nonkdim": (16, 32)}
+        if info.arch == "gfx942":
+            parameters["kpack"] = (1, 2)
+    shared = int(info.attributes.get("shared_per_block", "0")) or 232448
+
+    def forbids(config: Config) -> str | None:
+        return _forbids(problem, info, config, wide, shared)
+
+    return Space(parameters=parameters, default=default(problem, info), forbids=forbids)
+
+
+def _forbids(
+    problem: Problem, info: DeviceInfo, config: Config, wide: int, shared: int
+) -> str | None:
+    block_m, block_n, block_k = (int(config[f"block_{x}"]) for x in "mnk")
+    staged = (block_m + block_n) * block_k * wide // 8 * int(config["num_stages"])
+    if staged > shared:
+        return f"{staged} bytes of staged tiles exceed {shared} of shared memory"
+    if block_m * block_n > 256 * 128:
+        return "the accumulator tile does not fit into registers"
+    if block_m * block_n < 32 * 32 and int(config["num_warps"]) > 4:
+        return "more warps than the tile has work for"
+    if wide == 8 and block_k < 64:
+        return "8-bit operands want a deeper block"
+    if config.get("persistent"):
+        if int(config["split_k"]) != 1:
+            return "the persistent kernel does not split k"
+        if not _descriptors_fit(problem, info, config):
+            return "rows are not a multiple of 16 bytes, as descriptors need"
+    return None
+
+
+def _descriptors_fit(problem: Problem, info: DeviceInfo, config: Config) -> bool:
+    """Whether tensor descriptors can address every operand."""
+    if vendor_of(info.arch) != "cuda" or int(info.arch.removeprefix("sm_").rstrip("af")) < 90:
+        return False
+    batch, m, n, k = sizes(problem)
+    ta, tb = problem.options["ta"] == "t", problem.options["tb"] == "t"
+    rows = {"a": m if ta else k, "b": k if tb else n, "c": n}
+    if any(rows[x] * dtype(problem.dtypes[x]).bits % 128 for x in rows):
+        return False
+    if dtype(problem.dtypes["a"]).bits == 8 and (ta or not tb):
+        return False  # the matrix unit takes 8-bit operands only with k innermost
+    if problem.dtypes["a"] in ("f32", "i8"):
+        return False
+    if batch == 1:
+        return True
+    blocks = (int(config["block_m"]), int(config["block_n"]), int(config["block_k"]))
+    return all(size % block == 0 for size, block in zip((m, n, k), blocks, strict=True))
+
+
+# -- plans
+
+
+def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
+    """The launches for a config; values that the config leaves out come from the default."""
+    from kernelmark.kernels.triton import gemm as kernels
+
+    chosen = {**default(problem, info), **config}
+    if chosen.get("persistent"):
+        if not _descriptors_fit(problem, info, chosen):
+            raise Unsupported("the persistent kernel cannot address these operands by descriptors")
+        return Plan(calls=(_persistent(kernels, problem, chosen, info),))
+    split = int(chosen["split_k"])
+    _, _, _, k = sizes(problem)
+    block_k = int(chosen["block_k"])
+    per_part = ceil_div(ceil_div(k, split), block_k) * block_k
+    split = ceil_div(k, per_part)
+    main = _tiles(kernels, problem, chosen, split, per_part)
+    if split == 1:
+        return Plan(calls=(main,))
+    batch, m, n, _ = sizes(problem)
+    return Plan(
+        calls=(main, _reduce(kernels, problem, split)), workspace_bytes=batch * split * m * n * 4
+    )
+
+
+def _operands(problem: Problem, target: str, target_type: str) -> Arguments:
+    types = problem.dtypes
+    arguments = Arguments().pointer("a", types["a"], "a").pointer("b", types["b"], "b")
+    arguments.pointer("c", types["c"], "c").pointer("bias", types["c"], "bias")
+    return arguments.pointer("d", target_type, target)
+
+
+def _epilogue(problem: Problem) -> dict[str, bool]:
+    options = problem.options
+    return {
+        "HAS_C": float(options.get("beta", 0.0)) != 0.0,
+        "HAS_BIAS": bool(options.get("bias", False)),
+        "SCALED": float(options.get("alpha", 1.0)) != 1.0,
+    }
+
+
+def _blocks(config: dict[str, Any]) -> dict[str, int]:
+    return {f"BLOCK_{x}": int(config[f"block_{x.lower()}"]) for x in "MNK"} | {
+        "GROUP_M": int(config["group_m"])
+    }
+
+
+def _options(config: dict[str, Any]) -> dict[str, Any]:
+    names = ("num_warps", "num_stages", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
+    return {name: config[name] for name in names if name in config}
+
+
+def _accumulator(problem: Problem) -> Any:
+    import triton.language as tl
+
+    return tl.int32 if problem.dtypes["acc"] == "i32" else tl.float32
+
+
+def _transposes(problem: Problem) -> dict[str, bool]:
+    return {"TA": problem.options["ta"] == "t", "TB": problem.options["tb"] == "t"}
+
+
+def _tiles(
+    kernels: Any, problem: Problem, config: dict[str, Any], split: int, per_part: int
+) -> Call:
+    batch, m, n, k = sizes(problem)
+    target = (WORKSPACE, problem.dtypes["acc"]) if split > 1 else ("d", problem.dtypes["c"])
+    arguments = _operands(problem, *target)
+    arguments.integer("m", m).integer("n", n).integer("k", k).integer("k_split", per_part)
+    arguments.real("alpha", float(problem.options.get("alpha", 1.0)))
+    arguments.real("beta", float(problem.options.get("beta", 0.0)))
+    blocks = _blocks(config)
+    tiles = ceil_div(m, blocks["BLOCK_M"]) * ceil_div(n, blocks["BLOCK_N"])
+    constants = {
+        **_transposes(problem),
+        **_epilogue(problem),
+        **blocks,
+        "ACC": _accumulator(problem),
+        "EVEN_K": k % blocks["BLOCK_K"] == 0,
+        "SPLIT": split > 1,
+        "PRECISION": "ieee",
+    }
+    return arguments.call(kernels.gemm_tiles, constants, _options(config), (tiles, split, batch))
+
+
+def _reduce(kernels: Any, problem: Problem, split: int) -> Call:
+    batch, m, n, _ = sizes(problem)
+    types = problem.dtypes
+    arguments = Arguments().pointer("parts", types["acc"], WORKSPACE)
+    arguments.pointer("c", types["c"], "c").pointer("bias", types["c"], "bias")
+    arguments.pointer("d", types["c"], "d").integer("m", m).integer("n", n)
+    arguments.real("alpha", float(problem.options.get("alpha", 1.0)))
+    arguments.real("beta", float(problem.options.get("beta", 0.0)))
+    block = min(_REDUCE_BLOCK, power_of_two(m * n, 128, _REDUCE_BLOCK))
+    constants = {**_epilogue(problem), "PARTS": split, "BLOCK": block}
+    return arguments.call(
+        kernels.gemm_reduce, constants, {"num_warps": 4}, (ceil_div(m * n, block), batch, 1)
+    )
+
+
+def _persistent(kernels: Any, problem: Problem, config: dict[str, Any], info: DeviceInfo) -> Call:
+    batch, m, n, k = sizes(problem)
+    arguments = _operands(problem, "d", problem.dtypes["c"])
+    arguments.integer("m", m).integer("n", n).integer("k", k).integer("batches", batch)
+    arguments.real("alpha", float(problem.options.get("alpha", 1.0)))
+    arguments.real("beta", float(problem.options.get("beta", 0.0)))
+    blocks = _blocks(config)
+    tiles = batch * ceil_div(m, blocks["BLOCK_M"]) * ceil_div(n, blocks["BLOCK_N"])
+    programs = min(tiles, info.units)
+    constants = {
+        **_transposes(problem),
+        **_epilogue(problem),
+        **blocks,
+        "ACC": _accumulator(problem),
+        "FLATTEN": True,
+        "PROGRAMS": programs,
+    }
+    return arguments.call(kernels.gemm_persistent, constants, _options(config), (programs, 1, 1))

@@ -1,0 +1,121 @@
+"""Launch compiled Triton kernels through our own driver: no torch, our stream, our buffers."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from kernelmark.backends.base import Kernel
+from kernelmark.backends.triton.build import Argument, Built
+from kernelmark.backends.triton.plan import WORKSPACE, Call, Plan, Value
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import Unsupported
+from kernelmark.core.result import KernelInfo
+from kernelmark.devices.base import ArgumentSet, Buffer, Stream
+from kernelmark.gpu.driver import Driver, pack
+
+_DEFAULT_SHARED_BYTES = 48 * 1024
+_NUMBERS: dict[str, Any] = {
+    "i32": ctypes.c_int32,
+    "i64": ctypes.c_int64,
+    "fp32": ctypes.c_float,
+}
+
+
+class Gpu(Protocol):
+    """What launching needs of a GPU device."""
+
+    info: DeviceInfo
+    driver: Driver
+
+    def allocate(self, nbytes: int) -> Buffer: ...
+    def free(self, buffer: Buffer) -> None: ...
+
+
+class TritonKernel(Kernel):
+    """A plan's kernels loaded on a device, with the arguments of every set ready to launch."""
+
+    def __init__(self, plan: Plan, device: Gpu, sets: Sequence[ArgumentSet]) -> None:
+        self._device = device
+        self._owned: list[Buffer] = []
+        self._modules: list[int] = []
+        built = [call.build(device.info.arch) for call in plan.calls]
+        for one in built:
+            check_fits(one, device.info)
+        self._workspace = self._own(plan.workspace_bytes)
+        starters = [self._load(call, one) for call, one in zip(plan.calls, built, strict=True)]
+        self._launches = [[start(arguments) for start in starters] for arguments in sets]
+        main = max(built, key=lambda one: one.resources.get("registers", 0))
+        self.info = KernelInfo(
+            name="+".join(one.name for one in built),
+            compile_s=sum(one.seconds for one in built),
+            binary_hash="-".join(one.hash for one in built),
+            resources={**main.resources, "workspace_bytes": plan.workspace_bytes},
+        )
+
+    def _own(self, nbytes: int) -> int:
+        if nbytes == 0:
+            return 0
+        buffer = self._device.allocate(nbytes)
+        self._owned.append(buffer)
+        return buffer.address
+
+    def _load(self, call: Call, built: Built) -> Callable[[ArgumentSet], Callable[[Stream], None]]:
+        driver = self._device.driver
+        module = driver.load(built.code)
+        self._modules.append(module)
+        function = driver.function(module, built.name)
+        if built.shared_bytes > _DEFAULT_SHARED_BYTES:
+            driver.allow_shared(function, built.shared_bytes)
+        programs = call.grid[0] * call.grid[1] * call.grid[2]
+        scratch = self._own(built.scratch_bytes * programs)
+
+        def bind(arguments: ArgumentSet) -> Callable[[Stream], None]:
+            values = [
+                self._argument(argument, value, arguments)
+                for argument, value in zip(call.arguments, call.values, strict=True)
+            ]
+            # Triton's two hidden arguments: its scratch memory and its profiler's.
+            packed = pack(*values, ctypes.c_void_p(scratch), ctypes.c_void_p(0))
+            block = (built.threads, 1, 1)
+
+            def start(stream: Stream) -> None:
+                driver.launch(function, call.grid, block, packed, stream, built.shared_bytes)
+
+            return start
+
+        return bind
+
+    def _argument(self, argument: Argument, value: Value, arguments: ArgumentSet) -> Any:
+        if not argument.pointer:
+            return _NUMBERS[argument.kind](value)
+        if value == WORKSPACE:
+            return ctypes.c_void_p(self._workspace)
+        # An operand that the problem does not have is never read: any address will do.
+        name = str(value)
+        address = arguments[name].address if name in arguments else 0
+        return ctypes.c_void_p(address)
+
+    def launch(self, stream: Stream, set_index: int) -> None:
+        for start in self._launches[set_index]:
+            start(stream)
+
+    def close(self) -> None:
+        for module in self._modules:
+            self._device.driver.destroy("module", module)
+        for buffer in self._owned:
+            self._device.free(buffer)
+        self._modules.clear()
+        self._owned.clear()
+
+
+def check_fits(built: Built, info: DeviceInfo) -> None:
+    """Refuse what the device cannot start, in words, before its driver refuses with a number."""
+    most = int(info.attributes.get("shared_per_block", "0"))
+    if most and built.shared_bytes > most:
+        raise Unsupported(
+            f"{built.name} needs {built.shared_bytes} bytes of shared memory, "
+            f"{info.arch} has {most} a block",
+            hint="use smaller blocks or fewer stages",
+        )

@@ -1,0 +1,85 @@
+"""Plan: the launches that compute one problem with one config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kernelmark.backends.triton.build import Argument, Built, Constant, build
+
+WORKSPACE = "workspace"
+Value = str | int | float  # a tensor's name, WORKSPACE, or a number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One launch: a kernel, its arguments in order with their values, and its grid."""
+
+    function: Any
+    arguments: tuple[Argument, ...]
+    values: tuple[Value, ...]
+    constants: Mapping[str, Constant]
+    options: Mapping[str, Constant]
+    grid: tuple[int, int, int]
+
+    def build(self, arch: str) -> Built:
+        return build(self.function, self.arguments, self.constants, self.options, arch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Calls in order, and the bytes they need to hand data from one to the next."""
+
+    calls: tuple[Call, ...]
+    workspace_bytes: int = 0
+
+
+class Arguments:
+    """Collects the arguments of a call, in the kernel's order."""
+
+    def __init__(self) -> None:
+        self._arguments: list[Argument] = []
+        self._values: list[Value] = []
+
+    def pointer(self, name: str, dtype: str, value: Value) -> Arguments:
+        self._arguments.append(Argument(name=name, kind=dtype, pointer=True))
+        self._values.append(value)
+        return self
+
+    def integer(self, name: str, value: int) -> Arguments:
+        aligned = value % 16 == 0
+        kind = "i32" if abs(value) < 2**31 else "i64"
+        self._arguments.append(Argument(name=name, kind=kind, pointer=False, aligned=aligned))
+        self._values.append(value)
+        return self
+
+    def real(self, name: str, value: float) -> Arguments:
+        self._arguments.append(Argument(name=name, kind="fp32", pointer=False, aligned=False))
+        self._values.append(value)
+        return self
+
+    def call(
+        self,
+        function: Any,
+        constants: Mapping[str, Constant],
+        options: Mapping[str, Constant],
+        grid: tuple[int, int, int],
+    ) -> Call:
+        return Call(
+            function=function,
+            arguments=tuple(self._arguments),
+            values=tuple(self._values),
+            constants=constants,
+            options=options,
+            grid=grid,
+        )
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def power_of_two(value: int, least: int, most: int) -> int:
+    """The smallest power of two that is at least `value`, kept between the bounds."""
+    return max(least, min(most, 1 << max(0, value - 1).bit_length()))

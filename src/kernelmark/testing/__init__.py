@@ -1,0 +1,36 @@
+"""Contract tests that a third party can run on its own op, backend, device or store.
+
+Subclass a contract in a pytest module and name what is to be tested:
+
+    from kernelmark.testing import OpContract
+
+    class TestMyOp(OpContract):
+        op = my_op
+        examples = ({"n": 7, "dtype": "f32"},)
+
+        def dense(self, problem, arrays): ...
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+_WHERE = {
+    "BackendContract": "kernelmark.testing.backends",
+    "DeviceContract": "kernelmark.testing.devices",
+    "OpContract": "kernelmark.testing.ops",
+    "StoreContract": "kernelmark.testing.stores",
+}
+__all__ = ["BackendContract", "DeviceContract", "OpContract", "StoreContract"]
+
+# So that a failing contract shows the values it compared.
+pytest.register_assert_rewrite(*_WHERE.values())
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_WHERE[name]), name)

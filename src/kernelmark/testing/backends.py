@@ -1,0 +1,283 @@
+"""The contract of a backend, as tests that anyone can run on their own.
+
+    from kernelmark.testing.backends import BackendContract
+
+    class TestMine(BackendContract):
+        backend = "mine"                      # its name in the registry
+        examples = ("gemm m=8 n=8 k=8 dtype=f32",)   # problems beside or instead of EXAMPLES
+
+Every example must either be refused by `supports` with a reason or be computed: right at the
+op's positions, every element written, nothing around the output touched, inputs left alone, each
+argument set for itself, and the same bits again on a second launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from kernelmark import backends, devices, ops
+from kernelmark.backends.base import Backend, Kernel
+from kernelmark.core.errors import CaseError, UsageError
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config
+from kernelmark.devices.base import GUARD_BYTES, Device, Tensor
+from kernelmark.numerics.floats import decode
+from kernelmark.numerics.generate import Inputs
+
+EXAMPLES: tuple[str, ...] = (
+    "gemm m=33 n=47 k=65 dtype=f64",
+    "gemm m=33 n=47 k=65 dtype=f32",
+    "gemm m=64 n=64 k=128 dtype=f16",
+    "gemm m=64 n=48 k=128 dtype=bf16 tb=t",
+    "gemm m=32 n=48 k=64 dtype=i8",
+    "gemm m=32 n=48 k=64 dtype=f8e4m3 tb=t",
+    "gemm m=32 n=48 k=64 dtype=f8e5m2fnuz",
+    "gemm m=1 n=1 k=1 dtype=f32",
+    "gemm m=1 n=64 k=300 dtype=f32 ta=t tb=t",
+    "gemm m=16 n=1 k=70 dtype=f16 ta=t",
+    "gemm m=33 n=47 k=65 dtype=f32 alpha=0.5 beta=2.0 bias=yes",
+    "gemm m=33 n=47 k=65 dtype=f32 beta=1.0 tb=t",
+    "gemm m=32 n=48 k=64 dtype=f16 alpha=0.7 beta=0.3",
+    "gemm m=32 n=48 k=64 dtype=bf16 bias=yes",
+    "gemm m=32 n=48 k=64 dtype=i8 alpha=2.0 beta=-3.0 bias=yes ta=t",
+    "gemm m=32 n=48 k=64 dtype=f16 c=f32",
+    "gemm m=32 n=48 k=64 dtype=f16 acc=f16",
+    "batched_gemm batch=3 m=17 n=19 k=23 dtype=f32",
+    "batched_gemm batch=3 m=17 n=19 k=23 dtype=f32 ta=t tb=t alpha=0.5 beta=-1.5 bias=yes",
+    "batched_gemm batch=2 m=16 n=32 k=48 dtype=f16",
+    "batched_gemm batch=2 m=16 n=32 k=48 dtype=bf16 tb=t bias=yes",
+    "batched_gemm batch=2 m=16 n=32 k=48 dtype=i8",
+    "attention batch=2 heads=3 seq=40 dim=16 dtype=f32",
+    "attention batch=2 heads_q=4 heads_kv=2 seq_q=24 seq_kv=40 dim=16 dtype=f32 causal=yes",
+    "attention heads_q=4 heads_kv=1 seq_q=1 seq_kv=65 dim=32 dtype=f16 causal=yes",
+    "attention batch=2 heads=2 seq=48 dim=32 dtype=f16 causal=yes layout=bshd",
+    "attention heads_q=4 heads_kv=2 seq_q=16 seq_kv=48 dim=32 dtype=bf16 causal=yes",
+    "attention heads=2 seq=32 dim_qk=24 dim_v=16 dtype=f32 scale=0.25 layout=bshd",
+    "attention heads=2 seq=32 dim_qk=24 dim_v=16 dtype=bf16",
+    "attention heads=2 seq=32 dim=32 dtype=f8e4m3",
+    "conv n=2 c=6 h=9 w=10 k=8 r=3 s=3 pad=1 dtype=f32",
+    "conv n=2 c=6 h=11 w=10 k=4 r=3 s=2 stride=2 pad=1 dilation=2 groups=2 dtype=f32 layout=nhwc",
+    "conv n=1 c=6 h=11 w=10 k=4 r=3 s=2 stride_h=2 pad_w=2 groups=2 dtype=f32",
+    "conv n=2 c=8 h=6 w=6 k=16 r=1 s=1 dtype=f32 layout=nhwc",
+    "conv n=1 c=64 h=5 w=5 k=8 r=3 s=3 pad=1 dtype=f16",
+    "conv n=1 c=32 h=5 w=5 k=8 r=3 s=3 pad=1 dtype=bf16 layout=nhwc",
+    "conv n=2 c=8 h=6 w=6 k=8 r=3 s=3 dtype=i8",
+)
+POISONS = (0xFF, 0x5C)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """A kernel on a device with its argument sets: what one test works with."""
+
+    problem: Problem
+    device: Device
+    kernel: Kernel
+    sets: list[dict[str, Tensor]]
+    seed: int = 7
+
+    def outcome(self, set_index: int, poison: int) -> NDArray[np.uint8]:
+        """The output's bytes after poisoning it and one launch."""
+        out = self.output(set_index)
+        self.device.poison(out, poison)
+        self.device.synchronize()
+        self.kernel.launch(self.device.stream, set_index)
+        self.device.synchronize()
+        self.kernel.collect(set_index)
+        self.device.synchronize()
+        return self.bytes_of(out)
+
+    def output(self, set_index: int) -> Tensor:
+        return self.sets[set_index][ops.registry.get(self.problem.op).output(self.problem).name]
+
+    def bytes_of(self, tensor: Tensor) -> NDArray[np.uint8]:
+        return self.device.read(tensor.buffer, tensor.offset, tensor.spec.nbytes)
+
+    def inputs(self) -> list[bytes]:
+        """The bytes of every input of every set."""
+        return [
+            self.bytes_of(tensor).tobytes()
+            for arguments in self.sets
+            for tensor in arguments.values()
+            if tensor.spec.role == "in"
+        ]
+
+    def worst(self, set_index: int, *, everywhere: bool = False) -> float:
+        """The largest error, at the op's positions or everywhere, in units of its tolerance."""
+        op = ops.registry.get(self.problem.op)
+        count = op.output(self.problem).count
+        where = np.arange(count) if everywhere else op.positions(self.problem, self.seed)
+        inputs = Inputs(op.tensors(self.problem), self.seed, set_index)
+        right = op.reference(self.problem, inputs, where)
+        got = decode(self.device.take(self.output(set_index), where), op.output(self.problem).dtype)
+        allowed = op.tolerance(self.problem)
+        limit = (
+            allowed.per_magnitude * right.magnitude
+            + allowed.per_value * np.abs(right.value)
+            + allowed.absolute
+        )
+        error = np.abs(got - right.value)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # An exact op has no tolerance at all: any error is too much, none is fine.
+            ratio = np.where(error == 0, 0.0, error / limit)
+        return float(np.max(np.where(np.isnan(ratio), np.inf, ratio)))
+
+
+@contextmanager
+def bench(
+    backend: Backend,
+    problem: Problem,
+    device: Device,
+    *,
+    config: Config | None = None,
+    sets: int = 2,
+    seed: int = 7,
+) -> Iterator[Bench]:
+    """Inputs filled, outputs with guards, kernel prepared; everything given back at the end."""
+    held: list[dict[str, Tensor]] = []
+    try:
+        for index in range(sets):
+            held.append({})
+            for spec in ops.registry.get(problem.op).tensors(problem):
+                buffer = device.allocate(spec.nbytes + 2 * GUARD_BYTES)
+                tensor = Tensor(spec=spec, buffer=buffer, offset=GUARD_BYTES)
+                held[-1][spec.name] = tensor
+                if spec.role == "in":
+                    device.generate(tensor, seed, index)
+                else:
+                    device.poison(tensor, POISONS[0])
+        device.synchronize()
+        kernel = backend.prepare(problem, config or {}, device, held)
+        try:
+            yield Bench(problem=problem, device=device, kernel=kernel, sets=held, seed=seed)
+        finally:
+            kernel.close()
+    finally:
+        for tensor in (tensor for arguments in held for tensor in arguments.values()):
+            device.free(tensor.buffer)
+
+
+class BackendContract:
+    """Subclass it, name the backend, and pytest finds the tests."""
+
+    backend: ClassVar[str]
+    examples: ClassVar[Sequence[str]] = EXAMPLES
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        found = backends.registry.get(self.backend)
+        if "example" in metafunc.fixturenames:
+            cases = []
+            for kind in found.device_kinds:
+                runs = (found.available() or devices.registry.get(kind).available()) is None
+                # Where nothing can run, one skipped test says why as well as many.
+                cases += [(kind, key) for key in (self.examples if runs else self.examples[:1])]
+            metafunc.parametrize(("kind", "example"), cases)
+        elif "kind" in metafunc.fixturenames:
+            metafunc.parametrize("kind", found.device_kinds)
+
+    def the_backend(self) -> Backend:
+        """The backend; skips with its own reason where it cannot run."""
+        found = backends.registry.get(self.backend)
+        reason = found.available()
+        if reason is not None:
+            assert_sentence(reason)
+            pytest.skip(reason)
+        return found
+
+    @contextmanager
+    def opened(self, kind: str) -> Iterator[Device]:
+        """The first device of a kind; skips with the device's own reason where there is none."""
+        family = devices.registry.get(kind)
+        reason = family.available()
+        if reason is not None:
+            pytest.skip(reason)
+        device = family.open(0, threads=1)
+        try:
+            yield device
+        finally:
+            device.close()
+
+    def test_says_what_it_is(self) -> None:
+        found = backends.registry.get(self.backend)
+        assert found.name == self.backend
+        assert found.summary
+        assert "\n" not in found.summary
+        assert set(found.device_kinds) <= set(devices.registry.names())
+        reason = found.available()
+        if reason is not None:
+            assert_sentence(reason)
+            return
+        assert found.version()
+        assert all(name and version for name, version in found.libraries().items())
+
+    def test_supports_or_says_why_not(self, kind: str) -> None:
+        backend = self.the_backend()
+        with self.opened(kind) as device:
+            reasons = [backend.supports(ops.parse(key), device.info) for key in self.examples]
+        for reason in reasons:
+            if reason is not None:
+                assert_sentence(reason)
+        assert None in reasons, f"{self.backend} supports no example at all on {kind}"
+
+    def test_computes_what_it_supports(self, kind: str, example: str) -> None:
+        backend, problem = self.the_backend(), ops.parse(example)
+        with self.opened(kind) as device:
+            if backend.supports(problem, device.info) is not None:
+                return
+            backend.compile(problem, {}, device.info)
+            with bench(backend, problem, device) as made:
+                self.check(made)
+
+    def check(self, made: Bench) -> None:
+        """What a kernel must do, one thing after the other."""
+        before = made.inputs()
+        assert made.kernel.info.name, "a kernel says its name"
+        first = made.outcome(0, POISONS[0])
+        assert made.device.count_poison(made.output(1), POISONS[0]) == made.output(1).spec.count, (
+            "a launch on one argument set wrote to another"
+        )
+        made.outcome(1, POISONS[0])
+        assert made.inputs() == before, "a launch changed its inputs"
+        for index in (0, 1):
+            assert made.worst(index) <= 1.0, f"set {index} is wrong by {made.worst(index)}"
+        second = made.outcome(0, POISONS[1])
+        # Different poison, same bits: each element was written, and always in the same way.
+        assert np.array_equal(first, second), "a second launch gave other bits, or wrote less"
+        for index in (0, 1):
+            assert made.device.guards_intact(made.output(index)), "bytes around the output changed"
+
+    def test_refuses_an_unknown_config(self, kind: str) -> None:
+        backend = self.the_backend()
+        with self.opened(kind) as device:
+            problem = self.first_supported(backend, device)
+            with pytest.raises((CaseError, UsageError)):
+                backend.prepare(problem, {"no_such_choice": 1}, device, [])
+
+    def test_space_holds_its_default(self, kind: str) -> None:
+        backend = self.the_backend()
+        with self.opened(kind) as device:
+            space = backend.space(self.first_supported(backend, device), device.info)
+        if space is None:
+            return
+        assert space.size >= 1
+        assert space.forbids(space.default) is None
+        for name, value in space.default.items():
+            assert value in space.parameters[name]
+
+    def first_supported(self, backend: Backend, device: Device) -> Problem:
+        problems = map(ops.parse, self.examples)
+        return next(p for p in problems if backend.supports(p, device.info) is None)
+
+
+def assert_sentence(text: str) -> None:
+    """One line that says something: a reason is shown to people as it is."""
+    assert text == text.strip()
+    assert "\n" not in text
+    assert len(text.split()) >= 3, f"{text!r} is not a sentence"

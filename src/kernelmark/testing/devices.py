@@ -1,0 +1,274 @@
+"""What every device must do. A plugin's tests inherit it:
+
+@pytest.mark.parametrize("kind_name", ["mydevice"])
+class TestMyDevice(DeviceContract): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from kernelmark.core.dtype import DTYPES
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import OutOfMemory
+from kernelmark.core.result import Telemetry
+from kernelmark.core.tensor import Role, TensorSpec
+from kernelmark.core.timing import Timer
+from kernelmark.devices import registry
+from kernelmark.devices.base import GUARD_BYTES, Device, DeviceKind, Stream, Tensor
+from kernelmark.numerics.floats import storage
+from kernelmark.numerics.generate import POOL, offset, pool_bits
+
+PACKED = [name for name, kind in DTYPES.items() if kind.bits < 8]
+WHOLE = [name for name, kind in DTYPES.items() if kind.bits >= 8]
+
+
+class DeviceContract:
+    """Parametrise `kind_name` with names in the device registry."""
+
+    @pytest.fixture
+    def kind(self, kind_name: str) -> DeviceKind:
+        kind = registry.get(kind_name)
+        reason = kind.available()
+        if reason is not None:
+            pytest.skip(reason)
+        return kind
+
+    @pytest.fixture
+    def device(self, kind: DeviceKind) -> Iterator[Device]:
+        device = kind.open(0)
+        yield device
+        device.close()
+
+    def test_infos_name_what_can_be_opened(self, kind: DeviceKind) -> None:
+        infos = kind.infos()
+        assert infos
+        assert [info.index for info in infos] == list(range(len(infos)))
+        assert len({info.name for info in infos}) == len(infos)
+        for info in infos:
+            assert isinstance(info, DeviceInfo)
+            assert info.kind == kind.name
+            assert info.name.split(":")[0] == kind.name
+            assert info.arch
+            assert info.model
+            assert info.units >= 1
+            assert info.cache_bytes > 0
+            assert info.memory_bytes > 0
+
+    def test_worker_variables_are_text(self, kind: DeviceKind) -> None:
+        for name, value in kind.worker_variables(0, 1).items():
+            assert isinstance(name, str)
+            assert isinstance(value, str)
+
+    def test_opened_device_is_the_one_listed(self, kind: DeviceKind, device: Device) -> None:
+        listed = kind.infos()[0]
+        assert (device.info.name, device.info.arch) == (listed.name, listed.arch)
+
+    def test_write_reads_back(self, device: Device) -> None:
+        buffer = device.allocate(4096)
+        data = np.arange(1000, dtype=np.int64).astype(np.uint8)
+        device.write(buffer, 100, data)
+        assert buffer.address % 256 == 0
+        assert buffer.nbytes >= 4096
+        assert np.array_equal(device.read(buffer, 100, 1000), data)
+        device.free(buffer)
+
+    def test_buffers_do_not_overlap(self, device: Device) -> None:
+        first, second = device.allocate(8192), device.allocate(8192)
+        device.write(first, 0, np.full(8192, 1, np.uint8))
+        device.write(second, 0, np.full(8192, 2, np.uint8))
+        assert (device.read(first, 0, 8192) == 1).all()
+        assert (device.read(second, 0, 8192) == 2).all()
+        device.free(first)
+        device.free(second)
+
+    def test_absurd_sizes_are_out_of_memory(self, device: Device) -> None:
+        for nbytes in (2**50, 2**62):
+            with pytest.raises(OutOfMemory) as caught:
+                device.allocate(nbytes)
+            assert caught.value.message
+        assert device.free_bytes() < 2**50
+
+    def test_memory_comes_back(self, device: Device) -> None:
+        before = device.free_bytes()
+        size = min(before // 8, 64 * 2**20)
+        for _ in range(32):
+            device.free(device.allocate(size))
+        device.synchronize()
+        assert device.free_bytes() > before - 8 * size
+
+    @pytest.mark.parametrize("dtype", WHOLE)
+    @pytest.mark.parametrize("count", [1, 7, 1025])
+    def test_generate_is_the_generator(self, device: Device, dtype: str, count: int) -> None:
+        tensor = make_tensor(device, dtype, (count,))
+        device.generate(tensor, 5, 3)
+        device.synchronize()
+        raw = device.read(tensor.buffer, tensor.offset, tensor.spec.nbytes)
+        assert np.array_equal(raw.view(storage(dtype)), expected_bits(tensor.spec, 5, 3))
+        device.free(tensor.buffer)
+
+    def test_generate_goes_round_the_pool(self, device: Device) -> None:
+        tensor = make_tensor(device, "f32", (2 * POOL + 11,))
+        device.generate(tensor, 1, 0)
+        device.synchronize()
+        raw = device.read(tensor.buffer, tensor.offset, tensor.spec.nbytes)
+        assert np.array_equal(raw.view(np.uint32), expected_bits(tensor.spec, 1, 0))
+        device.free(tensor.buffer)
+
+    def test_generate_stays_in_its_tensor(self, device: Device) -> None:
+        tensor = make_tensor(device, "f16", (33,))
+        nbytes = tensor.buffer.nbytes
+        device.write(tensor.buffer, 0, np.full(nbytes, 7, np.uint8))
+        device.generate(tensor, 1, 0)
+        device.synchronize()
+        raw = device.read(tensor.buffer, 0, nbytes)
+        assert (raw[: tensor.offset] == 7).all()
+        assert (raw[tensor.offset + tensor.spec.nbytes :] == 7).all()
+        device.free(tensor.buffer)
+
+    @pytest.mark.parametrize("dtype", WHOLE)
+    def test_take_gives_the_bits(self, device: Device, dtype: str) -> None:
+        tensor = make_tensor(device, dtype, (9, 13))
+        device.generate(tensor, 2, 1)
+        where = np.array([0, 116, 5, 5, 64], np.int64)
+        taken = device.take(tensor, where)
+        assert taken.dtype == storage(dtype)
+        assert np.array_equal(taken, expected_bits(tensor.spec, 2, 1)[where])
+        device.free(tensor.buffer)
+
+    @pytest.mark.parametrize("dtype", WHOLE)
+    @pytest.mark.parametrize("byte", [0xFF, 0x80, 0x55])
+    def test_poison_is_counted_by_element(self, device: Device, dtype: str, byte: int) -> None:
+        tensor = make_tensor(device, dtype, (50,), role="out")
+        device.poison(tensor, byte)
+        assert device.count_poison(tensor, byte) == 50
+        width = storage(dtype).itemsize
+        device.write(tensor.buffer, tensor.offset + 3 * width, np.array([1], np.uint8))
+        device.write(tensor.buffer, tensor.offset + 40 * width, np.full(width, 2, np.uint8))
+        assert device.count_poison(tensor, byte) == 48
+        assert device.guards_intact(tensor)
+        device.free(tensor.buffer)
+
+    def test_poison_leaves_neighbours_alone(self, device: Device) -> None:
+        """Argument sets share a buffer: only the output and its guards may change."""
+        first = make_tensor(device, "f32", (64,), role="out", room=4096)
+        second = Tensor(spec=first.spec, buffer=first.buffer, offset=first.offset + 2048)
+        device.write(first.buffer, 0, np.full(first.buffer.nbytes, 9, np.uint8))
+        device.poison(first, 0xFF)
+        device.synchronize()
+        raw = device.read(first.buffer, 0, first.buffer.nbytes)
+        outer = first.offset + first.spec.nbytes + GUARD_BYTES
+        assert (raw[: first.offset - GUARD_BYTES] == 9).all()
+        assert (raw[outer:] == 9).all()
+        device.poison(second, 0xFF)
+        assert device.count_poison(first, 0xFF) == 64
+        device.free(first.buffer)
+
+    @pytest.mark.parametrize("place", ["first before", "last before", "first after", "last after"])
+    def test_a_write_into_a_guard_is_caught(self, device: Device, place: str) -> None:
+        tensor = make_tensor(device, "f16", (37,), role="out")
+        end = tensor.offset + tensor.spec.nbytes
+        where = {
+            "first before": tensor.offset - GUARD_BYTES,
+            "last before": tensor.offset - 1,
+            "first after": end,
+            "last after": end + GUARD_BYTES - 1,
+        }[place]
+        device.poison(tensor, 0xFF)
+        device.synchronize()
+        assert device.guards_intact(tensor)
+        device.write(tensor.buffer, where, np.array([0], np.uint8))
+        assert not device.guards_intact(tensor)
+        device.free(tensor.buffer)
+
+    @pytest.mark.parametrize("dtype", PACKED)
+    def test_half_bytes_come_low_half_first(self, device: Device, dtype: str) -> None:
+        tensor = make_tensor(device, dtype, (2, 6))
+        device.generate(tensor, 4, 0)
+        device.synchronize()
+        bits = expected_bits(tensor.spec, 4, 0).astype(np.uint8)
+        raw = device.read(tensor.buffer, tensor.offset, tensor.spec.nbytes)
+        assert np.array_equal(raw, bits[0::2] | (bits[1::2] << np.uint8(4)))
+        where = np.arange(12, dtype=np.int64)
+        assert np.array_equal(device.take(tensor, where), bits)
+        device.free(tensor.buffer)
+
+    def test_record_keeps_the_order(self, device: Device) -> None:
+        seen: list[int] = []
+
+        def launch(stream: Stream, index: int) -> None:
+            assert stream == device.stream
+            seen.append(index)
+
+        replay = device.record(launch, [2, 0, 1, 1], Timer.AUTO)
+        reading = replay.run()
+        replay.close()
+        assert seen == [2, 0, 1, 1]
+        assert replay.launches == 4
+        assert replay.method is not Timer.AUTO
+        assert reading.elapsed_s >= 0
+        assert reading.clock_mhz is None or reading.clock_mhz > 0
+
+    def test_more_launches_take_longer(self, device: Device) -> None:
+        """With the device's own work as the launch; the fake device's takes what it is told."""
+        tensor = make_tensor(device, "f32", (1 << 18,))
+        advance = getattr(device, "advance", lambda seconds: None)
+
+        def launch(stream: Stream, index: int) -> None:
+            device.generate(tensor, 1, index)
+            advance(1e-4)
+
+        launch(device.stream, 0)
+        device.synchronize()
+        short = device.record(launch, [0] * 4, Timer.AUTO)
+        long = device.record(launch, [0] * 40, Timer.AUTO)
+        short_s = min(short.run().elapsed_s for _ in range(5))
+        long_s = min(long.run().elapsed_s for _ in range(5))
+        short.close()
+        long.close()
+        device.free(tensor.buffer)
+        assert 0 < short_s < long_s
+
+    def test_evicting_leaves_data_alone(self, device: Device) -> None:
+        tensor = make_tensor(device, "f32", (1000,))
+        device.generate(tensor, 1, 0)
+        device.evict_cache()
+        device.synchronize()
+        raw = device.read(tensor.buffer, tensor.offset, tensor.spec.nbytes)
+        assert np.array_equal(raw.view(np.uint32), expected_bits(tensor.spec, 1, 0))
+        device.free(tensor.buffer)
+
+    def test_telemetry_is_typed(self, device: Device) -> None:
+        device.telemetry()
+        found = device.telemetry()
+        assert isinstance(found, Telemetry)
+        for name in ("clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "load"):
+            value = getattr(found, name)
+            assert value is None or (isinstance(value, float) and value >= 0)
+        assert isinstance(found.throttle, tuple)
+        assert all(isinstance(reason, str) for reason in found.throttle)
+
+
+def make_tensor(
+    device: Device, dtype: str, shape: tuple[int, ...], *, role: Role = "in", room: int = 0
+) -> Tensor:
+    """A tensor in a buffer of its own, with room for guards and `room` more bytes after it."""
+    spec = TensorSpec(name="x", shape=shape, dtype=dtype, role=role, **_range(dtype))
+    start = 2 * GUARD_BYTES
+    nbytes = start + -(-spec.nbytes // 256) * 256 + 2 * GUARD_BYTES + room
+    return Tensor(spec=spec, buffer=device.allocate(nbytes), offset=start)
+
+
+def expected_bits(spec: TensorSpec, seed: int, set_index: int) -> NDArray[np.generic]:
+    """The elements as `numerics.generate` defines them, as bit patterns."""
+    pool = pool_bits(spec.dtype, spec.low, spec.high, seed)
+    where = (offset(spec, seed, set_index) + np.arange(spec.count)) % POOL
+    return pool[where]
+
+
+def _range(dtype: str) -> dict[str, float]:
+    return {"low": -4.0, "high": 4.0} if DTYPES[dtype].kind == "int" else {}

@@ -1,0 +1,55 @@
+"""Evidence: the figures of a benchmark in one JSON file, with what made them."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernelmark.core.environment import DeviceInfo
+
+
+def write(
+    path: Path,
+    *,
+    title: str,
+    bars: Sequence[tuple[str, str, bool]],
+    figures: Mapping[str, Any],
+    device: DeviceInfo | None = None,
+    libraries: Mapping[str, str] | None = None,
+) -> None:
+    """Write `path`. A bar is (what is asked, what was measured, whether it holds)."""
+    machine: dict[str, Any] = {"python": platform.python_version(), "cpu": platform.machine()}
+    if device is not None:
+        machine |= {"device": device.model, "arch": device.arch, "driver": device.driver}
+    document = {
+        "title": title,
+        "command": " ".join(["python", *_relative(sys.argv)]),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "machine": machine,
+        "libraries": dict(libraries or {}),
+        "bars": [{"asked": a, "measured": m, "holds": h} for a, m, h in bars],
+        "figures": figures,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def told(bars: Sequence[tuple[str, str, bool]]) -> str:
+    """The bars as lines for a terminal."""
+    return "\n".join(f"{'holds' if h else 'FAILS'}  {a}: {m}" for a, m, h in bars)
+
+
+def _relative(argv: Sequence[str]) -> list[str]:
+    """The command as it would be typed in the repository, without this machine's folders."""
+    shown = []
+    for word in argv:
+        parts = Path(word).parts
+        if "benchmarks" in parts:
+            word = str(Path(*parts[parts.index("benchmarks") :]))
+        shown.append(word)
+    return shown

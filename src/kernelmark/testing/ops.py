@@ -1,0 +1,180 @@
+"""OpContract: what every op must keep."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from kernelmark import ops
+from kernelmark.core.dtype import DTYPES
+from kernelmark.core.errors import ProblemError
+from kernelmark.core.problem import Problem
+from kernelmark.numerics.floats import decode, encode
+from kernelmark.numerics.generate import Inputs
+from kernelmark.ops.base import Op, Parameter
+
+Example = Mapping[str, Parameter]
+Arrays = Mapping[str, NDArray[np.float64]]
+
+# Every output position of an example is computed, twice.
+_SMALL = 200_000
+
+
+class OpContract(ABC):
+    """Subclass as `TestSomething`, set `op` and `examples` (small problems), write `dense`."""
+
+    op: Op
+    examples: Sequence[Example]
+    refused: Sequence[Example] = ()  # every one must raise ProblemError
+
+    @abstractmethod
+    def dense(self, problem: Problem, arrays: Arrays) -> NDArray[np.float64]:
+        """The whole output in float64 by the plainest code there is, independent of the op's."""
+
+    def count_flops(self, problem: Problem) -> int | None:
+        """Operations counted one by one, or None where the op's formula is all there is."""
+        return None
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        for name, values in (("example", self.examples), ("refused_example", self.refused)):
+            if name in metafunc.fixturenames:
+                metafunc.parametrize(name, values, ids=[_label(one) for one in values])
+
+    @pytest.fixture(autouse=True)
+    def _known(self) -> None:
+        """`ops.parse` must find the op, also before its package is installed."""
+        if self.op.name not in ops.registry:
+            ops.registry.add(self.op.name, self.op)
+
+    def test_says_what_it_is(self) -> None:
+        assert self.op.name
+        assert self.op.summary
+        assert "\n" not in self.op.summary
+        assert all(self.op.parameters.values())
+        assert self.examples
+
+    def test_key_parses_back(self, example: Example) -> None:
+        problem = self.op.problem(**example)
+        assert problem.op == self.op.name
+        assert ops.parse(problem.key) == problem
+        assert ops.parse(problem.key).key == problem.key
+
+    def test_order_of_arguments_does_not_matter(self, example: Example) -> None:
+        names = list(example)
+        random.Random(1).shuffle(names)
+        shuffled = self.op.problem(**{name: example[name] for name in names})
+        assert shuffled.key == self.op.problem(**example).key
+
+    def test_every_name_of_the_key_is_a_documented_parameter(self, example: Example) -> None:
+        problem = self.op.problem(**example)
+        names = [*problem.dims, *problem.dtypes, *problem.options]
+        assert names == [name for name in self.op.parameters if name in names]
+
+    def test_costs(self, example: Example) -> None:
+        problem = self.op.problem(**example)
+        assert isinstance(self.op.flops(problem), int)
+        assert self.op.flops(problem) > 0
+        counted = self.count_flops(problem)
+        assert counted is None or counted == self.op.flops(problem)
+        each_once = sum(spec.count * DTYPES[spec.dtype].bits for spec in self.op.tensors(problem))
+        assert abs(self.op.bytes(problem) - each_once / 8) < len(self.op.tensors(problem))
+
+    def test_tensors(self, example: Example) -> None:
+        specs = self.op.tensors(self.op.problem(**example))
+        assert len({spec.name for spec in specs}) == len(specs)
+        assert [spec.role for spec in specs] == ["in"] * (len(specs) - 1) + ["out"]
+        for spec in specs:
+            assert spec.count > 0
+            assert spec.dtype in DTYPES
+            assert spec.low < spec.high
+
+    def test_reference_is_the_dense_answer(self, example: Example) -> None:
+        problem = self.op.problem(**example)
+        where = np.arange(self.op.output(problem).count)
+        assert len(where) < _SMALL, "examples must be small"
+        expected = self.dense(problem, arrays_of(self.op, problem))
+        assert expected.shape == self.op.output(problem).shape
+        found = self.op.reference(problem, inputs_of(self.op, problem), where)
+        assert found.value.shape == found.magnitude.shape == where.shape
+        np.testing.assert_allclose(found.value, expected.ravel(), rtol=1e-9, atol=1e-12)
+        assert np.isfinite(found.magnitude).all()
+        assert (found.magnitude >= 0).all()
+
+    def test_reference_at_some_positions_is_that_at_all(self, example: Example) -> None:
+        problem = self.op.problem(**example)
+        inputs = inputs_of(self.op, problem)
+        count = self.op.output(problem).count
+        everywhere = self.op.reference(problem, inputs, np.arange(count))
+        where = np.random.default_rng(1).integers(0, count, 37)  # unordered, with repeats
+        some = self.op.reference(problem, inputs, where)
+        np.testing.assert_allclose(some.value, everywhere.value[where], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(some.magnitude, everywhere.magnitude[where], rtol=1e-6)
+
+    def test_positions(self, example: Example) -> None:
+        problem = self.op.problem(**example)
+        count = self.op.output(problem).count
+        where = self.op.positions(problem, 5)
+        assert where.dtype == np.int64
+        assert len(where) > 0
+        assert (np.diff(where) > 0).all(), "unique and sorted"
+        assert where[0] >= 0
+        assert where[-1] < count
+        assert np.array_equal(where, self.op.positions(problem, 5)), "a seed decides"
+
+    def test_tolerance_admits_the_rounded_answer_and_no_other(self, example: Example) -> None:
+        problem = self.op.problem(**example)
+        tolerance = self.op.tolerance(problem)
+        assert tolerance.why
+        parts = (tolerance.per_magnitude, tolerance.per_value, tolerance.absolute)
+        assert all(np.isfinite(part) and part >= 0 for part in parts)
+        where = self.op.positions(problem, 1)
+        found = self.op.reference(problem, inputs_of(self.op, problem), where)
+        allowed = parts[0] * found.magnitude + parts[1] * np.abs(found.value) + parts[2]
+        out = self.op.output(problem).dtype
+        rounded = decode(encode(found.value, out), out)
+        assert (np.abs(rounded - found.value) <= allowed).all()
+        other = self.op.reference(problem, inputs_of(self.op, problem, seed=2), where)
+        assert (np.abs(other.value - found.value) > allowed).any(), "other inputs would pass"
+
+    def test_unknown_parameter_is_refused(self, example: Example) -> None:
+        with pytest.raises(ProblemError, match="no_such_parameter"):
+            self.op.problem(**example, no_such_parameter=1)
+
+    def test_impossible_values_are_refused(self, example: Example) -> None:
+        problem = self.op.problem(**example)
+        whole: dict[str, Parameter] = {**problem.dims, **problem.dtypes, **problem.options}
+        wrong: list[tuple[str, Parameter]] = []
+        for name in problem.dims:
+            wrong += [(name, -1), (name, 2**40), (name, "many"), (name, 1.5), (name, True)]
+        wrong += [(name, "f31") for name in problem.dtypes]
+        for name, value in wrong:
+            with pytest.raises(ProblemError):
+                self.op.problem(**(whole | {name: value}))
+
+    def test_refused_examples(self, refused_example: Example) -> None:
+        with pytest.raises(ProblemError) as caught:
+            self.op.problem(**refused_example)
+        assert "\n" not in caught.value.message
+
+
+def inputs_of(op: Op, problem: Problem, seed: int = 1) -> Inputs:
+    return Inputs(op.tensors(problem), seed, 0)
+
+
+def arrays_of(op: Op, problem: Problem, seed: int = 1) -> dict[str, NDArray[np.float64]]:
+    """Every input as a whole float64 array: for small problems."""
+    inputs = inputs_of(op, problem, seed)
+    return {
+        spec.name: inputs.take(spec.name, np.arange(spec.count)).reshape(spec.shape)
+        for spec in op.tensors(problem)
+        if spec.role == "in"
+    }
+
+
+def _label(example: Example) -> str:
+    return " ".join(f"{name}={value}" for name, value in example.items())

@@ -1,0 +1,338 @@
+"""StoreContract: what every store must do. Subclass it and give it a way to open a store.
+
+    class TestMyStore(StoreContract):
+        @pytest.fixture
+        def opener(self, tmp_path):
+            return lambda: open_store(tmp_path / "results.sqlite")
+
+Every call of the opener gives a new `Store` on the same, at first empty, place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kernelmark.core.environment import DeviceInfo, Environment
+from kernelmark.core.errors import NothingToDo, StoreError, UsageError
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import (
+    Block,
+    Case,
+    Measurement,
+    Result,
+    ResultSet,
+    Run,
+    RunState,
+    Status,
+    StopReason,
+)
+from kernelmark.core.roof import Roof
+from kernelmark.stores.store import Store
+from kernelmark.testing.strategies import results, same
+
+Opener = Callable[[], Store]
+
+
+def problem(size: int) -> Problem:
+    """A problem of its own for every size."""
+    return Problem(op="gemm", dims={"m": size, "n": 8, "k": 8}, dtypes={"a": "f32"})
+
+
+def measured(case: Case, *blocks: tuple[float, ...], process: int = 0, arch: str = "a") -> Result:
+    """An ok result with these blocks of samples, in seconds."""
+    made = tuple(
+        Block(process=process, allocation=i, samples_s=samples) for i, samples in enumerate(blocks)
+    )
+    measurement = Measurement(
+        blocks=made,
+        low_s=min(min(samples) for samples in blocks),
+        high_s=max(max(samples) for samples in blocks),
+        method="loop",
+        launches=1,
+        sets=1,
+        footprint_bytes=64,
+        stop=StopReason.FIXED,
+        warmup_s=0.0,
+        timed_s=1.0,
+    )
+    return Result(
+        case=case, device="cpu", status=Status.OK, arch=arch, flops=100, measurement=measurement
+    )
+
+
+def _ordered(result: Result) -> Result:
+    """The same with its config, a mapping in which order means nothing, in one order."""
+    config = dict(sorted(result.case.config.items()))
+    return dataclasses.replace(result, case=dataclasses.replace(result.case, config=config))
+
+
+class StoreContract:
+    """Inherit, and define the fixture `opener`."""
+
+    @pytest.fixture
+    def opener(self) -> Opener:
+        """A function that opens the store under test; it is empty at first."""
+        raise AssertionError("a store contract needs the fixture `opener`")
+
+    @pytest.fixture
+    def store(self, opener: Opener) -> Iterator[Store]:
+        with opener() as store:
+            yield store
+
+    @pytest.fixture
+    def environment(self) -> Environment:
+        cpu = DeviceInfo(name="cpu", kind="cpu", model="some", arch="a")
+        return Environment(host="h", devices=(cpu,), libraries={"numpy": "2.0"})
+
+    @pytest.fixture
+    def new_run(self, store: Store, environment: Environment) -> Callable[..., Run]:
+        """Adds a run, each later than the one before."""
+        counter = itertools.count()
+
+        def add(**fields: Any) -> Run:
+            number = next(counter)
+            fields.setdefault("environment", environment)
+            run = Run(**{"id": f"run-{number:04}", "started": 1000.0 + number, **fields})
+            store.add_run(run)
+            return run
+
+        return add
+
+    # Exactness
+
+    @settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=60)
+    @given(new=st.lists(results(), max_size=3))
+    def test_results_come_back_exactly(
+        self, store: Store, new_run: Callable[..., Run], new: list[Result]
+    ) -> None:
+        run = new_run()
+        for number, result in enumerate(new):
+            store.add_results(run.id, [result], process=number)
+        back = list(store.results(run.id))
+        assert len(back) == len(new)
+        for one, other in zip(back, new, strict=True):
+            assert same(_ordered(one), _ordered(other))
+
+    def test_results_survive_reopening(
+        self, opener: Opener, store: Store, new_run: Callable[..., Run]
+    ) -> None:
+        run = new_run(label="x", argv=("kmark", "run\0", "\ud800"), suite="demo")
+        case = Case(problem=problem(1), backend="numpy", config={"fast": True, "tile": 32})
+        result = measured(case, (1.0, 2.0, float("nan")), (float("inf"), 0.1))
+        store.add_results(run.id, [result])
+        with opener() as again:
+            assert same(again.result_set(run.id), ResultSet(run=run, results=(result,)))
+
+    def test_order_is_that_of_adding(self, store: Store, new_run: Callable[..., Run]) -> None:
+        run = new_run()
+        added = [
+            measured(Case(problem=problem(m), backend="numpy"), (1.0,))
+            for m in (5, 3, 9, 1, *range(100, 700))
+        ]
+        store.add_results(run.id, added[:3])
+        store.add_results(run.id, iter(added[3:]))
+        assert [r.case.problem.key for r in store.results(run.id)] == [
+            r.case.problem.key for r in added
+        ]
+
+    # Adding
+
+    def test_adding_again_replaces(self, store: Store, new_run: Callable[..., Run]) -> None:
+        run = new_run()
+        case = Case(problem=problem(1), backend="numpy")
+        crashed = Result(case=case, device="cpu", status=Status.CRASHED, error="signal 11")
+        good = measured(case, (1.0,))
+        store.add_results(run.id, [crashed])
+        store.add_results(run.id, [good])
+        assert list(store.results(run.id)) == [good]
+        other_device = dataclasses.replace(good, device="cuda:0")
+        store.add_results(run.id, [other_device, measured(case, (2.0,), process=1)])
+        assert len(list(store.results(run.id))) == 3
+        assert store.counts(run.id) == {Status.OK: 3}
+
+    def test_finished_names_every_case_with_a_result(
+        self, store: Store, new_run: Callable[..., Run]
+    ) -> None:
+        run, other = new_run(), new_run()
+        good, bad = (Case(problem=problem(m), backend="numpy") for m in (1, 2))
+        assert store.finished(run.id) == set()
+        failed = Result(case=bad, device="cuda:0", status=Status.TIMEOUT)
+        store.add_results(run.id, [measured(good, (1.0,)), failed])
+        assert store.finished(run.id) == {good.id, bad.id}
+        assert store.finished(run.id, device="cpu") == {good.id}
+        assert store.finished(other.id) == set()
+
+    def test_results_can_be_selected(self, store: Store, new_run: Callable[..., Run]) -> None:
+        run = new_run()
+        one, two = (Case(problem=problem(m), backend=b) for m, b in ((1, "numpy"), (2, "torch")))
+        failed = Result(case=two, device="cpu", status=Status.WRONG)
+        store.add_results(run.id, [measured(one, (1.0,)), failed])
+        assert list(store.results(run.id, backend="torch")) == [failed]
+        assert list(store.results(run.id, status=Status.WRONG)) == [failed]
+        assert [r.case for r in store.results(run.id, problem=problem(1))] == [one]
+        assert list(store.results(run.id, op="conv")) == []
+
+    def test_an_unknown_run_is_refused(self, store: Store) -> None:
+        with pytest.raises(UsageError, match="no run 'nothing'"):
+            store.add_results("nothing", [])
+        with pytest.raises(UsageError, match="no run 'nothing'"):
+            list(store.results("nothing"))
+
+    # Runs
+
+    def test_runs_newest_first_and_updated(self, store: Store, new_run: Callable[..., Run]) -> None:
+        first, second = new_run(label="base"), new_run(label="head")
+        assert store.runs() == [second, first]
+        assert store.runs(limit=1) == [second]
+        assert store.runs(label="base") == [first]
+        done = dataclasses.replace(first, state=RunState.DONE, finished=2000.0)
+        store.update_run(done)
+        assert store.runs(label="base") == [done]
+        with pytest.raises(StoreError, match="already in the store"):
+            store.add_run(first)
+        with pytest.raises(UsageError, match="cannot be the name of a run"):
+            store.add_run(dataclasses.replace(first, id="a b"))
+
+    def test_a_run_is_found_by_what_a_user_types(
+        self, store: Store, new_run: Callable[..., Run]
+    ) -> None:
+        with pytest.raises(NothingToDo, match="no runs yet"):
+            store.run("latest")
+        runs = [new_run(label=label) for label in ("base", "base", "head")]
+        other = new_run(id="20260101-000000-abcdef", started=0.5)
+        assert store.run() == store.run("latest") == store.run("latest~0") == runs[2]
+        assert store.run("latest~1") == runs[1]
+        assert store.run("base") == runs[1]
+        assert store.run("run-0000") == runs[0]
+        assert store.run("2026") == other
+        store.pin("golden", runs[0].id)
+        assert store.run("golden") == runs[0]
+        with pytest.raises(UsageError, match="3 runs") as error:
+            store.run("run-")
+        assert "run-0001 (base)" in str(error.value.hint)
+        for bad in ("", "nothing", "run%", "run\0", "\ud800", "latest~9", "x" * 5000):
+            with pytest.raises(UsageError) as error:
+                store.run(bad)
+            assert "run-0002 (head)" in str(error.value.hint)
+            assert len(error.value.message) < 200
+
+    def test_pins(self, store: Store, new_run: Callable[..., Run]) -> None:
+        one, two = new_run(), new_run()
+        assert store.pinned("golden") is None
+        store.pin("golden", one.id)
+        store.pin("golden", two.id)
+        store.pin("older", one.id)
+        assert store.pinned("golden") == two.id
+        assert store.pins() == {"golden": two.id, "older": one.id}
+        store.unpin("golden")
+        assert store.pins() == {"older": one.id}
+        for bad in ("latest", "latest~2", "", "a b", "x\0"):
+            with pytest.raises(UsageError, match="cannot be the name"):
+                store.pin(bad, one.id)
+        with pytest.raises(UsageError, match="no run"):
+            store.pin("golden", "nothing")
+
+    # History
+
+    def test_history_is_one_point_a_result(
+        self, store: Store, new_run: Callable[..., Run], environment: Environment
+    ) -> None:
+        case = Case(problem=problem(1), backend="numpy", config={"s": "a | b", "n": 1})
+        other = Case(problem=problem(2), backend="torch")
+        changed = dataclasses.replace(environment, libraries={"numpy": "2.1"})
+        runs = [new_run(), new_run(environment=changed), new_run(label="head")]
+        for number, run in enumerate(runs):
+            good = measured(case, (number + 1.0,), (number + 2.0,), (number + 9.0,))
+            elsewhere = dataclasses.replace(good, arch="b", device="cuda:0")
+            store.add_results(
+                run.id,
+                [
+                    good,
+                    elsewhere,
+                    Result(case=other, device="cpu", status=Status.CRASHED, arch="a"),
+                ],
+            )
+        points = store.series(good.series)
+        assert points == store.history(problem=problem(1), backend="numpy", arch="a")
+        assert points == store.history(config=case.config, timing=case.timing, device="cpu")
+        assert [p.run_id for p in points] == [run.id for run in runs]
+        assert [p.started for p in points] == [run.started for run in runs]
+        assert [p.median_s for p in points] == [2.0, 3.0, 4.0]
+        assert [p.low_s for p in points] == [1.0, 2.0, 3.0]
+        assert [p.high_s for p in points] == [9.0, 10.0, 11.0]
+        assert {p.series for p in points} == {good.series}
+        assert [p.fingerprint for p in points] == [run.environment.fingerprint for run in runs]
+        assert points[0].fingerprint != points[1].fingerprint
+        assert store.series(good.series, limit=2) == points[1:]
+        assert store.history(backend="numpy", arch="a", since=runs[1].started) == points[1:]
+        assert store.history(backend="numpy", arch="a", label="head") == points[2:]
+        assert store.history(backend="numpy", arch="a", run_id=runs[0].id) == points[:1]
+        assert [p.median_s for p in store.history(backend="torch")] == [None] * 3
+        assert store.series("no such series") == []
+
+    def test_latest_is_the_newest_point_of_each_series(
+        self, store: Store, new_run: Callable[..., Run]
+    ) -> None:
+        late, early = new_run(started=9.0), new_run(started=5.0)
+        one, two = (Case(problem=problem(m), backend="numpy") for m in (1, 2))
+        store.add_results(late.id, [measured(one, (1.0,))])
+        store.add_results(early.id, [measured(one, (2.0,)), measured(two, (3.0,))])
+        points = store.latest(backend="numpy")
+        assert [(p.run_id, p.median_s) for p in points] == [(late.id, 1.0), (early.id, 3.0)]
+        assert len(store.latest()) == 2
+        assert store.latest(backend="torch") == []
+
+    # Exchange
+
+    def test_a_result_set_comes_in_once(
+        self, store: Store, new_run: Callable[..., Run], environment: Environment
+    ) -> None:
+        run = Run(id="from-file", started=5.0, environment=environment)
+        found = tuple(
+            measured(Case(problem=problem(m), backend="numpy"), (1.0,)) for m in range(1, 4)
+        )
+        first = store.add_result_set(ResultSet(run=run, results=found[:2]))
+        assert (first.added, first.known, first.changed) == (2, 0, True)
+        again = store.add_result_set(ResultSet(run=run, results=found[:2]))
+        assert (again.added, again.known, again.changed) == (0, 2, False)
+        assert "already in the store" in str(again)
+        done = dataclasses.replace(run, state=RunState.DONE)
+        longer = store.add_result_set(ResultSet(run=done, results=found))
+        assert (longer.added, longer.known, longer.changed) == (1, 2, True)
+        assert store.result_set(run.id) == ResultSet(run=done, results=found)
+        stranger = dataclasses.replace(run, started=6.0)
+        with pytest.raises(StoreError, match="another run"):
+            store.add_result_set(ResultSet(run=stranger, results=found))
+
+    # Roofs
+
+    def test_roofs_are_the_newest_of_each(self, store: Store) -> None:
+        def roof(name: str, value: float, measured: float, threads: int = 1) -> Roof:
+            return Roof(
+                device="cpu",
+                arch="a",
+                kind="flops",
+                name=name,
+                value=value,
+                how="fma",
+                measured=measured,
+                threads=threads,
+            )
+
+        assert store.roofs() == ()
+        store.add_roofs([])
+        new, old, two = roof("f32", 2.0, 9.0), roof("f32", 1.0, 5.0), roof("f32", 3.0, 5.0, 2)
+        other = roof("f64", 1.0, 5.0)
+        store.add_roofs([new, old, two, other])
+        assert set(store.roofs()) == {new, two, other}
+        assert set(store.roofs(device="cpu", arch="a", threads=1)) == {new, other}
+        assert store.roofs(arch="b") == ()
+        store.add_roofs([old], host="elsewhere")
+        assert store.roofs(host="elsewhere") == (old,)

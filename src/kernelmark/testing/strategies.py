@@ -1,0 +1,111 @@
+"""Values for property tests: drawn by the types of their fields, so that a field that is added
+to a value is drawn, and must survive, from then on."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, get_args, get_origin
+
+from hypothesis import strategies as st
+
+from kernelmark.core.dtype import DTYPES
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Case, Result
+from kernelmark.core.timing import Timing
+
+_names = st.from_regex(r"[a-z][a-z0-9_]{0,6}", fullmatch=True)
+_any_text = st.text(st.characters(), max_size=12)  # NUL and lone surrogates too
+
+
+def problems() -> st.SearchStrategy[Problem]:
+    """Legal problems of any op."""
+    options = st.booleans() | st.floats(allow_nan=False, allow_infinity=False)
+    return st.builds(
+        lambda op, dims, dtypes, options: Problem(
+            op=op,
+            dims={f"d_{name}": value for name, value in dims.items()},
+            dtypes={f"t_{name}": value for name, value in dtypes.items()},
+            options={f"o_{name}": value for name, value in options.items()},
+        ),
+        _names,
+        st.dictionaries(_names, st.integers(1, 2**40), max_size=3),
+        st.dictionaries(_names, st.sampled_from(sorted(DTYPES)), max_size=3),
+        st.dictionaries(_names, options, max_size=3),
+    )
+
+
+def timings() -> st.SearchStrategy[Timing]:
+    """Legal timings."""
+    positive = st.floats(1e-9, 1e9)
+    special: dict[str, st.SearchStrategy[Any]] = {
+        "processes": st.integers(1, 9),
+        "allocations": st.integers(1, 9),
+        "max_allocations": st.integers(9, 99),
+        "min_samples": st.integers(1, 99),
+        "threads": st.integers(0, 999),
+        "seed": st.integers(0, 2**40),
+    }
+    fields = dict.fromkeys(("min_sample_s", "target_rel_ci", "max_s", "warmup_s"), positive)
+    return _built(Timing, special | fields)
+
+
+def results() -> st.SearchStrategy[Result]:
+    """Results with every field drawn by its type, so that a new field is drawn too."""
+    backends = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=9)
+    values = (
+        _any_text | st.integers() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False)
+    )
+    cases = _built(
+        Case,
+        {
+            "problem": problems(),
+            "timing": timings(),
+            "backend": backends,
+            "config": st.dictionaries(_any_text, values, max_size=3),
+        },
+    )
+    counts = st.integers(0, 2**80)
+    return _built(Result, {"case": cases, "flops": counts, "bytes": counts})
+
+
+def _built(kind: type, special: Mapping[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
+    hints = typing.get_type_hints(kind)
+    return st.builds(
+        kind,
+        **{
+            f.name: special[f.name] if f.name in special else _drawn(hints[f.name])
+            for f in dataclasses.fields(kind)
+        },
+    )
+
+
+@functools.cache
+def _drawn(hint: Any) -> st.SearchStrategy[Any]:
+    origin, items = get_origin(hint), get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of(*(st.none() if i is type(None) else _drawn(i) for i in items))
+    if origin is tuple:
+        return st.lists(_drawn(items[0]), max_size=4).map(tuple)
+    if origin is not None and issubclass(origin, Mapping):
+        return st.dictionaries(_any_text, _drawn(items[1]), max_size=3)
+    if dataclasses.is_dataclass(hint):
+        return _built(typing.cast(type, hint), {})
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return st.sampled_from(list(hint))
+    simple = {
+        float: st.floats(),
+        int: st.integers(0, 2**53),
+        str: _any_text,
+        bool: st.booleans(),
+    }
+    return simple[hint]
+
+
+def same(one: object, other: object) -> bool:
+    """Equal to the last bit: unlike ==, a nan is the same as a nan, and -0.0 is not 0.0."""
+    return type(one) is type(other) and repr(one) == repr(other)

@@ -1,0 +1,235 @@
+"""torch on the CPU: exactly the stated types, in our memory, with the threads asked for."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from kernelmark import ops
+from kernelmark.backends.torch import backend, rules
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import OutOfMemory, Unsupported
+from kernelmark.devices.cpu import CpuDevice
+from kernelmark.testing.backends import bench
+
+ARM = DeviceInfo(name="cpu", kind="cpu", model="", arch="aarch64")
+X86 = DeviceInfo(name="cpu", kind="cpu", model="", arch="x86_64")
+GEMM = "gemm m=64 n=64 k=64 dtype=f32"
+F16_CONV = "conv n=1 c=512 h=7 w=7 k=8 r=3 s=3 pad=1 dtype=f16"
+
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch is not installed"
+)
+
+
+@pytest.fixture(scope="module")
+def device():
+    opened = CpuDevice(1)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("gemm m=8 n=8 k=8 dtype=f8e4m3", "f8e4m3"),
+        ("gemm m=8 n=8 k=8 dtype=f8e5m2fnuz", "f8e5m2fnuz"),
+        ("gemm m=8 n=8 k=8 dtype=f16 acc=f16", "acc=f16"),
+        ("gemm m=8 n=8 k=8 dtype=bf16 c=f32", "c=f32"),
+        ("gemm m=8 n=8 k=8 dtype=bf16 beta=1.0 bias=yes", "bf16"),
+        ("batched_gemm batch=2 m=8 n=8 k=8 dtype=i8", "i8"),
+        ("attention heads=1 seq=8 dim=8 dtype=f8e4m3", "f8e4m3"),
+        ("attention heads=1 seq=8 dim=8 dtype=bf16 kv=f8e4m3", "f8e4m3"),
+        ("attention heads=1 seq=8 dim_qk=8 dim_v=4 dtype=bf16", "bf16"),
+        ("conv n=1 c=4 h=4 w=4 k=4 r=1 s=1 dtype=i8", "i8"),
+    ],
+)
+def test_another_type_is_never_used_in_silence(text, named):
+    problem = ops.parse(text)
+    reason = backend.supports(problem, X86)
+    assert reason is not None
+    assert named in reason
+    assert problem.op in reason
+    assert reason.startswith("torch")
+
+
+def test_an_environment_that_loosens_f32_is_refused():
+    loose = {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"}
+    assert "BF16" in (rules.loosened(ops.parse(GEMM), loose) or "")
+    assert rules.loosened(ops.parse(GEMM), {"ONEDNN_DEFAULT_FPMATH_MODE": "strict"}) is None
+    assert rules.loosened(ops.parse("gemm m=8 n=8 k=8 dtype=f64"), loose) is None
+
+
+def test_f16_conv_on_arm_stays_away_from_onednn():
+    problem = ops.parse(F16_CONV)
+    assert rules.onednn(problem, {}, ARM) is False
+    assert rules.onednn(problem, {}, X86) is True
+    with pytest.raises(Unsupported, match="f16"):
+        rules.onednn(problem, {"onednn": True}, ARM)
+    with pytest.raises(Unsupported, match="neither true nor false"):
+        rules.onednn(problem, {"onednn": 1}, X86)
+    space = backend.space(problem, ARM)
+    assert space is not None
+    assert [dict(config) for config in space] == [{"onednn": False}]
+
+
+def test_without_torch_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert 'pip install "kernelmark[torch]"' in (backend.available() or "")
+
+
+def test_an_old_torch_is_refused_with_both_versions(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.13.1+cu117")
+    reason = backend.available() or ""
+    assert "1.13.1" in reason
+    assert "2.5" in reason
+
+
+def test_asking_does_not_import_torch():
+    code = (
+        "import sys\n"
+        "from kernelmark import backends, ops\n"
+        "from kernelmark.core.environment import DeviceInfo\n"
+        "torch = backends.registry.get('torch')\n"
+        "cpu = DeviceInfo(name='cpu', kind='cpu', model='', arch='x86_64')\n"
+        f"torch.available(), torch.supports(ops.parse({GEMM!r}), cpu)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_broken_torch_is_one_sentence(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('libfoo.so.1 is missing')\n")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from kernelmark import backends, ops\n"
+        "from kernelmark.core.errors import CaseError\n"
+        "from kernelmark.devices.cpu import CpuDevice\n"
+        "try:\n"
+        f"    backends.registry.get('torch').prepare(ops.parse({GEMM!r}), {{}}, CpuDevice(), [])\n"
+        "except CaseError as error:\n"
+        "    assert error.message == 'torch is installed but cannot be imported: '\\\n"
+        "        'libfoo.so.1 is missing', error.message\n"
+        "else:\n"
+        "    raise AssertionError('no error')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@needs_torch
+def test_the_thread_count_is_the_devices():
+    import torch
+
+    opened = CpuDevice(1)
+    try:
+        torch.set_num_threads(2)
+        with bench(backend, ops.parse(GEMM), opened, sets=1):
+            assert torch.get_num_threads() == 1
+    finally:
+        opened.close()
+
+
+@needs_torch
+def test_f16_conv_is_summed_in_f32(device):
+    with bench(backend, ops.parse(F16_CONV), device, sets=1) as made:
+        made.outcome(0, 0xFF)
+        assert made.worst(0) <= 1
+
+
+@needs_torch
+def test_onednn_belongs_to_each_kernel(device):
+    import torch
+
+    problem = ops.parse(GEMM)
+    with (
+        bench(backend, problem, device, config={"onednn": True}) as with_it,
+        bench(backend, problem, device, config={"onednn": False}) as without,
+    ):
+        for made, wanted in ((with_it, True), (without, False), (with_it, True)):
+            made.outcome(0, 0xFF)
+            assert torch._C._get_mkldnn_enabled() is wanted
+            assert made.worst(0) <= 1
+        assert with_it.kernel.info.name == "aten::mm"
+        assert without.kernel.info.name == "aten::mm without oneDNN"
+
+
+PRODUCTS = (
+    "gemm m=128 n=128 k=128 dtype=f32 ta=t",
+    "gemm m=128 n=128 k=128 dtype=f32 alpha=0.5 beta=2.0 bias=yes",
+    "gemm m=64 n=64 k=64 dtype=f16 alpha=0.5",
+    "gemm m=64 n=64 k=64 dtype=i8 alpha=2.0 beta=-1.0 bias=yes",
+    "batched_gemm batch=2 m=64 n=64 k=64 dtype=f32 bias=yes",
+)
+
+
+@needs_torch
+@pytest.mark.parametrize("text", PRODUCTS)
+def test_products_allocate_nothing(text, device):
+    from torch.profiler import ProfilerActivity, profile
+
+    with bench(backend, ops.parse(text), device, sets=1) as made:
+        made.kernel.launch(0, 0)
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+            made.kernel.launch(0, 0)
+    taken = sum(max(0, event.self_cpu_memory_usage) for event in seen.events())
+    # Scalars such as alpha are tensors of 8 bytes to torch.
+    assert taken <= 64
+
+
+@needs_torch
+def test_what_torch_allocates_is_collected_and_said(device):
+    problem = ops.parse("conv n=1 c=4 h=6 w=6 k=4 r=3 s=3 dtype=f32")
+    with bench(backend, problem, device, sets=2) as made:
+        out = made.output(0)
+        assert made.kernel.info.resources["private_output_bytes"] == out.spec.nbytes
+        made.kernel.collect(0)
+        assert device.count_poison(out, 0xFF) == out.spec.count
+        made.kernel.launch(0, 0)
+        assert device.count_poison(out, 0xFF) == out.spec.count
+        made.kernel.collect(0)
+        assert device.count_poison(out, 0xFF) == 0
+
+
+@needs_torch
+def test_attention_says_which_kernel_torch_chose(device):
+    for text, chosen in (
+        ("attention heads=2 seq=16 dim=16 dtype=bf16", "flash attention"),
+        ("attention heads=2 seq=16 dim_qk=16 dim_v=8 dtype=f32", "math"),
+    ):
+        with bench(backend, ops.parse(text), device, sets=1) as made:
+            assert chosen in made.kernel.info.name
+
+
+@needs_torch
+def test_bits_of_every_dtype_are_seen_as_they_are(device):
+    import torch
+
+    from kernelmark.backends.torch.views import TORCH_NAMES, view
+    from kernelmark.core.tensor import TensorSpec
+    from kernelmark.devices.base import Tensor
+    from kernelmark.numerics.floats import encode
+
+    values = np.array([[0.5, -1.0], [2.0, -3.0]])
+    for name in TORCH_NAMES:
+        spec = TensorSpec(name="a", shape=(2, 2), dtype=name)
+        tensor = Tensor(spec=spec, buffer=device.allocate(spec.nbytes), offset=0)
+        device.write(tensor.buffer, 0, encode(values, name).view(np.uint8).ravel())
+        seen = view(tensor, device).to(torch.float64)
+        expected = np.rint(values) if name.startswith("i") else values
+        assert np.array_equal(seen.numpy(), expected), name
+        device.free(tensor.buffer)
+
+
+@needs_torch
+def test_results_that_do_not_fit_are_refused(device, monkeypatch):
+    problem = ops.parse("conv n=1 c=4 h=20 w=20 k=4 r=3 s=3 dtype=f32")
+    with bench(backend, problem, device, sets=1) as made:
+        monkeypatch.setattr(type(device), "free_bytes", lambda self: 4096)
+        with pytest.raises(OutOfMemory, match="torch's own results"):
+            backend.prepare(problem, {}, device, made.sets)

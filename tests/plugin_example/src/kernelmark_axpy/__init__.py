@@ -1,0 +1,1 @@
+"""axpy for kernelmark: an example of a plugin."""

@@ -96,7 +96,7 @@ def test_layouts_hold_the_same_answer():
         ({"dtype": "i8"}, "dtype=i8 is not possible", "bf16"),
         ({"o": "f16"}, "o=f16 is not possible with q=bf16", "bf16, f32"),
         ({"layout": "sbhd"}, "layout='sbhd' is unknown", "bhsd or bshd"),
-        ({"sequence": 4}, "unknown parameter 'sequence'", "did you mean seq?"),
+        ({"casual": True}, "unknown parameter 'casual'", "did you mean causal?"),
     ],
 )
 def test_refusals(given, sentence, hint):

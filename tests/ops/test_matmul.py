@@ -92,6 +92,7 @@ def test_integers_use_all_of_i8():
         ({**SMALL, "dtype": "float"}, "unknown dtype 'float'", "bf16"),
         ({**SMALL, "dtype": "i32"}, "dtype=i32 is not possible", "f64, f32, f16"),
         ({**SMALL, "dtype": "f32", "trans_a": "t"}, "unknown parameter 'trans_a'", "known: m, n"),
+        ({**SMALL, "dtype": "f32", "self": 1}, "unknown parameter 'self'", "known: m, n"),
         ({**SMALL, "dtype": "f32", "beto": 1.0}, "unknown parameter 'beto'", "did you mean beta?"),
         ({**SMALL, "a": "f16", "b": "bf16"}, "b=bf16 is not possible with a=f16", "b may be f16"),
         ({**SMALL, "a": "f8e4m3", "b": "f8e5m2fnuz"}, "with a=f8e4m3", "f8e4m3, f8e5m2"),

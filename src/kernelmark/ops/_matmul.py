@@ -47,7 +47,7 @@ class Matmul(Op):
     def __init__(self) -> None:
         self.parameters = dict.fromkeys(self.batch_dims, "independent products") | _HELP
 
-    def problem(self, **given: Parameter) -> Problem:
+    def problem(self, /, **given: Parameter) -> Problem:
         read = Given(self.name, given, self.parameters)
         dims = {name: read.dim(name) for name in (*self.batch_dims, "m", "n", "k")}
         dtypes = _dtypes(read)

@@ -70,7 +70,7 @@ class Attention(Op):
     summary = "scaled dot-product attention, forward (MHA, GQA, MQA; prefill, decode, extend)"
     parameters = _PARAMETERS
 
-    def problem(self, **given: Parameter) -> Problem:
+    def problem(self, /, **given: Parameter) -> Problem:
         read = Given(self.name, given, self.parameters)
         heads_q = read.dim("heads_q", short="heads")
         dim_qk = read.dim("dim_qk", short="dim")

@@ -35,7 +35,7 @@ class Op(ABC):
     parameters: dict[str, str]  # parameter name -> one line of help, in the key's order
 
     @abstractmethod
-    def problem(self, **given: Parameter) -> Problem:
+    def problem(self, /, **given: Parameter) -> Problem:
         """A valid problem with every default written out, in canonical order.
 
         `dtype=` stands for all dtypes that the op derives from one. Illegal values raise

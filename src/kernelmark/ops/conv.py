@@ -58,7 +58,7 @@ class Conv(Op):
     summary = "2-D convolution, forward (stride, padding, dilation, groups; NCHW or NHWC)"
     parameters = _PARAMETERS
 
-    def problem(self, **given: Parameter) -> Problem:
+    def problem(self, /, **given: Parameter) -> Problem:
         read = Given(self.name, given, self.parameters)
         dims = {name: read.dim(name) for name in ("n", "c", "h", "w", "k", "r", "s")}
         for short, default in (("stride", 1), ("pad", 0), ("dilation", 1)):

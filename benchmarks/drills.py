@@ -1,0 +1,370 @@
+"""Drills: break workers, devices and the parent on purpose, and count what is lost.
+
+    python benchmarks/drills.py [--quick] [--only NAME]
+
+Every drill runs real worker processes with the fake backend, whose cases behave as their config
+says. Writes benchmarks/results/drills.json; ends with exit code 1 when a drill fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from kernelmark.core import codec
+from kernelmark.core.result import Case, Result
+from kernelmark.core.timing import Timing
+from kernelmark.ops import parse
+from kernelmark.runners.events import CaseFinished, CasePhase, DeviceLost, Event
+from kernelmark.runners.local import LocalRunner
+from kernelmark.stores import open_store
+
+RESULTS = Path(__file__).parent / "results" / "drills.json"
+PROBLEM = parse("gemm m=16 n=16 k=16 a=f32 b=f32 c=f32")
+TIMING = Timing(max_s=0.05, warmup_s=0.01, max_allocations=3)
+TIMEOUT_S = 3.0
+Facts = dict[str, object]
+
+
+class Failed(Exception):
+    """A drill did not end as it must."""
+
+
+def case(seed: int, behaviour: str = "ok", **config: float) -> Case:
+    config = {"seed": seed, "behaviour": behaviour, **config}  # type: ignore[dict-item]
+    return Case(problem=PROBLEM, backend="fake", timing=TIMING, config=config)
+
+
+def must(condition: object, sentence: str) -> None:
+    if not condition:
+        raise Failed(sentence)
+
+
+def run(
+    cases: list[Case], on_event: Callable[[Event], None] | None = None, **options: object
+) -> tuple[list[Result], list[Event]]:
+    """Results in the order of `cases`, exactly one each, and all events."""
+    options = {"devices": ["fake"], "jobs": 0, "timeout_s": TIMEOUT_S, **options}
+    events: list[Event] = []
+    for event in LocalRunner(**options).run(cases):  # type: ignore[arg-type]
+        events.append(event)
+        if on_event is not None:
+            on_event(event)
+    finished = [e.result for e in events if isinstance(e, CaseFinished)]
+    by_id = {result.case.id: result for result in finished}
+    must(len(finished) == len(by_id) == len(cases), "each case has exactly one result")
+    return [by_id[c.id] for c in cases], events
+
+
+def statuses(results: list[Result]) -> dict[str, int]:
+    return dict(Counter(result.status.value for result in results))
+
+
+def expect(results: list[Result], cases: list[Case], wanted: dict[str, str]) -> Facts:
+    """Each behaviour ended with its status, everything else is ok."""
+    for result, one in zip(results, cases, strict=True):
+        behaviour = str(one.config["behaviour"])
+        status = wanted.get(behaviour, "ok")
+        must(
+            result.status.value == status,
+            f"{behaviour} ended as {result.status.value}, not {status}: {result.error}",
+        )
+    errors = {
+        str(r.case.config["behaviour"]): r.error.split("\n")[0]
+        for r in results
+        if r.status.value != "ok"
+    }
+    return {"cases": len(cases), "statuses": statuses(results), "errors": errors}
+
+
+def every_behaviour(count: int) -> Facts:
+    """Every bad behaviour, each between good cases."""
+    wanted = {
+        "crash": "crashed",
+        "abort": "crashed",
+        "hang": "timeout",
+        "oom": "out_of_memory",
+        "memory_hog": "out_of_memory",
+        "wrong": "wrong",
+        "nan": "wrong",
+        "unwritten": "wrong",
+        "overrun": "wrong",
+        "raise": "runtime_error",
+        "compile_error": "compile_error",
+    }
+    names = [name for bad in wanted for name in (bad, "ok")]
+    cases = [case(i, name, hog_bytes=1 << 27) for i, name in enumerate(names)]
+    results, _ = run(cases)
+    return expect(results, cases, wanted)
+
+
+def killed_from_outside(count: int) -> Facts:
+    """kill -9 of the worker in the middle of every fifth case."""
+    cases = [case(i, "hang" if i % 5 == 3 else "ok") for i in range(count)]
+    killed: list[str] = []
+
+    def kill(event: Event) -> None:
+        if not isinstance(event, CasePhase) or event.phase not in ("warmup", "timing"):
+            return
+        if event.case.config["behaviour"] == "hang" and event.case.id not in killed:
+            killed.append(event.case.id)
+            for pid in worker_pids():
+                os.kill(pid, signal.SIGKILL)
+
+    results, _ = run(cases, kill, timeout_s=60.0)
+    return {**expect(results, cases, {"hang": "crashed"}), "kills": len(killed)}
+
+
+def killed_by_the_kernel(count: int) -> Facts:
+    """A case eats the memory of its control group until the kernel kills the worker."""
+    group = memory_group(400 << 20)
+    if group is None:
+        return {"skipped": "no memory control group can be made here"}
+    cases = hungry()
+    code = (
+        "import json, sys; sys.path.insert(0, sys.argv[2]); import drills\n"
+        "from pathlib import Path; from kernelmark.core import codec\n"
+        "(Path(sys.argv[1]) / 'cgroup.procs').write_text(str(__import__('os').getpid()))\n"
+        "results, _ = drills.run(drills.hungry())\n"
+        "print(json.dumps([codec.to_document(r) for r in results]))\n"
+    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(group), str(Path(__file__).parent)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    finally:
+        group.rmdir()
+    must(done.returncode == 0, f"the run itself died: {done.returncode} {done.stderr[-300:]}")
+    results = [codec.from_document(d, Result) for d in json.loads(done.stdout)]
+    return expect(results, cases, {"memory_hog": "out_of_memory"})
+
+
+def hungry() -> list[Case]:
+    return [case(0), case(1, "memory_hog", hog_bytes=1 << 40), case(2)]
+
+
+def memory_group(limit_bytes: int) -> Path | None:
+    """A new memory control group under this one, where that is allowed."""
+    for base, file in (
+        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+        ("/sys/fs/cgroup", "memory.max"),
+    ):
+        group = Path(base) / f"kernelmark-drill-{os.getpid()}"
+        try:
+            if not Path(base).is_dir():
+                continue
+            group.mkdir()
+            (group / file).write_text(str(limit_bytes))
+        except OSError:
+            if group.is_dir():
+                group.rmdir()
+            continue
+        return group
+    return None
+
+
+def garbage_on_output(count: int) -> Facts:
+    """Something else writes into the worker's output in the middle of a case."""
+    with tempfile.TemporaryDirectory() as folder:
+        once = Path(folder) / "once"
+        program = Path(folder) / "python"
+        program.write_text(
+            f"#!/bin/sh\nif mkdir {once} 2>/dev/null; then (sleep 2; echo garbage) & fi\n"
+            f'exec {sys.executable} "$@"\n'
+        )
+        program.chmod(0o755)
+        cases = [case(0), case(1, "hang"), case(2)]
+        results, _ = run(cases, python=str(program), timeout_s=60.0)
+    return expect(results, cases, {"hang": "crashed"})
+
+
+def compilers(count: int) -> Facts:
+    """Slow compilers run in parallel and ahead; one that never ends meets its own limit."""
+    cases = [case(i, "slow_compile", compile_s=0.5) for i in range(8)]
+    cases += [case(100, "compile_error"), case(101, "slow_compile", compile_s=3600.0)]
+    start = time.monotonic()
+    options = {"jobs": 4, "compile_timeout_s": 6.0}
+    results, _ = run(cases, **options)
+    facts = expect(results[:-1], cases[:-1], {"compile_error": "compile_error"})
+    must(results[-1].status.value == "timeout", "the endless compiler is a timeout")
+    return {**facts, "seconds_with_4_jobs": round(time.monotonic() - start, 2)}
+
+
+SESSION = """
+import json, sys
+from kernelmark.core import codec
+from kernelmark.core.environment import Environment
+from kernelmark.core.result import Case, Run
+from kernelmark.runners.events import CaseStarted
+from kernelmark.runners.local import LocalRunner
+from kernelmark.runners.session import run_cases
+from kernelmark.stores import open_store
+where, log, devices = sys.argv[1], sys.argv[2], sys.argv[3]
+cases = [codec.from_document(d, Case) for d in json.loads(sys.stdin.read())]
+def told(event):
+    if isinstance(event, CaseStarted):
+        with open(log, "a") as out:
+            out.write(event.case.id + "\\n")
+with open_store(where) as store:
+    known = {run.id: run for run in store.runs()}
+    run = known.get("drill") or Run(id="drill", started=1.0, environment=Environment())
+    run_cases(run=run, cases=cases, runner=LocalRunner([devices], jobs=0), store=store,
+              on_event=told, resume=run.id in known)
+"""
+
+
+def parent_killed(count: int) -> Facts:
+    """kill -9 of the parent at random moments, again and again; each time the run is resumed."""
+    seeded = random.Random(1)
+    cases = [case(i, time_us=200.0) for i in range(count)]
+    text = json.dumps([codec.to_document(c) for c in cases])
+    kills = lost_seen = 0
+    with tempfile.TemporaryDirectory() as folder:
+        where, log = str(Path(folder) / "results.sqlite"), str(Path(folder) / "started")
+        command = [sys.executable, "-c", SESSION, where, log, "fake:0-1"]
+        before: dict[str, Result] = {}
+        while True:
+            env = {**os.environ, "KERNELMARK_FAKE_DEVICES": "2"}
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, env=env)
+            assert process.stdin is not None
+            process.stdin.write(text)
+            process.stdin.close()
+            try:
+                code = process.wait(timeout=seeded.uniform(1.0, 2.5) if kills < 10 else 300)
+                must(code == 0, f"a resumed run ended with exit code {code}")
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                kills += 1
+                after = stored(where)
+                kept = all(after.get(i) == result for i, result in before.items())
+                must(kept, "a stored result was changed or lost")
+                before = after
+                continue
+            break
+        final = stored(where)
+        started = Counter(Path(log).read_text().split())
+        must(len(final) == len(cases), f"{len(final)} of {len(cases)} cases have a result")
+        must(all(final[i] == r for i, r in before.items()), "a stored result was changed")
+        lost_seen = sum(started.values()) - len(cases)
+        must(lost_seen <= 2 * kills, f"{lost_seen} cases were lost by {kills} kills, two devices")
+    return {"cases": count, "kills": kills, "devices": 2, "measured_again": lost_seen}
+
+
+def stored(where: str) -> dict[str, Result]:
+    if not Path(where).exists():
+        return {}
+    with open_store(where) as store:
+        if not store.runs():
+            return {}
+        return {result.case.id: result for result in store.results("drill")}
+
+
+def two_runs_at_once(count: int) -> Facts:
+    """Two processes run on one device: no case of one overlaps a case of the other."""
+    with tempfile.TemporaryDirectory() as folder:
+        processes, places = [], []
+        for which in range(2):
+            where = str(Path(folder) / f"{which}.sqlite")
+            cases = [case(1000 * which + i, time_us=100.0) for i in range(count)]
+            command = [sys.executable, "-c", SESSION, where, os.devnull, "fake"]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
+            assert process.stdin is not None
+            process.stdin.write(json.dumps([codec.to_document(c) for c in cases]))
+            process.stdin.close()
+            processes.append(process)
+            places.append(where)
+        must(all(p.wait(timeout=300) == 0 for p in processes), "both runs end well")
+        spans = sorted(
+            (r.started, r.started + r.cost["total"], which)
+            for which, where in enumerate(places)
+            for r in stored(where).values()
+        )
+    must(len(spans) == 2 * count, "every case has a result")
+    overlaps = sum(a[1] > b[0] + 1e-3 for a, b in itertools.pairwise(spans))
+    changes = sum(a[2] != b[2] for a, b in itertools.pairwise(spans))
+    must(overlaps == 0, f"{overlaps} cases were timed at the same time")
+    must(changes > 1, "the runs did not really go on at the same time")
+    return {"cases": len(spans), "overlaps": overlaps, "turns": changes}
+
+
+def dead_device(count: int) -> Facts:
+    """One of four devices cannot be opened."""
+    os.environ["KERNELMARK_FAKE_DEVICES"] = "4"
+    cases = [case(i) for i in range(count)]
+    options = {"devices": ["fake:0-3"], "variables": {"KERNELMARK_FAKE_DEVICES": "3"}}
+    results, events = run(cases, **options)
+    del os.environ["KERNELMARK_FAKE_DEVICES"]
+    lost = [event.device for event in events if isinstance(event, DeviceLost)]
+    must(lost == ["fake:3"], f"lost {lost}")
+    used = Counter(result.device for result in results)
+    must(set(used) == {"fake", "fake:1", "fake:2"}, f"used {set(used)}")
+    return {**expect(results, cases, {}), "per_device": dict(used)}
+
+
+DRILLS: dict[str, Callable[[int], Facts]] = {
+    "every behaviour": every_behaviour,
+    "worker killed from outside": killed_from_outside,
+    "worker killed by the kernel": killed_by_the_kernel,
+    "garbage on the worker's output": garbage_on_output,
+    "compilers": compilers,
+    "parent killed and resumed": parent_killed,
+    "two runs at once": two_runs_at_once,
+    "dead device": dead_device,
+}
+
+
+def worker_pids() -> list[int]:
+    words = ["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())]
+    listed = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+    rows = [line.split(None, 1) for line in listed.splitlines()]
+    return [int(pid) for pid, words in rows if "runners.worker" in words]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer cases; writes no file")
+    parser.add_argument("--only", default="", help="only drills whose name contains this")
+    given = parser.parse_args()
+    count = 20 if given.quick else 100
+    rows: list[Facts] = []
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["KERNELMARK_CACHE"] = cache
+        for name, drill in DRILLS.items():
+            if given.only not in name:
+                continue
+            start, facts, passed = time.monotonic(), {}, True
+            try:
+                facts = drill(count)
+            except Failed as error:
+                facts, passed = {"failed": str(error)}, False
+            seconds = round(time.monotonic() - start, 1)
+            rows.append({"drill": name, "passed": passed, "seconds": seconds, **facts})
+            print(f"{'pass' if passed else 'FAIL'}  {name:32} {seconds:6.1f} s  {facts}")
+    if not (given.quick or given.only):
+        machine = {"arch": platform.machine(), "cores": len(os.sched_getaffinity(0))}
+        command = "python benchmarks/drills.py"
+        document = {"command": command, "machine": machine, "drills": rows}
+        RESULTS.parent.mkdir(parents=True, exist_ok=True)
+        RESULTS.write_text(json.dumps(document, indent=2) + "\n")
+    return 0 if all(row["passed"] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

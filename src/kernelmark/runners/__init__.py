@@ -1,0 +1,1 @@
+"""Workers, and what drives them: from cases to stored results."""

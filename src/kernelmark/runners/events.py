@@ -1,0 +1,98 @@
+"""What a runner tells while it works."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from kernelmark.core.environment import Environment
+from kernelmark.core.result import Case, Result, Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Cases done, cases in all, and the seconds still expected."""
+
+    done: int
+    total: int
+    remaining_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseStarted:
+    case: Case
+    device: str
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CasePhase:
+    """A case enters `phase`: load, inputs, compile, warmup, timing, check."""
+
+    case: Case
+    device: str
+    phase: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseCompiled:
+    """A case was compiled ahead; `done` of `total` that need it."""
+
+    case: Case
+    status: Status
+    seconds: float
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseFinished:
+    result: Result
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLost:
+    """A device's worker cannot be started; its cases go to the others."""
+
+    device: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Another kernelmark on this machine is timing on the device."""
+
+    device: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentSeen:
+    """The environment as a worker sees it, with exact library versions."""
+
+    environment: Environment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    text: str
+
+
+Event = (
+    CaseStarted
+    | CasePhase
+    | CaseCompiled
+    | CaseFinished
+    | DeviceLost
+    | Waiting
+    | EnvironmentSeen
+    | Note
+)
+
+
+class Runner(Protocol):
+    """Executes cases somewhere. Closing the iterator ends every process it started."""
+
+    def run(self, cases: Iterable[Case]) -> Iterator[Event]: ...

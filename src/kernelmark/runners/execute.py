@@ -1,0 +1,193 @@
+"""One case in this process: every way it can end becomes a `Result`."""
+
+from __future__ import annotations
+
+import errno
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from kernelmark import backends, ops
+from kernelmark.backends.base import Backend, Kernel
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import (
+    CompileError,
+    KernelmarkError,
+    OutOfMemory,
+    Unsupported,
+    UsageError,
+)
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.result import Case, Check, KernelInfo, Result, Status
+from kernelmark.devices.base import ArgumentSet, Device
+from kernelmark.measure.merge import merge
+from kernelmark.measure.protocol import measure
+
+OnPhase = Callable[[str], None]
+
+# What libraries say when memory runs out and they have no exception type of their own for it.
+MEMORY_WORDS = ("out of memory", "bad_alloc", "can't allocate memory", "cannot allocate memory")
+
+
+def execute(case: Case, device: Device, process: int, on_phase: OnPhase) -> Result:
+    """Measure `case` on `device`; never raises for anything the case does."""
+    started, clock = time.time(), time.perf_counter()
+    try:
+        on_phase("load")
+        backend = find_backend(case, device.info)
+        op = ops.registry.get(case.problem.op)
+
+        def prepare(sets: Sequence[ArgumentSet]) -> Kernel:
+            return backend.prepare(case.problem, case.config, device, sets)
+
+        outcome = measure(
+            problem=case.problem,
+            op=op,
+            device=device,
+            timing=case.timing,
+            prepare=prepare,
+            process=process,
+            on_phase=on_phase,
+        )
+    except (Exception, SystemExit) as error:
+        status, text = explain(error)
+        cost = {"total": time.perf_counter() - clock}
+        return failure(case, device.info, status, text, started=started, cost=cost)
+    passed = outcome.check.passed
+    return Result(
+        case=case,
+        device=device.info.name,
+        status=Status.OK if passed else Status.WRONG,
+        arch=device.info.arch,
+        flops=op.flops(case.problem),
+        bytes=op.bytes(case.problem),
+        measurement=outcome.measurement,
+        check=outcome.check,
+        kernel=outcome.kernel,
+        error="" if passed else outcome.check.detail or "the output is wrong",
+        started=started,
+        cost=outcome.cost,
+    )
+
+
+def compile_ahead(case: Case, info: DeviceInfo) -> tuple[Status, str, float]:
+    """Fill the backend's compile cache: (status, error, seconds). The device is not touched."""
+    clock = time.perf_counter()
+    status, text = Status.OK, ""
+    try:
+        find_backend(case, info).compile(case.problem, case.config, info)
+    except (Exception, SystemExit) as error:
+        status, text = explain(error)
+    return status, text, time.perf_counter() - clock
+
+
+def find_backend(case: Case, info: DeviceInfo) -> Backend:
+    """The case's backend, or `Unsupported` with the reason why it cannot do the case here."""
+    try:
+        backend = backends.find(case.backend)
+    except UsageError as error:
+        raise Unsupported(error.message, error.hint) from None
+    if info.kind not in backend.device_kinds:
+        kinds = ", ".join(backend.device_kinds)
+        raise Unsupported(f"{case.backend} does not run on {info.kind}, only on {kinds}")
+    reason = backend.available() or backend.supports(case.problem, info)
+    if reason is not None:
+        raise Unsupported(reason)
+    return backend
+
+
+def explain(error: BaseException) -> tuple[Status, str]:
+    """The status that stands for an exception, and its text."""
+    if isinstance(error, Unsupported):
+        return Status.UNSUPPORTED, error.message
+    if isinstance(error, CompileError):
+        return Status.COMPILE_ERROR, error.message
+    if _is_memory(error):
+        return Status.OUT_OF_MEMORY, _one_line(error)
+    if isinstance(error, KernelmarkError):
+        return Status.RUNTIME_ERROR, error.message
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return Status.RUNTIME_ERROR, f"{_one_line(error)}{where}"
+
+
+def failure(
+    case: Case,
+    info: DeviceInfo,
+    status: Status,
+    error: str,
+    *,
+    started: float,
+    cost: Mapping[str, float] | None = None,
+) -> Result:
+    """A result without a measurement; its costs are still those of its problem."""
+    flops = nbytes = 0
+    try:
+        op = ops.registry.get(case.problem.op)
+        flops, nbytes = op.flops(case.problem), op.bytes(case.problem)
+    except Exception:
+        pass  # the op or the problem itself may be what is wrong: the case's own error says it
+    return Result(
+        case=case,
+        device=info.name,
+        status=status,
+        arch=info.arch,
+        flops=flops,
+        bytes=nbytes,
+        error=error,
+        started=started,
+        cost=cost or {},
+    )
+
+
+def join(parts: Sequence[Result]) -> Result:
+    """One result from those of a case's processes; the first that failed gives the status.
+
+    The times of the others are kept: they do not rank, but they are data.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    bad = next((i for i, part in enumerate(parts) if part.status is not Status.OK), None)
+    chosen = parts[-1] if bad is None else parts[bad]
+    measured = [part.measurement for part in parts if part.measurement is not None]
+    cost: dict[str, float] = {}
+    for part in parts:
+        for name, seconds in part.cost.items():
+            cost[name] = cost.get(name, 0.0) + seconds
+    planned = chosen.case.timing.processes
+    return Result(
+        case=chosen.case,
+        device=chosen.device,
+        status=chosen.status,
+        arch=chosen.arch,
+        flops=chosen.flops,
+        bytes=chosen.bytes,
+        measurement=merge(measured) if measured else None,
+        check=_worst([part.check for part in parts if part.check is not None]),
+        kernel=next((p.kernel for p in parts if p.kernel != KernelInfo()), chosen.kernel),
+        error="" if bad is None else f"process {bad + 1} of {planned}: {chosen.error}",
+        started=parts[0].started,
+        cost=FrozenDict(cost),
+    )
+
+
+def _worst(checks: Sequence[Check]) -> Check | None:
+    if not checks:
+        return None
+    return next((c for c in checks if not c.passed), max(checks, key=lambda c: c.worst))
+
+
+def _is_memory(error: BaseException) -> bool:
+    if isinstance(error, OutOfMemory | MemoryError):
+        return True
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+    text = str(error).lower()
+    return "OutOfMemory" in type(error).__name__ or any(word in text for word in MEMORY_WORDS)
+
+
+def _one_line(error: BaseException) -> str:
+    name = "" if isinstance(error, KernelmarkError) else f"{type(error).__name__}: "
+    text = " ".join(str(error).split())
+    return f"{name}{text}"[:600].removesuffix(": ") or type(error).__name__

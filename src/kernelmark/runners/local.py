@@ -1,0 +1,111 @@
+"""LocalRunner: cases on the devices of this machine, one worker a device."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from kernelmark.core.errors import UsageError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.result import Case
+from kernelmark.runners.dispatch import Dispatch
+from kernelmark.runners.events import Event, Note
+from kernelmark.runners.lane import Lane, Limits
+from kernelmark.runners.plan import order
+from kernelmark.runners.process import WorkerSpec
+from kernelmark.runners.targets import expand, find
+
+
+class LocalRunner:
+    """Runs cases on `devices` (cpu, cuda:0, cuda:0-7, fake:1 …), which share them.
+
+    Compiling goes ahead on `jobs` host cores (0: not ahead) while a GPU is timed. On the CPU it
+    would disturb the timing: there everything is compiled first. Timing is exclusive on a device,
+    also among several runs. `python` is another interpreter for the workers, `variables` are set
+    in their environment, `memory_bytes` caps a worker's address space.
+
+    A case that crashes, hangs or exhausts memory ends its worker and becomes a result; the next
+    case has a new worker. A device on which no worker starts three times in a row is given up.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str],
+        *,
+        timeout_s: float = Limits().timeout_s,
+        compile_timeout_s: float = Limits().compile_timeout_s,
+        start_timeout_s: float = Limits().start_timeout_s,
+        jobs: int | None = None,
+        python: str | None = None,
+        variables: Mapping[str, str] | None = None,
+        memory_bytes: int = 0,
+    ) -> None:
+        if min(timeout_s, compile_timeout_s, start_timeout_s) <= 0:
+            raise UsageError("a time limit must be positive")
+        if jobs is not None and jobs < 0:
+            raise UsageError("jobs must not be negative")
+        if python is not None and shutil.which(python) is None:
+            raise UsageError(
+                f"{python!r} is not a program", hint="give the path of a Python interpreter"
+            )
+        self.infos = expand(devices)
+        self.limits = Limits(
+            timeout_s=timeout_s,
+            compile_timeout_s=compile_timeout_s,
+            start_timeout_s=start_timeout_s,
+        )
+        self.jobs = self._default_jobs() if jobs is None else jobs
+        self.python = python or sys.executable
+        self.variables = FrozenDict(variables or {})
+        self.memory_bytes = memory_bytes
+
+    def _default_jobs(self) -> int:
+        """Every core; beside GPUs that are timed at the same time, one less for each."""
+        cores = len(os.sched_getaffinity(0))
+        return cores if self.infos[0].kind == "cpu" else max(1, cores - len(self.infos))
+
+    def lane(self, device: str, *, compile_only: bool = False) -> Lane:
+        """A worker's place on one device, for callers with an order of their own."""
+        kind, info = find(device)
+        spec = WorkerSpec(
+            device=info.name,
+            python=self.python,
+            variables=self.variables,
+            memory_bytes=self.memory_bytes,
+            compile_only=compile_only,
+        )
+        return Lane(kind, info, spec, self.limits)
+
+    def run(self, cases: Iterable[Case]) -> Iterator[Event]:
+        """Events as they happen; what cannot be run at all is refused before the first.
+
+        Closing the iterator, or an exception, ends every worker."""
+        given = list(cases)
+        cores = self.infos[0].units
+        for case in given:
+            if self.infos[0].kind == "cpu" and case.timing.threads > cores:
+                raise UsageError(
+                    f"{case.timing.threads} threads were asked for and {cores} cores are usable",
+                    hint=f"use {cores} threads or less",
+                )
+        return self._run(given)
+
+    def _run(self, given: Sequence[Case]) -> Iterator[Event]:
+        named: dict[str, Case] = {}
+        for case in given:
+            named.setdefault(case.id, case)
+        unique = list(named.values())
+        if len(unique) < len(given):
+            yield Note(text=f"{len(given) - len(unique)} cases were asked for twice; once is run")
+        dispatch = Dispatch(
+            order(unique, len(self.infos)),
+            lanes=[self.lane(info.name) for info in self.infos],
+            builder=lambda: self.lane(self.infos[0].name, compile_only=True),
+            jobs=self.jobs,
+        )
+        try:
+            yield from dispatch.events()
+        finally:
+            dispatch.close()

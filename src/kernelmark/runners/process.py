@@ -1,0 +1,271 @@
+"""WorkerProcess: a worker seen from its parent, and every way it can be lost.
+
+On Linux a worker is killed when the thread that started it ends: start it where it is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernelmark.core.diskcache import cache_root, digest
+from kernelmark.core.errors import CodecError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.result import Status
+from kernelmark.runners.protocol import PROTOCOL, Message, decode, encode
+
+TAIL_BYTES = 4096
+_MEMORY_SIGNS = (b"bad_alloc", b"MemoryError", b"Cannot allocate memory", b"out of memory")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """How to start a worker. `variables` are set on top of this process's environment."""
+
+    device: str
+    threads: int = 0
+    python: str = sys.executable
+    variables: Mapping[str, str] = field(default_factory=FrozenDict)
+    memory_bytes: int = 0
+    compile_only: bool = False
+
+    @property
+    def command(self) -> list[str]:
+        words = [self.python, "-m", "kernelmark.runners.worker", "--device", self.device]
+        words += ["--threads", str(self.threads), "--parent", str(os.getpid())]
+        if self.memory_bytes:
+            words += ["--memory-bytes", str(self.memory_bytes)]
+        return [*words, "--compile-only"] if self.compile_only else words
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of the process, with a path that holds this kernelmark and nothing else.
+
+        The folder that kernelmark is installed in would also bring this interpreter's libraries
+        into another one."""
+        given = {**os.environ, **self.variables}
+        path = [str(_import_folder()), given.get("PYTHONPATH", "")]
+        return given | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """A worker that ended, or that can no longer be understood. `error` is a sentence, then
+    possibly lines of what it wrote to standard error."""
+
+    status: Status
+    error: str
+
+
+class WorkerProcess:
+    """A started worker. Nothing here blocks: `gather` waits for several at once."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.spec = spec
+        self.ready = False
+        self.lost: Loss | None = None
+        self._pending = b""
+        self._tail = b""
+        self._oom_kills = oom_kills()
+        self._killed = False
+        self._process = subprocess.Popen(
+            spec.command,
+            env=spec.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,  # out of reach of Ctrl-C, and a group that dies as one
+        )
+        self.pid = self._process.pid
+        self.out, self.err = self._descriptors()
+        self.err_open = True
+        for descriptor in (self.out, self.err):
+            os.set_blocking(descriptor, False)
+
+    def _descriptors(self) -> tuple[int, int]:
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        return self._process.stdout.fileno(), self._process.stderr.fileno()
+
+    def send(self, message: Message) -> None:
+        """Pass a request on. A worker that is gone shows when it is listened to."""
+        assert self._process.stdin is not None
+        self._tail = b""
+        self._oom_kills = oom_kills()
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(encode(message))
+
+    @property
+    def alive(self) -> bool:
+        return self.lost is None and self._process.poll() is None
+
+    def listen(self) -> list[Message | Loss]:
+        """What has come since; a `Loss` is last and stays the last word."""
+        if self.lost is not None:
+            return []
+        self._hear_errors()
+        data, ended = _read_all(self.out)
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        heard: list[Message | Loss] = []
+        for line in lines:
+            item = self._understand(line)
+            if item is not None:
+                heard.append(item)
+            if isinstance(item, Loss):
+                return heard
+        if ended:
+            heard.append(self._lose(*self._cause_of_death()))
+        return heard
+
+    def _understand(self, line: bytes) -> Message | Loss | None:
+        try:
+            message = decode(line, "say")
+        except CodecError as error:
+            if not self.ready:  # a wrapper around the interpreter may greet first
+                self._tail = (self._tail + line + b"\n")[-TAIL_BYTES:]
+                return None
+            return self._lose(Status.CRASHED, f"the worker's output is spoilt: {error.message}")
+        if message["say"] == "failed":
+            return self._lose(Status.CRASHED, str(message.get("error", "the worker failed")))
+        if message["say"] == "ready":
+            if message.get("protocol") != PROTOCOL:
+                spoken = message.get("protocol")
+                return self._lose(
+                    Status.CRASHED,
+                    f"the worker under {self.spec.python} speaks protocol {spoken}, "
+                    f"this kernelmark {PROTOCOL}",
+                )
+            self.ready = True
+        return message
+
+    def _lose(self, status: Status, error: str) -> Loss:
+        self.kill()
+        self.lost = Loss(status=status, error=error)
+        return self.lost
+
+    def _cause_of_death(self) -> tuple[Status, str]:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            # The output can end a moment before the process does.
+            self._process.wait(timeout=2.0)
+        code = self._process.poll()
+        self._hear_errors()
+        if code is None:
+            return Status.CRASHED, "the worker closed its output and did not end"
+        memory = oom_kills() > self._oom_kills or any(s in self._tail for s in _MEMORY_SIGNS)
+        status = Status.OUT_OF_MEMORY if memory and code != 0 else Status.CRASHED
+        if code >= 0:
+            text = f"the worker ended by itself with exit code {code}"
+        elif -code == signal.SIGKILL:
+            sure = "by the kernel, out of memory" if memory else "perhaps out of memory"
+            text = f"killed (signal 9), {sure}"
+        else:
+            text = f"killed by signal {-code} ({signal.strsignal(-code) or 'unknown'})"
+        return status, self.with_tail(text)
+
+    def stacks(self) -> None:
+        """Have a hanging worker write its Python stacks to standard error."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGUSR1)
+        time.sleep(0.1)
+        self._hear_errors()
+
+    def with_tail(self, text: str) -> str:
+        """`text`, then what the worker last wrote to standard error."""
+        tail = self._tail.decode(errors="replace").strip()
+        return f"{text}\n{tail}" if tail else text
+
+    def _hear_errors(self) -> None:
+        data, ended = _read_all(self.err)
+        self.err_open = not ended
+        self._tail = (self._tail + data)[-TAIL_BYTES:]
+
+    def stop(self) -> None:
+        """Let it end by itself, for two seconds at most."""
+        if self._process.poll() is None and self.lost is None:
+            self.send({"do": "stop"})
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=2.0)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it and everything it started."""
+        if self._killed:
+            return  # its number may be another process's by now
+        self._killed = True
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            # A process stuck in a driver cannot be killed; it must not take this one with it.
+            self._process.wait(timeout=5.0)
+
+    def close(self) -> None:
+        """Kill and give the pipes back."""
+        self.kill()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+def gather(
+    workers: Iterable[WorkerProcess], timeout_s: float | None
+) -> list[tuple[WorkerProcess, Message | Loss]]:
+    """What any of `workers` said, after at most `timeout_s` seconds; [] when nothing came."""
+    listening = [w for w in workers if w.lost is None]
+    with selectors.DefaultSelector() as selector:
+        for worker in listening:
+            selector.register(worker.out, selectors.EVENT_READ, worker)
+            if worker.err_open:
+                selector.register(worker.err, selectors.EVENT_READ, worker)
+        spoke = {key.data.pid: key.data for key, _ in selector.select(timeout_s)}
+    return [(worker, item) for worker in spoke.values() for item in worker.listen()]
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for memory since it started; 0 if untold."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
+def _read_all(descriptor: int) -> tuple[bytes, bool]:
+    """(what is there now, whether the other end is closed)."""
+    data = b""
+    while True:
+        try:
+            part = os.read(descriptor, 65536)
+        except BlockingIOError:
+            return data, False
+        except OSError:
+            return data, True
+        if not part:
+            return data, True
+        data += part
+
+
+def _import_folder() -> Path:
+    """A folder whose only content is a link to this package."""
+    package = Path(__file__).resolve().parents[1]
+    folder = cache_root() / "import" / digest(str(package))[:16]
+    link = folder / package.name
+    if link.is_symlink() and link.resolve() == package:
+        return folder
+    temporary = folder / f".{os.getpid()}.{time.monotonic_ns()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary.symlink_to(package, target_is_directory=True)
+        temporary.replace(link)
+    except OSError:
+        return package.parent
+    return folder

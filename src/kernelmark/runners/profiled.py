@@ -1,0 +1,83 @@
+"""The process that a vendor's profiler watches: a case's launches, and nothing else, in its view.
+
+    ncu --profile-from-start off … python -m kernelmark.runners.profiled --device cuda:0 CASE.json
+
+The argument sets, their rotation and the warm-up are those of a measurement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from kernelmark import ops
+from kernelmark.core import codec
+from kernelmark.core.result import Case
+from kernelmark.core.timing import Cache
+from kernelmark.devices._gpu import GpuDevice
+from kernelmark.measure.sets import Arena, fill_inputs, make_arena, plan_sets
+from kernelmark.runners.execute import find_backend
+from kernelmark.runners.targets import find
+
+_SYMBOLS = {"cuda": ("cuProfilerStart", "cuProfilerStop"), "hip": ("", "")}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Launch the case's kernel `--launches` times inside the profiler's window."""
+    parser = argparse.ArgumentParser(prog="kernelmark.runners.profiled", description=__doc__)
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--launches", type=int, default=3)
+    parser.add_argument("case", type=Path)
+    given = parser.parse_args(arguments)
+    case = codec.loads(given.case.read_text(encoding="utf-8"), Case)
+    kind, info = find(given.device)
+    device = kind.open(info.index)
+    if not isinstance(device, GpuDevice):
+        sys.exit(f"a profiler watches GPUs, not {info.kind}")
+    launch_case(case, device, given.launches)
+    return 0
+
+
+def launch_case(case: Case, device: GpuDevice, launches: int) -> None:
+    """Warm up over every set, then launch inside the window, from the set after the last."""
+    op = ops.registry.get(case.problem.op)
+    backend = find_backend(case, device.info)
+    tensors = op.tensors(case.problem)
+    plan = plan_sets(
+        tensors,
+        cache=case.timing.cache,
+        cache_bytes=device.info.cache_bytes,
+        free_bytes=device.free_bytes(),
+    )
+    rng = np.random.default_rng(case.timing.seed)
+    buffer, sets = make_arena(device, tensors, plan.sets, rng)
+    fill_inputs(device, Arena(buffer=buffer, sets=sets, first=0), case.timing.seed)
+    kernel = backend.prepare(case.problem, case.config, device, sets)
+    for index in range(plan.sets):
+        kernel.launch(device.stream, index)
+    device.synchronize()
+    start, stop = _SYMBOLS[device.info.kind]
+    for index in range(launches):
+        if case.timing.cache is Cache.FLUSH or plan.evict:
+            device.evict_cache()
+            device.synchronize()
+        _signal(device, start)
+        kernel.launch(device.stream, index % plan.sets)
+        device.synchronize()
+        _signal(device, stop)
+    kernel.close()
+
+
+def _signal(device: GpuDevice, symbol: str) -> None:
+    if symbol:
+        function = device.driver.library[symbol]
+        function.restype = ctypes.c_int
+        function()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

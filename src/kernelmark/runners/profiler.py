@@ -1,0 +1,101 @@
+"""Cross-check by the vendor's profiler: the same case under ncu, beside our own time.
+
+A profiler runs each launch alone, so its clock may be higher than that of launches without a
+pause: compare in cycles, which `Profile` gives too. Clocks are left as they are.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelmark.core import codec
+from kernelmark.core.errors import CaseError, Unsupported
+from kernelmark.core.result import Case
+
+TIME = "gpu__time_duration.sum"
+CYCLES = "sm__cycles_elapsed.max"
+DRAM_READ = "dram__bytes_read.sum"
+_SECONDS = {"second": 1.0, "msecond": 1e-3, "usecond": 1e-6, "nsecond": 1e-9}
+_SECONDS |= {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_BYTES = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What a profiler says of one launch, summed over its kernels; the median over launches."""
+
+    seconds: float
+    metrics: dict[str, float]
+    kernels: tuple[str, ...]
+
+
+def profile(
+    case: Case,
+    device: str,
+    *,
+    launches: int = 3,
+    metrics: Sequence[str] = (TIME, CYCLES),
+    timeout_s: float = 300.0,
+) -> Profile:
+    """The case under ncu on `device`."""
+    if not device.startswith("cuda"):
+        raise Unsupported(f"the profiler timer needs an NVIDIA GPU, not {device}")
+    ncu = shutil.which("ncu") or shutil.which("/usr/local/cuda/bin/ncu")
+    if ncu is None:
+        raise Unsupported(
+            "ncu is not on the PATH", hint="install Nsight Compute, or use another timer"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "case.json"
+        file.write_text(codec.dumps(case), encoding="utf-8")
+        command = [ncu, "--csv", "--page", "raw", "--profile-from-start", "off"]
+        command += ["--clock-control", "none", "--cache-control", "none"]
+        command += ["--metrics", ",".join(metrics), sys.executable]
+        command += ["-m", "kernelmark.runners.profiled", "--device", device]
+        command += ["--launches", str(launches), str(file)]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=timeout_s, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise CaseError(f"ncu took over {timeout_s:.0f} s") from None
+    if done.returncode:
+        tail = (done.stderr or done.stdout).strip().splitlines()[-1:]
+        raise CaseError(f"ncu failed: {' '.join(tail)}")
+    return parse(done.stdout, launches)
+
+
+def parse(text: str, launches: int) -> Profile:
+    """ncu's raw CSV: a row of names, a row of units, then a row a kernel."""
+    lines = [line for line in text.splitlines() if line.startswith('"')]
+    rows = list(csv.reader(io.StringIO("\n".join(lines))))
+    if len(rows) < 3:
+        raise CaseError("ncu saw no kernel", hint="does the profiler have permission?")
+    names, units, found = rows[0], rows[1], rows[2:]
+    if len(found) % launches:
+        raise CaseError(f"ncu saw {len(found)} kernels in {launches} launches")
+    per_launch = len(found) // launches
+    columns = {name: i for i, name in enumerate(names)}
+    wanted = [name for name in names if "__" in name and "." in name]
+    totals: dict[str, list[float]] = {name: [] for name in wanted}
+    for start in range(0, len(found), per_launch):
+        group = found[start : start + per_launch]
+        for name in wanted:
+            column = columns[name]
+            totals[name].append(sum(_number(row[column], units[column]) for row in group))
+    metrics = {name: sorted(values)[len(values) // 2] for name, values in totals.items()}
+    kernels = tuple(row[columns["Kernel Name"]] for row in found[:per_launch])
+    return Profile(seconds=metrics.get(TIME, 0.0), metrics=metrics, kernels=kernels)
+
+
+def _number(text: str, unit: str) -> float:
+    value = float(text.replace(",", ""))
+    return value * _SECONDS.get(unit, 1.0) * _BYTES.get(unit, 1.0)

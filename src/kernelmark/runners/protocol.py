@@ -1,0 +1,37 @@
+"""What parent and worker say to each other: one JSON object a line.
+
+To the worker: `measure`, `compile`, `environment`, `stop` (key `do`). From the worker: `ready`,
+`failed`, `phase`, `result`, `compiled`, `environment` (key `say`). An answer carries the request's
+`id`. A phase carries `at`, the system-wide monotonic clock, so that a parent that was busy
+elsewhere still books time on the right phase.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from kernelmark.core.errors import CodecError
+
+PROTOCOL = 1
+Message = dict[str, Any]
+
+
+def encode(message: Message) -> bytes:
+    """One line."""
+    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def decode(line: bytes, key: str) -> Message:
+    """The object on a line; it must carry the word `key` ("do" or "say")."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        raise CodecError(f"not a message: {_shown(line)}") from None
+    if not isinstance(message, dict) or not isinstance(message.get(key), str):
+        raise CodecError(f"a message without {key!r}: {_shown(line)}")
+    return message
+
+
+def _shown(line: bytes) -> str:
+    return repr(line.decode(errors="replace").strip()[:120])

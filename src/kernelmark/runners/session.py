@@ -1,0 +1,150 @@
+"""A session: cases through a runner into a store, so that nothing finished is ever lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from kernelmark.core.environment import difference
+from kernelmark.core.result import Case, Result, ResultSet, Run, RunState
+from kernelmark.runners.capture import refined
+from kernelmark.runners.events import CaseFinished, EnvironmentSeen, Event, Note, Runner
+
+if TYPE_CHECKING:
+    from kernelmark.stores.store import Store
+
+OnEvent = Callable[[Event], None]
+
+
+def run_cases(
+    *,
+    run: Run,
+    cases: Sequence[Case],
+    runner: Runner,
+    store: Store | None = None,
+    on_event: OnEvent | None = None,
+    resume: bool = False,
+    retry_failed: bool = False,
+) -> ResultSet:
+    """Run `cases`, storing each result before the next begins on its device.
+
+    Ctrl-C or SIGTERM ends the workers and gives what there is, in state `interrupted`; a second
+    Ctrl-C raises at once. With `resume`, `run` is one that the store knows: what it has a result
+    for is not measured again, failures included, because a failure is a result too and would
+    most likely fail again; `retry_failed` asks for those once more.
+    """
+    kept: list[Result] = []
+    if resume and store is not None:
+        kept = _kept(run, store, retry_failed=retry_failed)
+    have = {result.case.id for result in kept}
+    # A runner that refuses the cases does so here, before the store knows of a run.
+    events = runner.run([case for case in cases if case.id not in have])
+    run = dataclasses.replace(run, cases=len({case.id for case in cases}), state=RunState.RUNNING)
+    if store is not None:
+        if resume:
+            store.update_run(run)
+        else:
+            store.add_run(run)
+    session = _Session(run=run, store=store, on_event=on_event or (lambda event: None))
+    state = session.drive(events, keep_environment=bool(kept))
+    run = dataclasses.replace(session.run, state=state, finished=time.time())
+    if store is not None:
+        store.update_run(run)
+    return ResultSet(run=run, results=(*kept, *session.results))
+
+
+def _kept(run: Run, store: Store, *, retry_failed: bool) -> list[Result]:
+    stored = store.results(run.id)
+    return [result for result in stored if not (retry_failed and result.status.failed)]
+
+
+class _Session:
+    """The state of a run while it goes on."""
+
+    def __init__(self, *, run: Run, store: Store | None, on_event: OnEvent) -> None:
+        self.run = run
+        self.results: list[Result] = []
+        self._store = store
+        self._on_event = on_event
+
+    def drive(self, events: Iterator[Event], *, keep_environment: bool) -> RunState:
+        try:
+            with _interruptible() as guard:
+                for event in events:
+                    with guard.finishing():
+                        if isinstance(event, CaseFinished):
+                            self._keep(event.result)
+                        elif isinstance(event, EnvironmentSeen):
+                            self._see(event, keep=keep_environment)
+                    self._on_event(event)
+        except KeyboardInterrupt:
+            return RunState.INTERRUPTED
+        finally:
+            close = getattr(events, "close", None)
+            if close is not None:
+                close()
+        return RunState.DONE
+
+    def _keep(self, result: Result) -> None:
+        if self._store is not None:
+            self._store.add_results(self.run.id, [result])
+        self.results.append(result)
+
+    def _see(self, event: EnvironmentSeen, *, keep: bool) -> None:
+        environment = refined(self.run.environment, event.environment)
+        if keep:
+            for what, before, now in difference(self.run.environment, environment):
+                text = f"since this run began, {what} changed from {before!r} to {now!r}"
+                self._on_event(Note(text=text))
+            return
+        self.run = dataclasses.replace(self.run, environment=environment)
+        if self._store is not None:
+            self._store.update_run(self.run)
+
+
+class _Guard:
+    """Turns the first signal into KeyboardInterrupt, but not in the middle of storing."""
+
+    def __init__(self) -> None:
+        self._busy = False
+        self._wanted = False
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._busy and not self._wanted:
+            self._wanted = True
+            return
+        raise KeyboardInterrupt
+
+    @contextmanager
+    def finishing(self) -> Iterator[None]:
+        """A stretch that a first signal does not tear apart."""
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+        if self._wanted:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def _interruptible() -> Iterator[_Guard]:
+    guard = _Guard()
+    if threading.current_thread() is not threading.main_thread():
+        yield guard  # only the main thread may set handlers, and only it is interrupted
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, guard.interrupt)
+    try:
+        yield guard
+    finally:
+        for number, handler in before.items():
+            # None stands for a handler that was not set from Python, and cannot be set again.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -1,0 +1,82 @@
+"""From what a user types after `-d` to devices: cpu, cuda:3, cuda:0-7, fake, all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from kernelmark import devices
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import UsageError
+from kernelmark.devices.base import DeviceKind
+
+_NAME = re.compile(r"([a-z][a-z0-9_]*)(?::(\d+)(?:-(\d+))?)?\Z")
+
+
+def find(name: str) -> tuple[DeviceKind, DeviceInfo]:
+    """The kind and facts of one device by its name."""
+    kind_name, first, last = _parse(name)
+    if last != first:
+        raise UsageError(f"{name!r} names several devices where one is wanted")
+    kind = devices.registry.get(kind_name)
+    for info in _present(kind, kind_name):
+        if info.index == first:
+            return kind, info
+    known = ", ".join(info.name for info in kind.infos())
+    raise UsageError(f"there is no device {name!r}", hint=f"there are: {known}")
+
+
+def expand(names: Sequence[str]) -> list[DeviceInfo]:
+    """Every device that `names` asks for, once, in order.
+
+    They share a run's cases, so they must be of one kind and architecture. `all` is every device
+    of the kinds that are here, GPUs before the CPU, which never joins them.
+    """
+    found: dict[str, DeviceInfo] = {}
+    for name in names:
+        for info in _all() if name == "all" else _range(name):
+            found.setdefault(info.name, info)
+    if not found:
+        raise UsageError("no device was given", hint="for example: -d cpu")
+    infos = list(found.values())
+    other = next((i for i in infos if (i.kind, i.arch) != (infos[0].kind, infos[0].arch)), None)
+    if other is not None:
+        raise UsageError(
+            f"{infos[0].name} ({infos[0].arch}) and {other.name} ({other.arch}) cannot share a run",
+            hint="start one run for each architecture",
+        )
+    return infos
+
+
+def _range(name: str) -> list[DeviceInfo]:
+    kind_name, first, last = _parse(name)
+    if ":" not in name or first == last:
+        return [find(name)[1]]
+    return [find(f"{kind_name}:{index}")[1] for index in range(first, last + 1)]
+
+
+def _all() -> list[DeviceInfo]:
+    for kind_name in devices.registry.names():
+        if kind_name not in ("cpu", "fake"):
+            kind = devices.registry.get(kind_name)
+            if kind.available() is None and (infos := kind.infos()):
+                return infos
+    return [find("cpu")[1]]
+
+
+def _parse(name: str) -> tuple[str, int, int]:
+    match = _NAME.match(name)
+    if match is None:
+        raise UsageError(f"{name!r} is not a device", hint="write: cpu, cuda:0, cuda:0-7, all")
+    first = int(match[2] or 0)
+    last = int(match[3] or first)
+    if last < first:
+        raise UsageError(f"{name!r} is not a device: its range goes down")
+    return match[1], first, last
+
+
+def _present(kind: DeviceKind, name: str) -> list[DeviceInfo]:
+    reason = kind.available()
+    if reason is not None:
+        raise UsageError(reason)
+    return kind.infos()

@@ -1,0 +1,181 @@
+"""The process that runs cases: `python -m kernelmark.runners.worker --device cpu`.
+
+JSON lines in, JSON lines out (see `protocol`). Needs the standard library and numpy; runs under
+any interpreter that can import this package. Nothing a library prints can disturb the protocol:
+standard output belongs to it alone, and prints go to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import dataclasses
+import faulthandler
+import gc
+import os
+import signal
+import sys
+import time
+from typing import BinaryIO
+
+from kernelmark.core import codec
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.result import Case, Status
+from kernelmark.runners.protocol import PROTOCOL, Message, decode, encode
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Worker:
+    """Answers requests one after the other on one device."""
+
+    def __init__(self, *, device: str, threads: int, out: BinaryIO) -> None:
+        self.device = device
+        self.threads = threads
+        self.out = out
+        self.opened: object | None = None
+
+    def open(self, *, touch: bool) -> None:
+        """Find the device; open it too unless this worker only compiles."""
+        from kernelmark.runners.targets import find
+
+        kind, info = find(self.device)
+        # The parent's name for the device: one that sees a single GPU would call it 0.
+        self.info: DeviceInfo = dataclasses.replace(info, name=self.device)
+        if touch:
+            self.opened = kind.open(info.index, self.threads)
+
+    def say(self, word: str, **fields: object) -> None:
+        self.out.write(encode({"say": word, **fields}))
+        self.out.flush()
+
+    def answer(self, request: Message) -> None:
+        """Do one request and say its result."""
+        number = request.get("id")
+        if request["do"] == "measure":
+            self._measure(number, _case(request), int(request.get("process", 0)))
+        elif request["do"] == "compile":
+            self._compile(number, _case(request))
+        elif request["do"] == "environment":
+            self._environment(number, [str(name) for name in request.get("backends", ())])
+        else:
+            raise UsageError(f"unknown request {request['do']!r}")
+
+    def _measure(self, number: object, case: Case, process: int) -> None:
+        from kernelmark.devices.base import Device
+        from kernelmark.runners.execute import execute
+        from kernelmark.runners.lock import held
+
+        def on_phase(phase: str, **more: object) -> None:
+            self.say("phase", id=number, phase=phase, at=time.monotonic(), **more)
+
+        if not isinstance(self.opened, Device):
+            raise UsageError("this worker only compiles")
+        with held(self.info, lambda holder: on_phase("waiting", holder=holder)):
+            result = execute(case, self.opened, process, on_phase)
+        result = dataclasses.replace(result, device=self.device)
+        self.say("result", id=number, result=codec.to_document(result))
+        if result.status is not Status.OK:
+            gc.collect()  # what failed may have left its buffers in reference cycles
+
+    def _compile(self, number: object, case: Case) -> None:
+        from kernelmark.runners.execute import compile_ahead
+        from kernelmark.runners.lock import held
+
+        def on_phase(phase: str, **more: object) -> None:
+            self.say("phase", id=number, phase=phase, at=time.monotonic(), **more)
+
+        if self.info.kind == "cpu":
+            with held(self.info, lambda h: on_phase("waiting", holder=h), shared=True):
+                on_phase("compile")
+                status, error, seconds = compile_ahead(case, self.info)
+        else:
+            on_phase("compile")
+            status, error, seconds = compile_ahead(case, self.info)
+        self.say("compiled", id=number, status=status.value, error=error, seconds=seconds)
+
+    def _environment(self, number: object, backends: list[str]) -> None:
+        from kernelmark.runners.capture import environment
+
+        seen = environment([self.device], backends, load=True)
+        self.say("environment", id=number, environment=codec.to_document(seen))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve until standard input ends or `stop` comes."""
+    parser = argparse.ArgumentParser(prog="kernelmark.runners.worker", description=__doc__)
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--memory-bytes", type=int, default=0, help="cap on address space")
+    parser.add_argument("--parent", type=int, default=0, help="end when this process ends")
+    parser.add_argument("--compile-only", action="store_true", help="leave the device alone")
+    given = parser.parse_args(arguments)
+    out = _own_stdout()
+    _live_with(given.parent)
+    _limit_memory(given.memory_bytes)
+    worker = Worker(device=given.device, threads=given.threads, out=out)
+    try:
+        worker.open(touch=not given.compile_only)
+    except Exception as error:
+        worker.say("failed", protocol=PROTOCOL, error=_told(error))
+        return 1
+    worker.say("ready", protocol=PROTOCOL, pid=os.getpid())
+    for line in sys.stdin.buffer:
+        try:
+            request = decode(line, "do")
+            if request["do"] == "stop":
+                break
+            worker.answer(request)
+        except KernelmarkError as error:
+            worker.say("failed", protocol=PROTOCOL, error=_told(error))
+            return 1
+    return 0
+
+
+def _case(request: Message) -> Case:
+    return codec.from_document(request.get("case"), Case)
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, KernelmarkError):
+        return error.message
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _own_stdout() -> BinaryIO:
+    """Keep standard output for messages; whatever else is printed goes to standard error."""
+    sys.stdout.flush()
+    mine = os.dup(1)
+    os.dup2(2, 1)
+    return os.fdopen(mine, "wb")
+
+
+def _live_with(parent: int) -> None:
+    """Leave Ctrl-C to the parent, die with it, and tell where the code is when it is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
+    # A parent that gives up on a hanging case asks for the stack first.
+    faulthandler.register(signal.SIGUSR1)
+    if parent and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died before the line above
+            os._exit(1)
+
+
+def _limit_memory(nbytes: int) -> None:
+    if nbytes:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (nbytes, nbytes))
+
+
+if __name__ == "__main__":
+    # Leaving by os._exit skips the destructors of libraries, which hang or crash more often than
+    # they free anything the kernel would not.
+    code = 1
+    try:
+        code = main()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)

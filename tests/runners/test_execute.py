@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import CompileError, OutOfMemory, Unsupported, UsageError
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Case, Status
+from kernelmark.core.timing import Timing
+from kernelmark.devices.fake import kind
+from kernelmark.ops import parse
+from kernelmark.runners.execute import compile_ahead, execute, explain, failure, join
+
+PROBLEM = parse("gemm m=8 n=8 k=8 a=f32 b=f32 c=f32")
+QUICK = Timing(max_s=0.02, warmup_s=0.0, max_allocations=3)
+
+
+class CudaOutOfMemoryError(Exception):
+    pass
+
+
+CudaOutOfMemoryError.__name__ = "OutOfMemoryError"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (Unsupported("no"), Status.UNSUPPORTED),
+        (CompileError("no"), Status.COMPILE_ERROR),
+        (OutOfMemory("no"), Status.OUT_OF_MEMORY),
+        (MemoryError(), Status.OUT_OF_MEMORY),
+        (OSError(errno.ENOMEM, "no memory"), Status.OUT_OF_MEMORY),
+        (RuntimeError("CUDA error: out of memory"), Status.OUT_OF_MEMORY),
+        (CudaOutOfMemoryError("tried to allocate"), Status.OUT_OF_MEMORY),
+        (RuntimeError("boom"), Status.RUNTIME_ERROR),
+        (UsageError("odd"), Status.RUNTIME_ERROR),
+        (SystemExit(3), Status.RUNTIME_ERROR),
+        (ZeroDivisionError(), Status.RUNTIME_ERROR),
+    ],
+)
+def test_every_exception_has_a_status_and_a_line(error, status):
+    found, text = explain(error)
+    assert found is status
+    assert text
+    assert "\n" not in text
+
+
+def test_the_last_frame_is_named():
+    try:
+        raise ValueError("two\nlines")
+    except ValueError as error:
+        status, text = explain(error)
+    assert status is Status.RUNTIME_ERROR
+    assert text.startswith("ValueError: two lines (test_execute.py:")
+
+
+def test_phases_come_in_order():
+    phases: list[str] = []
+    case = Case(problem=PROBLEM, backend="fake", timing=QUICK)
+    result = execute(case, kind.open(0), 0, phases.append)
+    assert result.status is Status.OK
+    assert result.error == ""
+    assert result.flops == 2 * 8**3
+    assert phases[0] == "load"
+    assert phases.index("inputs") < phases.index("timing") < phases.index("check")
+
+
+def test_an_unknown_op_is_a_result_too():
+    strange = Case(problem=Problem(op="strange", dims={"m": 1}, dtypes={}), backend="fake")
+    result = execute(strange, kind.open(0), 0, lambda phase: None)
+    assert result.status is not Status.OK
+    assert "strange" in result.error
+    assert result.flops == 0
+
+
+def test_compiling_ahead_gives_a_status():
+    info = kind.infos()[0]
+    assert compile_ahead(Case(problem=PROBLEM, backend="fake"), info)[:2] == (Status.OK, "")
+    bad = Case(problem=PROBLEM, backend="fake", config={"behaviour": "compile_error"})
+    assert compile_ahead(bad, info)[0] is Status.COMPILE_ERROR
+    assert compile_ahead(Case(problem=PROBLEM, backend="numpy"), info)[0] is Status.UNSUPPORTED
+
+
+def test_processes_are_joined():
+    case = Case(problem=PROBLEM, backend="fake", timing=QUICK)
+    parts = [execute(case, kind.open(0), index, lambda phase: None) for index in range(3)]
+    whole = join(parts)
+    assert whole.status is Status.OK
+    assert whole.measurement is not None
+    assert {block.process for block in whole.measurement.blocks} == {0, 1, 2}
+    assert whole.cost["total"] == pytest.approx(sum(p.cost["total"] for p in parts))
+    assert join(parts[:1]) is parts[0]
+
+
+def test_a_process_that_failed_decides_and_the_others_are_kept():
+    timing = Timing(max_s=0.02, warmup_s=0.0, max_allocations=3, processes=3)
+    case = Case(problem=PROBLEM, backend="fake", timing=timing)
+    good = execute(case, kind.open(0), 0, lambda phase: None)
+    info = DeviceInfo(name="fake", kind="fake", model="", arch="fake")
+    bad = failure(case, info, Status.CRASHED, "killed", started=1.0)
+    whole = join([good, bad])
+    assert whole.status is Status.CRASHED
+    assert whole.error == "process 2 of 3: killed"
+    assert whole.measurement == good.measurement

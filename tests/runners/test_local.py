@@ -1,0 +1,281 @@
+"""Drills: every way a case or a worker can go wrong, with the fake backend."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from kernelmark.core.errors import UsageError
+from kernelmark.core.result import Case, Result, Status
+from kernelmark.core.timing import Timing
+from kernelmark.ops import parse
+from kernelmark.runners.events import (
+    CaseCompiled,
+    CaseFinished,
+    CasePhase,
+    CaseStarted,
+    DeviceLost,
+    EnvironmentSeen,
+    Note,
+    Waiting,
+)
+from kernelmark.runners.local import LocalRunner
+
+PROBLEM = parse("gemm m=8 n=8 k=8 a=f32 b=f32 c=f32")
+QUICK = Timing(max_s=0.02, warmup_s=0.0, max_allocations=3)
+
+
+def case(seed: int, *, timing: Timing = QUICK, **config: object) -> Case:
+    return Case(problem=PROBLEM, backend="fake", timing=timing, config={"seed": seed, **config})
+
+
+def results(events: list[object]) -> dict[int, Result]:
+    """By the seed of the case; each case has one result and no more."""
+    finished = [e.result for e in events if isinstance(e, CaseFinished)]
+    by_seed = {int(r.case.config["seed"]): r for r in finished}
+    assert len(by_seed) == len(finished)
+    return by_seed
+
+
+def of(kind: type, events: list[object]) -> list:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def test_each_failure_is_its_own_row_and_the_run_goes_on():
+    bad = ["ok", "crash", "hang", "wrong", "compile_error", "raise", "memory_hog"]
+    cases = [case(i, behaviour=b, hog_bytes=1 << 26) for i, b in enumerate(bad)] + [case(99)]
+    runner = LocalRunner(["fake"], jobs=0, timeout_s=3.0)
+    found = results(list(runner.run(cases)))
+    assert [found[i].status.value for i in range(len(bad))] == [
+        "ok",
+        "crashed",
+        "timeout",
+        "wrong",
+        "compile_error",
+        "runtime_error",
+        "out_of_memory",
+    ]
+    assert found[99].status is Status.OK
+    assert "killed (signal 9)" in found[1].error
+    assert "in phase" in found[1].error
+    assert "no answer within 3 s" in found[2].error
+    assert "_hang" in found[2].error  # the stack says where
+    assert all(r.flops == 2 * 8**3 and r.arch == "fake" for r in found.values())
+
+
+def test_progress_the_environment_and_repeated_cases_are_told():
+    runner = LocalRunner(["fake"], jobs=0, variables={"OMP_PLACES": "cores"})
+    events = list(runner.run([*(case(i) for i in range(5)), case(1)]))
+    finished = of(CaseFinished, events)
+    assert [e.progress.done for e in finished] == [1, 2, 3, 4, 5]
+    assert {e.progress.total for e in finished} == {5}
+    assert finished[-1].progress.remaining_s == 0.0
+    assert all(e.progress.remaining_s > 0 for e in of(CaseStarted, events))
+    phases = [e.phase for e in of(CasePhase, events) if e.case == case(3)]
+    assert phases == ["load", "inputs", "compile", "warmup", "timing", "check"]
+    assert "asked for twice" in of(Note, events)[0].text
+    seen = of(EnvironmentSeen, events)
+    assert len(seen) == 1
+    assert "numpy" in seen[0].environment.libraries
+    assert seen[0].environment.variables["OMP_PLACES"] == "cores"
+
+
+def test_compiling_ahead_settles_what_it_can():
+    cases = [case(i, behaviour="slow_compile", compile_s=0.4) for i in range(2)]
+    cases += [case(2, behaviour="compile_error"), case(3, behaviour="crash")]
+    events = list(LocalRunner(["fake"], jobs=2).run(cases))
+    compiled = of(CaseCompiled, events)
+    assert [(e.done, e.total) for e in compiled] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    found = results(events)
+    assert [found[i].status.value for i in range(4)] == ["ok", "ok", "compile_error", "crashed"]
+    assert all(found[i].cost["compile_ahead"] > 0.35 for i in range(2))
+    assert cases[2] not in [e.case for e in of(CaseStarted, events)]
+
+
+def test_a_compiler_has_a_limit_of_its_own():
+    cases = [case(0, behaviour="slow_compile", compile_s=60.0), case(1)]
+    runner = LocalRunner(["fake"], jobs=1, compile_timeout_s=2.5)
+    found = results(list(runner.run(cases)))
+    assert found[0].status is Status.TIMEOUT
+    assert "no answer within 2 s (in phase compile)" in found[0].error
+    assert found[1].status is Status.OK
+
+
+def test_on_the_cpu_everything_is_compiled_before_anything_is_timed():
+    one = Timing(max_s=0.02, warmup_s=0.0, max_allocations=3, threads=1)
+    cases = [case(0, time_us=50.0), case(1, time_us=50.0, timing=one), case(2, time_us=50.0)]
+    events = list(LocalRunner(["cpu"], jobs=2).run(cases))
+    last_compile = max(i for i, e in enumerate(events) if isinstance(e, CaseCompiled))
+    first_start = min(i for i, e in enumerate(events) if isinstance(e, CaseStarted))
+    assert last_compile < first_start
+    # Another number of threads is another worker: cases of one number follow each other.
+    assert [e.case.timing.threads for e in of(CaseStarted, events)] == [0, 0, 1]
+    assert all(r.status is Status.OK for r in results(events).values())
+
+
+def test_devices_share_the_cases(monkeypatch):
+    monkeypatch.setenv("KERNELMARK_FAKE_DEVICES", "3")
+    events = list(LocalRunner(["fake:0-2"], jobs=0).run([case(i) for i in range(12)]))
+    found = results(events)
+    assert {r.device for r in found.values()} == {"fake", "fake:1", "fake:2"}
+    assert all(r.status is Status.OK for r in found.values())
+
+
+def test_a_dead_device_gives_its_cases_to_the_others(monkeypatch):
+    monkeypatch.setenv("KERNELMARK_FAKE_DEVICES", "3")
+    # The workers find one device less than their parent: fake:2 can never be opened.
+    runner = LocalRunner(["fake:0-2"], jobs=0, variables={"KERNELMARK_FAKE_DEVICES": "2"})
+    slow = [case(i, behaviour="slow_compile", compile_s=0.3) for i in range(6)]
+    events = list(runner.run(slow))
+    lost = of(DeviceLost, events)
+    assert [e.device for e in lost] == ["fake:2"]
+    assert "there is no device" in lost[0].reason
+    found = results(events)
+    assert len(found) == 6
+    assert {r.device for r in found.values()} <= {"fake", "fake:1"}
+    assert all(r.status is Status.OK for r in found.values())
+
+
+def test_without_any_device_left_every_case_says_why():
+    # One place to time and one to compile: neither can be had.
+    runner = LocalRunner(["fake"], jobs=1, variables={"KERNELMARK_FAKE_DEVICES": "0"})
+    events = list(runner.run([case(i) for i in range(4)]))
+    assert [e.device for e in of(DeviceLost, events)] == ["fake"]
+    found = results(events)
+    assert {r.status for r in found.values()} == {Status.CRASHED}
+    assert all(r.error.startswith("no device is left: ") for r in found.values())
+
+
+def test_processes_are_fresh_and_their_blocks_joined():
+    timing = Timing(max_s=0.02, warmup_s=0.0, max_allocations=3, processes=3)
+    cases = [case(1, timing=timing), case(2, timing=timing, behaviour="crash")]
+    events = list(LocalRunner(["fake"], jobs=0).run(cases))
+    found = results(events)
+    measurement = found[1].measurement
+    assert measurement is not None
+    assert {b.process for b in measurement.blocks} == {0, 1, 2}
+    assert len(of(CaseStarted, events)) == 2
+    assert found[2].status is Status.CRASHED
+
+
+def test_two_runs_at_once_take_turns_on_a_device():
+    code = (
+        "from kernelmark.runners.lock import held; import time, sys\n"
+        "from kernelmark.runners.targets import find\n"
+        "with held(find('fake')[1], lambda who: None):\n"
+        "    print('held', flush=True); time.sleep(1.5)\n"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert other.stdout is not None
+    assert other.stdout.readline() == b"held\n"
+    # Waiting for the device is not the case's fault: its limit is shorter than the wait.
+    events = list(LocalRunner(["fake"], jobs=0, timeout_s=1.0).run([case(1)]))
+    assert f"process {other.pid}" in of(Waiting, events)[0].reason
+    assert results(events)[1].status is Status.OK
+    assert other.wait() == 0
+    other.stdout.close()
+
+
+def test_a_worker_killed_from_outside_costs_one_case():
+    runner = LocalRunner(["fake"], jobs=0)
+    events = []
+    stream = runner.run([case(0), case(1, behaviour="hang"), case(2)])
+    for event in stream:
+        events.append(event)
+        if getattr(event, "phase", "") in ("warmup", "timing") and event.case == case(
+            1, behaviour="hang"
+        ):
+            victim = child_pids()
+            assert len(victim) == 1
+            os.kill(victim[0], signal.SIGKILL)
+    found = results(events)
+    assert [found[i].status.value for i in range(3)] == ["ok", "crashed", "ok"]
+
+
+def test_a_worker_that_dies_between_cases_costs_nothing():
+    runner = LocalRunner(["fake"], jobs=0)
+    events = []
+    for event in runner.run([case(i) for i in range(3)]):
+        events.append(event)
+        if isinstance(event, EnvironmentSeen):
+            os.kill(child_pids()[0], signal.SIGKILL)
+            time.sleep(0.1)
+    assert all(r.status is Status.OK for r in results(events).values())
+
+
+def test_closing_the_iterator_ends_every_worker():
+    stream = LocalRunner(["fake"], jobs=2).run([case(i, behaviour="hang") for i in range(3)])
+    for event in stream:
+        if getattr(event, "phase", "") in ("warmup", "timing"):
+            break
+    assert child_pids()
+    stream.close()
+    assert not child_pids()
+
+
+def test_a_runner_may_be_used_in_a_thread():
+    found: list[object] = []
+    runner = LocalRunner(["fake"], jobs=0)
+    thread = threading.Thread(target=lambda: found.extend(runner.run([case(1)])))
+    thread.start()
+    thread.join(timeout=60)
+    assert results(found)[1].status is Status.OK
+
+
+def test_a_lane_measures_one_case_for_callers_with_their_own_order():
+    lane = LocalRunner(["fake"], timeout_s=2.0).lane("fake")
+    try:
+        assert lane.measure(case(1)).status is Status.OK
+        assert lane.measure(case(2, behaviour="crash")).status is Status.CRASHED
+        assert lane.measure(case(3), process=1, fresh=True).measurement.blocks[0].process == 1
+    finally:
+        lane.close()
+    assert not child_pids()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"timeout_s": 0}, "time limit must be positive"),
+        ({"jobs": -1}, "jobs must not be negative"),
+        ({"python": "/no/such/python"}, "is not a program"),
+        ({"devices": ["cpu:7"]}, "there is no device"),
+        ({"devices": ["cpu", "fake"]}, "cannot share a run"),
+    ],
+)
+def test_a_bad_request_is_refused_before_anything_runs(arguments, words):
+    with pytest.raises(UsageError, match=words):
+        LocalRunner(**{"devices": ["fake"], **arguments})
+
+
+def test_more_threads_than_cores_are_refused():
+    many = case(1, timing=Timing(threads=100_000))
+    with pytest.raises(UsageError, match="100000 threads were asked for"):
+        LocalRunner(["cpu"]).run([many])
+
+
+def test_another_interpreter_that_cannot_work_is_told(tmp_path):
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho 'no module named numpy' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    events = list(LocalRunner(["fake"], jobs=0, python=str(broken)).run([case(1)]))
+    assert "no module named numpy" in of(DeviceLost, events)[0].reason
+    assert results(events)[1].status is Status.CRASHED
+
+
+def child_pids() -> list[int]:
+    """Workers of this process that are alive."""
+    listed = subprocess.run(
+        ["ps", "-o", "pid=,stat=,args=", "--ppid", str(os.getpid())],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    rows = [line.split(None, 2) for line in listed.splitlines()]
+    return [int(r[0]) for r in rows if "runners.worker" in r[2] and not r[1].startswith("Z")]

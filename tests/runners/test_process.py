@@ -1,0 +1,192 @@
+"""The parent's view of a worker, with small programs in the worker's place."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kernelmark.core.result import Status
+from kernelmark.runners import process as process_module
+from kernelmark.runners.process import TAIL_BYTES, Loss, WorkerProcess, WorkerSpec, gather
+
+READY = 'print(\'{"say":"ready","protocol":1,"pid":1}\', flush=True)\n'
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start a Python program as if it were an interpreter with our worker in it."""
+    workers = []
+
+    def _start(body: str, **spec: object) -> WorkerProcess:
+        program = tmp_path / f"python{len(workers)}"
+        program.write_text(f"#!{sys.executable}\nimport os, sys, time, signal\n{body}")
+        program.chmod(0o755)
+        worker = WorkerProcess(WorkerSpec(device="fake:0", python=str(program), **spec))
+        workers.append(worker)
+        return worker
+
+    yield _start
+    for worker in workers:
+        worker.close()
+
+
+def heard(worker: WorkerProcess, within_s: float = 10.0) -> list[object]:
+    """Everything until the worker is lost."""
+    items: list[object] = []
+    end = time.monotonic() + within_s
+    while time.monotonic() < end:
+        items += [item for _, item in gather([worker], 0.2)]
+        if items and isinstance(items[-1], Loss):
+            return items
+    raise AssertionError(f"not lost within {within_s} s, heard {items}")
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def wait_until(condition, within_s: float = 5.0) -> None:
+    end = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_messages_arrive_in_order_also_in_pieces(start):
+    worker = start(
+        READY + 'sys.stdout.write(\'{"say":"pha\'); sys.stdout.flush(); time.sleep(0.2)\n'
+        'print(\'se","id":1}\\n{"say":"result","id":1}\', flush=True)\n'
+    )
+    items = heard(worker)
+    assert [i["say"] for i in items[:-1]] == ["ready", "phase", "result"]
+    assert worker.ready
+
+
+def test_exit_code_and_standard_error_are_told(start):
+    worker = start(READY + "print('what went wrong', file=sys.stderr); sys.exit(7)")
+    loss = heard(worker)[-1]
+    assert loss.status is Status.CRASHED
+    assert loss.error == "the worker ended by itself with exit code 7\nwhat went wrong"
+
+
+def test_standard_error_is_cut_to_its_end(start):
+    worker = start(READY + "sys.stderr.write('x' * 100000 + 'the end'); sys.exit(1)")
+    error = heard(worker)[-1].error
+    assert error.endswith("the end")
+    assert len(error) < TAIL_BYTES + 100
+
+
+@pytest.mark.parametrize(("number", "words"), [(9, "perhaps out of memory"), (11, "signal 11")])
+def test_a_signal_is_named(start, number, words):
+    loss = heard(start(READY + f"os.kill(os.getpid(), {number})"))[-1]
+    assert loss.status is Status.CRASHED
+    assert words in loss.error
+
+
+def test_a_kill_by_the_kernel_for_memory_is_out_of_memory(start, monkeypatch):
+    counts = iter([4, 5, 5, 5])
+    monkeypatch.setattr(process_module, "oom_kills", lambda: next(counts))
+    loss = heard(start(READY + "os.kill(os.getpid(), 9)"))[-1]
+    assert loss.status is Status.OUT_OF_MEMORY
+    assert "by the kernel, out of memory" in loss.error
+
+
+def test_a_failed_allocation_in_native_code_is_out_of_memory(start):
+    body = "print('terminate called after throwing std::bad_alloc', file=sys.stderr); os.abort()"
+    assert heard(start(READY + body))[-1].status is Status.OUT_OF_MEMORY
+
+
+def test_garbage_after_ready_ends_the_worker(start):
+    worker = start(READY + "print('Welcome to libfoo', flush=True); time.sleep(60)")
+    loss = heard(worker)[-1]
+    assert loss.status is Status.CRASHED
+    assert "Welcome to libfoo" in loss.error
+    assert not running(worker.pid)
+
+
+def test_a_greeting_before_ready_is_let_pass(start):
+    worker = start("print('module loaded: gcc/13', flush=True)\n" + READY)
+    items = heard(worker)
+    assert items[0]["say"] == "ready"
+
+
+def test_another_protocol_is_a_clear_sentence(start):
+    worker = start('print(\'{"say":"ready","protocol":99}\', flush=True); time.sleep(60)')
+    loss = heard(worker)[-1]
+    assert "speaks protocol 99, this kernelmark 1" in loss.error
+    assert not worker.ready
+
+
+def test_a_worker_that_says_failed_is_lost_with_its_words(start):
+    worker = start('print(\'{"say":"failed","error":"no such GPU"}\', flush=True)')
+    assert heard(worker)[-1].error == "no such GPU"
+
+
+def test_kill_takes_the_children_too(start):
+    worker = start(
+        READY + "import subprocess\n"
+        "child = subprocess.Popen(['sleep', '100'])\n"
+        'print(\'{"say":"phase","pid":%d}\' % child.pid, flush=True); time.sleep(100)\n'
+    )
+    items: list[object] = []
+    wait_until(lambda: items.extend(i for _, i in gather([worker], 0.2)) or len(items) >= 2)
+    child = items[1]["pid"]
+    assert running(child)
+    worker.kill()
+    wait_until(lambda: not running(child))
+    assert not running(worker.pid)
+
+
+def test_a_closed_standard_error_does_not_make_the_parent_spin(start):
+    worker = start(READY + "os.close(2); time.sleep(1.5)\n")
+    end, rounds = time.monotonic() + 1.0, 0
+    while time.monotonic() < end:
+        gather([worker], 0.2)
+        rounds += 1
+    assert rounds < 20
+
+
+def test_sending_to_a_dead_worker_is_quiet(start):
+    worker = start("sys.exit(0)")
+    wait_until(lambda: not running(worker.pid))
+    worker.send({"do": "measure"})
+    assert not worker.alive
+
+
+def test_stop_lets_it_end_by_itself(start, tmp_path):
+    mark = tmp_path / "ended"
+    worker = start(READY + f"sys.stdin.readline(); open({str(mark)!r}, 'w').close()")
+    wait_until(lambda: gather([worker], 0.2) or worker.ready)
+    worker.stop()
+    assert mark.exists()
+
+
+def test_a_foreign_interpreter_gets_kernelmark_and_nothing_beside_it(start):
+    worker = start(
+        "print(os.environ['PYTHONPATH'], os.environ['MY'], file=sys.stderr)",
+        variables={"MY": "value", "PYTHONPATH": "/somewhere"},
+    )
+    path, mine = heard(worker)[-1].error.splitlines()[-1].split(" ")
+    ours, theirs = path.split(os.pathsep)
+    assert (mine, theirs) == ("value", "/somewhere")
+    assert [p.name for p in Path(ours).iterdir()] == ["kernelmark"]
+    assert (Path(ours) / "kernelmark" / "runners" / "worker.py").is_file()
+
+
+def test_hanging_python_code_shows_its_stack(start):
+    worker = start(
+        READY + "import faulthandler; faulthandler.register(signal.SIGUSR1)\n"
+        'def the_culprit():\n    print(\'{"say":"phase"}\', flush=True); time.sleep(100)\n'
+        "the_culprit()"
+    )
+    items: list[object] = []
+    wait_until(lambda: items.extend(i for _, i in gather([worker], 0.2)) or len(items) >= 2)
+    worker.stacks()
+    assert "the_culprit" in worker.with_tail("hung")

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelmark.core.errors import CodecError
+from kernelmark.runners.protocol import decode, encode
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(), VALUES, max_size=5), st.text())
+def test_a_message_is_one_line_and_reads_back(fields, word):
+    message = {**fields, "say": word}
+    line = encode(message)
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"\n")
+    assert decode(line, "say") == message
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"hello", b"{", b"[1]", b"3", b"{}", b'{"say":1}', b'{"do":"x"}', b"\xff\xfe"]
+)
+def test_what_is_not_a_message_is_refused(line):
+    with pytest.raises(CodecError, match="message"):
+        decode(line, "say")
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_escape_as_another_exception(line):
+    try:
+        message = decode(line, "say")
+    except CodecError:
+        return
+    assert isinstance(message["say"], str)
+
+
+def test_nan_cannot_be_sent_as_invalid_json():
+    with pytest.raises(ValueError, match="JSON"):
+        encode({"say": "x", "value": math.nan})

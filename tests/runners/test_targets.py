@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from kernelmark.core.errors import UsageError
+from kernelmark.runners.targets import expand, find
+
+
+@pytest.fixture(autouse=True)
+def _four_fakes(monkeypatch):
+    monkeypatch.setenv("KERNELMARK_FAKE_DEVICES", "4")
+
+
+def names(*given: str) -> list[str]:
+    return [info.name for info in expand(given)]
+
+
+def test_one_device_by_name_and_number():
+    assert find("cpu")[1].kind == "cpu"
+    assert find("fake:2")[1].index == 2
+    assert find("fake")[1] == find("fake:0")[1]
+
+
+def test_ranges_and_lists_without_repeats():
+    assert names("fake:1-3") == ["fake:1", "fake:2", "fake:3"]
+    assert names("fake:2", "fake:1-2", "fake:2") == ["fake:2", "fake:1"]
+
+
+def test_all_is_something_real():
+    assert "fake" not in {info.kind for info in expand(["all"])}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["fake:4"], "there is no device 'fake:4'"),
+        (["fake:2-5"], "there is no device 'fake:4'"),
+        (["fake:3-1"], "its range goes down"),
+        (["FAKE"], "is not a device"),
+        (["fake:"], "is not a device"),
+        (["nonsense"], "unknown kind 'nonsense'"),
+        ([], "no device was given"),
+        (["cpu", "fake"], "cannot share a run"),
+    ],
+)
+def test_what_does_not_exist_is_one_sentence(given, words):
+    with pytest.raises(UsageError, match=words):
+        expand(given)

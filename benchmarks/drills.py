@@ -12,7 +12,6 @@ import argparse
 import itertools
 import json
 import os
-import platform
 import random
 import signal
 import subprocess
@@ -26,10 +25,12 @@ from pathlib import Path
 from kernelmark.core import codec
 from kernelmark.core.result import Case, Result
 from kernelmark.core.timing import Timing
+from kernelmark.devices import registry
 from kernelmark.ops import parse
 from kernelmark.runners.events import CaseFinished, CasePhase, DeviceLost, Event
 from kernelmark.runners.local import LocalRunner
 from kernelmark.stores import open_store
+from kernelmark.testing import evidence
 
 RESULTS = Path(__file__).parent / "results" / "drills.json"
 PROBLEM = parse("gemm m=16 n=16 k=16 a=f32 b=f32 c=f32")
@@ -330,11 +331,46 @@ DRILLS: dict[str, Callable[[int], Facts]] = {
 }
 
 
+ASKED = {
+    "every behaviour": "crash, abort, hang, lack of memory, wrong answers, errors: each is a row"
+    " with its own status, and the good cases between are ok",
+    "worker killed from outside": "kill -9 of the worker in every fifth case: these are crashed,"
+    " all others ok",
+    "worker killed by the kernel": "the kernel kills the worker for its memory: that case is"
+    " out_of_memory, the others ok",
+    "garbage on the worker's output": "something else writes into the worker's output: that case is"
+    " crashed, the others ok",
+    "compilers": "slow compilers run in parallel, and one that never ends is a timeout",
+    "parent killed and resumed": "kill -9 of the parent, then --resume, again and again: nothing"
+    " stored is lost or changed, and at most the case in flight on each device is measured again",
+    "two runs at once": "two runs on one device: no two cases are timed at the same time",
+    "dead device": "one of four devices cannot be opened: its cases move to the others",
+}
+
+
 def worker_pids() -> list[int]:
     words = ["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())]
     listed = subprocess.run(words, capture_output=True, text=True, check=False).stdout
     rows = [line.split(None, 1) for line in listed.splitlines()]
     return [int(pid) for pid, words in rows if "runners.worker" in words]
+
+
+def bars(rows: list[Facts]) -> list[tuple[str, str, bool]]:
+    """(what is asked, what was measured, whether it holds) of every drill that could be made."""
+    made = [row for row in rows if "skipped" not in row]
+    return [(ASKED[str(row["drill"])], measured(row), bool(row["passed"])) for row in made]
+
+
+def measured(row: Facts) -> str:
+    """The facts of a drill in one line."""
+    words = []
+    for name, value in row.items():
+        if name in ("drill", "passed", "seconds", "errors"):
+            continue
+        if isinstance(value, dict):
+            value = ", ".join(f"{what} {count}" for what, count in value.items())
+        words.append(f"{name.replace('_', ' ')}: {value}")
+    return "; ".join(words)
 
 
 def main() -> int:
@@ -358,11 +394,13 @@ def main() -> int:
             rows.append({"drill": name, "passed": passed, "seconds": seconds, **facts})
             print(f"{'pass' if passed else 'FAIL'}  {name:32} {seconds:6.1f} s  {facts}")
     if not (given.quick or given.only):
-        machine = {"arch": platform.machine(), "cores": len(os.sched_getaffinity(0))}
-        command = "python benchmarks/drills.py"
-        document = {"command": command, "machine": machine, "drills": rows}
-        RESULTS.parent.mkdir(parents=True, exist_ok=True)
-        RESULTS.write_text(json.dumps(document, indent=2) + "\n")
+        evidence.write(
+            RESULTS,
+            title="Drills: what is lost when workers, devices and the parent are broken",
+            bars=bars(rows),
+            figures={"drills": rows},
+            device=registry.get("cpu").infos()[0],
+        )
     return 0 if all(row["passed"] for row in rows) else 1
 
 

@@ -78,7 +78,15 @@ class Matmul:
         if acc == "f64":
             self.scale_type = "f64"
         self._made: list[tuple[str, ctypes.c_void_p]] = []
-        self.desc = self._create("MatmulDesc", table.compute[acc], table.types[self.scale_type])
+        try:
+            self._describe(table.compute[acc])
+        except BaseException:
+            self.close()
+            raise
+
+    def _describe(self, compute: int) -> None:
+        table, problem = self.library.table, self.problem
+        self.desc = self._create("MatmulDesc", compute, table.types[self.scale_type])
         # The library's A is our B and the other way round.
         self._set_desc("transa", ctypes.c_int32(table.transpose[problem.options["tb"] == "t"]))
         self._set_desc("transb", ctypes.c_int32(table.transpose[problem.options["ta"] == "t"]))
@@ -226,20 +234,27 @@ class LtKernel(Kernel):
         self._library.call("Matmul", *self._calls[set_index], _P(stream))
 
     def close(self) -> None:
-        for matmul in self._matmuls:
-            matmul.close()
+        close_all(self._matmuls)
 
 
 def matmuls_for(library: LtLibrary, problem: Problem, sets: Sequence[ArgumentSet]) -> list[Matmul]:
     """One description, or one a set where each has a bias vector of its own."""
     if not problem.options["bias"]:
         return [Matmul(library, problem)]
-    made = []
-    for arguments in sets:
-        matmul = Matmul(library, problem)
-        matmul.set_bias(arguments["bias"].address)
-        made.append(matmul)
+    made: list[Matmul] = []
+    try:
+        for arguments in sets:
+            made.append(Matmul(library, problem))
+            made[-1].set_bias(arguments["bias"].address)
+    except BaseException:
+        close_all(made)
+        raise
     return made
+
+
+def close_all(matmuls: Sequence[Matmul]) -> None:
+    for matmul in matmuls:
+        matmul.close()
 
 
 def supports(problem: Problem, table: LtTable, name: str) -> str | None:

@@ -178,9 +178,13 @@ class CublasLt(Backend):
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
     ) -> Kernel:
         matmuls = _lt.matmuls_for(_library(), problem, sets)
-        algorithm = self._algorithm(matmuls[0], config)
-        workspace = device.allocate(WORKSPACE_BYTES)
-        text = describe(algorithm)
+        try:
+            algorithm = self._algorithm(matmuls[0], config)
+            text = describe(algorithm)
+            workspace = device.allocate(WORKSPACE_BYTES)
+        except BaseException:
+            _lt.close_all(matmuls)
+            raise
         info = KernelInfo(name=text, resources={"workspace_bytes": WORKSPACE_BYTES})
         return _Owned(matmuls, algorithm, sets, workspace, info, device)
 

@@ -21,6 +21,7 @@ from typing import Any, TypeVar, cast
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.micro import MicroResult
 from kernelmark.core.problem import Problem, parse_key
 from kernelmark.core.result import Case, Result, ResultSet, Run
 from kernelmark.core.roof import Roof
@@ -30,6 +31,7 @@ VERSION = 1
 KINDS: dict[str, type] = {
     "case": Case,
     "environment": Environment,
+    "micro": MicroResult,
     "result": Result,
     "results": ResultSet,
     "roof": Roof,

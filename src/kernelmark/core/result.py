@@ -147,6 +147,11 @@ class Measurement:
         return (self.high_s - self.low_s) / 2 / self.median_s
 
     @property
+    def launch_bound(self) -> bool:
+        """Whether a user without graphs pays clearly more for launching than for the kernel."""
+        return self.also.get("host_s", 0.0) > 1.5 * self.median_s
+
+    @property
     def samples(self) -> int:
         return sum(len(block.samples_s) for block in self.blocks)
 

@@ -8,15 +8,16 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roof:
-    """A limit: `flops` of a dtype on a unit (vector, matrix) or `bytes` of a memory level.
+    """A limit: `flops` of a dtype on a unit (vector, matrix), `bytes` of a memory level, or
+    `launches` of small kernels.
 
     `value` is per second; `how` names what was run to find it; `threads` is the CPU's.
     """
 
     device: str
     arch: str
-    kind: Literal["flops", "bytes"]
-    name: str  # f32, bf16, … or dram, llc, …
+    kind: Literal["flops", "bytes", "launches"]
+    name: str  # f32, bf16, … or dram, l2, … or plain, graph
     value: float
     how: str
     measured: float  # seconds since the epoch, UTC

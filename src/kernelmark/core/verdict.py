@@ -15,6 +15,7 @@ class VerdictStatus(StrEnum):
     GONE = "gone"  # only base has it
     BROKEN = "broken"  # base ok, head failed
     FIXED = "fixed"  # base failed, head ok
+    IGNORED = "ignored"  # the rule does not judge this row; the reason says why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

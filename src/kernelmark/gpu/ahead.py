@@ -23,9 +23,7 @@ class Packed:
     reason: str = ""
 
 
-def precompile(
-    sources: Mapping[str, str], archs: Sequence[str], folder: Path
-) -> Iterator[Packed]:
+def precompile(sources: Mapping[str, str], archs: Sequence[str], folder: Path) -> Iterator[Packed]:
     """Each of `sources` (by file name) for each of `archs`, into the pack in `folder`.
 
     An architecture that is none at all is a usage error before anything is compiled."""

@@ -72,23 +72,25 @@ def find() -> Clang | None:
 @functools.cache
 def _find(rocm: str, path: str) -> Clang | None:
     numbered = [f"clang-{number}" for number in range(_NEWEST, OLDEST - 1, -1)]
-    places = [str(Path(rocm) / "llvm" / "bin" / "clang"), *numbered, "clang"]
-    for place in places:
-        found = shutil.which(place, path=path)
-        version = _version(found) if found else ""
-        if found and version and int(version.split(".")[0]) >= OLDEST:
-            return Clang(path=found, version=version)
+    for name in [str(Path(rocm) / "llvm" / "bin" / "clang"), *numbered, "clang"]:
+        place = shutil.which(name, path=path)
+        found = re.search(r"clang version (\d+)([.\d]*)", _say(place, "--version"))
+        if place and found and int(found[1]) >= OLDEST and _knows_amd(place):
+            return Clang(path=place, version=found[1] + found[2])
     return None
 
 
-def _version(path: str) -> str:
-    """Its version, or "" for one that does not run or has no AMD target."""
+def _knows_amd(path: str) -> bool:
+    """A clang may be built without AMD's target."""
+    return bool(re.search(r"\bamd(gcn|gpu)\b", _say(path, "--print-targets")))
+
+
+def _say(path: str | None, question: str) -> str:
+    """What a clang prints when asked; "" where it does not run."""
+    if path is None:
+        return ""
     try:
-        done = subprocess.run(
-            [path, "--version", "--print-targets"], capture_output=True, timeout=20, check=False
-        )
+        done = subprocess.run([path, question], capture_output=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    text = done.stdout.decode(errors="replace")
-    found = re.search(r"clang version (\d+(?:\.\d+)*)", text)
-    return found[1] if found and "amdgcn" in text else ""
+    return done.stdout.decode(errors="replace")

@@ -41,11 +41,12 @@ class GpuError(CaseError):
 
 
 def find_library(table: Table) -> ctypes.CDLL | None:
-    """The vendor's library, or None; ROCM_PATH and the loader's own path are looked at."""
+    """The vendor's library, or None; $ROCM_PATH, then the loader's own path are looked at."""
     folders = [""]
     if table.vendor == "hip":
-        root = os.environ.get("ROCM_PATH", "/opt/rocm")
-        folders += [str(Path(root) / "lib"), str(Path(root) / "lib64")]
+        given = os.environ.get("ROCM_PATH")
+        root = [str(Path(given or "/opt/rocm") / name) for name in ("lib", "lib64")]
+        folders = [*root, ""] if given else ["", *root]
     for folder in folders:
         for name in table.libraries:
             try:

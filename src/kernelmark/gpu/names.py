@@ -29,15 +29,21 @@ def kernel_names(driver: Driver, graph: int) -> tuple[str, ...]:
     """Kernel names in the order of the graph's nodes; () where the driver cannot tell."""
     if driver.table.vendor != "cuda":
         return ()  # HIP's node holds a host pointer, which names nothing for module kernels
-    library = driver.library
+    try:
+        names = [_cuda_name(driver.library, node) for node in _nodes(driver.library, graph)]
+    except AttributeError:
+        return ()  # a driver from before these functions
+    return tuple(name for name in names if name)
+
+
+def _nodes(library: ctypes.CDLL, graph: int) -> list[int]:
     count = ctypes.c_size_t()
     if library.cuGraphGetNodes(_P(graph), None, ctypes.byref(count)) or not count.value:
-        return ()
+        return []
     nodes = (_P * count.value)()
     if library.cuGraphGetNodes(_P(graph), nodes, ctypes.byref(count)):
-        return ()
-    names = (_cuda_name(library, node) for node in nodes)
-    return tuple(name for name in names if name)
+        return []
+    return [node or 0 for node in nodes]
 
 
 def _cuda_name(library: ctypes.CDLL, node: int) -> str:

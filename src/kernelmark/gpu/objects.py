@@ -24,17 +24,31 @@ _AMD_NAMES = {
 }
 
 
+# What reading bytes that are not what they say they are can raise.
+_DAMAGE = (
+    struct.error,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
+
+
 def resources(code: bytes) -> dict[str, dict[str, int]]:
     """For each kernel in a cubin or code object: registers, spills, stack and shared bytes."""
     if code[:4] != b"\x7fELF" or len(code) < 64:
         raise UsageError("not an ELF object: neither a cubin nor an AMD code object")
+    if code[4] != 2 or code[5] != 1:
+        raise UsageError("not a 64-bit little-endian ELF object, as GPU objects are")
     (machine,) = struct.unpack_from("<H", code, 18)
     try:
         if machine == _EM_AMDGPU:
             return _amd(code)
         if machine == _EM_CUDA:
             return _cuda(code)
-    except (struct.error, IndexError, ValueError, KeyError) as error:
+    except _DAMAGE as error:
         raise UsageError(f"the object file is cut short or damaged: {error}") from None
     raise UsageError(f"ELF machine {machine} is neither NVIDIA's nor AMD's")
 
@@ -82,7 +96,9 @@ def _cuda(code: bytes) -> dict[str, dict[str, int]]:
         at = section[4] + offset
         return code[at : code.index(b"\0", at)].decode()
 
-    symbols = next(s for s in sections if s[1] == 2)
+    symbols = next((s for s in sections if s[1] == 2), None)
+    if symbols is None:
+        raise ValueError("no symbol table")
     strings = sections[symbols[6]]
     found: dict[str, dict[str, int]] = {}
     for section in sections:
@@ -100,7 +116,8 @@ def _cuda(code: bytes) -> dict[str, dict[str, int]]:
                 kernel = found.setdefault(text(strings, name_at), {})
                 kernel[_CUBIN_ATTRIBUTES[attribute]] = number
             at += value
-    return found
+    # Helper routines of the compiler are listed beside the kernels that call them.
+    return {name: used for name, used in found.items() if not name.startswith("$")}
 
 
 def unpack(data: bytes, at: int) -> tuple[Any, int]:

@@ -2,7 +2,8 @@
 
 The result is always a cubin or a code object for one architecture, never PTX: PTX of a newer
 compiler does not load on an older driver. hipRTC compiles in a child process, because some
-versions abort on an architecture they do not know.
+versions abort on an architecture they do not know; where there is no hipRTC, a plain clang
+compiles for AMD.
 """
 
 from __future__ import annotations
@@ -17,11 +18,17 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmark.core.diskcache import DiskCache, cache_root
 from kernelmark.core.errors import CompileError, UsageError
+from kernelmark.gpu import clang, pack
+from kernelmark.gpu.complaint import explain
+
+# (source, arch, name, options) to (code, log)
+Compile = Callable[[str, str, str, tuple[str, ...]], tuple[bytes, str]]
 
 _CACHE_BYTES = 512 * 2**20
 _CHILD_SECONDS = 300
@@ -57,26 +64,31 @@ def compile_source(
     """`source` for `arch`: from a pack, else from the cache, else compiled now."""
     vendor = vendor_of(arch)
     key = cache_key(source, arch, options)
-    packed = _from_packs(key, arch)
+    packed = pack.find(key, arch)
     if packed is not None:
         return Binary(code=packed, arch=arch, log="", seconds=0.0, cached=True)
-    reason = unavailable(vendor)
-    if reason:
-        raise CompileError(reason)
-    version = _Compiler(vendor).version()
+    label, compile_one = _compiler(vendor, arch)
     cache = _cache()
-    cache_name = f"{key}-{vendor}rtc-{version}"
-    found = cache.get(cache_name)
+    found = cache.get(f"{key}-{label}")
     if found is not None:
         return Binary(code=found, arch=arch, log="", seconds=0.0, cached=True)
     start = time.perf_counter()
-    if vendor == "hip":
-        code, log = _compile_in_child(source, arch, name, options)
-    else:
-        code, log = compile_here(source, arch, name, options)
-    cache.put(cache_name, code)
+    code, log = compile_one(source, arch, name, options)
+    cache.put(f"{key}-{label}", code)
     taken = time.perf_counter() - start
     return Binary(code=code, arch=arch, log=log, seconds=taken, cached=False)
+
+
+def _compiler(vendor: str, arch: str) -> tuple[str, Compile]:
+    """The compiler to use: its name with its version, and its function."""
+    if _library(vendor) is not None:
+        label = f"{vendor}rtc-{_Compiler(vendor).version()}"
+        return label, _compile_in_child if vendor == "hip" else compile_here
+    plain = clang.find() if vendor == "hip" else None
+    if plain is not None:
+        return f"clang-{plain.version}", plain.compile
+    hint = f"the packs in KERNELMARK_PACK hold other kernels for {arch}, or another version's"
+    raise CompileError(unavailable(vendor) or "", hint if pack.holds(arch) else None)
 
 
 def cache_key(source: str, arch: str, options: tuple[str, ...]) -> str:
@@ -91,7 +103,12 @@ def unavailable(vendor: str) -> str | None:
         return None
     if vendor == "cuda":
         return 'NVRTC not found; install it with: pip install "kernelmark[nvrtc]"'
-    return "hipRTC not found; install ROCm, or set ROCM_PATH to where it is"
+    if clang.find() is not None:
+        return None
+    return (
+        "hipRTC not found; install ROCm, set ROCM_PATH to where it is, "
+        f"or install clang and lld {clang.OLDEST} or newer"
+    )
 
 
 # -- the two libraries
@@ -111,8 +128,9 @@ def _candidates(vendor: str) -> list[str]:
     if vendor == "hip":
         # Since 6 hipRTC is a library of its own; before, it lived in the runtime.
         names = ["libhiprtc.so", "libhiprtc.so.7", "libhiprtc.so.6", "libamdhip64.so.5"]
-        root = Path(os.environ.get("ROCM_PATH", "/opt/rocm"))
-        return names + [str(root / "lib" / name) for name in names]
+        given = os.environ.get("ROCM_PATH")
+        in_root = [str(Path(given or "/opt/rocm") / "lib" / name) for name in names]
+        return in_root + names if given else names + in_root
     names = [f"libnvrtc.so.{major}" for major in (13, 12, 11)]
     return _wheel_libraries() + names + ["libnvrtc.so"]
 
@@ -137,7 +155,12 @@ class _Compiler:
         self._code = "CUBIN" if vendor == "cuda" else "Code"
 
     def call(self, name: str, *arguments: object) -> int:
-        return int(self._library[f"{self._prefix}{name}"](*arguments))
+        symbol = f"{self._prefix}{name}"
+        try:
+            function = self._library[symbol]
+        except AttributeError:
+            raise CompileError(f"{symbol} is not in the library: it is too old") from None
+        return int(function(*arguments))
 
     def check(self, name: str, *arguments: object) -> None:
         code = self.call(name, *arguments)
@@ -172,7 +195,7 @@ class _Compiler:
             failed = self.call("CompileProgram", program, len(options), array)
             log = self.text("ProgramLog", program).rstrip(b"\0").decode(errors="replace").strip()
             if failed:
-                raise CompileError(explain_log(log, source, name))
+                raise CompileError(explain(log, source, name))
             return self.text(self._code, program), log
         finally:
             self.call("DestroyProgram", ctypes.byref(program))
@@ -190,70 +213,31 @@ def _compile_in_child(
     source: str, arch: str, name: str, options: tuple[str, ...]
 ) -> tuple[bytes, str]:
     request = json.dumps({"source": source, "arch": arch, "name": name, "options": options})
-    done = subprocess.run(
-        [sys.executable, "-m", "kernelmark.gpu.rtc_child"],
-        input=request.encode(),
-        capture_output=True,
-        timeout=_CHILD_SECONDS,
-        check=False,
-    )
-    if done.returncode < 0 or not done.stdout:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "kernelmark.gpu.rtc_child"],
+            input=request.encode(),
+            capture_output=True,
+            timeout=_CHILD_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise CompileError(f"hipRTC did not end within {_CHILD_SECONDS} s for {arch}") from None
+    header, _, code = done.stdout.partition(b"\n")
+    try:
+        answer = json.loads(header)
+        error, log = str(answer["error"]), str(answer["log"])
+    except (ValueError, KeyError, TypeError):
         tail = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise CompileError(
             f"hipRTC ended abnormally ({done.returncode}) compiling for {arch}: {' '.join(tail)}",
             hint=f"this hipRTC may not know {arch}",
-        )
-    header, _, code = done.stdout.partition(b"\n")
-    answer = json.loads(header)
-    if answer["error"]:
-        raise CompileError(answer["error"])
-    return code, answer["log"]
-
-
-_LOCATION = re.compile(r"\((\d+)\): (?:catastrophic )?error|:(\d+):\d+: (?:fatal )?error")
-
-
-def explain_log(log: str, source: str, name: str) -> str:
-    """The compiler's first error, with the source line it speaks of."""
-    # A shared header stands in front, with a #line directive that restarts the count.
-    lines = source.split(f'#line 1 "{name}"\n')[-1].splitlines()
-    for text in log.splitlines():
-        found = _LOCATION.search(text)
-        if found:
-            number = int(found.group(1) or found.group(2))
-            shown = lines[number - 1].strip() if 0 < number <= len(lines) else ""
-            return f"{text.strip()}\n  {name}:{number}: {shown}\n{log[-1500:]}"
-    return f"{name} does not compile: {log[-1500:]}"
-
-
-# -- cache and packs
+        ) from None
+    if error or not code:
+        raise CompileError(error or f"hipRTC gave no code for {arch}")
+    return code, log
 
 
 @functools.cache
 def _cache() -> DiskCache:
     return DiskCache(cache_root() / "rtc", _CACHE_BYTES)
-
-
-def _from_packs(key: str, arch: str) -> bytes | None:
-    """A kernel compiled ahead of time, from the folders in $KERNELMARK_PACK."""
-    for folder in filter(None, os.environ.get("KERNELMARK_PACK", "").split(os.pathsep)):
-        path = pack_path(Path(folder), key, arch)
-        if path.is_file():
-            return path.read_bytes()
-    return None
-
-
-def pack_path(folder: Path, key: str, arch: str) -> Path:
-    """Where a pack keeps the binary of `key`."""
-    return folder / arch / f"{key}.bin"
-
-
-def add_to_pack(
-    folder: Path, source: str, *, arch: str, name: str, options: tuple[str, ...] = ()
-) -> Path:
-    """Compile `source` for `arch` and put it into the pack in `folder`."""
-    binary = compile_source(source, arch=arch, name=name, options=options)
-    path = pack_path(folder, cache_key(source, arch, options), arch)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(binary.code)
-    return path

@@ -155,7 +155,7 @@ def _loaded(names: Sequence[str]) -> dict[str, str]:
     found = {"numpy": sys.modules["numpy"].__version__} if "numpy" in sys.modules else {}
     for name in names:
         try:
-            backend = backend_package.registry.get(name)
+            backend = backend_package.find(name)
             if backend.available() is None:
                 found.update(backend.libraries())
         except (KernelmarkError, ImportError, OSError, RuntimeError, AttributeError):

@@ -318,7 +318,7 @@ def _in_short(error: str) -> str:
 def compiles(name: str) -> bool:
     """Whether a backend has anything to compile ahead."""
     try:
-        backend = backends.registry.get(name)
+        backend = backends.find(name)
     except UsageError:
         return False
     return type(backend).compile is not Backend.compile

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import time
 import traceback
@@ -19,7 +20,8 @@ from kernelmark.core.errors import (
     UsageError,
 )
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.result import Case, Check, KernelInfo, Result, Status
+from kernelmark.core.result import Case, Check, KernelInfo, Measurement, Result, Status
+from kernelmark.core.timing import Timer, Timing
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.measure.merge import merge
 from kernelmark.measure.protocol import measure
@@ -45,11 +47,15 @@ def execute(case: Case, device: Device, process: int, on_phase: OnPhase) -> Resu
             problem=case.problem,
             op=op,
             device=device,
-            timing=case.timing,
+            timing=_own_timer(case.timing),
             prepare=prepare,
             process=process,
             on_phase=on_phase,
         )
+        measurement = outcome.measurement
+        if case.timing.timer is Timer.PROFILER:
+            on_phase("profile")
+            measurement = _cross_checked(case, device.info, measurement)
     except (Exception, SystemExit) as error:
         status, text = explain(error)
         cost = {"total": time.perf_counter() - clock}
@@ -62,13 +68,29 @@ def execute(case: Case, device: Device, process: int, on_phase: OnPhase) -> Resu
         arch=device.info.arch,
         flops=op.flops(case.problem),
         bytes=op.bytes(case.problem),
-        measurement=outcome.measurement,
+        measurement=measurement,
         check=outcome.check,
         kernel=outcome.kernel,
         error="" if passed else outcome.check.detail or "the output is wrong",
         started=started,
         cost=outcome.cost,
     )
+
+
+def _own_timer(timing: Timing) -> Timing:
+    """The profiler is a cross-check: the headline still comes from the device's best timer."""
+    if timing.timer is not Timer.PROFILER:
+        return timing
+    return dataclasses.replace(timing, timer=Timer.AUTO)
+
+
+def _cross_checked(case: Case, info: DeviceInfo, measurement: Measurement) -> Measurement:
+    """The measurement with what the vendor's profiler says of the same case beside it."""
+    from kernelmark.runners.profiler import profile
+
+    seen = profile(dataclasses.replace(case, timing=_own_timer(case.timing)), info.name)
+    also = {**measurement.also, "profiler_s": seen.seconds}
+    return dataclasses.replace(measurement, also=also)
 
 
 def compile_ahead(case: Case, info: DeviceInfo) -> tuple[Status, str, float]:

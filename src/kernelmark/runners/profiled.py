@@ -1,8 +1,10 @@
-"""The process that a vendor's profiler watches: a case's launches, and nothing else, in its view.
+"""The process that a vendor's profiler watches: the launches of cases, and nothing else.
 
-    ncu --profile-from-start off … python -m kernelmark.runners.profiled --device cuda:0 CASE.json
+    ncu --profile-from-start off … python -m kernelmark.runners.profiled --device cuda:0 CASES
 
-The argument sets, their rotation and the warm-up are those of a measurement.
+CASES holds a case a line. The argument sets, their rotation and the warm-up are those of a
+measurement. For each case a line says how many kernels one launch starts, so that the profiler's
+list can be cut into launches.
 """
 
 from __future__ import annotations
@@ -23,27 +25,31 @@ from kernelmark.measure.sets import Arena, fill_inputs, make_arena, plan_sets
 from kernelmark.runners.execute import find_backend
 from kernelmark.runners.targets import find
 
+MARK = "kernelmark-profiled: "
 _SYMBOLS = {"cuda": ("cuProfilerStart", "cuProfilerStop"), "hip": ("", "")}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Launch the case's kernel `--launches` times inside the profiler's window."""
+    """Launch each case's kernel `--launches` times inside the profiler's window."""
     parser = argparse.ArgumentParser(prog="kernelmark.runners.profiled", description=__doc__)
     parser.add_argument("--device", required=True)
     parser.add_argument("--launches", type=int, default=3)
-    parser.add_argument("case", type=Path)
+    parser.add_argument("cases", type=Path)
     given = parser.parse_args(arguments)
-    case = codec.loads(given.case.read_text(encoding="utf-8"), Case)
+    lines = given.cases.read_text(encoding="utf-8").splitlines()
     kind, info = find(given.device)
     device = kind.open(info.index)
     if not isinstance(device, GpuDevice):
         sys.exit(f"a profiler watches GPUs, not {info.kind}")
-    launch_case(case, device, given.launches)
+    for line in lines:
+        kernels = launch_case(codec.loads(line, Case), device, given.launches)
+        sys.stdout.write(f"{MARK}{kernels}\n")
+    sys.stdout.flush()
     return 0
 
 
-def launch_case(case: Case, device: GpuDevice, launches: int) -> None:
-    """Warm up over every set, then launch inside the window, from the set after the last."""
+def launch_case(case: Case, device: GpuDevice, launches: int) -> int:
+    """Warm up over every set, then launch inside the window; how many kernels a launch starts."""
     op = ops.registry.get(case.problem.op)
     backend = find_backend(case, device.info)
     tensors = op.tensors(case.problem)
@@ -60,6 +66,7 @@ def launch_case(case: Case, device: GpuDevice, launches: int) -> None:
     for index in range(plan.sets):
         kernel.launch(device.stream, index)
     device.synchronize()
+    kernels = max(1, len(device.kernel_names(kernel.launch)))
     start, stop = _SYMBOLS[device.info.kind]
     for index in range(launches):
         if case.timing.cache is Cache.FLUSH or plan.evict:
@@ -70,6 +77,8 @@ def launch_case(case: Case, device: GpuDevice, launches: int) -> None:
         device.synchronize()
         _signal(device, stop)
     kernel.close()
+    device.free(buffer)
+    return kernels
 
 
 def _signal(device: GpuDevice, symbol: str) -> None:

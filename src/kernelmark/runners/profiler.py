@@ -19,6 +19,7 @@ from pathlib import Path
 from kernelmark.core import codec
 from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.core.result import Case
+from kernelmark.runners.profiled import MARK
 
 TIME = "gpu__time_duration.sum"
 CYCLES = "sm__cycles_elapsed.max"
@@ -46,6 +47,18 @@ def profile(
     timeout_s: float = 300.0,
 ) -> Profile:
     """The case under ncu on `device`."""
+    return profile_all([case], device, launches=launches, metrics=metrics, timeout_s=timeout_s)[0]
+
+
+def profile_all(
+    cases: Sequence[Case],
+    device: str,
+    *,
+    launches: int = 3,
+    metrics: Sequence[str] = (TIME, CYCLES),
+    timeout_s: float = 300.0,
+) -> list[Profile]:
+    """Each case under one ncu on `device`: starting the profiler is what takes long."""
     if not device.startswith("cuda"):
         raise Unsupported(f"the profiler timer needs an NVIDIA GPU, not {device}")
     ncu = shutil.which("ncu") or shutil.which("/usr/local/cuda/bin/ncu")
@@ -54,8 +67,8 @@ def profile(
             "ncu is not on the PATH", hint="install Nsight Compute, or use another timer"
         )
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "case.json"
-        file.write_text(codec.dumps(case), encoding="utf-8")
+        file = Path(folder) / "cases.jsonl"
+        file.write_text("\n".join(map(codec.dumps, cases)), encoding="utf-8")
         command = [ncu, "--csv", "--page", "raw", "--profile-from-start", "off"]
         command += ["--clock-control", "none", "--cache-control", "none"]
         command += ["--metrics", ",".join(metrics), sys.executable]
@@ -73,26 +86,33 @@ def profile(
     return parse(done.stdout, launches)
 
 
-def parse(text: str, launches: int) -> Profile:
-    """ncu's raw CSV: a row of names, a row of units, then a row a kernel."""
-    lines = [line for line in text.splitlines() if line.startswith('"')]
-    rows = list(csv.reader(io.StringIO("\n".join(lines))))
+def parse(text: str, launches: int) -> list[Profile]:
+    """ncu's raw CSV: a row of names, a row of units, then a row a kernel; cut by our marks."""
+    lines = text.splitlines()
+    counts = [int(line.removeprefix(MARK)) for line in lines if line.startswith(MARK)]
+    rows = list(csv.reader(io.StringIO("\n".join(x for x in lines if x.startswith('"')))))
     if len(rows) < 3:
         raise CaseError("ncu saw no kernel", hint="does the profiler have permission?")
     names, units, found = rows[0], rows[1], rows[2:]
-    if len(found) % launches:
-        raise CaseError(f"ncu saw {len(found)} kernels in {launches} launches")
-    per_launch = len(found) // launches
+    if len(found) != launches * sum(counts):
+        raise CaseError(f"ncu saw {len(found)} kernels where {launches * sum(counts)} were started")
+    profiles = []
+    for per_launch in counts:
+        mine, found = found[: launches * per_launch], found[launches * per_launch :]
+        profiles.append(_summed(names, units, mine, per_launch))
+    return profiles
+
+
+def _summed(names: list[str], units: list[str], rows: list[list[str]], per_launch: int) -> Profile:
     columns = {name: i for i, name in enumerate(names)}
-    wanted = [name for name in names if "__" in name and "." in name]
-    totals: dict[str, list[float]] = {name: [] for name in wanted}
-    for start in range(0, len(found), per_launch):
-        group = found[start : start + per_launch]
-        for name in wanted:
+    totals: dict[str, list[float]] = {name: [] for name in names if "__" in name and "." in name}
+    for start in range(0, len(rows), per_launch):
+        group = rows[start : start + per_launch]
+        for name, values in totals.items():
             column = columns[name]
-            totals[name].append(sum(_number(row[column], units[column]) for row in group))
+            values.append(sum(_number(row[column], units[column]) for row in group))
     metrics = {name: sorted(values)[len(values) // 2] for name, values in totals.items()}
-    kernels = tuple(row[columns["Kernel Name"]] for row in found[:per_launch])
+    kernels = tuple(row[columns["Kernel Name"]] for row in rows[:per_launch])
     return Profile(seconds=metrics.get(TIME, 0.0), metrics=metrics, kernels=kernels)
 
 

@@ -18,14 +18,21 @@ from sqlalchemy.pool import QueuePool
 
 from kernelmark.core.errors import StoreError
 from kernelmark.stores import trouble
-from kernelmark.stores.place import Place, check_file
+from kernelmark.stores.place import Place, check_file, may_write
 
 BUSY_S = 60.0  # how long a writer waits for another one before it gives up
 _ATTEMPTS = 8
+# The log is moved into the file every 16 MiB: pages that change often are then moved once.
+_SETTINGS = (
+    "synchronous=NORMAL",
+    "foreign_keys=ON",
+    "cache_size=-65536",
+    "wal_autocheckpoint=4096",
+)
 
 
 def connect(place: Place, *, readonly: bool) -> Engine:
-    """An engine for the place, which has answered once."""
+    """An engine for the place. Nothing in the place is changed yet."""
     if place.path is not None:
         check_file(place, place.path, readonly=readonly)
         return _connect_sqlite(place, place.path, readonly=readonly)
@@ -55,10 +62,10 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 def _connect_sqlite(place: Place, path: Path, *, readonly: bool) -> Engine:
     if not readonly:
-        engine = _sqlite_engine(path, "mode=rwc")
-        with trouble.told(place.shown):
-            _use_wal(engine)
-        return engine
+        return _sqlite_engine(path, "mode=rwc")
+    if may_write(path) and may_write(path.parent):
+        # A connection that may write tidies SQLite's helper files away when it closes.
+        return _sqlite_engine(path, "mode=rw", "query_only=ON")
     engine = _sqlite_engine(path, "mode=ro")
     try:
         with trouble.told(place.shown), engine.connect() as connection:
@@ -73,14 +80,14 @@ def _connect_sqlite(place: Place, path: Path, *, readonly: bool) -> Engine:
     return engine
 
 
-def _sqlite_engine(path: Path, mode: str) -> Engine:
+def _sqlite_engine(path: Path, mode: str, *settings: str) -> Engine:
     uri = f"file:{quote(str(path.absolute()))}?{mode}"
 
     def new_connection() -> sqlite3.Connection:
         connection = sqlite3.connect(
             uri, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False
         )
-        for setting in ("synchronous=NORMAL", "foreign_keys=ON", "cache_size=-65536"):
+        for setting in (*_SETTINGS, *settings):
             connection.execute(f"PRAGMA {setting}")
         return connection
 
@@ -94,9 +101,11 @@ def _sqlite_engine(path: Path, mode: str) -> Engine:
     return engine
 
 
-def _use_wal(engine: Engine) -> None:
-    """Readers and a writer at once. Kept in the file, so mostly it is set already; the change
-    itself does not wait for a lock, so we do."""
+def share(engine: Engine) -> None:
+    """Let readers and a writer work at once. SQLite keeps the setting in the file, so mostly it
+    is there already; the change itself does not wait for a lock, so we do."""
+    if engine.dialect.name != "sqlite":
+        return
     give_up = time.monotonic() + BUSY_S
     while True:
         raw = engine.raw_connection()
@@ -105,11 +114,8 @@ def _use_wal(engine: Engine) -> None:
                 raw.cursor().execute("PRAGMA journal_mode=WAL")
             return
         except sqlite3.OperationalError as error:
-            locked = str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_BUSY")
-            if not locked or time.monotonic() > give_up:
-                raise DBAPIError.instance(
-                    "PRAGMA journal_mode", None, error, sqlite3.Error
-                ) from None
+            if not trouble.code(error).startswith("SQLITE_BUSY") or time.monotonic() > give_up:
+                raise
             time.sleep(0.02)
         finally:
             raw.close()

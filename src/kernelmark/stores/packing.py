@@ -4,7 +4,7 @@ A packed result is one version byte, the length of a skeleton, the skeleton as A
 every float of the result as little-endian float64 in the order the skeleton implies. Floats
 are most of a result: as raw bytes they are exact (nan and -0.0 too), smaller than text and
 an order of magnitude faster to write. Samples are noise, so compressing them costs more time
-than the few bytes it saves are worth (benchmarks/store.py --compress shows both).
+than the few bytes it saves are worth (benchmarks/store.py measures both).
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def _unpack_block(skeleton: Skeleton, floats: _Floats) -> Block:
     clocks = floats.take(skeleton[3])
     telemetry = _NO_TELEMETRY
     if skeleton[4] or len(skeleton) > 5:
-        names = [name for bit, name in enumerate(_GAUGES) if skeleton[4] >> bit & 1]
+        names = _gauge_names(skeleton[4])
         gauges = dict(zip(names, floats.take(len(names)), strict=True))
         throttle = tuple(skeleton[5]) if len(skeleton) > 5 else ()
         telemetry = Telemetry(**gauges, throttle=throttle)
@@ -220,6 +220,11 @@ def _unpack_block(skeleton: Skeleton, floats: _Floats) -> Block:
         clocks_mhz=clocks,
         telemetry=telemetry,
     )
+
+
+@functools.cache
+def _gauge_names(present: int) -> tuple[str, ...]:
+    return tuple(name for bit, name in enumerate(_GAUGES) if present >> bit & 1)
 
 
 def _unpack_check(skeleton: Skeleton, floats: _Floats) -> Check:

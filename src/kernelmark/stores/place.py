@@ -88,6 +88,12 @@ def check_file(place: Place, path: Path, *, readonly: bool) -> None:
     _check_existing(place, path, readonly=readonly)
 
 
+def may_write(path: Path) -> bool:
+    """Whether this process, as the user it acts for, may write to a file or into a folder."""
+    mode = os.W_OK | os.X_OK if path.is_dir() else os.W_OK
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
+
+
 def _check_new(place: Place, path: Path, *, readonly: bool) -> None:
     if readonly:
         missing = StoreError if place.given else NothingToDo
@@ -96,7 +102,7 @@ def _check_new(place: Place, path: Path, *, readonly: bool) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _unusable(place, error) from None
-    if not os.access(path.parent, os.W_OK | os.X_OK):
+    if not may_write(path.parent):
         raise StoreError(f"the folder of {place.shown} cannot be written to", hint=_ELSEWHERE)
 
 
@@ -110,12 +116,12 @@ def _check_existing(place: Place, path: Path, *, readonly: bool) -> None:
         raise StoreError(f"{place.shown} is not an SQLite file", hint=_ELSEWHERE)
     if readonly:
         return
-    if not os.access(path, os.W_OK):
+    if not may_write(path):
         raise StoreError(
             f"{place.shown} is read-only",
             hint=f"it can be shown and exported, but to add to it {_ELSEWHERE}",
         )
-    if not os.access(path.parent, os.W_OK | os.X_OK):
+    if not may_write(path.parent):
         raise StoreError(
             f"the folder of {place.shown} cannot be written to, and SQLite needs that",
             hint=_ELSEWHERE,

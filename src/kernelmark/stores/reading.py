@@ -133,6 +133,7 @@ def runs_query(*conditions: ColumnElement[bool]) -> Select[Any]:
 
 def results_query(run_no: int, selection: CaseSelection) -> Select[Any]:
     """Results of a run in the order they came."""
+    conditions = _conditions(selection)
     shown = ("no", "case_no", "timing_no", "device", "arch", "status", "flops", "bytes", "error")
     return (
         select(
@@ -146,7 +147,7 @@ def results_query(run_no: int, selection: CaseSelection) -> Select[Any]:
         .join(cases, cases.c.no == results.c.case_no)
         .join(problems, problems.c.no == cases.c.problem_no)
         .join(timings, timings.c.no == results.c.timing_no)
-        .where(results.c.run_no == run_no, *_conditions(selection))
+        .where(results.c.run_no == run_no, *conditions["results"], *conditions["cases"])
         .order_by(results.c.no)
     )
 
@@ -205,36 +206,51 @@ def latest_roofs(
 
 
 def _joined(query: Select[Any], selection: Selection) -> Select[Any]:
-    return (
+    """`query` with its joins. Runs and cases are chosen first, by subqueries, so that each of
+    their results is looked up in the index of (run, case): a join leaves it to the database to
+    see that, and without statistics SQLite reads every result instead."""
+    conditions = _conditions(selection)
+    of_runs = select(runs.c.no).where(*conditions["runs"])
+    query = (
         query.select_from(results)
         .join(runs, runs.c.no == results.c.run_no)
         .join(environments, environments.c.no == runs.c.environment_no)
-        .join(cases, cases.c.no == results.c.case_no)
-        .join(problems, problems.c.no == cases.c.problem_no)
-        .where(*_conditions(selection))
+        .where(results.c.run_no.in_(of_runs), *conditions["results"])
     )
+    if conditions["cases"]:
+        query = query.where(results.c.case_no.in_(_cases_query(conditions["cases"])))
+    return query
 
 
-def _conditions(selection: CaseSelection | Selection) -> list[ColumnElement[bool]]:
-    columns: dict[str, Any] = {
-        "problem": problems.c.key,
-        "op": problems.c.op,
-        "backend": cases.c.backend,
-        "config": cases.c.config,
-        "timing": cases.c.timing,
-        "case_id": cases.c.id,
-        "arch": results.c.arch,
-        "device": results.c.device,
-        "status": results.c.status,
-        "run_id": runs.c.id,
-        "label": runs.c.label,
-    }
-    conditions: list[ColumnElement[bool]] = []
+def _cases_query(conditions: list[ColumnElement[bool]]) -> Select[Any]:
+    joined = select(cases.c.no).join(problems, problems.c.no == cases.c.problem_no)
+    return joined.where(*conditions)
+
+
+_COLUMNS: dict[str, tuple[str, Any]] = {
+    "problem": ("cases", problems.c.key),
+    "op": ("cases", problems.c.op),
+    "backend": ("cases", cases.c.backend),
+    "config": ("cases", cases.c.config),
+    "timing": ("cases", cases.c.timing),
+    "case_id": ("cases", cases.c.id),
+    "arch": ("results", results.c.arch),
+    "device": ("results", results.c.device),
+    "status": ("results", results.c.status),
+    "run_id": ("runs", runs.c.id),
+    "label": ("runs", runs.c.label),
+}
+
+
+def _conditions(selection: CaseSelection | Selection) -> dict[str, list[ColumnElement[bool]]]:
+    """Conditions on cases, results and runs."""
+    conditions: dict[str, list[ColumnElement[bool]]] = {"cases": [], "results": [], "runs": []}
     for name, value in selection.items():
         if isinstance(value, int | float):  # since, the only number
-            conditions.append(runs.c.started >= value)
+            conditions["runs"].append(runs.c.started >= value)
         elif value is not None:
-            conditions.append(columns[name] == _condition_value(value))
+            table, column = _COLUMNS[name]
+            conditions[table].append(column == _condition_value(value))
     return conditions
 
 

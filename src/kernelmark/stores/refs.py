@@ -50,7 +50,10 @@ def exact(connection: Connection, run_id: str) -> int:
     """The number of the run with this id."""
     found = _find(connection, runs.c.id == run_id, limit=1)
     if not found:
-        raise UsageError(f"there is no run {run_id[:80]!r} in the store", hint="see `kmark show`")
+        raise UsageError(
+            f"there is no run {run_id[:80]!r} in the store",
+            hint="`kmark list runs` shows what there is",
+        )
     return int(found[0].no)
 
 

@@ -8,13 +8,13 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
 from sqlalchemy import Select, func, select
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
@@ -32,6 +32,11 @@ from kernelmark.stores.values import Imported, SeriesPoint
 from kernelmark.stores.writing import clean
 
 T = TypeVar("T")
+Position = tuple[str, str, int]  # in a run: Case.id, device, process
+
+
+class _Conflict(StoreError):
+    """What was to be added is there already."""
 
 
 class Store:
@@ -131,18 +136,18 @@ class Store:
 
     # Results
 
-    def add_results(self, run_id: str, new: Iterable[Result], *, process: int | None = None) -> int:
-        """Store results of a run and say how many. One of the same case, device and process as
-        a stored one replaces it.
-
-        `process` is that of the result's first block (0 without one) unless it is given.
-        """
+    def add_results(self, run_id: str, new: Iterable[Result], *, process: int = 0) -> int:
+        """Store results of a run and say how many. One of the same case, device and `process`
+        as a stored one repositions it; a result that joins several processes is of process 0."""
         number = self._number(run_id)
         count = 0
         for batch in writing.batches(new):
             numbers = self._catalogue.numbers(batch, self._write)
             rows = writing.result_rows(batch, numbers, number, process)
-            self._write(functools.partial(writing.insert_results, rows=rows))
+            try:
+                self._write(functools.partial(writing.insert_results, rows=rows, replace=False))
+            except _Conflict:
+                self._write(functools.partial(writing.insert_results, rows=rows, replace=True))
             count += len(batch)
         return count
 
@@ -176,19 +181,23 @@ class Store:
             known = self.result_set(new.run.id)
         except UsageError:
             self.add_run(new.run)
-            added = self.add_results(new.run.id, new.results)
-            return Imported(run_id=new.run.id, added=added, known=0, changed=True)
+            self._add_positions(new.run.id, _positions(new.results))
+            return Imported(run_id=new.run.id, added=len(new.results), known=0, changed=True)
         if (known.run.started, known.run.environment) != (new.run.started, new.run.environment):
             raise StoreError(
                 f"the store has another run with the id {new.run.id}",
                 hint="give the run in the file another id",
             )
-        there = {_place_in_run(result) for result in known.results}
-        missing = [result for result in new.results if _place_in_run(result) not in there]
+        there = set(_positions(known.results))
+        missing = {
+            position: result
+            for position, result in _positions(new.results).items()
+            if position not in there
+        }
         grown = known.run.state is RunState.RUNNING and new.run != known.run
         if grown:
             self.update_run(new.run)
-        self.add_results(new.run.id, missing)
+        self._add_positions(new.run.id, missing)
         return Imported(
             run_id=new.run.id,
             added=len(missing),
@@ -263,6 +272,11 @@ class Store:
 
     # Inside
 
+    def _add_positions(self, run_id: str, new: dict[Position, Result]) -> None:
+        for process in sorted({position[2] for position in new}):
+            of_process = (result for position, result in new.items() if position[2] == process)
+            self.add_results(run_id, of_process, process=process)
+
     def _number(self, run_id: str) -> int:
         if run_id not in self._run_numbers:
             self._run_numbers[run_id] = self._read(lambda c: refs.exact(c, clean(run_id)))
@@ -284,6 +298,10 @@ class Store:
                 try:
                     with engines.writing(self._engine) as connection:
                         return work(connection)
+                except IntegrityError as error:
+                    raise _Conflict(
+                        f"the store {self.where} refused a row: {error.orig}"
+                    ) from error
                 except DBAPIError as error:
                     if not engines.retried(error, attempt):
                         raise
@@ -295,11 +313,14 @@ def _prepare(engine: Engine, place: Place, *, readonly: bool) -> None:
     known = migrations.known()
     with engines.reading(engine) as connection:
         found = migrations.version(connection, place)
-    if migrations.is_current(found, place, known):
-        return
+    current = migrations.is_current(found, place, known)
     if not readonly:
-        with engines.writing(engine) as connection:
-            migrations.migrate(connection, place, known)
+        engines.share(engine)
+        if not current:
+            with engines.writing(engine) as connection:
+                migrations.migrate(connection, place, known)
+        return
+    if current:
         return
     if not found:
         raise NothingToDo(f"the store {place.shown} is empty", hint="`kmark run` fills it")
@@ -350,8 +371,16 @@ def _roof_values(roof: Roof, host: str) -> dict[str, Any]:
     }
 
 
-def _place_in_run(result: Result) -> tuple[str, str, int]:
-    return result.case.id, result.device, writing.process_of(result)
+def _positions(found: Sequence[Result]) -> dict[Position, Result]:
+    """Each result of a run by its case, device and process. A file does not say the process,
+    but results of one case and device are in order."""
+    positions: dict[Position, Result] = {}
+    for result in found:
+        case_id, process = result.case.id, 0
+        while (case_id, result.device, process) in positions:
+            process += 1
+        positions[case_id, result.device, process] = result
+    return positions
 
 
 def _pairs(connection: Connection, query: Select[Any]) -> list[tuple[str, Any]]:

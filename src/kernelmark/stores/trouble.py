@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -66,32 +67,32 @@ def told(shown: str) -> Iterator[None]:
     """Turn the database's errors into a `StoreError` about the store called `shown`."""
     try:
         yield
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, sqlite3.Error) as error:
         raise explain(error, shown) from error
 
 
-def explain(error: SQLAlchemyError, shown: str) -> StoreError:
+def explain(error: Exception, shown: str) -> StoreError:
     """The `StoreError` that says what `error` means to a user."""
-    name, text = code(error), _reason(error)
+    name, original = code(error), _original(error)
     for start, sentence, hint in (*_SQLITE, *_POSTGRES):
         if name.startswith(start):
             return StoreError(sentence.format(f"the store {shown}"), hint=hint)
-    if isinstance(error, DBAPIError) and type(error.orig).__module__.startswith("psycopg"):
-        return StoreError(f"the store {shown} does not answer: {text}", hint=_CHECK_URL)
-    return StoreError(f"the store {shown} failed: {text}")
+    lines = [line.strip() for line in str(original).splitlines() if line.strip()]
+    reason = lines[0] if lines else type(original).__name__
+    if type(original).__module__.startswith("psycopg"):
+        return StoreError(f"the store {shown} does not answer: {reason}", hint=_CHECK_URL)
+    return StoreError(f"the store {shown} failed: {reason}")
 
 
-def code(error: SQLAlchemyError) -> str:
+def code(error: Exception) -> str:
     """SQLite's error name or PostgreSQL's SQLSTATE; "" where there is none."""
-    original = error.orig if isinstance(error, DBAPIError) else None
     for attribute in ("sqlite_errorname", "sqlstate"):
-        value = getattr(original, attribute, None)
+        value = getattr(_original(error), attribute, None)
         if isinstance(value, str):
             return value
     return ""
 
 
-def _reason(error: SQLAlchemyError) -> str:
-    original = error.orig if isinstance(error, DBAPIError) else error
-    lines = [line.strip() for line in str(original).splitlines() if line.strip()]
-    return lines[0] if lines else type(original).__name__
+def _original(error: Exception) -> BaseException:
+    """The driver's own error inside SQLAlchemy's."""
+    return error.orig if isinstance(error, DBAPIError) and error.orig is not None else error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import StatisticsError
 from typing import Any
@@ -51,23 +52,26 @@ class Catalogue:
             for text, result in zip(texts, batch, strict=True)
             if text not in self._cases
         }
-        # By object first: results of a run mostly share one timing, and hashing it is slow.
+        # By object first: results of a run mostly share one timing, and comparing it is slow.
         timings = {id(result.case.timing): result.case.timing for result in batch}
-        new_timings = {
-            timing: compact(timing) for timing in timings.values() if timing not in self._timings
-        }
+        by_object: dict[int, int] = {}
+        new_timings: dict[int, str] = {}
+        for number, timing in timings.items():
+            known = self._timings.get(timing)
+            if known is None:
+                new_timings[number] = compact(timing)
+            else:
+                by_object[number] = known
         if new_cases or new_timings:
-            known_cases, known_timings = write(
+            case_numbers, timing_numbers = write(
                 lambda connection: (
                     _case_numbers(connection, new_cases),
                     _timing_numbers(connection, sorted(set(new_timings.values()))),
                 )
             )
-            self._cases.update(known_cases)
-            self._timings.update(
-                {timing: known_timings[document] for timing, document in new_timings.items()}
-            )
-        by_object = {number: self._timings[timing] for number, timing in timings.items()}
+            self._cases.update(case_numbers)
+            for number, document in new_timings.items():
+                by_object[number] = self._timings[timings[number]] = timing_numbers[document]
         return [
             (self._cases[text], by_object[id(result.case.timing)])
             for text, result in zip(texts, batch, strict=True)
@@ -90,7 +94,7 @@ def result_rows(
     batch: Sequence[Result],
     numbers: Sequence[tuple[int, int]],
     run_no: int,
-    process: int | None,
+    process: int,
 ) -> list[Row]:
     """What `insert_results` puts into the table."""
     return [
@@ -99,28 +103,23 @@ def result_rows(
     ]
 
 
-def insert_results(connection: Connection, rows: list[Row]) -> None:
-    """Add rows; one of the same run, case, device and process is replaced."""
+def insert_results(connection: Connection, rows: list[Row], *, replace: bool) -> None:
+    """Add rows. One of the same run, case, device and process is replaced, or, without
+    `replace`, is an IntegrityError: not having to look makes adding a fifth faster."""
     mark = "%s" if connection.dialect.name == "postgresql" else "?"
-    replaced = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name not in _KEY)
-    connection.exec_driver_sql(
-        f"INSERT INTO results ({', '.join(_COLUMNS)}) VALUES ({', '.join([mark] * len(_COLUMNS))})"
-        f" ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET {replaced}",
-        rows,
-    )
-
-
-def process_of(result: Result) -> int:
-    """The process whose outcome this is: that of the first block, or 0 when there is none."""
-    measurement = result.measurement
-    return measurement.blocks[0].process if measurement and measurement.blocks else 0
+    marks = ", ".join([mark] * len(_COLUMNS))
+    statement = f"INSERT INTO results ({', '.join(_COLUMNS)}) VALUES ({marks})"
+    if replace:
+        new = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name not in _KEY)
+        statement += f" ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET {new}"
+    connection.exec_driver_sql(statement, rows)
 
 
 def clean(text: str) -> str:
     """`text` as SQL can hold it: NUL and lone surrogates written out."""
     if "\0" in text:
         text = text.replace("\0", "\\x00")
-    if text.isascii():
+    if text.isascii():  # the common case, and fast
         return text
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
@@ -155,56 +154,53 @@ def lookup(connection: Connection, table: Table, column: str, values: Iterable[s
     return found
 
 
-def _row(result: Result, run_no: int, case_no: int, timing_no: int, process: int | None) -> Row:
-    measurement = result.measurement
+def _row(result: Result, run_no: int, case_no: int, timing_no: int, process: int) -> Row:
     device, arch, error = clean(result.device), clean(result.arch), clean(result.error)
-    flops, flops_exact = _count(result.flops)
-    size, size_exact = _count(result.bytes)
     exact: dict[str, object] = {}
-    if device != result.device:
-        exact["device"] = result.device
-    if arch != result.arch:
-        exact["arch"] = result.arch
-    if error != result.error:
-        exact["error"] = result.error
-    if not flops_exact:
-        exact["flops"] = result.flops
-    if not size_exact:
-        exact["bytes"] = result.bytes
+    if (device, arch, error) != (result.device, result.arch, result.error):
+        exact = {"device": result.device, "arch": result.arch, "error": result.error}
+    flops, size = result.flops, result.bytes
+    if not (-_EXACT <= flops <= _EXACT and -_EXACT <= size <= _EXACT):
+        exact |= {"flops": flops, "bytes": size}
+        flops, size = _within(flops), _within(size)
+    measurement, started = result.measurement, result.started
+    median, low, high = (None, None, None) if measurement is None else _times(measurement)
     return (
         run_no,
         case_no,
         device,
-        process_of(result) if process is None else process,
+        process,
         arch,
         timing_no,
         result.status.value,
-        *((None, None, None) if measurement is None else _times(measurement)),
-        flops,
-        size,
-        _number(result.started),
+        median,
+        low,
+        high,
+        float(flops),
+        float(size),
+        started if started == started else None,
         error,
         pack(result, exact),
     )
 
 
 def _times(measurement: Measurement) -> tuple[float | None, float | None, float | None]:
+    """Median and bounds, None for nan: SQLite would make it NULL, PostgreSQL the largest."""
+    low, high = measurement.low_s, measurement.high_s
     try:
-        median = _number(measurement.median_s)
+        median = measurement.median_s
     except StatisticsError:  # a block without samples
-        median = None
-    return median, _number(measurement.low_s), _number(measurement.high_s)
+        median = math.nan
+    return (
+        median if median == median else None,
+        low if low == low else None,
+        high if high == high else None,
+    )
 
 
-def _number(value: float) -> float | None:
-    """None for nan, which SQLite would make NULL and PostgreSQL the largest number."""
-    return float(value) if value == value else None
-
-
-def _count(value: int) -> tuple[float, bool]:
-    if -_EXACT <= value <= _EXACT:
-        return float(value), True
-    return float(max(min(value, 10**300), -(10**300))), False
+def _within(count: int) -> int:
+    """The nearest count that a float column can take."""
+    return max(min(count, 10**300), -(10**300))
 
 
 def _timing_numbers(connection: Connection, documents: Sequence[str]) -> Numbers:

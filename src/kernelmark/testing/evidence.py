@@ -47,7 +47,11 @@ def told(bars: Sequence[tuple[str, str, bool]]) -> str:
 def _relative(argv: Sequence[str]) -> list[str]:
     """The command as it would be typed in the repository, without this machine's folders."""
     shown = []
-    for word in argv:
+    words = iter(argv)
+    for word in words:
+        if word in ("-o", "--output"):  # where the figures went says nothing about them
+            next(words, None)
+            continue
         parts = Path(word).parts
         if "benchmarks" in parts:
             word = str(Path(*parts[parts.index("benchmarks") :]))

@@ -153,7 +153,8 @@ class StoreContract:
         store.add_results(run.id, [good])
         assert list(store.results(run.id)) == [good]
         other_device = dataclasses.replace(good, device="cuda:0")
-        store.add_results(run.id, [other_device, measured(case, (2.0,), process=1)])
+        store.add_results(run.id, [other_device])
+        store.add_results(run.id, [measured(case, (2.0,), process=1)], process=1)
         assert len(list(store.results(run.id))) == 3
         assert store.counts(run.id) == {Status.OK: 3}
 
@@ -307,6 +308,10 @@ class StoreContract:
         longer = store.add_result_set(ResultSet(run=done, results=found))
         assert (longer.added, longer.known, longer.changed) == (1, 2, True)
         assert store.result_set(run.id) == ResultSet(run=done, results=found)
+        by_process = (found[0], measured(found[0].case, (2.0,), process=1), *found[1:])
+        widened = store.add_result_set(ResultSet(run=done, results=by_process))
+        assert (widened.added, widened.known) == (1, 3)
+        assert store.result_set(run.id).results == (*found, by_process[1])
         stranger = dataclasses.replace(run, started=6.0)
         with pytest.raises(StoreError, match="another run"):
             store.add_result_set(ResultSet(run=stranger, results=found))

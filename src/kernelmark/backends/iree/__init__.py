@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
+import dataclasses
+import re
+import time
 from collections.abc import Sequence
 
 from kernelmark import ops
 from kernelmark.backends._rules import unknown_op, wrong_device
 from kernelmark.backends.base import Backend, Kernel
-from kernelmark.backends.iree import choices
+from kernelmark.backends.iree import choices, queue
 from kernelmark.backends.iree.choices import Choice
-from kernelmark.backends.iree.compiler import Build, build
+from kernelmark.backends.iree.compiler import (
+    PACK_PREFIX,
+    Build,
+    build,
+    compiler_present,
+    compiler_version,
+    packed_by,
+    present,
+)
 from kernelmark.backends.iree.runtime import HostKernel
 from kernelmark.backends.iree.targets import Target, target
 from kernelmark.core.dtype import dtype
@@ -21,22 +31,28 @@ from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
 from kernelmark.core.units import bytes_text
 from kernelmark.devices.base import ArgumentSet, Device
+from kernelmark.gpu import pack
 from kernelmark.kernels import mlir
 
 _INSTALL = 'pip install "kernelmark[iree]"'
 _UPGRADE = 'pip install --upgrade "kernelmark[iree]"'
 _PACKAGES = {"iree.compiler": "iree-base-compiler", "iree.runtime": "iree-base-runtime"}
+_PRODUCTS = ("gemm", "batched_gemm")
+# How PTX names the kernels in a module for NVIDIA.
+_ENTRY = re.compile(rb"\.visible \.entry ([\w$]+)\(")
 
 
 class Iree(Backend):
-    """llvm-cpu code on the cores of the device."""
+    """llvm-cpu code on the cores of the device, or a GPU's code on IREE's own queue."""
 
     name = "iree"
-    summary = "IREE's compiler and runtime (llvm-cpu)"
-    device_kinds = ("cpu",)
+    summary = "IREE's compiler and runtime (llvm-cpu, cuda, rocm)"
+    device_kinds = ("cpu", "cuda", "hip")
 
     def available(self) -> str | None:
-        missing = [pip for module, pip in _PACKAGES.items() if not _present(module)]
+        missing = [pip for module, pip in _PACKAGES.items() if not present(module)]
+        if missing == ["iree-base-compiler"] and pack.holds(PACK_PREFIX):
+            missing = []  # what a pack holds was compiled elsewhere
         if missing:
             return f"iree: {' and '.join(missing)} not installed; {_INSTALL}"
         import iree.runtime as rt
@@ -47,24 +63,44 @@ class Iree(Backend):
         return None
 
     def version(self) -> str:
+        if not compiler_present():
+            from iree.runtime.version import VERSION
+
+            return str(VERSION)
         from iree.compiler.version import VERSION
 
         return str(VERSION)
 
     def libraries(self) -> dict[str, str]:
-        from iree.compiler.version import REVISIONS
-        from iree.runtime.version import VERSION as RUNTIME
+        from iree.runtime.version import VERSION
 
-        commit = REVISIONS.get("IREE", "")[:12]
-        compiler = f"{self.version()} ({commit})" if commit else self.version()
-        return {"iree-compiler": compiler, "iree-runtime": str(RUNTIME)}
+        found = {"iree-runtime": str(VERSION)}
+        compiler = compiler_version() if compiler_present() else packed_by()
+        return found | ({"iree-compiler": compiler} if compiler else {})
 
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
+        reason = self.refuses(problem, info)
+        if reason is None and info.kind != "cpu":
+            return queue.absent(info.kind)
+        if reason is None and not compiler_present():
+            return f"iree-base-compiler is not installed; {_INSTALL}"
+        return reason
+
+    def refuses(self, problem: Problem, info: DeviceInfo) -> str | None:
+        """What of the problem cannot be done on such a device, wherever it is."""
         reason = wrong_device(self.name, self.device_kinds, info)
         reason = reason or unknown_op(self.name, mlir.registry.names(), problem)
-        return reason or mlir.registry.get(problem.op).refuses(problem) or _emulated(problem)
+        if reason is not None:
+            return reason
+        goal = target(info)
+        if goal is None:
+            return f"iree has no target for {info.kind} {info.arch}"
+        reason = mlir.registry.get(problem.op).refuses(problem)
+        return reason or (_not_on_gpus if goal.gpu else _emulated)(problem, goal)
 
     def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
+        if reason := self.refuses(problem, info):
+            raise Unsupported(reason)
         choice, built = _build(problem, config, _target(info))
         return _info(choice, built)
 
@@ -73,29 +109,32 @@ class Iree(Backend):
     ) -> Kernel:
         if reason := self.supports(problem, device.info):
             raise Unsupported(reason)
-        choice, built = _build(problem, config, _target(device.info))
+        goal = _target(device.info)
+        choice, built = _build(problem, config, goal)
         scratch = mlir.registry.get(problem.op).scratch_bytes(problem, choice.form)
         if scratch > device.free_bytes():
             raise OutOfMemory(
                 f"iree needs {bytes_text(scratch)} for intermediate results and "
                 f"{bytes_text(device.free_bytes())} are free"
             )
-        threads = getattr(device, "threads", device.info.units)
         specs = ops.registry.get(problem.op).tensors(problem)
-        return HostKernel(built.binary, specs, sets, threads, _info(choice, built))
+        made = _info(choice, built)
+        if not goal.gpu:
+            threads = getattr(device, "threads", device.info.units)
+            return HostKernel(built.binary, specs, sets, threads, made)
+        start = time.perf_counter()
+        opened = queue.open_device(goal.driver, device.info.uuid, device.info.index)
+        program = queue.load(opened, built.binary)
+        # The driver translates what IREE's compiler leaves to it.
+        made = dataclasses.replace(made, compile_s=made.compile_s + time.perf_counter() - start)
+        return queue.QueueKernel(program, specs, sets, made, ready=device.synchronize)
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
-        return choices.space(problem, _target(info))
+        goal = target(info)
+        return choices.space(problem, goal) if goal else None
 
 
-def _present(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the parent package `iree` itself is absent
-        return False
-
-
-def _emulated(problem: Problem) -> str | None:
+def _emulated(problem: Problem, goal: Target) -> str | None:
     """Why a dtype has no arithmetic of its own on CPUs, or None.
 
     bf16 is not refused: where the CPU lacks bf16 instructions, elements are widened to f32 by a
@@ -108,6 +147,25 @@ def _emulated(problem: Problem) -> str | None:
     return None
 
 
+def _not_on_gpus(problem: Problem, goal: Target) -> str | None:
+    """Why IREE has no code for a dtype on this GPU, or None."""
+    short = {
+        name: dtype_name
+        for name, dtype_name in problem.dtypes.items()
+        if dtype(dtype_name).kind == "float" and dtype(dtype_name).bits <= 16
+    }
+    for name, dtype_name in short.items():
+        if dtype_name not in goal.floats:
+            return f"iree has no {dtype_name} ({name}) on {goal.name}"
+    bytes_wide = {name: word for name, word in short.items() if dtype(word).bits < 16}
+    if not bytes_wide:
+        return None
+    factors = {problem.dtypes[name] for name in ("a", "b")} if problem.op in _PRODUCTS else set()
+    if bytes_wide.keys() != {"a", "b"} or len(factors) != 1:
+        return f"iree on {goal.name} takes 8-bit floats only as the two like factors of a product"
+    return None
+
+
 def _target(info: DeviceInfo) -> Target:
     found = target(info)
     if found is None:
@@ -117,14 +175,14 @@ def _target(info: DeviceInfo) -> Target:
 
 def _build(problem: Problem, config: Config, goal: Target) -> tuple[Choice, Build]:
     choice = choices.choose(problem, config, goal)
-    tensors = ops.registry.get(problem.op).tensors(problem)
-    source = mlir.registry.get(problem.op).text(problem, tensors, choice.form)
-    return choice, build(source, choice.flags, goal.identity)
+    source = choices.source(problem, choice)
+    return choice, build(source, choice.flags, goal.identity, goal.pack)
 
 
 def _info(choice: Choice, built: Build) -> KernelInfo:
+    kernels = "+".join(name.decode() for name in _ENTRY.findall(built.binary))
     return KernelInfo(
-        name=choice.label,
+        name=f"{choice.label}: {kernels}" if kernels else choice.label,
         compile_s=built.seconds,
         cached=built.cached,
         binary_hash=built.hash,

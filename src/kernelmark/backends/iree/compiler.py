@@ -1,13 +1,15 @@
-"""From MLIR to a binary: the real compiler in a process of its own, behind a disk cache.
+"""From MLIR to a binary: from a pack, else a disk cache, else the real compiler.
 
-A process of its own, since a compiler that aborts must not take the worker along; and any number
-of workers may compile at once.
+It runs in a process of its own, since a compiler that aborts must not take the worker along; and
+any number of workers may compile at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import importlib.util
 import re
 import signal
 import subprocess
@@ -17,7 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmark.core.diskcache import DiskCache, cache_root, digest
-from kernelmark.core.errors import CompileError
+from kernelmark.core.errors import CompileError, Unsupported
+from kernelmark.gpu import pack
+
+# In a pack, modules lie in folders of this beginning, with a note on who made them.
+PACK_PREFIX = "iree-"
+PACK_NOTE = "compiler.txt"
 
 _CACHE_BYTES = 512 * 2**20
 _LOG_CHARACTERS = 2000
@@ -44,8 +51,26 @@ class Build:
 _recent: OrderedDict[str, bytes] = OrderedDict()
 
 
-def build(source: str, flags: tuple[str, ...], identity: str) -> Build:
-    """The module for `source`; `identity` is what the flags do not say of the target machine."""
+def build(source: str, flags: tuple[str, ...], identity: str, pack_name: str = "") -> Build:
+    """The module for `source`; `identity` is what the flags do not say of the target machine.
+
+    Packs are looked at first, in their folder `pack_name`: a machine with a GPU and no compiler
+    needs nothing else."""
+    start = time.perf_counter()
+    packed = pack.find(pack_key(source, flags), pack_name) if pack_name else None
+    if packed is not None:
+        return Build(binary=packed, seconds=time.perf_counter() - start, cached=True)
+    if not compiler_present():
+        where = f"no pack in KERNELMARK_PACK holds this problem in {pack_name}" if pack_name else ""
+        raise Unsupported(
+            f"iree-base-compiler is not installed{' and ' if where else ''}{where}",
+            hint="where it is installed: python -m kernelmark.backends.iree.pack",
+        )
+    return compile_now(source, flags, identity)
+
+
+def compile_now(source: str, flags: tuple[str, ...], identity: str) -> Build:
+    """What the compiler that is installed here makes of `source`, now or on an earlier day."""
     start = time.perf_counter()
     key = digest(source, "\n".join(flags), compiler_identity(), identity)
     cache = _cache(cache_root())
@@ -59,6 +84,41 @@ def build(source: str, flags: tuple[str, ...], identity: str) -> Build:
     while len(_recent) > _REMEMBERED:
         _recent.popitem(last=False)
     return Build(binary=binary, seconds=time.perf_counter() - start, cached=cached)
+
+
+def pack_key(source: str, flags: tuple[str, ...]) -> str:
+    """The name of a module in a pack: no compiler is needed to know it."""
+    return digest(source, "\n".join(flags))
+
+
+def compiler_present() -> bool:
+    """Whether the compiler is installed."""
+    return present("iree.compiler")
+
+
+def present(module: str) -> bool:
+    """Whether a module could be imported."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the parent package `iree` itself is absent
+        return False
+
+
+def packed_by() -> str | None:
+    """The version of the compiler that filled the first pack with modules, or None."""
+    for folder in pack.folders():
+        for note in sorted(folder.glob(f"{PACK_PREFIX}*/{PACK_NOTE}")):
+            with contextlib.suppress(OSError):
+                return note.read_text(encoding="utf-8").strip()
+    return None
+
+
+def compiler_version() -> str:
+    """The compiler's version and commit."""
+    from iree.compiler.version import REVISIONS, VERSION
+
+    commit = REVISIONS.get("IREE", "")[:12]
+    return f"{VERSION} ({commit})" if commit else str(VERSION)
 
 
 @functools.cache

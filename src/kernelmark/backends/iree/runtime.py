@@ -7,14 +7,14 @@ the kernel writes between our guard bytes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, cast
 
 from kernelmark.backends.base import Kernel
-from kernelmark.core.errors import OutOfMemory
+from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.result import KernelInfo
 from kernelmark.core.tensor import TensorSpec
-from kernelmark.devices.base import ArgumentSet, Stream
+from kernelmark.devices.base import ArgumentSet, Stream, Tensor
 from kernelmark.kernels.mlir.base import FUNCTION
 
 _ELEMENTS = {
@@ -22,11 +22,17 @@ _ELEMENTS = {
     "f32": "FLOAT_32",
     "f16": "FLOAT_16",
     "bf16": "BFLOAT_16",
+    "f8e4m3": "FLOAT_8_E4M3_FN",
+    "f8e5m2": "FLOAT_8_E5M2",
+    "f8e4m3fnuz": "FLOAT_8_E4M3_FNUZ",
+    "f8e5m2fnuz": "FLOAT_8_E5M2_FNUZ",
     "i8": "INT_8",
     "i32": "INT_32",
 }
 # What compiled code assumes of every argument; importing does not check it.
 _ALIGNMENT = 64
+# Above, the task system silently uses fewer than asked for.
+_MAX_WORKERS = 256
 
 
 class HostKernel(Kernel):
@@ -44,12 +50,11 @@ class HostKernel(Kernel):
 
         self.info = info
         device = _open(threads)
-        instance = _instance()
-        module = rt.VmModule.copy_buffer(instance, binary)
-        context = rt.VmContext(instance, [rt.create_hal_module(instance, device), module])
+        module = rt.VmModule.copy_buffer(instance(), binary)
+        context = rt.VmContext(instance(), [rt.create_hal_module(instance(), device), module])
         self._function: Any = module.lookup_function(FUNCTION)
-        bind = _Binder(device, specs)
-        self._arguments = [bind(tensors) for tensors in sets]
+        bind = Binder(specs, _host_memory(device))
+        self._arguments = [argument_list(bind(tensors)) for tensors in sets]
         self._results: Any = rt.VmVariantList(1)
         self._invoke: Any = context.invoke
 
@@ -57,7 +62,7 @@ class HostKernel(Kernel):
         try:
             self._invoke(self._function, self._arguments[set_index], self._results)
         except (RuntimeError, ValueError) as error:
-            _reraise(error)
+            reraise(error)
 
     def close(self) -> None:
         # The lists hold the caller's memory and the context holds the device with its pool of
@@ -66,45 +71,67 @@ class HostKernel(Kernel):
         self._results = self._function = self._invoke = None
 
 
-def _reraise(error: Exception) -> NoReturn:
+def reraise(error: Exception) -> NoReturn:
+    """An error of the runtime as ours."""
     text = " ".join(str(error).split())
     if "RESOURCE_EXHAUSTED" in text:
         raise OutOfMemory(f"iree: not enough memory for intermediate results: {text}") from None
     raise RuntimeError(f"iree: {text}") from None
 
 
-class _Binder:
-    """Makes argument lists, quickly: a small problem has thousands of sets."""
+def argument_list(values: Sequence[Any]) -> Any:
+    """Values as the list that an invocation takes."""
+    import iree.runtime as rt
 
-    def __init__(self, device: Any, specs: Sequence[TensorSpec]) -> None:
+    arguments = rt.VmVariantList(len(values))
+    for value in values:
+        arguments.push_ref(value)
+    return arguments
+
+
+class Binder:
+    """Makes the buffer views of a set, quickly: a small problem has thousands of sets."""
+
+    def __init__(self, specs: Sequence[TensorSpec], wrap: Callable[[Tensor], Any]) -> None:
         import iree.runtime as rt
 
-        self._list, self._view = rt.VmVariantList, rt.HalBufferView
-        self._import = device.allocator.import_host_allocation
-        self._memory = int(rt.MemoryType.HOST_LOCAL | rt.MemoryType.DEVICE_VISIBLE)
-        self._usage = int(rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING)
+        self._view, self._wrap = rt.HalBufferView, wrap
         types = rt.HalElementType
         self._specs = [
-            (spec.name, spec.nbytes, list(spec.shape), int(getattr(types, _ELEMENTS[spec.dtype])))
+            (spec.name, list(spec.shape), int(getattr(types, _ELEMENTS[spec.dtype])))
             for spec in specs
         ]
 
-    def __call__(self, tensors: ArgumentSet) -> Any:
-        """The tensors' own memory as a list of buffer views."""
-        arguments = self._list(len(self._specs))
-        for name, nbytes, shape, element in self._specs:
+    def __call__(self, tensors: ArgumentSet) -> list[Any]:
+        """The tensors' own memory, in the order of the function's arguments."""
+        views = []
+        for name, shape, element in self._specs:
             tensor = tensors[name]
             if tensor.address % _ALIGNMENT:
                 raise ValueError(f"{name} does not begin at a multiple of {_ALIGNMENT} bytes")
-            whole = cast(Any, tensor.buffer).array
-            memory = whole[tensor.offset : tensor.offset + nbytes]
-            buffer = self._import(memory, self._memory, self._usage)
-            arguments.push_ref(self._view(buffer, shape, element))
-        return arguments
+            views.append(self._view(self._wrap(tensor), shape, element))
+        return views
+
+
+def _host_memory(device: Any) -> Callable[[Tensor], Any]:
+    """Makes buffers of tensors in host memory."""
+    import iree.runtime as rt
+
+    import_memory = device.allocator.import_host_allocation
+    memory = int(rt.MemoryType.HOST_LOCAL | rt.MemoryType.DEVICE_VISIBLE)
+    usage = int(rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING)
+
+    def wrap(tensor: Tensor) -> Any:
+        whole = cast(Any, tensor.buffer).array
+        end = tensor.offset + tensor.spec.nbytes
+        return import_memory(whole[tensor.offset : end], memory, usage)
+
+    return wrap
 
 
 @functools.cache
-def _instance() -> Any:
+def instance() -> Any:
+    """The one VM of this process."""
     import iree.runtime as rt
 
     return rt.VmInstance()
@@ -122,6 +149,11 @@ def _open(threads: int) -> Any:
     if threads == 1:
         # Without a cache this driver maps and unmaps intermediate results at every launch.
         return rt.get_driver("local-sync").create_default_device(["caching"])
+    if threads > _MAX_WORKERS:
+        raise Unsupported(
+            f"iree starts at most {_MAX_WORKERS} workers, not {threads}",
+            hint=f"use threads={_MAX_WORKERS} or less",
+        )
     rt.flags.parse_flags(f"--task_topology_group_count={threads}")
     # A driver of our own: the cached one keeps the count that it was first made with.
     return _binding.create_hal_driver("local-task").create_default_device()

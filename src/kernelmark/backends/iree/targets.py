@@ -10,21 +10,41 @@ from pathlib import Path
 
 from kernelmark.core.environment import DeviceInfo
 
-# What IREE's CUDA target accepts. A newer GPU runs the newest of them that it understands: IREE
-# emits PTX, which the driver translates.
-_CUDA_ARCHITECTURES = (60, 80, 86, 89)
+# What IREE's CUDA target accepts, with the short floats that each multiplies without emulation.
+# A newer GPU runs the newest that it understands: IREE emits PTX, which the driver translates.
+_CUDA_FLOATS = {
+    60: ("f16",),
+    80: ("f16", "bf16"),
+    86: ("f16", "bf16"),
+    89: ("f16", "bf16", "f8e4m3", "f8e5m2"),
+}
+_AMD_F8 = {
+    "gfx942": ("f8e4m3fnuz", "f8e5m2fnuz"),
+    "gfx950": ("f8e4m3", "f8e5m2"),
+    "gfx1200": ("f8e4m3", "f8e5m2"),
+    "gfx1201": ("f8e4m3", "f8e5m2"),
+}
+# The caller hands over fences and does not wait; launches of a batch follow one another, each with
+# its own intermediate results, instead of going through their steps side by side.
+_GPU_FLAGS = (
+    "--iree-execution-model=async-external",
+    "--iree-stream-partitioning-favor=min-peak-memory",
+)
 _HOST_LINES = ("flags", "features", "model name", "cpu implementer", "cpu part", "cpu variant")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """`identity` tells apart machines for which equal flags give different code."""
+    """`identity` tells apart machines for which equal flags give different code; `floats` are the
+    floats of 16 bits and less that are multiplied as they are; `pack` is the folder in a pack."""
 
     name: str
     driver: str
     flags: tuple[str, ...]
     gpu: bool
     identity: str = ""
+    floats: tuple[str, ...] = ("f16", "bf16")
+    pack: str = ""
 
 
 def target(info: DeviceInfo) -> Target | None:
@@ -34,8 +54,7 @@ def target(info: DeviceInfo) -> Target | None:
     if info.kind == "cuda":
         return _cuda(info.arch)
     if info.kind == "hip":
-        flags = ("--iree-hal-target-device=hip", f"--iree-rocm-target={info.arch}")
-        return Target(name=f"rocm {info.arch}", driver="hip", flags=flags, gpu=True)
+        return _hip(info.arch)
     return None
 
 
@@ -56,11 +75,29 @@ def _cpu() -> Target:
 
 def _cuda(arch: str) -> Target | None:
     number = arch.removeprefix("sm_").rstrip("af")
-    known = [a for a in _CUDA_ARCHITECTURES if number.isdecimal() and a <= int(number)]
+    known = [a for a in _CUDA_FLOATS if number.isdecimal() and a <= int(number)]
     if not known:
         return None
-    flags = ("--iree-hal-target-device=cuda", f"--iree-cuda-target=sm_{known[-1]}")
-    return Target(name=f"cuda sm_{known[-1]}", driver="cuda", flags=flags, gpu=True)
+    chosen = f"sm_{known[-1]}"
+    return Target(
+        name=f"cuda {chosen}",
+        driver="cuda",
+        flags=("--iree-hal-target-device=cuda", f"--iree-cuda-target={chosen}", *_GPU_FLAGS),
+        gpu=True,
+        floats=_CUDA_FLOATS[known[-1]],
+        pack=f"iree-{chosen}",
+    )
+
+
+def _hip(arch: str) -> Target:
+    return Target(
+        name=f"rocm {arch}",
+        driver="hip",
+        flags=("--iree-hal-target-device=hip", f"--iree-rocm-target={arch}", *_GPU_FLAGS),
+        gpu=True,
+        floats=("f16", "bf16", *_AMD_F8.get(arch, ())),
+        pack=f"iree-{arch}",
+    )
 
 
 def _host_identity() -> str:

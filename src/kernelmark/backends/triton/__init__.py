@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import cast
 
 from kernelmark.backends.base import Backend, Kernel
+from kernelmark.backends.triton.plan import Plan, check_config
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, KernelInfo
@@ -55,7 +56,7 @@ class TritonBackend(Backend):
         return cast(Config, _planner(problem).default(problem, info))
 
     def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
-        plan = _planner(problem).plan(problem, config, info)
+        plan = _plan(problem, config, info)
         built = [call.build(info.arch) for call in plan.calls]
         return KernelInfo(
             name="+".join(one.name for one in built),
@@ -69,8 +70,14 @@ class TritonBackend(Backend):
     ) -> Kernel:
         from kernelmark.backends.triton.launch import Gpu, TritonKernel
 
-        plan = _planner(problem).plan(problem, config, device.info)
+        plan = _plan(problem, config, device.info)
         return TritonKernel(plan, cast(Gpu, device), sets)
+
+
+def _plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
+    planner = _planner(problem)
+    check_config(config, planner.default(problem, info))
+    return cast(Plan, planner.plan(problem, config, info))
 
 
 def _planner(problem: Problem) -> ModuleType:

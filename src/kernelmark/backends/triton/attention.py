@@ -58,21 +58,21 @@ def default(problem: Problem, info: DeviceInfo) -> Config:
         parts = max(1, min(2 * info.units // max(1, heads), d["seq_kv"] // 256))
         config: dict[str, ConfigValue] = {
             "block_m": power_of_two(_rows(problem), 16, 64),
-            "block_n": 64 if pad <= 128 else 32,
+            "block_n": power_of_two(d["seq_kv"], 16, 64 if pad <= 128 else 32),
             "split_kv": power_of_two(parts, 1, 128),
             "num_warps": 4,
             "num_stages": 3 if vendor_of(info.arch) == "cuda" else 1,
         }
     else:
+        widest = 128 if pad <= 64 else 64 if pad <= 128 else 32
         config = {
             "block_m": power_of_two(d["seq_q"], 16, 128 if pad <= 128 else 64),
-            "block_n": 128 if pad <= 64 else 64 if pad <= 128 else 32,
+            "block_n": power_of_two(d["seq_kv"], 16, widest),
             "split_kv": 0,
             "num_warps": 8 if d["seq_q"] > 64 and pad >= 128 else 4,
             "num_stages": 3 if vendor_of(info.arch) == "cuda" else 1,
         }
-        if _descriptors_fit(problem, info):
-            config["descriptors"] = True
+    config["descriptors"] = config["split_kv"] == 0 and _descriptors_fit(problem, info)
     if vendor_of(info.arch) == "hip":
         config |= {"waves_per_eu": 2, "matrix_instr_nonkdim": 16}
     return FrozenDict(config)

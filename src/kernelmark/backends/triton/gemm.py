@@ -75,7 +75,8 @@ def default(problem: Problem, info: DeviceInfo) -> Config:
     if vendor_of(info.arch) == "hip":
         return _default_amd(m, n, k, batch, wide, info)
     if problem.dtypes["a"] == "f32":
-        return _simple(min(64, power_of_two(m, 16, 64)), 64, 32, warps=4, stages=3)
+        block_m, block_n = power_of_two(m, 16, 64), power_of_two(n, 32, 64)
+        return FrozenDict(_simple(block_m, block_n, 32, warps=4, stages=3))
     best, least = None, math.inf
     for candidate in _candidates(m, n, k, wide):
         cost = _cost(candidate, batch, m, n, k, wide, info.units)
@@ -84,7 +85,7 @@ def default(problem: Problem, info: DeviceInfo) -> Config:
     assert best is not None
     block_m, block_n, split = best
     block_k = (64 if block_m >= 64 else 128) * (2 if wide == 8 else 1)
-    block_k = min(block_k, power_of_two(k, 32, block_k))
+    block_k = power_of_two(k, _least_depth(wide), block_k)
     large = block_m * block_n >= 128 * 256
     warps = 8 if block_m * block_n >= 128 * 128 else 4
     stages = 3 if large else 4
@@ -128,7 +129,7 @@ def _cost(
     depth = k / split
     share = min(1.0, 0.45 + 0.55 * min(1.0, block_m * block_n / (128 * 256)))
     arithmetic = max(block_m, 64) * block_n * depth / share / (4096 * 16 / wide)
-    traffic = (block_m + block_n) * depth * wide / 8 / 32
+    traffic = (block_m + block_n) * depth * wide / 8 / 64
     waves = ceil_div(tiles, units)
     # Fewer tiles than units leave memory channels idle.
     starving = max(1.0, 0.75 * units / tiles)
@@ -141,7 +142,7 @@ def _cost(
 def _default_amd(m: int, n: int, k: int, batch: int, wide: int, info: DeviceInfo) -> Config:
     block_m = power_of_two(m, 16, 128)
     block_n = power_of_two(n, 32, 128)
-    block_k = 64 * 16 // max(wide, 8)
+    block_k = power_of_two(k, _least_depth(wide), 64 * 16 // max(wide, 8))
     tiles = batch * ceil_div(m, block_m) * ceil_div(n, block_n)
     split = 1
     while tiles * split * 2 <= info.units and k // (split * 2) >= 4 * block_k and split < 16:
@@ -149,18 +150,26 @@ def _default_amd(m: int, n: int, k: int, batch: int, wide: int, info: DeviceInfo
     config = _simple(block_m, block_n, block_k, warps=4, stages=2, split=split)
     if block_m * block_n >= 128 * 128:
         config["num_warps"] = 8
-    config |= {"waves_per_eu": 2, "matrix_instr_nonkdim": 16, "kpack": 1}
+    config |= {"waves_per_eu": 2, "matrix_instr_nonkdim": 16}
+    if info.arch == "gfx942":
+        config["kpack"] = 1
     return FrozenDict(config)
+
+
+def _least_depth(wide: int) -> int:
+    """The smallest block of k that fills the matrix unit with operands of `wide` bits."""
+    return 64 if wide == 8 else 32
 
 
 def space(problem: Problem, info: DeviceInfo) -> Space:
     """Everything the kernel can be built with for this problem."""
     _, m, n, k = sizes(problem)
     wide = dtype(problem.dtypes["a"]).bits
+    least = _least_depth(wide)
     parameters: dict[str, tuple[ConfigValue, ...]] = {
         "block_m": tuple(b for b in (16, 32, 64, 128, 256) if b == 16 or b < 2 * m),
         "block_n": tuple(b for b in (16, 32, 64, 128, 256) if b <= 32 or b < 2 * n),
-        "block_k": tuple(b for b in (32, 64, 128, 256) if b == 32 or b < 2 * k),
+        "block_k": tuple(b for b in (32, 64, 128, 256) if b == least or least < b < 2 * k),
         "group_m": (1, 4, 8, 16),
         "split_k": tuple(s for s in (1, 2, 3, 4, 6, 8, 12, 16) if s == 1 or k // s >= 128),
     }
@@ -192,7 +201,7 @@ def _forbids(
         return "the accumulator tile does not fit into registers"
     if block_m * block_n < 32 * 32 and int(config["num_warps"]) > 4:
         return "more warps than the tile has work for"
-    if wide == 8 and block_k < 64:
+    if block_k < _least_depth(wide):
         return "8-bit operands want a deeper block"
     if config.get("persistent"):
         if int(config["split_k"]) != 1:

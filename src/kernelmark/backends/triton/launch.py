@@ -43,8 +43,12 @@ class TritonKernel(Kernel):
         built = [call.build(device.info.arch) for call in plan.calls]
         for one in built:
             check_fits(one, device.info)
-        self._workspace = self._own(plan.workspace_bytes)
-        starters = [self._load(call, one) for call, one in zip(plan.calls, built, strict=True)]
+        try:
+            self._workspace = self._own(plan.workspace_bytes)
+            starters = [self._load(call, one) for call, one in zip(plan.calls, built, strict=True)]
+        except BaseException:
+            self.close()
+            raise
         self._launches = [[start(arguments) for start in starters] for arguments in sets]
         main = max(built, key=lambda one: one.resources.get("registers", 0))
         self.info = KernelInfo(

@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kernelmark.backends._rules import refuse_unknown
 from kernelmark.backends.triton.build import Argument, Built, Constant, build
+from kernelmark.core.errors import Unsupported
+from kernelmark.core.result import Config
 
 WORKSPACE = "workspace"
+_MAY_BE_ZERO = ("split_kv", "waves_per_eu", "matrix_instr_nonkdim")
 Value = str | int | float  # a tensor's name, WORKSPACE, or a number
 
 
@@ -74,6 +78,18 @@ class Arguments:
             options=options,
             grid=grid,
         )
+
+
+def check_config(config: Config, default: Config) -> None:
+    """Refuse, in words, what a plan could not even be made of; the rest the compiler judges."""
+    refuse_unknown("triton", config, tuple(default))
+    for name, value in config.items():
+        if not isinstance(value, int) or isinstance(value, bool) != isinstance(default[name], bool):
+            kind = "yes or no" if isinstance(default[name], bool) else "a whole number"
+            raise Unsupported(f"triton: {name} is {kind}, not {value!r}")
+        least = 0 if name in _MAY_BE_ZERO else 1
+        if not isinstance(value, bool) and value < least:
+            raise Unsupported(f"triton: {name} is at least {least}, not {value}")
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kernelmark.core.problem import Problem
 from kernelmark.core.tensor import TensorSpec
-from kernelmark.kernels.mlir.base import Form, Graph, Value, affine_map, element_type
+from kernelmark.kernels.mlir.base import Form, Graph, Source, Value, affine_map, element_type
 
 
 def refuses(problem: Problem) -> str | None:
@@ -17,19 +17,24 @@ def refuses(problem: Problem) -> str | None:
     return None
 
 
-def text(problem: Problem, tensors: Sequence[TensorSpec], form: Form) -> str:
+class Product(Source):
     """D = alpha · op(A) · op(B) + beta · C + bias, with a leading batch dim if D has three."""
-    graph = Graph(tensors)
-    product = contract(
-        graph,
-        graph.inputs["a"],
-        graph.inputs["b"],
-        transposed=(problem.options["ta"] == "t", problem.options["tb"] == "t"),
-        shape=graph.output.dims,
-        acc=element_type(problem.dtypes["acc"]) or "",
-        lowering=form.lowering,
-    )
-    return graph.module(_finish(graph, product, problem))
+
+    def refuses(self, problem: Problem) -> str | None:
+        return refuses(problem)
+
+    def text(self, problem: Problem, tensors: Sequence[TensorSpec], form: Form) -> str:
+        graph = Graph(tensors)
+        product = contract(
+            graph,
+            graph.inputs["a"],
+            graph.inputs["b"],
+            transposed=(problem.options["ta"] == "t", problem.options["tb"] == "t"),
+            shape=graph.output.dims,
+            acc=element_type(problem.dtypes["acc"]) or "",
+            lowering=form.lowering,
+        )
+        return graph.module(_finish(graph, product, problem))
 
 
 def contract(

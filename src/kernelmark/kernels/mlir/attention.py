@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from kernelmark.core.dtype import dtype
+from kernelmark.core.dtype import DType, dtype
 from kernelmark.core.problem import Problem
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.kernels.mlir._matmul import contract
@@ -34,12 +34,17 @@ class Attention(Source):
         return graph.module(_heads_back(graph, result, problem))
 
     def scratch_bytes(self, problem: Problem, form: Form) -> int:
-        """The scores, which the steps keep whole."""
+        """The scores and the weights made of them, which the steps keep whole."""
         if form.gpu:
             return 0
         d = problem.dims
         count = d["batch"] * d["heads_q"] * d["seq_q"] * d["seq_kv"]
-        return dtype(problem.dtypes["acc"]).nbytes(count)
+        return dtype(problem.dtypes["acc"]).nbytes(count) + _weight_type(problem).nbytes(count)
+
+
+def _weight_type(problem: Problem) -> DType:
+    """Weights are rounded to the inputs' type before the second product, as fused kernels do."""
+    return max((dtype(problem.dtypes[name]) for name in ("q", "kv")), key=lambda t: t.digits)
 
 
 def _heads_first(graph: Graph, value: Value, problem: Problem) -> Value:
@@ -84,9 +89,7 @@ def _steps(graph: Graph, problem: Problem, qkv: tuple[Value, Value, Value], acc:
         shape,
         acc,
     )
-    # The weights are rounded to the inputs' type before the second product, as fused kernels do.
-    wider = max(problem.dtypes["q"], problem.dtypes["kv"], key=lambda name: dtype(name).digits)
-    weights = _cast(graph, soft, element_type(wider) or acc)
+    weights = _cast(graph, soft, element_type(_weight_type(problem).name) or acc)
     mixed = contract(
         graph, weights, v, transposed=(False, False), shape=(heads, rows, v.dims[2]), acc=acc
     )

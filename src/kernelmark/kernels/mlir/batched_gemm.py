@@ -2,22 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from kernelmark.kernels.mlir._matmul import Product
 
-from kernelmark.core.problem import Problem
-from kernelmark.core.tensor import TensorSpec
-from kernelmark.kernels.mlir import _matmul
-from kernelmark.kernels.mlir.base import Form, Source
-
-
-class BatchedGemm(Source):
-    """A leading batch dim in every matrix."""
-
-    def refuses(self, problem: Problem) -> str | None:
-        return _matmul.refuses(problem)
-
-    def text(self, problem: Problem, tensors: Sequence[TensorSpec], form: Form) -> str:
-        return _matmul.text(problem, tensors, form)
-
-
-source = BatchedGemm()
+source = Product()

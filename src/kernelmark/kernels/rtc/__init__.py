@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+_FOLDER = Path(__file__).parent
+
+
+def names() -> list[str]:
+    """The kernel files in this folder."""
+    return sorted(path.name for path in _FOLDER.glob("*.cu"))
+
 
 def source(name: str) -> str:
     """The text of a kernel file in this folder, with the shared header in front."""
-    folder = Path(__file__).parent
-    header = (folder / "common.h").read_text(encoding="utf-8")
-    return f'{header}\n#line 1 "{name}"\n{(folder / name).read_text(encoding="utf-8")}'
+    # The directives let a compiler's complaint name the right file and line.
+    shared = ("micro.h",) if name.startswith("micro_") else ()
+    files = ("common.h", *shared, name)
+    texts = (f'#line 1 "{f}"\n{(_FOLDER / f).read_text(encoding="utf-8")}' for f in files)
+    return "\n".join(texts)

@@ -10,10 +10,22 @@ typedef unsigned long long u64;
 __device__ inline u64 core_clock() { return (u64)clock64(); }
 #if defined(__HIP_DEVICE_COMPILE__) || defined(__HIP__)
 __device__ inline u64 wall_clock() { return (u64)wall_clock64(); }
+// Shader engine, array and compute unit; core clocks of different chiplets do not compare either.
 __device__ inline u32 unit_id() {
-  u32 id;  // HW_ID1 on gfx9: SE and CU bits are enough to tell units apart
+  u32 id;
+#if defined(__GFX10__) || defined(__GFX11__) || defined(__GFX12__)
+  asm volatile("s_getreg_b32 %0, hwreg(HW_REG_HW_ID1)" : "=s"(id));
+  return ((id >> 18) & 7u) * 64u + ((id >> 16) & 1u) * 32u + ((id >> 9) & 31u);
+#else
   asm volatile("s_getreg_b32 %0, hwreg(HW_REG_HW_ID)" : "=s"(id));
-  return ((id >> 13) & 7u) * 64u + ((id >> 8) & 63u);
+  id = (id >> 8) & 255u;
+#if defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__) || defined(__gfx950__)
+  u32 chiplet;
+  asm volatile("s_getreg_b32 %0, hwreg(HW_REG_XCC_ID)" : "=s"(chiplet));
+  id += (chiplet & 15u) * 256u;
+#endif
+  return id;
+#endif
 }
 #else
 __device__ inline u64 wall_clock() {

@@ -1,0 +1,132 @@
+"""Our Triton kernels with their default configs against the vendor's library.
+
+    python benchmarks/gpu/kernels.py [-o results.json]
+
+bf16 GEMMs of language models with m ≥ 512 against cuBLASLt's heuristic, and attention at
+d = 128 against torch's FLASH_ATTENTION; cold, verified, each pair measured one after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+
+from kernelmark import ops
+from kernelmark.core.result import Case, Result
+from kernelmark.core.timing import Timing
+from kernelmark.devices import registry
+from kernelmark.runners.events import CaseFinished
+from kernelmark.runners.local import LocalRunner
+from kernelmark.testing import evidence
+
+RESULTS = Path(__file__).parent.parent / "results" / "gpu_kernels.json"
+WEIGHTS = (
+    (6144, 4096),
+    (4096, 4096),
+    (28672, 4096),
+    (4096, 14336),
+    (10240, 8192),
+    (8192, 8192),
+    (8192, 28672),
+    (7168, 2048),
+    (2048, 7168),
+    (5120, 5120),
+)
+TOKENS = (512, 1024, 2048, 4096)
+ATTENTION = (
+    "batch=1 heads=32 seq=2048",
+    "batch=1 heads=32 seq=4096",
+    "batch=4 heads=16 seq=8192",
+    "batch=2 heads=32 seq=1024",
+    "batch=8 heads=16 seq=2048",
+    "batch=1 heads_q=32 heads_kv=8 seq=4096",
+    "batch=2 heads_q=64 heads_kv=8 seq=2048",
+)
+
+
+def geomean(ratios: list[float]) -> float:
+    return statistics.geometric_mean(ratios)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-o", "--output", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    info = registry.get("cuda").infos()[0]
+    timing = Timing.preset("quick")
+    cases = []
+    for n, k in WEIGHTS:
+        for m in TOKENS:
+            problem = ops.parse(f"gemm m={m} n={n} k={k} a=bf16 b=bf16 tb=t")
+            cases += [
+                Case(problem=problem, backend=b, timing=timing) for b in ("triton", "cublaslt")
+            ]
+    for shape in ATTENTION:
+        for causal in ("no", "yes"):
+            words = dict(word.split("=") for word in shape.split())
+            numbers = {name: int(value) for name, value in words.items()}
+            problem = ops.registry.get("attention").problem(
+                **numbers, dim=128, dtype="bf16", causal=causal == "yes"
+            )
+            cases.append(Case(problem=problem, backend="triton", timing=timing))
+            cases += [
+                Case(problem=problem, backend="torch", timing=timing, config={"kernel": k})
+                for k in ("flash", "cudnn")
+            ]
+    runner = LocalRunner(["cuda:0"], timeout_s=120)
+    results = [e.result for e in runner.run(cases) if isinstance(e, CaseFinished)]
+    found: dict[tuple[str, str], Result] = {}
+    for result in results:
+        name = result.case.backend + "".join(f" {v}" for v in result.case.config.values())
+        found[result.case.problem.key, name] = result
+    rows = []
+    for key in dict.fromkeys(r.case.problem.key for r in results):
+        row: dict[str, object] = {"problem": key}
+        for name in ("triton", "cublaslt", "torch flash", "torch cudnn"):
+            one = found.get((key, name))
+            if one is not None:
+                row[name] = one.measurement.median_s * 1e6 if one.measurement else None
+                row[f"{name} status"] = str(one.status)
+        rows.append(row)
+
+    def ratios(op: str, other: str) -> list[float]:
+        return [
+            r[other] / r["triton"]
+            for r in rows  # type: ignore[operator, misc]
+            if str(r["problem"]).startswith(op + " ") and r.get(other) and r.get("triton")
+        ]
+
+    gemm, flash = geomean(ratios("gemm", "cublaslt")), geomean(ratios("attention", "torch flash"))
+    wrong = sum(str(r.status) == "wrong" for r in results)
+    cudnn = ratios("attention", "torch cudnn")
+    bars = [
+        ("Triton GEMM ≥ 0.85 × cuBLASLt, geomean, m ≥ 512", f"{gemm:.3f}", gemm >= 0.85),
+        ("Triton attention ≥ 1.0 × torch flash, geomean, d = 128", f"{flash:.3f}", flash >= 1.0),
+        ("no wrong result", f"{wrong} wrong", wrong == 0),
+    ]
+    evidence.write(
+        given.output,
+        title="Default Triton kernels against cuBLASLt and torch",
+        bars=bars,
+        figures={
+            "gemm_geomean": gemm,
+            "flash_geomean": flash,
+            "cudnn_geomean": geomean(cudnn) if cudnn else None,
+            "rows": rows,
+        },
+        device=info,
+    )
+    for row in rows:
+        print(
+            {
+                k: round(v, 1) if isinstance(v, float) else v
+                for k, v in row.items()
+                if "status" not in k or v != "ok"
+            }
+        )
+    print(evidence.told(bars))
+
+
+if __name__ == "__main__":
+    main()

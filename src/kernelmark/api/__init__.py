@@ -1,0 +1,104 @@
+"""What Python users call; the command line is a thin layer over it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kernelmark.api.plan import Plan, Selection, axis_words, plan
+from kernelmark.api.results import Results
+from kernelmark.api.roofs import RoofMode
+from kernelmark.api.running import Conduct, measure
+from kernelmark.core.result import Config
+from kernelmark.core.timing import Timing
+from kernelmark.runners.session import OnEvent
+from kernelmark.stores import open_store
+from kernelmark.workloads.suites import Suite, load
+
+if TYPE_CHECKING:
+    from kernelmark.stores.store import Store
+
+__all__ = [
+    "Conduct",
+    "Plan",
+    "Results",
+    "Selection",
+    "measure",
+    "open_store",
+    "plan",
+    "run",
+    "suite",
+    "suites",
+]
+
+Words = str | Sequence[str] | None
+
+
+def run(
+    op: Words = None,
+    *,
+    problem: Words = None,
+    suite: Words = None,
+    backend: Words = None,
+    device: Words = "cpu",
+    dtype: Words = None,
+    config: Config | None = None,
+    timing: str | Timing = "default",
+    store: bool | str | os.PathLike[str] | Store = False,
+    label: str = "",
+    limit: int | None = None,
+    filter: str | None = None,
+    roofs: RoofMode = "stored",
+    timeout_s: float = 300.0,
+    on_event: OnEvent | None = None,
+    **axes: object,
+) -> Results:
+    """Measure `op` over `axes`, a suite, or problems written out, in worker processes.
+
+        km.run("gemm", m=[256, 512], n=512, k=512, dtype="f32", backend=["numpy", "torch"])
+
+    `store` is False, True for the user's own store, or a place or opened store. An illegal request
+    raises before anything runs; a case that fails is a result with its status.
+    """
+    selection = Selection(
+        ops=_words(op),
+        problems=(problem,) if isinstance(problem, str) else tuple(problem or ()),
+        suites=_words(suite),
+        axes=axis_words(axes),
+        dtypes=_words(dtype),
+        backends=_words(backend),
+        devices=_words(device),
+        config=config or {},
+        filter=filter,
+        limit=limit,
+    )
+    how = Timing.preset(timing) if isinstance(timing, str) else timing
+    made = plan(selection, how)
+    conduct = Conduct(label=label, roofs=roofs, timeout_s=timeout_s)
+    if isinstance(store, bool | str | os.PathLike):
+        if store is False:
+            return measure(made, conduct=conduct, on_event=on_event)
+        with open_store(None if store is True else store) as opened:
+            return measure(made, conduct=conduct, store=opened, on_event=on_event)
+    return measure(made, conduct=conduct, store=store, on_event=on_event)
+
+
+def suite(name_or_path: str | os.PathLike[str]) -> Suite:
+    """A named suite, or that of a TOML file."""
+    return load(os.fspath(name_or_path))
+
+
+def suites() -> list[str]:
+    """Names of the suites that come with kernelmark."""
+    from kernelmark.workloads.suites import names
+
+    return names()
+
+
+def _words(given: Words) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    if isinstance(given, str):
+        return tuple(word.strip() for word in given.split(",") if word.strip())
+    return tuple(given)

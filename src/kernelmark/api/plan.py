@@ -1,0 +1,258 @@
+"""From what was asked to the cases that answer it. Everything illegal is refused here, before
+anything runs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kernelmark import backends as backend_folder
+from kernelmark import devices as device_folder
+from kernelmark import ops as op_folder
+from kernelmark.backends.base import Backend
+from kernelmark.core.dtype import dtype as known_dtype
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem, parse_value
+from kernelmark.core.result import Case, Config, ConfigValue
+from kernelmark.core.timing import Timing
+from kernelmark.runners import targets
+from kernelmark.workloads import axes as axis_grammar
+from kernelmark.workloads import select, suites
+
+_EXAMPLES = (
+    "for example: kmark run -s demo, or kmark run -o gemm -a m=512 -a n=512 -a k=512 --dtype f32"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What to measure. Problems come from `suites`, from `ops` with `axes`, or are written out;
+    beside a suite, `ops` picks from it. No backends means all that can."""
+
+    ops: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    suites: tuple[str, ...] = ()
+    axes: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ("cpu",)
+    config: Config = field(default_factory=FrozenDict)
+    filter: str | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The cases, the devices that share them, and what a reader should know about the choice."""
+
+    cases: tuple[Case, ...]
+    devices: tuple[DeviceInfo, ...]
+    suite: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(case.backend for case in self.cases))
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        return tuple(dict.fromkeys(case.problem for case in self.cases))
+
+
+def plan(selection: Selection, timing: Timing) -> Plan:
+    """The cases of a selection, problem by problem; an illegal request raises."""
+    problems = _problems(selection, timing)
+    for name in selection.devices:
+        _check_kind(name)
+    infos = targets.expand(selection.devices)
+    if infos[0].kind == "cpu" and timing.threads > infos[0].units:
+        raise UsageError(
+            f"{timing.threads} threads were asked for and {infos[0].units} cores are usable",
+            hint=f"use at most {infos[0].units}",
+        )
+    chosen, notes = _backends(selection, problems, infos[0])
+    cases = [
+        Case(problem=problem, backend=name, timing=timing, config=selection.config)
+        for problem in problems
+        for name in chosen
+        if problem.op in chosen[name]
+    ]
+    if not cases:
+        raise NothingToDo(
+            f"no backend that is available on {infos[0].name} can do any of these problems",
+            hint="; ".join(notes) or "see kmark doctor",
+        )
+    return Plan(
+        cases=tuple(cases),
+        devices=tuple(infos),
+        suite=",".join(selection.suites),
+        notes=tuple(notes),
+    )
+
+
+def _check_kind(name: str) -> None:
+    kind = name.partition(":")[0]
+    if kind != "all" and kind not in device_folder.registry:
+        known = device_folder.registry.names()
+        close = difflib.get_close_matches(kind, known, n=1)
+        meant = f"did you mean {close[0]}? " if close else ""
+        raise UsageError(
+            f"unknown device {name!r}", hint=f"{meant}known kinds: {', '.join(known)}, or all"
+        )
+
+
+def parse_config(words: Sequence[str]) -> dict[str, ConfigValue]:
+    """`k=v` words as a config; a value's form tells its type."""
+    config: dict[str, ConfigValue] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or not name or not text:
+            raise UsageError(f"config {word!r} is not name=value", hint="write: --config tile=64")
+        if name in config:
+            raise UsageError(f"config {name!r} is given twice")
+        config[name] = parse_value(text)
+    return config
+
+
+def axis_words(given: Mapping[str, object]) -> tuple[str, ...]:
+    """Python values as axes: m=512, m=[256, 512], ta=("n", "t"), causal=True, m="[1:16]"."""
+    return tuple(f"{name}={_axis_text(name, value)}" for name, value in given.items())
+
+
+def _problems(selection: Selection, timing: Timing) -> list[Problem]:
+    for name in selection.dtypes:
+        known_dtype(name)
+    for name in selection.ops:
+        op_folder.registry.get(name)
+    if selection.suites:
+        found = _from_suites(selection)
+    elif selection.ops:
+        found = [
+            problem
+            for name in selection.ops
+            for problem in axis_grammar.expand(name, selection.axes, selection.dtypes)
+        ]
+    elif selection.problems:
+        if selection.axes or selection.dtypes:
+            raise UsageError(
+                "a problem written out takes no axes and no dtype", hint="put them in its text"
+            )
+        found = []
+    else:
+        raise UsageError("nothing was asked for", hint=_EXAMPLES)
+    found += [op_folder.parse(text) for text in selection.problems]
+    found = list(dict.fromkeys(found))
+    if selection.filter is not None:
+        found = select.matching(found, selection.filter)
+        if not found:
+            raise NothingToDo(
+                f"no problem matches {selection.filter!r}",
+                hint="'--dry-run' without the filter lists the problems",
+            )
+    if selection.limit is not None:
+        found = select.sample(found, selection.limit, timing.seed)
+    return found
+
+
+def _from_suites(selection: Selection) -> list[Problem]:
+    if selection.axes:
+        raise UsageError(
+            "a suite has its own axes", hint="choose from it with -o, --dtype, --filter or --limit"
+        )
+    found: list[Problem] = []
+    for name in selection.suites:
+        found += suites.load(name, dtypes=selection.dtypes).problems
+    if selection.ops:
+        found = [problem for problem in found if problem.op in selection.ops]
+        if not found:
+            raise NothingToDo(
+                f"suite {', '.join(selection.suites)} has no problem of {', '.join(selection.ops)}",
+                hint="kmark list suites says what each one holds",
+            )
+    return found
+
+
+def _backends(
+    selection: Selection, problems: Sequence[Problem], info: DeviceInfo
+) -> tuple[dict[str, frozenset[str]], list[str]]:
+    """For each backend the ops it is asked for, and notes on what was left out.
+
+    Asked for by name, a backend must be there, and what it cannot do becomes a row. Otherwise it
+    is asked for the ops of which it can do at least one of the problems.
+    """
+    all_ops = frozenset(problem.op for problem in problems)
+    if selection.backends:
+        for name in selection.backends:
+            _require(name, info)
+        return dict.fromkeys(selection.backends, all_ops), []
+    chosen: dict[str, frozenset[str]] = {}
+    notes: list[str] = []
+    for name in backend_folder.registry.names():
+        if name == "fake" and info.kind != "fake":
+            continue
+        backend, reason = _available(name, info)
+        if backend is None:
+            notes += [f"{name} is left out: {reason}"] if reason else []
+            continue
+        able, why_not = _able(backend, problems, info)
+        if able:
+            chosen[name] = able
+        elif why_not:
+            notes.append(f"{name} is left out: {why_not}")
+    return chosen, notes
+
+
+def _able(
+    backend: Backend, problems: Sequence[Problem], info: DeviceInfo
+) -> tuple[frozenset[str], str]:
+    """Ops of which the backend can do a problem; where it can do none, the first reason."""
+    able: set[str] = set()
+    first_reason = ""
+    for problem in problems:
+        if problem.op not in able:
+            reason = backend.supports(problem, info)
+            if reason is None:
+                able.add(problem.op)
+            first_reason = first_reason or reason or ""
+    return frozenset(able), first_reason
+
+
+def _require(name: str, info: DeviceInfo) -> None:
+    backend = backend_folder.find(name)
+    if info.kind not in backend.device_kinds:
+        raise UsageError(
+            f"backend {name} does not run on {info.name}",
+            hint=f"it runs on: {', '.join(backend.device_kinds)}",
+        )
+    reason = backend.available()
+    if reason is not None:
+        raise UsageError(
+            f"backend {name} is not available: {reason}", hint="kmark doctor lists all of them"
+        )
+
+
+def _available(name: str, info: DeviceInfo) -> tuple[Backend | None, str]:
+    """The backend, or None and a reason worth telling; "" for one of another device."""
+    try:
+        backend = backend_folder.find(name)
+    except KernelmarkError as error:
+        return None, error.message
+    if info.kind not in backend.device_kinds:
+        return None, ""
+    reason = backend.available()
+    return (backend, "") if reason is None else (None, reason)
+
+
+def _axis_text(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float | str):
+        return str(value)
+    if isinstance(value, Sequence):
+        return f"[{','.join(_axis_text(name, item) for item in value)}]"
+    raise UsageError(
+        f"{name}={value!r} is not an axis", hint="give a number, a word, or a list of them"
+    )

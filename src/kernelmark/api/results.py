@@ -1,0 +1,107 @@
+"""Results: what `run` gives back; a sequence that shows itself as a table."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+from kernelmark.core import codec
+from kernelmark.core.errors import UsageError
+from kernelmark.core.result import Result, ResultSet, Run, Status
+from kernelmark.core.roof import Roof
+from kernelmark.report import render, tables
+
+
+class Results(Sequence[Result]):
+    """The results of a run, in a natural order, with the roofs they are compared with."""
+
+    def __init__(
+        self, result_set: ResultSet, roofs: Sequence[Roof] = (), notes: Sequence[str] = ()
+    ) -> None:
+        self.result_set = result_set
+        self.roofs = tuple(roofs)
+        self.notes = tuple(notes)
+        self.rows = tables.rows(result_set, self.roofs)
+
+    @property
+    def run(self) -> Run:
+        return self.result_set.run
+
+    @property
+    def table(self) -> tables.Table:
+        return tables.results_table(self.rows)
+
+    @property
+    def failed(self) -> bool:
+        """Whether any case ended wrong, in an error, or not at all."""
+        return any(result.status.failed for result in self)
+
+    def best(self) -> list[Result]:
+        """The fastest right result of each problem."""
+        found: dict[str, Result] = {}
+        for row in self.rows:
+            if row.ranks:
+                found.setdefault(row.result.case.problem.key, row.result)
+        return list(found.values())
+
+    def ok(self) -> list[Result]:
+        return [result for result in self if result.status is Status.OK]
+
+    def records(self) -> list[dict[str, render.Cell]]:
+        """One flat record a result, in seconds and bytes: what `to_csv` and `frame` hold."""
+        return render.records(self.result_set, self.rows)
+
+    def frame(self) -> Any:
+        """A pandas DataFrame of `records`."""
+        try:
+            pandas = importlib.import_module("pandas")
+        except ImportError:
+            raise UsageError(
+                "a frame needs pandas, which is not installed",
+                hint="pip install pandas, or use records()",
+            ) from None
+        return pandas.DataFrame(self.records())
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """The exact document that `kmark import` reads."""
+        return _kept(codec.dumps(self.result_set) + "\n", path)
+
+    def to_csv(self, path: str | Path | None = None) -> str:
+        return _kept(render.csv_text(self.records()), path)
+
+    def to_md(self, path: str | Path | None = None) -> str:
+        return _kept(render.markdown(self.table), path)
+
+    @overload
+    def __getitem__(self, index: int) -> Result: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Result]: ...
+
+    def __getitem__(self, index: int | slice) -> Result | list[Result]:
+        if isinstance(index, slice):
+            return [row.result for row in self.rows[index]]
+        return self.rows[index].result
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Result]:
+        return (row.result for row in self.rows)
+
+    def __str__(self) -> str:
+        return render.text(self.table)
+
+    def __repr__(self) -> str:
+        return f"<Results of run {self.run.id}: {tables.summary(self.rows) or 'empty'}>"
+
+    def _repr_html_(self) -> str:
+        return render.html_table(self.table)
+
+
+def _kept(text: str, path: str | Path | None) -> str:
+    if path is not None:
+        Path(path).write_text(text, encoding="utf-8")
+    return text

@@ -1,0 +1,100 @@
+"""Which roofs results are compared with: measured here and now, or taken from the store."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+from kernelmark.api.plan import Plan
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.result import ResultSet
+from kernelmark.core.roof import Roof
+from kernelmark.micro.roofs import UNSTEADY, quick
+from kernelmark.report.percent import threads_of
+from kernelmark.runners.lock import held
+
+if TYPE_CHECKING:
+    from kernelmark.stores.store import Store
+
+RoofMode = Literal["stored", "fresh", "none"]
+
+# A roof moves with firmware, kernel and what else the machine does, not from hour to hour.
+MAX_AGE_S = 7 * 24 * 3600.0
+
+
+def roofs_for_plan(
+    plan: Plan, store: Store | None, mode: RoofMode, tell: Callable[[str], None]
+) -> tuple[Roof, ...]:
+    """The roofs of the plan's devices, measured where none are known or these are a week old."""
+    if mode == "none":
+        return ()
+    found: list[Roof] = []
+    for info in plan.devices:
+        for threads in sorted({_threads(info, case.timing.threads) for case in plan.cases}):
+            found += _roofs(info, threads, store, mode, tell)
+    return tuple(found)
+
+
+def stored_roofs(store: Store, results: ResultSet) -> tuple[Roof, ...]:
+    """The newest roofs that the store has for where these results come from."""
+    environment = results.run.environment
+    infos = {info.name: info for info in environment.devices}
+    places = {
+        (result.device, result.arch, threads_of(result, infos.get(result.device)))
+        for result in results.results
+    }
+    return tuple(
+        roof
+        for device, arch, threads in sorted(places)
+        for roof in store.roofs(host=environment.host, device=device, arch=arch, threads=threads)
+    )
+
+
+def _roofs(
+    info: DeviceInfo,
+    threads: int,
+    store: Store | None,
+    mode: RoofMode,
+    tell: Callable[[str], None],
+) -> tuple[Roof, ...]:
+    host = platform.node()
+    known: tuple[Roof, ...] = ()
+    if store is not None:
+        known = store.roofs(host=host, device=info.name, arch=info.arch, threads=threads)
+        if mode == "stored" and _still_good(known):
+            return known
+    if info.kind != "cpu":
+        return known
+    tell(f"measuring the roofs of {info.name} with {threads} threads (about 2 s)")
+    try:
+        with held(info, lambda who: tell(f"waiting for {who}, which is timing on {info.name}")):
+            measured = quick(info.name, threads)
+    except KernelmarkError as error:
+        tell(error.message)
+        return known
+    measured = tuple(_better(roof, known) for roof in measured)
+    if store is not None:
+        store.add_roofs(measured, host=host)
+    return measured
+
+
+def _still_good(known: tuple[Roof, ...]) -> bool:
+    """Roofs that other work disturbed are measured again the next time."""
+    if not known or any(UNSTEADY in roof.how for roof in known):
+        return False
+    return time.time() - min(roof.measured for roof in known) < MAX_AGE_S
+
+
+def _better(roof: Roof, known: tuple[Roof, ...]) -> Roof:
+    """The higher of a disturbed roof and what was known before: a limit was reached once."""
+    if UNSTEADY not in roof.how:
+        return roof
+    same = (r for r in known if (r.kind, r.name, r.unit) == (roof.kind, roof.name, roof.unit))
+    return max((roof, *same), key=lambda r: r.value)
+
+
+def _threads(info: DeviceInfo, asked: int) -> int:
+    return (asked or info.units) if info.kind == "cpu" else 0

@@ -1,0 +1,79 @@
+"""A plan measured: environment, roofs, workers and store put together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kernelmark.api.plan import Plan
+from kernelmark.api.results import Results
+from kernelmark.api.roofs import RoofMode, roofs_for_plan
+from kernelmark.core.result import Run
+from kernelmark.runners.capture import environment
+from kernelmark.runners.events import Note
+from kernelmark.runners.local import LocalRunner
+from kernelmark.runners.session import OnEvent, run_cases
+from kernelmark.stores import new_run_id
+
+if TYPE_CHECKING:
+    from kernelmark.stores.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conduct:
+    """How a run is carried out; none of it changes what is measured."""
+
+    label: str = ""
+    roofs: RoofMode = "stored"
+    timeout_s: float = 300.0
+    compile_timeout_s: float = 600.0
+    jobs: int | None = None
+    retry_failed: bool = False
+
+
+def measure(
+    plan: Plan,
+    *,
+    conduct: Conduct | None = None,
+    store: Store | None = None,
+    argv: Sequence[str] = (),
+    on_event: OnEvent | None = None,
+    resumed: Run | None = None,
+) -> Results:
+    """Every case of the plan measured, checked and, with a store, kept as it ends. `resumed` is
+    the run to go on with. An interrupted run gives what there is."""
+    conduct = conduct or Conduct()
+    tell = on_event or (lambda event: None)
+    names = [info.name for info in plan.devices]
+    runner = LocalRunner(
+        names,
+        timeout_s=conduct.timeout_s,
+        compile_timeout_s=conduct.compile_timeout_s,
+        jobs=conduct.jobs,
+    )
+    here = environment(names, plan.backends)
+    if resumed is None:
+        run = Run(
+            id=new_run_id(),
+            started=time.time(),
+            environment=here,
+            label=conduct.label,
+            suite=plan.suite,
+            argv=tuple(argv),
+            cases=len(plan.cases),
+        )
+    else:
+        run = resumed
+    roofs = roofs_for_plan(plan, store, conduct.roofs, lambda text: tell(Note(text=text)))
+    result_set = run_cases(
+        run=run,
+        cases=plan.cases,
+        runner=runner,
+        store=store,
+        on_event=on_event,
+        resume=resumed is not None,
+        retry_failed=conduct.retry_failed,
+    )
+    return Results(result_set, roofs=roofs, notes=plan.notes)

@@ -1,0 +1,111 @@
+"""Modules compiled ahead of time, for a machine with a GPU and no IREE compiler.
+
+    python -m kernelmark.backends.iree.pack -o PACK --arch sm_90 'gemm m=4096 n=4096 k=4096 a=bf16'
+    (copy PACK there) KERNELMARK_PACK=PACK kmark run -d cuda:0 -b iree …
+
+@FILE stands for the problems in FILE, one a line. A pack may lie beside kernelmark's own kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelmark import ops
+from kernelmark.backends.iree import backend, choices
+from kernelmark.backends.iree.compiler import (
+    PACK_NOTE,
+    compile_now,
+    compiler_present,
+    compiler_version,
+    pack_key,
+)
+from kernelmark.backends.iree.targets import target
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import CompileError, KernelmarkError, Unsupported, UsageError
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config
+from kernelmark.gpu import pack
+from kernelmark.gpu.rtc import vendor_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """One problem for one architecture: its bytes in the pack, or why it is not there."""
+
+    problem: Problem
+    arch: str
+    nbytes: int = 0
+    seconds: float = 0.0
+    reason: str = ""
+
+
+def fill(
+    folder: Path, problems: Sequence[Problem], archs: Sequence[str], config: Config | None = None
+) -> Iterator[Packed]:
+    """Each problem for each architecture, into the pack in `folder`.
+
+    An architecture that is none at all is a usage error before anything is compiled."""
+    if not compiler_present():
+        raise UsageError(
+            "iree-base-compiler is not installed", hint='pip install "kernelmark[iree]"'
+        )
+    kinds = {arch: vendor_of(arch) for arch in archs}
+    return (
+        _one(
+            folder, problem, DeviceInfo(name=f"{kind}:0", kind=kind, model=arch, arch=arch), config
+        )
+        for arch, kind in kinds.items()
+        for problem in problems
+    )
+
+
+def _one(folder: Path, problem: Problem, info: DeviceInfo, config: Config | None) -> Packed:
+    goal = target(info)
+    try:
+        if reason := backend.refuses(problem, info):
+            raise Unsupported(reason)
+        assert goal is not None  # or there was a reason
+        choice = choices.choose(problem, config or {}, goal)
+        source = choices.source(problem, choice)
+        built = compile_now(source, choice.flags, goal.identity)
+    except (CompileError, Unsupported) as error:
+        return Packed(problem=problem, arch=info.arch, reason=error.message)
+    path = pack.add(folder, pack_key(source, choice.flags), goal.pack, built.binary)
+    path.with_name(PACK_NOTE).write_text(f"{compiler_version()}\n", encoding="utf-8")
+    nbytes, seconds = len(built.binary), built.seconds
+    return Packed(problem=problem, arch=info.arch, nbytes=nbytes, seconds=seconds)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Fill a pack and say of each problem what became of it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m kernelmark.backends.iree.pack",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        fromfile_prefix_chars="@",
+    )
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="PACK")
+    parser.add_argument("--arch", action="append", required=True, help="sm_90, gfx942; repeatable")
+    parser.add_argument("problems", nargs="+", metavar="PROBLEM")
+    given = parser.parse_args(arguments)
+    failed = 0
+    try:
+        problems = [ops.parse(text) for text in given.problems if text.strip()]
+        for one in fill(given.output, problems, given.arch):
+            failed += bool(one.reason)
+            first = one.reason.splitlines()[0] if one.reason else f"{one.nbytes} bytes"
+            sys.stdout.write(f"{one.arch}  {one.problem.key}: {first} ({one.seconds:.1f} s)\n")
+            sys.stdout.flush()
+    except KernelmarkError as error:
+        hint = f"\nhint: {error.hint}" if error.hint else ""
+        sys.stderr.write(f"{error.message}{hint}\n")
+        return 2
+    return 3 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""Running a compiled module on a GPU: our memory, IREE's own queue.
+
+IREE's drivers use the device's primary context, as we do, so that our addresses are good there;
+but they enqueue on a stream of their own, which no graph of ours captures and no gate holds. So
+launches are asynchronous invocations, up to `BATCH` of them in one, timed by the host's clock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelmark.backends.base import Kernel
+from kernelmark.backends.iree.batch import BATCH, BATCH_FUNCTION
+from kernelmark.backends.iree.memory import import_memory
+from kernelmark.backends.iree.runtime import Binder, argument_list, instance, reraise
+from kernelmark.core.result import KernelInfo
+from kernelmark.core.tensor import TensorSpec
+from kernelmark.devices.base import ArgumentSet, Stream
+from kernelmark.kernels.mlir.base import FUNCTION
+
+# Loaded modules that are kept: the blocks of a measurement load the same one, and the driver
+# translates its code anew each time.
+_KEPT = 2
+_REASON = re.compile(r"\b[A-Z_]{4,}; (.*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A loaded module: `one` works on one argument set, `many` on `BATCH` of them."""
+
+    device: Any
+    invoke: Callable[[Any, Any, Any], None]
+    one: Any
+    many: Any
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def load(device: Any, binary: bytes) -> Program:
+    """The module on a HAL device; the driver's compiler may take its time here."""
+    import iree.runtime as rt
+
+    try:
+        module = rt.VmModule.copy_buffer(instance(), binary)
+        context = rt.VmContext(instance(), [rt.create_hal_module(instance(), device), module])
+    except (RuntimeError, ValueError) as error:
+        reraise(error)
+    return Program(
+        device=device,
+        invoke=context.invoke,
+        one=module.lookup_function(FUNCTION),
+        many=module.lookup_function(BATCH_FUNCTION),
+    )
+
+
+class QueueKernel(Kernel):
+    """A program with the views of each set's tensors.
+
+    `ready` waits until the arguments may be touched. A queue that runs one invocation after the
+    other needs no more; for one that does not, `chained` makes each wait for the last.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        specs: Sequence[TensorSpec],
+        sets: Sequence[ArgumentSet],
+        info: KernelInfo,
+        *,
+        ready: Callable[[], None],
+        chained: bool = False,
+    ) -> None:
+        import iree.runtime as rt
+
+        self.info = info
+        self._program = program
+        self._ready = ready
+        self._chained = chained
+        bind = Binder(
+            specs, lambda tensor: import_memory(program.device, tensor.address, tensor.spec.nbytes)
+        )
+        self._views = [bind(tensors) for tensors in sets]
+        self._fence = rt.HalFence.create_at
+        self._timeline: Any = program.device.create_semaphore(0)
+        self._last = 0  # the timeline's value when all that was enqueued is done
+        self._results: Any = rt.VmVariantList(BATCH)
+
+    def launch(self, stream: Stream, set_index: int) -> None:
+        """Runs after what is on the device's stream now, and is done on return."""
+        self._ready()
+        self._run(self._invocations((set_index,)))
+
+    def replay_s(self, order: Sequence[int]) -> float:
+        """Seconds on the host's clock for these launches, back to back."""
+        self._ready()
+        invocations = self._invocations(order)
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            start = time.perf_counter()
+            self._run(invocations)
+            return time.perf_counter() - start
+        finally:
+            if collecting:
+                gc.enable()
+
+    def close(self) -> None:
+        # The memory behind the views is about to be freed; nothing is enqueued any more.
+        self._views.clear()
+        self._results = self._timeline = None
+
+    def _invocations(self, order: Sequence[int]) -> list[tuple[Any, Any]]:
+        """(function, arguments) for each: whole batches, then one by one."""
+        whole = len(order) - len(order) % BATCH
+        groups = [order[at : at + BATCH] for at in range(0, whole, BATCH)]
+        groups += [order[at : at + 1] for at in range(whole, len(order))]
+        made = []
+        for group in groups:
+            function = self._program.many if len(group) == BATCH else self._program.one
+            values = [view for index in group for view in self._views[index]]
+            # A fence at a value that the timeline has reached already holds nothing up.
+            start = self._fence(self._timeline, self._last if self._chained else 0)
+            self._last += 1
+            end = self._fence(self._timeline, self._last)
+            made.append((function, argument_list([*values, start, end])))
+        return made
+
+    def _run(self, invocations: Sequence[tuple[Any, Any]]) -> None:
+        """Enqueue all, then wait for the last."""
+        invoke, results = self._program.invoke, self._results
+        reached, last = self._timeline.query, self._last
+        try:
+            for function, arguments in invocations:
+                invoke(function, arguments, results)
+            # Asking again and again, because a wait wakes up late and by an uncertain time.
+            while reached() < last:
+                time.sleep(0)
+        except (RuntimeError, ValueError) as error:
+            reraise(error)
+
+
+# -- finding the GPU
+
+
+@functools.cache
+def absent(driver: str) -> str | None:
+    """Why IREE's runtime has no device of this driver here, in one sentence, or None."""
+    try:
+        found = _driver(driver).query_available_devices()
+    except (RuntimeError, ValueError) as error:
+        return _explain(driver, str(error))
+    return None if found else f"iree's runtime finds no {driver} device"
+
+
+@functools.cache
+def open_device(driver: str, uuid: str, index: int) -> Any:
+    """IREE's device for a GPU that has this uuid, or this number where IREE tells no uuid."""
+    found = _driver(driver).query_available_devices()
+    same = [one for one in found if uuid and uuid in str(one["path"]).replace("-", "").lower()]
+    chosen = same[0] if same else found[index]
+    return _driver(driver).create_device(chosen["device_id"])
+
+
+@functools.cache
+def _driver(name: str) -> Any:
+    import iree.runtime as rt
+
+    given = os.environ.get("ROCM_PATH")
+    if name == "hip" and given and "IREE_HIP_DYLIB_PATH" not in os.environ:
+        rt.flags.parse_flags(f"--hip_dylib_path={Path(given) / 'lib'}")
+    return rt.get_driver(name)
+
+
+def _explain(driver: str, text: str) -> str:
+    if driver == "cuda" and _loads("libcuda.so.1") and not _loads("libcuda.so"):
+        return (
+            "iree looks for libcuda.so and there is only libcuda.so.1; link it under that name in "
+            "a folder on LD_LIBRARY_PATH"
+        )
+    found = _REASON.search(text)
+    reason = " ".join((found[1] if found else text).split())
+    return f"iree's runtime cannot use {driver} here: {reason.rstrip(':. ')}"
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True

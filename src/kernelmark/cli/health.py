@@ -1,0 +1,175 @@
+"""What `kmark doctor` looks at."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import time
+from pathlib import Path
+
+from kernelmark.cli import listing
+from kernelmark.core.diskcache import cache_root
+from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.roof import Roof
+from kernelmark.core.units import bytes_text, duration_text, rate_text
+from kernelmark.report.tables import Column, Table
+
+_CPU = Path("/sys/devices/system/cpu")
+
+
+def examine(place: str | None) -> list[Table]:
+    """Tables in the order a person would ask."""
+    store, roofs = _store(place)
+    return [
+        _titled("here", ("what", "value"), _here()),
+        _again(listing.devices(), "devices"),
+        _titled("the CPU as a place to measure", ("what", "value", "advice"), _cpu()),
+        _titled("backends", ("backend", "state", "runs on", "version, or what to do"), _backends()),
+        _titled("store", ("what", "value"), store),
+        _titled("cache", ("what", "value"), _cache()),
+        _titled("roofs", ("roof", "value", "threads", "age", "how"), [_roof(r) for r in roofs]),
+    ]
+
+
+def _titled(title: str, names: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
+    shown = rows or [("none known; kmark run measures them", *[""] * (len(names) - 1))]
+    return Table(title=title, columns=tuple(Column(name=n) for n in names), rows=tuple(shown))
+
+
+def _again(table: Table, title: str) -> Table:
+    return Table(title=title, columns=table.columns, rows=table.rows)
+
+
+def _here() -> list[tuple[str, ...]]:
+    import kernelmark
+    from kernelmark.runners.capture import container
+
+    return [
+        ("kernelmark", str(kernelmark.__version__)),
+        ("python", f"{platform.python_implementation()} {platform.python_version()}"),
+        ("system", f"{platform.system()} {platform.release()} on {platform.machine()}"),
+        ("container", container() or "none seen"),
+    ]
+
+
+def _cpu() -> list[tuple[str, ...]]:
+    from kernelmark.devices import registry
+
+    info = registry.get("cpu").infos()[0]
+    return [
+        ("cores used", f"{info.units} of {info.attributes.get('logical_cpus', '?')} CPUs", ""),
+        _governor(),
+        _frequency(),
+        _boost(),
+        _load(info.units),
+        _compiler(),
+    ]
+
+
+def _governor() -> tuple[str, str, str]:
+    value = _read(_CPU / "cpu0/cpufreq/scaling_governor")
+    if value is None:
+        return "governor", "not readable here", "clock changes cannot be ruled out"
+    advice = "" if value == "performance" else "sudo cpupower frequency-set -g performance"
+    return "governor", value, advice
+
+
+def _frequency() -> tuple[str, str, str]:
+    value = _read(_CPU / "cpu0/cpufreq/scaling_cur_freq")
+    if value is None or not value.isdigit():
+        return "clock", "not readable here", "results carry no clock; that is usual in containers"
+    return "clock", f"{int(value) / 1e3:.0f} MHz", ""
+
+
+def _boost() -> tuple[str, str, str]:
+    for path, on in ((_CPU / "cpufreq/boost", "1"), (_CPU / "intel_pstate/no_turbo", "0")):
+        value = _read(path)
+        if value is not None:
+            if value == on:
+                return "boost", "on", "the clock depends on heat and on how many cores work"
+            return "boost", "off", ""
+    return "boost", "not known", ""
+
+
+def _load(cores: int) -> tuple[str, str, str]:
+    load = os.getloadavg()[0]
+    busy = load > 0.3 * cores
+    advice = "other work disturbs timings: stop it, or expect wide intervals" if busy else ""
+    return "load", f"{load:.2f} over the last minute on {cores} cores", advice
+
+
+def _compiler() -> tuple[str, str, str]:
+    asked = os.environ.get("CC", "").split()[:1]
+    found = next((name for name in (*asked, "cc", "gcc", "clang") if shutil.which(name)), None)
+    if found is None:
+        return "C compiler", "none", "install gcc or clang for exact roofs; numpy stands in"
+    return "C compiler", found, ""
+
+
+def _backends() -> list[tuple[str, ...]]:
+    from kernelmark.backends import registry
+    from kernelmark.devices import registry as devices
+
+    here = {name for name in devices.names() if devices.get(name).available() is None}
+    rows: list[tuple[str, ...]] = []
+    for name in registry.names():
+        kinds: tuple[str, ...] = ()
+        try:
+            backend = registry.get(name)
+            kinds = backend.device_kinds
+            reason = backend.available()
+            version = backend.version() if reason is None else ""
+        except KernelmarkError as error:
+            state, text = "broken", error.message
+        except Exception as error:  # a library that fails to load must not end the examination
+            state, text = "broken", f"{type(error).__name__}: {error}".splitlines()[0]
+        else:
+            state, text = ("ready", version) if reason is None else ("missing", reason)
+            if reason is None and not here & set(kinds):
+                state = "no device"
+        rows.append((name, state, ", ".join(kinds), text))
+    return rows
+
+
+def _store(place: str | None) -> tuple[list[tuple[str, ...]], tuple[Roof, ...]]:
+    from kernelmark.stores import open_store
+    from kernelmark.stores.migrations import known
+    from kernelmark.stores.place import locate
+
+    rows: list[tuple[str, ...]] = [("schema", f"{max(known())}, the newest known here")]
+    try:
+        rows.insert(0, ("place", locate(place).shown))
+        with open_store(place, readonly=True) as store:
+            runs = store.runs(limit=1)
+            roofs = store.roofs(host=platform.node())
+    except KernelmarkError as error:
+        hint = [("advice", error.hint)] if error.hint else []
+        return [*rows, ("state", error.message), *hint], ()
+    rows += [("state", "ready"), ("newest run", runs[0].id if runs else "none")]
+    return rows, roofs
+
+
+def _cache() -> list[tuple[str, ...]]:
+    root = cache_root()
+    rows: list[tuple[str, ...]] = [("place", str(root))]
+    if not root.is_dir():
+        return [*rows, ("state", "not made yet")]
+    for folder in sorted(path for path in root.iterdir() if path.is_dir()):
+        sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+        rows.append((folder.name, f"{bytes_text(sum(sizes))} in {len(sizes)} files"))
+    return rows
+
+
+def _roof(roof: Roof) -> tuple[str, ...]:
+    unit = "FLOP/s" if roof.kind == "flops" else "B/s"
+    name = f"{roof.device} {roof.name} {roof.unit}".strip()
+    age = duration_text(max(0.0, time.time() - roof.measured))
+    return name, rate_text(roof.value, unit), str(roof.threads or ""), age, roof.how
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None

@@ -1,0 +1,197 @@
+"""`kmark list`: what there is to choose from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from kernelmark.cli import options as o
+from kernelmark.cli.output import check_writable, put_table, write
+from kernelmark.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernelmark.report.tables import Table
+
+What = Annotated[
+    Literal["ops", "backends", "devices", "suites", "runs", "dtypes"],
+    typer.Argument(metavar="WHAT", help="ops, backends, devices, suites, runs or dtypes."),
+]
+OneOp = Annotated[
+    str | None, typer.Option("-o", "--op", metavar="OP", help="With ops: this op's parameters.")
+]
+RunLimit = Annotated[
+    int, typer.Option("--limit", metavar="N", min=1, help="How many runs, the newest first.")
+]
+
+
+def list_things(
+    what: What,
+    op: OneOp = None,
+    limit: RunLimit = 20,
+    store: o.StorePlace = None,
+    json: o.Json = None,
+) -> int:
+    """List ops, backends, devices, suites, stored runs or dtypes.
+
+    `kmark list ops -o gemm` explains the parameters of one op.
+    """
+    if json is not None:
+        check_writable(json)
+    if op is not None and what != "ops":
+        raise UsageError(f"-o does not go with 'list {what}'", hint="use: kmark list ops -o OP")
+    if what == "runs":
+        table = runs(store, limit)
+    elif op is not None:
+        table = parameters(op)
+    else:
+        table = {
+            "ops": ops,
+            "backends": backends,
+            "devices": devices,
+            "suites": suites,
+            "dtypes": dtypes,
+        }[what]()
+    if json is None:
+        put_table(table)
+    else:
+        write(json, as_json(table))
+    return 0
+
+
+def parameters(name: str) -> Table:
+    """What each parameter of an op means."""
+    from kernelmark.ops import registry
+
+    return _table(("parameter", "meaning"), list(registry.get(name).parameters.items()))
+
+
+def as_json(table: Table) -> str:
+    """A list of objects, one a row."""
+    from json import dumps
+
+    names = [column.name for column in table.columns]
+    rows = [dict(zip(names, row, strict=True)) for row in table.rows]
+    return dumps(rows, indent=1, ensure_ascii=False) + "\n"
+
+
+def ops() -> Table:
+    from kernelmark.ops import registry
+
+    rows = []
+    for name in registry.names():
+        op = registry.get(name)
+        rows.append((name, op.summary, ", ".join(op.parameters)))
+    return _table(("op", "what it computes", "parameters"), rows)
+
+
+def backends() -> Table:
+    from kernelmark.backends import registry
+    from kernelmark.core.errors import KernelmarkError
+
+    rows = []
+    for name in registry.names():
+        try:
+            backend = registry.get(name)
+        except KernelmarkError as error:
+            rows.append((name, "no", "", error.message))
+            continue
+        reason = backend.available()
+        kinds = ", ".join(backend.device_kinds)
+        rows.append((name, "no" if reason else "yes", kinds, reason or backend.summary))
+    return _table(("backend", "available", "devices", "what it is, or why it is not there"), rows)
+
+
+def devices() -> Table:
+    from kernelmark.core.units import bytes_text
+    from kernelmark.devices import registry
+
+    rows = []
+    for name in registry.names():
+        kind = registry.get(name)
+        reason = kind.available()
+        if reason is not None:
+            rows.append((name, "no", "", "", "", "", reason))
+            continue
+        for info in kind.infos():
+            rows.append(
+                (
+                    info.name,
+                    "yes",
+                    info.arch,
+                    str(info.units),
+                    bytes_text(info.memory_bytes),
+                    bytes_text(info.cache_bytes),
+                    info.model,
+                )
+            )
+    columns = ("device", "available", "arch", "units", "memory", "cache")
+    return _table((*columns, "model, or why it is not there"), rows)
+
+
+def suites() -> Table:
+    from kernelmark.workloads.suites import describe
+
+    rows = [
+        (
+            info.name,
+            str(info.count),
+            ", ".join(f"{count} {op}" for op, count in info.ops.items()),
+            info.why,
+        )
+        for info in describe()
+    ]
+    return _table(("suite", "problems", "ops", "why it exists"), rows, right=("problems",))
+
+
+def runs(place: str | None, limit: int) -> Table:
+    from kernelmark.core.units import duration_text
+    from kernelmark.stores import open_store
+
+    rows = []
+    with open_store(place, readonly=True) as store:
+        for run in store.runs(limit=limit):
+            counts = store.counts(run.id)
+            outcome = ", ".join(f"{count} {status.value}" for status, count in counts.items())
+            rows.append(
+                (
+                    run.id,
+                    run.label,
+                    run.suite,
+                    time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started)),
+                    duration_text(run.finished - run.started) if run.finished else "",
+                    run.state.value,
+                    str(run.cases),
+                    outcome,
+                )
+            )
+    columns = ("run", "label", "suite", "started", "took", "state", "cases", "results")
+    return _table(columns, rows, right=("cases", "took"))
+
+
+def dtypes() -> Table:
+    from kernelmark.core.dtype import DTYPES
+
+    rows = [
+        (
+            kind.name,
+            str(kind.bits),
+            kind.kind,
+            f"{kind.max_value:g}",
+            f"{kind.unit_roundoff:.2g}" if kind.kind == "float" else "exact",
+        )
+        for kind in DTYPES.values()
+    ]
+    columns = ("dtype", "bits", "kind", "largest", "rounding error")
+    return _table(columns, rows, right=("bits", "largest", "rounding error"))
+
+
+def _table(
+    names: tuple[str, ...], rows: Sequence[tuple[str, ...]], right: tuple[str, ...] = ()
+) -> Table:
+    from kernelmark.report.tables import Column, Table
+
+    columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
+    return Table(columns=columns, rows=tuple(rows))

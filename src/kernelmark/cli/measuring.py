@@ -1,0 +1,240 @@
+"""`kmark run`: measure, check, show, store."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from kernelmark.cli import options as o
+from kernelmark.cli.output import Outputs, put_table, say
+from kernelmark.core.errors import NothingToDo, UsageError
+
+if TYPE_CHECKING:
+    from kernelmark.api import Plan, Results, Selection
+    from kernelmark.core.result import Run
+    from kernelmark.core.timing import Timing
+    from kernelmark.stores.store import Store
+
+INTERRUPTED = 130
+SOME_FAILED = 3
+# Options that choose what is measured: a resumed run has its own.
+_TIMING_FIELDS = (
+    *("cache", "timer", "strain", "duty", "threads"),
+    *("processes", "max_s", "warmup_s", "seed"),
+)
+_CHOOSING = (
+    *("ops", "backends", "devices", "suites", "axes", "dtypes", "problems", "filter", "limit"),
+    *("config", "timing", "max_blocks", "target_ci", *_TIMING_FIELDS),
+)
+
+
+def run(
+    context: typer.Context,
+    ops: o.Ops = None,
+    backends: o.Backends = None,
+    devices: o.Devices = None,
+    suites: o.Suites = None,
+    axes: o.Axes = None,
+    dtypes: o.Dtypes = None,
+    problems: o.Problems = None,
+    filter: o.Filter = None,
+    limit: o.Limit = None,
+    config: o.ConfigWords = None,
+    timing: o.Preset = "default",
+    cache: o.CacheState = None,
+    timer: o.TimerKind = None,
+    strain: o.StrainKind = None,
+    duty: o.DutyKind = None,
+    threads: o.Threads = None,
+    processes: o.Processes = None,
+    max_s: o.MaxSeconds = None,
+    warmup_s: o.WarmupSeconds = None,
+    max_blocks: o.MaxBlocks = None,
+    target_ci: o.TargetCi = None,
+    seed: o.Seed = None,
+    roofs: o.Roofs = "stored",
+    store: o.StorePlace = None,
+    no_store: o.NoStore = False,
+    label: o.Label = "",
+    json: o.Json = None,
+    csv: o.Csv = None,
+    md: o.Md = None,
+    quiet: o.Quiet = False,
+    resume: o.Resume = None,
+    retry_failed: o.RetryFailed = False,
+    dry_run: o.DryRun = False,
+    timeout: o.Timeout = 300.0,
+    jobs: o.Jobs = None,
+) -> int:
+    """Measure problems by backends, check and store every result.
+
+    For example: kmark run -s demo
+
+    Or: kmark run -o gemm -b numpy,torch -a m=[256:2048:*2] -a n=512 -a k=512 --dtype f32
+    """
+    outputs = Outputs(json=json, csv=csv, md=md)
+    if resume is None and retry_failed:
+        raise UsageError("--retry-failed goes with --resume")
+    if resume is not None and no_store:
+        raise UsageError("a run is resumed from a store: --no-store does not go with --resume")
+    plan = _plan(context.params) if resume is None else None
+    with _opened(store, no_store=no_store or dry_run, resume=resume) as (opened, resumed):
+        if plan is None and resumed is not None:
+            plan = _plan(_chosen_before(context, resumed))
+        if plan is None:
+            raise NothingToDo("there is nothing to run")
+        if dry_run:
+            return _preview(plan, opened, resumed)
+        # Nobody would see a percentage where the JSON document alone is written: it holds none.
+        with_roofs = opened is not None or outputs.shows_percent
+        results = _measured(plan, context, opened, resumed=resumed, with_roofs=with_roofs)
+        return _told(results, opened, outputs, quiet=quiet)
+
+
+def selection_of(params: Mapping[str, Any]) -> tuple[Selection, Timing]:
+    """What the options choose."""
+    from kernelmark.api.plan import Selection, parse_config
+    from kernelmark.core.timing import Timing
+
+    selection = Selection(
+        ops=o.comma_list(params["ops"]),
+        problems=tuple(params["problems"] or ()),
+        suites=o.comma_list(params["suites"]),
+        axes=tuple(params["axes"] or ()),
+        dtypes=o.comma_list(params["dtypes"]),
+        backends=o.comma_list(params["backends"]),
+        devices=o.comma_list(params["devices"]) or ("cpu",),
+        config=parse_config(params["config"] or ()),
+        filter=params["filter"],
+        limit=params["limit"],
+    )
+    changes = {name: params[name] for name in _TIMING_FIELDS}
+    changes |= {"max_allocations": params["max_blocks"], "target_rel_ci": params["target_ci"]}
+    given = {name: value for name, value in changes.items() if value is not None}
+    return selection, Timing.preset(params["timing"], **given)
+
+
+def _plan(params: Mapping[str, Any]) -> Plan:
+    from kernelmark.api.plan import plan
+
+    return plan(*selection_of(params))
+
+
+@contextlib.contextmanager
+def _opened(
+    place: str | None, *, no_store: bool, resume: str | None
+) -> Iterator[tuple[Store | None, Run | None]]:
+    """The store, opened before anything runs, and the run to go on with."""
+    if resume is None and no_store:
+        yield None, None
+        return
+    from kernelmark.stores import open_store
+
+    with open_store(place) as store:
+        yield store, None if resume is None else _resumed(store, resume)
+
+
+def _resumed(store: Store, ref: str) -> Run:
+    from kernelmark.core.result import RunState
+
+    if ref == "latest":
+        unfinished = (run for run in store.runs(limit=100) if run.state is not RunState.DONE)
+        found = next(unfinished, None)
+        if found is None:
+            raise NothingToDo(
+                "there is no unfinished run", hint="name one to measure what failed again"
+            )
+    else:
+        found = store.run(ref)
+    if not found.argv:
+        raise UsageError(
+            f"run {found.id} was not started by kmark run, so its cases are not known here",
+            hint="start a new run",
+        )
+    return found
+
+
+def _chosen_before(context: typer.Context, run: Run) -> Mapping[str, Any]:
+    """The choice that the run was started with, read from its own command line."""
+    given = [name for name in _CHOOSING if context.params[name] != _default(context, name)]
+    if given:
+        raise UsageError(
+            f"a resumed run keeps what it was started with: {given[0]} cannot be chosen again",
+            hint=f"it was: kmark {' '.join(run.argv)}",
+        )
+    return context.command.make_context("kmark run", list(run.argv[1:])).params
+
+
+def _default(context: typer.Context, name: str) -> object:
+    value = context.params[name]
+    parameter = next(p for p in context.command.params if p.name == name)
+    default = parameter.get_default(context)
+    return value if not value and not default else default
+
+
+def _measured(
+    plan: Plan,
+    context: typer.Context,
+    store: Store | None,
+    *,
+    resumed: Run | None,
+    with_roofs: bool,
+) -> Results:
+    from kernelmark.api.running import Conduct, measure
+    from kernelmark.cli.progress import reporter
+
+    params = context.params
+    conduct = Conduct(
+        label=params["label"],
+        roofs=params["roofs"] if with_roofs else "none",
+        timeout_s=params["timeout"],
+        jobs=params["jobs"],
+        retry_failed=params["retry_failed"],
+    )
+    with reporter(plan, quiet=params["quiet"]) as on_event:
+        return measure(
+            plan,
+            conduct=conduct,
+            store=store,
+            argv=tuple(context.obj or ()),
+            on_event=on_event,
+            resumed=resumed,
+        )
+
+
+def _told(results: Results, store: Store | None, outputs: Outputs, *, quiet: bool) -> int:
+    """Everything that is said after the last case, and the exit code."""
+    from kernelmark.cli.telling import put_results, tell_rest
+    from kernelmark.core.result import RunState
+
+    put_results(results, outputs)
+    tell_rest(results, store, quiet=quiet)
+    if results.run.state is RunState.INTERRUPTED:
+        if store is None:
+            say("interrupted: nothing is stored, since --no-store was given")
+        else:
+            say(f"interrupted; everything so far is stored: kmark run --resume {results.run.id}")
+        return INTERRUPTED
+    return SOME_FAILED if results.failed else 0
+
+
+def _preview(plan: Plan, store: Store | None, resumed: Run | None) -> int:
+    """The cases and how long they would take."""
+    from kernelmark.cli.telling import plan_table
+    from kernelmark.core.units import duration_text
+    from kernelmark.runners.plan import estimate_s
+
+    done = store.finished(resumed.id) if store is not None and resumed is not None else set()
+    cases = [case for case in plan.cases if case.id not in done]
+    if not cases:
+        raise NothingToDo("nothing is left to run")
+    put_table(plan_table(cases))
+    seconds = estimate_s(cases, len(plan.devices))
+    where = ", ".join(info.name for info in plan.devices)
+    say(f"{len(cases)} cases on {where}, at most about {duration_text(seconds)} without compiling")
+    for note in plan.notes:
+        say(f"note: {note}")
+    return 0

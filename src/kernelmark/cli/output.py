@@ -1,0 +1,170 @@
+"""Streams: data to stdout, words to stderr, files where asked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernelmark.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernelmark.report.tables import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """Where data was asked to go; `-` is stdout, which then holds nothing else."""
+
+    json: str | None = None
+    csv: str | None = None
+    md: str | None = None
+
+    def __post_init__(self) -> None:
+        asked = [place for place in (self.json, self.csv, self.md) if place is not None]
+        if asked.count("-") > 1:
+            raise UsageError(
+                "only one of --json, --csv and --md can go to stdout",
+                hint="give the others a file name",
+            )
+        for place in asked:
+            check_writable(place)
+
+    @property
+    def any(self) -> bool:
+        return not (self.json is None and self.csv is None and self.md is None)
+
+    @property
+    def shows_percent(self) -> bool:
+        """Whether anything that is written has a column for the share of the roof."""
+        return not (self.json == "-" and self.csv is None and self.md is None)
+
+    @property
+    def stdout_taken(self) -> bool:
+        return "-" in (self.json, self.csv, self.md)
+
+
+def check_writable(place: str) -> None:
+    """Refuse a file that cannot be written before anything is measured."""
+    if place == "-":
+        return
+    path = Path(place)
+    if path.is_dir():
+        raise UsageError(f"{place} is a folder, not a file", hint="give a file name, or -")
+    if not path.parent.is_dir():
+        raise UsageError(f"{place} cannot be written: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"{place} cannot be written: permission denied")
+
+
+def write(place: str, text: str) -> None:
+    """`text` to stdout for `-`, else to a file that appears whole or not at all."""
+    if place == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    path = Path(place)
+    if not path.is_file() and path.exists():  # /dev/stdout, a named pipe
+        path.write_text(text, encoding="utf-8")
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def say(text: str = "") -> None:
+    """A line of words for people, on stderr."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def complain(message: str, hint: str | None) -> None:
+    """One sentence, then the hint."""
+    say(f"kmark: {message}")
+    if hint:
+        say(f"hint: {hint}")
+
+
+def put(text: str) -> None:
+    """Data, on stdout."""
+    sys.stdout.write(text)
+
+
+def put_table(table: Table, *, styles: Sequence[str] = ()) -> None:
+    """A table on stdout: drawn on a terminal, aligned text elsewhere. `styles` is one per row."""
+    if not fancy(sys.stdout):
+        from kernelmark.report.render import text
+
+        put(text(table))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table as Drawn
+
+    title = escape(table.title) if table.title else None
+    drawn = Drawn(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column, width in zip(table.columns, _widths(table), strict=True):
+        # Only sentences are broken over lines.
+        drawn.add_column(
+            escape(column.name), justify=column.align, no_wrap=width <= 28, overflow="fold"
+        )
+    for i, row in enumerate(table.rows):
+        drawn.add_row(*map(escape, row), style=styles[i] if styles else None)
+    Console().print(drawn)
+
+
+def put_results_table(table: Table, *, styles: Sequence[str]) -> None:
+    """As `put_table`; on a terminal that is too narrow, the first column becomes a line of its
+    own above the rows that share it."""
+    from rich.console import Console
+    from rich.text import Text
+
+    widths = _widths(table)
+    console = Console()
+    if not fancy(sys.stdout) or sum(widths) + 3 * len(widths) <= console.width:
+        put_table(table, styles=styles)
+        return
+
+    def line(cells: Sequence[str]) -> str:
+        parts = [
+            cell.rjust(width) if column.align == "right" else cell.ljust(width)
+            for cell, width, column in zip(cells[1:], widths[1:], table.columns[1:], strict=True)
+        ]
+        return "  " + "  ".join(parts).rstrip()
+
+    console.print(Text(line([column.name for column in table.columns]), style="bold"))
+    above = None
+    for row, style in zip(table.rows, styles, strict=True):
+        if row[0] != above:
+            console.print(Text(row[0], style="cyan"))
+            above = row[0]
+        console.print(Text(line(row), style=style))
+
+
+def _widths(table: Table) -> list[int]:
+    """Characters of the widest cell of each column."""
+    return [
+        max([len(column.name), *(len(row[i]) for row in table.rows)])
+        for i, column in enumerate(table.columns)
+    ]
+
+
+def put_tables(tables: Iterable[Table]) -> None:
+    """Tables under each other, a blank line between."""
+    for i, table in enumerate(tables):
+        if i:
+            put("\n")
+        put_table(table)
+
+
+def fancy(stream: object) -> bool:
+    """Whether to draw: a terminal that can move its cursor."""
+    terminal = getattr(stream, "isatty", lambda: False)()
+    return bool(terminal) and os.environ.get("TERM", "") not in ("", "dumb")

@@ -1,0 +1,110 @@
+"""`kmark show`: a stored run, or everything about some of its results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernelmark.cli import options as o
+from kernelmark.cli.output import Outputs, put, put_tables
+from kernelmark.core.errors import NothingToDo, UsageError
+
+if TYPE_CHECKING:
+    from kernelmark.api.results import Results
+    from kernelmark.core.result import ResultSet
+
+CaseRef = Annotated[
+    str | None,
+    typer.Option(
+        "--case",
+        metavar="ID",
+        help="Only this case: its id, or the beginning of it. Shows all that is known of it.",
+        rich_help_panel=o.SELECTION,
+    ),
+]
+Samples = Annotated[
+    bool,
+    typer.Option(
+        "--samples",
+        help="Everything about each result: blocks, samples, clocks, check, kernel, cost.",
+        rich_help_panel=o.OUTPUT,
+    ),
+]
+
+
+def show(
+    ref: o.RunRef = "latest",
+    ops: o.Ops = None,
+    backends: o.Backends = None,
+    filter: o.Filter = None,
+    status: o.StatusWords = None,
+    case: CaseRef = None,
+    samples: Samples = False,
+    store: o.StorePlace = None,
+    json: o.Json = None,
+    csv: o.Csv = None,
+    md: o.Md = None,
+    quiet: o.Quiet = False,
+) -> int:
+    """Show a stored run, or an exported JSON file, as run did."""
+    from kernelmark.cli.loading import loaded
+    from kernelmark.cli.telling import put_results, tell_rest
+    from kernelmark.report.detail import detail
+
+    outputs = Outputs(json=json, csv=csv, md=md)
+    with loaded(ref, store) as (results, opened):
+        chosen = _chosen(
+            results,
+            ops=o.comma_list(ops),
+            backends=o.comma_list(backends),
+            regex=filter,
+            statuses=o.comma_list(status),
+            case=case,
+        )
+        if (samples or case is not None) and not outputs.any:
+            for row in chosen.rows:
+                put_tables(detail(row, samples=samples))
+                put("\n")
+            return 0
+        put_results(chosen, outputs)
+        tell_rest(chosen, opened, quiet=quiet)
+    return 0
+
+
+def _chosen(
+    results: Results,
+    *,
+    ops: tuple[str, ...],
+    backends: tuple[str, ...],
+    regex: str | None,
+    statuses: tuple[str, ...],
+    case: str | None,
+) -> Results:
+    from kernelmark.api.results import Results
+    from kernelmark.core.result import ResultSet, Status
+    from kernelmark.workloads.select import matching
+
+    known = [status.value for status in Status]
+    for word in statuses:
+        if word not in known:
+            raise UsageError(f"unknown status {word!r}", hint=f"known: {', '.join(known)}")
+    every: ResultSet = results.result_set
+    keys = None
+    if regex is not None:
+        keys = {p.key for p in matching([r.case.problem for r in every.results], regex)}
+    kept = tuple(
+        result
+        for result in every.results
+        if (not ops or result.case.problem.op in ops)
+        and (not backends or result.case.backend in backends)
+        and (keys is None or result.case.problem.key in keys)
+        and (not statuses or result.status.value in statuses)
+        and (case is None or result.case.id.startswith(case))
+    )
+    if not kept:
+        raise NothingToDo(
+            f"run {every.run.id} has no result that matches",
+            hint=f"it has {len(every.results)}: kmark show {every.run.id}",
+        )
+    return Results(ResultSet(run=every.run, results=kept), results.roofs, results.notes)

@@ -1,0 +1,91 @@
+"""Results on stdout and in files, and what has to be said about them on stderr."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from kernelmark.cli.output import Outputs, put_results_table, say, write
+from kernelmark.core.result import Status
+from kernelmark.report import tables
+from kernelmark.report.names import backend_text, short
+
+if TYPE_CHECKING:
+    from kernelmark.api.results import Results
+    from kernelmark.core.result import Case
+    from kernelmark.stores.store import Store
+
+# Commands shown for one reason; the rest can be listed with `kmark show --status`.
+_COMMANDS = 3
+_FLAGS = {
+    "max_s": "--max-s",
+    "max_allocations": "--max-blocks",
+    "warmup_s": "--warmup-s",
+    "target_rel_ci": "--target-ci",
+    "duty=burst": "--duty burst",
+}
+
+
+def put_results(results: Results, outputs: Outputs, *, table: bool = True) -> None:
+    """Files that were asked for, and the table unless stdout is taken."""
+    made: tuple[tuple[str | None, Callable[[], str]], ...] = (
+        (outputs.json, results.to_json),
+        (outputs.csv, results.to_csv),
+        (outputs.md, results.to_md),
+    )
+    for place, text in made:
+        if place is not None and place != "-":
+            write(place, text())
+    for place, text in made:
+        if place == "-":
+            write(place, text())
+    if table and not outputs.stdout_taken and results.rows:
+        put_results_table(results.table, styles=[_style(row) for row in results.rows])
+
+
+def tell_rest(results: Results, store: Store | None, *, quiet: bool) -> None:
+    """Failures with the commands that repeat them, warnings, notes, and where it all is."""
+    for failure in tables.failures(results.rows):
+        _tell_failure(failure, results.run.id if store is not None else None)
+    if quiet:
+        return
+    for text in tables.warnings(results.rows):
+        say(f"warning: {_with_flags(text)}")
+    for text in results.notes:
+        say(f"note: {text}")
+    where = f"stored in {store.where}" if store is not None else "not stored"
+    name = f"{results.run.id} ({results.run.label})" if results.run.label else results.run.id
+    say(f"run {name}: {tables.summary(results.rows) or 'no results'}; {where}")
+
+
+def _with_flags(text: str) -> str:
+    """Fields of a timing that a warning names, as the options that change them."""
+    return re.sub(r"\b(" + "|".join(_FLAGS) + r")\b", lambda found: _FLAGS[found[0]], text)
+
+
+def plan_table(cases: Sequence[Case]) -> tables.Table:
+    """Cases that would run."""
+    columns = tuple(tables.Column(name=name) for name in ("problem", "backend", "case"))
+    rows = tuple((short(case.problem), backend_text(case), case.id) for case in cases)
+    return tables.Table(columns=columns, rows=rows)
+
+
+def _tell_failure(failure: tables.Failure, run_id: str | None) -> None:
+    count = len(failure.rows)
+    cases = "1 case" if count == 1 else f"{count} cases"
+    say(f"{failure.status.value}, {cases}: {failure.reason}")
+    if not failure.status.failed:
+        return
+    for command in failure.commands[:_COMMANDS]:
+        say(f"  again: {command}")
+    if count > _COMMANDS and run_id is not None:
+        say(f"  and {count - _COMMANDS} more: kmark show {run_id} --status {failure.status.value}")
+
+
+def _style(row: tables.Row) -> str:
+    if row.result.status.failed:
+        return "red"
+    if row.result.status is not Status.OK:
+        return "dim"
+    return "bold" if row.times_best == 1.0 else ""

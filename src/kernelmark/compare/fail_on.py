@@ -1,0 +1,60 @@
+"""What makes a comparison fail: `slower,broken`, `slower:3%`, `none`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernelmark.core.errors import UsageError
+from kernelmark.core.verdict import Verdict, VerdictStatus
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?)\s*%?\Z")
+_SIZED = (VerdictStatus.SLOWER, VerdictStatus.FASTER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailOn:
+    """Verdicts that fail, each with the least size of the change (0.03 is 3 %)."""
+
+    sizes: tuple[tuple[VerdictStatus, float], ...] = (
+        (VerdictStatus.SLOWER, 0.0),
+        (VerdictStatus.BROKEN, 0.0),
+    )
+
+    def __contains__(self, verdict: object) -> bool:
+        if not isinstance(verdict, Verdict):
+            return False
+        return any(
+            verdict.status is status and _size(verdict) >= size for status, size in self.sizes
+        )
+
+
+def parse(words: Sequence[str]) -> FailOn:
+    """Of words like `slower:3%`; `none` alone fails on nothing."""
+    if list(words) == ["none"]:
+        return FailOn(sizes=())
+    known = [status.value for status in VerdictStatus]
+    sizes = []
+    for word in words:
+        name, colon, size = word.partition(":")
+        if name not in known:
+            raise UsageError(
+                f"--fail-on: unknown verdict {name!r}", hint=f"known: {', '.join(known)}, or none"
+            )
+        status = VerdictStatus(name)
+        found = _SIZE.match(size.strip())
+        if colon and (found is None or status not in _SIZED):
+            raise UsageError(
+                f"--fail-on: {word!r} is not a verdict with a size",
+                hint="slower:3% fails on rows that are at least 3 % slower",
+            )
+        sizes.append((status, float(found[1]) / 100 if found else 0.0))
+    return FailOn(sizes=tuple(sizes))
+
+
+def _size(verdict: Verdict) -> float:
+    """How far the ratio is from 1, as a share of the smaller time."""
+    if not verdict.ratio:
+        return 0.0
+    return max(verdict.ratio, 1 / verdict.ratio) - 1

@@ -1,0 +1,103 @@
+"""Which result of one run belongs to which result of another."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from kernelmark.core.result import Measurement, Result, Status
+from kernelmark.stats.interval import measured_interval
+
+By = Literal["case", "problem"]
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """The results of both sides that are compared; None where a side has none."""
+
+    base: Result | None
+    head: Result | None
+
+    @property
+    def shown(self) -> Result:
+        """The result that names the row: head's, or base's where there is no head."""
+        found = self.head or self.base
+        if found is None:
+            raise ValueError("a pair of nothing")
+        return found
+
+    @property
+    def same_binary(self) -> bool:
+        """Whether both sides ran the very same code: a difference is noise or the machine."""
+        if self.base is None or self.head is None:
+            return False
+        one, other = self.base.kernel.binary_hash, self.head.kernel.binary_hash
+        return bool(one) and one == other
+
+
+def pairs(base: Iterable[Result], head: Iterable[Result], *, by: By = "case") -> list[Pair]:
+    """Results joined in base's order, then what only head has.
+
+    By `case`: problem, backend, config and what the timing means; on the same device where a side
+    has several. By `problem`: the best of each side, whatever its backend, config and timing.
+    """
+    sides = (list(base), list(head))
+    if by == "problem":
+        found = tuple(_best(side) for side in sides)
+    else:
+        devices = any(_several_devices(side) for side in sides)
+        found = tuple(_by_case(side, devices=devices) for side in sides)
+    keys = dict.fromkeys((*found[0], *found[1]))
+    return [Pair(base=found[0].get(key), head=found[1].get(key)) for key in keys]
+
+
+def groups(measurement: Measurement) -> list[list[float]]:
+    """Block medians of each process, in order, in seconds."""
+    found: dict[int, list[float]] = {}
+    for block in measurement.blocks:
+        found.setdefault(block.process, []).append(block.median_s)
+    return list(found.values())
+
+
+def _several_devices(side: Sequence[Result]) -> bool:
+    seen: dict[str, str] = {}
+    return any(seen.setdefault(r.case.id, r.device) != r.device for r in side)
+
+
+def _by_case(side: Sequence[Result], *, devices: bool) -> dict[Key, Result]:
+    found: dict[Key, list[Result]] = {}
+    for result in side:
+        key = (result.case.id, result.device if devices else "")
+        found.setdefault(key, []).append(result)
+    return {key: _joined(results) for key, results in found.items()}
+
+
+def _joined(results: Sequence[Result]) -> Result:
+    """One result of those that several processes have of a case; a failure of one is its own."""
+    failed = [r for r in results if r.status is not Status.OK or r.measurement is None]
+    if failed or len(results) == 1:
+        return (failed or results)[0]
+    blocks = tuple(b for r in results if r.measurement for b in r.measurement.blocks)
+    interval = measured_interval(blocks)
+    first = results[0].measurement
+    assert first is not None
+    whole = dataclasses.replace(first, blocks=blocks, low_s=interval.low_s, high_s=interval.high_s)
+    return dataclasses.replace(results[0], measurement=whole)
+
+
+def _best(side: Sequence[Result]) -> dict[Key, Result]:
+    found: dict[Key, Result] = {}
+    for result in _by_case(side, devices=True).values():
+        key = (result.case.problem.key, "")
+        if key not in found or _rank(result) < _rank(found[key]):
+            found[key] = result
+    return found
+
+
+def _rank(result: Result) -> tuple[bool, float]:
+    if result.status is not Status.OK or result.measurement is None:
+        return True, 0.0
+    return False, result.measurement.median_s

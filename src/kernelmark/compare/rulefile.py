@@ -1,0 +1,141 @@
+"""Rules of a user's own, in TOML.
+
+rule = "robust"          what it begins with: robust, golden-tot or ratio
+delta = 0.02             settings of that rule
+
+[[where]]                rows of some kind, judged apart; the first that fits takes a row
+op = "attention"
+backend = "iree"
+problem = "m=1 "         a regular expression found in the problem's key
+rule = "ratio"           default: the rule above with its settings
+fail = 1.3
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelmark.compare import rules
+from kernelmark.compare.match import Pair
+from kernelmark.compare.rules.base import Judgement, Preset, Rule
+from kernelmark.core.errors import UsageError
+
+_SELECTORS = ("op", "backend", "problem")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Rows of one kind and the rule that judges them; an empty word fits every row."""
+
+    rule: Preset
+    op: str = ""
+    backend: str = ""
+    problem: str = ""
+
+    def fits(self, pair: Pair) -> bool:
+        case = pair.shown.case
+        return (
+            self.op in ("", case.problem.op)
+            and self.backend in ("", case.backend)
+            and re.search(self.problem, case.problem.key) is not None
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRule(Rule):
+    """The rule of a TOML file. Each kind of row is a suite of its own to its rule, so false
+    alarms are counted in each."""
+
+    stem: str
+    rest: Preset
+    special: tuple[Where, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.stem
+
+    @property
+    def settings(self) -> dict[str, float]:
+        return self.rest.settings
+
+    def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
+        chosen = [
+            next((i for i, where in enumerate(self.special) if where.fits(pair)), -1)
+            for pair in found
+        ]
+        made: dict[int, Judgement] = {}
+        for kind in dict.fromkeys(chosen):
+            rule = self.rest if kind < 0 else self.special[kind].rule
+            places = [i for i, one in enumerate(chosen) if one == kind]
+            made |= dict(zip(places, rule.weigh([found[i] for i in places]), strict=True))
+        return [made[i] for i in range(len(found))]
+
+
+def load(name_or_path: str) -> Rule:
+    """The preset of that name, or the rule of that TOML file."""
+    if not name_or_path.endswith(".toml"):
+        try:
+            return rules.preset(name_or_path)
+        except UsageError as error:
+            raise UsageError(
+                error.message, hint=f"known: {', '.join(rules.names())}, or a .toml file"
+            ) from None
+    path = Path(name_or_path).expanduser()
+    document = _read(path)
+    special = document.pop("where", [])
+    if not isinstance(special, list) or not all(isinstance(t, dict) for t in special):
+        raise UsageError(f"{path}: where is not a list of tables", hint="begin each with [[where]]")
+    rest = _rule(document, str(path), None)
+    made = [
+        _where(table, f"{path}: where {number}", rest) for number, table in enumerate(special, 1)
+    ]
+    return FileRule(stem=path.stem, rest=rest, special=tuple(made))
+
+
+def _where(table: Mapping[str, Any], place: str, rest: Preset) -> Where:
+    words = {name: table.get(name, "") for name in _SELECTORS}
+    for name, word in words.items():
+        if not isinstance(word, str):
+            raise UsageError(f"{place}: {name} = {word!r} is not text")
+    if not any(words.values()):
+        raise UsageError(f"{place}: fits every row", hint=f"give one of {', '.join(_SELECTORS)}")
+    try:
+        re.compile(words["problem"])
+    except re.error as error:
+        raise UsageError(f"{place}: problem is not a regular expression: {error}") from None
+    settings = {name: value for name, value in table.items() if name not in _SELECTORS}
+    return Where(rule=_rule(settings, place, rest), **words)
+
+
+def _rule(table: Mapping[str, Any], place: str, default: Preset | None) -> Preset:
+    settings = dict(table)
+    name = settings.pop("rule", None)
+    if name is None:
+        if default is None:
+            raise UsageError(
+                f"{place}: no rule to begin with", hint=f'rule = "{rules.names()[-1]}"'
+            )
+        start = default
+    elif isinstance(name, str) and name in rules.names():
+        start = rules.preset(name)
+    else:
+        raise UsageError(
+            f"{place}: unknown rule {name!r}", hint=f"known: {', '.join(rules.names())}"
+        )
+    return start.changed(settings, place)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: is not valid TOML: {error}") from None

@@ -1,0 +1,157 @@
+"""Rule: pairs in, one judgement each out."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from kernelmark.compare.match import Pair
+from kernelmark.core.errors import UsageError
+from kernelmark.core.result import Measurement, Result, Status
+from kernelmark.core.units import time_text
+from kernelmark.core.verdict import VerdictStatus
+
+Facts = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What a rule says of a pair. `base_s` and `head_s` are the times it compared; `detectable` is
+    the least slowdown it would have found (0.02 is 2 %); `facts` is its arithmetic, for a reader
+    who asks why."""
+
+    status: VerdictStatus
+    reason: str
+    base_s: float | None = None
+    head_s: float | None = None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p_value: float | None = None
+    detectable: float | None = None
+    facts: Facts = ()
+
+
+class Rule(ABC):
+    """What counts as slower."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def settings(self) -> dict[str, float]:
+        """Names and values, to be shown."""
+
+    @abstractmethod
+    def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
+        """Judge pairs whose two results are right and have times."""
+
+    def judge(self, found: Sequence[Pair]) -> list[Judgement]:
+        """One judgement a pair. What one side lacks or failed at is told apart here; the rule
+        itself sees only pairs of right results with times."""
+        told = [_without_times(pair) for pair in found]
+        rest = [pair for pair, known in zip(found, told, strict=True) if known is None]
+        weighed = iter(self.weigh(rest))
+        return [next(weighed) if known is None else known for known in told]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset(Rule):
+    """A rule that comes with kernelmark; its fields are its settings. The first line of its
+    module's docstring says what it does."""
+
+    @property
+    def settings(self) -> dict[str, float]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def changed(self, settings: Mapping[str, object], where: str) -> Self:
+        """This rule with other settings; `where` begins the sentence about a wrong one."""
+        for name, value in settings.items():
+            if name not in self.settings:
+                raise UsageError(
+                    f"{where}: the rule {self.name} has no setting {name!r}",
+                    hint=f"it has: {', '.join(self.settings)}",
+                )
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise UsageError(f"{where}: {name} = {value!r} is not a number")
+            if not 0 < value < math.inf:
+                raise UsageError(f"{where}: {name} = {value!r} is not a number above 0")
+        return dataclasses.replace(self, **settings)
+
+
+def measured(result: Result) -> Measurement:
+    """The measurement of a result that `weigh` sees."""
+    if result.measurement is None:
+        raise ValueError("a rule weighs only results with times")
+    return result.measurement
+
+
+def times(pair: Pair) -> tuple[Result, Result]:
+    """Both results of a pair that `weigh` sees."""
+    if pair.base is None or pair.head is None:
+        raise ValueError("a rule weighs only pairs of two results")
+    return pair.base, pair.head
+
+
+def _without_times(pair: Pair) -> Judgement | None:
+    base, head = pair.base, pair.head
+    if head is None:
+        return Judgement(
+            status=VerdictStatus.GONE, reason="head has no such result", base_s=_time(base)
+        )
+    if base is None:
+        return Judgement(
+            status=VerdictStatus.NEW, reason="base has no such result", head_s=_time(head)
+        )
+    good = [_is_good(base), _is_good(head)]
+    if all(good):
+        return None
+    if not any(good):
+        reason = f"base: {_failure(base)}; head: {_failure(head)}"
+        return Judgement(status=VerdictStatus.IGNORED, reason=reason)
+    if good[0]:
+        return Judgement(
+            status=VerdictStatus.BROKEN,
+            reason=_failure(head),
+            base_s=_time(base),
+            facts=(("base", _shown(base)), ("head", _failure(head))),
+        )
+    return Judgement(
+        status=VerdictStatus.FIXED,
+        reason=f"it was {_failure(base)}",
+        head_s=_time(head),
+        facts=(("base", _failure(base)), ("head", _shown(head))),
+    )
+
+
+def _is_good(result: Result) -> bool:
+    return result.status is Status.OK and result.measurement is not None
+
+
+def _time(result: Result | None) -> float | None:
+    if result is None or result.measurement is None or result.status is not Status.OK:
+        return None
+    return result.measurement.median_s
+
+
+def _shown(result: Result) -> str:
+    time_s = _time(result)
+    return "no time" if time_s is None else time_text(time_s)
+
+
+def _failure(result: Result) -> str:
+    if result.status is Status.OK:
+        return "ok without a time"
+    if result.error:
+        return f"{result.status.value}: {result.error}"
+    if result.check is not None and result.check.detail:
+        return f"{result.status.value}: {result.check.detail}"
+    return result.status.value

@@ -1,0 +1,58 @@
+"""ratio: head's time over base's against two fixed limits. Blind to noise, and said to be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernelmark.compare.match import Pair
+from kernelmark.compare.rules.base import Judgement, Preset, measured, times
+from kernelmark.core.result import Result
+from kernelmark.core.units import time_text
+from kernelmark.core.verdict import VerdictStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio(Preset):
+    """Slower above `fail`, a warning (unsure) above `warn`, faster below 1 / `warn`."""
+
+    warn: float = 1.10
+    fail: float = 1.15
+
+    @property
+    def name(self) -> str:
+        return "ratio"
+
+    def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
+        return [self._one(*times(pair)) for pair in found]
+
+    def _one(self, base: Result, head: Result) -> Judgement:
+        base_s, head_s = measured(base).median_s, measured(head).median_s
+        ratio = head_s / base_s
+        status, reason = self._status(ratio)
+        return Judgement(
+            status=status,
+            reason=reason,
+            base_s=base_s,
+            head_s=head_s,
+            ratio=ratio,
+            facts=(
+                ("base", time_text(base_s)),
+                ("head", time_text(head_s)),
+                ("ratio", f"{ratio:.4f}"),
+                ("limits", f"warn {self.warn:g}, fail {self.fail:g}"),
+                ("verdict", f"{status.value}: {reason}"),
+            ),
+        )
+
+    def _status(self, ratio: float) -> tuple[VerdictStatus, str]:
+        if ratio > self.fail:
+            return VerdictStatus.SLOWER, f"{ratio:.3f} is above {self.fail:g}"
+        if ratio > self.warn:
+            return VerdictStatus.UNSURE, f"warning: {ratio:.3f} is above {self.warn:g}"
+        if ratio * self.warn < 1:
+            return VerdictStatus.FASTER, f"{ratio:.3f} is below 1/{self.warn:g}"
+        return VerdictStatus.SAME, f"{ratio:.3f} is not above {self.warn:g}"
+
+
+rule = Ratio()

@@ -1,0 +1,101 @@
+"""Limits that a container puts on a process: cores and memory, from cgroup v1 or v2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path("/")
+# A limit above this is how cgroup v1 says that there is none.
+_NO_LIMIT = 2**60
+
+
+def cpu_quota(root: Path = ROOT) -> float | None:
+    """Cores' worth of time the process may use, or None without a quota."""
+    quotas = []
+    for folder in _folders("cpu", root):
+        words = read_text(folder / "cpu.max").split()
+        if not words:
+            words = [
+                read_text(folder / "cpu.cfs_quota_us").strip(),
+                read_text(folder / "cpu.cfs_period_us").strip(),
+            ]
+        if len(words) == 2 and all(_is_count(word) for word in words) and int(words[1]) > 0:
+            quotas.append(int(words[0]) / int(words[1]))
+    return min(quotas, default=None)
+
+
+def memory_headroom(root: Path = ROOT) -> int | None:
+    """Bytes that can still be used under the tightest limit, or None without a limit."""
+    rooms = []
+    for folder in _folders("memory", root):
+        limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
+        used = _number(folder / "memory.current", folder / "memory.usage_in_bytes")
+        if limit is None or used is None or limit >= _NO_LIMIT:
+            continue
+        rooms.append(limit - used + _reclaimable(folder))
+    return min(rooms, default=None)
+
+
+def memory_limit(root: Path = ROOT) -> int | None:
+    """The tightest memory limit in bytes, or None."""
+    limits = []
+    for folder in _folders("memory", root):
+        limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
+        if limit is not None and limit < _NO_LIMIT:
+            limits.append(limit)
+    return min(limits, default=None)
+
+
+def read_text(path: Path) -> str:
+    """The file's text, or "" where it cannot be read: kernels differ in what they show."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _folders(controller: str, root: Path) -> Iterator[Path]:
+    """The process's control group and those it lies in, for one controller.
+
+    Inside a container the path may be the host's and not exist: the mount's own root counts too.
+    """
+    base = root / "sys/fs/cgroup"
+    for line in read_text(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        if names == "":
+            mounts = [base, base / "unified"]
+        elif controller in names.split(","):
+            mounts = [base / names, base / controller]
+        else:
+            continue
+        for mount in mounts:
+            folder = mount / path.strip("/")
+            while folder.is_relative_to(mount):
+                if folder.is_dir():
+                    yield folder
+                if folder == mount:
+                    break
+                folder = folder.parent
+
+
+def _reclaimable(folder: Path) -> int:
+    """File cache in the group that the kernel drops before it refuses memory."""
+    for line in read_text(folder / "memory.stat").splitlines():
+        name, _, value = line.partition(" ")
+        if name in ("inactive_file", "total_inactive_file") and _is_count(value):
+            return int(value)
+    return 0
+
+
+def _number(*paths: Path) -> int | None:
+    for path in paths:
+        text = read_text(path).strip()
+        if _is_count(text):
+            return int(text)
+    return None
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit()

@@ -1,0 +1,198 @@
+"""What kind of CPU this is: its model, cores, caches and memory, from the kernel's own files."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelmark.devices._cgroup import ROOT, cpu_quota, memory_headroom, memory_limit, read_text
+
+# Used where the kernel shows no caches: large enough for most last-level caches.
+ASSUMED_CACHE_BYTES = 64 * 2**20
+
+_SIMD = (
+    *("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni"),
+    *("avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8"),
+    *("asimd", "asimdhp", "asimddp", "asimdfhm", "sve", "sve2", "bf16", "i8mm"),
+    *("svebf16", "svei8mm", "sme"),
+)
+
+_IMPLEMENTERS = {
+    0x41: "Arm",
+    0x42: "Broadcom",
+    0x43: "Cavium",
+    0x46: "Fujitsu",
+    0x48: "HiSilicon",
+    0x4E: "NVIDIA",
+    0x51: "Qualcomm",
+    0x61: "Apple",
+    0x6D: "Microsoft",
+    0xC0: "Ampere",
+}
+_PARTS = {
+    (0x41, 0xD03): "Cortex-A53",
+    (0x41, 0xD05): "Cortex-A55",
+    (0x41, 0xD07): "Cortex-A57",
+    (0x41, 0xD08): "Cortex-A72",
+    (0x41, 0xD09): "Cortex-A73",
+    (0x41, 0xD0A): "Cortex-A75",
+    (0x41, 0xD0B): "Cortex-A76",
+    (0x41, 0xD0C): "Neoverse-N1",
+    (0x41, 0xD0D): "Cortex-A77",
+    (0x41, 0xD40): "Neoverse-V1",
+    (0x41, 0xD41): "Cortex-A78",
+    (0x41, 0xD42): "Cortex-A78AE",
+    (0x41, 0xD44): "Cortex-X1",
+    (0x41, 0xD46): "Cortex-A510",
+    (0x41, 0xD47): "Cortex-A710",
+    (0x41, 0xD48): "Cortex-X2",
+    (0x41, 0xD49): "Neoverse-N2",
+    (0x41, 0xD4A): "Neoverse-E1",
+    (0x41, 0xD4B): "Cortex-A78C",
+    (0x41, 0xD4D): "Cortex-A715",
+    (0x41, 0xD4E): "Cortex-X3",
+    (0x41, 0xD4F): "Neoverse-V2",
+    (0x41, 0xD80): "Cortex-A520",
+    (0x41, 0xD81): "Cortex-A720",
+    (0x41, 0xD82): "Cortex-X4",
+    (0x41, 0xD84): "Neoverse-V3",
+    (0x41, 0xD85): "Cortex-X925",
+    (0x41, 0xD87): "Cortex-A725",
+    (0x41, 0xD8E): "Neoverse-N3",
+    (0x43, 0x0AF): "ThunderX2",
+    (0x46, 0x001): "A64FX",
+    (0x48, 0xD01): "TaiShan-v110",
+    (0x4E, 0x004): "Carmel",
+    (0x6D, 0xD49): "Cobalt-100",
+    (0xC0, 0xAC3): "Ampere-1",
+    (0xC0, 0xAC4): "Ampere-1A",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cpu:
+    """The cores a process may use, one logical CPU of each physical core first."""
+
+    model: str
+    cores: tuple[int, ...]
+    logical: int
+    isa: tuple[str, ...]
+
+
+def describe(root: Path = ROOT, usable: Iterable[int] | None = None) -> Cpu:
+    """The CPU as far as this process may use it."""
+    allowed = sorted(usable if usable is not None else usable_cpus())
+    cores = physical_cores(allowed, root)
+    quota = cpu_quota(root)
+    if quota is not None:
+        cores = cores[: max(1, int(quota))]
+    fields = _cpuinfo(root)
+    present = set((fields.get("flags") or fields.get("Features") or "").split())
+    return Cpu(
+        model=_model(fields),
+        cores=tuple(cores),
+        logical=len(allowed),
+        isa=tuple(name for name in _SIMD if name in present),
+    )
+
+
+def usable_cpus() -> set[int]:
+    """Logical CPUs that the scheduler lets this process run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+def physical_cores(allowed: Iterable[int], root: Path = ROOT) -> list[int]:
+    """The first allowed logical CPU of each physical core: threads that share one core's units
+    would measure each other."""
+    seen: set[str] = set()
+    cores = []
+    for cpu in allowed:
+        topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        siblings = (
+            read_text(topology / "core_cpus_list") or read_text(topology / "thread_siblings_list")
+        ).strip()
+        if (siblings or f"cpu{cpu}") not in seen:
+            seen.add(siblings or f"cpu{cpu}")
+            cores.append(cpu)
+    return cores
+
+
+def cache_sizes(cores: Iterable[int], root: Path = ROOT) -> dict[int, int]:
+    """Data cache bytes by level, each distinct cache of these cores counted once."""
+    found: dict[tuple[int, str], int] = {}
+    for cpu in cores:
+        folder = root / f"sys/devices/system/cpu/cpu{cpu}/cache"
+        for index in sorted(folder.glob("index*")):
+            level = read_text(index / "level").strip()
+            size = parse_size(read_text(index / "size"))
+            if level.isdigit() and size and read_text(index / "type").strip() != "Instruction":
+                shared = read_text(index / "shared_cpu_list").strip() or str(cpu)
+                found[int(level), shared] = size
+    sizes: dict[int, int] = {}
+    for (number, _), size in found.items():
+        sizes[number] = sizes.get(number, 0) + size
+    return sizes
+
+
+def last_level_bytes(cores: Iterable[int], root: Path = ROOT) -> int:
+    """Bytes of last-level cache that these cores have; 0 where the kernel does not say."""
+    sizes = cache_sizes(cores, root)
+    return sizes[max(sizes)] if sizes else 0
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size as the kernel writes it (32768K, 1M); 0 for anything else."""
+    match = re.fullmatch(r"(\d+)([KMG]?)", text.strip())
+    if not match:
+        return 0
+    return int(match[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]]
+
+
+def total_memory(root: Path = ROOT) -> int:
+    """Bytes of memory the process may ever use."""
+    total = _meminfo("MemTotal", root)
+    limit = memory_limit(root)
+    return min(total, limit) if limit is not None else total
+
+
+def available_memory(root: Path = ROOT) -> int:
+    """Bytes that can be used now without swapping, under the container's limit."""
+    available = _meminfo("MemAvailable", root)
+    headroom = memory_headroom(root)
+    return min(available, headroom) if headroom is not None else available
+
+
+def huge_pages(root: Path = ROOT) -> bool:
+    """Whether the kernel gives huge pages to memory that asks for them."""
+    setting = read_text(root / "sys/kernel/mm/transparent_hugepage/enabled")
+    return "[madvise]" in setting or "[always]" in setting
+
+
+def _meminfo(name: str, root: Path) -> int:
+    match = re.search(rf"^{name}:\s*(\d+) kB", read_text(root / "proc/meminfo"), re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
+
+
+def _cpuinfo(root: Path) -> dict[str, str]:
+    """Fields of the first processor."""
+    first, _, _ = read_text(root / "proc/cpuinfo").partition("\n\n")
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _model(fields: dict[str, str]) -> str:
+    if fields.get("model name"):
+        return " ".join(fields["model name"].split())
+    try:
+        implementer = int(fields["CPU implementer"], 16)
+        part = int(fields["CPU part"], 16)
+    except (KeyError, ValueError):
+        return platform.processor() or platform.machine()
+    maker = _IMPLEMENTERS.get(implementer, f"implementer 0x{implementer:02x}")
+    return f"{maker} {_PARTS.get((implementer, part), f'part 0x{part:03x}')}"

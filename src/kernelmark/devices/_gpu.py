@@ -1,0 +1,381 @@
+"""GpuDevice: the Device of both vendors, on the one binding."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import CaseError, OutOfMemory, Unsupported
+from kernelmark.core.result import Telemetry
+from kernelmark.core.timing import Strain, Timer
+from kernelmark.devices._replay import (
+    Gate,
+    GateReplay,
+    GraphReplay,
+    QueueReplay,
+    Stamps,
+    capture,
+)
+from kernelmark.devices.base import (
+    GUARD_BYTE,
+    GUARD_BYTES,
+    Buffer,
+    Device,
+    Launch,
+    Replay,
+    Stream,
+    Tensor,
+    own_queue,
+)
+from kernelmark.gpu import telemetry
+from kernelmark.gpu.driver import Driver, GpuError, pack
+from kernelmark.gpu.names import kernel_names
+from kernelmark.gpu.rtc import compile_source
+from kernelmark.kernels import rtc as kernels
+from kernelmark.numerics.floats import storage
+from kernelmark.numerics.generate import POOL, offset, pool_bits
+
+_BLOCK = 256
+_STRAIN_ROUNDS = 20_000
+_STRAIN_BYTES = 64 * 2**20
+_u32, _u64, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
+
+_FACTS = (
+    "clock_khz",
+    "memory_clock_khz",
+    "bus_bits",
+    "ecc",
+    "shared_per_block",
+    "shared_per_unit",
+    "registers_per_unit",
+    "threads_per_unit",
+    "warp_size",
+    "managed",
+    "concurrent_managed",
+    "pageable_access",
+)
+
+# Memory-side caches that the L2 attribute does not count, by architecture (vendor's figures).
+_MEMORY_SIDE_CACHE = {
+    "gfx942": 256 * 2**20,
+    "gfx950": 256 * 2**20,
+    "gfx1030": 128 * 2**20,
+    "gfx1100": 96 * 2**20,
+    "gfx1201": 64 * 2**20,
+}
+
+
+class GpuBuffer:
+    """Memory on a GPU."""
+
+    __slots__ = ("address", "nbytes")
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.address = address
+        self.nbytes = nbytes
+
+
+class GpuDevice(Device):
+    """One opened GPU. Its own small kernels are compiled once for its architecture."""
+
+    two_lengths = True
+
+    def __init__(self, driver: Driver, index: int) -> None:
+        self.driver = driver
+        self.index = index
+        driver.use(index)
+        self.info = info(driver, index)
+        self._stream = driver.stream()
+        self._read_telemetry = telemetry.reader(driver.table.vendor, self.info.uuid, index)
+        self._functions: dict[str, int] = {}
+        self._scratch: dict[str, GpuBuffer] = {}
+        self._pools: dict[tuple[object, ...], GpuBuffer] = {}
+
+    # -- its own kernels
+
+    @functools.cached_property
+    def _module(self) -> int:
+        binary = compile_source(kernels.source("device.cu"), arch=self.info.arch, name="device.cu")
+        return self.driver.load(binary.code)
+
+    def function(self, name: str) -> int:
+        """A kernel of kernels/rtc/device.cu."""
+        if name not in self._functions:
+            self._functions[name] = self.driver.function(self._module, name)
+        return self._functions[name]
+
+    def start(self, name: str, grid: int, block: int, *arguments: ctypes._SimpleCData) -> None:  # type: ignore[type-arg]
+        """Enqueue one of its own kernels on its stream."""
+        self.driver.launch(
+            self.function(name), (grid, 1, 1), (block, 1, 1), pack(*arguments), self._stream
+        )
+
+    def _blocks(self, count: int) -> int:
+        return max(1, min(-(-count // _BLOCK), self.info.units * 32))
+
+    # -- memory
+
+    @property
+    def stream(self) -> Stream:
+        return self._stream
+
+    def allocate(self, nbytes: int) -> GpuBuffer:
+        try:
+            return GpuBuffer(self.driver.allocate(max(1, nbytes)), nbytes)
+        except OutOfMemory as error:
+            raise OutOfMemory(
+                f"{nbytes / 2**30:.2f} GiB asked on {self.info.name}, "
+                f"{self.free_bytes() / 2**30:.2f} GiB free ({error.message})"
+            ) from None
+
+    def free(self, buffer: Buffer) -> None:
+        self.driver.free(buffer.address)
+
+    def free_bytes(self) -> int:
+        return self.driver.memory_info()[0]
+
+    def write(self, buffer: Buffer, offset: int, data: NDArray[np.uint8]) -> None:
+        raw = np.ascontiguousarray(data)
+        self.driver.copy_to_device(buffer.address + offset, raw.ctypes.data, raw.nbytes)
+
+    def read(self, buffer: Buffer, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        out = np.empty(nbytes, np.uint8)
+        self.synchronize()
+        self.driver.copy_to_host(out.ctypes.data, buffer.address + offset, nbytes)
+        return out
+
+    def scratch(self, name: str, nbytes: int) -> GpuBuffer:
+        """A buffer of its own that is kept and grown; for pools, sinks and stamps."""
+        have = self._scratch.get(name)
+        if have is None or have.nbytes < nbytes:
+            if have is not None:
+                self.synchronize()
+                self.free(have)
+            self._scratch[name] = have = self.allocate(nbytes)
+        return have
+
+    # -- inputs and outputs
+
+    def generate(self, tensor: Tensor, seed: int, set_index: int) -> None:
+        spec = tensor.spec
+        packed = spec.type.bits < 8
+        key = (spec.dtype, spec.low, spec.high, seed)
+        if key not in self._pools:
+            bits = pool_bits(*key)
+            self._pools[key] = self.allocate(bits.nbytes)
+            self.write(self._pools[key], 0, (_pairs(bits) if packed else bits).view(np.uint8))
+        start = offset(spec, seed, set_index)
+        count = spec.nbytes if packed else spec.count
+        self.start(
+            f"generate_{storage(spec.dtype).itemsize}",
+            self._blocks(count),
+            _BLOCK,
+            _ptr(tensor.address),
+            _ptr(self._pools[key].address),
+            _u64(count),
+            _u32(_pair_index(start) if packed else start),
+            _u32(POOL),
+        )
+
+    def poison(self, tensor: Tensor, byte: int) -> None:
+        for address, nbytes in guards(tensor):
+            if nbytes:
+                self.driver.fill(address, GUARD_BYTE, nbytes, self._stream)
+        self.driver.fill(tensor.address, byte, tensor.spec.nbytes, self._stream)
+
+    def count_poison(self, tensor: Tensor, byte: int) -> int:
+        width = storage(tensor.spec.dtype).itemsize
+        packed = tensor.spec.type.bits < 8
+        count = tensor.spec.nbytes if packed else tensor.spec.count
+        found = self.scratch("found", 8)
+        self.driver.fill(found.address, 0, 8, self._stream)
+        self.start(
+            f"count_{width}",
+            self._blocks(count),
+            _BLOCK,
+            _ptr(tensor.address),
+            _u64(count),
+            _u64(int.from_bytes(bytes([byte]) * width, "little")),
+            _ptr(found.address),
+        )
+        same = int(self.read(found, 0, 8).view(np.uint64)[0])
+        return min(2 * same, tensor.spec.count) if packed else same
+
+    def guards_intact(self, tensor: Tensor) -> bool:
+        start = tensor.buffer.address
+        seen = (self.read(tensor.buffer, a - start, nbytes) for a, nbytes in guards(tensor))
+        return all(bool((one == GUARD_BYTE).all()) for one in seen)
+
+    def take(self, tensor: Tensor, where: NDArray[np.int64]) -> NDArray[np.generic]:
+        if tensor.spec.type.bits < 8:
+            half = (where % 2).astype(np.uint8) * np.uint8(4)
+            both = self._gather(tensor, where // 2).astype(np.uint8)
+            return np.asarray((both >> half) & np.uint8(15))
+        return self._gather(tensor, where)
+
+    def _gather(self, tensor: Tensor, where: NDArray[np.int64]) -> NDArray[np.generic]:
+        kind = storage(tensor.spec.dtype)
+        flat = np.ascontiguousarray(where.ravel(), np.uint64)
+        places = self.scratch("places", flat.nbytes)
+        picked = self.scratch("picked", flat.size * kind.itemsize)
+        self.write(places, 0, flat.view(np.uint8))
+        self.start(
+            f"gather_{kind.itemsize}",
+            -(-flat.size // _BLOCK),
+            _BLOCK,
+            _ptr(picked.address),
+            _ptr(tensor.address),
+            _ptr(places.address),
+            _u32(flat.size),
+        )
+        return self.read(picked, 0, flat.size * kind.itemsize).view(kind).reshape(where.shape)
+
+    # -- timing
+
+    def record(self, launch: Launch, order: Sequence[int], timer: Timer) -> Replay:
+        queue = own_queue(launch)
+        if queue is not None:
+            if timer not in (Timer.AUTO, Timer.LOOP):
+                raise Unsupported(
+                    f"timer={timer} needs launches on the device's stream, and this backend's "
+                    "runtime has a queue of its own",
+                    hint="leave the timer out",
+                )
+            return QueueReplay(self.driver, self._stream, queue, order, self._stamps)
+        if timer in (Timer.AUTO, Timer.GRAPH):
+            try:
+                return GraphReplay(self.driver, self._stream, launch, order, self._stamps)
+            except GpuError:
+                # Some libraries refuse to be captured; the method that was used is stored.
+                if timer is Timer.GRAPH:
+                    raise
+        if timer in (Timer.AUTO, Timer.GATE):
+            return GateReplay(self.driver, self._stream, launch, order, self._stamps, self._gate)
+        raise Unsupported(f"a GPU has no {timer} timer", hint="use graph, gate or profiler")
+
+    @functools.cached_property
+    def _stamps(self) -> Stamps:
+        # AMD's unit numbers have gaps, and count on from chiplet to chiplet: leave room for them.
+        units = self.info.units if self.driver.table.vendor == "cuda" else 2048
+        kilohertz = 1e6  # NVIDIA's wall clock counts nanoseconds
+        if self.driver.table.vendor == "hip":
+            kilohertz = float(self.driver.attribute(self.index, "wall_clock_khz"))
+        buffer = self.scratch("stamps", 32 * units)
+        # A slot that no unit has must not look like a stamp.
+        self.driver.fill(buffer.address, 0, buffer.nbytes, self._stream)
+        function = self.function("stamp")
+        return Stamps(self.driver, function, buffer, units, kilohertz, self.info.units)
+
+    @functools.cached_property
+    def _gate(self) -> Gate:
+        return Gate(self.driver, self.function("gate"))
+
+    def kernel_names(self, launch: Launch) -> tuple[str, ...]:
+        if own_queue(launch) is not None:
+            return ()  # nothing of it can be captured
+        try:
+            graph = capture(self.driver, self._stream, launch, (0,))
+        except CaseError:
+            return ()
+        try:
+            return kernel_names(self.driver, graph)
+        finally:
+            self.driver.destroy("graph", graph)
+
+    def eager_s(self, launch: Launch, order: Sequence[int]) -> float:
+        """Seconds a launch costs a user without graphs: launch after launch from the host."""
+        self.synchronize()
+        start = time.perf_counter()
+        for set_index in order:
+            launch(self._stream, set_index)
+        self.synchronize()
+        return (time.perf_counter() - start) / len(order)
+
+    def synchronize(self) -> None:
+        self.driver.call("stream_synchronize", _ptr(self._stream))
+
+    def evict_cache(self) -> None:
+        nbytes = 2 * max(self.info.cache_bytes, 32 * 2**20)
+        data, sink = self.scratch("evict", nbytes), self.scratch("sink", 8)
+        count = nbytes // 8
+        self.start(
+            "evict",
+            self._blocks(count),
+            _BLOCK,
+            _ptr(data.address),
+            _u64(count),
+            _ptr(sink.address),
+        )
+
+    def strain(self, kind: Strain) -> None:
+        """Enqueue work that stands for the rest of a model."""
+        if kind is Strain.BANDWIDTH:
+            data = self.scratch("strain", _STRAIN_BYTES)
+            count = _STRAIN_BYTES // 16
+            grid = self._blocks(count)
+            self.start("strain_bandwidth", grid, _BLOCK, _ptr(data.address), _u64(count))
+        elif kind is Strain.COMPUTE:
+            sink = self.scratch("sink", 8)
+            grid = self.info.units * 4
+            self.start("strain_compute", grid, _BLOCK, _ptr(sink.address), _u32(_STRAIN_ROUNDS))
+
+    def telemetry(self) -> Telemetry:
+        return self._read_telemetry()
+
+    def close(self) -> None:
+        self.synchronize()
+        for buffer in [*self._scratch.values(), *self._pools.values()]:
+            self.free(buffer)
+        self._scratch.clear()
+        self._pools.clear()
+        if "_gate" in self.__dict__:
+            self._gate.close()
+        if "_module" in self.__dict__:
+            self.driver.destroy("module", self._module)
+        self.driver.destroy("stream", self._stream)
+
+
+def _pairs(codes: NDArray[np.generic]) -> NDArray[np.uint8]:
+    """The pool of a 4-bit format two elements a byte, the first in the low half.
+
+    The pool's length is odd, so twice round it ends on a whole byte: the same number of bytes."""
+    twice = np.concatenate([codes, codes]).astype(np.uint8)
+    return twice[0::2] | (twice[1::2] << np.uint8(4))
+
+
+def _pair_index(start: int) -> int:
+    """Where in `_pairs` the element `start` of the pool is a byte's low half."""
+    return (start if start % 2 == 0 else start + POOL) // 2
+
+
+def guards(tensor: Tensor) -> list[tuple[int, int]]:
+    """(address, bytes) of what lies around an output, inside its buffer."""
+    start, end = tensor.address, tensor.address + tensor.spec.nbytes
+    first = max(tensor.buffer.address, start - GUARD_BYTES)
+    last = min(tensor.buffer.address + tensor.buffer.nbytes, end + GUARD_BYTES)
+    return [(first, start - first), (end, last - end)]
+
+
+def info(driver: Driver, index: int) -> DeviceInfo:
+    """What the driver says of device `index`."""
+    arch = driver.arch(index)
+    vendor = driver.table.vendor
+    return DeviceInfo(
+        name=f"{vendor}:{index}",
+        kind=vendor,
+        model=driver.name(index),
+        arch=arch,
+        index=index,
+        units=driver.attribute(index, "units"),
+        memory_bytes=driver.total_bytes(index),
+        cache_bytes=driver.attribute(index, "l2_bytes") + _MEMORY_SIDE_CACHE.get(arch, 0),
+        driver=driver.driver_version(),
+        uuid=driver.uuid(index),
+        attributes={word: str(driver.attribute(index, word)) for word in _FACTS},
+    )

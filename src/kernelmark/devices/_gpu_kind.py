@@ -1,0 +1,50 @@
+"""GpuKind: listing and opening the GPUs of one vendor."""
+
+from __future__ import annotations
+
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import UsageError
+from kernelmark.devices.base import Device, DeviceKind
+from kernelmark.gpu import pack, rtc
+from kernelmark.gpu.driver import driver, unavailable
+
+
+class GpuKind(DeviceKind):
+    """The GPUs that the driver shows to this process, under the driver's own numbers."""
+
+    def __init__(self, vendor: str) -> None:
+        self.name = vendor
+
+    def available(self) -> str | None:
+        reason = unavailable(self.name)
+        if reason is not None:
+            return reason
+        # Kernels compiled ahead do without a compiler.
+        prepared = pack.holds("sm_" if self.name == "cuda" else "gfx")
+        return None if prepared else rtc.unavailable(self.name)
+
+    def infos(self) -> list[DeviceInfo]:
+        from kernelmark.devices import _gpu
+
+        if unavailable(self.name):
+            return []
+        found = driver(self.name)
+        return [_gpu.info(found, index) for index in range(found.count())]
+
+    def open(self, index: int, threads: int = 0) -> Device:
+        from kernelmark.devices import _gpu
+
+        reason = self.available()
+        if reason:
+            raise UsageError(f"{self.name}: {reason}")
+        found = driver(self.name)
+        if not 0 <= index < found.count():
+            raise UsageError(
+                f"there is no device {self.name}:{index}",
+                hint=f"this machine has {self.name}:0 to {self.name}:{found.count() - 1}",
+            )
+        return _gpu.GpuDevice(found, index)
+
+    def worker_variables(self, index: int, threads: int) -> dict[str, str]:
+        # Lazy loading would load a module inside the first timed launch.
+        return {"CUDA_MODULE_LOADING": "EAGER"} if self.name == "cuda" else {}

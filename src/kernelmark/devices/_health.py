@@ -1,0 +1,132 @@
+"""What the CPU says of itself while it works: clock, temperature, throttling, other work.
+
+Files are found once and read each time, so that a reading costs well under a millisecond.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelmark.core.result import Telemetry
+from kernelmark.devices._cgroup import ROOT, read_text
+
+# Reading one core's clock can cost microseconds; a few cores stand for the rest.
+_CLOCK_CORES = 8
+_SENSORS = ("x86_pkg_temp", "cpu-thermal", "cpu_thermal", "soc-thermal", "acpitz")
+_HWMON = ("coretemp", "k10temp", "zenpower")
+_THROTTLES = {
+    "core_throttle_count": "the core's thermal limit",
+    "package_throttle_count": "the package's thermal limit",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Usage:
+    """Busy core-seconds on the watched cores, of everybody and of this process."""
+
+    at_s: float
+    busy_s: float
+    own_s: float
+
+
+class Health:
+    """Readings for the cores that launches run on; changes count from the previous reading."""
+
+    def __init__(self, cores: Sequence[int], root: Path = ROOT) -> None:
+        self._cores = tuple(cores)
+        self._root = root
+        cpus = root / "sys/devices/system/cpu"
+        self._clocks = _present(
+            cpus / f"cpu{c}/cpufreq/scaling_cur_freq" for c in self._cores[:_CLOCK_CORES]
+        )
+        self._temperature = _temperature_file(root)
+        self._throttles = {
+            path: why
+            for core in self._cores
+            for name, why in _THROTTLES.items()
+            for path in _present([cpus / f"cpu{core}/thermal_throttle/{name}"])
+        }
+        self._throttle_counts = self._read_throttles()
+        self._usage = self._read_usage()
+
+    def read(self) -> Telemetry:
+        """Clock and temperature now; throttling and other work since the last reading.
+
+        `load` is the number of cores' worth of work by others (or stolen by a hypervisor) on the
+        cores used here. The system's load average would not do: it holds our own work, and what
+        was compiled a minute ago.
+        """
+        counts, usage = self._read_throttles(), self._read_usage()
+        throttled = {
+            self._throttles[path]
+            for path, count in counts.items()
+            if count > self._throttle_counts.get(path, count)
+        }
+        load = _other_work(self._usage, usage)
+        self._throttle_counts, self._usage = counts, usage
+        clocks = [value for path in self._clocks if (value := _integer(path)) is not None]
+        heat = _integer(self._temperature) if self._temperature else None
+        return Telemetry(
+            clock_mhz=sum(clocks) / len(clocks) / 1e3 if clocks else None,
+            temperature_c=heat / 1e3 if heat is not None else None,
+            load=load,
+            throttle=tuple(sorted(throttled)),
+        )
+
+    def _read_throttles(self) -> dict[Path, int]:
+        return {path: value for path in self._throttles if (value := _integer(path)) is not None}
+
+    def _read_usage(self) -> _Usage | None:
+        wanted = {f"cpu{core}" for core in self._cores}
+        busy = found = 0
+        for line in read_text(self._root / "proc/stat").splitlines():
+            if not line.startswith("cpu"):
+                break
+            name, *values = line.split()
+            if name in wanted and len(values) >= 8:
+                user, nice, system, _idle, _iowait, irq, soft, steal = map(int, values[:8])
+                busy += user + nice + system + irq + soft + steal
+                found += 1
+        if found != len(wanted):
+            return None
+        ticks = os.sysconf("SC_CLK_TCK")
+        return _Usage(time.monotonic(), busy / ticks, time.process_time())
+
+
+def _other_work(before: _Usage | None, after: _Usage | None) -> float | None:
+    """Cores' worth of work by others between two readings.
+
+    The kernel counts in ticks of 10 ms: over less than a few of them there is nothing to say.
+    """
+    if before is None or after is None or after.at_s - before.at_s < 0.05:
+        return None
+    others = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
+    return max(0.0, others / (after.at_s - before.at_s))
+
+
+def _temperature_file(root: Path) -> Path | None:
+    zones = sorted((root / "sys/class/thermal").glob("thermal_zone*"))
+    by_type = {read_text(zone / "type").strip(): zone / "temp" for zone in reversed(zones)}
+    for name in _SENSORS:
+        if name in by_type and _integer(by_type[name]) is not None:
+            return by_type[name]
+    for chip in sorted((root / "sys/class/hwmon").glob("hwmon*")):
+        path = chip / "temp1_input"
+        if read_text(chip / "name").strip() in _HWMON and _integer(path) is not None:
+            return path
+    return None
+
+
+def _present(paths: Iterable[Path]) -> list[Path]:
+    return [path for path in paths if _integer(path) is not None]
+
+
+def _integer(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None

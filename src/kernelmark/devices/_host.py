@@ -1,0 +1,174 @@
+"""Device memory that is host memory: what the CPU and the fake device share."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark.core.dtype import dtype
+from kernelmark.core.errors import OutOfMemory
+from kernelmark.core.tensor import TensorSpec
+from kernelmark.core.units import bytes_text
+from kernelmark.devices.base import GUARD_BYTE, GUARD_BYTES, Buffer, Device, Stream, Tensor
+from kernelmark.numerics.floats import storage
+from kernelmark.numerics.generate import POOL, offset, pool_bits
+
+PAGE = mmap.PAGESIZE
+# Linux 5.14 and later; Python 3.11 has no name for it.
+_MADV_POPULATE_WRITE = 23
+
+_NATIVE: dict[str, type[np.generic]] = {
+    "f64": np.float64,
+    "f32": np.float32,
+    "tf32": np.float32,
+    "f16": np.float16,
+    "i8": np.int8,
+    "i32": np.int32,
+}
+_GUARD = bytes([GUARD_BYTE]) * GUARD_BYTES
+
+
+class HostBuffer:
+    """Fresh pages from the kernel, all of them present, so that no launch pays for a page fault.
+
+    Huge pages are asked for: NumPy asks for its own large arrays too, distributions differ in
+    their default, and a set-up with small pages takes about ten times as long.
+    """
+
+    __slots__ = ("_map", "address", "array", "nbytes")
+
+    def __init__(self, nbytes: int) -> None:
+        size = max(PAGE, -(-nbytes // PAGE) * PAGE)
+        self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with contextlib.suppress(OSError, AttributeError):
+            self._map.madvise(mmap.MADV_HUGEPAGE)
+        self.array: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)[:nbytes]
+        self.address: int = self.array.ctypes.data if nbytes else 0
+        self.nbytes = nbytes
+        try:
+            self._map.madvise(_MADV_POPULATE_WRITE)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # an older kernel does not know the advice
+                self.close()
+                raise
+            self.array[::PAGE] = 0
+
+    def close(self) -> None:
+        """Give the pages back now, or with the last array that still looks at them."""
+        self.array = np.empty(0, np.uint8)
+        self.address = 0
+        with contextlib.suppress(BufferError):
+            self._map.close()
+
+
+def array(tensor: Tensor) -> NDArray[np.generic]:
+    """The tensor's memory as an array of its shape: writing to it writes to the tensor.
+
+    Formats that NumPy lacks come as the unsigned integers that hold their bits; 4-bit ones as
+    packed bytes, two elements each along the last axis.
+    """
+    spec = tensor.spec
+    kind = _NATIVE.get(spec.dtype) or storage(spec.dtype)
+    shape = spec.shape if spec.type.bits >= 8 else _packed_shape(spec)
+    return _memory(tensor).view(kind).reshape(shape)
+
+
+class HostDevice(Device):
+    """Memory and data of a device that lives in host memory."""
+
+    @property
+    def stream(self) -> Stream:
+        return 0
+
+    def allocate(self, nbytes: int) -> HostBuffer:
+        free = self.free_bytes()
+        if nbytes > free:
+            raise OutOfMemory(
+                f"{bytes_text(nbytes)} are needed and {bytes_text(max(free, 0))} are free",
+                hint="choose a smaller problem, or give the process more memory",
+            )
+        try:
+            return HostBuffer(nbytes)
+        except (OSError, OverflowError, MemoryError) as error:
+            raise OutOfMemory(f"the system refused {bytes_text(nbytes)}: {error}") from None
+
+    def free(self, buffer: Buffer) -> None:
+        cast(HostBuffer, buffer).close()
+
+    def write(self, buffer: Buffer, offset: int, data: NDArray[np.uint8]) -> None:
+        cast(HostBuffer, buffer).array[offset : offset + data.size] = data
+
+    def read(self, buffer: Buffer, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        return cast(HostBuffer, buffer).array[offset : offset + nbytes].copy()
+
+    def generate(self, tensor: Tensor, seed: int, set_index: int) -> None:
+        spec = tensor.spec
+        pool = pool_bits(spec.dtype, spec.low, spec.high, seed)
+        start = offset(spec, seed, set_index)
+        count = spec.count
+        if spec.type.bits < 8:
+            _memory(tensor)[:] = _pack(pool[(start + np.arange(count)) % POOL])
+            return
+        target = _memory(tensor).view(pool.dtype)
+        done = 0
+        while done < count:
+            length = min(POOL - start, count - done)
+            target[done : done + length] = pool[start : start + length]
+            done += length
+            start = 0
+
+    def poison(self, tensor: Tensor, byte: int) -> None:
+        before, after = _guards(tensor)
+        before[:] = GUARD_BYTE
+        after[:] = GUARD_BYTE
+        _memory(tensor)[:] = byte
+
+    def count_poison(self, tensor: Tensor, byte: int) -> int:
+        width = max(1, tensor.spec.type.bits // 8)
+        pattern = int.from_bytes(bytes([byte]) * width, "little")
+        found = int(np.count_nonzero(_memory(tensor).view(storage(tensor.spec.dtype)) == pattern))
+        return found if tensor.spec.type.bits >= 8 else min(2 * found, tensor.spec.count)
+
+    def guards_intact(self, tensor: Tensor) -> bool:
+        before, after = _guards(tensor)
+        return before.tobytes() == _GUARD and after.tobytes() == _GUARD
+
+    def take(self, tensor: Tensor, where: NDArray[np.int64]) -> NDArray[np.generic]:
+        if tensor.spec.type.bits >= 8:
+            return _memory(tensor).view(storage(tensor.spec.dtype))[where]
+        high = (where % 2).astype(np.uint8)
+        return (_memory(tensor)[where // 2] >> (high * np.uint8(4))) & np.uint8(15)
+
+    def synchronize(self) -> None:
+        """Launches return when they are done."""
+
+
+def _memory(tensor: Tensor) -> NDArray[np.uint8]:
+    memory = cast(HostBuffer, tensor.buffer).array
+    return memory[tensor.offset : tensor.offset + tensor.spec.nbytes]
+
+
+def _guards(tensor: Tensor) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    memory = cast(HostBuffer, tensor.buffer).array
+    end = tensor.offset + tensor.spec.nbytes
+    if tensor.offset < GUARD_BYTES or end + GUARD_BYTES > memory.size:
+        raise ValueError(f"{tensor.spec.name}: its buffer has no room for guard bytes")
+    return memory[tensor.offset - GUARD_BYTES : tensor.offset], memory[end : end + GUARD_BYTES]
+
+
+def _pack(codes: NDArray[np.generic]) -> NDArray[np.uint8]:
+    """4-bit codes two a byte, the first one in the low half."""
+    even = np.zeros(-(-codes.size // 2) * 2, np.uint8)
+    even[: codes.size] = codes
+    return even[0::2] | (even[1::2] << np.uint8(4))
+
+
+def _packed_shape(spec: TensorSpec) -> tuple[int, ...]:
+    if spec.shape[-1] % 2:
+        return (dtype(spec.dtype).nbytes(spec.count),)
+    return (*spec.shape[:-1], spec.shape[-1] // 2)

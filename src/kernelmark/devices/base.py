@@ -1,0 +1,182 @@
+"""Device: memory, launches put on a clock, and what the hardware says of itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.result import Telemetry
+from kernelmark.core.tensor import TensorSpec
+from kernelmark.core.timing import Timer
+
+# Bytes kept around every output; a kernel that writes there is caught. A multiple of the page
+# size would hide nothing more and cost cache; 256 keeps every tensor's alignment.
+GUARD_BYTES = 256
+GUARD_BYTE = 0xA5
+
+Stream = int  # a native stream handle; 0 on devices without streams
+Launch = Callable[[Stream, int], None]  # (stream, argument set): enqueue once, allocate nothing
+
+
+class Buffer(Protocol):
+    """Device memory."""
+
+    @property
+    def address(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """An argument in device memory: `buffer` holds guard bytes around an output."""
+
+    spec: TensorSpec
+    buffer: Buffer
+    offset: int
+
+    @property
+    def address(self) -> int:
+        return self.buffer.address + self.offset
+
+
+ArgumentSet = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One replay: seconds for all its launches on the device's clock, and the core clock seen."""
+
+    elapsed_s: float
+    clock_mhz: float | None = None
+
+
+class Replay(ABC):
+    """A recorded sequence of launches that can be timed again and again."""
+
+    launches: int
+    method: Timer  # the timer that was really used
+
+    @abstractmethod
+    def run(self) -> Reading:
+        """Execute once and wait for the end."""
+
+    def close(self) -> None:
+        """Give back what recording took."""
+
+
+@runtime_checkable
+class OwnQueue(Protocol):
+    """A kernel whose runtime enqueues where the device's stream and its events do not see it."""
+
+    def replay_s(self, order: Sequence[int]) -> float:
+        """Seconds on the host's clock from the first of these launches to the end of the last,
+        enqueued without waiting between them."""
+
+
+def own_queue(launch: Launch) -> OwnQueue | None:
+    """The kernel that `launch` is a method of, if it has a queue of its own."""
+    owner = getattr(launch, "__self__", None)
+    return owner if isinstance(owner, OwnQueue) else None
+
+
+class Device(ABC):
+    """One opened device. Everything a measurement needs, and nothing about any backend."""
+
+    info: DeviceInfo
+    # A replay's fixed cost is cancelled by also recording twice the launches.
+    two_lengths: bool = False
+    # False where the clock is a script: what the host's clock says means nothing there.
+    real_time: bool = True
+
+    @property
+    @abstractmethod
+    def stream(self) -> Stream:
+        """The stream that launches are enqueued on."""
+
+    @abstractmethod
+    def allocate(self, nbytes: int) -> Buffer:
+        """Uninitialised memory, aligned to 256 bytes or more; `OutOfMemory` when there is none."""
+
+    @abstractmethod
+    def free(self, buffer: Buffer) -> None: ...
+
+    @abstractmethod
+    def free_bytes(self) -> int:
+        """Memory that can still be allocated."""
+
+    @abstractmethod
+    def write(self, buffer: Buffer, offset: int, data: NDArray[np.uint8]) -> None: ...
+
+    @abstractmethod
+    def read(self, buffer: Buffer, offset: int, nbytes: int) -> NDArray[np.uint8]: ...
+
+    @abstractmethod
+    def generate(self, tensor: Tensor, seed: int, set_index: int) -> None:
+        """Fill an input as `numerics.generate` defines it, bit for bit."""
+
+    @abstractmethod
+    def poison(self, tensor: Tensor, byte: int) -> None:
+        """Set every byte of an output to `byte` and its guards to GUARD_BYTE."""
+
+    @abstractmethod
+    def count_poison(self, tensor: Tensor, byte: int) -> int:
+        """Elements all of whose bytes are still `byte`."""
+
+    @abstractmethod
+    def guards_intact(self, tensor: Tensor) -> bool: ...
+
+    @abstractmethod
+    def take(self, tensor: Tensor, where: NDArray[np.int64]) -> NDArray[np.generic]:
+        """Bit patterns of the elements at flat positions `where`."""
+
+    @abstractmethod
+    def record(self, launch: Launch, order: Sequence[int], timer: Timer) -> Replay:
+        """Launches over argument sets in `order`, ready to be timed by `timer`."""
+
+    @abstractmethod
+    def synchronize(self) -> None: ...
+
+    @abstractmethod
+    def evict_cache(self) -> None:
+        """Throw everything out of the last-level cache."""
+
+    @abstractmethod
+    def telemetry(self) -> Telemetry:
+        """Clocks, power, temperature, load and throttle reasons now."""
+
+    def kernel_names(self, launch: Launch) -> tuple[str, ...]:
+        """What a launch of set 0 really starts, in the library's own names; () if unknown."""
+        return ()
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+class DeviceKind(ABC):
+    """A family of devices: what a file in this folder offers as `kind`."""
+
+    name: str
+
+    @abstractmethod
+    def available(self) -> str | None:
+        """None, or one sentence on why there is no such device here and what to install."""
+
+    @abstractmethod
+    def infos(self) -> list[DeviceInfo]:
+        """The devices of this kind on this machine, in order; [] when not available."""
+
+    @abstractmethod
+    def open(self, index: int, threads: int = 0) -> Device:
+        """Device `index`, ready to use; `threads` is for the CPU."""
+
+    def worker_variables(self, index: int, threads: int) -> dict[str, str]:
+        """Environment variables for a worker process that is to use only this device."""
+        return {}

@@ -1,0 +1,197 @@
+"""The CPU: fresh host memory, pinned threads, a monotonic clock around launches."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import platform
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import Unsupported, UsageError
+from kernelmark.core.result import Telemetry
+from kernelmark.core.timing import Timer
+from kernelmark.devices._cores import (
+    ASSUMED_CACHE_BYTES,
+    Cpu,
+    available_memory,
+    cache_sizes,
+    describe,
+    huge_pages,
+    last_level_bytes,
+    total_memory,
+    usable_cpus,
+)
+from kernelmark.devices._health import Health
+from kernelmark.devices._host import HostBuffer, HostDevice, array
+from kernelmark.devices.base import DeviceKind, Launch, Reading, Replay
+
+__all__ = ["CpuDevice", "CpuKind", "CpuReplay", "array", "kind"]
+
+# Left to the rest of the system, so that a large problem ends as out_of_memory and not by the
+# kernel killing something.
+SPARE_BYTES = 256 * 2**20
+SPARE_SHARE = 0.05
+
+# What the common CPU libraries read when they are loaded.
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+
+
+class CpuReplay(Replay):
+    """Launches that return when done, with the clock outside the loop."""
+
+    method = Timer.LOOP
+
+    def __init__(self, launch: Launch, order: Sequence[int]) -> None:
+        self._launch = launch
+        self._order = tuple(order)
+        self.launches = len(self._order)
+
+    def run(self) -> Reading:
+        launch, order = self._launch, self._order
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            start = time.perf_counter_ns()
+            for index in order:
+                launch(0, index)
+            end = time.perf_counter_ns()
+        finally:
+            if collecting:
+                gc.enable()
+        return Reading(elapsed_s=(end - start) * 1e-9)
+
+
+class CpuDevice(HostDevice):
+    """The cores that this process may use, or the first `threads` of them."""
+
+    def __init__(self, threads: int = 0) -> None:
+        cpu = describe()
+        if threads > len(cpu.cores):
+            raise UsageError(
+                f"{threads} threads asked for and {len(cpu.cores)} cores are usable",
+                hint=f"use threads={len(cpu.cores)} or less",
+            )
+        self.threads = threads or len(cpu.cores)
+        self.cores = cpu.cores[: self.threads]
+        self._before = usable_cpus()
+        pinned = _pin(self.cores)
+        self.info = _info(cpu, self.cores, {"pinned": "yes" if pinned else "no"})
+        self._spare = max(SPARE_BYTES, int(self.info.memory_bytes * SPARE_SHARE))
+        self._health = Health(self.cores)
+        self._private_bytes = _private_cache_bytes(self.cores)
+        self._evictor: HostBuffer | None = None
+
+    def free_bytes(self) -> int:
+        return max(0, available_memory() - self._spare)
+
+    def record(self, launch: Launch, order: Sequence[int], timer: Timer) -> CpuReplay:
+        if timer not in (Timer.AUTO, Timer.LOOP):
+            raise Unsupported(
+                f"timer={timer} needs a GPU; the CPU has a clock around its launches",
+                hint="use timer=loop or leave it out",
+            )
+        return CpuReplay(launch, order)
+
+    def evict_cache(self) -> None:
+        """Reads through twice the last-level cache, part of it on each core in turn so that
+        their private caches are evicted too. Reading leaves no dirty lines to be written back
+        during the next launch."""
+        if self._evictor is None:
+            share = max(-(-2 * self.info.cache_bytes // len(self.cores)), 2 * self._private_bytes)
+            self._evictor = self.allocate(-(-share // 4096) * 4096 * len(self.cores))
+            self._evictor.array[:] = 1
+        parts = np.split(self._evictor.array.view(np.uint64), len(self.cores))
+        for core, part in zip(self.cores, parts, strict=True):
+            with contextlib.suppress(OSError, AttributeError):
+                os.sched_setaffinity(0, {core})
+            part.max()
+        with contextlib.suppress(OSError, AttributeError):
+            os.sched_setaffinity(0, self.cores)
+
+    def telemetry(self) -> Telemetry:
+        return self._health.read()
+
+    def close(self) -> None:
+        if self._evictor is not None:
+            self.free(self._evictor)
+            self._evictor = None
+        _pin(self._before)
+
+
+class CpuKind(DeviceKind):
+    """All cores of the machine as one device."""
+
+    name = "cpu"
+
+    def available(self) -> str | None:
+        return None
+
+    def infos(self) -> list[DeviceInfo]:
+        cpu = describe()
+        return [_info(cpu, cpu.cores, {})]
+
+    def open(self, index: int, threads: int = 0) -> CpuDevice:
+        if index != 0:
+            raise UsageError(f"there is no cpu:{index}", hint="all cores are one device: cpu")
+        return CpuDevice(threads)
+
+    def worker_variables(self, index: int, threads: int) -> dict[str, str]:
+        count = str(threads or len(describe().cores))
+        return dict.fromkeys(THREAD_VARIABLES, count) | {
+            "OMP_DYNAMIC": "FALSE",
+            "MKL_DYNAMIC": "FALSE",
+        }
+
+
+kind = CpuKind()
+
+
+def _info(cpu: Cpu, cores: Sequence[int], more: dict[str, str]) -> DeviceInfo:
+    cache = last_level_bytes(cores)
+    return DeviceInfo(
+        name="cpu",
+        kind="cpu",
+        model=cpu.model,
+        arch=platform.machine(),
+        units=len(cpu.cores),
+        memory_bytes=total_memory(),
+        cache_bytes=cache or ASSUMED_CACHE_BYTES,
+        attributes={
+            "logical_cpus": str(cpu.logical),
+            "isa": " ".join(cpu.isa),
+            "pages": "huge, where large enough" if huge_pages() else "small",
+            "cache": "as the kernel says" if cache else "assumed",
+            **more,
+        },
+    )
+
+
+def _private_cache_bytes(cores: Sequence[int]) -> int:
+    """Bytes of one core's caches below the last level."""
+    sizes = cache_sizes(cores[:1])
+    return sum(size for level, size in sizes.items() if level != max(sizes))
+
+
+def _pin(cpus: Sequence[int] | set[int]) -> bool:
+    """Put every thread of this process on `cpus`: libraries start theirs when they are loaded."""
+    tasks = Path("/proc/self/task")
+    try:
+        for task in tasks.iterdir():
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(task.name), cpus)
+    except (OSError, AttributeError):
+        return False
+    return True

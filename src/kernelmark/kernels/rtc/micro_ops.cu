@@ -1,0 +1,181 @@
+// Chains of one instruction: ILP independent ones in each thread, each step needing the one before.
+// One thread's chain gives the latency, many threads with many chains the throughput.
+//
+// Steps that a compiler could merge or fold are written as instructions, the others in C++.
+#ifdef NVIDIA
+#define STEP1(CODE, KIND) asm volatile(CODE : "+" KIND(x))
+#define STEP2(CODE, KIND) asm volatile(CODE : "+" KIND(x) : KIND(y))
+#endif
+
+#define OP(NAME, TYPE, ...)                    \
+  struct NAME {                                \
+    typedef TYPE T;                            \
+    static DEVICE T step(T x, T y) {           \
+      __VA_ARGS__;                             \
+      return x;                                \
+    }                                          \
+  };
+
+#if defined(NVIDIA)
+OP(add_f32, float, STEP2("add.f32 %0, %0, %1;", "f"))
+OP(mul_f32, float, STEP2("mul.f32 %0, %0, %1;", "f"))
+OP(fma_f32, float, STEP2("fma.rn.f32 %0, %0, %1, %1;", "f"))
+OP(add_f64, double, STEP2("add.f64 %0, %0, %1;", "d"))
+OP(mul_f64, double, STEP2("mul.f64 %0, %0, %1;", "d"))
+OP(fma_f64, double, STEP2("fma.rn.f64 %0, %0, %1, %1;", "d"))
+OP(fma_f16x2, u32, STEP2("fma.rn.f16x2 %0, %0, %1, %1;", "r"))
+OP(fma_bf16x2, u32, STEP2("fma.rn.bf16x2 %0, %0, %1, %1;", "r"))
+OP(div_f32, float, STEP2("div.rn.f32 %0, %1, %0;", "f"))
+OP(sqrt_f32, float, STEP1("sqrt.rn.f32 %0, %0;", "f"))
+OP(div_f64, double, STEP2("div.rn.f64 %0, %1, %0;", "d"))
+OP(sqrt_f64, double, STEP1("sqrt.rn.f64 %0, %0;", "d"))
+OP(rsqrt_f32, float, STEP1("rsqrt.approx.ftz.f32 %0, %0;", "f"))
+OP(exp2_f32, float, STEP1("ex2.approx.ftz.f32 %0, %0;", "f"))
+OP(log2_f32, float, STEP1("lg2.approx.ftz.f32 %0, %0;", "f"))
+OP(sin_f32, float, STEP1("sin.approx.ftz.f32 %0, %0;", "f"))
+// Additions alone would be gathered into fewer instructions of three terms.
+OP(add_xor_i32, u32, asm volatile("add.u32 %0, %0, %1;\n\txor.b32 %0, %0, %1;" : "+r"(x) : "r"(y)))
+OP(mul_i32, u32, STEP2("mul.lo.u32 %0, %0, %1;", "r"))
+OP(mad_i32, u32, STEP2("mad.lo.u32 %0, %0, %1, %1;", "r"))
+OP(shift_i32, u32, STEP2("shf.l.wrap.b32 %0, %0, %0, %1;", "r"))
+OP(permute_i32, u32, STEP2("prmt.b32 %0, %0, %1, 0x2103;", "r"))
+OP(popc_i32, u32, STEP1("popc.b32 %0, %0;", "r"))
+OP(dot4_i8, u32, STEP2("dp4a.u32.u32 %0, %0, %1, %1;", "r"))
+OP(shuffle_i32, u32, asm volatile("shfl.sync.bfly.b32 %0, %0, 1, 31, 0xffffffff;" : "+r"(x)))
+// The bits of the result are the next number: there and back again would be taken out.
+OP(convert_i32_f32, u32, asm volatile("{.reg .f32 t;\n\tcvt.rn.f32.u32 t, %0;\n\tmov.b32 %0, t;}"
+                                      : "+r"(x)))
+#elif defined(AMD)
+OP(add_f32, float, x = x + y)
+OP(mul_f32, float, x = x * y)
+OP(fma_f32, float, x = fused(x, y, y))
+OP(add_f64, double, x = x + y)
+OP(mul_f64, double, x = x * y)
+OP(fma_f64, double, x = fused(x, y, y))
+OP(fma_f16x2, u32, asm volatile("v_pk_fma_f16 %0, %0, %1, %1" : "+v"(x) : "v"(y)))
+OP(div_f32, float, x = y / x)
+OP(sqrt_f32, float, x = __builtin_sqrtf(x))
+OP(div_f64, double, x = y / x)
+OP(sqrt_f64, double, x = __builtin_sqrt(x))
+OP(rsqrt_f32, float, x = __builtin_amdgcn_rsqf(x))
+OP(exp2_f32, float, x = __builtin_amdgcn_exp2f(x))
+OP(log2_f32, float, x = __builtin_amdgcn_logf(x))
+OP(sin_f32, float, x = __builtin_amdgcn_sinf(x))
+OP(add_xor_i32, u32, x = (x + y) ^ y)
+OP(mul_i32, u32, asm volatile("v_mul_lo_u32 %0, %0, %1" : "+v"(x) : "v"(y)))
+OP(mad_i32, u32, asm volatile("v_mad_u32_u24 %0, %0, %1, %1" : "+v"(x) : "v"(y)))
+OP(shift_i32, u32, asm volatile("v_alignbit_b32 %0, %0, %0, %1" : "+v"(x) : "v"(y)))
+OP(permute_i32, u32, asm volatile("v_perm_b32 %0, %0, %1, %1" : "+v"(x) : "v"(y)))
+OP(popc_i32, u32, asm volatile("v_bcnt_u32_b32 %0, %0, %1" : "+v"(x) : "v"(y)))
+OP(shuffle_i32, u32, x = (u32)__builtin_amdgcn_ds_bpermute((int)(threadIdx.x ^ 1u) * 4, (int)x))
+OP(convert_i32_f32, u32, asm volatile("v_cvt_f32_u32 %0, %0" : "+v"(x)))
+#if defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx942__) || defined(__gfx950__)
+OP(fma_f32x2, u64, asm volatile("v_pk_fma_f32 %0, %0, %1, %1" : "+v"(x) : "v"(y)))
+#define HAS_F32X2
+#endif
+#else
+// The empty instruction keeps the compiler from folding two steps into one.
+#define KEEP(x) asm volatile("" : "+r"(x))
+#if defined(__aarch64__)
+#define KEEP_REAL(x) asm volatile("" : "+w"(x))
+#elif defined(__x86_64__)
+#define KEEP_REAL(x) asm volatile("" : "+x"(x))
+#else
+#define KEEP_REAL(x)
+#endif
+OP(add_f32, float, x = x + y; KEEP_REAL(x))
+OP(mul_f32, float, x = x * y; KEEP_REAL(x))
+OP(fma_f32, float, x = fused(x, y, y); KEEP_REAL(x))
+OP(add_f64, double, x = x + y; KEEP_REAL(x))
+OP(mul_f64, double, x = x * y; KEEP_REAL(x))
+OP(fma_f64, double, x = fused(x, y, y); KEEP_REAL(x))
+OP(div_f32, float, x = y / x; KEEP_REAL(x))
+OP(sqrt_f32, float, x = __builtin_sqrtf(x); KEEP_REAL(x))
+OP(div_f64, double, x = y / x; KEEP_REAL(x))
+OP(sqrt_f64, double, x = __builtin_sqrt(x); KEEP_REAL(x))
+OP(add_xor_i32, u32, x = x + y; KEEP(x); x = x ^ y; KEEP(x))
+OP(mul_i32, u32, x = x * y; KEEP(x))
+OP(add_i64, u64, x = x + y; KEEP(x))
+OP(mul_i64, u64, x = x * y; KEEP(x))
+#endif
+
+// `steps` of the unrolled loop are ILP * DEPTH steps of Op each. `zero` times the thread makes the
+// values differ by thread for all the compiler knows, so that they live in vector registers.
+template <typename Op, int ILP, int DEPTH, typename T>
+DEVICE void chain(u32 steps, T seed, T other, u32 zero, u64* clocks, T* out) {
+  T x[ILP];
+#pragma unroll
+  for (int i = 0; i < ILP; ++i) x[i] = seed + (T)(threadIdx.x * zero);
+  __syncthreads();
+  const u64 begin = core_clock();
+#pragma unroll 1
+  for (u32 s = 0; s < steps; ++s) {
+#pragma unroll
+    for (int d = 0; d < DEPTH; ++d)
+#pragma unroll
+      for (int i = 0; i < ILP; ++i) x[i] = Op::step(x[i], other);
+  }
+  __syncthreads();
+  const u64 end = core_clock();
+  stamp_block(clocks, begin, end);
+  T* mine = out + thread_number() * 8;
+#pragma unroll
+  for (int i = 0; i < ILP; ++i) mine[i] = x[i];
+}
+
+#define CHAIN(NAME, T, ILP, DEPTH)                                                      \
+  KERNEL BLOCK_OF(1024)                                                                 \
+  chain_##NAME##_##ILP(u32 steps, T seed, T other, u32 zero, u64* clocks, T* out) {     \
+    chain<NAME, ILP, DEPTH, T>(steps, seed, other, zero, clocks, out);                  \
+  }
+// Every kernel's loop is as long: 512 steps, 128 or, for what a call or many instructions stand
+// behind, 8. micro/_chains.py knows these lengths.
+#define LONG_CHAINS(NAME, T) \
+  CHAIN(NAME, T, 1, 512)     \
+  CHAIN(NAME, T, 2, 256)     \
+  CHAIN(NAME, T, 4, 128)     \
+  CHAIN(NAME, T, 8, 64)
+#define SLOW_CHAINS(NAME, T) \
+  CHAIN(NAME, T, 1, 8)       \
+  CHAIN(NAME, T, 2, 4)       \
+  CHAIN(NAME, T, 4, 2)       \
+  CHAIN(NAME, T, 8, 1)
+#define CHAINS(NAME, T)      \
+  CHAIN(NAME, T, 1, 128)     \
+  CHAIN(NAME, T, 8, 16)
+
+LONG_CHAINS(fma_f32, float)
+LONG_CHAINS(fma_f64, double)
+SLOW_CHAINS(div_f32, float)
+SLOW_CHAINS(div_f64, double)
+SLOW_CHAINS(sqrt_f32, float)
+SLOW_CHAINS(sqrt_f64, double)
+CHAINS(add_f32, float)
+CHAINS(mul_f32, float)
+CHAINS(add_f64, double)
+CHAINS(mul_f64, double)
+CHAINS(add_xor_i32, u32)
+CHAINS(mul_i32, u32)
+#ifdef HOST
+CHAINS(add_i64, u64)
+CHAINS(mul_i64, u64)
+#else
+CHAINS(fma_f16x2, u32)
+CHAINS(mad_i32, u32)
+CHAINS(shift_i32, u32)
+CHAINS(permute_i32, u32)
+CHAINS(popc_i32, u32)
+CHAINS(rsqrt_f32, float)
+CHAINS(exp2_f32, float)
+CHAINS(log2_f32, float)
+CHAINS(sin_f32, float)
+CHAINS(shuffle_i32, u32)
+CHAINS(convert_i32_f32, u32)
+#endif
+#ifdef NVIDIA
+CHAINS(fma_bf16x2, u32)
+CHAINS(dot4_i8, u32)
+#endif
+#ifdef HAS_F32X2
+CHAINS(fma_f32x2, u64)
+#endif

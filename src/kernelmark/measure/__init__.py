@@ -1,0 +1,1 @@
+"""The measurement protocol: argument sets, warm-up, samples, stop, checks."""

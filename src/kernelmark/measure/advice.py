@@ -1,0 +1,99 @@
+"""Warnings about a measurement: what disturbed it and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelmark.core.result import Block
+from kernelmark.core.timing import Timing
+from kernelmark.measure.warmup import Warmup
+from kernelmark.stats.interval import Interval
+
+# Below these shares a disturbance is lost in the spread anyway.
+LOAD_SHARE = 0.1
+CLOCK_SHARE = 0.03
+
+# Warnings that speak of the interval begin so; joining processes makes them anew.
+INTERVAL_WARNING = "interval: "
+
+
+def interval_warnings(interval: Interval, target: float | None) -> list[str]:
+    """What the interval lacks."""
+    if interval.note:
+        return [INTERVAL_WARNING + interval.note]
+    width = interval.rel_half_width
+    if target is None or width <= target:
+        return []
+    return [
+        f"{INTERVAL_WARNING}±{width:.1%} is above the target of ±{target:.1%}: allow more time"
+        " (max_s) or more blocks (max_allocations)"
+    ]
+
+
+def block_warnings(blocks: Sequence[Block], cores: int) -> list[str]:
+    """What the device said that disturbs."""
+    return [
+        *_load(blocks, cores),
+        *_clock(blocks),
+        *_throttle(blocks),
+    ]
+
+
+def warmup_warnings(warmup: Warmup, timing: Timing) -> list[str]:
+    """Whether timing began before things had settled."""
+    if warmup.settled or len(warmup.trace_s) < 2 or timing.warmup_s == 0:
+        return []
+    return [
+        f"times had not settled after {warmup.seconds:.2g} s of warm-up: raise warmup_s"
+        f" (now {timing.warmup_s:g})"
+    ]
+
+
+def sample_warnings(blocks: Sequence[Block], timing: Timing, fallbacks: int) -> list[str]:
+    """Where samples are fewer or cruder than asked for."""
+    warnings = []
+    fewest = min(len(block.samples_s) for block in blocks)
+    if fewest < timing.min_samples:
+        warnings.append(
+            f"max_s={timing.max_s:g} allowed only {fewest} of {timing.min_samples} samples in a"
+            " block: raise max_s"
+        )
+    if fallbacks:
+        warnings.append(
+            f"{fallbacks} samples hold a replay's fixed cost, because twice the launches took no"
+            " longer: raise min_sample_s"
+        )
+    return warnings
+
+
+def _load(blocks: Sequence[Block], cores: int) -> list[str]:
+    loads = [b.telemetry.load for b in blocks if b.telemetry.load is not None]
+    if not loads or max(loads) <= LOAD_SHARE * cores:
+        return []
+    return [
+        f"other work used up to {max(loads):.1f} of the {cores} cores timed: close it, or measure"
+        " with fewer threads"
+    ]
+
+
+def _clock(blocks: Sequence[Block]) -> list[str]:
+    clocks = [clock for block in blocks for clock in block.clocks_mhz]
+    if not clocks:
+        clocks = [b.telemetry.clock_mhz for b in blocks if b.telemetry.clock_mhz is not None]
+    if not clocks or max(clocks) - min(clocks) <= CLOCK_SHARE * max(clocks):
+        return []
+    return [
+        f"the clock moved between {min(clocks):.0f} and {max(clocks):.0f} MHz while timing: lock"
+        " it, warm up longer (warmup_s), or rest between samples (duty=burst)"
+    ]
+
+
+def _throttle(blocks: Sequence[Block]) -> list[str]:
+    reasons = sorted({reason for block in blocks for reason in block.telemetry.throttle})
+    if not reasons:
+        return []
+    count = sum(bool(block.telemetry.throttle) for block in blocks)
+    return [
+        f"throttled in {count} of {len(blocks)} blocks by {', '.join(reasons)}: cool the device,"
+        " or rest between samples (duty=burst)"
+    ]

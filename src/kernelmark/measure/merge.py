@@ -1,0 +1,50 @@
+"""Join the measurements of several processes of one case."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+
+from kernelmark.core.errors import UsageError
+from kernelmark.core.result import Measurement, StopReason
+from kernelmark.measure.advice import INTERVAL_WARNING, interval_warnings
+from kernelmark.stats.interval import measured_interval
+
+
+def merge(measurements: Sequence[Measurement]) -> Measurement:
+    """All blocks of all processes, with an interval over them; one measurement is itself."""
+    if not measurements:
+        raise UsageError("there is no measurement to merge")
+    if len(measurements) == 1:
+        return measurements[0]
+    first = measurements[0]
+    blocks = tuple(block for m in measurements for block in m.blocks)
+    interval = measured_interval(blocks)
+    warnings = [w for m in measurements for w in m.warnings if not w.startswith(INTERVAL_WARNING)]
+    names = sorted({name for m in measurements for name in m.also})
+    return Measurement(
+        blocks=blocks,
+        low_s=interval.low_s,
+        high_s=interval.high_s,
+        method="+".join(_distinct(m.method for m in measurements)),
+        launches=first.launches,
+        sets=first.sets,
+        footprint_bytes=first.footprint_bytes,
+        stop=_stop([m.stop for m in measurements]),
+        warmup_s=sum(m.warmup_s for m in measurements),
+        timed_s=sum(m.timed_s for m in measurements),
+        warnings=tuple(_distinct([*warnings, *interval_warnings(interval, None)])),
+        also={
+            name: statistics.median(m.also[name] for m in measurements if name in m.also)
+            for name in names
+        },
+    )
+
+
+def _stop(reasons: Sequence[StopReason]) -> StopReason:
+    """Precise only if every process was; else why the first other one stopped."""
+    return next((r for r in reasons if r is not StopReason.PRECISE), StopReason.PRECISE)
+
+
+def _distinct(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))

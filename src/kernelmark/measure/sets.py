@@ -1,0 +1,122 @@
+"""Argument sets: how many, where in memory, and with what in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelmark.core.errors import OutOfMemory
+from kernelmark.core.tensor import TensorSpec
+from kernelmark.core.timing import Cache
+from kernelmark.core.units import bytes_text
+from kernelmark.devices.base import GUARD_BYTES, ArgumentSet, Buffer, Device, Tensor
+
+# Together the sets are this many times the last-level cache: caches that do not replace the
+# oldest line would keep part of a smaller rotation.
+CACHE_FACTOR = 3
+# More sets cost more to make than they are worth: smaller problems evict between passes instead.
+MAX_SETS = 4096
+# Share of the free memory for argument sets; the rest is for a kernel's workspace.
+MEMORY_SHARE = 0.8
+
+ALIGNMENT = 256
+_PADDING_STEPS = 16
+_PAGE = 4096
+_FIRST_PAGES = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetPlan:
+    """How many argument sets, and whether the cache is evicted before each sample."""
+
+    sets: int
+    footprint_bytes: int
+    evict: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arena:
+    """One allocation that holds all argument sets of a block. `first` is the number of its first
+    set: the generator gives every set of every block other values."""
+
+    buffer: Buffer
+    sets: tuple[ArgumentSet, ...]
+    first: int
+
+
+def plan_sets(
+    tensors: Sequence[TensorSpec], *, cache: Cache, cache_bytes: int, free_bytes: int
+) -> SetPlan:
+    """As many sets as the cache state asks for and the memory allows."""
+    footprint = sum(spec.nbytes for spec in tensors)
+    fit = (int(free_bytes * MEMORY_SHARE) - _FIRST_PAGES * _PAGE) // _most_bytes(tensors)
+    if fit < 1:
+        raise OutOfMemory(
+            f"one argument set needs {bytes_text(footprint)} and {bytes_text(free_bytes)} are free",
+            hint="choose a smaller problem or a device with more memory",
+        )
+    if cache is not Cache.COLD:
+        return SetPlan(sets=1, footprint_bytes=footprint, evict=cache is Cache.FLUSH)
+    wanted = max(2, -(-CACHE_FACTOR * cache_bytes // max(1, footprint)))
+    if wanted <= min(fit, MAX_SETS):
+        return SetPlan(sets=min(_with_divisors(wanted), fit), footprint_bytes=footprint)
+    if fit >= MAX_SETS:
+        return SetPlan(sets=MAX_SETS, footprint_bytes=footprint, evict=True)
+    warning = (
+        f"memory holds {fit} of the {wanted} argument sets that keep the cache cold: the cache is"
+        " evicted before each sample instead"
+    )
+    return SetPlan(sets=fit, footprint_bytes=footprint, evict=True, warnings=(warning,))
+
+
+def make_arena(
+    device: Device, tensors: Sequence[TensorSpec], count: int, rng: np.random.Generator
+) -> tuple[Buffer, tuple[ArgumentSet, ...]]:
+    """Memory for `count` sets, with guards around outputs and random padding between tensors, so
+    that blocks differ in where things lie."""
+    total, offsets = _layout(tensors, count, rng)
+    buffer = device.allocate(total)
+    width = len(tensors)
+    sets: list[ArgumentSet] = []
+    for start in range(0, count * width, width):
+        places = zip(tensors, offsets[start : start + width], strict=True)
+        sets.append({s.name: Tensor(spec=s, buffer=buffer, offset=o) for s, o in places})
+    return buffer, tuple(sets)
+
+
+def fill_inputs(device: Device, arena: Arena, seed: int) -> None:
+    """Generate every input of every set."""
+    for index, arguments in enumerate(arena.sets, arena.first):
+        for tensor in arguments.values():
+            if tensor.spec.role == "in":
+                device.generate(tensor, seed, index)
+
+
+def _layout(
+    tensors: Sequence[TensorSpec], count: int, rng: np.random.Generator
+) -> tuple[int, list[int]]:
+    """Bytes needed and the offset of each tensor of each set in turn."""
+    guards = np.array([GUARD_BYTES if spec.role == "out" else 0 for spec in tensors])
+    spans = np.array([_aligned(spec.nbytes) for spec in tensors]) + 2 * guards
+    padding = rng.integers(0, _PADDING_STEPS, (count, len(tensors))) * ALIGNMENT
+    ends = int(rng.integers(0, _FIRST_PAGES)) * _PAGE + np.cumsum((spans + padding).ravel())
+    starts = ends.reshape(padding.shape) - spans + guards
+    return int(ends[-1]), [int(start) for start in starts.ravel()]
+
+
+def _most_bytes(tensors: Sequence[TensorSpec]) -> int:
+    slack = _PADDING_STEPS * ALIGNMENT + 2 * GUARD_BYTES
+    return sum(_aligned(spec.nbytes) + slack for spec in tensors)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _with_divisors(wanted: int) -> int:
+    """`wanted` or a little more: a count with many divisors can be walked in equal steps."""
+    step = 1 if wanted <= 8 else 4 if wanted <= 64 else 32
+    return min(-(-wanted // step) * step, MAX_SETS)

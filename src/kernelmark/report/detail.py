@@ -1,0 +1,148 @@
+"""Everything that is known of one result, as small tables."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from kernelmark.core.result import Block, Measurement, Result
+from kernelmark.core.units import bytes_text, duration_text, rate_text, time_text
+from kernelmark.report.names import config_text, rerun
+from kernelmark.report.tables import NONE, Column, Row, Table, share_text, width_text
+
+
+def detail(row: Row, *, samples: bool = True) -> list[Table]:
+    """What, how long, how sure, how right, by what, at what cost; `samples` adds every number."""
+    result = row.result
+    found = [_facts("case", _what(row))]
+    if result.measurement is not None:
+        found.append(_facts("measurement", _measured(row, result.measurement)))
+        found.append(_blocks(result.measurement))
+        if samples:
+            found.append(_samples(result.measurement))
+    if result.check is not None:
+        found.append(_facts("check", _checked(result)))
+    found.append(_facts("kernel", _kernel(result)))
+    if result.cost:
+        cost = [(name, time_text(value)) for name, value in result.cost.items()]
+        found.append(_facts("cost (wall time)", cost))
+    return found
+
+
+def facts(title: str, pairs: Sequence[tuple[str, str]]) -> Table:
+    """Names and values under each other."""
+    return _facts(title, pairs)
+
+
+def _facts(title: str, pairs: Sequence[tuple[str, str]]) -> Table:
+    return Table(
+        title=title, columns=(Column(name="what"), Column(name="value")), rows=tuple(pairs)
+    )
+
+
+def _what(row: Row) -> list[tuple[str, str]]:
+    result, timing = row.result, row.result.case.timing
+    pairs = [
+        ("problem", result.case.problem.key),
+        ("backend", result.case.backend),
+        ("config", config_text(result.case.config) or "the backend's own default"),
+        ("device", f"{result.device} ({result.arch})"),
+        ("timing", timing.identity),
+        ("seed", str(timing.seed)),
+        ("case", result.case.id),
+        ("status", result.status.value),
+    ]
+    if result.error:
+        pairs.append(("reason", result.error))
+    pairs.append(("again", rerun(result)))
+    return pairs
+
+
+def _measured(row: Row, measured: Measurement) -> list[tuple[str, str]]:
+    result = row.result
+    low, high = time_text(measured.low_s), time_text(measured.high_s)
+    pairs = [
+        ("median", time_text(measured.median_s)),
+        ("95 % interval", f"{low} … {high} (± {width_text(measured.rel_half_width)})"),
+        ("speed", rate_text(result.flops_per_s or 0.0, "FLOP/s")),
+        ("traffic", rate_text(result.bytes_per_s or 0.0, "B/s")),
+        ("of roof", share_text(row.share)),
+        ("stopped", measured.stop.value),
+        ("method", f"{measured.method}, {measured.launches} launches a sample"),
+        ("argument sets", f"{measured.sets} of {bytes_text(measured.footprint_bytes)}"),
+        ("warm-up", duration_text(measured.warmup_s)),
+        ("timed", time_text(measured.timed_s)),
+    ]
+    if row.share is not None:
+        pairs.insert(5, ("roof", f"{_roof_text(row)}: {row.share.roof.how}"))
+    pairs += [(name, time_text(value)) for name, value in measured.also.items()]
+    pairs += [("warning", text) for text in measured.warnings]
+    return pairs
+
+
+def _roof_text(row: Row) -> str:
+    roof = row.share.roof if row.share else None
+    if roof is None:
+        return NONE
+    return f"{roof.name} {rate_text(roof.value, 'FLOP/s' if roof.kind == 'flops' else 'B/s')}"
+
+
+def _blocks(measured: Measurement) -> Table:
+    names = ("process", "allocation", "samples", "median", "spread", "clock", "load", "throttle")
+    columns = tuple(Column(name=name, align="right") for name in names)
+    return Table(title="blocks", columns=columns, rows=tuple(map(_block, measured.blocks)))
+
+
+def _block(block: Block) -> tuple[str, ...]:
+    told = block.telemetry
+    spread = NONE
+    if len(block.samples_s) > 1:
+        middle = block.median_s
+        deviation = statistics.median(abs(s - middle) for s in block.samples_s)
+        spread = f"{100 * deviation / middle:.2f} %"
+    clock = statistics.median(block.clocks_mhz) if block.clocks_mhz else told.clock_mhz
+    return (
+        str(block.process),
+        str(block.allocation),
+        str(len(block.samples_s)),
+        time_text(block.median_s),
+        spread,
+        NONE if clock is None else f"{clock:.0f} MHz",
+        NONE if told.load is None else f"{told.load:.2f}",
+        ", ".join(told.throttle) or NONE,
+    )
+
+
+def _samples(measured: Measurement) -> Table:
+    rows = [
+        (f"{block.process}.{block.allocation}", " ".join(map(time_text, block.samples_s)))
+        for block in measured.blocks
+    ]
+    columns = (Column(name="block"), Column(name="samples"))
+    return Table(title="samples", columns=columns, rows=tuple(rows))
+
+
+def _checked(result: Result) -> list[tuple[str, str]]:
+    check = result.check
+    if check is None:
+        return []
+    pairs = [
+        ("passed", "yes" if check.passed else "no"),
+        ("positions", str(check.positions)),
+        ("worst error", f"{check.worst:.3g} of its tolerance"),
+        ("largest difference", f"{check.max_abs:.3g}"),
+        ("unwritten", str(check.unwritten)),
+        ("guards", "intact" if check.guards_intact else "overwritten"),
+    ]
+    return [*pairs, ("detail", check.detail)] if check.detail else pairs
+
+
+def _kernel(result: Result) -> list[tuple[str, str]]:
+    kernel = result.kernel
+    pairs = [("name", kernel.name or NONE)]
+    compiled = time_text(kernel.compile_s) if kernel.compile_s else NONE
+    pairs.append(("compiled", f"{compiled}{' (from the cache)' if kernel.cached else ''}"))
+    if kernel.binary_hash:
+        pairs.append(("binary", kernel.binary_hash))
+    pairs += [(name, str(value)) for name, value in kernel.resources.items()]
+    return pairs

@@ -1,0 +1,133 @@
+"""Short names of problems, and the command that measures a case again."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import Mapping
+
+from kernelmark import ops
+from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.problem import Problem, parse_key
+from kernelmark.core.result import Case, Config, Result
+from kernelmark.core.timing import Timing
+
+_USUAL = Timing()
+
+
+def short(problem: Problem) -> str:
+    """The key without what follows from the rest; `ops.parse` of it gives the problem back."""
+    return _short(problem.key)
+
+
+@functools.lru_cache(maxsize=100_000)
+def _short(key: str) -> str:
+    problem = parse_key(key)
+    try:
+        ops.registry.get(problem.op)
+    except KernelmarkError:  # a plugin that is not installed here, or no longer loads
+        return key
+    given = dict(word.split("=", 1) for word in key.split()[1:])
+    likeness = _likeness(problem)
+    words = _words(_SHAPES.get(likeness, ()), given)
+    if not words or not _same(problem, words):
+        shape = _shape(problem, given)
+        _SHAPES[likeness] = shape
+        words = _words(shape, given)
+    return _text(problem.op, words)
+
+
+# What has to be written depends on which values are defaults or equal to each other, hardly on the
+# values themselves: problems that are alike in this are shortened alike, which is then verified.
+_Shape = tuple[tuple[str, str], ...]  # (name to write, name whose value it has in the key)
+_SHAPES: dict[tuple[object, ...], _Shape] = {}
+
+
+def _likeness(problem: Problem) -> tuple[object, ...]:
+    sizes = list(problem.dims.values())
+    dims = tuple(size if size < 2 else -sizes.index(size) - 1 for size in sizes)
+    return problem.op, dims, *problem.dtypes.values(), *problem.options.values()
+
+
+def _shape(problem: Problem, given: Mapping[str, str]) -> _Shape:
+    """The fewest words that still mean the problem, found by leaving out one after the other."""
+    shape = _with_dtype(problem, given)
+    for name in ops.registry.get(problem.op).parameters:
+        if name not in given and name != "dtype":
+            candidate = _with_shorthand(shape, name)
+            shape = candidate if _same(problem, _words(candidate, given)) else shape
+    for pair in reversed(shape):
+        fewer = tuple(other for other in shape if other != pair)
+        if pair[0] != "dtype" and _same(problem, _words(fewer, given)):
+            shape = fewer
+    return shape
+
+
+def _with_dtype(problem: Problem, given: Mapping[str, str]) -> _Shape:
+    """`dtype=` before the dtypes that may follow from it."""
+    whole = [(name, name) for name in given]
+    place = len(problem.dims)
+    for source in problem.dtypes:
+        candidate = (*whole[:place], ("dtype", source), *whole[place:])
+        if _same(problem, _words(candidate, given)):
+            return candidate
+    return tuple(whole)
+
+
+def _with_shorthand(shape: _Shape, short_name: str) -> _Shape:
+    """`stride=2` in the place of stride_h=2 stride_w=2."""
+    long_names = [name for name, _ in shape if name.startswith(f"{short_name}_")]
+    if len(long_names) < 2:
+        return shape
+    return tuple(
+        (short_name, source) if name == long_names[0] else (name, source)
+        for name, source in shape
+        if name not in long_names[1:]
+    )
+
+
+def _words(shape: _Shape, given: Mapping[str, str]) -> dict[str, str]:
+    return {name: given[source] for name, source in shape}
+
+
+def _same(problem: Problem, words: Mapping[str, str]) -> bool:
+    try:
+        return ops.parse(_text(problem.op, words)) == problem
+    except KernelmarkError:
+        return False
+
+
+def _text(op: str, words: Mapping[str, str]) -> str:
+    return " ".join([op, *(f"{name}={text}" for name, text in words.items())])
+
+
+def config_text(config: Config) -> str:
+    """`tile=64 stages=2`; empty for the backend's own default."""
+    return " ".join(f"{name}={_value_text(value)}" for name, value in sorted(config.items()))
+
+
+def backend_text(case: Case) -> str:
+    """The backend and, where there is one, its config."""
+    config = config_text(case.config)
+    return f"{case.backend} [{config}]" if config else case.backend
+
+
+def rerun(result: Result) -> str:
+    """The command line that measures this case again."""
+    case = result.case
+    words = ["kmark", "run", "-p", short(case.problem), "-b", case.backend]
+    if result.device != "cpu":
+        words += ["-d", result.device]
+    for name, value in sorted(case.config.items()):
+        words += ["--config", f"{name}={_value_text(value)}"]
+    for name in ("cache", "timer", "strain", "duty", "threads"):
+        value = getattr(case.timing, name)
+        if value != getattr(_USUAL, name):
+            words += [f"--{name}", str(value)]
+    return shlex.join(words)
+
+
+def _value_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)

@@ -1,0 +1,95 @@
+"""How close a result is to what its device can do.
+
+The least time a problem can take is the larger of flops / compute roof and bytes / memory roof;
+the share is that time over the measured one. It is not clamped: above 1 either the problem did
+not have to move or compute what its op counts, or the roof was measured under other load, and the
+reader must see that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from kernelmark.core.dtype import DTYPES
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.result import Result
+from kernelmark.core.roof import Roof
+from kernelmark.core.timing import Cache
+
+Bound = Literal["compute", "memory"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Measured speed over the attainable one, and the roof that bounds it."""
+
+    value: float
+    bound: Bound
+    roof: Roof
+
+
+def share(result: Result, roofs: Sequence[Roof], info: DeviceInfo | None = None) -> Share | None:
+    """The share of the roof that bounds this result; None where no roof that fits is known.
+
+    A hot problem that fits the last-level cache is not bound by memory. A float dtype without a
+    roof of its own is compared with memory alone, and only where memory is the bound even for
+    f32: a unit for the narrower dtype could only raise the compute roof.
+    """
+    if result.measurement is None:
+        return None
+    fitting = [roof for roof in roofs if _fits(roof, result, info)]
+    compute = _newest(r for r in fitting if r.kind == "flops" and r.name == _dtype(result))
+    memory = _newest(r for r in fitting if r.kind == "bytes" and r.name == "dram")
+    if _stays_in_cache(result, info):
+        memory = None
+    if compute is None:
+        lower = _newest(r for r in fitting if r.kind == "flops" and r.name == "f32")
+        if memory is None or lower is None or not _is_narrow_float(_dtype(result)):
+            return None
+        if _least_s(result, memory) < _least_s(result, lower):
+            return None
+    bounds = [roof for roof in (compute, memory) if roof is not None]
+    roof = max(bounds, key=lambda r: _least_s(result, r))
+    return Share(
+        value=_least_s(result, roof) / result.measurement.median_s,
+        bound="compute" if roof.kind == "flops" else "memory",
+        roof=roof,
+    )
+
+
+def threads_of(result: Result, info: DeviceInfo | None) -> int:
+    """CPU threads a result was measured with; 0 where that has no meaning or is not known."""
+    if result.device.partition(":")[0] != "cpu":
+        return 0
+    return result.case.timing.threads or (info.units if info else 0)
+
+
+def _fits(roof: Roof, result: Result, info: DeviceInfo | None) -> bool:
+    same_kind = roof.device.partition(":")[0] == result.device.partition(":")[0]
+    return same_kind and roof.arch == result.arch and roof.threads in (0, threads_of(result, info))
+
+
+def _newest(roofs: Iterable[Roof]) -> Roof | None:
+    """The matrix unit's roof where there is one: it is the one a good kernel meets."""
+    return max(roofs, key=lambda r: (r.unit == "matrix", r.measured), default=None)
+
+
+def _dtype(result: Result) -> str:
+    """The dtype of the first input: what the multiplications read."""
+    return next(iter(result.case.problem.dtypes.values()), "")
+
+
+def _is_narrow_float(name: str) -> bool:
+    return name in DTYPES and DTYPES[name].kind == "float" and DTYPES[name].bits < 32
+
+
+def _stays_in_cache(result: Result, info: DeviceInfo | None) -> bool:
+    if result.case.timing.cache is not Cache.HOT:
+        return False
+    return info is None or result.bytes <= info.cache_bytes
+
+
+def _least_s(result: Result, roof: Roof) -> float:
+    return (result.flops if roof.kind == "flops" else result.bytes) / roof.value

@@ -1,0 +1,133 @@
+"""Tables as text, Markdown, HTML and CSV."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+from collections.abc import Sequence
+
+from kernelmark.core.problem import Option
+from kernelmark.core.result import ResultSet, config_key
+from kernelmark.report.tables import Row, Table
+
+Cell = str | int | float | None
+
+
+def text(table: Table) -> str:
+    """Aligned columns, for a pipe or a file."""
+    header = [column.name for column in table.columns]
+    widths = [
+        max([len(name), *(len(row[i]) for row in table.rows)]) for i, name in enumerate(header)
+    ]
+
+    def line(cells: Sequence[str]) -> str:
+        parts = [
+            cell.rjust(width) if column.align == "right" else cell.ljust(width)
+            for cell, width, column in zip(cells, widths, table.columns, strict=True)
+        ]
+        return "  ".join(parts).rstrip()
+
+    lines = [table.title] if table.title else []
+    lines += [line(header), line(["-" * width for width in widths])]
+    lines += [line(row) for row in table.rows]
+    return "\n".join(lines) + "\n"
+
+
+def markdown(table: Table) -> str:
+    """A GitHub table."""
+    rule = ["---:" if column.align == "right" else "---" for column in table.columns]
+    lines = [f"### {table.title}", ""] if table.title else []
+    lines += [_pipes([column.name for column in table.columns]), _pipes(rule)]
+    lines += [_pipes([cell.replace("|", "\\|") for cell in row]) for row in table.rows]
+    return "\n".join(lines) + "\n"
+
+
+def html_table(table: Table) -> str:
+    """A table element; every cell is escaped."""
+
+    def cells(tag: str, values: Sequence[str]) -> str:
+        return "".join(
+            f'<{tag} style="text-align:{column.align}">{html.escape(value)}</{tag}>'
+            for column, value in zip(table.columns, values, strict=True)
+        )
+
+    head = cells("th", [column.name for column in table.columns])
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in table.rows)
+    caption = f"<caption>{html.escape(table.title)}</caption>" if table.title else ""
+    return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def records(results: ResultSet, made: Sequence[Row]) -> list[dict[str, Cell]]:
+    """One flat record a result, in seconds and bytes, with the union of all problems' parameters
+    after the common columns."""
+    parameters: dict[str, None] = {}
+    for row in made:
+        problem = row.result.case.problem
+        parameters |= dict.fromkeys((*problem.dims, *problem.dtypes, *problem.options))
+    return [_record(results, row, list(parameters)) for row in made]
+
+
+def csv_text(found: Sequence[dict[str, Cell]]) -> str:
+    """Comma-separated with a header; floats exact, missing values empty."""
+    if not found:
+        return ""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=list(found[0]), lineterminator="\n")
+    writer.writeheader()
+    for record in found:
+        writer.writerow({k: repr(v) if isinstance(v, float) else v for k, v in record.items()})
+    return out.getvalue()
+
+
+def _pipes(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _record(results: ResultSet, row: Row, parameters: Sequence[str]) -> dict[str, Cell]:
+    result, case = row.result, row.result.case
+    measured, problem = result.measurement, result.case.problem
+    values: dict[str, Cell] = {**problem.dims, **problem.dtypes}
+    values |= {name: _option(value) for name, value in problem.options.items()}
+    return {
+        "run": results.run.id,
+        "label": results.run.label,
+        "case": case.id,
+        "started": result.started,
+        "op": problem.op,
+        "problem": problem.key,
+        "backend": case.backend,
+        "config": config_key(case.config),
+        "device": result.device,
+        "arch": result.arch,
+        "cache": case.timing.cache.value,
+        "threads": case.timing.threads,
+        "status": result.status.value,
+        "median_s": measured.median_s if measured else None,
+        "low_s": measured.low_s if measured else None,
+        "high_s": measured.high_s if measured else None,
+        "blocks": len(measured.blocks) if measured else 0,
+        "samples": measured.samples if measured else 0,
+        "stop": measured.stop.value if measured else None,
+        "method": measured.method if measured else None,
+        "flops": result.flops,
+        "bytes": result.bytes,
+        "flops_per_s": result.flops_per_s,
+        "bytes_per_s": result.bytes_per_s,
+        "roof_share": row.share.value if row.share else None,
+        "roof_bound": row.share.bound if row.share else None,
+        "roof_per_s": row.share.roof.value if row.share else None,
+        "error_worst": result.check.worst if result.check else None,
+        "kernel": result.kernel.name,
+        "compile_s": result.kernel.compile_s,
+        "warnings": json.dumps(measured.warnings, ensure_ascii=False) if measured else None,
+        "error": result.error,
+        **{name: values.get(name) for name in parameters},
+    }
+
+
+def _option(value: Option) -> Cell:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value

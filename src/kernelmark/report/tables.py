@@ -1,0 +1,230 @@
+"""Results as rows and tables: pure functions from values to text cells."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.result import Result, ResultSet, Status
+from kernelmark.core.roof import Roof
+from kernelmark.core.units import rate_text, time_text
+from kernelmark.report.names import backend_text, rerun, short
+from kernelmark.report.percent import Share, share
+
+NONE = "–"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    name: str
+    align: Literal["left", "right"] = "left"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Text cells under named columns; every row is as long as `columns`."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One result as a reader meets it. `times_best` is its time over that of the fastest right
+    result for the same problem; None where there is nothing to compare with."""
+
+    result: Result
+    problem: str
+    backend: str
+    share: Share | None
+    times_best: float | None = None
+
+    @property
+    def ranks(self) -> bool:
+        return self.result.status is Status.OK and self.result.measurement is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Cases that ended in one way for one reason, each with the command that repeats it."""
+
+    status: Status
+    reason: str
+    rows: tuple[Row, ...]
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        return tuple(rerun(row.result) for row in self.rows)
+
+
+def rows(results: ResultSet, roofs: Sequence[Roof] = ()) -> list[Row]:
+    """One row a result: problems in a natural order, the fastest first in each, failures last."""
+    infos = {info.name: info for info in results.run.environment.devices}
+    best = _best(results.results)
+    made = [_row(result, roofs, infos.get(result.device), best) for result in results.results]
+    return sorted(made, key=_order)
+
+
+def results_table(made: Sequence[Row], title: str = "") -> Table:
+    """The table that `run` and `show` print."""
+    several_devices = len({row.result.device for row in made}) > 1
+    compared = any(row.times_best is not None for row in made)
+    columns = [
+        Column(name="problem"),
+        Column(name="backend"),
+        *([Column(name="device")] if several_devices else []),
+        Column(name="median", align="right"),
+        Column(name="±", align="right"),
+        Column(name="rate", align="right"),
+        Column(name="of roof", align="right"),
+        *([Column(name="vs best", align="right")] if compared else []),
+        Column(name="status"),
+    ]
+    cells = []
+    for row in made:
+        line = [row.problem, row.backend]
+        line += [row.result.device] if several_devices else []
+        line += [*_numbers(row)]
+        line += [_times(row.times_best)] if compared else []
+        cells.append((*line, row.result.status.value))
+    return Table(columns=tuple(columns), rows=tuple(cells), title=title)
+
+
+def failures(made: Iterable[Row]) -> list[Failure]:
+    """Everything that is not ok, grouped by status and reason, what failed before what is only
+    unsupported or skipped."""
+    groups: dict[tuple[Status, str], list[Row]] = {}
+    for row in made:
+        if row.result.status is not Status.OK:
+            groups.setdefault((row.result.status, _reason(row.result)), []).append(row)
+    found = [
+        Failure(status=status, reason=reason, rows=tuple(group))
+        for (status, reason), group in groups.items()
+    ]
+    return sorted(found, key=lambda f: not f.status.failed)
+
+
+def warnings(made: Iterable[Row]) -> list[str]:
+    """Warnings of the measurements, those that differ only in their numbers told once."""
+    groups: dict[str, list[str]] = {}
+    above = 0
+    for row in made:
+        for text in row.result.measurement.warnings if row.result.measurement else ():
+            groups.setdefault(re.sub(r"\d+([.,]\d+)?", "#", text), []).append(text)
+        above += row.share is not None and row.share.value > 1.0
+    told = [
+        texts[0] if len(texts) == 1 else f"{texts[0]} (and {len(texts) - 1} more like this)"
+        for texts in groups.values()
+    ]
+    if above:
+        told.append(
+            f"{above} {'result is' if above == 1 else 'results are'} above 100 % of the roof: the "
+            "kernel found data in a cache, or the roof was measured while other work ran; "
+            "measure it again with --roofs fresh"
+        )
+    return told
+
+
+def summary(made: Sequence[Row]) -> str:
+    """`12 ok, 2 unsupported, 1 crashed`."""
+    counts: dict[Status, int] = {}
+    for row in made:
+        counts[row.result.status] = counts.get(row.result.status, 0) + 1
+    return ", ".join(f"{counts[status]} {status.value}" for status in Status if status in counts)
+
+
+def rate(result: Result, bound: str | None) -> str:
+    """Bytes a second where memory is the bound, FLOP/s elsewhere."""
+    if result.measurement is None:
+        return NONE
+    if bound == "memory":
+        return rate_text(result.bytes_per_s or 0.0, "B/s")
+    return rate_text(result.flops_per_s or 0.0, "FLOP/s")
+
+
+def share_text(found: Share | None) -> str:
+    """`87 % compute`, honest above 100."""
+    if found is None:
+        return NONE
+    percent = 100 * found.value
+    return f"{percent:.1f} % {found.bound}" if percent < 9.95 else f"{percent:.0f} % {found.bound}"
+
+
+def width_text(share_of_median: float) -> str:
+    """Half of the interval's width in percent; a dash where there is no interval."""
+    if not math.isfinite(share_of_median):
+        return NONE
+    percent = 100 * share_of_median
+    if percent > 999:
+        return "> 999 %"
+    return f"{percent:.1f} %" if percent < 99.95 else f"{percent:.0f} %"
+
+
+def _row(
+    result: Result, roofs: Sequence[Roof], info: DeviceInfo | None, best: dict[str, float]
+) -> Row:
+    fastest = best.get(result.case.problem.key)
+    ratio = None
+    if result.status is Status.OK and result.measurement is not None and fastest is not None:
+        ratio = result.measurement.median_s / fastest
+    return Row(
+        result=result,
+        problem=short(result.case.problem),
+        backend=backend_text(result.case),
+        share=share(result, roofs, info),
+        times_best=ratio,
+    )
+
+
+def _best(results: Iterable[Result]) -> dict[str, float]:
+    """Fastest median of each problem that at least two results can be compared on."""
+    times: dict[str, list[float]] = {}
+    for result in results:
+        if result.status is Status.OK and result.measurement is not None:
+            times.setdefault(result.case.problem.key, []).append(result.measurement.median_s)
+    return {key: min(values) for key, values in times.items() if len(values) > 1}
+
+
+def _order(row: Row) -> tuple[object, ...]:
+    problem = row.result.case.problem
+    time_s = row.result.measurement.median_s if row.ranks and row.result.measurement else 0.0
+    return (
+        problem.op,
+        tuple(problem.dtypes.values()),
+        tuple(problem.dims.values()),
+        tuple(map(str, problem.options.values())),
+        not row.ranks,
+        time_s,
+        row.backend,
+    )
+
+
+def _numbers(row: Row) -> tuple[str, str, str, str]:
+    measured = row.result.measurement
+    if measured is None:
+        return NONE, NONE, NONE, NONE
+    return (
+        time_text(measured.median_s),
+        width_text(measured.rel_half_width),
+        rate(row.result, row.share.bound if row.share else None),
+        share_text(row.share),
+    )
+
+
+def _times(ratio: float | None) -> str:
+    if ratio is None:
+        return NONE
+    return "best" if ratio == 1.0 else f"{ratio:.2f} ×"
+
+
+def _reason(result: Result) -> str:
+    if result.error:
+        return result.error
+    if result.check is not None and not result.check.passed:
+        return result.check.detail or "the output is not what it must be"
+    return "no reason was given"

@@ -1,0 +1,1 @@
+"""Robust estimators and intervals; what a worker needs uses numpy alone."""

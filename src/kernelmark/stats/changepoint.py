@@ -1,0 +1,151 @@
+"""Steps in a series: where the level changed, and where it only wandered.
+
+A segment is split where two medians describe it best (the sum of distances falls most), but only
+if shuffled series are rarely described as well by two. Each part is then searched again. That is the
+plan of divisive segmentation (E-divisive and its kin); medians and distances instead of means and
+squares make a few wild points harmless.
+
+Shuffling destroys the memory of a series that drifts, which would make every drift a step. Where
+points remember their neighbours, a step must also be abrupt: larger than what the series does
+elsewhere within as few points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark.stats.robust import NORMAL_MAD
+
+LEAST = 3  # points on each side of a step
+ALPHA = 0.01
+_SHUFFLES = 499
+_NEAR = 5  # points that count as few
+_ABRUPT = 4.0  # times the usual change
+_DRIFTS = 0.3  # correlation of neighbours from which a series is said to remember
+_TINY = 1e-9
+_Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The level changes with the point `index`, from `before` to `after` (medians between the
+    steps around it)."""
+
+    index: int
+    before: float
+    after: float
+    p_value: float
+
+    @property
+    def size(self) -> float:
+        return self.after - self.before
+
+
+def change_points(
+    values: Sequence[float], *, min_effect: float, alpha: float = ALPHA, least: int = LEAST
+) -> list[Step]:
+    """Steps of at least `min_effect` (in the unit of the values), in order; on logarithms of
+    times, 0.01 is 1 %. The same series gives the same steps."""
+    data = np.asarray(values, dtype=np.float64)
+    if not np.isfinite(data).all():
+        raise ValueError("values must be finite")
+    found: dict[int, float] = {}
+    _divide(data, 0, min_effect, alpha, least, found)
+    return _kept(data, found, min_effect)
+
+
+def _divide(
+    data: _Values,
+    start: int,
+    min_effect: float,
+    alpha: float,
+    least: int,
+    found: dict[int, float],
+) -> None:
+    if len(data) < 2 * least:
+        return
+    place, gain = _best_split(data[None, :], least)
+    split = int(place[0])
+    left, right = data[:split], data[split:]
+    if abs(np.median(right) - np.median(left)) < min_effect:
+        return
+    if _memory(left, right) > _DRIFTS and not _abrupt(data, split):
+        return
+    p_value = _p_value(data, float(gain[0]), least)
+    if p_value > alpha:
+        return
+    found[start + split] = p_value
+    _divide(left, start, min_effect, alpha, least, found)
+    _divide(right, start + split, min_effect, alpha, least, found)
+
+
+def _best_split(rows: _Values, least: int) -> tuple[NDArray[np.int64], _Values]:
+    """For each row, the split that brings the points nearest to their medians, and by how much."""
+    count = rows.shape[1]
+    splits = np.arange(least, count - least + 1)
+    costs = np.empty((len(rows), len(splits)))
+    for i, split in enumerate(splits):
+        costs[:, i] = _distance(rows[:, :split]) + _distance(rows[:, split:])
+    best = np.argmin(costs, axis=1)
+    return splits[best], _distance(rows) - costs[np.arange(len(rows)), best]
+
+
+def _distance(rows: _Values) -> _Values:
+    """The sum of distances from the median, for each row."""
+    total: _Values = np.abs(rows - np.median(rows, axis=1, keepdims=True)).sum(axis=1)
+    return total
+
+
+def _p_value(data: _Values, gain: float, least: int) -> float:
+    """How often a shuffled series gains as much."""
+    source = np.random.default_rng(len(data))
+    shuffled = source.permuted(np.tile(data, (_SHUFFLES, 1)), axis=1)
+    _, others = _best_split(shuffled, least)
+    return float((1 + np.sum(others >= gain - _TINY)) / (1 + _SHUFFLES))
+
+
+def _memory(left: _Values, right: _Values) -> float:
+    """How far neighbours deviate together from their level: 0 for independent points, near 1 for
+    a drift. Wild points count as far ones, not more."""
+    rest = np.concatenate([left - np.median(left), right - np.median(right)])
+    limit = 3 * max(float(np.median(np.abs(rest))) * NORMAL_MAD, _TINY)
+    rest = np.clip(rest, -limit, limit)
+    power = float(np.dot(rest, rest))
+    return float(np.dot(rest[1:], rest[:-1])) / power if power else 0.0
+
+
+def _abrupt(data: _Values, split: int) -> bool:
+    """Whether the change at `split` exceeds what happens elsewhere within a few points."""
+    jumps = np.array([_jump(data, i) for i in range(2, len(data) - 1)])
+    elsewhere = [jump for i, jump in enumerate(jumps, 2) if abs(i - split) >= _NEAR]
+    if len(elsewhere) < _NEAR:
+        return True
+    usual = float(np.median(np.abs(elsewhere))) * NORMAL_MAD
+    return abs(_jump(data, split)) > _ABRUPT * usual
+
+
+def _jump(data: _Values, split: int) -> float:
+    """From the few points before `split` to the few after."""
+    near = float(np.median(data[split : split + _NEAR]))
+    return near - float(np.median(data[max(0, split - _NEAR) : split]))
+
+
+def _kept(data: _Values, found: dict[int, float], min_effect: float) -> list[Step]:
+    """Steps between the final segments; one that has become too small is taken back, the smallest
+    first, since its neighbours then have other levels."""
+    places = sorted(found)
+    while places:
+        levels = [float(np.median(part)) for part in np.split(data, places)]
+        sizes = [abs(after - before) for before, after in zip(levels, levels[1:], strict=False)]
+        least = int(np.argmin(sizes))
+        if sizes[least] >= min_effect:
+            return [
+                Step(index=place, before=levels[i], after=levels[i + 1], p_value=found[place])
+                for i, place in enumerate(places)
+            ]
+        del places[least]
+    return []

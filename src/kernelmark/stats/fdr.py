@@ -1,0 +1,29 @@
+"""False discoveries: how many alarms of a suite may be chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def adjusted(p_values: Sequence[float]) -> list[float]:
+    """Benjamini–Hochberg: each p-value as the smallest share of false discoveries at which it
+    would still be one. Those at most q are the discoveries at q, of which on average at most q are
+    false; where nothing changed at all, q is the chance of any."""
+    values = np.asarray(p_values, dtype=np.float64)
+    if values.size == 0:
+        return []
+    if not ((values >= 0) & (values <= 1)).all():
+        raise ValueError("p-values must be between 0 and 1")
+    order = np.argsort(values, kind="stable")[::-1]
+    scaled = values[order] * len(values) / np.arange(len(values), 0, -1)
+    lifted = np.minimum(np.minimum.accumulate(scaled), 1.0)
+    found = np.empty_like(lifted)
+    found[order] = lifted
+    return [float(value) for value in found]
+
+
+def discoveries(p_values: Sequence[float], q: float) -> list[bool]:
+    """Which p-values are discoveries when a share `q` of them may be false."""
+    return [value <= q for value in adjusted(p_values)]

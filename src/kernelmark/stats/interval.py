@@ -1,0 +1,138 @@
+"""Intervals of a time, with the block (one process, one set of allocations) as the unit.
+
+Samples inside a block share its addresses, pages and clocks, so they say nothing of how the next
+block would differ: an interval over samples is narrow and wrong. Times are positive and their
+disturbances multiply, hence logarithms.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelmark.core.result import Block
+from kernelmark.stats.student import t_quantile
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """Bounds of a median time, in seconds; `note` says what they do not cover."""
+
+    low_s: float
+    high_s: float
+    note: str = ""
+
+    @property
+    def rel_half_width(self) -> float:
+        """Half of the width as a share of the geometric middle; infinite without bounds."""
+        if self.low_s <= 0 or math.isinf(self.high_s):
+            return math.inf
+        return (self.high_s - self.low_s) / 2 / math.sqrt(self.low_s * self.high_s)
+
+
+def block_interval(block_medians: Sequence[float], level: float = LEVEL) -> tuple[float, float]:
+    """Student's t interval on the logarithms, widened where needed to hold the median itself.
+
+    One block has no spread to learn from: (0, inf).
+    """
+    logs = _logs(block_medians)
+    if len(logs) == 1:
+        return 0.0, math.inf
+    half = t_quantile(0.5 + level / 2, len(logs) - 1) * statistics.stdev(logs)
+    half /= math.sqrt(len(logs))
+    mean = statistics.fmean(logs)
+    middle = statistics.median(block_medians)
+    # exp may leave equal values a rounding away from themselves
+    return min(math.exp(mean - half), middle), max(math.exp(mean + half), middle)
+
+
+def order_interval(samples: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
+    """The narrowest pair of order statistics that holds the median with at least `level`,
+    whatever the distribution; None when there are too few samples (under 6 for 95 %)."""
+    values = sorted(samples)
+    count = len(values)
+    allowed = (1.0 - level) / 2
+    below = 0.0
+    rank = 0
+    for k in range(count // 2):
+        below += math.exp(
+            math.lgamma(count + 1)
+            - math.lgamma(k + 1)
+            - math.lgamma(count - k + 1)
+            - count * math.log(2)
+        )
+        if below > allowed:
+            break
+        rank = k + 1
+    if rank == 0:
+        return None
+    return values[rank - 1], values[count - rank]
+
+
+def single_interval(samples: Sequence[float], level: float = LEVEL) -> Interval:
+    """What one block alone can say."""
+    if len(samples) == 1:
+        return Interval(
+            low_s=0.0, high_s=math.inf, note="one sample: there is no interval; allow more time"
+        )
+    low, high = order_interval(samples, level) or block_interval(samples, level)
+    note = (
+        f"one allocation block: the interval is over its {len(samples)} samples and says nothing"
+        " of other allocations"
+    )
+    return Interval(low_s=low, high_s=high, note=note)
+
+
+def nested_interval(groups: Sequence[Sequence[float]], level: float = LEVEL) -> tuple[float, float]:
+    """The interval over processes that measured several blocks each."""
+    low, high = block_interval(replicates(groups), level)
+    middle = statistics.median(value for group in groups for value in group)
+    return min(low, middle), max(high, middle)
+
+
+def replicates(groups: Sequence[Sequence[float]]) -> list[float]:
+    """The times that count as independent, of processes that measured several blocks each.
+
+    Where the processes differ by more than their blocks explain, the process is the unit;
+    otherwise all blocks are equals.
+    """
+    if len(groups) == 1 or not _groups_differ(groups):
+        return [value for group in groups for value in group]
+    return [math.exp(statistics.fmean(_logs(group))) for group in groups]
+
+
+def measured_interval(blocks: Sequence[Block], level: float = LEVEL) -> Interval:
+    """The interval of a measurement's median from its blocks, of one process or of many."""
+    if len(blocks) == 1:
+        return single_interval(blocks[0].samples_s, level)
+    by_process: dict[int, list[float]] = {}
+    for block in blocks:
+        by_process.setdefault(block.process, []).append(block.median_s)
+    low, high = nested_interval(list(by_process.values()), level)
+    return Interval(low_s=low, high_s=high)
+
+
+def _groups_differ(groups: Sequence[Sequence[float]]) -> bool:
+    """Whether the mean square between groups exceeds the one within (a variance above zero)."""
+    logs = [np.asarray(_logs(group)) for group in groups]
+    within_freedom = sum(len(group) - 1 for group in logs)
+    if within_freedom == 0:
+        return False  # one block a process: block and process are the same unit
+    everything = np.concatenate(logs)
+    between = sum(len(g) * (g.mean() - everything.mean()) ** 2 for g in logs) / (len(logs) - 1)
+    within = sum(((g - g.mean()) ** 2).sum() for g in logs) / within_freedom
+    return bool(between > within)
+
+
+def _logs(times: Sequence[float]) -> list[float]:
+    if not times:
+        raise ValueError("no times to make an interval of")
+    if not all(t > 0 and math.isfinite(t) for t in times):
+        raise ValueError("times must be positive and finite")
+    return [math.log(t) for t in times]

@@ -1,0 +1,225 @@
+"""Paired rounds: two sides measured beside each other, again and again.
+
+In a round both sides run under the same conditions, in an order drawn at random. If nothing
+changed, swapping the two labels of any round changes nothing, so the log ratios are symmetric
+around zero whatever their distribution is. Wilcoxon's signed-rank interval needs nothing else: its
+error rate is a theorem, not a hope about normal noise.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark.core.verdict import VerdictStatus
+
+DELTA = 0.01  # effects below this share are not worth an alarm
+ALPHA = 0.01  # chance of an alarm where nothing changed
+POWER = 0.9  # with which the detectable effect is found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedRank:
+    """The Hodges–Lehmann centre of symmetric values, its interval and its distance from zero.
+
+    The interval is infinite where there are too few values for its level.
+    """
+
+    centre: float
+    low: float
+    high: float
+    p_value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paired:
+    """What paired rounds say. `ratio` is head over base: above 1 is slower; `low` and `high` bound
+    it with 1 - `alpha`. `detectable` is the least slowdown (0.02 is 2 %) that this many rounds with
+    this spread would find in nine of ten comparisons."""
+
+    status: VerdictStatus
+    reason: str
+    ratio: float
+    low: float
+    high: float
+    p_value: float
+    rounds: int
+    alpha: float
+    detectable: float
+
+    @property
+    def decided(self) -> bool:
+        """Whether more rounds are not needed."""
+        return self.status is not VerdictStatus.UNSURE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looks:
+    """After how many rounds the data may be looked at, and how the chance of a false alarm is
+    spread over the looks.
+
+    Stopping at the first good-looking interval would give every look a chance of its own. Here
+    each look spends its part, in proportion to the rounds since the last one, and all of them
+    together spend `alpha`, whatever the dependence between looks.
+    """
+
+    rounds: tuple[int, ...] = (10, 16, 24)
+    alpha: float = ALPHA
+
+    def __post_init__(self) -> None:
+        if not self.rounds or self.rounds[0] < 1 or list(self.rounds) != sorted(set(self.rounds)):
+            raise ValueError("looks must be at least one, and increase")
+        if not 0 < self.alpha < 1:
+            raise ValueError("alpha must be between 0 and 1")
+
+    @property
+    def last(self) -> int:
+        return self.rounds[-1]
+
+    def alpha_at(self, rounds: int) -> float:
+        """What the look after `rounds` may spend; other numbers of rounds are not looked at."""
+        if rounds not in self.rounds:
+            raise ValueError(f"there is no look after {rounds} rounds, only after {self.rounds}")
+        place = self.rounds.index(rounds)
+        before = self.rounds[place - 1] if place else 0
+        return self.alpha * (rounds - before) / self.last
+
+    def after(self, rounds: int) -> int | None:
+        """The next look after `rounds`, None when there is none."""
+        return next((look for look in self.rounds if look > rounds), None)
+
+    def verdict(
+        self, base: Sequence[float], head: Sequence[float], *, delta: float = DELTA
+    ) -> Paired:
+        """The verdict of the look that these rounds are."""
+        return paired_verdict(base, head, delta=delta, alpha=self.alpha_at(len(base)))
+
+
+def paired_verdict(
+    base: Sequence[float],
+    head: Sequence[float],
+    *,
+    delta: float = DELTA,
+    alpha: float = ALPHA,
+) -> Paired:
+    """Slower or faster where the interval of the ratio excludes 1 and its centre is further than
+    `delta` from 1; same where the interval lies within `delta`; unsure otherwise.
+
+    `base[i]` and `head[i]` are the times of round i. Swapping the sides mirrors the verdict.
+    """
+    logs = _log_ratios(base, head)
+    found = signed_rank(logs, alpha)
+    floor = math.log1p(delta)
+    status, reason = _judged(found, floor, len(logs), alpha)
+    return Paired(
+        status=status,
+        reason=reason,
+        ratio=math.exp(found.centre),
+        low=_exp(found.low),
+        high=_exp(found.high),
+        p_value=found.p_value,
+        rounds=len(logs),
+        alpha=alpha,
+        detectable=detectable(_half_width(found), floor, alpha),
+    )
+
+
+def signed_rank(values: Sequence[float] | NDArray[np.float64], alpha: float) -> SignedRank:
+    """Centre and interval of values that are symmetric around what is asked for, exact for any
+    such distribution; ties and zeros make it wider, never narrower."""
+    data = np.asarray(values, dtype=np.float64)
+    if data.size == 0:
+        raise ValueError("no rounds")
+    first, second = np.triu_indices(len(data))
+    means = np.sort((data[first] + data[second]) / 2)
+    tail = _signed_rank_tail(len(data))
+    # The c-th smallest mean is a bound when P(W ≤ c - 1) ≤ alpha/2.
+    bound = int(np.searchsorted(tail, alpha / 2, side="right"))
+    low, high = (-math.inf, math.inf) if bound == 0 else (means[bound - 1], means[-bound])
+    outside = min(int(np.sum(means <= 0)), int(np.sum(means >= 0)))
+    return SignedRank(
+        centre=float(np.median(means)),
+        low=float(low),
+        high=float(high),
+        p_value=min(1.0, 2 * float(tail[min(outside, len(tail) - 1)])),
+    )
+
+
+def least_rounds(alpha: float) -> int:
+    """The fewest rounds that can exclude anything at this level."""
+    return math.ceil(1 - math.log2(alpha))
+
+
+def detectable(half_width: float, floor: float, alpha: float) -> float:
+    """The share of slowdown that an interval of this half-width, in logarithms, at level
+    1 - `alpha`, finds with `POWER`; `floor` is the least effect that counts, as a logarithm."""
+    if not math.isfinite(half_width):
+        return math.inf
+    error = half_width / NormalDist().inv_cdf(1 - alpha / 2)
+    return math.expm1(max(half_width, floor) + NormalDist().inv_cdf(POWER) * error)
+
+
+def percent_text(log_ratio: float) -> str:
+    """`+1.2 %` of the logarithm of a ratio."""
+    if not math.isfinite(log_ratio):
+        return "any size"
+    return f"{100 * math.expm1(log_ratio):+.1f} %"
+
+
+def _judged(
+    found: SignedRank, floor: float, rounds: int, alpha: float
+) -> tuple[VerdictStatus, str]:
+    shown = f"{percent_text(found.low)} to {percent_text(found.high)}"
+    limit = f"{100 * math.expm1(floor):g} %"
+    if not math.isfinite(found.low):
+        need = least_rounds(alpha)
+        return (
+            VerdictStatus.UNSURE,
+            f"{rounds} rounds can show nothing at this level; it takes {need}",
+        )
+    if found.low > 0 and found.centre > floor:
+        return VerdictStatus.SLOWER, f"{percent_text(found.centre)} ({shown}) over {rounds} rounds"
+    if found.high < 0 and found.centre < -floor:
+        return VerdictStatus.FASTER, f"{percent_text(found.centre)} ({shown}) over {rounds} rounds"
+    if found.low >= -floor and found.high <= floor:
+        return VerdictStatus.SAME, f"within {limit} ({shown}) over {rounds} rounds"
+    if found.low > 0 or found.high < 0:
+        return VerdictStatus.UNSURE, f"changed, but perhaps by less than {limit} ({shown})"
+    return VerdictStatus.UNSURE, f"{rounds} rounds leave {shown} open"
+
+
+def _half_width(found: SignedRank) -> float:
+    return (found.high - found.low) / 2 if math.isfinite(found.low) else math.inf
+
+
+def _exp(value: float) -> float:
+    return 0.0 if value == -math.inf else math.exp(value)
+
+
+def _log_ratios(base: Sequence[float], head: Sequence[float]) -> NDArray[np.float64]:
+    if len(base) != len(head):
+        raise ValueError(f"{len(base)} rounds of base, {len(head)} of head")
+    times = np.asarray([base, head], dtype=np.float64)
+    if not (np.isfinite(times).all() and (times > 0).all()):
+        raise ValueError("times must be positive and finite")
+    logs: NDArray[np.float64] = np.log(times[1]) - np.log(times[0])
+    return logs
+
+
+@functools.lru_cache(maxsize=256)
+def _signed_rank_tail(count: int) -> NDArray[np.float64]:
+    """P(W ≤ w) of the signed-rank statistic of `count` values, for w = 0, 1, …"""
+    chances = np.zeros(count * (count + 1) // 2 + 1)
+    chances[0] = 1.0
+    for rank in range(1, count + 1):
+        shifted = np.zeros_like(chances)
+        shifted[rank:] = chances[:-rank]
+        chances = (chances + shifted) / 2
+    tail: NDArray[np.float64] = np.cumsum(chances)
+    return tail

@@ -1,0 +1,49 @@
+"""Estimators that a few wild samples do not move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Makes the median absolute deviation of normal data estimate its standard deviation.
+NORMAL_MAD = 1.482602218505602
+
+Samples = Sequence[float] | NDArray[np.float64]
+
+
+def median(samples: Samples) -> float:
+    """The middle value, or the mean of the two middle ones."""
+    return float(np.median(_filled(samples)))
+
+
+def mad(samples: Samples, *, scaled: bool = False) -> float:
+    """Median absolute deviation from the median; `scaled` to a normal standard deviation."""
+    values = _filled(samples)
+    deviation = float(np.median(np.abs(values - np.median(values))))
+    return deviation * NORMAL_MAD if scaled else deviation
+
+
+def quantile(samples: Samples, share: float) -> float:
+    """The value below which `share` of the samples lie, interpolated linearly."""
+    return float(np.quantile(_filled(samples), share))
+
+
+def hodges_lehmann(samples: Samples) -> float:
+    """The median of all pairwise means (each sample also with itself)."""
+    values = _filled(samples)
+    first, second = np.triu_indices(len(values))
+    return float(np.median((values[first] + values[second]) / 2))
+
+
+def hodges_lehmann_shift(base: Samples, head: Samples) -> float:
+    """How far `head` lies above `base`: the median of all differences. On logs, a log ratio."""
+    return float(np.median(np.subtract.outer(_filled(head), _filled(base))))
+
+
+def _filled(samples: Samples) -> NDArray[np.float64]:
+    values = np.asarray(samples, dtype=np.float64)
+    if values.size == 0:
+        raise ValueError("no samples")
+    return values

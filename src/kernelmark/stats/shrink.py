@@ -1,0 +1,67 @@
+"""Spreads of many rows, each known from a few values only, that learn from each other.
+
+Three blocks say little about their own spread. The rows of a suite ran on one machine, so their
+spreads have a common scale; how far each may be trusted alone follows from how much they differ.
+This is the empirical Bayes estimate of variances by G. K. Smyth (2004).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import digamma, polygamma
+
+# Fewer rows than this cannot tell what they have in common.
+_LEAST_ROWS = 5
+# What the suite may count for in a row, in degrees of freedom. Spreads that follow another law than
+# the estimate assumes make more than this overconfident (benchmarks/detectors.py, suites).
+_MOST = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Common:
+    """The variance that rows have in common, worth `freedom` degrees of freedom in each; 0 where
+    nothing is common or known."""
+
+    variance: float = 0.0
+    freedom: float = 0.0
+
+    def mixed(self, variance: float, freedom: float) -> tuple[float, float]:
+        """A row's variance with what the others add, and its degrees of freedom."""
+        total = self.freedom + freedom
+        if total == 0:
+            return math.nan, 0.0
+        mean = (self.freedom * self.variance + freedom * variance) / total
+        return mean, total
+
+
+def common(variances: Sequence[float], freedoms: Sequence[float]) -> Common:
+    """What sample variances with these degrees of freedom have in common. Zero variances (clocks
+    that tick coarsely) say nothing of the scale and are left out."""
+    kept = [(v, f) for v, f in zip(variances, freedoms, strict=True) if v > 0 and f > 0]
+    if len(kept) < _LEAST_ROWS:
+        return Common()
+    spread, freedom = np.asarray(kept, dtype=np.float64).T
+    centred = np.log(spread) - digamma(freedom / 2) + np.log(freedom / 2)
+    excess = float(np.var(centred, ddof=1) - np.mean(polygamma(1, freedom / 2)))
+    middle = float(np.mean(centred))
+    if excess <= 0:
+        return Common(variance=math.exp(middle), freedom=_MOST)
+    prior = 2 * _inverse_trigamma(excess)
+    shift = float(digamma(prior / 2)) - math.log(prior / 2)
+    return Common(variance=math.exp(middle + shift), freedom=min(prior, _MOST))
+
+
+def _inverse_trigamma(value: float) -> float:
+    """The positive x with trigamma(x) = `value`, by Newton's method on 1/trigamma."""
+    x = 0.5 + 1 / value
+    for _ in range(50):
+        slope = float(polygamma(1, x))
+        step = slope * (1 - slope / value) / float(polygamma(2, x))
+        x += step
+        if abs(step) < 1e-10 * x:
+            break
+    return x

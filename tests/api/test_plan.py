@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import pytest
+
+from kernelmark import backends
+from kernelmark.api.plan import Selection, axis_words, parse_config, plan
+from kernelmark.backends.base import Backend
+from kernelmark.core.errors import NothingToDo, ProblemError, UsageError
+from kernelmark.core.timing import Timing
+
+SMALL = ("m=8", "n=8", "k=8")
+
+
+class Missing(Backend):
+    """A backend whose library is not installed."""
+
+    name = "missing"
+    summary = "not there"
+    device_kinds = ("cpu", "fake")
+
+    def available(self):
+        return "libmissing.so not found; install missing"
+
+    def version(self):
+        raise AssertionError("asked of an unavailable backend")
+
+    def supports(self, problem, info):
+        raise AssertionError("asked of an unavailable backend")
+
+    def prepare(self, problem, config, device, sets):
+        raise AssertionError("asked of an unavailable backend")
+
+
+@pytest.fixture
+def missing(monkeypatch):
+    monkeypatch.setitem(backends.registry._loaded, "missing", Missing())
+    names = [*backends.registry.names(), "missing"]
+    monkeypatch.setattr(backends.registry, "names", lambda: names)
+
+
+def made(**choice):
+    return plan(
+        Selection(**{"ops": ("gemm",), "axes": SMALL, "dtypes": ("f32",), **choice}), Timing()
+    )
+
+
+def test_cases_are_the_product_problem_by_problem():
+    found = made(axes=("m=[8,16]", "n=8", "k=8"), backends=("numpy", "fake"))
+    assert [(c.problem.dims["m"], c.backend) for c in found.cases] == [
+        (8, "numpy"),
+        (8, "fake"),
+        (16, "numpy"),
+        (16, "fake"),
+    ]
+    assert found.backends == ("numpy", "fake")
+    assert len(found.problems) == 2
+
+
+def test_without_backends_all_that_can_are_taken_and_fake_is_not():
+    found = made()
+    assert "numpy" in found.backends
+    assert "fake" not in found.backends
+
+
+def test_on_the_fake_device_the_fake_backend_is_the_default():
+    assert made(devices=("fake",)).backends == ("fake",)
+
+
+def test_a_backend_that_can_do_none_is_left_out_with_a_note():
+    found = made(dtypes=("bf16",), ops=("gemm",))
+    assert "numpy" not in found.backends
+    assert any("numpy is left out" in note and "bf16" in note for note in found.notes)
+
+
+def test_a_backend_that_can_do_some_gets_a_case_for_each():
+    found = made(dtypes=("f32", "bf16"))
+    assert [c.problem.dtypes["a"] for c in found.cases if c.backend == "numpy"] == ["f32", "bf16"]
+
+
+def test_a_missing_backend_is_a_note_unless_it_is_named(missing):
+    assert any("missing is left out: libmissing.so" in note for note in made().notes)
+    with pytest.raises(UsageError, match=r"missing is not available: libmissing\.so not found"):
+        made(backends=("missing",))
+
+
+def test_nothing_left_is_told():
+    with pytest.raises(NothingToDo, match="no backend"):
+        made(
+            devices=("cpu",),
+            dtypes=("f8e4m3fnuz",),
+            ops=("batched_gemm",),
+            axes=(*SMALL, "batch=2"),
+        )
+
+
+@pytest.mark.parametrize(
+    ("choice", "error", "words"),
+    [
+        ({"ops": ("gem",)}, UsageError, "unknown op 'gem'"),
+        ({"dtypes": ("f33",)}, ProblemError, "unknown dtype 'f33'"),
+        ({"backends": ("nump",)}, UsageError, "unknown backend 'nump'"),
+        ({"devices": ("gpu",)}, UsageError, "unknown device 'gpu'"),
+        ({"devices": ("cpu:7",)}, UsageError, "no device 'cpu:7'"),
+        ({"axes": ("m=0", "n=8", "k=8")}, ProblemError, "m=0"),
+        ({"axes": ("m=-8", "n=8", "k=8")}, ProblemError, "m=-8"),
+        ({"axes": (f"m={2**40}", "n=8", "k=8")}, ProblemError, "too large"),
+        ({"axes": (*SMALL, "q=3")}, ProblemError, "unknown parameter 'q'"),
+        ({"ops": (), "suites": ("nosuch",), "axes": ()}, UsageError, "unknown suite 'nosuch'"),
+        ({"ops": (), "suites": ("smoke",)}, UsageError, "its own axes"),
+        ({"ops": (), "axes": ()}, UsageError, "nothing was asked for"),
+        ({"ops": (), "problems": ("gemm m=8",)}, UsageError, "takes no axes"),
+        ({"filter": "zzz"}, NothingToDo, "no problem matches"),
+        ({"filter": "("}, UsageError, "not a regular expression"),
+        ({"limit": 0}, UsageError, "limit of 0"),
+    ],
+)
+def test_illegal_requests_are_refused(choice, error, words):
+    with pytest.raises(error, match=words):
+        made(**choice)
+
+
+def test_more_threads_than_cores_are_refused_before_anything_runs():
+    selection = Selection(ops=("gemm",), axes=SMALL, dtypes=("f32",))
+    with pytest.raises(UsageError, match="100000 threads"):
+        plan(selection, Timing(threads=100_000))
+
+
+def test_suites_are_chosen_from_by_op_filter_and_limit():
+    found = plan(Selection(suites=("smoke",), ops=("gemm",), backends=("fake",), limit=2), Timing())
+    assert len(found.cases) == 2
+    assert {c.problem.op for c in found.cases} == {"gemm"}
+    assert found.suite == "smoke"
+    with pytest.raises(NothingToDo, match="no problem of conv"):
+        plan(Selection(suites=("gemm-square",), ops=("conv",)), Timing())
+
+
+def test_problems_can_be_written_out_and_come_once():
+    text = "gemm m=8 n=8 k=8 dtype=f32"
+    found = plan(Selection(problems=(text, text), backends=("fake",)), Timing())
+    assert len(found.cases) == 1
+
+
+def test_config_words():
+    assert parse_config(["tile=64", "fast=yes", "x=0.5", "how=split"]) == {
+        "tile": 64,
+        "fast": True,
+        "x": 0.5,
+        "how": "split",
+    }
+    for words in (["tile"], ["=3"], ["tile="], ["a=1", "a=2"]):
+        with pytest.raises(UsageError):
+            parse_config(words)
+
+
+def test_axis_words():
+    given = {"m": [1, 2], "n": 8, "causal": True, "ta": ("n", "t"), "k": "[1:16]", "alpha": 0.5}
+    assert axis_words(given) == (
+        "m=[1,2]",
+        "n=8",
+        "causal=yes",
+        "ta=[n,t]",
+        "k=[1:16]",
+        "alpha=0.5",
+    )
+    with pytest.raises(UsageError, match="not an axis"):
+        axis_words({"m": object()})

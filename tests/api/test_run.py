@@ -1,0 +1,138 @@
+"""Real runs: through workers, on the fake device where the number itself does not matter."""
+
+from __future__ import annotations
+
+import builtins
+import csv
+import io
+
+import pytest
+
+import kernelmark as km
+from kernelmark.core import codec
+from kernelmark.core.errors import UsageError
+from kernelmark.core.result import ResultSet, RunState
+
+QUICK = km.Timing(max_s=0.05, warmup_s=0.01, max_allocations=3)
+
+
+@pytest.fixture
+def results():
+    return km.run(
+        "gemm",
+        m=[8, 16],
+        n=8,
+        k=8,
+        dtype="f32",
+        device="fake",
+        backend="fake",
+        config={"time_us": 20.0},
+        timing=QUICK,
+    )
+
+
+def test_a_run_is_a_sequence_of_results(results):
+    assert len(results) == 2
+    assert all(isinstance(result, km.Result) for result in results)
+    assert [r.status for r in results] == ["ok", "ok"]
+    assert results[0].measurement.median_s == pytest.approx(20e-6, rel=1e-6)
+    assert results[:1] == [results[0]]
+    assert results.run.state is RunState.DONE
+    assert not results.failed
+    assert len(results.best()) == 2
+    assert "2 ok" in repr(results)
+
+
+def test_shows_and_writes_itself(results, tmp_path):
+    assert "<table>" in results._repr_html_()
+    assert "20.00 µs" in str(results)
+    assert codec.loads(results.to_json(tmp_path / "r.json"), ResultSet) == results.result_set
+    assert (tmp_path / "r.json").read_text() == results.to_json()
+    rows = list(csv.DictReader(io.StringIO(results.to_csv())))
+    assert [row["m"] for row in rows] == ["8", "16"]
+    assert results.to_md().startswith("| problem |")
+
+
+def test_frame_needs_pandas_and_says_so(results, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *rest):
+        if name.partition(".")[0] == "pandas":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    def imported(name, *rest):
+        raise ImportError(name)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setattr("kernelmark.api.results.importlib.import_module", imported)
+    with pytest.raises(UsageError, match="needs pandas") as caught:
+        results.frame()
+    assert "pip install pandas" in caught.value.hint
+
+
+def test_frame_holds_the_records(results):
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    frame = results.frame()
+    assert isinstance(frame, pandas.DataFrame)
+    assert list(frame["m"]) == [8, 16]
+
+
+def test_a_failing_case_is_a_result(tmp_path):
+    found = km.run(
+        problem="gemm m=8 n=8 k=8 dtype=f32",
+        device="fake",
+        config={"behaviour": "wrong"},
+        timing=QUICK,
+    )
+    assert [r.status for r in found] == ["wrong"]
+    assert found.failed
+    assert found.best() == []
+    assert found.ok() == []
+
+
+def test_stores_only_when_asked(tmp_path):
+    place = tmp_path / "mine.sqlite"
+    chosen = {"device": "fake", "timing": QUICK, "m": 8, "n": 8, "k": 8, "dtype": "f32"}
+    km.run("gemm", **chosen)
+    assert not (tmp_path / "store.sqlite").exists()
+    found = km.run("gemm", store=place, label="mine", **chosen)
+    with km.open_store(place) as store:
+        assert store.run("mine").id == found.run.id
+        assert store.result_set(found.run.id) == found.result_set
+        again = km.run("gemm", store=store, **chosen)
+        assert store.run("latest").id == again.run.id
+
+
+def test_cpu_runs_are_compared_with_roofs_that_are_measured_once(tmp_path):
+    chosen = {
+        "backend": "numpy",
+        "timing": QUICK,
+        "m": 64,
+        "n": 64,
+        "k": 64,
+        "dtype": "f32",
+        "store": tmp_path / "s.sqlite",
+    }
+    told = []
+    found = km.run("gemm", on_event=told.append, **chosen)
+    assert found.rows[0].share is not None
+    assert found.rows[0].share.value > 0
+    assert any("measuring the roofs" in getattr(event, "text", "") for event in told)
+    told.clear()
+    again = km.run("gemm", on_event=told.append, **chosen)
+    assert set(again.roofs) == set(found.roofs)
+    assert not any("measuring the roofs" in getattr(event, "text", "") for event in told)
+    assert km.run("gemm", roofs="none", **chosen).rows[0].share is None
+
+
+def test_illegal_requests_raise_before_anything_runs():
+    with pytest.raises(km.KernelmarkError, match="m=0"):
+        km.run("gemm", m=0, n=8, k=8, dtype="f32")
+    with pytest.raises(km.KernelmarkError, match="unknown timing preset"):
+        km.run("gemm", m=8, n=8, k=8, dtype="f32", timing="slow")
+
+
+def test_suites():
+    assert "demo" in km.suites()
+    assert km.suite("demo").problems

@@ -1,0 +1,93 @@
+"""Runs plans of the triton backend in Triton's interpreter, on the CPU.
+
+Started with TRITON_INTERPRET=1. Reads a JSON list of [problem, config, arch] from stdin; writes one
+JSON line for each: the largest error in units of the op's tolerance, or what was raised.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+
+from kernelmark import ops
+from kernelmark.backends.triton import _planner
+from kernelmark.backends.triton.plan import WORKSPACE, Call
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.problem import Problem
+from kernelmark.numerics.generate import Inputs
+
+TYPES = {"f32": torch.float32, "f16": torch.float16, "i8": torch.int8, "i32": torch.int32}
+
+
+def device_info(arch: str) -> DeviceInfo:
+    kind = "cuda" if arch.startswith("sm") else "hip"
+    return DeviceInfo(name=f"{kind}:0", kind=kind, model="none", arch=arch, index=0, units=4)
+
+
+def launch(call: Call, tensors: dict[str, torch.Tensor]) -> None:
+    """One call of a plan, as the driver would get it."""
+    given: dict[str, Any] = {}
+    for argument, value in zip(call.arguments, call.values, strict=True):
+        if not argument.pointer:
+            given[argument.name] = value
+            continue
+        # An operand that the problem lacks is never read: one element, which would not suffice.
+        absent = torch.full((1,), 77, dtype=TYPES[argument.kind])
+        found = tensors.get(str(value), absent)
+        if value == WORKSPACE:
+            found = found.view(TYPES[argument.kind])
+        assert found.dtype == TYPES[argument.kind], (argument.name, found.dtype)
+        given[argument.name] = found
+    call.function[call.grid](**given, **call.constants)
+
+
+def worst_error(problem: Problem, config: dict[str, Any], arch: str) -> float:
+    op = ops.registry.get(problem.op)
+    inputs = Inputs(op.tensors(problem), 3, 1)
+    tensors = {}
+    for spec in op.tensors(problem):
+        if spec.role == "in":
+            values = inputs.take(spec.name, np.arange(spec.count)).reshape(spec.shape)
+            tensors[spec.name] = torch.from_numpy(values).to(TYPES[spec.dtype])
+    spec = op.output(problem)
+    # Guards on both sides; what is never written stays a NaN, or an answer no case has.
+    unset = float("nan") if spec.type.kind == "float" else -(2**31) + 5
+    room = torch.full((spec.count + 512,), unset, dtype=TYPES[spec.dtype])
+    tensors[spec.name] = room[256:-256]
+    plan = _planner(problem).plan(problem, config, device_info(arch))
+    if plan.workspace_bytes:
+        tensors[WORKSPACE] = torch.full((plan.workspace_bytes // 4,), float("nan"))
+    for call in plan.calls:
+        launch(call, tensors)
+    for guard in (room[:256], room[-256:]):
+        assert torch.equal(guard, torch.full_like(guard, unset)) or bool(guard.isnan().all())
+    return compare(problem, inputs, tensors[spec.name].double().numpy())
+
+
+def compare(problem: Problem, inputs: Inputs, got: np.ndarray) -> float:
+    op = ops.registry.get(problem.op)
+    right = op.reference(problem, inputs, np.arange(got.size))
+    allowed = op.tolerance(problem)
+    limit = allowed.per_magnitude * right.magnitude + allowed.absolute
+    limit += allowed.per_value * np.abs(right.value)
+    error = np.abs(got - right.value)
+    ratio = np.where(error == 0, 0.0, error / np.maximum(limit, 1e-300))
+    return float(np.max(np.where(np.isnan(ratio), np.inf, ratio)))
+
+
+def main() -> None:
+    for key, config, arch in json.load(sys.stdin):
+        try:
+            answer: object = worst_error(ops.parse(key), config, arch)
+        except Exception as error:
+            answer = f"{type(error).__name__}: {error}"
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,368 @@
+"""cuBLASLt without cuBLASLt: a stand-in that multiplies column-major matrices as it is told to."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from kernelmark import ops
+from kernelmark.backends import _lt, cublaslt
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import CaseError, Unsupported, UsageError
+from kernelmark.devices.fake import FakeDevice
+from kernelmark.testing.backends import BackendContract, bench
+
+# The library's own numbers, from its header; not read from the table under test.
+TYPES: dict[int, Any] = {0: np.float32, 1: np.float64, 2: np.float16, 3: np.int8, 10: np.int32}
+TRANSA, TRANSB, EPILOGUE, BIAS, BIAS_TYPE = 3, 4, 7, 8, 26
+BATCH_COUNT, BATCH_STRIDE = 5, 6
+NOT_SUPPORTED, INVALID = 15, 7
+
+
+def value_of(pointer: Any, nbytes: int) -> int:
+    raw = ctypes.string_at(ctypes.addressof(pointer._obj), nbytes)
+    return int.from_bytes(raw, "little", signed=True)
+
+
+def number(argument: Any) -> Any:
+    return getattr(argument, "value", argument)
+
+
+class Library:
+    """The functions that the backend calls, over host memory."""
+
+    def __init__(self) -> None:
+        self.made: dict[int, dict[Any, Any]] = {}  # by handle: what was told of it
+        self.count = 0
+        self.calls: list[tuple[Any, ...]] = []
+        self.codes: dict[str, int] = {}
+        self.algorithms: list[tuple[int, ...]] = [(66, 20, 1, 0, 1, 3, 35, 0, 2), (21,) + (0,) * 8]
+        self.state = 0
+
+    def __getitem__(self, name: str) -> Callable[..., int]:
+        assert name.startswith("cublasLt")
+        function = getattr(self, name.removeprefix("cublasLt"))
+
+        def call(*arguments: Any) -> int:
+            self.calls.append((name.removeprefix("cublasLt"), *arguments))
+            return self.codes.get(name.removeprefix("cublasLt")) or function(*arguments) or 0
+
+        return call
+
+    @property
+    def cublasLtGetVersion(self) -> Any:
+        return type("Function", (), {"__call__": lambda self: 120908})()
+
+    def _new(self, handle: Any, **facts: Any) -> None:
+        self.count += 1
+        handle._obj.value = 1000 + self.count
+        self.made[1000 + self.count] = facts
+
+    def _set(self, handle: Any, attribute: int, pointer: Any, nbytes: Any) -> None:
+        self.made[handle.value][attribute] = value_of(pointer, nbytes.value)
+
+    def _drop(self, handle: Any) -> None:
+        del self.made[handle.value]
+
+    def Create(self, handle: Any) -> None:
+        handle._obj.value = 7
+
+    def MatmulDescCreate(self, handle: Any, compute: int, scale: int) -> None:
+        self._new(handle, compute=compute, scale=scale)
+
+    def MatrixLayoutCreate(self, handle: Any, kind: int, rows: Any, columns: Any, ld: Any) -> None:
+        self._new(handle, kind=kind, rows=rows.value, columns=columns.value, ld=ld.value)
+
+    def MatmulPreferenceCreate(self, handle: Any) -> None:
+        self._new(handle)
+
+    MatmulDescSetAttribute = MatrixLayoutSetAttribute = MatmulPreferenceSetAttribute = _set
+    MatmulDescDestroy = MatrixLayoutDestroy = MatmulPreferenceDestroy = _drop
+
+    # -- algorithms: 64 bytes, of which the first nine hold the attributes
+
+    def MatmulAlgoGetHeuristic(self, *arguments: Any) -> None:
+        handle, *described, preference, most, results, found = arguments
+        assert handle.value == 7
+        assert all(one.value in self.made for one in described)
+        assert self.made[preference.value] == {1: cublaslt.WORKSPACE_BYTES}
+        some = self.algorithms[:most]
+        for i, algorithm in enumerate(some):
+            raw = bytes(algorithm).ljust(72, b"\0") + self.state.to_bytes(4, "little")
+            ctypes.memmove(ctypes.addressof(results) + 96 * i, raw, len(raw))
+        found._obj.value = len(some)
+
+    def MatmulAlgoConfigGetAttribute(
+        self, algorithm: Any, field: int, out: Any, nbytes: Any, written: Any
+    ) -> int:
+        if algorithm.raw[0] == 21 and field == 8:
+            return INVALID  # an older algorithm has no clusters
+        out._obj.value = algorithm.raw[field]
+        written._obj.value = nbytes.value
+        return 0
+
+    def MatmulAlgoInit(self, *arguments: Any) -> int:
+        *_, identity, algorithm = arguments
+        if identity > 100:
+            return NOT_SUPPORTED
+        algorithm[0] = identity
+        return 0
+
+    def MatmulAlgoConfigSetAttribute(
+        self, algorithm: Any, field: int, pointer: Any, nbytes: Any
+    ) -> None:
+        algorithm[field] = value_of(pointer, nbytes.value)
+
+    # -- the product
+
+    def Matmul(self, *arguments: Any) -> None:
+        handle, desc, alpha, a, la, b, lb, beta, c, lc, d, ld, *rest = arguments
+        algorithm, ws, ws_bytes, _ = rest
+        assert handle.value == 7
+        assert algorithm.raw[0] in (66, 21, 5)
+        assert ws.value
+        assert ws_bytes.value == cublaslt.WORKSPACE_BYTES
+        told = self.made[desc.value]
+        scale = TYPES[told["scale"]]
+        factors = [self._factor(f, scale) for f in (alpha, beta)]
+        for index in range(self.made[ld.value].get(BATCH_COUNT, 1)):
+            left = self._matrix(a, la, index).astype(np.float64)
+            right = self._matrix(b, lb, index).astype(np.float64)
+            left = left.T if told[TRANSA] else left
+            right = right.T if told[TRANSB] else right
+            out = factors[0] * (left @ right)
+            if factors[1]:
+                out += factors[1] * self._matrix(c, lc, index).astype(np.float64)
+            if told.get(EPILOGUE) == 4:
+                out += self._bias(told, out.shape[0])[:, None]
+            self._matrix(d, ld, index)[...] = out
+
+    @staticmethod
+    def _factor(pointer: Any, kind: Any) -> float:
+        raw = ctypes.string_at(ctypes.addressof(pointer._obj), np.dtype(kind).itemsize)
+        return float(np.frombuffer(raw, kind)[0])
+
+    def _matrix(self, address: Any, layout: Any, index: int) -> NDArray[Any]:
+        told = self.made[layout.value]
+        kind = np.dtype(TYPES[told["kind"]])
+        place = address.value + index * told.get(BATCH_STRIDE, 0) * kind.itemsize
+        raw = (ctypes.c_char * (told["ld"] * told["columns"] * kind.itemsize)).from_address(place)
+        return np.frombuffer(raw, kind).reshape(told["columns"], told["ld"]).T[: told["rows"]]
+
+    def _bias(self, told: dict[Any, Any], rows: int) -> NDArray[np.float64]:
+        kind = np.dtype(TYPES[told[BIAS_TYPE]])
+        raw = (ctypes.c_char * (rows * kind.itemsize)).from_address(told[BIAS])
+        return np.frombuffer(raw, kind).astype(np.float64)
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
+    stand_in = Library()
+    monkeypatch.setattr(cublaslt, "_shared_object", lambda: stand_in)
+    cublaslt._library.cache_clear()
+    yield stand_in
+    cublaslt._library.cache_clear()
+
+
+CUDA = DeviceInfo(name="cuda:0", kind="cuda", model="none", arch="sm_90", index=0, units=132)
+
+
+# -- the row-major problem as column-major calls
+
+
+@pytest.mark.parametrize("ta", "nt")
+@pytest.mark.parametrize("tb", "nt")
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "gemm m=5 n=7 k=3 dtype=f32",
+        "gemm m=5 n=7 k=3 dtype=f16 alpha=0.5 beta=2.0 bias=yes",
+        "gemm m=1 n=7 k=3 dtype=f64 alpha=-0.25",
+        "gemm m=4 n=8 k=16 dtype=i8 alpha=2.0 beta=-3.0",
+        "gemm m=4 n=8 k=16 dtype=f16 c=f32 beta=1.0",
+        "batched_gemm batch=3 m=5 n=7 k=3 dtype=f32 beta=-1.5 bias=yes",
+        "batched_gemm batch=2 m=4 n=6 k=8 dtype=f16",
+    ],
+)
+def test_the_product_is_the_problems(library: Library, rest: str, ta: str, tb: str) -> None:
+    problem = ops.parse(f"{rest} ta={ta} tb={tb}")
+    assert cublaslt.backend.supports(problem, CUDA) is None
+    with bench(cublaslt.backend, problem, FakeDevice()) as made:
+        BackendContract().check(made)
+    assert library.made == {}, "a description was not given back"
+
+
+def test_the_numbers_behind_a_transposed_problem(library: Library) -> None:
+    problem = ops.parse("batched_gemm batch=3 m=5 n=7 k=4 dtype=f16 ta=t tb=n")
+    matmul = _lt.Matmul(cublaslt._library(), problem)
+    told = library.made
+    # The library's A is our B: column-major n × k; its B is our A, stored k × m.
+    assert told[matmul.a.value] == {
+        "kind": 2,
+        "rows": 7,
+        "columns": 4,
+        "ld": 7,
+        BATCH_COUNT: 3,
+        BATCH_STRIDE: 28,
+    }
+    assert {k: told[matmul.b.value][k] for k in ("rows", "columns", "ld")} == {
+        "rows": 5,
+        "columns": 4,
+        "ld": 5,
+    }
+    assert told[matmul.d.value]["rows"] == 7
+    assert told[matmul.d.value][BATCH_STRIDE] == 35
+    assert told[matmul.desc.value] == {"compute": 68, "scale": 0, TRANSA: 0, TRANSB: 1}
+    matmul.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "compute", "scale"),
+    [
+        ("gemm m=4 n=4 k=4 dtype=f16 acc=f16", 64, 2),
+        ("gemm m=4 n=4 k=4 dtype=bf16", 68, 0),
+        ("gemm m=4 n=4 k=4 dtype=f64", 70, 1),
+        ("gemm m=4 n=4 k=4 dtype=i8", 72, 10),
+    ],
+)
+def test_compute_and_scale_types(library: Library, key: str, compute: int, scale: int) -> None:
+    matmul = _lt.Matmul(cublaslt._library(), ops.parse(key))
+    assert library.made[matmul.desc.value]["compute"] == compute
+    assert library.made[matmul.desc.value]["scale"] == scale
+    half = matmul.factor(2.0)
+    raw = ctypes.string_at(ctypes.addressof(half), ctypes.sizeof(half))
+    assert np.frombuffer(raw, TYPES[scale])[0] == 2
+    matmul.close()
+
+
+def test_launches_are_put_on_the_stream_and_allocate_nothing(library: Library) -> None:
+    device = FakeDevice()
+    with bench(cublaslt.backend, ops.parse("gemm m=4 n=4 k=4 dtype=f32"), device) as made:
+        before = device.free_bytes()
+        library.calls.clear()
+        made.kernel.launch(55, 1)
+        assert [call[0] for call in library.calls] == ["Matmul"]
+        assert library.calls[0][-1].value == 55
+        assert device.free_bytes() == before
+
+
+# -- algorithms
+
+
+def test_the_heuristics_first_choice_is_the_default(library: Library) -> None:
+    with bench(cublaslt.backend, ops.parse("gemm m=4 n=4 k=4 dtype=f32"), FakeDevice()) as made:
+        assert made.kernel.info.name == (
+            "id=66 tile=20 split_k=1 reduction=0 swizzle=1 custom=3 stages=35 inner=0 cluster=2"
+        )
+        assert made.kernel.info.resources["workspace_bytes"] == cublaslt.WORKSPACE_BYTES
+
+
+def test_algorithms_are_read_back_from_their_text(library: Library) -> None:
+    matmul = _lt.Matmul(cublaslt._library(), ops.parse("gemm m=4 n=4 k=4 dtype=f16 c=f32"))
+    for one in matmul.heuristics(10, cublaslt.WORKSPACE_BYTES):
+        text = cublaslt.describe(one[:64])
+        assert cublaslt.parse(text, matmul) == one[:64]
+        assert cublaslt.describe(cublaslt.parse(text, matmul)) == text
+    init = next(call for call in library.calls if call[0] == "MatmulAlgoInit")
+    # compute, scale, then the types of the library's A, B, C, D
+    assert [number(a) for a in init[2:9]] == [68, 0, 2, 2, 0, 0, 66]
+    matmul.close()
+
+
+def test_the_space_lists_each_algorithm_once(library: Library) -> None:
+    library.algorithms.append(library.algorithms[0])
+    space = cublaslt.backend.space(ops.parse("gemm m=4 n=4 k=4 dtype=f16"), CUDA)
+    assert space is not None
+    assert len(space.parameters["algo"]) == 2
+    assert space.default == {"algo": space.parameters["algo"][0]}
+    assert library.made == {}
+    library.algorithms.clear()
+    assert cublaslt.backend.space(ops.parse("gemm m=4 n=4 k=4 dtype=f16"), CUDA) is None
+
+
+def test_a_config_chooses_the_algorithm(library: Library) -> None:
+    problem = ops.parse("gemm m=4 n=4 k=4 dtype=f32")
+    with bench(cublaslt.backend, problem, FakeDevice(), config={"algo": "id=5 tile=9"}) as made:
+        assert made.kernel.info.name.startswith("id=5 tile=9 split_k=0")
+        BackendContract().check(made)
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "words"),
+    [
+        ({"algo": "tile=3"}, UsageError, "names no algorithm"),
+        ({"algo": "nonsense"}, UsageError, "is not a cuBLASLt algorithm"),
+        ({"algo": "id=x"}, UsageError, "is not a cuBLASLt algorithm"),
+        ({"tile": 3}, UsageError, "has no config 'tile'"),
+        ({"algo": "id=200"}, Unsupported, "cublasLtMatmulAlgoInit: the library does not support"),
+    ],
+)
+def test_bad_configs_are_sentences(
+    library: Library, config: dict[str, Any], kind: type[Exception], words: str
+) -> None:
+    problem, device = ops.parse("gemm m=4 n=4 k=4 dtype=f32"), FakeDevice()
+    before = device.free_bytes()
+    with pytest.raises(kind, match=words):
+        cublaslt.backend.prepare(problem, config, device, [])
+    assert library.made == {}, "a refused config leaves descriptions behind"
+    assert device.free_bytes() == before
+
+
+def test_failures_name_the_call(library: Library) -> None:
+    problem, device = ops.parse("gemm m=4 n=4 k=4 dtype=f32"), FakeDevice()
+    library.codes = {"MatmulAlgoGetHeuristic": 15}
+    with pytest.raises(Unsupported, match="cublasLtMatmulAlgoGetHeuristic: the library does not"):
+        cublaslt.backend.prepare(problem, {}, device, [])
+    library.codes = {"MatrixLayoutCreate": 3}
+    with pytest.raises(CaseError, match="cublasLtMatrixLayoutCreate failed with status 3"):
+        cublaslt.backend.prepare(problem, {}, device, [])
+    library.codes = {}
+    library.state = 14
+    with pytest.raises(CaseError, match="heuristic failed with status 14"):
+        cublaslt.backend.prepare(problem, {}, device, [])
+    library.algorithms.clear()
+    with pytest.raises(Unsupported, match="offers no algorithm"):
+        cublaslt.backend.prepare(problem, {}, device, [])
+    assert library.made == {}
+
+
+# -- what it can and cannot
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("attention heads=2 seq=8 dim=8 dtype=f16", "multiplies matrices; it has no attention"),
+        ("gemm m=8 n=8 k=8 dtype=f8e4m3fnuz tb=t", "has no f8e4m3fnuz"),
+        ("gemm m=16 n=16 k=16 dtype=i8 bias=yes", "no bias for integer results"),
+        ("gemm m=16 n=16 k=16 dtype=f8e4m3", "only as ta=n tb=t"),
+        ("gemm m=16 n=16 k=16 dtype=f8e4m3 tb=t", None),
+        ("gemm m=16 n=16 k=16 dtype=bf16 ta=t", None),
+    ],
+)
+def test_supports_or_says_why_not(key: str, words: str | None) -> None:
+    reason = cublaslt.backend.supports(ops.parse(key), CUDA)
+    assert (reason is None) == (words is None)
+    assert words is None or words in (reason or "")
+
+
+def test_it_does_not_run_on_amd() -> None:
+    amd = DeviceInfo(name="hip:0", kind="hip", model="", arch="gfx942", index=0)
+    reason = cublaslt.backend.supports(ops.parse("gemm m=8 n=8 k=8 dtype=f16"), amd)
+    assert reason == "cuBLASLt runs on NVIDIA GPUs, not on hip"
+
+
+def test_version_and_availability(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cublaslt.backend.available() is None
+    assert cublaslt.backend.version() == "12.9.8"
+    monkeypatch.setattr(cublaslt, "_shared_object", lambda: None)
+    reason = cublaslt.backend.available()
+    assert reason == "libcublasLt.so not found; install CUDA, or a torch built for CUDA"
+    cublaslt._library.cache_clear()
+    with pytest.raises(UsageError, match="libcublasLt not found"):
+        cublaslt._library()

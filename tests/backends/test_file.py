@@ -1,0 +1,278 @@
+"""A user's own file as a backend: loaded, refused, run by real workers on the CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from kernelmark import backends
+from kernelmark.backends._file import FileBackend
+from kernelmark.cli.main import main
+from kernelmark.core.errors import UsageError
+from kernelmark.core.result import Case, Result, Status
+from kernelmark.core.timing import Cache, Timing
+from kernelmark.devices import registry as devices
+from kernelmark.ops import parse
+from kernelmark.runners.events import CaseFinished
+from kernelmark.runners.local import LocalRunner
+from kernelmark.testing.backends import bench
+
+PROBLEM = parse("gemm m=48 n=32 k=40 dtype=f32")
+COLD = Timing(max_s=0.03, warmup_s=0.0, max_allocations=3, threads=1)
+TIMING = dataclasses.replace(COLD, cache=Cache.HOT)  # one argument set is made faster than many
+HEAD = """
+import numpy as np
+
+op = "gemm"
+"""
+# What `prepare` is made of in each file; `s` is an argument set, `config` the config.
+LAUNCHES = {
+    "good": 'np.matmul(s["a"], s["b"], out=s["d"])',
+    "wrong": 'np.matmul(s["a"], s["b"], out=s["d"]); s["d"][0, 0] += 1',
+    "lazy": 'np.matmul(s["a"][:-1], s["b"], out=s["d"][:-1])',
+    "answers_from_memory": "pass",
+    "raises": 'raise RuntimeError("no luck today")',
+    "crashes": "import os; os.kill(os.getpid(), 11)",
+    "exits": 'raise SystemExit("enough")',
+    "needs_config": 'np.matmul(s["a"] * config["factor"], s["b"], out=s["d"])',
+}
+WHOLE = {
+    "syntax": "op = 'gemm'\ndef prepare(:\n",
+    "import": "import a_library_that_is_not_there\nop = 'gemm'\n",
+    "no_prepare": "op = 'gemm'\n",
+    "no_op": "def prepare(problem, config, sets): ...\n",
+    "no_function": "op = 'gemm'\ndef prepare(problem, config, sets):\n    return 7\n",
+    "another_op": "op = 'conv'\ndef prepare(problem, config, sets): ...\n",
+    "refuses": HEAD
+    + "def supports(problem): return 'no product today, sorry'\n"
+    + "def prepare(problem, config, sets): ...\n",
+    "gpu_only": "op = 'gemm'\ndevices = ('cuda',)\ndef prepare(problem, config, sets): ...\n",
+}
+
+
+def kernel_text(launch: str) -> str:
+    return HEAD + dedent(
+        f"""
+        def prepare(problem, config, sets):
+            def launch(index):
+                s = sets[index]
+                {launch}
+            return launch
+        """
+    )
+
+
+def write(folder: Path, name: str, text: str) -> str:
+    path = folder / f"{name}.py"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def case(path: str, **config: object) -> Case:
+    return Case(problem=PROBLEM, backend=path, timing=TIMING, config=config)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> dict[str, Result]:
+    """Every file as one case of one run: whatever one of them does, the others must end too."""
+    folder = tmp_path_factory.mktemp("kernels")
+    cases: dict[str, Case] = {}
+    for name, launch in LAUNCHES.items():
+        cases[name] = case(write(folder, name, kernel_text(launch)))
+    for name, text in WHOLE.items():
+        cases[name] = case(write(folder, name, text))
+    cases["good"] = dataclasses.replace(cases["good"], timing=COLD)
+    cases["missing"] = case(str(folder / "missing.py"))
+    cases["configured"] = case(cases["needs_config"].backend, factor=1)
+    cases["configured_wrong"] = case(cases["needs_config"].backend, factor=2.5)
+    cases["good_again"] = case(cases["good"].backend, unused=1)
+    runner = LocalRunner(["cpu"], timeout_s=60.0, jobs=0)
+    ended = [e.result for e in runner.run(cases.values()) if isinstance(e, CaseFinished)]
+    by_id = {result.case.id: result for result in ended}
+    return {name: by_id[one.id] for name, one in cases.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("good", Status.OK),
+        ("wrong", Status.WRONG),
+        ("lazy", Status.WRONG),
+        ("answers_from_memory", Status.WRONG),
+        ("raises", Status.RUNTIME_ERROR),
+        ("crashes", Status.CRASHED),
+        ("exits", Status.RUNTIME_ERROR),
+        ("needs_config", Status.RUNTIME_ERROR),
+        ("configured", Status.OK),
+        ("configured_wrong", Status.WRONG),
+        ("syntax", Status.UNSUPPORTED),
+        ("import", Status.UNSUPPORTED),
+        ("no_prepare", Status.UNSUPPORTED),
+        ("no_op", Status.UNSUPPORTED),
+        ("no_function", Status.RUNTIME_ERROR),
+        ("another_op", Status.UNSUPPORTED),
+        ("refuses", Status.UNSUPPORTED),
+        ("gpu_only", Status.UNSUPPORTED),
+        ("missing", Status.UNSUPPORTED),
+        ("good_again", Status.OK),
+    ],
+)
+def test_every_file_ends_as_it_must(results, name, status):
+    assert results[name].status is status, results[name].error
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("wrong", "checked positions are wrong"),
+        ("lazy", "32 of 1536 elements of d not written"),
+        ("answers_from_memory", "1536 of 1536 elements of d not written"),
+        ("raises", "no luck today (raises.py:"),
+        ("needs_config", "KeyError: 'factor'"),
+        ("syntax", "SyntaxError"),
+        ("import", "a_library_that_is_not_there"),
+        ("no_prepare", "defines no 'prepare'"),
+        ("no_op", "defines no 'op'"),
+        ("no_function", "prepare gave int, not a function"),
+        ("another_op", "another_op.py computes conv, not gemm"),
+        ("refuses", "no product today, sorry"),
+        ("gpu_only", "does not run on cpu"),
+        ("missing", "there is no file"),
+    ],
+)
+def test_the_reason_says_what_is_wrong(results, name, words):
+    result = results[name]
+    detail = result.check.detail if result.check else ""
+    assert words in f"{result.error} {detail}"
+
+
+def test_a_good_one_is_measured_like_a_built_in(results):
+    result = results["good"]
+    assert result.measurement is not None
+    assert len(result.measurement.blocks) >= 3
+    assert result.measurement.sets > 1  # rotated, so that caches are cold
+    assert result.check is not None
+    assert result.check.positions > 0
+    assert result.kernel.name == "good"
+
+
+def test_what_ran_can_be_told_apart(results):
+    hashes = {results[name].kernel.binary_hash for name in ("good", "wrong", "lazy")}
+    assert len(hashes) == 3
+    assert results["good_again"].kernel.binary_hash == results["good"].kernel.binary_hash
+
+
+def test_the_version_follows_the_content(tmp_path):
+    first = FileBackend(write(tmp_path, "k", kernel_text(LAUNCHES["good"])))
+    second = FileBackend(write(tmp_path, "k", kernel_text(LAUNCHES["wrong"])))
+    assert first.version() != second.version()
+    assert first.libraries() == {first.name: first.version()}
+
+
+def test_space_is_a_table_or_a_function_of_the_problem(tmp_path):
+    info = devices.get("cpu").infos()[0]
+    plain = FileBackend(write(tmp_path, "a", kernel_text("pass") + "space = {'tile': [8, 16]}\n"))
+    asked = "def space(problem): return {'tile': range(1, problem.dims['m'], 16), 'fast': [True]}\n"
+    by_problem = FileBackend(write(tmp_path, "b", kernel_text("pass") + asked))
+    without = FileBackend(write(tmp_path, "c", kernel_text("pass")))
+    assert without.space(PROBLEM, info) is None
+    space = plain.space(PROBLEM, info)
+    assert space is not None
+    assert [dict(config) for config in space] == [{"tile": 8}, {"tile": 16}]
+    other = by_problem.space(PROBLEM, info)
+    assert other is not None
+    assert other.parameters == {"tile": (1, 17, 33), "fast": (True,)}
+
+
+def test_several_ops_and_kinds_of_devices(tmp_path):
+    text = kernel_text("pass").replace('op = "gemm"', 'op = ("gemm", "conv")\ndevices = ["cpu"]')
+    backend = FileBackend(write(tmp_path, "several", text))
+    info = devices.get("cpu").infos()[0]
+    assert backend.device_kinds == ("cpu",)
+    assert backend.supports(PROBLEM, info) is None
+    assert backend.supports(parse("conv n=1 c=2 h=4 w=4 k=2 r=1 s=1 dtype=f32"), info) is None
+    refused = backend.supports(parse("batched_gemm batch=2 m=8 n=8 k=8 dtype=f32"), info)
+    assert refused == "several.py computes gemm, conv, not batched_gemm"
+
+
+def test_unknown_tensors_are_refused(tmp_path):
+    text = kernel_text("pass") + "tensors = 'jax'\n"
+    with pytest.raises(UsageError, match="tensors='jax' is unknown"):
+        FileBackend(write(tmp_path, "jax", text))
+
+
+def test_a_path_is_found_once(tmp_path):
+    path = write(tmp_path, "once", kernel_text("pass"))
+    assert backends.find(path) is backends.find(path)
+    assert path not in backends.find("numpy").name
+
+
+@pytest.mark.parametrize("form", ["torch", "address"])
+def test_other_forms_of_tensors(tmp_path, form):
+    """torch tensors and plain addresses are the same memory as NumPy's arrays."""
+    by_torch = 'torch.matmul(s["a"], s["b"], out=s["d"])'
+    by_address = (
+        "a, b, d = (np.ctypeslib.as_array((ctypes.c_float * (r * c)).from_address(s[x]))"
+        '.reshape(r, c) for x, r, c in (("a", 48, 40), ("b", 40, 32), ("d", 48, 32)))'
+        "; np.matmul(a, b, out=d)"
+    )
+    text = kernel_text(by_torch if form == "torch" else by_address)
+    text = f"import ctypes\nimport torch\ntensors = '{form}'\n" + text
+    backend = FileBackend(write(tmp_path, form, text))
+    device = devices.get("cpu").open(0, threads=1)
+    try:
+        with bench(backend, PROBLEM, device) as made:
+            made.outcome(1, 0xFF)
+            assert made.worst(1, everywhere=True) <= 1.0
+            assert made.device.guards_intact(made.output(1))
+    finally:
+        device.close()
+
+
+@pytest.fixture
+def kmark(tmp_path, monkeypatch, capsys):
+    """`kmark run` over files in the current folder; (exit code, stdout, stderr)."""
+    monkeypatch.setenv("KERNELMARK_STORE", str(tmp_path / "store.sqlite"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(backend: str, *more: str) -> tuple[int, str, str]:
+        words = ["run", "-b", backend, "-p", "gemm m=48 n=32 k=40 dtype=f32", "--roofs", "none"]
+        words += ["--max-s", "0.03", "--warmup-s", "0", "--threads", "1", "--cache", "hot", *more]
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+def test_the_command_line_takes_a_path(kmark, tmp_path):
+    write(tmp_path, "mine", kernel_text('np.matmul(s["a"] * config["factor"], s["b"], out=s["d"])'))
+    code, out, _ = kmark("./mine.py", "--config", "factor=1")
+    assert code == 0
+    assert "./mine.py [factor=1]" in out
+    code, out, err = kmark("./mine.py", "--config", "factor=2")
+    assert code == 3
+    assert "wrong" in out
+    assert "again: kmark run -p" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("missing", "there is no file missing.py"),
+        ("syntax", "cannot be imported: SyntaxError"),
+        ("no_prepare", "defines no 'prepare'"),
+    ],
+)
+def test_the_command_line_refuses_before_anything_runs(kmark, tmp_path, name, words):
+    if name in WHOLE:
+        write(tmp_path, name, WHOLE[name])
+    code, out, err = kmark(f"{name}.py")
+    assert code == 2
+    assert out == ""
+    assert words in err
+    assert "Traceback" not in err

@@ -1,0 +1,293 @@
+"""The real compiler and the real runtime."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from kernelmark import backends, devices, ops
+from kernelmark.backends.iree import compiler
+from kernelmark.backends.iree.runtime import HostKernel
+from kernelmark.backends.iree.targets import target
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import CompileError, OutOfMemory
+from kernelmark.core.result import Config, KernelInfo
+from kernelmark.devices.base import Device
+from kernelmark.kernels import mlir
+from kernelmark.kernels.mlir.base import Form
+from kernelmark.testing.backends import bench
+
+backend = backends.registry.get("iree")
+pytestmark = pytest.mark.skipif(
+    backend.available() is not None, reason=backend.available() or "available"
+)
+
+GEMM = "gemm m=40 n=24 k=56 dtype=f32"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache of the tests' own: empty at first, shared by them."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNELMARK_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and nothing remembered in this process."""
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(compiler, "_recent", type(compiler._recent)())
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def device() -> Iterator[Device]:
+    opened = devices.registry.get("cpu").open(0, threads=1)
+    yield opened
+    opened.close()
+
+
+def worst(key: str, device: Device, config: Config | None = None) -> float:
+    """The largest error anywhere, in units of the tolerance, of an output written in full."""
+    with bench(backend, ops.parse(key), device, config=config, sets=1) as made:
+        first, second = made.outcome(0, 0xFF), made.outcome(0, 0x5C)
+        assert np.array_equal(first, second)
+        assert device.guards_intact(made.output(0))
+        return made.worst(0, everywhere=True)
+
+
+@pytest.mark.parametrize(
+    ("key", "config"),
+    [
+        ("gemm m=100 n=97 k=33 dtype=f32 ta=t bias=yes", {"data_tiling": True}),
+        ("gemm m=20 n=36 k=40 dtype=bf16 c=f32 tb=t", {"data_tiling": True}),
+        ("batched_gemm batch=2 m=9 n=7 k=11 dtype=i8 beta=2.0", {"data_tiling": False}),
+        ("attention batch=2 heads_q=4 heads_kv=2 seq_q=5 seq_kv=9 dim=8 dtype=f16 causal=yes", {}),
+        ("attention heads=3 seq=7 dim_qk=5 dim_v=6 dtype=bf16 layout=bshd causal=yes", {}),
+        ("conv n=2 c=3 h=9 w=8 k=5 r=3 s=2 stride_w=2 pad_h=1 dilation_h=2 dtype=f32", {}),
+        ("conv n=1 c=4 h=7 w=7 k=6 r=3 s=3 pad=1 dtype=f16 layout=nhwc", {"im2col": False}),
+    ],
+)
+def test_is_right_everywhere(key: str, config: Config, device: Device) -> None:
+    assert worst(key, device, config) <= 1
+
+
+def test_tile_configs_are_right(device: Device) -> None:
+    key = "gemm m=70 n=50 k=40 dtype=f32 tb=t"
+    found = backend.space(ops.parse(key), device.info)
+    assert found is not None
+    for config in random.Random(5).sample(list(found), 5):
+        assert worst(key, device, config) <= 1, config
+
+
+def test_the_attention_op_agrees(device: Device) -> None:
+    """The form for GPUs, which CPUs also compute, if slowly."""
+    key = "attention heads_q=4 heads_kv=2 seq_q=6 seq_kv=10 dim=8 dtype=f32 causal=yes"
+    problem = ops.parse(key)
+    specs = ops.registry.get("attention").tensors(problem)
+    text = mlir.registry.get("attention").text(problem, specs, Form(gpu=True))
+    goal = target(device.info)
+    assert goal is not None
+    binary = compiler.build(text, goal.flags, goal.identity).binary
+    with bench(backend, problem, device, sets=1) as made:
+        device.poison(made.output(0), 0xFF)
+        fused = HostKernel(binary, specs, made.sets, 1, KernelInfo())
+        fused.launch(0, 0)
+        fused.close()
+        assert made.worst(0, everywhere=True) <= 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "arch", "key"),
+    [
+        ("hip", "gfx942", "attention heads=2 seq=64 dim=64 dtype=f16 causal=yes"),
+        ("cuda", "sm_90", "gemm m=64 n=64 k=64 dtype=f16 tb=t"),
+    ],
+)
+def test_compiles_for_absent_gpus(kind: str, arch: str, key: str) -> None:
+    info = DeviceInfo(name=f"{kind}:0", kind=kind, model="absent", arch=arch)
+    built = backend.compile(ops.parse(key), {}, info)
+    assert built.resources["binary_bytes"] > 1000
+
+
+def workers() -> int:
+    """IREE's threads in this process."""
+    count = 0
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            count += "iree-worker" in (task / "comm").read_text()
+        except OSError:
+            continue
+    return count
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
+def test_threads_follow_the_device() -> None:
+    cores = len(os.sched_getaffinity(0))
+    for threads in {1, min(2, cores)}:
+        device = devices.registry.get("cpu").open(0, threads=threads)
+        try:
+            with bench(backend, ops.parse(GEMM), device, sets=1) as made:
+                made.outcome(0, 0xFF)
+                assert workers() == (0 if threads == 1 else threads)
+                assert made.worst(0) <= 1
+            assert workers() == 0
+        finally:
+            device.close()
+
+
+def test_memory_is_given_back(device: Device) -> None:
+    with bench(backend, ops.parse(GEMM), device) as made:
+        made.outcome(0, 0xFF)
+        made.kernel.close()
+        maps = [cast(Any, t.buffer)._map for tensors in made.sets for t in tensors.values()]
+    assert all(m.closed for m in maps)
+
+
+def test_compile_fills_the_cache(own_cache: Path, device: Device) -> None:
+    problem = ops.parse(GEMM)
+    first = backend.compile(problem, {}, device.info)
+    assert not first.cached
+    assert first.compile_s > 0
+    assert first.name == "gemm llvm-cpu"
+    compiler._recent.clear()
+    second = backend.compile(problem, {}, device.info)
+    assert second.cached
+    assert second.binary_hash == first.binary_hash
+    assert len(second.binary_hash) == 64
+    (entry,) = own_cache.rglob("*.entry")
+    entry.write_bytes(entry.read_bytes()[:-1])
+    compiler._recent.clear()
+    third = backend.compile(problem, {}, device.info)
+    assert not third.cached
+    assert third.binary_hash == first.binary_hash
+
+
+def test_cache_tells_apart_what_changes_the_code(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[str, ...]] = []
+
+    def fake(source: str, flags: tuple[str, ...]) -> bytes:
+        made.append((source, *flags))
+        return b"binary"
+
+    monkeypatch.setattr(compiler, "_compile", fake)
+    for _ in range(2):
+        compiler.build("a", ("-x",), "one machine")
+        compiler.build("b", ("-x",), "one machine")
+        compiler.build("a", ("-y",), "one machine")
+        compiler.build("a", ("-x",), "another machine")
+    assert len(made) == 4
+    monkeypatch.setattr(compiler, "compiler_identity", lambda: "a newer compiler")
+    compiler.build("a", ("-x",), "one machine")
+    assert len(made) == 5
+
+
+def test_an_unwritable_cache_costs_one_compilation(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_cache.write_text("a file, not a folder")
+    made: list[str] = []
+
+    def fake(source: str, flags: tuple[str, ...]) -> bytes:
+        made.append(source)
+        return b"binary"
+
+    monkeypatch.setattr(compiler, "_compile", fake)
+    assert [compiler.build("a", (), "").cached for _ in range(3)] == [False, True, True]
+    assert made == ["a"]
+
+
+def compile_one(key: str, folder: str, found: multiprocessing.Queue[str]) -> None:
+    os.environ["KERNELMARK_CACHE"] = folder
+    info = devices.registry.get("cpu").infos()[0]
+    found.put(backend.compile(ops.parse(key), {}, info).binary_hash)
+
+
+def test_processes_compile_at_once(own_cache: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    found = context.Queue()
+    jobs = [
+        context.Process(target=compile_one, args=(GEMM, str(own_cache), found)) for _ in range(3)
+    ]
+    for job in jobs:
+        job.start()
+    hashes = {found.get(timeout=120) for _ in jobs}
+    for job in jobs:
+        job.join(60)
+    assert len(hashes) == 1
+    assert len(list(own_cache.rglob("*.entry"))) == 1
+
+
+def test_a_refused_module_says_where(own_cache: Path) -> None:
+    with pytest.raises(CompileError, match="line 2 of the MLIR") as raised:
+        compiler.build("module {\n  func.func @main() { nonsense }\n}", (), "")
+    assert len(raised.value.message) < 2500
+    assert list(own_cache.rglob("*.entry")) == []
+
+
+def test_a_compiler_that_dies_is_a_compile_error(
+    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "iree-compile"
+    tool.write_text("#!/bin/sh\nkill -ABRT $$\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(compiler, "_tool", lambda: str(tool))
+    with pytest.raises(CompileError, match="SIGABRT"):
+        compiler.build("module {}", (), "")
+    monkeypatch.setattr(compiler, "_tool", lambda: str(tmp_path / "gone"))
+    with pytest.raises(CompileError, match="cannot be started"):
+        compiler.build("module {}", (), "")
+
+
+def test_intermediate_results_beyond_memory(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = ops.parse("attention heads_q=4 heads_kv=2 seq=16 dim=8 dtype=f32")
+    monkeypatch.setattr(device, "free_bytes", lambda: 4 * 16 * 16 * 8 - 1)
+    with pytest.raises(OutOfMemory, match="intermediate"):
+        backend.prepare(problem, {}, device, [])
+
+
+def test_exhausted_memory_in_a_launch_is_out_of_memory(device: Device) -> None:
+    with bench(backend, ops.parse(GEMM), device, sets=1) as made:
+        kernel = cast(Any, made.kernel)
+
+        def refuse(*_: object) -> None:
+            raise RuntimeError("Error invoking function: c.c:1: RESOURCE_EXHAUSTED; too much")
+
+        kernel._invoke = refuse
+        with pytest.raises(OutOfMemory, match="RESOURCE_EXHAUSTED"):
+            kernel.launch(0, 0)
+
+
+def test_misaligned_memory_is_refused(device: Device) -> None:
+    from dataclasses import replace
+
+    with bench(backend, ops.parse(GEMM), device, sets=1) as made:
+        tensors = dict(made.sets[0])
+        tensors["a"] = replace(tensors["a"], offset=tensors["a"].offset - 4)
+        with pytest.raises(ValueError, match="multiple of 64"):
+            backend.prepare(made.problem, {}, device, [tensors])
+
+
+def test_an_old_runtime_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import iree.runtime as rt
+
+    class Old:
+        """An allocator that cannot import memory."""
+
+    monkeypatch.setattr(rt, "HalAllocator", Old)
+    reason = backend.available()
+    assert reason is not None
+    assert 'pip install --upgrade "kernelmark[iree]"' in reason

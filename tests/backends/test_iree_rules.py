@@ -1,0 +1,273 @@
+"""What the IREE backend decides before any compiler is asked; IREE need not be installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelmark import backends, ops
+from kernelmark.backends.iree.choices import TILES, choose, forbids, space
+from kernelmark.backends.iree.compiler import explain
+from kernelmark.backends.iree.targets import Target, target
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import Unsupported
+from kernelmark.core.result import Config
+
+CPU = DeviceInfo(name="cpu", kind="cpu", model="some", arch="x86_64")
+GOOD = {
+    "tile_m": 64,
+    "tile_n": 64,
+    "cache_m": 32,
+    "cache_n": 16,
+    "cache_k": 32,
+    "vector_m": 8,
+    "vector_n": 8,
+    "vector_k": 4,
+}
+
+
+def device(kind: str, arch: str) -> DeviceInfo:
+    return DeviceInfo(name=f"{kind}:0", kind=kind, model="some", arch=arch)
+
+
+def cpu() -> Target:
+    found = target(CPU)
+    assert found is not None
+    return found
+
+
+def chosen(key: str, config: Config | None = None) -> Any:
+    return choose(ops.parse(key), config or {}, cpu())
+
+
+def supports(key: str, info: DeviceInfo = CPU) -> str | None:
+    return backends.registry.get("iree").supports(ops.parse(key), info)
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16", "i8"])
+def test_supports_what_cpus_compute(dtype: str) -> None:
+    assert supports(f"gemm m=8 n=8 k=8 dtype={dtype}") is None
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "gemm m=8 n=8 k=8 dtype=f8e4m3",
+        "batched_gemm batch=2 m=8 n=8 k=8 dtype=f8e5m2fnuz",
+        "attention heads=2 seq=8 dim=8 dtype=f16 kv=f8e4m3",
+    ],
+)
+def test_refuses_what_it_would_emulate(key: str) -> None:
+    reason = supports(key)
+    assert reason is not None
+    assert "f8e" in reason
+
+
+def test_refuses_other_devices_and_ops() -> None:
+    reason = supports("gemm m=8 n=8 k=8 dtype=f32", device("fake", "fake"))
+    assert reason is not None
+    assert "fake" in reason
+
+
+@pytest.mark.parametrize(
+    ("key", "tiled"),
+    [
+        ("gemm m=512 n=512 k=512 dtype=f32", True),
+        ("gemm m=512 n=512 k=512 dtype=f16 acc=f16", True),
+        ("gemm m=512 n=512 k=512 dtype=f16", False),
+        ("gemm m=512 n=512 k=512 dtype=bf16", False),
+        ("gemm m=512 n=512 k=512 dtype=f64", False),
+        ("gemm m=1 n=512 k=512 dtype=f32", False),
+        ("gemm m=1 n=512 k=512 dtype=i8", True),
+        ("conv n=1 c=8 h=64 w=64 k=128 r=3 s=3 dtype=f32", True),
+        ("conv n=1 c=8 h=64 w=64 k=8 r=3 s=3 dtype=f32", False),
+        ("attention heads=2 seq=512 dim=128 dtype=f32", False),
+    ],
+)
+def test_default_of_data_tiling(key: str, tiled: bool) -> None:
+    choice = chosen(key)
+    assert f"--iree-opt-data-tiling={str(tiled).lower()}" in choice.flags
+    assert ("data-tiled" in choice.label) == tiled
+    other = chosen(key, {"data_tiling": not tiled})
+    assert f"--iree-opt-data-tiling={str(not tiled).lower()}" in other.flags
+
+
+def test_never_computes_in_another_type() -> None:
+    assert "--iree-input-demote-f64-to-f32=false" in chosen("gemm m=8 n=8 k=8 dtype=f64").flags
+    flag = "--iree-llvmcpu-skip-intermediate-roundings=false"
+    assert flag in chosen("gemm m=8 n=8 k=8 dtype=f16 acc=f16").flags
+
+
+def test_conv_by_columns_is_a_choice() -> None:
+    key = "conv n=1 c=8 h=8 w=8 k=8 r=3 s=3 dtype=f32"
+    assert chosen(key).form.im2col
+    assert "im2col" in chosen(key).label
+    assert not chosen(key, {"im2col": False}).form.im2col
+    assert not chosen(f"{key} groups=2").form.im2col
+
+
+def test_tiles_exclude_data_tiling() -> None:
+    choice = chosen("gemm m=512 n=512 k=512 dtype=f32", GOOD)
+    assert "--iree-opt-data-tiling=false" in choice.flags
+    assert "distribution = [64, 64, 0]" in choice.form.lowering
+    assert "cache_reduction = [0, 0, 32]" in choice.form.lowering
+    no_cache = chosen("gemm m=512 n=512 k=512 dtype=f32", GOOD | {"cache_k": 0})
+    assert "cache_reduction" not in no_cache.form.lowering
+
+
+@pytest.mark.parametrize(
+    ("key", "config", "says"),
+    [
+        ("gemm m=8 n=8 k=8 dtype=f32", {"no_such": 1}, "no_such"),
+        ("gemm m=8 n=8 k=8 dtype=f32", {"data_tiling": "yes"}, "truth"),
+        ("gemm m=8 n=8 k=8 dtype=f32", {"data_tiling": 1}, "truth"),
+        ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"data_tiling": True}, "together"),
+        ("gemm m=8 n=8 k=8 dtype=f32", {"tile_m": 64}, "tile_n is missing"),
+        ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"tile_m": 0}, "at least 1"),
+        ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"tile_m": -64}, "not a size"),
+        ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"tile_m": 6.5}, "not a size"),
+        ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"tile_m": 48}, "divide"),
+        ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"vector_m": 64}, "divide"),
+        ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"cache_k": 2}, "multiple"),
+        ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"cache_m": 64, "cache_n": 64}, "largest vector"),
+        ("gemm m=8 n=8 k=8 dtype=f16", GOOD, "tile_m"),
+        ("gemm m=8 n=8 k=8 dtype=f32", {"im2col": True}, "im2col"),
+        ("conv n=1 c=4 h=8 w=8 k=4 r=3 s=3 groups=2 dtype=f32", {"im2col": True}, "im2col"),
+    ],
+)
+def test_refuses_bad_configs(key: str, config: Config, says: str) -> None:
+    with pytest.raises(Unsupported, match=says):
+        chosen(key, config)
+
+
+def test_space_of_a_gemm() -> None:
+    found = space(ops.parse("gemm m=512 n=512 k=512 dtype=f32"), cpu())
+    assert found is not None
+    assert set(found.parameters) == set(TILES)
+    legal = list(found)
+    assert len(legal) > 1000
+    for config in legal[:: len(legal) // 50]:
+        choose(ops.parse("gemm m=512 n=512 k=512 dtype=f32"), config, cpu())
+
+
+@given(m=st.integers(1, 5000), n=st.integers(1, 5000), k=st.integers(1, 5000))
+def test_space_always_holds_something(m: int, n: int, k: int) -> None:
+    found = space(ops.parse(f"gemm m={m} n={n} k={k} dtype=f32"), cpu())
+    assert found is not None
+    assert next(iter(found), None) is not None
+    assert found.forbids(found.default) is None
+    for name, dim in (("tile_m", m), ("tile_n", n)):
+        values = found.parameters[name]
+        assert all(value < dim for value in values[:-1]), "two sizes beyond the dim are the same"
+
+
+@pytest.mark.parametrize(
+    "key", ["gemm m=8 n=8 k=8 dtype=f16", "attention heads=2 seq=8 dim=8 dtype=f32"]
+)
+def test_no_space_elsewhere(key: str) -> None:
+    assert space(ops.parse(key), cpu()) is None
+
+
+def test_nothing_to_tune_or_compile_where_it_cannot_run() -> None:
+    iree, problem = backends.registry.get("iree"), ops.parse("gemm m=8 n=8 k=8 dtype=f32")
+    assert iree.space(problem, device("fake", "fake")) is None
+    with pytest.raises(Unsupported, match="no target"):
+        iree.compile(problem, {}, device("cuda", "sm_52"))
+    with pytest.raises(Unsupported, match="f8e4m3"):
+        iree.compile(ops.parse("gemm m=8 n=8 k=8 dtype=f8e4m3"), {}, CPU)
+
+
+def test_rule_without_cache_along_k_counts_the_vector() -> None:
+    big = GOOD | {"cache_m": 64, "cache_n": 64, "cache_k": 0}
+    assert forbids(big) is None
+    assert forbids(big | {"vector_m": 64, "vector_n": 64}) is not None
+
+
+@pytest.mark.parametrize(
+    ("info", "driver", "flag"),
+    [
+        (CPU, "local-task", "--iree-llvmcpu-target-cpu=host"),
+        (device("cuda", "sm_80"), "cuda", "--iree-cuda-target=sm_80"),
+        (device("cuda", "sm_75"), "cuda", "--iree-cuda-target=sm_60"),
+        (device("cuda", "sm_90"), "cuda", "--iree-cuda-target=sm_89"),
+        (device("cuda", "sm_100a"), "cuda", "--iree-cuda-target=sm_89"),
+        (device("hip", "gfx942"), "hip", "--iree-rocm-target=gfx942"),
+    ],
+)
+def test_targets(info: DeviceInfo, driver: str, flag: str) -> None:
+    found = target(info)
+    assert found is not None
+    assert found.driver == driver
+    assert flag in found.flags
+    assert found.gpu == (info.kind != "cpu")
+
+
+def test_no_target() -> None:
+    assert target(device("cuda", "sm_52")) is None
+    assert target(device("fake", "fake")) is None
+
+
+SOURCE = "module {\n  func.func @main() {\n    %0 = bad\n  }\n}"
+LOG = "<stdin>:3:10: error: use of undeclared SSA value name\n    %0 = bad\n         ^\nmore"
+
+
+def test_explains_with_the_line_of_the_mlir() -> None:
+    first, _, rest = explain(1, LOG, SOURCE).partition("\n")
+    assert first == (
+        "iree-compile: use of undeclared SSA value name (line 3 of the MLIR: %0 = bad)"
+    )
+    assert rest == LOG
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "first"),
+    [
+        (-signal.SIGABRT, "Please report a bug", "iree-compile was ended by SIGABRT"),
+        (-99, "", "iree-compile was ended by signal 99"),
+        (1, "iree-compile: error: no such flag:\n", "iree-compile: no such flag"),
+        (2, "\nstrange\nthings", "iree-compile failed with exit code 2: strange"),
+        (0, "", "iree-compile failed with exit code 0: no message"),
+        (1, "-:99:1: error: far away", "iree-compile: far away (line 99 of the MLIR: )"),
+    ],
+)
+def test_explains_the_rest(code: int, log: str, first: str) -> None:
+    assert explain(code, log, SOURCE).splitlines()[0] == first
+
+
+@given(st.text(), st.integers(-70, 300))
+def test_explains_anything_briefly(log: str, code: int) -> None:
+    text = explain(code, log, SOURCE)
+    assert text.startswith("iree-compile")
+    assert len(text) < 2000 + len(log.strip().partition("\n")[0]) + 400
+
+
+@pytest.mark.parametrize("missing", ["iree.compiler", "iree.runtime"])
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    real = importlib.util.find_spec
+
+    def find_spec(name: str, package: str | None = None) -> Any:
+        if name == missing:
+            return None
+        return object() if name.startswith("iree.") else real(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    reason = backends.registry.get("iree").available()
+    assert reason == (
+        f"iree: iree-base-{missing.removeprefix('iree.')} not installed; "
+        'pip install "kernelmark[iree]"'
+    )
+
+
+def test_missing_altogether(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_spec(name: str, package: str | None = None) -> Any:
+        raise ModuleNotFoundError("No module named 'iree'")
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    reason = backends.registry.get("iree").available()
+    assert reason is not None
+    assert reason.startswith("iree: iree-base-compiler and iree-base-runtime not installed")

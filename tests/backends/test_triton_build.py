@@ -1,0 +1,157 @@
+"""The triton backend compiles for GPUs that are not here: NVIDIA's and AMD's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from kernelmark import ops
+from kernelmark.backends.triton import _planner, backend
+from kernelmark.backends.triton import build as building
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import CompileError, Unsupported, UsageError
+from kernelmark.core.result import Config
+from kernelmark.gpu.objects import resources
+
+pytestmark = pytest.mark.skipif(
+    backend.available() is not None, reason=backend.available() or "Triton is there"
+)
+
+SHARED = {"sm_90": 232448, "gfx942": 65536, "gfx950": 163840}
+# Small blocks, so that each compiles in about a second.
+PROBLEMS = (
+    "gemm m=64 n=64 k=64 dtype=f16",
+    "gemm m=16 n=32 k=4096 dtype=bf16 tb=t bias=yes",
+    "gemm m=32 n=32 k=64 dtype=i8 tb=t",
+    "gemm m=32 n=32 k=64 dtype=f8e4m3 tb=t",
+    "gemm m=32 n=32 k=64 dtype=f8e4m3fnuz tb=t",
+    "batched_gemm batch=4 m=32 n=32 k=32 dtype=f32 beta=1.0",
+    "attention heads_q=4 heads_kv=1 seq=32 dim=32 dtype=f16 causal=yes",
+    "attention heads_q=8 heads_kv=2 seq_q=1 seq_kv=2048 dim=64 dtype=bf16",
+    "attention heads_q=4 heads_kv=1 seq=32 dim=32 dtype=f8e4m3",
+    "conv n=1 c=32 h=8 w=8 k=32 r=3 s=3 pad=1 dtype=bf16 layout=nhwc",
+    "conv n=1 c=32 h=8 w=8 k=32 r=3 s=3 pad=1 dtype=i8",
+)
+
+
+def info(arch: str) -> DeviceInfo:
+    kind = "cuda" if arch.startswith("sm_") else "hip"
+    return DeviceInfo(
+        name=f"{kind}:0",
+        kind=kind,
+        model="none",
+        arch=arch,
+        index=0,
+        units=132,
+        attributes={"shared_per_block": str(SHARED.get(arch, 65536))},
+    )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
+        building._build.cache_clear()
+        yield
+    building._build.cache_clear()
+
+
+@pytest.mark.parametrize("arch", sorted(SHARED))
+@pytest.mark.parametrize("key", PROBLEMS)
+def test_every_op_compiles_for_every_architecture(key: str, arch: str) -> None:
+    problem, target = ops.parse(key), info(arch)
+    if backend.supports(problem, target) is not None:
+        return  # test_triton_plan looks at the reasons
+    told = backend.compile(problem, {}, target)
+    plan = _planner(problem).plan(problem, {}, target)
+    built = [call.build(arch) for call in plan.calls]
+    assert told.name == "+".join(one.name for one in built)
+    assert told.binary_hash
+    assert ("+" in told.name) == (plan.workspace_bytes > 0)
+    for one in built:
+        used = resources(one.code)[one.name]
+        assert used["registers"] > 0
+        assert used["stack_bytes"] == 0
+        assert used.get("spilled_registers", 0) == 0
+        assert one.threads in (32, 64, 128, 256, 512)
+        assert one.shared_bytes <= SHARED[arch]
+    assert told.resources["registers"] == resources(built[0].code)[built[0].name]["registers"]
+    assert told.resources["shared_bytes"] == built[0].shared_bytes
+    machine = int.from_bytes(built[0].code[18:20], "little")
+    assert machine == (190 if arch.startswith("sm") else 224)
+
+
+def legal(key: str, arch: str, count: int) -> list[Config]:
+    space = backend.space(ops.parse(key), info(arch))
+    assert space is not None
+    rng = random.Random(20)
+    found: list[Config] = []
+    while len(found) < count:
+        config = {name: rng.choice(values) for name, values in space.parameters.items()}
+        if space.forbids(config) is None:
+            found.append(config)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("key", "arch"),
+    [
+        ("gemm m=64 n=64 k=256 dtype=f16 tb=t", "sm_90"),
+        ("gemm m=64 n=64 k=256 dtype=f16", "gfx942"),
+        ("attention heads=2 seq=32 dim=32 dtype=f16", "sm_90"),
+        ("attention heads=2 seq=32 dim=32 dtype=f16", "gfx950"),
+        ("conv n=1 c=32 h=5 w=5 k=32 r=3 s=3 dtype=f16", "gfx942"),
+    ],
+)
+def test_configs_of_the_space_compile(key: str, arch: str) -> None:
+    for config in legal(key, arch, 2):
+        told = backend.compile(ops.parse(key), config, info(arch))
+        assert told.resources["registers"] > 0, config
+        assert told.resources["num_warps"] == config["num_warps"]
+
+
+def test_hoppers_persistent_kernel_compiles() -> None:
+    problem = ops.parse("gemm m=64 n=64 k=64 dtype=bf16 tb=t")
+    config = {"persistent": True, "block_m": 64, "block_n": 32, "block_k": 32}
+    told = backend.compile(problem, config, info("sm_90"))
+    assert told.name == "gemm_persistent"
+    plan = _planner(problem).plan(problem, config, info("sm_90"))
+    assert plan.calls[0].build("sm_90").scratch_bytes > 0  # where its descriptors are made
+
+
+def test_a_second_time_costs_nothing() -> None:
+    problem = ops.parse(PROBLEMS[0])
+    first = backend.compile(problem, {}, info("sm_90"))
+    again = backend.compile(problem, {}, info("sm_90"))
+    assert again == first
+    building._build.cache_clear()
+    from_disk = backend.compile(problem, {}, info("sm_90"))
+    assert from_disk.binary_hash == first.binary_hash
+
+
+@pytest.mark.parametrize(
+    ("config", "arch"),
+    [
+        ({"block_m": 24}, "sm_90"),
+        ({"num_warps": 3}, "sm_90"),
+        ({"block_k": 8}, "sm_90"),
+        ({"num_warps": 3}, "gfx942"),
+        ({"block_n": 48}, "gfx942"),
+    ],
+)
+def test_what_triton_refuses_is_a_compile_error(config: Config, arch: str) -> None:
+    problem = ops.parse("gemm m=64 n=64 k=64 dtype=f16")
+    with pytest.raises(CompileError) as caught:
+        backend.compile(problem, config, info(arch))
+    assert caught.value.message.startswith(f"Triton cannot compile gemm_tiles for {arch}: ")
+    assert "\n" not in caught.value.message
+
+
+def test_an_architecture_that_triton_does_not_know() -> None:
+    problem = ops.parse("gemm m=64 n=64 k=64 dtype=f16")
+    with pytest.raises((CompileError, Unsupported)):
+        backend.compile(problem, {}, info("gfx803"))
+    with pytest.raises(UsageError, match="is not a GPU architecture"):
+        backend.compile(problem, {}, info("mi300"))

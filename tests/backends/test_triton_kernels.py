@@ -1,0 +1,109 @@
+"""The Triton kernels compute what they should: in Triton's interpreter, against float64."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GEMM = {"block_m": 32, "block_n": 32, "block_k": 32, "group_m": 2, "split_k": 1}
+GEMM |= {"persistent": False}
+TILES = {"block_m": 32, "block_n": 32, "split_kv": 0}
+SPLIT = {"block_m": 16, "block_n": 16, "split_kv": 4}
+CONV = {"block_m": 16, "block_n": 16, "block_k": 16}
+
+# bf16 is left out: the interpreter computes its products wrongly.
+CASES: list[tuple[str, dict[str, Any], str]] = [
+    ("gemm m=64 n=64 k=64 dtype=f32", GEMM, "sm_90"),
+    ("gemm m=33 n=47 k=61 dtype=f32 ta=t", GEMM, "sm_90"),
+    ("gemm m=33 n=47 k=61 dtype=f16 tb=t", GEMM, "sm_90"),
+    ("gemm m=33 n=47 k=61 dtype=f16 ta=t tb=t alpha=0.5 beta=2.0 bias=yes", GEMM, "sm_90"),
+    ("gemm m=33 n=47 k=61 dtype=f16 alpha=0.5 beta=2.0 bias=yes", {**GEMM, "split_k": 2}, "sm_90"),
+    ("gemm m=16 n=33 k=64 dtype=f32", {**GEMM, "split_k": 16}, "gfx942"),
+    ("gemm m=20 n=40 k=64 dtype=i8 alpha=2.0 beta=-3.0 bias=yes", GEMM, "sm_90"),
+    ("gemm m=20 n=40 k=64 dtype=i8 bias=yes", {**GEMM, "split_k": 2}, "sm_90"),
+    ("gemm m=32 n=48 k=64 dtype=f16 c=f32", GEMM, "sm_90"),
+    ("gemm m=1 n=1 k=1 dtype=f32", {}, "sm_90"),
+    ("gemm m=5 n=64 k=64 dtype=f16", {}, "gfx942"),
+    (
+        "batched_gemm batch=3 m=17 n=19 k=23 dtype=f32 ta=t alpha=0.5 beta=-1.5 bias=yes",
+        GEMM,
+        "sm_90",
+    ),
+    ("batched_gemm batch=3 m=17 n=19 k=64 dtype=f16 beta=1.0", {**GEMM, "split_k": 2}, "sm_90"),
+    ("gemm m=64 n=48 k=64 dtype=f16 tb=t bias=yes", {**GEMM, "persistent": True}, "sm_90"),
+    ("gemm m=40 n=56 k=64 dtype=f16 ta=t alpha=0.5", {**GEMM, "persistent": True}, "sm_90"),
+    (
+        "batched_gemm batch=2 m=64 n=32 k=64 dtype=f16 tb=t beta=1.0",
+        {**GEMM, "persistent": True},
+        "sm_90",
+    ),
+    ("attention batch=2 heads=2 seq=64 dim=32 dtype=f16", TILES, "sm_80"),
+    (
+        "attention batch=2 heads_q=4 heads_kv=2 seq_q=24 seq_kv=61 dim=16 dtype=f16 causal=yes",
+        TILES,
+        "sm_80",
+    ),
+    (
+        "attention heads=2 seq=50 dim_qk=24 dim_v=40 dtype=f16 causal=yes layout=bshd",
+        TILES,
+        "gfx942",
+    ),
+    ("attention heads=2 seq_q=40 seq_kv=33 dim=32 dtype=f16 o=f32 scale=0.5", TILES, "sm_80"),
+    (
+        "attention batch=1 heads=2 seq=64 dim=32 dtype=f16 causal=yes",
+        {**TILES, "descriptors": True},
+        "sm_90",
+    ),
+    ("attention batch=2 heads_q=4 heads_kv=2 seq_q=1 seq_kv=64 dim=32 dtype=f16", SPLIT, "sm_80"),
+    (
+        "attention heads_q=4 heads_kv=1 seq_q=5 seq_kv=61 dim_qk=24 dim_v=40 dtype=f16"
+        " causal=yes layout=bshd",
+        SPLIT,
+        "sm_80",
+    ),
+    ("attention heads_q=8 heads_kv=2 seq_q=3 seq_kv=7 dim=16 dtype=f16", {}, "gfx942"),
+    ("conv n=2 c=6 h=9 w=10 k=8 r=3 s=3 pad=1 dtype=f32", {}, "sm_90"),
+    (
+        "conv n=2 c=6 h=11 w=10 k=4 r=3 s=2 stride=2 pad=1 dilation=2 groups=2 dtype=f32"
+        " layout=nhwc",
+        {},
+        "sm_90",
+    ),
+    ("conv n=1 c=40 h=7 w=8 k=20 r=3 s=2 stride_h=2 pad_w=2 dtype=f16", CONV, "sm_90"),
+    ("conv n=2 c=8 h=6 w=6 k=16 r=1 s=1 dtype=f16 layout=nhwc", {}, "gfx942"),
+    ("conv n=2 c=8 h=6 w=6 k=8 r=3 s=3 groups=8 dtype=i8", {}, "sm_90"),
+]
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[int, object]:
+    """What the interpreter finds for each case: one process, since starting it costs most."""
+    for name in ("triton", "torch"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed; the interpreter needs it")
+    script = Path(__file__).parent / "interpret_triton.py"
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        input=json.dumps(CASES),
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return dict(enumerate(map(json.loads, done.stdout.splitlines())))
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[case[0] for case in CASES])
+def test_every_element_is_within_the_ops_tolerance(answers: dict[int, object], number: int) -> None:
+    worst = answers[number]
+    assert isinstance(worst, float), worst
+    assert worst <= 1.0

@@ -1,0 +1,233 @@
+"""Launching built kernels: what the driver is given, and that it is all given back."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kernelmark import ops
+from kernelmark.backends.triton.build import Argument, Built
+from kernelmark.backends.triton.launch import TritonKernel, check_fits
+from kernelmark.backends.triton.plan import WORKSPACE, Call, Plan
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import OutOfMemory, Unsupported
+from kernelmark.devices.base import Tensor
+
+ARCH = "sm_90"
+INFO = DeviceInfo(
+    name="cuda:0",
+    kind="cuda",
+    model="none",
+    arch=ARCH,
+    index=0,
+    attributes={"shared_per_block": "100000"},
+)
+
+
+@dataclass
+class Memory:
+    address: int
+    nbytes: int
+
+
+@dataclass
+class Launched:
+    function: int
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    values: list[Any]
+    stream: int
+    shared_bytes: int
+
+
+@dataclass
+class Driver:
+    """Remembers what is done; reads arguments through their addresses, as a driver does."""
+
+    kinds: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # by function
+    full: bool = False
+    loaded: list[bytes] = field(default_factory=list)
+    allowed: list[tuple[int, int]] = field(default_factory=list)
+    launched: list[Launched] = field(default_factory=list)
+    unloaded: list[int] = field(default_factory=list)
+
+    def load(self, code: bytes) -> int:
+        if self.full and self.loaded:
+            raise OutOfMemory("the second module does not fit")
+        self.loaded.append(code)
+        return 1000 + len(self.loaded)
+
+    def function(self, module: int, name: str) -> int:
+        return module * 10
+
+    def allow_shared(self, function: int, nbytes: int) -> None:
+        self.allowed.append((function, nbytes))
+
+    def launch(
+        self,
+        function: int,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        arguments: Any,
+        stream: int,
+        shared_bytes: int = 0,
+    ) -> None:
+        values = [
+            kind.from_address(place).value
+            for kind, place in zip(self.kinds[function], arguments, strict=True)
+        ]
+        self.launched.append(Launched(function, grid, block, values, stream, shared_bytes))
+
+    def destroy(self, word: str, handle: int) -> None:
+        assert word == "module"
+        self.unloaded.append(handle)
+
+
+@dataclass
+class Gpu:
+    driver: Any
+    info: DeviceInfo = INFO
+    held: list[int] = field(default_factory=list)
+
+    def allocate(self, nbytes: int) -> Memory:
+        self.held.append(2**40 + 2**20 * len(self.held))
+        return Memory(self.held[-1], nbytes)
+
+    def free(self, buffer: Memory) -> None:
+        self.held.remove(buffer.address)
+
+
+class Compiled(Call):
+    """A call whose building is given."""
+
+    def build(self, arch: str) -> Built:
+        assert arch == ARCH
+        return BUILT[self.function]
+
+
+BUILT: dict[str, Built] = {}
+
+
+def built(name: str, **changes: Any) -> Built:
+    plain = {
+        "code": name.encode(),
+        "name": name,
+        "shared_bytes": 0,
+        "threads": 128,
+        "scratch_bytes": 0,
+        "resources": {"registers": 40},
+        "seconds": 0.5,
+    }
+    return Built(**{**plain, **changes})
+
+
+def call(name: str, *arguments: tuple[str, str, Any], grid: tuple[int, int, int]) -> Call:
+    return Compiled(
+        function=name,
+        arguments=tuple(
+            Argument(name=n, kind=kind, pointer=isinstance(value, str))
+            for n, kind, value in arguments
+        ),
+        values=tuple(value for _, _, value in arguments),
+        constants={},
+        options={},
+        grid=grid,
+    )
+
+
+def sets(count: int) -> list[dict[str, Tensor]]:
+    problem = ops.parse("gemm m=4 n=4 k=4 dtype=f16")
+    specs = ops.registry.get("gemm").tensors(problem)
+    return [
+        {
+            spec.name: Tensor(spec=spec, buffer=Memory(2**30 * (i + 1) + 4096 * j, 64), offset=256)
+            for j, spec in enumerate(specs)
+        }
+        for i in range(count)
+    ]
+
+
+@pytest.fixture
+def two_calls(monkeypatch: pytest.MonkeyPatch) -> Plan:
+    monkeypatch.setitem(
+        BUILT,
+        "main",
+        built("main", shared_bytes=60_000, scratch_bytes=128, resources={"registers": 90}),
+    )
+    monkeypatch.setitem(BUILT, "reduce", built("reduce", threads=64))
+    first = (("a", "f16", "a"), ("c", "f16", "c"), ("d", "f32", WORKSPACE), ("m", "i32", 7))
+    second = (("parts", "f32", WORKSPACE), ("d", "f16", "d"), ("alpha", "fp32", 0.5))
+    calls = (call("main", *first, grid=(2, 3, 4)), call("reduce", *second, grid=(9, 1, 1)))
+    return Plan(calls=calls, workspace_bytes=4096)
+
+
+def test_each_set_is_launched_with_its_own_addresses(two_calls: Plan) -> None:
+    pointer, hidden = ctypes.c_uint64, (ctypes.c_uint64, ctypes.c_uint64)
+    driver = Driver(
+        {
+            10010: (pointer, pointer, pointer, ctypes.c_int32, *hidden),
+            10020: (pointer, pointer, ctypes.c_float, *hidden),
+        }
+    )
+    gpu = Gpu(driver)
+    given = sets(2)
+    kernel = TritonKernel(two_calls, gpu, given)  # type: ignore[arg-type]
+    workspace, scratch = gpu.held
+    for index in (1, 0):
+        driver.launched.clear()
+        kernel.launch(77, index)
+        main, reduce = driver.launched
+        # The problem has no C: its address is never used. Two hidden arguments come last.
+        assert main.values == [given[index]["a"].address, 0, workspace, 7, scratch, 0]
+        assert reduce.values == [workspace, given[index]["d"].address, 0.5, 0, 0]
+        assert (main.grid, main.block, main.shared_bytes) == ((2, 3, 4), (128, 1, 1), 60_000)
+        assert (reduce.grid, reduce.block, reduce.stream) == ((9, 1, 1), (64, 1, 1), 77)
+
+
+def test_what_a_kernel_tells_and_gives_back(two_calls: Plan) -> None:
+    driver = Driver()
+    gpu = Gpu(driver)
+    kernel = TritonKernel(two_calls, gpu, sets(1))  # type: ignore[arg-type]
+    assert driver.loaded == [b"main", b"reduce"]
+    assert driver.allowed == [(10010, 60_000)]  # more than 48 KiB has to be asked for
+    assert kernel.info.name == "main+reduce"
+    assert kernel.info.compile_s == 1.0
+    assert kernel.info.resources == {"registers": 90, "workspace_bytes": 4096}
+    assert len(gpu.held) == 2  # the workspace; scratch memory for 24 programs
+    kernel.close()
+    assert gpu.held == []
+    assert driver.unloaded == [1001, 1002]
+    kernel.close()
+    assert driver.unloaded == [1001, 1002]
+
+
+def test_too_much_shared_memory_is_refused_before_anything_is_loaded(
+    two_calls: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BUILT, "main", built("main", shared_bytes=100_001))
+    driver = Driver()
+    gpu = Gpu(driver)
+    with pytest.raises(Unsupported) as caught:
+        TritonKernel(two_calls, gpu, sets(1))  # type: ignore[arg-type]
+    assert caught.value.message == (
+        "main needs 100001 bytes of shared memory, sm_90 has 100000 a block"
+    )
+    assert driver.loaded == []
+    assert gpu.held == []
+
+
+def test_a_module_that_does_not_load_leaves_nothing_behind(two_calls: Plan) -> None:
+    driver = Driver(full=True)
+    gpu = Gpu(driver)
+    with pytest.raises(OutOfMemory):
+        TritonKernel(two_calls, gpu, sets(1))  # type: ignore[arg-type]
+    assert gpu.held == []
+    assert driver.unloaded == [1001]
+
+
+def test_a_device_that_does_not_tell_its_shared_memory_is_trusted() -> None:
+    silent = DeviceInfo(name="cuda:0", kind="cuda", model="", arch=ARCH, index=0)
+    check_fits(built("main", shared_bytes=10**9), silent)

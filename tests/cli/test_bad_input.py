@@ -1,0 +1,155 @@
+"""Everything a user can get wrong: one sentence, a hint, the right code, no traceback."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+GEMM = ("run", "-o", "gemm", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((*GEMM, "-a", "m=0"), "m=0 must be at least 1"),
+        ((*GEMM, "-a", "m=-3"), "m=-3 must be at least 1"),
+        ((*GEMM, "-a", f"m={2**40}"), "is too large"),
+        ((*GEMM, "-a", "m=[8:2"), "bracket"),
+        ((*GEMM, "-a", "m"), "not name=values"),
+        ((*GEMM, "-a", "m=8", "-a", "zz=8"), "unknown parameter 'zz'"),
+        ((*GEMM, "-a", "m=8", "-b", "nump"), "unknown backend 'nump'"),
+        ((*GEMM, "-a", "m=8", "-d", "gpu"), "unknown device 'gpu'"),
+        ((*GEMM, "-a", "m=8", "-d", "cpu:9"), "no device 'cpu:9'"),
+        ((*GEMM, "-a", "m=8", "--threads", "100000"), "100000 threads"),
+        ((*GEMM, "-a", "m=8", "--threads", "-1"), "must not be negative"),
+        ((*GEMM, "-a", "m=8", "--target-ci", "0"), "must be positive"),
+        ((*GEMM, "-a", "m=8", "--timeout", "-1"), "must be positive"),
+        ((*GEMM, "-a", "m=8", "--config", "tile"), "not name=value"),
+        ((*GEMM, "-a", "m=8", "--filter", "("), "regular expression"),
+        ((*GEMM, "-a", "m=8", "--json", "/nonexistent/x.json"), "no folder"),
+        ((*GEMM, "-a", "m=8", "--json", "-", "--csv", "-"), "only one of"),
+        ((*GEMM, "-a", "m=8", "--retry-failed"), "goes with --resume"),
+        (("run", "-o", "gem", "-a", "m=8"), "unknown op 'gem'"),
+        (("run", "-o", "gemm", "-a", "m=8", "--dtype", "f33"), "unknown dtype 'f33'"),
+        (("run", "-o", "gemm", "-a", "m=8", "-a", "n=8", "-a", "k=8"), "no dtype is given"),
+        (("run", "-s", "nosuch"), "unknown suite 'nosuch'"),
+        (("run", "-s", "./nosuch.toml"), "no such suite file"),
+        (("run", "-p", "gemm m=8 n"), "not name=value"),
+        (("run",), "nothing was asked for"),
+        (("run", "--resume", "--no-store"), "--no-store"),
+        (("run", "--limit", "many", "-s", "smoke"), "--limit"),
+        (("run", "--timing", "slow", "-s", "smoke"), "slow"),
+        (("run", "--nonsense"), "--nonsense"),
+        (("rum",), "rum"),
+        (("list",), "WHAT"),
+        (("list", "stars"), "stars"),
+        (("list", "suites", "-o", "gemm"), "-o"),
+        (("show", "nosuch.json"), "no such file"),
+        (("import", "nosuch.json"), "no such file"),
+        (("import",), "FILE"),
+    ],
+)
+def test_is_refused_with_code_2(refused, words, sentence):
+    assert sentence in refused(*words).err.splitlines()[0]
+
+
+def test_truncated_toml(refused, tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('why = "x"\n[[problems]]\nop = "gemm"\nm = [1, 2\n')
+    assert "mine.toml: is not valid TOML" in refused("run", "-s", str(file)).err
+
+
+def test_toml_with_an_illegal_problem(refused, tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('[[problems]]\nop = "gemm"\nm = 0\nn = 8\nk = 8\ndtype = "f32"\n')
+    assert "m=0" in refused("run", "-s", str(file)).err
+
+
+def test_nothing_to_do_is_code_4(refused, tmp_path, monkeypatch):
+    assert "no problem matches" in refused("run", "-s", "smoke", "--filter", "zzz", code=4).err
+    monkeypatch.delenv("KERNELMARK_STORE")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert "no store" in refused("show", code=4).err
+    assert "no store" in refused("list", "runs", code=4).err
+
+
+def test_a_bad_request_makes_no_store(refused, tmp_path):
+    refused(*GEMM, "-a", "m=0")
+    assert not (tmp_path / "store.sqlite").exists()
+
+
+@pytest.mark.parametrize("words", [(*GEMM, "-a", "m=8"), ("show",), ("list", "runs")])
+def test_stores_that_cannot_be_used(refused, tmp_path, words):
+    text = tmp_path / "text.sqlite"
+    text.write_text("this is not a database at all, only some words in a file")
+    assert "not an SQLite file" in refused(*words, "--store", str(text)).err
+    assert "is a folder" in refused(*words, "--store", str(tmp_path)).err
+    assert "mysql" in refused(*words, "--store", "mysql://somewhere/x").err
+
+
+def test_unwritable_store(refused, tmp_path):
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    locked.chmod(0o500)
+    if os.access(locked, os.W_OK):  # root may write anywhere but under /proc
+        assert "cannot be opened" in refused(*GEMM, "-a", "m=8", "--store", "/proc/x/y.db").err
+    else:
+        assert "cannot be written" in refused(*GEMM, "-a", "m=8", "--store", f"{locked}/s.db").err
+
+
+def test_a_store_of_a_newer_schema(refused, stored, fake_words, tmp_path):
+    with sqlite3.connect(tmp_path / "store.sqlite") as connection:
+        connection.execute("UPDATE meta SET value = '9999' WHERE key = 'schema'")
+    connection.close()
+    for words in (("show",), ("list", "runs"), fake_words):
+        assert "schema 9999" in refused(*words).err
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("", "not JSON"),
+        ('{"kernelmark":"results","version":1,"run":{"id":', "not JSON"),
+        ("[1, 2]", "not a kernelmark results document"),
+        ('{"kernelmark":"results","version":99}', "version 99 is not known"),
+        ('{"kernelmark":"case","version":1}', "'case' document"),
+        ('{"kernelmark":"results","version":1,"run":{},"results":[]}', "is missing"),
+        ('{"kernelmark":"results","version":1,"extra":1}', "unknown field"),
+        ("\0\1\2", "not JSON"),
+    ],
+)
+def test_files_that_are_no_results(kmark, tmp_path, content, sentence):
+    file = tmp_path / "results.json"
+    file.write_text(content)
+    for words in (("import", str(file)), ("show", str(file)), ("export", str(file))):
+        ended = kmark(*words)
+        assert ended.code == 2
+        assert ended.out == ""
+        assert sentence in ended.err
+        assert "Traceback" not in ended.err
+        assert ended.err.startswith("kmark: ")
+    assert not (tmp_path / "store.sqlite").exists()
+
+
+def test_debug_anywhere_gives_the_traceback():
+    from kernelmark.cli.main import main
+    from kernelmark.core.errors import UsageError
+
+    for words in (("--debug", "run", "-s", "nosuch"), ("run", "-s", "nosuch", "--debug")):
+        with pytest.raises(UsageError):
+            main(words)
+
+
+def test_an_error_nobody_expected_is_one_sentence_too(refused, monkeypatch):
+    def fail():
+        raise RuntimeError("surprise\nwith more lines")
+
+    monkeypatch.setattr("kernelmark.cli.listing.dtypes", fail)
+    ended = refused("list", "dtypes")
+    assert "unexpected RuntimeError: surprise" in ended.err
+    assert "--debug" in ended.err
+    monkeypatch.setattr("kernelmark.cli.listing.dtypes", Path("/nonexistent/file").read_text)
+    assert "No such file" in refused("list", "dtypes").err

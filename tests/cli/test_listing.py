@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernelmark import backends, devices, ops
+from kernelmark.cli.main import app
+from kernelmark.core.dtype import DTYPES
+from kernelmark.workloads import suites
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("what", "names"),
+    [
+        ("ops", ops.registry.names()),
+        ("backends", backends.registry.names()),
+        ("devices", devices.registry.names()),
+        ("suites", suites.names()),
+        ("dtypes", list(DTYPES)),
+    ],
+)
+def test_lists_everything(kmark, what, names):
+    ended = kmark("list", what)
+    assert ended.code == 0
+    first_words = [line.split()[0] for line in ended.out.splitlines()[2:]]
+    assert {word.partition(":")[0] for word in first_words} >= set(names)
+    rows = json.loads(kmark("list", what, "--json", "-").out)
+    assert len(rows) == len(first_words)
+
+
+def test_suites_say_how_many_and_why(kmark):
+    rows = json.loads(kmark("list", "suites", "--json", "-").out)
+    demo = next(row for row in rows if row["suite"] == "demo")
+    assert int(demo["problems"]) == len(suites.load("demo").problems)
+    assert all(row["why it exists"] for row in rows)
+
+
+def test_one_op_is_explained(kmark):
+    out = kmark("list", "ops", "-o", "gemm").out
+    assert all(name in out for name in ops.registry.get("gemm").parameters)
+
+
+def test_runs_are_listed_newest_first(kmark, stored, fake_words):
+    kmark(*fake_words, "--label", "two", "--config", "behaviour=wrong")
+    rows = json.loads(kmark("list", "runs", "--json", "-").out)
+    assert [row["label"] for row in rows] == ["two", "mine"]
+    assert [row["results"] for row in rows] == ["2 wrong", "2 ok"]
+    assert len(json.loads(kmark("list", "runs", "--limit", "1", "--json", "-").out)) == 1
+
+
+def test_doctor_explains_every_backend_and_device(kmark, stored):
+    ended = kmark("doctor")
+    assert ended.code == 0
+    assert ended.err == ""
+    for name in (*backends.registry.names(), *devices.registry.names()):
+        assert name in ended.out
+    for word in ("governor", "load", "store", "cache", "roofs", "schema"):
+        assert word in ended.out
+    found = json.loads(kmark("doctor", "--json", "-").out)
+    assert {"here", "devices", "backends", "store", "cache", "roofs"} <= found.keys()
+    states = {row["backend"]: row for row in found["backends"]}
+    assert states["numpy"]["state"] == "ready"
+    assert all(row["version, or what to do"] for row in states.values())
+    assert {row["what"]: row["value"] for row in found["store"]}["state"] == "ready"
+
+
+def test_doctor_looks_at_a_broken_store_and_goes_on(kmark, tmp_path):
+    (tmp_path / "store.sqlite").write_text("no database, but words that are long enough")
+    ended = kmark("doctor")
+    assert ended.code == 0
+    assert "not an SQLite file" in ended.out
+
+
+def test_doctor_survives_a_library_that_cannot_be_loaded(kmark, monkeypatch):
+    numpy = backends.registry.get("numpy")
+
+    def fail():
+        raise OSError("libblas.so: cannot open shared object file")
+
+    monkeypatch.setattr(numpy, "version", fail)
+    ended = kmark("doctor")
+    assert ended.code == 0
+    assert "libblas.so" in ended.out
+
+
+def test_help_needs_nothing_heavy():
+    program = (
+        "import sys\nfrom kernelmark.cli.main import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\n"
+        "heavy = ('numpy', 'scipy', 'sqlalchemy', 'torch', 'iree', 'triton')\n"
+        "sys.stderr.write(repr([m for m in heavy if m in sys.modules]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "[]"
+    for command in ("doctor", "list", "run", "show", "export", "import"):
+        assert command in done.stdout
+
+
+def test_version_and_module(kmark):
+    import kernelmark
+
+    assert kmark("--version").out == f"kernelmark {kernelmark.__version__}\n"
+    done = subprocess.run(
+        [sys.executable, "-m", "kernelmark", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("kernelmark ")
+
+
+def test_no_command_shows_the_help(kmark):
+    ended = kmark()
+    assert ended.code in (0, 2)
+    assert "doctor" in ended.out + ended.err
+
+
+def test_docs_say_what_the_commands_do():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "cli_docs.py"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_option_is_explained():
+    from typer.main import get_command
+
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        assert command.help, name
+        for parameter in command.params:
+            assert parameter.help, f"{name} {parameter.name}"

@@ -1,0 +1,322 @@
+"""`kmark run`, `show`, `export` and `import` for real, mostly on the fake device."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kernelmark.core import codec
+from kernelmark.core.result import ResultSet, RunState, Status
+from kernelmark.stores import open_store
+
+
+def test_the_command_of_the_readme_works_as_written():
+    words = "run -o gemm -b numpy -a m=512 -a n=512 -a k=512 --dtype f32 --json -"
+    done = subprocess.run(
+        [sys.executable, "-m", "kernelmark", *words.split()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = codec.loads(done.stdout, ResultSet)
+    (result,) = found.results
+    assert result.status is Status.OK
+    assert result.check is not None
+    assert result.check.passed
+    assert result.measurement is not None
+    assert result.flops == 2 * 512**3
+    assert "Traceback" not in done.stderr
+
+
+def test_table_on_stdout_and_words_on_stderr(kmark, fake_words):
+    ended = kmark(*fake_words, "--label", "first")
+    assert ended.code == 0
+    lines = ended.out.splitlines()
+    assert len(lines) == 4
+    assert lines[0].split()[:2] == ["problem", "backend"]
+    assert "gemm m=8 n=8 k=8 dtype=f32" in lines[2]
+    assert "20.00 µs" in lines[2]
+    assert "[1/2] ok" in ended.err
+    assert "(first): 2 ok; stored in" in ended.err
+
+
+def test_quiet_says_nothing(kmark, fake_words):
+    ended = kmark(*fake_words, "--quiet")
+    assert ended.err == ""
+    assert "20.00 µs" in ended.out
+
+
+def test_no_store_writes_no_store_and_loads_no_database(fake_words, tmp_path):
+    program = (
+        "import sys\nfrom kernelmark.cli.main import main\n"
+        f"try: main({[*fake_words, '--no-store', '--json', str(tmp_path / 'r.json')]!r})\n"
+        "except SystemExit as ended: print(ended.code, 'sqlalchemy' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "0 False"
+    assert codec.loads((tmp_path / "r.json").read_text(), ResultSet).results
+    assert not (tmp_path / "store.sqlite").exists()
+
+
+def test_every_output_at_once(kmark, fake_words, tmp_path):
+    files = [tmp_path / name for name in ("r.json", "r.csv", "r.md")]
+    ended = kmark(
+        *fake_words, "--json", str(files[0]), "--csv", str(files[1]), "--md", str(files[2])
+    )
+    assert ended.code == 0
+    assert "median" in ended.out
+    assert len(codec.loads(files[0].read_text(), ResultSet).results) == 2
+    assert len(list(csv.DictReader(io.StringIO(files[1].read_text())))) == 2
+    assert files[2].read_text().startswith("| problem |")
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "status"),
+    [
+        ("wrong", "wrong"),
+        ("crash", "crashed"),
+        ("oom", "out_of_memory"),
+        ("raise", "runtime_error"),
+    ],
+)
+def test_failures_are_rows_and_code_3(kmark, fake_words, behaviour, status):
+    ended = kmark(*fake_words, "--config", f"behaviour={behaviour}")
+    assert ended.code == 3
+    assert [line.split()[-1] for line in ended.out.splitlines()[2:]] == [status, status]
+    assert f"{status}, " in ended.err
+    assert "again: kmark run -p 'gemm m=8 n=8 k=8 dtype=f32' -b fake -d fake" in ended.err
+    assert f"--config behaviour={behaviour}" in ended.err
+
+
+def test_the_command_that_is_shown_repeats_the_failure(kmark, fake_words):
+    import shlex
+
+    first = kmark(*fake_words, "--config", "behaviour=compile_error")
+    line = next(x for x in first.err.splitlines() if "again: " in x)
+    again = kmark(*shlex.split(line.partition("again: kmark ")[2]))
+    assert again.code == 3
+    assert "compile_error" in again.out
+
+
+def test_unsupported_alone_is_no_failure(kmark):
+    ended = kmark("run", "-p", "gemm m=8 n=8 k=8 dtype=bf16", "-b", "numpy", "--roofs", "none")
+    assert ended.code == 0
+    assert "unsupported" in ended.out
+    assert "unsupported, 1 case: numpy has no bf16" in ended.err
+
+
+def test_a_hang_is_ended_by_the_timeout(kmark, fake_words):
+    ended = kmark(*fake_words, "--limit", "1", "--config", "behaviour=hang", "--timeout", "1")
+    assert ended.code == 3
+    assert "timeout" in ended.out
+
+
+def test_dry_run_lists_and_runs_nothing(kmark, fake_words, tmp_path):
+    ended = kmark(*fake_words, "--dry-run")
+    assert ended.code == 0
+    assert len(ended.out.splitlines()) == 4
+    assert "2 cases on fake, at most about" in ended.err
+    assert not (tmp_path / "store.sqlite").exists()
+
+
+def test_comma_lists_and_repeats_mean_the_same(kmark):
+    words = ("run", "-s", "smoke", "--dtype", "f32", "--dry-run")
+    comma = kmark(*words, "-o", "gemm,conv", "-b", "fake,numpy")
+    repeated = kmark(*words, "-o", "gemm", "-o", "conv", "-b", "fake", "-b", "numpy")
+    assert comma.out == repeated.out
+    assert " fake " in comma.out
+    assert "\nconv" in comma.out
+
+
+def test_show_is_what_run_printed(kmark, stored):
+    for ref in ("latest", "mine"):
+        shown = kmark("show", ref)
+        assert shown.code == 0
+        assert shown.out == stored
+        assert "(mine): 2 ok; stored in" in shown.err
+
+
+def test_show_narrows_and_details(kmark, stored, refused):
+    assert kmark("show", "--filter", "m=16").out.count("gemm") == 1
+    assert kmark("show", "-b", "fake", "-o", "gemm", "--status", "ok").out.count("gemm") == 2
+    assert "no result that matches" in refused("show", "-b", "torch", code=4).err
+    assert "unknown status" in refused("show", "--status", "fine").err
+    detail = kmark("show", "--samples", "--filter", "m=8 ").out
+    for word in ("blocks", "samples", "check", "kernel", "cost", "95 % interval", "again"):
+        assert word in detail
+    case = kmark("show", "--csv", "-").out.splitlines()[1].split(",")[2]
+    assert "blocks" in kmark("show", "--case", case[:8]).out
+
+
+def test_export_and_import_are_exact(kmark, stored, tmp_path):
+    exported = kmark("export", "mine")
+    assert exported.err == ""
+    file = tmp_path / "mine.json"
+    file.write_text(exported.out)
+    other = str(tmp_path / "other.sqlite")
+    brought = kmark("import", str(file), "--store", other)
+    assert brought.code == 0
+    assert "2 results added" in brought.err
+    assert "already in the store" in kmark("import", str(file), "--store", other).err
+    assert kmark("export", "mine", "--store", other).out == exported.out
+    assert kmark("show", str(file)).out == kmark("show", "mine").out
+    assert kmark("export", "mine", "--csv", "-").out.startswith("run,label,case,")
+    assert kmark("export", "mine", "--md", "-").out.startswith("| problem")
+
+
+def test_import_reads_stdin(stored, kmark, tmp_path, monkeypatch):
+    text = kmark("export").out
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert kmark("import", "-", "--store", str(tmp_path / "other.sqlite")).code == 0
+
+
+def test_one_bad_file_among_several_stores_nothing(kmark, stored, tmp_path, refused):
+    assert kmark("export", "--json", str(tmp_path / "good.json")).code == 0
+    (tmp_path / "bad.json").write_text("{")
+    other = tmp_path / "other.sqlite"
+    ended = refused(
+        "import", str(tmp_path / "good.json"), str(tmp_path / "bad.json"), "--store", str(other)
+    )
+    assert "bad.json" in ended.err
+    assert not other.exists()
+
+
+def test_ctrl_c_keeps_everything_and_resume_finishes(kmark, tmp_path):
+    words = (  # half a second a case
+        *("run", "-o", "gemm", "-b", "fake", "--dtype", "f32", "--roofs", "none"),
+        *("-a", "m=[8:24:8]", "-a", "n=8", "-a", "k=8"),
+        *("--config", "time_us=1000.0", "--max-s", "0.4", "--warmup-s", "0.1"),
+    )
+    started = subprocess.Popen(
+        [sys.executable, "-m", "kernelmark", *words],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    assert started.stderr is not None
+    seen = [started.stderr.readline()]
+    while seen[-1] and "] ok" not in seen[-1]:
+        seen.append(started.stderr.readline())
+    started.send_signal(signal.SIGINT)
+    rest = started.communicate(timeout=60)[1]
+    assert started.returncode == 130, "".join(seen) + rest
+    assert "everything so far is stored: kmark run --resume" in rest
+    assert "Traceback" not in rest
+    with open_store(tmp_path / "store.sqlite") as store:
+        run = store.run("latest")
+        before = {r.case.id: r for r in store.results(run.id)}
+        assert run.state is RunState.INTERRUPTED
+        assert 1 <= len(before) < 3
+    ended = kmark("run", "--resume")
+    assert ended.code == 0, ended.err
+    assert f"/{3 - len(before)}]" in ended.err
+    with open_store(tmp_path / "store.sqlite") as store:
+        after = {r.case.id: r for r in store.results(run.id)}
+        assert store.run(run.id).state is RunState.DONE
+    assert len(after) == 3
+    assert all(after[case_id] == result for case_id, result in before.items())
+
+
+def test_resume_keeps_the_choice_and_can_retry_failures(kmark, fake_words, refused):
+    kmark(*fake_words, "--label", "mine", "--config", "behaviour=wrong")
+    assert "no unfinished run" in refused("run", "--resume", code=4).err
+    assert "cannot be chosen again" in refused("run", "--resume", "mine", "-o", "conv").err
+    assert "cannot be chosen again" in refused("run", "--resume", "mine", "--cache", "hot").err
+    again = kmark("run", "--resume", "mine")
+    assert again.code == 3
+    assert "[1/" not in again.err
+    retried = kmark("run", "--resume", "mine", "--retry-failed")
+    assert retried.code == 3
+    assert "[2/2] wrong" in retried.err
+    assert kmark("list", "runs").out.count("mine") == 1
+
+
+def test_a_run_of_the_python_api_cannot_be_resumed(refused, tmp_path):
+    import kernelmark as km
+
+    timing = km.Timing(max_s=0.05)
+    km.run("gemm", m=8, n=8, k=8, dtype="f32", device="fake", timing=timing, store=True, label="x")
+    assert "not started by kmark run" in refused("run", "--resume", "x").err
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    command = f"{sys.executable} -m kernelmark list suites | head -1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def on_terminal(words: tuple[str, ...], **variables: str) -> str:
+    """What a terminal would receive."""
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kernelmark", *words],
+        stdout=child,
+        stderr=child,
+        stdin=child,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120", **variables},
+    )
+    os.close(child)
+    received = b""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            part = os.read(parent, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        received += part
+    os.close(parent)
+    assert process.wait(timeout=60) == 0
+    return received.decode()
+
+
+def test_a_terminal_gets_a_bar_and_colour_unless_it_says_no(fake_words):
+    drawn = on_terminal((*fake_words, "--no-store"))
+    assert "2/2" in drawn
+    assert "left" in drawn
+    assert "\x1b[1m" in drawn
+    plain = on_terminal((*fake_words, "--no-store"), NO_COLOR="1")
+    assert "\x1b[3" not in plain
+    assert "20.00 µs" in plain
+
+
+def test_a_narrow_terminal_keeps_numbers_whole(stored):
+    narrow = on_terminal(("show", "mine"), COLUMNS="60", NO_COLOR="1")
+    lines = [line.rstrip() for line in narrow.replace("\r", "").splitlines()]
+    assert "gemm m=8 n=8 k=8 dtype=f32" in lines
+    assert any(line.split()[:4] == ["fake", "[time_us=20.0]", "20.00", "µs"] for line in lines)
+
+
+def test_json_is_one_document_with_a_version(kmark, stored):
+    document = json.loads(kmark("export", "--json", "-").out)
+    assert (document["kernelmark"], document["version"]) == ("results", 1)
+    assert document["run"]["argv"][0] == "run"
+
+
+def test_files_appear_whole(tmp_path):
+    from kernelmark.cli.output import write
+
+    target = tmp_path / "x.txt"
+    write(str(target), "one")
+    write(str(target), "two")
+    assert target.read_text() == "two"
+    assert [path.name for path in Path(tmp_path).iterdir() if path.is_file()] == ["x.txt"]

@@ -1,0 +1,96 @@
+"""`kmark micro --precompile`: a pack for machines without a compiler."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelmark.core.errors import CompileError
+from kernelmark.gpu import pack, rtc
+from kernelmark.kernels import rtc as kernels
+
+SMALL = {"one.cu": 'extern "C" __global__ void one() {}\n', "two.cu": "// nothing\n"}
+
+
+@pytest.fixture
+def compiles(monkeypatch):
+    """A compiler for sm_90 and gfx942 that is fast; anything else it does not know."""
+
+    def compile_one(source, arch, name, options):
+        if arch not in ("sm_90", "gfx942"):
+            raise CompileError(f"it does not know {arch}\nand more words")
+        return f"{arch} {name}".encode(), ""
+
+    monkeypatch.setattr(rtc, "_compiler", lambda vendor, arch: ("quick-1", compile_one))
+    monkeypatch.setattr(kernels, "names", lambda: sorted(SMALL))
+    monkeypatch.setattr(kernels, "source", SMALL.__getitem__)
+    rtc._cache.cache_clear()
+    yield
+    rtc._cache.cache_clear()
+
+
+def test_one_line_a_file_and_architecture(kmark, compiles, tmp_path, monkeypatch):
+    folder = tmp_path / "new" / "pack"
+    ended = kmark("micro", "--precompile", "gfx942,sm_90", "-o", str(folder))
+    assert ended.code == 0
+    rows = [line.split()[:3] for line in ended.out.splitlines()]
+    assert rows == [
+        ["gfx942", "one.cu", "ok"],
+        ["gfx942", "two.cu", "ok"],
+        ["sm_90", "one.cu", "ok"],
+        ["sm_90", "two.cu", "ok"],
+    ]
+    assert f"4 compiled, 0 failed; use them with KERNELMARK_PACK={folder}" in ended.err
+    monkeypatch.setenv("KERNELMARK_PACK", str(folder))
+    found = rtc.compile_source(SMALL["one.cu"], arch="gfx942", name="one.cu")
+    assert (found.code, found.cached) == (b"gfx942 one.cu", True)
+    assert len(list(folder.glob("*/*.bin"))) == 4
+
+
+def test_what_cannot_be_compiled_says_why(kmark, compiles, tmp_path):
+    words = ("micro", "--precompile", "sm_90", "--precompile", "gfx950,sm_90", "-o")
+    ended = kmark(*words, str(tmp_path / "pack"))
+    assert ended.code == 3
+    lines = ended.out.splitlines()
+    assert len(lines) == 4  # an architecture that is named twice is compiled once
+    assert lines[2] == "gfx950  one.cu  failed  it does not know gfx950"
+    assert "2 compiled, 2 failed" in ended.err
+
+
+def test_nothing_compiled_is_code_4(kmark, compiles, tmp_path):
+    ended = kmark("micro", "--precompile", "gfx950,sm_33", "-o", str(tmp_path / "pack"))
+    assert ended.code == 4
+    assert ended.err.splitlines()[0] == "kmark: no kernel could be compiled"
+    assert not (tmp_path / "pack").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--precompile", "sm_90,mi300x", "-o", "pack"), "'mi300x' is not a GPU architecture"),
+        (("--precompile", "gfx942:xnack-", "-o", "pack"), "'gfx942:xnack-' is not a GPU"),
+        (("--precompile", ",", "-o", "pack"), "nothing is asked for"),
+        ((), "nothing is asked for"),
+        (("--precompile", "sm_90"), "--precompile needs a folder"),
+        (("--precompile", "sm_90", "-o", "taken"), "taken is a file, not a folder"),
+    ],
+)
+def test_refusals_come_before_anything_is_compiled(
+    refused, compiles, tmp_path, monkeypatch, words, sentence
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").write_text("")
+    assert sentence in refused("micro", *words).err
+    assert not (tmp_path / "pack").exists()
+
+
+def test_real_kernels_for_hopper(kmark, tmp_path, monkeypatch):
+    reason = rtc.unavailable("cuda")
+    if reason is not None:
+        pytest.skip(reason)
+    monkeypatch.setattr(kernels, "names", lambda: ["device.cu"])
+    rtc._cache.cache_clear()
+    ended = kmark("micro", "--precompile", "sm_90", "-o", str(tmp_path / "pack"))
+    rtc._cache.cache_clear()
+    assert ended.code == 0
+    key = rtc.cache_key(kernels.source("device.cu"), "sm_90", ())
+    assert pack.path_in(tmp_path / "pack", key, "sm_90").read_bytes()[:4] == b"\x7fELF"

@@ -1,0 +1,91 @@
+"""Results and runs made by hand, for tests of what is said about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kernelmark.core.environment import Environment
+from kernelmark.core.problem import parse_key
+from kernelmark.core.result import (
+    Block,
+    Case,
+    KernelInfo,
+    Measurement,
+    Result,
+    ResultSet,
+    Run,
+    Status,
+    StopReason,
+)
+from kernelmark.core.timing import Timing
+
+
+def measurement(processes: Sequence[Sequence[float]]) -> Measurement:
+    """Block times in seconds, by process."""
+    blocks = tuple(
+        Block(process=p, allocation=a, samples_s=(time_s,))
+        for p, times in enumerate(processes)
+        for a, time_s in enumerate(times)
+    )
+    return Measurement(
+        blocks=blocks,
+        low_s=0.0,
+        high_s=float("inf"),
+        method="loop",
+        launches=1,
+        sets=1,
+        footprint_bytes=1,
+        stop=StopReason.FIXED,
+        warmup_s=0.0,
+        timed_s=0.0,
+    )
+
+
+def make(
+    *blocks_us: float,
+    problem: str = "gemm m=1 n=1 k=1",
+    backend: str = "numpy",
+    processes_us: Sequence[Sequence[float]] | None = None,
+    status: Status = Status.OK,
+    binary: str = "",
+    config: dict[str, Any] | None = None,
+    timing: Timing | None = None,
+    **changes: Any,
+) -> Result:
+    """A result with blocks of these µs, in one process or in several."""
+    by_process = processes_us or ([list(blocks_us)] if blocks_us else [])
+    result = Result(
+        case=Case(
+            problem=parse_key(problem),
+            backend=backend,
+            timing=timing or Timing(),
+            config=config or {},
+        ),
+        device="cpu",
+        arch="aarch64",
+        status=status,
+        measurement=measurement([[t * 1e-6 for t in times] for times in by_process])
+        if by_process
+        else None,
+        kernel=KernelInfo(binary_hash=binary),
+    )
+    return replace(result, **changes)
+
+
+def gather(*results: Result, id: str = "one", **changes: Any) -> ResultSet:
+    run = Run(id=id, started=1.0, environment=changes.pop("environment", Environment()))
+    return ResultSet(run=replace(run, **changes), results=results)
+
+
+@pytest.fixture
+def make_result() -> Callable[..., Result]:
+    return make
+
+
+@pytest.fixture
+def make_set() -> Callable[..., ResultSet]:
+    return gather

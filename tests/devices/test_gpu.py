@@ -1,0 +1,442 @@
+"""GpuDevice on a GPU that is modelled in C, once behind CUDA's names and once behind HIP's."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernelmark import devices, ops
+from kernelmark.core.errors import OutOfMemory, Unsupported, UsageError
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import KernelInfo
+from kernelmark.core.timing import Strain, Timer, Timing
+from kernelmark.devices._gpu import GpuDevice
+from kernelmark.devices.base import ArgumentSet, Device, DeviceKind, Stream
+from kernelmark.gpu import driver as drivers
+from kernelmark.gpu import pack, rtc
+from kernelmark.gpu.driver import GpuError
+from kernelmark.gpu.driver import pack as arguments_of
+from kernelmark.kernels import rtc as kernels
+from kernelmark.measure.protocol import Outcome, measure
+from kernelmark.testing.devices import DeviceContract, make_tensor
+
+VENDORS = ("cuda", "hip")
+ARCHS = {"cuda": "sm_90", "hip": "gfx90a"}
+LIBRARIES = {"cuda": "libcuda.so.1", "hip": "libamdhip64.so.7"}
+HANDLES = ("buffers", "host buffers", "streams", "events", "graphs", "executables", "modules")
+GEMM_S = 20e-6  # what the model's gemm takes
+CORE_MHZ = 1500.0
+
+both = pytest.mark.parametrize("kind_name", VENDORS)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the two libraries are, built from fakegpu.c."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("there is no C compiler to build the model GPU with")
+    folder = tmp_path_factory.mktemp("fakegpu")
+    (folder / "lib").mkdir()
+    source = str(Path(__file__).parent / "fakegpu.c")
+    for vendor, flags in (("cuda", []), ("hip", ["-DHIP"])):
+        out = folder / "lib" / LIBRARIES[vendor]
+        command = [compiler, "-O1", "-shared", "-fPIC", *flags, source, "-o", str(out)]
+        subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def pack_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pack that holds device.cu for both vendors: headers are all that the model looks at."""
+    folder = tmp_path_factory.mktemp("pack")
+    for vendor, machine in (("cuda", 190), ("hip", 224)):
+        key = rtc.cache_key(kernels.source("device.cu"), ARCHS[vendor], ())
+        pack.add(folder, key, ARCHS[vendor], elf(machine))
+    return folder
+
+
+def elf(machine: int) -> bytes:
+    return b"\x7fELF\2\1\1" + bytes(11) + machine.to_bytes(2, "little") + bytes(44)
+
+
+class Model:
+    """The loaded model, with what it tells beyond the vendor's functions."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library = library
+
+    def fail(self, symbol: str, code: int, times: int = 1) -> None:
+        self.library.fake_fail(symbol.encode(), code, times)
+
+    def live(self) -> dict[str, int]:
+        return {name: self.library.fake_live(i) for i, name in enumerate(HANDLES)}
+
+
+@pytest.fixture
+def model(
+    kind_name: str, folder: Path, pack_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Model]:
+    library = ctypes.CDLL(str(folder / "lib" / LIBRARIES[kind_name]))
+    monkeypatch.setattr(drivers, "find_library", lambda table: library)
+    monkeypatch.setenv("KERNELMARK_PACK", str(pack_folder))
+    drivers.driver.cache_clear()
+    yield Model(library)
+    library.fake_reset()
+    drivers.driver.cache_clear()
+
+
+@pytest.fixture
+def device(model: Model, kind_name: str) -> Iterator[GpuDevice]:
+    opened = devices.registry.get(kind_name).open(0)
+    assert isinstance(opened, GpuDevice)
+    yield opened
+    opened.close()
+
+
+@both
+class TestContract(DeviceContract):
+    """Everything a device must do, on both tables."""
+
+    @pytest.fixture
+    def kind(self, kind_name: str, model: Model) -> DeviceKind:
+        kind = devices.registry.get(kind_name)
+        assert kind.available() is None
+        return kind
+
+
+# -- what the binding tells
+
+
+@both
+def test_info_comes_from_the_vendors_numbers(device: GpuDevice, kind_name: str) -> None:
+    info = device.info
+    assert (info.name, info.arch, info.units) == (f"{kind_name}:0", ARCHS[kind_name], 4)
+    assert (info.model, info.cache_bytes, info.memory_bytes) == ("Fake GPU 0", 2**20, 8 * 2**30)
+    assert info.driver == {"cuda": "13.1", "hip": "7.2"}[kind_name]
+    assert info.uuid == "10" * 16
+    expected = {
+        "cuda": {"warp_size": "32", "clock_khz": "1980000", "shared_per_block": "232448"},
+        "hip": {"warp_size": "64", "clock_khz": "1700000", "shared_per_block": "65536"},
+    }
+    assert info.attributes.items() >= expected[kind_name].items()
+
+
+@both
+def test_an_index_that_is_not_there_names_those_that_are(model: Model, kind_name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        devices.registry.get(kind_name).open(2)
+    assert caught.value.message == f"there is no device {kind_name}:2"
+    assert caught.value.hint == f"this machine has {kind_name}:0 to {kind_name}:1"
+
+
+@both
+def test_peers_are_enabled_once_or_twice_alike(device: GpuDevice) -> None:
+    assert device.driver.peer_access(0, 1)
+    device.driver.enable_peer(0, 1)
+    device.driver.enable_peer(0, 1)
+    with pytest.raises(GpuError):
+        device.driver.enable_peer(0, 0)
+
+
+@both
+def test_managed_memory_stays_within_what_is_free(device: GpuDevice) -> None:
+    address = device.driver.allocate_managed(4096)
+    device.driver.free(address)
+    with pytest.raises(OutOfMemory, match="of managed memory asked"):
+        device.driver.allocate_managed(16 * 2**30)
+
+
+@both
+def test_out_of_memory_says_how_much_there_is(device: GpuDevice, kind_name: str) -> None:
+    with pytest.raises(OutOfMemory) as caught:
+        device.allocate(16 * 2**30)
+    name = {"cuda": "CUDA_ERROR_OUT_OF_MEMORY", "hip": "hipErrorOutOfMemory"}[kind_name]
+    assert f"16.00 GiB asked on {kind_name}:0, " in caught.value.message
+    assert name in caught.value.message
+
+
+@both
+def test_closing_gives_everything_back(model: Model, kind_name: str) -> None:
+    before = model.live()
+    device = devices.registry.get(kind_name).open(0)
+    tensor = make_tensor(device, "f16", (1000,), role="out")
+    for timer in (Timer.GRAPH, Timer.GATE):
+        replay = device.record(lambda stream, index: device.generate(tensor, 1, index), [0], timer)
+        replay.run()
+        replay.close()
+    device.poison(tensor, 0xFF)
+    assert device.count_poison(tensor, 0xFF) == 1000
+    device.take(tensor, np.arange(5))
+    device.evict_cache()
+    device.free(tensor.buffer)
+    device.close()
+    assert model.live() == before
+
+
+@both
+def test_function_facts(device: GpuDevice) -> None:
+    driver, function = device.driver, device.function("spin")
+    assert driver.function_attributes(function) == {
+        "shared_bytes": 1024,
+        "local_bytes": 16,
+        "registers": 32,
+    }
+    assert driver.occupancy(function, 256) == 8
+    assert driver.occupancy(function, 256, 100_000) == 0
+    with pytest.raises(GpuError, match="ModuleGetFunction failed"):
+        driver.function(device._module, "missing")
+
+
+@both
+def test_a_foreign_binary_is_refused(device: GpuDevice) -> None:
+    for code in (b"not an object", elf(62)):
+        with pytest.raises(GpuError, match="ModuleLoadData failed"):
+            device.driver.load(code + bytes(64))
+
+
+def test_cuda_asks_for_more_shared_memory_and_hip_does_not_need_to(folder: Path) -> None:
+    """The launch is refused without `allow_shared` on CUDA; the binding's callers rely on it."""
+    asked: dict[str, list[int]] = {}
+    for vendor, table in (("cuda", drivers.CUDA), ("hip", drivers.HIP)):
+        library = ctypes.CDLL(str(folder / "lib" / LIBRARIES[vendor]))
+        driver = drivers.Driver(table, library)
+        driver.use(0)
+        stream = driver.stream()
+        module = driver.load(elf(190 if vendor == "cuda" else 224))
+        function = driver.function(module, "nothing")
+        asked[vendor] = []
+        for prepare in (lambda: None, lambda d=driver, f=function: d.allow_shared(f, 100_000)):
+            prepare()
+            try:
+                driver.launch(function, (1, 1, 1), (32, 1, 1), arguments_of(), stream, 100_000)
+                asked[vendor].append(0)
+            except GpuError as error:
+                asked[vendor].append(error.code)
+        driver.destroy("module", module)
+        driver.destroy("stream", stream)
+    assert asked == {"cuda": [1, 0], "hip": [0, 0]}
+
+
+# -- replays
+
+
+def spinning(device: GpuDevice, microseconds: float) -> Callable[[Stream, int], None]:
+    cycles = ctypes.c_uint64(round(microseconds * CORE_MHZ))
+
+    def launch(stream: Stream, index: int) -> None:
+        assert stream == device.stream
+        device.start("spin", 1, 1, cycles)
+
+    return launch
+
+
+@both
+@pytest.mark.parametrize("timer", [Timer.GRAPH, Timer.GATE])
+def test_replays_of_two_lengths_cancel_the_fixed_cost(device: GpuDevice, timer: Timer) -> None:
+    launch = spinning(device, 50.0)
+    short, long = (device.record(launch, [0] * n, timer) for n in (10, 20))
+    first, second = short.run(), long.run()
+    assert (short.method, short.launches, long.launches) == (timer, 10, 20)
+    assert (second.elapsed_s - first.elapsed_s) / 10 == pytest.approx(50e-6, rel=1e-5)
+    # The stamps' own time, and a graph's, are in each reading.
+    assert first.elapsed_s > 10 * 50e-6 + 1e-6
+    assert first.clock_mhz == pytest.approx(CORE_MHZ, rel=1e-3)
+    short.close()
+    long.close()
+
+
+@both
+def test_a_refused_capture_falls_back_to_the_gate(
+    device: GpuDevice, model: Model, kind_name: str
+) -> None:
+    symbol = {"cuda": "cuStreamBeginCapture_v2", "hip": "hipStreamBeginCapture"}[kind_name]
+    launch = spinning(device, 5.0)
+    before = model.live()
+    assert gc.isenabled()
+    model.fail(symbol, 900, times=1)
+    replay = device.record(launch, [0, 0], Timer.AUTO)
+    assert replay.method is Timer.GATE
+    replay.close()
+    model.fail(symbol, 900, times=1)
+    with pytest.raises(GpuError, match=symbol):
+        device.record(launch, [0, 0], Timer.GRAPH)
+    assert gc.isenabled()
+    after = model.live()
+    assert [after[name] - before[name] for name in ("events", "graphs")] == [0, 0]
+
+
+@both
+def test_a_launch_that_waits_cannot_be_captured(device: GpuDevice, model: Model) -> None:
+    work = spinning(device, 5.0)
+
+    def waits(stream: Stream, index: int) -> None:
+        work(stream, index)
+        device.synchronize()
+
+    with pytest.raises(GpuError, match="StreamSynchronize"):
+        device.record(waits, [0], Timer.GRAPH)
+    # The stream is usable again, and the automatic choice measures it behind a gate.
+    replay = device.record(waits, [0, 0], Timer.AUTO)
+    assert replay.method is Timer.GATE
+    replay.close()
+    assert device.record(work, [0], Timer.GRAPH).run().elapsed_s > 5e-6
+
+
+@both
+def test_a_launch_that_raises_leaves_the_stream_usable(device: GpuDevice, model: Model) -> None:
+    def raises(stream: Stream, index: int) -> None:
+        raise KeyError("no such set")
+
+    before = model.live()["graphs"]
+    with pytest.raises(KeyError):
+        device.record(raises, [0], Timer.AUTO)
+    assert model.live()["graphs"] == before
+    assert device.record(spinning(device, 5.0), [0], Timer.GRAPH).run().elapsed_s > 5e-6
+
+
+@both
+def test_timers_of_other_devices_are_refused(device: GpuDevice) -> None:
+    with pytest.raises(Unsupported, match="a GPU has no loop timer"):
+        device.record(spinning(device, 1.0), [0], Timer.LOOP)
+
+
+@both
+def test_a_gate_that_is_not_opened_gives_up(device: GpuDevice) -> None:
+    device._gate.close_behind(device.stream)
+    device.synchronize()  # would never return if the gate held for ever
+    device._gate.open()
+
+
+@both
+def test_kernel_names_come_from_the_graph(device: GpuDevice, kind_name: str) -> None:
+    tensor = make_tensor(device, "f32", (8,))
+
+    def launch(stream: Stream, index: int) -> None:
+        device.driver.fill(tensor.address, 0, 4, stream)
+        device.generate(tensor, 1, index)
+        device.start("nothing", 1, 1)
+
+    names = device.kernel_names(launch)
+    # HIP's graph nodes name nothing for kernels of a module.
+    assert names == (("generate_4", "nothing") if kind_name == "cuda" else ())
+    assert device.kernel_names(lambda stream, index: device.synchronize()) == ()
+    device.free(tensor.buffer)
+
+
+# -- a whole measurement
+
+
+class Product:
+    """The model's gemm, bound to argument sets."""
+
+    def __init__(self, device: GpuDevice, sets: Sequence[ArgumentSet], problem: Problem, name: str):
+        self.info = KernelInfo(name=name)
+        self._device = device
+        machine = 190 if device.info.kind == "cuda" else 224
+        self._module = device.driver.load(elf(machine))
+        self._function = device.driver.function(self._module, name)
+        sizes = [ctypes.c_int32(problem.dims[x]) for x in "mnk"]
+        self._arguments = [
+            arguments_of(*(ctypes.c_void_p(s[x].address) for x in "abd"), *sizes) for s in sets
+        ]
+
+    def launch(self, stream: Stream, set_index: int) -> None:
+        arguments = self._arguments[set_index]
+        self._device.driver.launch(self._function, (1, 1, 1), (64, 1, 1), arguments, stream)
+
+    def collect(self, set_index: int) -> None:
+        pass
+
+    def close(self) -> None:
+        self._device.driver.destroy("module", self._module)
+
+
+def measured(device: Device, name: str = "gemm", **changes: object) -> Outcome:
+    op = ops.registry.get("gemm")
+    problem = op.problem(m=192, n=160, k=8, dtype="f32")
+    assert isinstance(device, GpuDevice)
+    timing = {"max_s": 0.02, "warmup_s": 0.005, "allocations": 3, **changes}
+    return measure(
+        problem=problem,
+        op=op,
+        device=device,
+        timing=Timing(**timing),  # type: ignore[arg-type]
+        prepare=lambda sets: Product(device, sets, problem, name),
+    )
+
+
+@both
+@pytest.mark.parametrize("timer", ["auto", "gate"])
+def test_measure_finds_the_kernels_own_time(device: GpuDevice, timer: str) -> None:
+    outcome = measured(device, timer=timer)
+    found = outcome.measurement
+    assert found.method == {"auto": "graph"}.get(timer, timer)
+    assert found.median_s == pytest.approx(GEMM_S, rel=1e-4)
+    assert found.rel_half_width < 1e-3
+    assert found.sets * found.footprint_bytes >= 3 * device.info.cache_bytes
+    assert outcome.check.passed
+    assert outcome.check.positions > 100
+    clocks = [mhz for block in found.blocks for mhz in block.clocks_mhz]
+    assert clocks == pytest.approx([CORE_MHZ] * len(clocks), rel=1e-2)
+    assert found.also["host_s"] > 0
+
+
+@both
+@pytest.mark.parametrize("strain", [Strain.BANDWIDTH, Strain.COMPUTE])
+def test_strain_is_taken_off_again(device: GpuDevice, strain: Strain) -> None:
+    outcome = measured(device, strain=strain)
+    assert outcome.measurement.median_s == pytest.approx(GEMM_S, rel=1e-3)
+
+
+@both
+def test_evictions_are_not_part_of_the_time(device: GpuDevice) -> None:
+    outcome = measured(device, cache="flush")
+    assert outcome.measurement.median_s == pytest.approx(GEMM_S, rel=1e-3)
+    assert outcome.check.passed
+
+
+@both
+def test_a_kernel_that_leaves_elements_out_is_wrong(device: GpuDevice) -> None:
+    check = measured(device, "gemm_short").check
+    assert not check.passed
+    assert check.unwritten > 0
+    assert "not written" in check.detail
+
+
+# -- finding the library
+
+
+@both
+def test_a_fresh_process_finds_the_library_where_it_is_installed(
+    folder: Path, pack_folder: Path, kind_name: str
+) -> None:
+    say = (
+        "from kernelmark.devices import registry\n"
+        f"kind = registry.get('{kind_name}')\n"
+        "print(kind.available())\n"
+        "print(*(info.name for info in kind.infos()))\n"
+        "device = kind.open(1)\n"
+        "print(device.info.arch, device.info.index)\n"
+        "device.close()\n"
+    )
+    place = {"cuda": {"LD_LIBRARY_PATH": str(folder / "lib")}, "hip": {"ROCM_PATH": str(folder)}}
+    done = subprocess.run(
+        [sys.executable, "-c", say],
+        env={**os.environ, "KERNELMARK_PACK": str(pack_folder), **place[kind_name]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    expected = f"None\n{kind_name}:0 {kind_name}:1\n{ARCHS[kind_name]} 1\n"
+    assert done.stdout == expected

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from kernelmark.devices._health import Health
+
+CPUS = "sys/devices/system/cpu"
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def stat(busy_s: tuple[float, ...]) -> str:
+    ticks = os.sysconf("SC_CLK_TCK")
+    lines = [f"cpu{i} {int(s * ticks)} 0 0 1000 0 0 0 0 0 0" for i, s in enumerate(busy_s)]
+    return "\n".join(["cpu 1 2 3 4 5 6 7 8", *lines, "intr 5"]) + "\n"
+
+
+def test_clock_is_the_mean_of_the_cores(tmp_path: Path) -> None:
+    files = {
+        f"{CPUS}/cpu{i}/cpufreq/scaling_cur_freq": f"{2_000_000 + i * 500_000}" for i in (0, 1)
+    }
+    assert Health([0, 1], tree(tmp_path, files)).read().clock_mhz == 2250.0
+
+
+def test_nothing_readable_says_nothing(tmp_path: Path) -> None:
+    found = Health([0], tmp_path).read()
+    assert (found.clock_mhz, found.temperature_c, found.load, found.throttle) == (
+        None,
+        None,
+        None,
+        (),
+    )
+
+
+def test_temperature_from_a_zone_or_a_chip(tmp_path: Path) -> None:
+    tree(
+        tmp_path,
+        {"sys/class/hwmon/hwmon3/name": "k10temp\n", "sys/class/hwmon/hwmon3/temp1_input": "51500"},
+    )
+    assert Health([0], tmp_path).read().temperature_c == 51.5
+    tree(
+        tmp_path,
+        {
+            "sys/class/thermal/thermal_zone0/type": "acpitz\n",
+            "sys/class/thermal/thermal_zone0/temp": "20000",
+            "sys/class/thermal/thermal_zone1/type": "x86_pkg_temp\n",
+            "sys/class/thermal/thermal_zone1/temp": "64000",
+        },
+    )
+    assert Health([0], tmp_path).read().temperature_c == 64.0
+
+
+def test_throttling_counts_from_the_last_reading(tmp_path: Path) -> None:
+    path = f"{CPUS}/cpu1/thermal_throttle/package_throttle_count"
+    health = Health([0, 1], tree(tmp_path, {path: "7\n"}))
+    assert health.read().throttle == ()
+    tree(tmp_path, {path: "9\n"})
+    assert health.read().throttle == ("the package's thermal limit",)
+    assert health.read().throttle == ()
+
+
+def test_load_is_what_others_did_on_these_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = {"wall": 100.0, "own": 5.0}
+    monkeypatch.setattr(time, "monotonic", lambda: now["wall"])
+    monkeypatch.setattr(time, "process_time", lambda: now["own"])
+    health = Health([0, 1], tree(tmp_path, {"proc/stat": stat((10.0, 10.0, 50.0))}))
+    # In two seconds, cores 0 and 1 were busy for 3.5 s, of which 2 were ours; core 2 is not used.
+    now.update(wall=102.0, own=7.0)
+    tree(tmp_path, {"proc/stat": stat((12.0, 11.5, 52.0))})
+    assert health.read().load == pytest.approx(0.75)
+
+
+def test_load_needs_more_than_a_few_ticks(tmp_path: Path) -> None:
+    health = Health([0], tree(tmp_path, {"proc/stat": stat((1.0,))}))
+    assert health.read().load is None
+
+
+def test_missing_core_in_stat_says_nothing(tmp_path: Path) -> None:
+    health = Health([0, 5], tree(tmp_path, {"proc/stat": stat((1.0,))}))
+    time.sleep(0.06)
+    assert health.read().load is None
+
+
+def test_a_real_reading_is_fast() -> None:
+    health = Health([0])
+    fastest = min(_timed(health) for _ in range(20))
+    assert fastest < 1e-3
+
+
+def _timed(health: Health) -> float:
+    start = time.perf_counter()
+    health.read()
+    return time.perf_counter() - start

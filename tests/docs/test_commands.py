@@ -1,0 +1,100 @@
+"""Every `kmark …` in README, docs and examples is one that kmark understands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from kernelmark import backends, devices, ops
+from kernelmark.cli.main import app, prepared
+from kernelmark.cli.measuring import selection_of
+from kernelmark.core.dtype import dtype
+from kernelmark.workloads import axes, suites
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
+INLINE = re.compile(r"`(kmark [^`]+)`")
+PLACEHOLDER = re.compile(r"…|(?<![\w-])[A-Z]{2,}(?![\w=])|\[RUN\]|COMMAND|OPTIONS")
+
+
+def in_pages() -> list[tuple[str, str]]:
+    """(where, command line) of every command in a block or in a sentence."""
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for _, body in BLOCK.findall(text):
+            lines = body.replace("\\\n", " ").splitlines()
+            found += [(page.name, command) for line in lines if (command := command_of(line))]
+        found += [(page.name, " ".join(line.split())) for line in INLINE.findall(text)]
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        lines = path.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+        found += [(path.name, command) for line in lines if (command := command_of(line))]
+    return found
+
+
+def command_of(line: str) -> str:
+    """The line as a kmark command without variables before and a comment after; "" for another."""
+    line = re.sub(r"\s#\s.*$", "", line.strip())
+    line = re.sub(r"^([A-Z_]+=\S+ )*python3? -m kernelmark", "kmark", line)
+    return line if line.startswith("kmark ") else ""
+
+
+COMMANDS = in_pages()
+
+
+def parsed(line: str) -> tuple[str, Any]:
+    """The command's name and the parser's context; a usage error of the parser is raised."""
+    words, _ = prepared(shlex.split(line)[1:])
+    group: Any = get_command(app)
+    outer = group.make_context("kmark", list(words), resilient_parsing=True)
+    name, *_ = words
+    assert name in group.commands, f"no such command: {name}"
+    command, rest = group.commands[name], words[1:]
+    return name, command.make_context(name, rest, parent=outer)
+
+
+def test_there_are_commands():
+    pages = {name for name, _ in COMMANDS}
+    assert {"README.md", "own-kernel.md", "gpu.md", "measuring.md", "suites.md"} <= pages
+    assert {"gemm_numpy.py", "gemm_triton.py"} <= pages
+    assert len(COMMANDS) > 20
+
+
+def test_a_wrong_flag_would_be_found():
+    for line in ("kmark run --no-such-flag", "kmark walk", "kmark run --timing slow"):
+        with pytest.raises(Exception, match=r"[Nn]o such (option|command)|not one of"):
+            parsed(line)
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS)
+def test_the_command_parses(page, line):
+    if "COMMAND" in line or "[OPTIONS]" in line:
+        return  # `kmark COMMAND …` speaks of all of them
+    if re.fullmatch(r"kmark \w+", line):  # a command's name in a sentence
+        assert line.split()[1] in get_command(app).commands
+        return
+    line = line.replace(" …", "").replace("OP -", "gemm -")
+    name, context = parsed(line)
+    if name != "run" or PLACEHOLDER.search(line) or context.params["resume"] is not None:
+        return
+    selection, _ = selection_of(context.params)
+    for backend in selection.backends:
+        assert backend.endswith(".py") or backend in backends.registry
+    for device in selection.devices:
+        assert device == "all" or device.partition(":")[0] in devices.registry
+    for word in selection.dtypes:
+        dtype(word)
+    for suite in selection.suites:
+        assert suite.endswith(".toml") or suites.load(suite).problems
+    for text in selection.problems:
+        ops.parse(text)
+    for op in selection.ops:
+        assert op in ops.registry
+        if selection.axes:
+            assert axes.expand(op, selection.axes, selection.dtypes)

@@ -1,0 +1,167 @@
+"""docs/measuring.md says what the code does: limits, presets and warnings are compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernelmark.api.roofs import MAX_AGE_S
+from kernelmark.cli.telling import _with_flags
+from kernelmark.core.environment import Environment
+from kernelmark.core.result import (
+    Block,
+    Case,
+    Measurement,
+    Result,
+    ResultSet,
+    Run,
+    Status,
+    StopReason,
+    Telemetry,
+)
+from kernelmark.core.roof import Roof
+from kernelmark.core.tensor import TensorSpec
+from kernelmark.core.timing import PRESETS, Cache, Duty, Strain, Timer, Timing
+from kernelmark.devices.base import GUARD_BYTES
+from kernelmark.measure import advice, check, loop, protocol, sets, stop, warmup
+from kernelmark.ops import parse
+from kernelmark.report import tables
+from kernelmark.stats import interval
+
+PAGE = Path(__file__).parents[2] / "docs" / "measuring.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+FLAT = " ".join(TEXT.split())
+
+
+def rows(name: str) -> list[list[str]]:
+    found = re.search(rf"<!-- {name}: .*? -->\n(.*?)<!-- end -->", TEXT, flags=re.DOTALL)
+    assert found, f"there is no {name} table"
+    lines = found[1].strip().splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:g} %"
+
+
+def test_the_table_of_presets_is_true():
+    """`write-docs --check` compares the whole table; this, that it compares something."""
+    told = {row[0].strip("`"): row for row in rows("presets")}
+    assert told.keys() == PRESETS.keys()
+    for name, timing in PRESETS.items():
+        assert told[name][3] == f"± {percent(timing.target_rel_ci)}"
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        f"together they are {sets.CACHE_FACTOR} times the last-level cache",
+        f"No more than {sets.MAX_SETS} sets are made, in at most {percent(sets.MEMORY_SHARE)} of",
+        f"Each output has {GUARD_BYTES} guard bytes on both sides",
+        f"at least {Timing().allocations} blocks ({PRESETS['full'].allocations} with",
+        f"until the last {warmup.WINDOW} readings show no drift beyond {percent(warmup.SETTLED)}",
+        f"until that moves by at most {percent(warmup.CLOCK_SETTLED)}",
+        f"for at least {percent(warmup.LEAST_SHARE)} of the cap",
+        f"about {loop.SAMPLES_PER_BLOCK} to a block, at least {Timing().min_samples}",
+        f"A block is timed for {stop.SETUP_FACTOR:g} times what setting it up took",
+        f"block medians, at {percent(interval.LEVEL)}",
+        f"after the first look it is computed at {percent(stop.LOOKED_LEVEL)}",
+        f"in {protocol.REFERENCED_SETS} sets of the first block and one of each further block",
+    ],
+)
+def test_limits_are_those_of_the_code(sentence):
+    assert sentence in FLAT
+
+
+def test_limits_in_words_are_those_of_the_code():
+    assert Timing().min_sample_s == 0.0005  # half a millisecond
+    assert protocol.TOUCH_SHARE == 0.1  # a tenth of the block's time
+    assert Timing().cache is Cache.COLD
+    assert {t.min_samples for t in PRESETS.values()} == {Timing().min_samples}
+    assert len(check.choose_sets(1000, np.random.default_rng(1))) == 4
+    assert MAX_AGE_S == 7 * 24 * 3600  # a week
+
+
+@pytest.mark.parametrize("words", [Cache, Strain, Duty, StopReason, Timer])
+def test_every_choice_is_explained(words):
+    for word in words:
+        if str(word) != "none":
+            assert f"`{word}`" in TEXT or f" {word}`" in TEXT, f"{word} is not explained"
+
+
+def block(*samples: float, **more: object) -> Block:
+    told = Telemetry(**more)  # type: ignore[arg-type]
+    return Block(process=0, allocation=0, samples_s=samples, telemetry=told)
+
+
+def some_warnings() -> list[str]:
+    """Every warning that the code can make, made."""
+    timing = Timing()
+    unsettled = warmup.Warmup(
+        seconds=0.5, wall_s=0.5, launch_s=1.0, settled=False, method=Timer.LOOP, trace_s=(1, 2, 3)
+    )
+    wide = interval.Interval(low_s=1.0, high_s=2.0)
+    one_block = interval.measured_interval([block(1.0, 1.1, 1.2)])
+    one_sample = interval.measured_interval([block(1.0)])
+    found = [
+        *advice.interval_warnings(wide, 0.02),
+        *advice.interval_warnings(one_block, 0.02),
+        *advice.interval_warnings(one_sample, 0.02),
+        *advice.warmup_warnings(unsettled, timing),
+        *advice.sample_warnings([block(1.0)], timing, fallbacks=2),
+        *advice.block_warnings([block(1.0, load=1.5)], 2),
+        *advice.block_warnings([block(1.0, clock_mhz=900), block(1.0, clock_mhz=1200)], 2),
+        *advice.block_warnings([block(1.0, throttle=("power",))], 2),
+    ]
+    big = TensorSpec(name="a", shape=(2**20,), dtype="f32")
+    small = sets.plan_sets([big], cache=Cache.COLD, cache_bytes=2**30, free_bytes=2**25)
+    found += small.warnings
+    return [_with_flags(text) for text in found] + above_the_roof()
+
+
+def above_the_roof() -> list[str]:
+    case = Case(problem=parse("gemm m=64 n=64 k=64 dtype=f32"), backend="numpy")
+    measured = Measurement(
+        blocks=(block(1e-6),),
+        low_s=1e-6,
+        high_s=1e-6,
+        method="loop",
+        launches=1,
+        sets=1,
+        footprint_bytes=1,
+        stop=StopReason.PRECISE,
+        warmup_s=0.0,
+        timed_s=1.0,
+    )
+    roof = Roof(
+        device="cpu", arch="x", kind="flops", name="f32", value=1e9, how="test", measured=1.0
+    )
+    result = Result(
+        case=case, device="cpu", status=Status.OK, arch="x", flops=10**6, measurement=measured
+    )
+    run = Run(id="r", started=1.0, environment=Environment())
+    told: list[str] = []
+    for results in ((result,), (result, dataclasses.replace(result, device="cpu:1"))):
+        told += tables.warnings(tables.rows(ResultSet(run=run, results=results), [roof]))
+    return told
+
+
+def test_every_warning_is_in_the_table_and_nothing_else_is():
+    shapes = [re.escape(row[0]).replace("…", ".+") for row in rows("warnings")]
+    used = set()
+    for text in some_warnings():
+        fitting = [shape for shape in shapes if re.fullmatch(shape, text)]
+        assert len(fitting) == 1, f"{text!r} fits {len(fitting)} rows"
+        used.update(fitting)
+    assert used == set(shapes)
+
+
+def test_no_warning_was_forgotten():
+    """A warning that is added to the code has to be added to the page."""
+    source = Path(advice.__file__).read_text(encoding="utf-8")
+    made = source.count("    return [\n        f") + source.count("warnings.append(")
+    assert made == 7, "a warning was added or removed: add it to the page and to some_warnings"

@@ -1,0 +1,105 @@
+"""The tutorial docs/own-kernel.md is followed as written: its files, its commands, its claims."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kernelmark.backends import _file
+
+PAGE = Path(__file__).parents[2] / "docs" / "own-kernel.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+STEP = re.compile(
+    r"(?:<!-- exit: (?P<exit>\d+) -->\n)?```(?P<kind>python|sh)\n(?P<body>.*?)```",
+    flags=re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Ended:
+    command: str
+    code: int
+    wanted: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory) -> list[Ended]:
+    """Every command of the page, in order, in one folder."""
+    folder = tmp_path_factory.mktemp("tutorial")
+    place = {"KERNELMARK_STORE": str(folder / "store.sqlite"), "COLUMNS": "200"}
+    found = []
+    for step in STEP.finditer(TEXT):
+        body = step["body"]
+        if step["kind"] == "python":
+            name = re.match(r"# (\w+\.py)\n", body)
+            assert name, "a Python block begins with the name of its file"
+            (folder / name[1]).write_text(body, encoding="utf-8")
+            continue
+        for line in body.strip().splitlines():
+            words = shlex.split(line)
+            assert words[0] == "kmark"
+            done = subprocess.run(
+                [sys.executable, "-m", "kernelmark", *words[1:]],
+                cwd=folder,
+                env={**os.environ, **place},
+                capture_output=True,
+                text=True,
+                timeout=150,
+                check=False,
+            )
+            wanted = int(step["exit"] or 0)
+            found.append(Ended(line, done.returncode, wanted, done.stdout, done.stderr))
+    return found
+
+
+def test_every_command_ends_as_the_page_says(ended):
+    assert len(ended) == 6
+    for one in ended:
+        assert one.code == one.wanted, f"{one.command}\n{one.err}"
+
+
+def test_the_op_explains_its_parameters(ended):
+    assert "k×m" in ended[0].out
+
+
+def test_both_are_in_the_table(ended):
+    lines = [line for line in ended[1].out.splitlines() if line.startswith("gemm ")]
+    assert len(lines) == 2
+    assert sum("./mykernel.py" in line for line in lines) == 1
+    assert all(line.endswith("ok") for line in lines)
+    head = ended[1].out.splitlines()[0]
+    assert all(word in head for word in ("median", "±", "rate", "status"))
+
+
+def test_the_lazy_one_is_caught(ended):
+    assert "wrong" in ended[2].out
+    assert "256 of 65536 elements of d not written" in ended[2].err
+    assert "checked positions are wrong" in ended[2].err
+
+
+def test_what_is_refused_is_a_row(ended):
+    assert "unsupported" in ended[3].out
+    assert "careful.py takes no transposed inputs" in ended[3].err
+
+
+def test_configs_are_rows_of_their_own(ended):
+    assert "[rows=64]" in ended[4].out
+    assert "[rows=256]" in ended[5].out
+
+
+def test_the_table_of_names_is_that_of_the_loader():
+    """Every name that the loader looks for is explained, and no other."""
+    source = Path(_file.__file__).read_text(encoding="utf-8")
+    looked_for = set(re.findall(r'_attribute\(self\._module, "(\w+)"', source)) | {"prepare"}
+    explained = set(re.findall(r"^\| `(\w+)", TEXT, flags=re.MULTILINE))
+    assert explained == looked_for
+    assert all(f'`"{kind}"`' in TEXT for kind in _file._KINDS)

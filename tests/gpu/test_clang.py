@@ -1,0 +1,129 @@
+"""A plain clang for AMD targets: real compiles where there is one, its refusals by a stand-in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernelmark.core.errors import CompileError
+from kernelmark.gpu import clang, rtc
+from kernelmark.gpu.clang import Clang
+from kernelmark.gpu.objects import resources
+from kernelmark.kernels import rtc as kernels
+
+
+@pytest.fixture
+def real(cache: Path) -> Clang:
+    found = clang.find()
+    if found is None:
+        pytest.skip(f"there is no clang {clang.OLDEST} or newer with AMD's target on PATH")
+    return found
+
+
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942"])
+def test_the_devices_kernels_compile_for_amd(real: Clang, arch: str) -> None:
+    code, _ = real.compile(kernels.source("device.cu"), arch, "device.cu")
+    found = resources(code)
+    assert all(used["spilled_registers"] == 0 for used in found.values())
+    assert all(found[name]["registers"] > 0 for name in ("stamp", "generate_4", "count_8"))
+
+
+@pytest.mark.parametrize("name", [name for name in kernels.names() if name != "device.cu"])
+def test_every_other_kernel_file_compiles_for_amd(real: Clang, name: str) -> None:
+    code, _ = real.compile(kernels.source(name), "gfx942", name)
+    assert resources(code)
+
+
+def test_compile_source_takes_clang_where_there_is_no_hiprtc(
+    real: Clang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rtc, "_library", lambda vendor: None)
+    assert rtc.unavailable("hip") is None
+    source = kernels.source("device.cu")
+    first = rtc.compile_source(source, arch="gfx90a", name="device.cu")
+    again = rtc.compile_source(source, arch="gfx90a", name="device.cu")
+    assert (first.cached, again.cached) == (False, True)
+    assert again.code == first.code
+
+
+def test_an_error_shows_the_line(real: Clang) -> None:
+    broken = kernels.source("device.cu").replace("u64 mine = 0;", "u64 mine = undefined_thing;")
+    with pytest.raises(CompileError) as caught:
+        real.compile(broken, "gfx942", "device.cu")
+    assert caught.value.message.splitlines()[1].endswith("u64 mine = undefined_thing;")
+
+
+def test_an_unknown_target_is_a_sentence(real: Clang) -> None:
+    with pytest.raises(CompileError) as caught:
+        real.compile("", "gfx0", "empty.cu")
+    assert caught.value.message == f"clang {real.version} does not know gfx0"
+
+
+# -- stand-ins
+
+
+def stand_in(folder: Path, name: str, version: str, *, body: str = "", amd: bool = True) -> Path:
+    target = "amdgcn - AMD GCN GPUs" if amd else "x86-64 - 64-bit X86"
+    place = folder / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(
+        "#!/bin/sh\n"
+        f'case "$1" in --version) echo "Some clang version {version} (vendor)"; exit;;\n'
+        f'--print-targets) echo "    {target}"; exit;; esac\n{body}\n'
+    )
+    place.chmod(0o755)
+    return place
+
+
+def found_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Clang | None:
+    clang._find.cache_clear()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setenv("ROCM_PATH", str(folder / "rocm"))
+    return clang.find()
+
+
+def test_the_newest_that_can_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found_in(tmp_path, monkeypatch) is None
+    stand_in(tmp_path, "clang", "16.0.6")  # too old for gfx942
+    stand_in(tmp_path, "clang-21", "21.1.0", amd=False)
+    assert found_in(tmp_path, monkeypatch) is None
+    plain = stand_in(tmp_path, "clang", "18.1.3")
+    assert found_in(tmp_path, monkeypatch) == Clang(path=str(plain), version="18.1.3")
+    numbered = stand_in(tmp_path, "clang-20", "20.1.2")
+    assert found_in(tmp_path, monkeypatch) == Clang(path=str(numbered), version="20.1.2")
+    rocm = stand_in(tmp_path, "rocm/llvm/bin/clang", "19.0.0git")
+    assert found_in(tmp_path, monkeypatch) == Clang(path=str(rocm), version="19.0.0")
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (
+            'echo "clang: error: unsupported HIP gpu architecture: gfx950" >&2; exit 1',
+            "clang 18.1.3 does not know gfx950",
+        ),
+        (
+            "echo \"clang: error: invalid target ID 'gfx950'; format is a name\" >&2; exit 1",
+            "clang 18.1.3 does not know gfx950",
+        ),
+        (
+            "echo 'clang: error: unable to execute command: Executable \"lld\" is not there' >&2;"
+            " exit 1",
+            "clang 18.1.3 has no lld to link with",
+        ),
+        ("exit 0", "k.cu does not compile: "),
+        ("kill -11 $$", "k.cu does not compile: "),
+    ],
+)
+def test_refusals_are_sentences(tmp_path: Path, body: str, sentence: str) -> None:
+    place = stand_in(tmp_path, "clang", "18.1.3", body=body)
+    with pytest.raises(CompileError) as caught:
+        Clang(path=str(place), version="18.1.3").compile("", "gfx950", "k.cu")
+    assert caught.value.message == sentence
+
+
+def test_a_clang_that_has_gone_is_a_sentence(tmp_path: Path) -> None:
+    gone = Clang(path=str(tmp_path / "clang"), version="18.1.3")
+    with pytest.raises(CompileError, match="did not run to its end"):
+        gone.compile("", "gfx942", "k.cu")

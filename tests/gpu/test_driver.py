@@ -1,0 +1,435 @@
+"""The binding against a library made of Python functions: what is called, with which values."""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kernelmark.core.errors import OutOfMemory, UsageError
+from kernelmark.gpu import driver as drivers
+from kernelmark.gpu.driver import Driver, GpuError, pack
+from kernelmark.gpu.names import kernel_names
+from kernelmark.gpu.table import COMMON, CUDA, HIP, HIP_ARCH_OFFSET, Table
+
+both = pytest.mark.parametrize("table", [CUDA, HIP], ids=["cuda", "hip"])
+
+OUT = "out"  # a pointer that the function writes through
+
+
+class Function:
+    """One function of the library: `codes` and `writes` say what it returns and writes."""
+
+    def __init__(self, library: Library, symbol: str) -> None:
+        self.restype: Any = None
+        self._library = library
+        self._symbol = symbol
+
+    def __call__(self, *arguments: Any) -> Any:
+        library, symbol = self._library, self._symbol
+        if "GetError" in symbol:
+            return self._tell(symbol, arguments)
+        library.calls.append((symbol, *map(plain, arguments)))
+        code = library.codes.get(symbol, 0)
+        if not code:
+            self._write(arguments, library.writes.get(symbol, ()))
+        return code
+
+    @staticmethod
+    def _write(arguments: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+        targets = [a for a in arguments if is_out(a)]
+        for target, value in zip(targets, values, strict=False):
+            place = getattr(target, "_obj", target)
+            if isinstance(place, ctypes.Array):
+                place.raw = value.ljust(len(place), b"\0")
+            else:
+                place.value = value
+
+    def _tell(self, symbol: str, arguments: tuple[Any, ...]) -> Any:
+        text = (f"NAME_{arguments[0]}" if "Name" in symbol else f"text {arguments[0]}").encode()
+        if symbol.startswith("hip"):
+            assert self.restype is ctypes.c_char_p
+            return text
+        arguments[1]._obj.value = text
+        return 0
+
+
+class Library:
+    """Stands for a ctypes library: any symbol, except those said to be missing."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.codes: dict[str, int] = {}
+        self.writes: dict[str, tuple[Any, ...]] = {}
+        self.missing: set[str] = set()
+
+    def __getitem__(self, symbol: str) -> Function:
+        if symbol in self.missing:
+            raise AttributeError(f"undefined symbol: {symbol}")
+        return Function(self, symbol)
+
+
+def is_out(argument: Any) -> bool:
+    return hasattr(argument, "_obj") or (
+        isinstance(argument, ctypes.Array) and argument._type_ is ctypes.c_char
+    )
+
+
+def plain(argument: Any) -> Any:
+    """An argument as the C function sees it."""
+    if is_out(argument):
+        return OUT
+    if isinstance(argument, ctypes.Array):
+        return "array"
+    if isinstance(argument, ctypes.c_void_p):
+        return argument.value or 0
+    return getattr(argument, "value", argument)
+
+
+@pytest.fixture
+def library() -> Library:
+    return Library()
+
+
+@pytest.fixture
+def driver(table: Table, library: Library) -> Driver:
+    return Driver(table, library)  # type: ignore[arg-type]
+
+
+# What each method calls: our word, then the arguments.
+CALLS: list[tuple[Callable[[Driver], object], tuple[Any, ...]]] = [
+    (lambda d: d.name(1), ("device_name", OUT, 256, 1)),
+    (lambda d: d.total_bytes(1), ("device_total_memory", OUT, 1)),
+    (lambda d: d.uuid(1), ("device_uuid", OUT, 1)),
+    (lambda d: d.driver_version(), ("driver_version", OUT)),
+    (lambda d: d.peer_access(0, 1), ("can_access_peer", OUT, 0, 1)),
+    (lambda d: d.memory_info(), ("memory_info", OUT, OUT)),
+    (lambda d: d.allocate(2**40), ("allocate", OUT, 2**40)),
+    (lambda d: d.free(2**45), ("free", 2**45)),
+    (lambda d: d.host_allocate(4), ("host_allocate", OUT, 4, 2)),
+    (lambda d: d.host_free(77), ("host_free", 77)),
+    (lambda d: d.host_device_pointer(77), ("host_device_pointer", OUT, 77, 0)),
+    (lambda d: d.copy_to_device(1, 2, 3), ("copy_to_device", 1, 2, 3)),
+    (lambda d: d.copy_to_host(1, 2, 3), ("copy_to_host", 1, 2, 3)),
+    (lambda d: d.copy_on_device(1, 2, 3, 4), ("copy_on_device_async", 1, 2, 3, 4)),
+    (lambda d: d.fill(1, 0xA5, 3, 4), ("fill_async", 1, 0xA5, 3, 4)),
+    (lambda d: d.stream(), ("stream_create", OUT, 1)),
+    (lambda d: d.event(), ("event_create", OUT, 0)),
+    (lambda d: d.record(5, 6), ("event_record", 5, 6)),
+    (lambda d: d.begin_capture(6), ("capture_begin", 6, 2)),
+    (lambda d: d.end_capture(6), ("capture_end", 6, OUT)),
+    (lambda d: d.instantiate(9), ("graph_instantiate", OUT, 9, 0)),
+    (lambda d: d.launch_graph(9, 6), ("graph_launch", 9, 6)),
+    (lambda d: d.destroy("stream", 6), ("stream_destroy", 6)),
+    (lambda d: d.destroy("event", 6), ("event_destroy", 6)),
+    (lambda d: d.destroy("graph", 6), ("graph_destroy", 6)),
+    (lambda d: d.destroy("graph_exec", 6), ("graph_exec_destroy", 6)),
+    (lambda d: d.destroy("module", 6), ("module_unload", 6)),
+    (lambda d: d.load(b"\x7fELF\0\1"), ("module_load", OUT, b"\x7fELF")),
+    (lambda d: d.function(3, "stamp"), ("module_function", OUT, 3, b"stamp")),
+    (lambda d: d.occupancy(3, 128, 7), ("occupancy", OUT, 3, 128, 7)),
+    (
+        lambda d: d.launch(3, (4, 5, 6), (7, 8, 9), pack(ctypes.c_int(1)), 2, 10),
+        ("launch", 3, 4, 5, 6, 7, 8, 9, 10, 2, "array", None),
+    ),
+]
+cases = pytest.mark.parametrize(("act", "expected"), CALLS, ids=[c[1][0] for c in CALLS])
+
+
+@both
+@cases
+def test_each_method_makes_one_call(
+    driver: Driver, library: Library, act: Callable[[Driver], object], expected: tuple[Any, ...]
+) -> None:
+    act(driver)
+    assert library.calls == [(driver.table.symbols[expected[0]], *expected[1:])]
+
+
+@both
+@cases
+def test_a_failing_call_is_a_sentence(
+    driver: Driver, library: Library, act: Callable[[Driver], object], expected: tuple[Any, ...]
+) -> None:
+    symbol = driver.table.symbols[expected[0]]
+    library.codes[symbol] = 719
+    with pytest.raises(GpuError) as caught:
+        act(driver)
+    assert caught.value.message == f"{symbol} failed: NAME_719 (text 719)"
+    assert caught.value.code == 719
+    library.codes[symbol] = driver.table.out_of_memory
+    with pytest.raises(OutOfMemory) as full:
+        act(driver)
+    assert full.value.message == f"{symbol} failed: NAME_2 (text 2)"
+
+
+@both
+@cases
+def test_a_symbol_that_is_not_there_says_what_to_install(
+    driver: Driver, library: Library, act: Callable[[Driver], object], expected: tuple[Any, ...]
+) -> None:
+    symbol = driver.table.symbols[expected[0]]
+    library.missing.add(symbol)
+    with pytest.raises(GpuError) as caught:
+        act(driver)
+    assert caught.value.message == f"{symbol} is not in the {driver.table.vendor} library"
+    assert caught.value.hint == driver.table.install
+
+
+@both
+def test_what_functions_write_comes_back(driver: Driver, library: Library) -> None:
+    symbols = driver.table.symbols
+    library.writes = {
+        symbols["device_name"]: (b"A GPU",),
+        symbols["device_total_memory"]: (2**37,),
+        symbols["device_uuid"]: (bytes(range(16)),),
+        symbols["memory_info"]: (3, 4),
+        symbols["allocate"]: (2**47 + 256,),
+        symbols["can_access_peer"]: (1,),
+        symbols["event_elapsed"]: (1.5,),
+        symbols["function_attribute"]: (40,),
+        symbols["occupancy"]: (6,),
+        symbols["capture_end"]: (99,),
+    }
+    assert driver.name(0) == "A GPU"
+    assert driver.total_bytes(0) == 2**37
+    assert driver.uuid(0) == "000102030405060708090a0b0c0d0e0f"
+    assert driver.memory_info() == (3, 4)
+    assert driver.allocate(1) == 2**47 + 256
+    assert driver.peer_access(0, 1) is True
+    assert driver.function_attributes(3)["registers"] == 40
+    assert driver.occupancy(3, 64) == 6
+    assert driver.end_capture(1) == 99
+    library.calls.clear()
+    assert driver.elapsed_s(7, 8) == pytest.approx(1.5e-3)
+    # The second event is waited for before it is read.
+    assert [call[0] for call in library.calls] == [
+        symbols["event_synchronize"],
+        symbols["event_elapsed"],
+    ]
+
+
+@both
+def test_function_attributes_have_the_same_numbers(driver: Driver, library: Library) -> None:
+    driver.function_attributes(5)
+    symbol = driver.table.symbols["function_attribute"]
+    assert library.calls == [(symbol, OUT, number, 5) for number in (1, 3, 4)]
+
+
+@both
+def test_device_attributes_go_by_the_vendors_number(driver: Driver, library: Library) -> None:
+    symbol = driver.table.symbols["device_attribute"]
+    library.writes[symbol] = (132,)
+    assert driver.attribute(3, "units") == 132
+    number = {"cuda": 16, "hip": 63}[driver.table.vendor]
+    assert library.calls == [(symbol, OUT, number, 3)]
+
+
+@both
+def test_managed_memory_is_never_more_than_free(driver: Driver, library: Library) -> None:
+    symbols = driver.table.symbols
+    library.writes = {symbols["memory_info"]: (100, 200), symbols["allocate_managed"]: (64,)}
+    with pytest.raises(OutOfMemory, match="101 bytes of managed memory asked, 100 free"):
+        driver.allocate_managed(101)
+    assert driver.allocate_managed(100) == 64
+    assert library.calls[-1] == (symbols["allocate_managed"], OUT, 100, 1)
+
+
+@both
+def test_count_is_zero_when_the_library_cannot_start(driver: Driver, library: Library) -> None:
+    library.writes[driver.table.symbols["device_count"]] = (8,)
+    assert driver.count() == 8
+    library.codes[driver.table.symbols["device_count"]] = 100
+    assert driver.count() == 0
+    library.codes[driver.table.symbols["init"]] = 999
+    library.calls.clear()
+    assert driver.count() == 0
+    assert library.calls == [(driver.table.symbols["init"], 0)]
+
+
+# -- where the vendors differ
+
+
+@pytest.mark.parametrize("table", [CUDA])
+def test_cuda_uses_a_device_by_its_primary_context(driver: Driver, library: Library) -> None:
+    library.writes = {"cuDeviceGet": (1,), "cuDevicePrimaryCtxRetain": (4242,)}
+    driver.use(1)
+    driver.use(1)
+    assert library.calls == [
+        ("cuDeviceGet", OUT, 1),
+        ("cuDevicePrimaryCtxRetain", OUT, 1),
+        ("cuCtxSetCurrent", 4242),
+        ("cuCtxSetCurrent", 4242),
+    ]
+
+
+@pytest.mark.parametrize("table", [HIP])
+def test_hip_uses_a_device_by_its_number(driver: Driver, library: Library) -> None:
+    driver.use(1)
+    assert library.calls == [("hipSetDevice", 1)]
+
+
+@pytest.mark.parametrize("table", [CUDA])
+def test_cuda_enables_the_peers_context_from_the_devices(driver: Driver, library: Library) -> None:
+    driver._contexts = {0: 1000, 1: 1001}
+    driver.enable_peer(0, 1)
+    assert library.calls[-2:] == [("cuCtxSetCurrent", 1000), ("cuCtxEnablePeerAccess", 1001, 0)]
+
+
+@pytest.mark.parametrize("table", [HIP])
+def test_hip_enables_the_peers_number(driver: Driver, library: Library) -> None:
+    driver.enable_peer(0, 1)
+    assert library.calls == [("hipSetDevice", 0), ("hipDeviceEnablePeerAccess", 1, 0)]
+
+
+@both
+def test_enabling_a_peer_again_is_no_failure(driver: Driver, library: Library) -> None:
+    symbol = driver.table.symbols["peer_enable"]
+    library.codes[symbol] = driver.table.peer_already_enabled
+    driver.enable_peer(0, 1)
+    library.codes[symbol] = 217
+    with pytest.raises(GpuError, match=f"{symbol} failed: NAME_217"):
+        driver.enable_peer(0, 1)
+
+
+@pytest.mark.parametrize("table", [CUDA])
+def test_cuda_arch_is_its_capability(driver: Driver, library: Library) -> None:
+    answers = {75: 12, 76: 1}
+    library.codes = {}
+
+    class Attribute(Function):
+        def __call__(self, *arguments: Any) -> int:
+            arguments[0]._obj.value = answers[arguments[1]]
+            return 0
+
+    driver._functions["device_attribute"] = Attribute(library, "cuDeviceGetAttribute")
+    assert driver.arch(0) == "sm_121"
+
+
+@pytest.mark.parametrize("table", [HIP])
+@pytest.mark.parametrize(
+    ("name", "arch"),
+    [
+        (b"gfx942:sramecc+:xnack-", "gfx942"),
+        (b"gfx90a:sramecc+:xnack-", "gfx90a"),
+        (b"gfx1100", "gfx1100"),
+    ],
+)
+def test_hip_arch_comes_from_the_properties(
+    driver: Driver, library: Library, name: bytes, arch: str
+) -> None:
+    library.writes["hipGetDevicePropertiesR0600"] = (b"\1" * HIP_ARCH_OFFSET + name + b"\0trash",)
+    assert driver.arch(0) == arch
+
+
+@both
+@pytest.mark.parametrize(
+    ("number", "text"), [({"cuda": 12090, "hip": 60443484}, {"cuda": "12.9", "hip": "6.4"})]
+)
+def test_driver_version(
+    driver: Driver, library: Library, number: dict[str, int], text: dict[str, str]
+) -> None:
+    vendor = driver.table.vendor
+    library.writes[driver.table.symbols["driver_version"]] = (number[vendor],)
+    assert driver.driver_version() == text[vendor]
+
+
+@both
+def test_only_cuda_asks_for_more_shared_memory(driver: Driver, library: Library) -> None:
+    driver.allow_shared(3, 100_000)
+    expected = {"cuda": [("cuFuncSetAttribute", 3, 8, 100_000)], "hip": []}
+    assert library.calls == expected[driver.table.vendor]
+
+
+def test_both_tables_know_every_common_word() -> None:
+    for table in (CUDA, HIP):
+        assert set(COMMON) <= table.symbols.keys()
+        assert all(symbol.startswith(table.prefix) for symbol in table.symbols.values())
+        assert len(set(table.symbols.values())) == len(table.symbols)
+        assert len(set(table.attributes.values())) == len(table.attributes)
+    assert CUDA.attributes.keys() <= HIP.attributes.keys()
+
+
+@both
+def test_old_drivers_have_no_kernel_names(driver: Driver) -> None:
+    assert kernel_names(driver, 5) == ()
+
+
+# -- arguments of kernels
+
+
+def test_pack_keeps_the_values_in_order() -> None:
+    packed = pack(ctypes.c_void_p(2**45), ctypes.c_uint32(7), ctypes.c_float(0.5))
+    kinds = (ctypes.c_uint64, ctypes.c_uint32, ctypes.c_float)
+    read = [kind.from_address(place).value for kind, place in zip(kinds, packed, strict=True)]
+    assert read == [2**45, 7, 0.5]
+    assert len(pack()) == 1
+
+
+def test_errors_travel_between_processes() -> None:
+    error = pickle.loads(pickle.dumps(GpuError("cuInit failed", hint="reboot", code=3)))
+    assert (error.message, error.hint, error.code) == ("cuInit failed", "reboot", 3)
+
+
+# -- finding the library
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Names that are tried; no library is there."""
+    tried: list[str] = []
+
+    def refuse(name: str) -> None:
+        tried.append(name)
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    drivers.driver.cache_clear()
+    yield tried
+    drivers.driver.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("vendor", "sentence"),
+    [
+        ("cuda", "cuda: libcuda.so.1 not found; install the NVIDIA driver (libcuda.so.1)"),
+        (
+            "hip",
+            "hip: libamdhip64.so.7 not found; install ROCm, or set ROCM_PATH to where it is",
+        ),
+    ],
+)
+def test_a_missing_library_is_one_sentence(loads: list[str], vendor: str, sentence: str) -> None:
+    assert drivers.unavailable(vendor) == sentence
+    with pytest.raises(UsageError) as caught:
+        drivers.driver(vendor)
+    assert f"{caught.value.message}; {caught.value.hint}" == sentence
+
+
+def test_rocm_path_is_looked_into(loads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROCM_PATH", "/somewhere/rocm")
+    assert drivers.find_library(HIP) is None
+    assert loads[0] == "/somewhere/rocm/lib/libamdhip64.so.7"
+    assert "libamdhip64.so.6" in loads
+    monkeypatch.delenv("ROCM_PATH")
+    loads.clear()
+    assert drivers.find_library(HIP) is None
+    assert loads[0] == "libamdhip64.so.7"
+    assert "/opt/rocm/lib/libamdhip64.so.6" in loads
+    loads.clear()
+    assert drivers.find_library(CUDA) is None
+    assert loads == ["libcuda.so.1", "libcuda.so"]
+
+
+@both
+def test_a_library_without_devices_is_one_sentence(
+    table: Table, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library.codes[table.symbols["init"]] = table.no_device
+    monkeypatch.setattr(drivers, "find_library", lambda wanted: library)
+    drivers.driver.cache_clear()
+    expected = f"{table.libraries[0]} is there but reports no {table.vendor} device"
+    assert drivers.unavailable(table.vendor) == expected
+    drivers.driver.cache_clear()

@@ -1,0 +1,268 @@
+"""Run-time compiling: NVRTC for real, hipRTC through a stand-in, cache and packs."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernelmark.core.errors import CompileError, UsageError
+from kernelmark.gpu import clang, pack, rtc
+from kernelmark.gpu.objects import resources
+from kernelmark.kernels import rtc as kernels
+
+KERNEL = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] = 1.0f; }\n'
+
+
+# -- NVRTC
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+def test_the_devices_kernels_compile(nvrtc: None, arch: str) -> None:
+    binary = rtc.compile_source(kernels.source("device.cu"), arch=arch, name="device.cu")
+    assert binary.code[:4] == b"\x7fELF"
+    assert (binary.arch, binary.cached) == (arch, False)
+    assert binary.seconds > 0
+    found = resources(binary.code)
+    wanted = {"stamp", "gate", "spin", "nothing", "evict", "strain_bandwidth", "strain_compute"}
+    wanted |= {f"{word}_{n}" for word in ("generate", "count", "gather") for n in (1, 2, 4, 8)}
+    assert found.keys() == wanted
+    assert all(used["registers"] > 0 and used["stack_bytes"] == 0 for used in found.values())
+
+
+def test_a_second_time_comes_from_the_cache(nvrtc: None, cache: Path) -> None:
+    first = rtc.compile_source(KERNEL, arch="sm_90")
+    again = rtc.compile_source(KERNEL, arch="sm_90")
+    assert (first.cached, again.cached) == (False, True)
+    assert again.code == first.code
+    assert again.hash == first.hash
+    assert again.seconds == 0.0
+    assert list(cache.glob("rtc/*/*.entry"))
+
+
+def test_what_makes_another_binary_makes_another_key(nvrtc: None) -> None:
+    plain = rtc.cache_key(KERNEL, "sm_90", ())
+    others = [
+        rtc.cache_key(KERNEL + " ", "sm_90", ()),
+        rtc.cache_key(KERNEL, "sm_80", ()),
+        rtc.cache_key(KERNEL, "sm_90", ("-DX=1",)),
+        rtc.cache_key(KERNEL, "sm_90", ("-DX=1", "-DY")),
+        rtc.cache_key(KERNEL, "sm_90", ("-DX=1 -DY",)),
+    ]
+    assert len({plain, *others}) == 6
+    source = KERNEL.replace("1.0f", "VALUE")
+    one = rtc.compile_source(source, arch="sm_90", options=("-DVALUE=1.0f",))
+    two = rtc.compile_source(source, arch="sm_90", options=("-DVALUE=2.0f",))
+    assert one.code != two.code
+    assert not two.cached
+
+
+def test_an_error_shows_the_line_it_speaks_of(nvrtc: None) -> None:
+    with pytest.raises(CompileError) as caught:
+        rtc.compile_source(KERNEL + "\nthis is not C;\n", arch="sm_90", name="mine.cu")
+    first, second = caught.value.message.splitlines()[:2]
+    assert first.startswith("mine.cu(3): error:")
+    assert second == "  mine.cu:3: this is not C;"
+
+
+def test_an_error_in_the_shared_header_is_told_apart(nvrtc: None) -> None:
+    good = kernels.source("device.cu")
+    header = good.replace("typedef unsigned short u16;", "typedef unsigned shot u16;")
+    body = good.replace("u64 mine = 0;", "u64 mine = undefined_thing;")
+    for broken, line in ((header, "typedef unsigned shot u16;"), (body, "u64 mine = undef")):
+        assert broken != good
+        with pytest.raises(CompileError) as caught:
+            rtc.compile_source(broken, arch="sm_90", name="device.cu")
+        shown = caught.value.message.splitlines()[1]
+        assert line in shown
+        file, number, _ = shown.strip().split(":", 2)
+        text = (Path(kernels.__file__).parent / file).read_text(encoding="utf-8").splitlines()
+        assert line.split(" ")[0] in text[int(number) - 1]
+
+
+def test_a_failed_compile_is_not_kept(nvrtc: None, cache: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(CompileError):
+            rtc.compile_source("nonsense", arch="sm_90")
+    assert not list(cache.glob("rtc/*/*.entry"))
+
+
+def test_an_architecture_the_compiler_does_not_know(nvrtc: None) -> None:
+    with pytest.raises(CompileError, match="invalid value for --gpu-architecture"):
+        rtc.compile_source(KERNEL, arch="sm_33")
+
+
+@pytest.mark.parametrize("arch", ["", "90", "sm90", "gfx942:sramecc+", "mi300x", "sm_"])
+def test_what_is_no_architecture_is_a_usage_error(arch: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        rtc.compile_source(KERNEL, arch=arch)
+    assert caught.value.message == f"{arch!r} is not a GPU architecture"
+    assert caught.value.hint == "write sm_90 or gfx942"
+
+
+def test_vendors_of_architectures() -> None:
+    assert {rtc.vendor_of(a) for a in ("sm_80", "sm_90a", "sm_100f", "sm_121")} == {"cuda"}
+    assert {rtc.vendor_of(a) for a in ("gfx90a", "gfx942", "gfx950", "gfx1201")} == {"hip"}
+
+
+def test_processes_may_compile_the_same_at_once(nvrtc: None, cache: Path) -> None:
+    say = (
+        "from kernelmark.gpu import rtc\n"
+        f"print(rtc.compile_source({KERNEL!r}, arch='sm_90').hash)\n"
+    )
+    command = [sys.executable, "-c", say]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    hashes = {process.communicate(timeout=60)[0] for process in running}
+    assert [process.returncode for process in running] == [0] * 4
+    assert len(hashes) == 1
+    again = rtc.compile_source(KERNEL, arch="sm_90")
+    assert again.cached
+    assert {again.hash + "\n"} == hashes
+    assert len(list(cache.glob("rtc/*/*.entry"))) == 1
+    assert not list(cache.glob("rtc/*/.*"))  # nothing half-written is left
+
+
+def test_without_a_compiler_the_sentence_says_what_to_install(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rtc, "_library", lambda vendor: None)
+    monkeypatch.setattr(clang, "find", lambda: None)
+    for arch, words in (("sm_90", 'pip install "kernelmark[nvrtc]"'), ("gfx942", "ROCM_PATH")):
+        with pytest.raises(CompileError) as caught:
+            rtc.compile_source(KERNEL, arch=arch)
+        assert words in caught.value.message
+        assert caught.value.message == rtc.unavailable(rtc.vendor_of(arch))
+
+
+# -- packs
+
+
+def test_a_pack_is_preferred_to_cache_and_compiler(
+    nvrtc: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = rtc.compile_source(KERNEL, arch="sm_90")
+    key = rtc.cache_key(KERNEL, "sm_90", ())
+    first, second = tmp_path / "first", tmp_path / "second"
+    path = pack.add(second, key, "sm_90", b"from the second pack")
+    assert path == second / "sm_90" / f"{key}.bin"
+    assert list(path.parent.iterdir()) == [path]
+    monkeypatch.setenv("KERNELMARK_PACK", f"{first}:{second}")
+    assert rtc.compile_source(KERNEL, arch="sm_90").code == b"from the second pack"
+    pack.add(first, key, "sm_90", b"from the first pack")
+    found = rtc.compile_source(KERNEL, arch="sm_90")
+    assert (found.code, found.cached) == (b"from the first pack", True)
+    # Other options and other architectures are not in it.
+    assert rtc.compile_source(KERNEL, arch="sm_90", options=("-DX",)).code[:4] == b"\x7fELF"
+    assert rtc.compile_source(KERNEL, arch="sm_80").code[:4] == b"\x7fELF"
+    monkeypatch.delenv("KERNELMARK_PACK")
+    assert rtc.compile_source(KERNEL, arch="sm_90").code == real.code
+
+
+def test_a_pack_needs_no_compiler(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rtc, "_library", lambda vendor: None)
+    monkeypatch.setattr(clang, "find", lambda: None)
+    folder = tmp_path / "pack"
+    pack.add(folder, rtc.cache_key(KERNEL, "gfx942", ()), "gfx942", b"code")
+    monkeypatch.setenv("KERNELMARK_PACK", str(folder))
+    assert pack.holds("gfx")
+    assert not pack.holds("sm_")
+    assert rtc.compile_source(KERNEL, arch="gfx942").code == b"code"
+    with pytest.raises(CompileError) as caught:
+        rtc.compile_source(KERNEL + "\n", arch="gfx942")
+    assert caught.value.hint is not None
+    assert "KERNELMARK_PACK hold other kernels for gfx942" in caught.value.hint
+
+
+# -- hipRTC
+
+
+@pytest.fixture
+def hiprtc(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for hipRTC under a ROCM_PATH of its own; child processes find it too."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("there is no C compiler to build the stand-in with")
+    library = tmp_path / "rocm" / "lib" / "libhiprtc.so"
+    library.parent.mkdir(parents=True)
+    source = str(Path(__file__).parent / "fakehiprtc.c")
+    command = [compiler, "-shared", "-fPIC", source, "-o", str(library)]
+    subprocess.run(command, check=True, capture_output=True)
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path / "rocm"))
+    return library
+
+
+def test_hiprtc_compiles_in_a_child(hiprtc: Path) -> None:
+    binary = rtc.compile_source("kernel text\n", arch="gfx942", options=("-O2",))
+    # The library's own chatter on stdout is not in it, and no byte is lost.
+    assert binary.code == b"\x7fELF\n\0\r\n\xff-O2|kernel text\n"
+    assert rtc.compile_source("kernel text\n", arch="gfx942", options=("-O2",)).cached
+
+
+def test_hiprtc_errors_show_the_line(hiprtc: Path) -> None:
+    with pytest.raises(CompileError) as caught:
+        rtc.compile_source("int fine;\noops wrong;\n", arch="gfx942")
+    assert caught.value.message.splitlines()[:2] == [
+        "kernel.cu:2:1: error: unknown type name 'oops'",
+        "  kernel.cu:2: oops wrong;",
+    ]
+
+
+def test_a_hiprtc_that_aborts_is_a_sentence(hiprtc: Path) -> None:
+    with pytest.raises(CompileError) as caught:
+        rtc.compile_source("kernel text", arch="gfx950")
+    assert caught.value.message.startswith("hipRTC ended abnormally (-6) compiling for gfx950:")
+    assert "munmap_chunk(): invalid pointer" in caught.value.message
+    assert caught.value.hint == "this hipRTC may not know gfx950"
+
+
+def test_a_hiprtc_that_gives_nothing_is_a_sentence(hiprtc: Path) -> None:
+    with pytest.raises(CompileError, match="hipRTC gave no code for gfx942"):
+        rtc.compile_source("empty", arch="gfx942")
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        ("echo garbage", r"hipRTC ended abnormally \(0\) compiling for gfx942"),
+        ("echo '[1]'; exit 3", r"hipRTC ended abnormally \(3\)"),
+        ("exit 127", r"hipRTC ended abnormally \(127\)"),
+        ("echo last words >&2; kill -9 $$", r"hipRTC ended abnormally \(-9\) .*: last words"),
+        ("exec sleep 20", r"hipRTC did not end within 0.3 s"),
+    ],
+)
+def test_any_end_of_the_child_is_a_sentence(
+    hiprtc: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, sentence: str
+) -> None:
+    stub = tmp_path / "python"
+    stub.write_text(f"#!/bin/sh\n{script}\n")
+    stub.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stub))
+    monkeypatch.setattr(rtc, "_CHILD_SECONDS", 0.3 if "sleep" in script else 60)
+    with pytest.raises(CompileError, match=sentence):
+        rtc.compile_source("kernel text", arch="gfx942")
+
+
+def test_hiprtc_is_preferred_to_clang(hiprtc: Path) -> None:
+    label, _ = rtc._compiler("hip", "gfx942")
+    assert label == "hiprtc-9.5"
+
+
+def test_a_real_hiprtc(cache: Path) -> None:
+    if rtc._library("hip") is None:
+        pytest.skip("hipRTC is not installed")
+    binary = rtc.compile_source(kernels.source("device.cu"), arch="gfx90a", name="device.cu")
+    assert "stamp" in resources(binary.code)
+
+
+def test_an_old_library_without_a_function_is_a_sentence(cache: Path) -> None:
+    """CDLL(None) is a library without any of NVRTC's functions."""
+    compiler = rtc._Compiler.__new__(rtc._Compiler)
+    compiler._library, compiler._prefix = ctypes.CDLL(None), "nvrtc"
+    with pytest.raises(CompileError, match="nvrtcVersion is not in the library"):
+        compiler.version()

@@ -1,0 +1,151 @@
+"""Telemetry from NVML's functions and from AMD's package, both stood in for."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from kernelmark.core.result import Telemetry
+from kernelmark.gpu import telemetry
+
+UUID = "0123456789abcdef0123456789abcdef"
+
+
+class Nvml:
+    """NVML's functions as Python; `numbers` are written through the last argument."""
+
+    def __init__(self, numbers: dict[str, Any]) -> None:
+        self.numbers = numbers
+        self.asked = b""
+
+    def nvmlDeviceGetHandleByUUID(self, name: bytes, handle: Any) -> int:
+        self.asked = name
+        handle._obj.value = 7
+        return 0
+
+    def __getitem__(self, name: str) -> Callable[..., int]:
+        if name not in self.numbers:
+            raise AttributeError(name)
+
+        def call(handle: ctypes.c_void_p, *arguments: Any) -> int:
+            assert handle.value == 7
+            value = self.numbers[name]
+            if isinstance(value, dict):
+                value = value[arguments[0]]
+            if value is None:
+                return 3  # not supported
+            arguments[-1]._obj.value = value
+            return 0
+
+        return call
+
+
+def read_nvml(monkeypatch: pytest.MonkeyPatch, numbers: dict[str, Any]) -> Telemetry:
+    library = Nvml(numbers)
+    monkeypatch.setattr(telemetry, "_nvml", lambda: library)
+    found = telemetry.reader("cuda", UUID, 0)()
+    assert library.asked == b"GPU-01234567-89ab-cdef-0123-456789abcdef"
+    return found
+
+
+def test_nvml_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = read_nvml(
+        monkeypatch,
+        {
+            "nvmlDeviceGetPowerUsage": 412_500,
+            "nvmlDeviceGetTotalEnergyConsumption": 5_000_000,
+            "nvmlDeviceGetClockInfo": {1: 1755, 2: 2619},
+            "nvmlDeviceGetTemperature": 61,
+            "nvmlDeviceGetCurrentClocksEventReasons": 0x4 | 0x40 | 0x1,
+        },
+    )
+    assert found == Telemetry(
+        clock_mhz=1755.0,
+        memory_clock_mhz=2619.0,
+        power_w=412.5,
+        temperature_c=61.0,
+        energy_j=5000.0,
+        throttle=("power cap", "thermal (hardware)"),
+    )
+
+
+def test_nvml_that_says_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older drivers name the reasons otherwise; a virtual GPU has no power meter."""
+    numbers = {
+        "nvmlDeviceGetPowerUsage": None,
+        "nvmlDeviceGetClockInfo": {1: 1000, 2: None},
+        "nvmlDeviceGetCurrentClocksThrottleReasons": 0x20,
+    }
+    found = read_nvml(monkeypatch, numbers)
+    assert found == Telemetry(clock_mhz=1000.0, throttle=("thermal (software)",))
+
+
+def test_nothing_is_known_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "_nvml", lambda: None)
+    assert telemetry.reader("cuda", UUID, 0)() == Telemetry()
+
+
+def amdsmi(metrics: dict[str, Any] | Exception) -> ModuleType:
+    module = ModuleType("amdsmi")
+
+    def info(handle: object) -> dict[str, Any]:
+        assert handle == "second"
+        if isinstance(metrics, Exception):
+            raise metrics
+        return metrics
+
+    module.amdsmi_init = lambda: None  # type: ignore[attr-defined]
+    module.amdsmi_get_processor_handles = lambda: ["first", "second"]  # type: ignore[attr-defined]
+    module.amdsmi_get_gpu_metrics_info = info  # type: ignore[attr-defined]
+    return module
+
+
+@pytest.mark.parametrize(
+    ("metrics", "expected"),
+    [
+        (
+            {
+                "current_gfxclk": 2100,
+                "current_uclk": 1300,
+                "current_socket_power": 700,
+                "temperature_hotspot": 80,
+                "energy_accumulator": 1_000_000,
+                "throttle_status": 1,
+            },
+            Telemetry(
+                clock_mhz=2100.0,
+                memory_clock_mhz=1300.0,
+                power_w=700.0,
+                temperature_c=80.0,
+                energy_j=15.259,
+                throttle=("throttled",),
+            ),
+        ),
+        (
+            {"current_gfxclk": 0xFFFF, "current_gfxclks": ["N/A", 1900], "temperature_edge": 50},
+            Telemetry(clock_mhz=1900.0, temperature_c=50.0),
+        ),
+        ({"current_gfxclk": "N/A"}, Telemetry()),
+        (RuntimeError("driver gone"), Telemetry()),
+    ],
+)
+def test_amd_metrics(
+    monkeypatch: pytest.MonkeyPatch, metrics: dict[str, Any] | Exception, expected: Telemetry
+) -> None:
+    monkeypatch.setitem(sys.modules, "amdsmi", amdsmi(metrics))
+    found = telemetry.reader("hip", UUID, 1)()
+    assert found.energy_j == pytest.approx(expected.energy_j)
+    for name in ("clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "throttle"):
+        assert getattr(found, name) == getattr(expected, name)
+
+
+def test_an_amd_package_that_cannot_start_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "amdsmi", None)  # importing it fails
+    assert telemetry.reader("hip", UUID, 0)() == Telemetry()
+    monkeypatch.setitem(sys.modules, "amdsmi", amdsmi({}))
+    assert telemetry.reader("hip", UUID, 9)() == Telemetry()  # no such device

@@ -1,0 +1,236 @@
+"""The MLIR of every op: well formed for any problem, and what it says."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernelmark import ops
+from kernelmark.core.errors import ProblemError
+from kernelmark.core.problem import Problem
+from kernelmark.kernels.mlir import registry
+from kernelmark.kernels.mlir.base import Form, Graph, element_type
+
+TYPES = ("f64", "f32", "f16", "bf16", "i8", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
+FORMS = st.sampled_from([Form(), Form(gpu=True), Form(im2col=True)])
+small = st.integers(1, 9)
+yes_no = st.booleans()
+
+
+def written(key_or_problem: str | Problem, form: Form | None = None) -> str:
+    problem = ops.parse(key_or_problem) if isinstance(key_or_problem, str) else key_or_problem
+    tensors = ops.registry.get(problem.op).tensors(problem)
+    return registry.get(problem.op).text(problem, tensors, form or Form())
+
+
+@pytest.fixture(scope="module")
+def context() -> Iterator[Any]:
+    ir = pytest.importorskip("iree.compiler.ir", reason="iree-base-compiler is not installed")
+    with ir.Context() as made:
+        yield made
+
+
+def verify(text: str, context: Any) -> None:
+    from iree.compiler import ir
+
+    ir.Module.parse(text, context).operation.verify()
+
+
+@st.composite
+def products(draw: st.DrawFn) -> Problem:
+    dtype = draw(st.sampled_from(TYPES))
+    given: dict[str, Any] = {name: draw(small) for name in "mnk"}
+    given |= {name: draw(st.sampled_from("nt")) for name in ("ta", "tb")}
+    given |= {name: float(draw(st.sampled_from([1, 2, -3]))) for name in ("alpha",)}
+    given["beta"] = float(draw(st.sampled_from([0, 1, 2])))
+    given["bias"] = draw(yes_no)
+    if draw(yes_no):
+        return ops.registry.get("gemm").problem(dtype=dtype, **given)
+    return ops.registry.get("batched_gemm").problem(dtype=dtype, batch=draw(small), **given)
+
+
+@st.composite
+def attentions(draw: st.DrawFn) -> Problem:
+    heads_kv, queries = draw(st.integers(1, 3)), draw(small)
+    given: dict[str, Any] = {
+        "batch": draw(st.integers(1, 3)),
+        "heads_kv": heads_kv,
+        "heads_q": heads_kv * draw(st.integers(1, 3)),
+        "seq_q": queries,
+        "seq_kv": queries + draw(st.integers(0, 5)),
+        "dim_qk": draw(small),
+        "dim_v": draw(small),
+        "causal": draw(yes_no),
+        "layout": draw(st.sampled_from(["bhsd", "bshd"])),
+        "scale": draw(st.sampled_from(["auto", 0.25])),
+    }
+    dtype = draw(st.sampled_from([t for t in TYPES if t != "i8"]))
+    return ops.registry.get("attention").problem(dtype=dtype, **given)
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> Problem:
+    groups = draw(st.sampled_from([1, 1, 2, 3]))
+    given: dict[str, Any] = {
+        "n": draw(st.integers(1, 3)),
+        "groups": groups,
+        "c": groups * draw(st.integers(1, 3)),
+        "k": groups * draw(st.integers(1, 3)),
+        "h": draw(st.integers(5, 9)),
+        "w": draw(st.integers(5, 9)),
+        "layout": draw(st.sampled_from(["nchw", "nhwc"])),
+    }
+    given |= {name: draw(st.integers(1, 3)) for name in ("r", "s", "stride_h", "stride_w")}
+    given |= {name: draw(st.integers(0, 2)) for name in ("pad_h", "pad_w")}
+    given |= {name: draw(st.integers(1, 2)) for name in ("dilation_h", "dilation_w")}
+    dtype = draw(st.sampled_from(["f64", "f32", "f16", "bf16", "i8"]))
+    return ops.registry.get("conv").problem(dtype=dtype, **given)
+
+
+@settings(max_examples=150, deadline=None)
+@given(problem=st.one_of(products(), attentions(), convolutions()), form=FORMS)
+def test_is_well_formed(context: Any, problem: Problem, form: Form) -> None:
+    text = written(problem, form)
+    verify(text, context)
+    assert text.count("iree.abi.output") == 1
+    assert registry.get(problem.op).refuses(problem) is None
+
+
+def test_there_is_one_for_every_op() -> None:
+    assert set(registry.names()) == set(ops.registry.names())
+
+
+def test_arguments_are_the_tensors_in_order() -> None:
+    text = written("gemm m=2 n=3 k=4 dtype=f16 beta=1.0 bias=yes")
+    head = next(line for line in text.splitlines() if "func.func" in line)
+    assert re.findall(r"%(\w+): (\S+?)[,) ]", head) == [
+        ("a", "tensor<2x4xf16>"),
+        ("b", "tensor<4x3xf16>"),
+        ("c", "tensor<2x3xf16>"),
+        ("bias", "tensor<3xf16>"),
+        ("d", "tensor<2x3xf16>"),
+    ]
+    assert "%d: tensor<2x3xf16> {iree.abi.output = 0 : index}" in head
+
+
+def test_plain_gemm_is_one_product() -> None:
+    text = written("gemm m=2 n=3 k=4 dtype=f32")
+    assert "linalg.generic" not in text
+    assert "indexing_maps" not in text
+    assert text.count("linalg.matmul") == 1
+
+
+def test_sums_are_in_the_accumulators_type() -> None:
+    line = next(x for x in written("gemm m=2 n=3 k=4 dtype=f16").splitlines() if "matmul" in x)
+    assert line.endswith("-> tensor<2x3xf32>")
+    line = next(
+        x for x in written("gemm m=2 n=3 k=4 dtype=f16 acc=f16").splitlines() if "matmul" in x
+    )
+    assert line.endswith("-> tensor<2x3xf16>")
+
+
+def test_attention_form_follows_the_target() -> None:
+    key = "attention heads=2 seq=4 dim=8 dtype=f16 causal=yes"
+    assert "iree_linalg_ext.attention" in written(key, Form(gpu=True))
+    assert "linalg.softmax" not in written(key, Form(gpu=True))
+    assert "linalg.softmax" in written(key)
+    assert "iree_linalg_ext" not in written(key)
+
+
+def test_attention_masks_only_when_causal() -> None:
+    key = "attention heads=2 seq=4 dim=8 dtype=f16"
+    assert "arith.select" in written(f"{key} causal=yes")
+    assert "arith.select" not in written(key)
+
+
+def test_attention_without_groups_needs_no_remainder() -> None:
+    key = "attention heads_q=4 heads_kv={} seq=4 dim=8 dtype=f16 causal=yes"
+    assert "arith.remui" in written(key.format(2))
+    assert "arith.remui" not in written(key.format(4))
+
+
+def test_conv_forms() -> None:
+    key = "conv n=2 c=4 h=5 w=5 k=4 r=3 s=3 dtype=f32"
+    assert "linalg.conv_2d_nchw_fchw" in written(key)
+    assert "linalg.conv_2d_nhwc_fhwc" in written(f"{key} layout=nhwc")
+    assert "linalg.conv_2d_ngchw_gfchw" in written(f"{key} groups=2")
+    assert "linalg.conv_2d_nhwgc_gfhwc" in written(f"{key} groups=2 layout=nhwc")
+    assert "linalg.conv" not in written(key, Form(im2col=True))
+    assert "linalg.conv" in written(f"{key} groups=2", Form(im2col=True))
+
+
+def test_pointwise_conv_copies_nothing() -> None:
+    key = "conv n=1 c=4 h=5 w=5 k=4 r=1 s=1 dtype=f32 layout={}"
+    for layout in ("nchw", "nhwc"):
+        text = written(key.format(layout), Form(im2col=True))
+        assert "linalg.generic" not in text
+        assert "linalg.matmul" in text
+
+
+@pytest.mark.parametrize(
+    ("key", "form", "want"),
+    [
+        ("gemm m=2 n=3 k=4 dtype=f32", Form(), 0),
+        ("attention batch=2 heads=3 seq_q=5 seq_kv=7 dim=8 dtype=f16", Form(), 210 * 6),
+        ("attention batch=2 heads=3 seq_q=5 seq_kv=7 dim=8 dtype=f16", Form(gpu=True), 0),
+        ("conv n=2 c=4 h=5 w=5 k=4 r=3 s=3 dtype=f32", Form(im2col=True), 2 * 9 * 36 * 4),
+        ("conv n=2 c=4 h=5 w=5 k=4 r=1 s=1 dtype=f32", Form(im2col=True), 0),
+        ("conv n=2 c=4 h=5 w=5 k=4 r=3 s=3 dtype=f32", Form(), 0),
+    ],
+)
+def test_scratch(key: str, form: Form, want: int) -> None:
+    problem = ops.parse(key)
+    assert registry.get(problem.op).scratch_bytes(problem, form) == want
+
+
+def test_a_type_without_tensors_is_refused() -> None:
+    loose = Problem(
+        op="gemm",
+        dims={"m": 1, "n": 1, "k": 1},
+        dtypes={"a": "tf32", "b": "tf32", "c": "f32", "acc": "f32"},
+    )
+    reason = registry.get("gemm").refuses(loose)
+    assert reason is not None
+    assert "tf32" in reason
+    with pytest.raises(ProblemError):
+        ops.parse("gemm m=1 n=1 k=1 dtype=tf32")
+
+
+def test_a_lowering_stands_on_the_product() -> None:
+    text = written("gemm m=2 n=3 k=4 dtype=f32 bias=yes", Form(lowering="#x.y<z>"))
+    assert [line for line in text.splitlines() if "#x.y<z>" in line] == [
+        line for line in text.splitlines() if "linalg.matmul" in line
+    ]
+
+
+@pytest.mark.parametrize("number", [0.0, -0.0, 1e-30, 0.1, -1e30, math.inf, -math.inf])
+@pytest.mark.parametrize("element", ["f64", "f32", "f16", "bf16"])
+def test_constants_parse(context: Any, number: float, element: str) -> None:
+    from iree.compiler import ir
+
+    tensors = ops.registry.get("gemm").tensors(ops.parse("gemm m=1 n=1 k=1 dtype=f32"))
+    graph = Graph(tensors)
+    graph.constant(number, element)
+    text = graph.module(graph.output)
+    verify(text, context)
+    if element == "f64":
+        (line,) = (x for x in text.splitlines() if "arith.constant" in x)
+        module = ir.Module.parse(f"module {{ {line} }}", context)
+        assert ir.FloatAttr(module.body.operations[0].attributes["value"]).value == number
+
+
+def test_every_cast_is_legal(context: Any) -> None:
+    names = [name for t in (*TYPES, "i32") if (name := element_type(t))]
+    tensors = ops.registry.get("gemm").tensors(ops.parse("gemm m=1 n=1 k=1 dtype=f32"))
+    graph = Graph(tensors)
+    for source in names:
+        value = graph.constant(1, source)
+        for target in names:
+            assert graph.cast(value, target).type == target
+    verify(graph.module(graph.output), context)

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernelmark.core.dtype import dtype
+from kernelmark.core.result import Check
+from kernelmark.core.tensor import Tolerance
+from kernelmark.measure.check import choose_sets, combine, compare, poison_byte
+from kernelmark.numerics.floats import decode
+from kernelmark.ops.base import Reference
+
+EXACT = Tolerance(per_magnitude=0.0, per_value=0.0, absolute=0.0, why="exact")
+LOOSE = Tolerance(per_magnitude=0.01, per_value=0.0, absolute=0.0, why="1 % of the terms")
+
+
+def ratio(got: float, expected: float, kind: str, tolerance: Tolerance = LOOSE) -> float:
+    reference = Reference(value=np.array([expected]), magnitude=np.abs(np.array([expected])))
+    return float(compare(np.array([got]), reference, tolerance, dtype(kind)).ratio[0])
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("short", "1 of 1000 elements of y not written"),
+        ("overrun", "memory beside y was overwritten"),
+        ("nan", "checked positions are wrong"),
+        ("off", "checked positions are wrong; worst is y["),
+        ("remembers", "1000 of 1000 elements of y not written"),
+        ("last set", "checked positions are wrong"),
+    ],
+)
+def test_faults_are_found_and_told(bench: Any, fault: str, words: str) -> None:
+    outcome = bench(fault=fault)
+    assert not outcome.check.passed
+    assert words in outcome.check.detail
+    assert outcome.measurement.median_s == pytest.approx(50e-6, rel=1e-6)
+
+
+def test_the_worst_position_is_shown_with_both_values(bench: Any) -> None:
+    detail = bench(fault="off").check.detail
+    assert "expected" in detail
+    assert "±" in detail
+
+
+@pytest.mark.parametrize(
+    "kind", ["f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "i8"]
+)
+def test_right_answers_pass_in_every_dtype(bench: Any, kind: str) -> None:
+    """i8 and fnuz outputs hold the poison as a right answer now and then."""
+    outcome = bench(dtype=kind, n=3000)
+    assert outcome.check.passed, outcome.check.detail
+    assert outcome.check.worst <= 1.0
+
+
+def test_integers_left_unwritten_are_found(bench: Any) -> None:
+    outcome = bench(dtype="i8", fault="remembers", n=3000)
+    assert outcome.check.unwritten > 0
+    assert "not written" in outcome.check.detail
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "f8e4m3", "f8e5m2", "f8e4m3fnuz"])
+def test_poison_of_floats_is_no_number(kind: str) -> None:
+    bits = dtype(kind).bits
+    raw = np.array([int.from_bytes(bytes([poison_byte(dtype(kind))]) * (bits // 8), "little")])
+    assert np.isnan(decode(raw.astype(f"u{bits // 8}"), kind)[0])
+
+
+def test_errors_count_in_units_of_the_tolerance() -> None:
+    assert ratio(1.005, 1.0, "f32") == pytest.approx(0.5)
+    assert ratio(1.02, 1.0, "f32") == pytest.approx(2.0)
+    assert ratio(1.0, 1.0, "f32", EXACT) == 0.0
+    assert ratio(1.0 + 1e-9, 1.0, "f32", EXACT) == np.inf
+
+
+def test_not_a_number_is_infinitely_wrong_unless_expected() -> None:
+    assert ratio(np.nan, 1.0, "f32") == np.inf
+    assert ratio(np.inf, 1.0, "f32") == np.inf
+    assert ratio(1.0, np.nan, "f32") == np.inf
+    assert ratio(np.nan, np.nan, "f32") == 0.0
+    assert ratio(-np.inf, -np.inf, "f32") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "kind", "right"),
+    [
+        (np.inf, 70_000.0, "f16", True),
+        (65504.0, 70_000.0, "f16", True),
+        (-np.inf, 70_000.0, "f16", False),
+        (np.nan, 70_000.0, "f16", False),
+        (np.nan, 500.0, "f8e4m3", True),
+        (448.0, 500.0, "f8e4m3", True),
+        (-448.0, 500.0, "f8e4m3", False),
+        (np.inf, 100.0, "f16", False),
+        (127.0, 300.0, "i8", True),
+        (-128.0, -300.0, "i8", True),
+        (44.0, 300.0, "i8", False),
+    ],
+)
+def test_beyond_the_range(got: float, expected: float, kind: str, right: bool) -> None:
+    assert (ratio(got, expected, kind) <= 1.0) is right
+
+
+@pytest.mark.parametrize("sets", [1, 2, 3, 4, 5, 100, 4096])
+def test_first_and_last_sets_are_always_chosen(sets: int) -> None:
+    chosen = choose_sets(sets, np.random.default_rng(sets))
+    assert chosen == sorted(set(chosen))
+    assert (chosen[0], chosen[-1]) == (0, sets - 1)
+    assert len(chosen) == min(4, sets)
+
+
+def test_combining_keeps_the_worst_and_cuts_the_details() -> None:
+    parts = [
+        Check(
+            positions=10,
+            worst=float(i),
+            max_abs=i / 10,
+            unwritten=i,
+            guards_intact=i != 2,
+            detail=f"fault {i}" if i else "",
+        )
+        for i in range(6)
+    ]
+    found = combine(parts)
+    assert (found.positions, found.worst, found.unwritten) == (60, 5.0, 15)
+    assert not found.guards_intact
+    assert found.detail == "fault 1; fault 2; fault 3; and 2 more"
+    assert combine([]).passed

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelmark.core.timing import Timer, Timing
+from kernelmark.devices.base import Stream
+from kernelmark.devices.fake import FakeDevice, Script
+from kernelmark.measure.loop import RECORDED_LIMIT, Pace, Sampler, choose_pace
+from kernelmark.measure.sets import _with_divisors
+
+SECONDS = st.floats(1e-7, 10.0)
+
+
+@given(SECONDS, st.integers(1, 4096), st.floats(0.01, 5.0), st.booleans())
+def test_a_sample_lasts_long_enough_and_passes_are_even(
+    launch_s: float, wanted_sets: int, block_s: float, two: bool
+) -> None:
+    sets = _with_divisors(wanted_sets)
+    timing = Timing()
+    pace = choose_pace(
+        launch_s=launch_s,
+        sets=sets,
+        evict=False,
+        block_s=block_s,
+        timing=timing,
+        two_lengths=two,
+        method=Timer.LOOP,
+    )
+    assert pace.launches * launch_s >= timing.min_sample_s * (1 - 1e-9)
+    assert pace.launches % sets == 0 or pace.launches < sets
+    # A sample may exceed its share of the block only by rounding to even passes.
+    share = max(timing.min_sample_s, block_s / timing.min_samples)
+    assert pace.launches * launch_s <= 4 * max(share, launch_s) + sets * launch_s * (
+        pace.launches > sets
+    )
+
+
+@given(SECONDS, st.integers(1, 4096), st.booleans(), st.sampled_from(sorted(RECORDED_LIMIT)))
+def test_recorded_launches_are_limited(
+    launch_s: float, sets: int, evict: bool, method: Timer
+) -> None:
+    pace = choose_pace(
+        launch_s=launch_s,
+        sets=sets,
+        evict=evict,
+        block_s=0.2,
+        timing=Timing(),
+        two_lengths=True,
+        method=method,
+    )
+    length = pace.launches * (2 if pace.two_lengths else 1)
+    assert 1 <= length <= RECORDED_LIMIT[method]
+    if evict:
+        assert length <= max(sets, 1)
+
+
+def test_flush_is_one_launch() -> None:
+    pace = choose_pace(
+        launch_s=1e-6,
+        sets=1,
+        evict=True,
+        block_s=0.2,
+        timing=Timing(cache="flush"),  # type: ignore[arg-type]
+        two_lengths=True,
+        method=Timer.GRAPH,
+    )
+    assert pace == Pace(launches=1, two_lengths=False, evict=True)
+
+
+def test_rotation_goes_on_from_sample_to_sample() -> None:
+    device = FakeDevice(script=Script(replay_s=0.0))
+    device.two_lengths = False
+    seen: list[int] = []
+
+    def launch(stream: Stream, index: int) -> None:
+        seen.append(index)
+        device.advance(1e-3)
+
+    sampler = Sampler(device, launch, sets=6, timer=Timer.AUTO, strain=Timing().strain)
+    for _ in range(4):
+        assert math.isclose(sampler.sample(Pace(launches=2, two_lengths=False)).launch_s, 1e-3)
+    assert seen == [0, 1, 2, 3, 4, 5, 0, 1]
+    assert sampler.touched == set(range(6))
+    sampler.restart()
+    assert sampler.touched == set()
+
+
+def test_two_lengths_take_turns_and_cancel_a_drift() -> None:
+    """Each replay is 1 % slower than the last: alternating order keeps the mean right."""
+    device = FakeDevice(
+        script=Script(replay_s=5e-3, slow=tuple(1.0 + 0.001 * i for i in range(40)))
+    )
+    sampler = Sampler(
+        device,
+        lambda stream, index: device.advance(1e-3),
+        sets=1,
+        timer=Timer.AUTO,
+        strain=Timing().strain,
+    )
+    pace = Pace(launches=10, two_lengths=True)
+    pairs = [sampler.sample(pace).launch_s for _ in range(20)]
+    middles = [1e-3 * (1.0 + 0.001 * (2 * i + 0.5)) for i in range(20)]
+    drift = [found / middle - 1 for found, middle in zip(pairs, middles, strict=True)]
+    assert drift[0] > 1e-3 > -1e-3 > drift[1]
+    assert abs(sum(drift) / len(drift)) < 1e-5

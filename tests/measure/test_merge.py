@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kernelmark.core.errors import UsageError
+from kernelmark.core.result import StopReason
+from kernelmark.devices.fake import Script
+from kernelmark.measure.merge import merge
+from kernelmark.stats.interval import measured_interval
+
+
+def test_one_measurement_is_itself(bench: Any) -> None:
+    found = bench().measurement
+    assert merge([found]) is found
+    with pytest.raises(UsageError, match="no measurement"):
+        merge([])
+
+
+def test_processes_are_joined(bench: Any) -> None:
+    parts = [
+        bench(seconds=s, process=i, script=Script(jitter=0.002, seed=i)).measurement
+        for i, s in enumerate((50e-6, 52e-6, 49e-6))
+    ]
+    found = merge(parts)
+    assert [b.process for b in found.blocks] == [b.process for p in parts for b in p.blocks]
+    assert {b.process for b in found.blocks} == {0, 1, 2}
+    interval = measured_interval(found.blocks)
+    assert (found.low_s, found.high_s) == (interval.low_s, interval.high_s)
+    assert found.low_s < 50e-6 < found.high_s
+    assert found.high_s - found.low_s > max(p.high_s - p.low_s for p in parts)
+    assert found.timed_s == pytest.approx(sum(p.timed_s for p in parts))
+    assert found.stop is StopReason.PRECISE
+    assert found.method == "loop"
+
+
+def test_warnings_of_single_blocks_go_and_others_stay_once(bench: Any) -> None:
+    parts = [
+        bench(
+            allocations=1,
+            max_allocations=1,
+            process=i,
+            script=Script(throttle=(("heat",),)),
+        ).measurement
+        for i in range(2)
+    ]
+    assert all(any("one allocation block" in w for w in p.warnings) for p in parts)
+    found = merge(parts)
+    assert found.stop is StopReason.FIXED
+    assert len(found.warnings) == 1
+    assert "heat" in found.warnings[0]
+
+
+def test_other_times_are_medians(bench: Any) -> None:
+    parts = [bench(timer="graph", process=i).measurement for i in range(3)]
+    found = merge(parts)
+    assert found.also["host_s"] == sorted(p.also["host_s"] for p in parts)[1]

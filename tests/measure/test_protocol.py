@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from kernelmark.core.errors import OutOfMemory, Unsupported
+from kernelmark.core.result import StopReason
+from kernelmark.core.timing import Strain
+from kernelmark.devices.fake import FakeDevice, Script
+from kernelmark.measure import loop
+
+
+def test_the_fixed_cost_of_a_replay_cancels(bench: Any) -> None:
+    outcome = bench(seconds=50e-6, script=Script(replay_s=1e-3))
+    found = outcome.measurement
+    assert found.median_s == pytest.approx(50e-6, rel=1e-9)
+    assert found.low_s == pytest.approx(50e-6, rel=1e-9)
+    assert found.high_s == pytest.approx(50e-6, rel=1e-9)
+    assert (found.stop, len(found.blocks), found.warnings) == (StopReason.PRECISE, 3, ())
+    assert outcome.check.passed
+    assert outcome.check.positions > 0
+    assert outcome.kernel.name == "twice"
+
+
+def test_one_length_keeps_the_fixed_cost(bench: Any) -> None:
+    device = FakeDevice(script=Script(replay_s=1e-4))
+    device.two_lengths = False
+    found = bench(device=device, seconds=50e-6).measurement
+    assert found.median_s == pytest.approx(50e-6 + 1e-4 / found.launches, rel=1e-9)
+
+
+def test_cold_rotates_through_more_than_the_cache(bench: Any) -> None:
+    found = bench(n=5000).measurement
+    assert found.footprint_bytes == 40_000
+    assert found.sets * found.footprint_bytes >= 3 * bench.device.info.cache_bytes
+    assert found.launches % found.sets == 0
+    assert found.method == "loop"
+
+
+def test_every_set_is_launched_equally_often(bench: Any) -> None:
+    """Also when a pass over the sets is longer than a sample."""
+    found = bench(n=5000, seconds=5e-3, max_s=1.5, warmup_s=0.0).measurement
+    assert found.launches < found.sets
+    for kernel in bench.kernels:
+        counts = Counter(kernel.launched)
+        assert set(counts) == set(range(found.sets))
+        assert max(counts.values()) - min(counts.values()) <= 4
+
+
+def test_hot_uses_one_set(bench: Any) -> None:
+    found = bench(cache="hot").measurement
+    assert found.sets == 1
+    assert bench.device.evictions == 0
+    assert found.median_s == pytest.approx(50e-6, rel=1e-9)
+
+
+def test_flush_evicts_before_each_launch(bench: Any) -> None:
+    found = bench(cache="flush", script=Script(replay_s=1e-3)).measurement
+    assert found.sets == 1
+    # Each sample replays N and 2N launches, each after an eviction.
+    assert bench.device.evictions >= 3 * found.launches * found.samples
+    assert found.median_s == pytest.approx(50e-6, rel=1e-9)
+
+
+def test_flush_of_a_host_loop_is_one_launch_a_sample(bench: Any) -> None:
+    device = FakeDevice(script=Script(replay_s=0.0))
+    device.two_lengths = False
+    found = bench(cache="flush", device=device).measurement
+    assert (found.sets, found.launches) == (1, 1)
+    assert device.evictions == found.samples
+    assert found.median_s == pytest.approx(50e-6, rel=1e-9)
+
+
+class SlowlyEvicting(FakeDevice):
+    def evict_cache(self) -> None:
+        super().evict_cache()
+        self.advance(2e-4)
+
+
+def test_the_time_of_evictions_is_taken_off(bench: Any) -> None:
+    found = bench(cache="flush", device=SlowlyEvicting()).measurement
+    assert found.median_s == pytest.approx(50e-6, rel=1e-6)
+
+
+def test_tiny_problems_evict_between_passes(bench: Any) -> None:
+    found = bench(n=4, script=Script(cache_bytes=2**20), max_s=0.1).measurement
+    assert found.sets == 4096
+    assert 2 * found.launches <= found.sets
+    assert bench.device.evictions == 2 * found.samples
+    assert found.median_s == pytest.approx(50e-6, rel=1e-6)
+
+
+def test_little_memory_evicts_and_says_so(bench: Any) -> None:
+    script = Script(memory_bytes=3 * 2**20, cache_bytes=2**22)
+    outcome = bench(n=50_000, script=script)
+    found = outcome.measurement
+    assert found.sets * found.footprint_bytes < 3 * 2**22
+    assert any("argument sets that keep the cache cold" in w for w in found.warnings)
+    assert bench.device.evictions > 0
+    assert outcome.check.passed
+
+
+def test_no_memory_for_one_set(bench: Any) -> None:
+    with pytest.raises(OutOfMemory, match="one argument set needs"):
+        bench(n=10**6, script=Script(memory_bytes=2**20))
+
+
+@pytest.mark.parametrize("fault", ["", "raises"])
+def test_all_memory_is_given_back(bench: Any, fault: str) -> None:
+    device = FakeDevice()
+    before = device.free_bytes()
+    if fault:
+        with pytest.raises(RuntimeError, match="launch failed"):
+            bench(device=device, fault=fault)
+    else:
+        bench(device=device)
+    assert device.free_bytes() == before
+    assert all(kernel.closed for kernel in bench.kernels)
+
+
+def test_a_failing_prepare_gives_memory_back(bench: Any) -> None:
+    device = FakeDevice()
+    before = device.free_bytes()
+    with pytest.raises(ZeroDivisionError):
+        bench(device=device, seconds=[])  # a script without a duration fails in prepare
+    assert device.free_bytes() == before
+
+
+def test_blocks_that_differ_widen_the_interval(bench: Any) -> None:
+    found = bench(seconds=[50e-6, 55e-6, 45e-6, 60e-6]).measurement
+    assert found.stop is StopReason.BLOCKS
+    assert len(found.blocks) == 10
+    assert found.low_s < 50e-6 < 55e-6 < found.high_s
+    assert any("above the target" in w for w in found.warnings)
+    inside = {tuple(round(s * 1e9) for s in b.samples_s) for b in found.blocks}
+    assert all(len(set(samples)) == 1 for samples in inside)
+
+
+def test_more_blocks_until_precise(bench: Any) -> None:
+    levels = [50e-6, 50.9e-6, 50e-6, 50.1e-6, 50e-6, 50.1e-6, 50e-6, 50.1e-6]
+    found = bench(seconds=levels, target_rel_ci=0.01).measurement
+    assert found.stop is StopReason.PRECISE
+    assert 3 < len(found.blocks) < 10
+    assert found.rel_half_width <= 0.01
+
+
+def test_a_given_number_of_blocks_is_fixed(bench: Any) -> None:
+    found = bench(seconds=[1e-4, 2e-4], allocations=4, max_allocations=4).measurement
+    assert (found.stop, len(found.blocks)) == (StopReason.FIXED, 4)
+
+
+def test_the_time_cap_goes_before_the_number_of_samples(bench: Any) -> None:
+    found = bench(seconds=1.0, max_s=2.0).measurement
+    assert found.stop is StopReason.TIME
+    assert found.timed_s < 7
+    assert any("samples in a block" in w for w in found.warnings)
+
+
+def test_one_sample_has_no_interval(bench: Any) -> None:
+    found = bench(seconds=100.0, max_s=0.1).measurement
+    assert found.samples == 1
+    assert (found.low_s, found.high_s) == (0.0, float("inf"))
+    assert any("one sample" in w for w in found.warnings)
+
+
+def test_one_block_says_what_its_interval_is(bench: Any) -> None:
+    script = Script(jitter=0.01)
+    found = bench(allocations=1, max_allocations=1, script=script).measurement
+    assert len(found.blocks) == 1
+    assert found.low_s < found.median_s < found.high_s
+    assert any("one allocation block" in w for w in found.warnings)
+
+
+def test_timed_seconds_stay_near_the_cap(bench: Any) -> None:
+    found = bench(seconds=[50e-6, 70e-6], max_s=0.3).measurement
+    assert found.timed_s <= 0.3 * 1.3
+
+
+def test_burst_rests_after_each_sample(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr(loop.time, "sleep", rests.append)
+    found = bench(duty="burst", max_s=0.05).measurement
+    assert len(rests) == found.samples
+    assert all(0 < rest <= loop.MAX_REST_S for rest in rests)
+
+
+def test_strain_needs_a_device_that_can(bench: Any) -> None:
+    with pytest.raises(Unsupported, match="needs a GPU"):
+        bench(strain="bandwidth")
+
+
+class StrainedDevice(FakeDevice):
+    def strain(self, kind: Strain) -> None:
+        self.advance(3e-4)
+
+
+def test_strain_is_subtracted(bench: Any) -> None:
+    found = bench(device=StrainedDevice(), strain="compute").measurement
+    assert found.median_s == pytest.approx(50e-6, rel=1e-6)
+
+
+def test_phases_come_in_order(bench: Any) -> None:
+    bench()
+    block = ["inputs", "compile", "warmup", "timing", "check"]
+    assert bench.phases == ["inputs", *block * 3]
+
+
+def test_cost_is_wall_seconds_by_phase(bench: Any) -> None:
+    cost = bench().cost
+    assert set(cost) == {"inputs", "compile", "warmup", "timed", "beside", "check", "total"}
+    parts = sum(seconds for phase, seconds in cost.items() if phase != "total")
+    assert 0 < parts <= cost["total"]
+
+
+def test_the_same_script_gives_the_same_measurement(bench: Any) -> None:
+    script = Script(jitter=0.02, seed=4)
+    first = bench(script=script).measurement
+    assert bench(script=script).measurement == first
+    assert bench(script=Script(jitter=0.02, seed=5)).measurement != first
+
+
+def test_blocks_lie_elsewhere_and_hold_other_values(bench: Any) -> None:
+    bench()
+    first, second = bench.kernels[0], bench.kernels[1]
+    places = [[s["x"].offset for s in kernel._sets] for kernel in (first, second)]
+    assert places[0] != places[1]
+    assert all(o % 256 == 0 for offsets in places for o in offsets)
+
+
+def test_processes_number_their_blocks(bench: Any) -> None:
+    found = bench(process=2).measurement
+    assert [(b.process, b.allocation) for b in found.blocks] == [(2, 0), (2, 1), (2, 2)]
+
+
+def test_what_the_device_says_is_kept_and_warned_of(bench: Any) -> None:
+    script = Script(
+        clock_mhz=(1500.0, 1200.0), throttle=(("power cap",),), load=(0.9,), replay_s=1e-6
+    )
+    found = bench(script=script).measurement
+    assert found.blocks[0].telemetry.throttle == ("power cap",)
+    assert len(found.blocks[0].clocks_mhz) == len(found.blocks[0].samples_s)
+    text = "\n".join(found.warnings)
+    assert "throttled in 3 of 3 blocks by power cap" in text
+    assert "other work used up to 0.9 of the 1 cores" in text
+    assert "the clock moved between 1200 and 1500 MHz" in text
+
+
+def test_host_time_only_where_timing_is_not_the_host_s(bench: Any) -> None:
+    assert "host_s" not in bench().measurement.also
+    found = bench(timer="graph").measurement
+    assert found.method == "graph"
+    assert found.also["host_s"] > 0
+
+
+def test_a_pair_that_takes_no_longer_is_told(bench: Any) -> None:
+    script = Script(replay_s=1e-3)
+    found = bench(seconds=0.0, script=script, max_s=0.02, warmup_s=0.01).measurement
+    assert found.median_s > 0
+    assert any("fixed cost" in w for w in found.warnings)
+
+
+def test_warm_up_waits_for_the_clock(bench: Any) -> None:
+    falling = tuple(3.0 * 0.9**i + 1.0 for i in range(30)) + (1.0,) * 100_000
+    found = bench(script=Script(slow=falling), warmup_s=1.0).measurement
+    assert found.warmup_s > 0.2
+    assert found.median_s == pytest.approx(50e-6, rel=1e-3)

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from kernelmark import ops
+from kernelmark.core.problem import Problem
+from kernelmark.core.timing import Timing
+from kernelmark.report.names import backend_text, config_text, rerun, short
+from kernelmark.workloads import suites
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("gemm m=1 n=2 k=3 dtype=f32", "gemm m=1 n=2 k=3 dtype=f32"),
+        ("gemm m=1 n=2 k=3 dtype=bf16 tb=t", "gemm m=1 n=2 k=3 dtype=bf16 tb=t"),
+        ("gemm m=1 n=2 k=3 dtype=f16 c=f32", "gemm m=1 n=2 k=3 dtype=f16 c=f32"),
+        (
+            "conv n=1 c=2 h=8 w=8 k=4 r=3 s=3 stride_h=2 stride_w=2 dtype=f32",
+            "conv n=1 c=2 h=8 w=8 k=4 r=3 s=3 stride=2 dtype=f32",
+        ),
+    ],
+)
+def test_short_leaves_out_what_follows(text, expected):
+    assert short(ops.parse(text)) == expected
+
+
+@pytest.mark.parametrize("name", ["smoke", "demo", "deepseek", "conv-miopen"])
+def test_short_reads_back_as_the_problem(name):
+    for problem in suites.load(name).problems:
+        assert ops.parse(short(problem)) == problem
+        assert len(short(problem)) <= len(problem.key)
+
+
+def test_an_op_that_is_not_installed_keeps_its_key():
+    stranger = Problem(op="stencil", dims={"n": 4}, dtypes={"x": "f32"}, options={})
+    assert short(stranger) == stranger.key
+
+
+def test_config_and_backend_text(make_result):
+    result = make_result(config={"tile": 64, "fast": True})
+    assert config_text(result.case.config) == "fast=yes tile=64"
+    assert backend_text(result.case) == "numpy [fast=yes tile=64]"
+    assert backend_text(make_result().case) == "numpy"
+
+
+def test_rerun_names_everything_that_changes_the_number(make_result):
+    timing = Timing(cache="hot", threads=1, duty="burst")  # type: ignore[arg-type]
+    result = make_result(config={"tile": 64}, timing=timing, device="cuda:1")
+    words = shlex.split(rerun(result))
+    assert words[:4] == ["kmark", "run", "-p", "gemm m=512 n=512 k=512 dtype=f32"]
+    for pair in (
+        ["-b", "numpy"],
+        ["-d", "cuda:1"],
+        ["--config", "tile=64"],
+        ["--cache", "hot"],
+        ["--threads", "1"],
+        ["--duty", "burst"],
+    ):
+        assert pair == words[words.index(pair[0]) :][:2]
+    assert "--timer" not in words

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelmark.core.result import Status
+from kernelmark.report import render, tables
+from kernelmark.report.detail import detail
+from kernelmark.report.tables import Column, Table
+
+CELLS = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=12)
+
+
+def test_text_is_aligned():
+    table = Table(
+        columns=(Column(name="name"), Column(name="value", align="right")),
+        rows=(("a", "1.0 µs"), ("longer", "10 µs")),
+    )
+    assert render.text(table) == (
+        "name     value\n------  ------\na       1.0 µs\nlonger   10 µs\n"
+    )
+
+
+def test_markdown_escapes_pipes():
+    table = Table(columns=(Column(name="a"),), rows=(("x|y",),))
+    assert render.markdown(table).splitlines()[-1] == "| x\\|y |"
+
+
+@given(st.lists(CELLS, min_size=1, max_size=4))
+def test_html_escapes_everything(cells):
+    table = Table(columns=(Column(name="<b>"),), rows=tuple((cell,) for cell in cells))
+    html = render.html_table(table)
+    assert "<b>" not in html
+    assert html.count("<tr>") == len(cells) + 1
+    for cell in cells:
+        if "<" in cell:
+            assert cell not in html
+
+
+def test_csv_is_flat_exact_and_keeps_failures(make_result, make_set, make_roof):
+    results = make_set(
+        make_result(median_s=0.1 + 0.2),
+        make_result(
+            "conv n=1 c=2 h=8 w=8 k=4 r=3 s=3 dtype=f32",
+            median_s=None,
+            status=Status.TIMEOUT,
+            error='took "long", really\nlong',
+        ),
+    )
+    made = tables.rows(results, [make_roof("flops", "f32", 80e9)])
+    rows = list(csv.DictReader(io.StringIO(render.csv_text(render.records(results, made)))))
+    conv, gemm = rows
+    assert float(gemm["median_s"]) == results.results[0].measurement.median_s
+    assert (gemm["m"], gemm["h"], gemm["a"]) == ("512", "", "f32")
+    assert (conv["m"], conv["h"], conv["layout"]) == ("", "8", "nchw")
+    assert (conv["status"], conv["median_s"]) == ("timeout", "")
+    assert conv["error"] == 'took "long", really\nlong'
+    assert float(gemm["roof_share"]) > 0
+    assert gemm["roof_bound"] == "compute"
+    assert json.loads(gemm["warnings"]) == []
+
+
+def test_empty_csv_is_empty(make_set):
+    assert render.csv_text(render.records(make_set(), [])) == ""
+
+
+def test_detail_shows_blocks_check_kernel_and_cost(make_result, make_set, make_roof):
+    row = tables.rows(make_set(make_result(config={"tile": 8})), [make_roof("flops", "f32", 8e10)])[
+        0
+    ]
+    found = {table.title: table for table in detail(row)}
+    assert set(found) == {
+        "case",
+        "measurement",
+        "blocks",
+        "samples",
+        "check",
+        "kernel",
+        "cost (wall time)",
+    }
+    assert len(found["blocks"].rows) == 3
+    assert dict(found["kernel"].rows)["workspace_bytes"] == "64"
+    assert "a test" in dict(found["measurement"].rows)["roof"]
+    for table in found.values():
+        assert all(len(line) == len(table.columns) for line in table.rows)
+
+
+def test_detail_of_a_failure(make_result, make_set):
+    result = make_result(median_s=None, status=Status.CRASHED, error="signal 9", check=None)
+    found = {t.title: t for t in detail(tables.rows(make_set(result))[0], samples=False)}
+    assert "measurement" not in found
+    assert dict(found["case"].rows)["reason"] == "signal 9"

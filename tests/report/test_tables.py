@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import math
+
+from kernelmark.core.result import Check, Status
+from kernelmark.core.timing import Timing
+from kernelmark.report import tables
+
+
+def test_fastest_first_and_failures_last(make_result, make_set):
+    made = tables.rows(
+        make_set(
+            make_result(backend="slow", median_s=0.03),
+            make_result(backend="broken", median_s=None, status=Status.CRASHED, error="signal 9"),
+            make_result(backend="fast", median_s=0.01),
+        )
+    )
+    assert [row.backend for row in made] == ["fast", "slow", "broken"]
+    assert [row.times_best for row in made] == [1.0, 3.0, None]
+
+
+def test_wrong_keeps_its_time_but_never_ranks(make_result, make_set):
+    made = tables.rows(
+        make_set(
+            make_result(backend="cheat", median_s=0.001, status=Status.WRONG),
+            make_result(backend="a", median_s=0.01),
+            make_result(backend="b", median_s=0.02),
+        )
+    )
+    assert [row.backend for row in made] == ["a", "b", "cheat"]
+    assert made[0].times_best == 1.0
+    assert made[2].times_best is None
+    cells = tables.results_table(made).rows[2]
+    assert "1.000 ms" in cells
+    assert cells[-1] == "wrong"
+
+
+def test_problems_are_ordered_by_number_not_by_text(make_result, make_set):
+    made = tables.rows(
+        make_set(*(make_result(f"gemm m={m} n=8 k=8 dtype=f32") for m in (1024, 8, 64)))
+    )
+    assert [row.result.case.problem.dims["m"] for row in made] == [8, 64, 1024]
+
+
+def test_columns_appear_only_where_they_say_something(make_result, make_set):
+    one = tables.results_table(tables.rows(make_set(make_result())))
+    assert [c.name for c in one.columns] == [
+        "problem",
+        "backend",
+        "median",
+        "±",
+        "rate",
+        "of roof",
+        "status",
+    ]
+    several = tables.results_table(
+        tables.rows(make_set(make_result(), make_result(backend="torch", device="fake:1")))
+    )
+    names = [c.name for c in several.columns]
+    assert "device" in names
+    assert "vs best" in names
+
+
+def test_every_cell_is_there(make_result, make_set, make_roof):
+    roofs = [make_roof("flops", "f32", 80e9), make_roof("bytes", "dram", 50e9)]
+    made = tables.rows(make_set(make_result(median_s=0.01)), roofs)
+    assert tables.results_table(made).rows == (
+        (
+            "gemm m=512 n=512 k=512 dtype=f32",
+            "numpy",
+            "10.00 ms",
+            "2.0 %",
+            "26.84 GFLOP/s",
+            "34 % compute",
+            "ok",
+        ),
+    )
+
+
+def test_memory_bound_shows_bytes(make_result, make_set, make_roof):
+    roofs = [make_roof("flops", "f32", 80e9), make_roof("bytes", "dram", 50e9)]
+    result = make_result("gemm m=1 n=2048 k=2048 dtype=f32", median_s=0.001)
+    cells = tables.results_table(tables.rows(make_set(result), roofs)).rows[0]
+    assert "16.79 GB/s" in cells
+    assert "34 % memory" in cells
+
+
+def test_above_the_roof_is_shown_and_explained(make_result, make_set, make_roof):
+    made = tables.rows(make_set(make_result()), [make_roof("flops", "f32", 1e9)])
+    assert "2684 % compute" in tables.results_table(made).rows[0]
+    assert "above 100 %" in " ".join(tables.warnings(made))
+
+
+def test_failures_are_grouped_with_commands(make_result, make_set):
+    timing = Timing(threads=1)
+    made = tables.rows(
+        make_set(
+            make_result("gemm m=8 n=8 k=8 dtype=bf16", median_s=None, status=Status.UNSUPPORTED),
+            make_result("gemm m=1 n=8 k=8 dtype=f32", median_s=None, status=Status.CRASHED),
+            make_result(
+                "gemm m=2 n=8 k=8 dtype=f32", median_s=None, status=Status.CRASHED, timing=timing
+            ),
+        )
+    )
+    crashed, unsupported = tables.failures(made)
+    assert (crashed.status, len(crashed.rows)) == (Status.CRASHED, 2)
+    assert unsupported.status is Status.UNSUPPORTED
+    assert crashed.commands[1].endswith("--threads 1")
+
+
+def test_a_wrong_result_is_explained_by_its_check(make_result, make_set):
+    check = Check(
+        positions=4, worst=9.0, max_abs=1.0, unwritten=0, guards_intact=True, detail="off by one"
+    )
+    made = tables.rows(make_set(make_result(status=Status.WRONG, check=check)))
+    assert tables.failures(made)[0].reason == "off by one"
+
+
+def test_warnings_that_differ_in_numbers_are_told_once(make_result, make_set):
+    results = [
+        make_result(f"gemm m={m} n=8 k=8 dtype=f32", warnings=(f"load {m}.5 on 2 cores",))
+        for m in (1, 2, 3)
+    ]
+    assert tables.warnings(tables.rows(make_set(*results))) == [
+        "load 1.5 on 2 cores (and 2 more like this)"
+    ]
+
+
+def test_summary_and_widths(make_result, make_set):
+    made = tables.rows(make_set(make_result(), make_result(status=Status.WRONG, backend="b")))
+    assert tables.summary(made) == "1 ok, 1 wrong"
+    assert tables.width_text(math.inf) == tables.NONE
+    assert tables.width_text(math.nan) == tables.NONE
+    assert tables.width_text(0.0123) == "1.2 %"
+    assert tables.width_text(386.2) == "> 999 %"

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+
+from kernelmark.core.environment import Environment
+from kernelmark.core.errors import StoreError
+from kernelmark.core.result import Run
+from kernelmark.stores import migrations, open_store
+from kernelmark.stores.schema import APPLICATION_ID, metadata
+
+RUN = Run(id="one", started=1.0, environment=Environment(host="h"))
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
+    """Let there be one more migration."""
+    more = {**migrations.known(), 2: lambda dialect: list(statements)}
+    monkeypatch.setattr(migrations, "known", lambda: more)
+
+
+def schema_of(path: Path) -> str:
+    connection = sqlite3.connect(path)
+    try:
+        return str(connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()[0])
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "results.sqlite"
+    with open_store(made) as store:
+        store.add_run(RUN)
+    return made
+
+
+def test_numbers_have_no_gap() -> None:
+    assert list(migrations.known()) == list(range(1, len(migrations.known()) + 1))
+
+
+def test_the_migrations_make_the_schema_that_queries_use(path: Path) -> None:
+    engine = sqlalchemy.create_engine(f"sqlite:///{path}")
+    inspector = sqlalchemy.inspect(engine)
+    assert set(inspector.get_table_names()) == set(metadata.tables)
+    for name, table in metadata.tables.items():
+        found = {c["name"]: c["nullable"] for c in inspector.get_columns(name)}
+        wanted = {c.name: c.nullable or c.primary_key for c in table.columns}
+        assert found == wanted, name
+        keys = {tuple(k["constrained_columns"]) for k in inspector.get_foreign_keys(name)}
+        assert keys == {(c.name,) for c in table.columns if c.foreign_keys}, name
+        assert inspector.get_pk_constraint(name)["constrained_columns"] == [
+            c.name for c in table.primary_key
+        ]
+    engine.dispose()
+
+
+def test_files_say_whose_they_are(path: Path) -> None:
+    assert path.read_bytes()[68:72] == APPLICATION_ID.to_bytes(4, "big") == b"kmrk"
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_a_newer_schema_is_refused(path: Path, readonly: bool) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE meta SET value = '99'")
+    connection.commit()
+    connection.close()
+    with pytest.raises(StoreError, match="schema 99, newer than") as error:
+        open_store(path, readonly=readonly)
+    assert "upgrade kernelmark" in str(error.value.hint)
+
+
+def test_a_store_that_does_not_say_its_schema_is_refused(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("DELETE FROM meta")
+    connection.commit()
+    connection.close()
+    with pytest.raises(StoreError, match="does not say which schema"):
+        open_store(path)
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_an_older_store_is_upgraded_and_keeps_its_data(
+    path: Path, monkeypatch: pytest.MonkeyPatch, readonly: bool
+) -> None:
+    pretend(monkeypatch, "ALTER TABLE runs ADD COLUMN mood TEXT")
+    with open_store(path, readonly=readonly) as store:
+        assert store.runs() == [RUN]
+    assert schema_of(path) == "2"
+
+
+def test_a_migration_that_fails_changes_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        pretend(patch, "ALTER TABLE runs ADD COLUMN mood TEXT", "CREATE TABLE pins (x)")
+        with pytest.raises(StoreError, match="pins"):
+            open_store(path)
+    assert schema_of(path) == "1"
+    connection = sqlite3.connect(path)
+    columns = [row[1] for row in connection.execute("PRAGMA table_info(runs)")]
+    connection.close()
+    assert "mood" not in columns
+    with open_store(path) as store:
+        assert store.runs() == [RUN]
+    assert list(path.parent.iterdir()) == [path]

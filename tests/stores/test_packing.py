@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given, settings
+
+from kernelmark.core.errors import StoreError
+from kernelmark.core.result import Block, Case, Measurement, Result, Status, StopReason, Telemetry
+from kernelmark.stores.packing import pack, unpack
+from kernelmark.testing.stores import problem
+from kernelmark.testing.strategies import results, same
+
+
+def through(result: Result) -> Result:
+    exact = {"flops": result.flops, "bytes": result.bytes}
+    return unpack(
+        pack(result, exact),
+        case=result.case,
+        device=result.device,
+        arch=result.arch,
+        status=result.status.value,
+        flops=0.0,
+        bytes=0.0,
+        error=result.error,
+    )
+
+
+@settings(deadline=None)
+@given(result=results())
+def test_what_is_packed_comes_back(result: Result) -> None:
+    assert same(through(result), result)
+
+
+def test_none_is_not_nan_and_zero_keeps_its_sign() -> None:
+    telemetry = Telemetry(clock_mhz=math.nan, power_w=-0.0, throttle=("heat",))
+    block = Block(process=1, allocation=2, samples_s=(math.inf, -0.0), telemetry=telemetry)
+    measurement = Measurement(
+        blocks=(block, Block(process=0, allocation=0, samples_s=())),
+        low_s=math.nan,
+        high_s=1.0,
+        method="loop",
+        launches=1,
+        sets=1,
+        footprint_bytes=1,
+        stop=StopReason.TIME,
+        warmup_s=0.0,
+        timed_s=0.0,
+    )
+    result = Result(
+        case=Case(problem=problem(1), backend="numpy"),
+        device="cpu",
+        status=Status.OK,
+        measurement=measurement,
+    )
+    back = through(result)
+    assert back.measurement is not None
+    found = back.measurement.blocks[0]
+    assert found.telemetry.load is None
+    assert math.isnan(found.telemetry.clock_mhz or 0.0)
+    assert math.copysign(1.0, found.samples_s[1]) == -1.0
+    assert same(back, result)
+
+
+def test_samples_take_eight_bytes_each() -> None:
+    base = Result(
+        case=Case(problem=problem(1), backend="numpy"),
+        device="cpu",
+        status=Status.OK,
+        measurement=Measurement(
+            blocks=(Block(process=0, allocation=0, samples_s=(0.1,) * 10),),
+            low_s=0.1,
+            high_s=0.1,
+            method="loop",
+            launches=1,
+            sets=1,
+            footprint_bytes=1,
+            stop=StopReason.TIME,
+            warmup_s=0.0,
+            timed_s=0.0,
+        ),
+    )
+    assert base.measurement is not None
+    more = dataclasses.replace(
+        base,
+        measurement=dataclasses.replace(
+            base.measurement, blocks=(Block(process=0, allocation=0, samples_s=(0.1,) * 99),)
+        ),
+    )
+    assert len(pack(more, {})) - len(pack(base, {})) == 89 * 8
+
+
+def test_a_form_from_the_future_is_refused() -> None:
+    result = Result(
+        case=Case(problem=problem(1), backend="numpy"), device="cpu", status=Status.SKIPPED
+    )
+    packed = b"\x09" + pack(result, {})[1:]
+    with pytest.raises(StoreError, match="form 9") as error:
+        unpack(
+            packed,
+            case=result.case,
+            device="cpu",
+            arch="",
+            status="ok",
+            flops=0.0,
+            bytes=0.0,
+            error="",
+        )
+    assert error.value.hint == "upgrade kernelmark"

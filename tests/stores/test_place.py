@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import importlib.util
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernelmark.core.errors import KernelmarkError, NothingToDo, StoreError
+from kernelmark.stores import open_store
+from kernelmark.stores.place import locate
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KERNELMARK_STORE", raising=False)
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+
+
+def refusal(where: str | Path, *, readonly: bool = False) -> KernelmarkError:
+    """The error of opening, which must be one sentence with a hint."""
+    with pytest.raises(KernelmarkError) as caught:
+        open_store(where, readonly=readonly)
+    assert "\n" not in caught.value.message
+    assert caught.value.hint
+    return caught.value
+
+
+def test_the_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert locate(None).path == tmp_path / ".local/share/kernelmark/results.sqlite"
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert locate(None).path == tmp_path / "data/kernelmark/results.sqlite"
+    with pytest.raises(NothingToDo, match="no store at"):
+        open_store(readonly=True)
+    open_store().close()
+    assert (tmp_path / "data/kernelmark/results.sqlite").is_file()
+    monkeypatch.setenv("KERNELMARK_STORE", "~/mine.sqlite")
+    assert locate(None).path == tmp_path / "mine.sqlite"
+    assert locate("other.sqlite").path == Path("other.sqlite")
+
+
+def test_urls() -> None:
+    assert locate("sqlite:///some.sqlite").path == Path("some.sqlite")
+    assert locate("sqlite:////tmp/some.sqlite").path == Path("/tmp/some.sqlite")
+    place = locate("postgres://me:secret@host:1/db?schema=mine&sslmode=require")
+    assert place.url is not None
+    assert place.url.drivername == "postgresql+psycopg"
+    assert (place.schema, dict(place.url.query)) == ("mine", {"sslmode": "require"})
+    assert "secret" not in place.shown
+    assert "secret" not in repr(place)
+
+
+@pytest.mark.parametrize(
+    "where", ["", ":memory:", "sqlite://", "mysql://u:secret@h/d", "postgresql://h/d?schema=a;b"]
+)
+def test_what_is_no_place_is_refused(where: str) -> None:
+    error = refusal(where)
+    assert isinstance(error, StoreError)
+    assert "secret" not in error.message
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    assert "is a folder" in refusal(tmp_path).message
+
+
+@pytest.mark.parametrize("content", [b"hello", b"x" * 9000, b"SQLite format 3\0" + b"\1" * 5000])
+def test_a_file_of_another_kind_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    for readonly in (False, True):
+        assert "is not an SQLite file" in refusal(path, readonly=readonly).message
+    assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "other.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE runs (x)")
+    connection.close()
+    content = path.read_bytes()
+    for readonly in (False, True):
+        assert "of another program" in refusal(path, readonly=readonly).message
+    assert path.read_bytes() == content
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc here")
+def test_a_place_where_nothing_can_be_written() -> None:
+    assert isinstance(refusal("/proc/results.sqlite"), StoreError)
+    assert isinstance(refusal("/proc/some/results.sqlite"), StoreError)
+    assert "regular file" in refusal("/dev/null").message
+
+
+def test_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "Not a directory" in refusal(tmp_path / "file" / "results.sqlite").message
+
+
+def test_reading_makes_nothing(tmp_path: Path) -> None:
+    assert "no store" in refusal(tmp_path / "a" / "results.sqlite", readonly=True).message
+    assert not (tmp_path / "a").exists()
+    (tmp_path / "empty").touch()
+    assert isinstance(refusal(tmp_path / "empty", readonly=True), NothingToDo)
+    assert (tmp_path / "empty").stat().st_size == 0
+
+
+def test_folders_are_made_and_odd_names_work(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "some #?%20 name.sqlite"
+    open_store(path).close()
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_postgres_without_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "psycopg" else find(name)
+    )
+    error = refusal("postgresql://me:secret@localhost/db")
+    assert error.message == "a store in PostgreSQL needs psycopg"
+    assert "pip install" in str(error.hint)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("psycopg") is None, reason="psycopg not installed")
+def test_postgres_that_does_not_answer() -> None:
+    error = refusal("postgresql://me:secret@127.0.0.1:1/db")
+    assert "does not answer" in error.message
+    assert "secret" not in error.message
+
+
+def test_importing_the_package_does_not_load_sqlalchemy() -> None:
+    code = "import sys, kernelmark.stores; print('sqlalchemy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,362 @@
+"""What SQLite makes hard: other processes, other users, full disks, sudden ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernelmark.core.environment import Environment
+from kernelmark.core.errors import StoreError
+from kernelmark.core.result import Case, Result, Run
+from kernelmark.stores import engine, open_store
+from kernelmark.stores.store import Store
+from kernelmark.testing.stores import measured, problem
+
+RUN = Run(id="one", started=1.0, environment=Environment(host="h"))
+
+# Opens a store that may not exist yet, adds a run of its own and batches to a shared one.
+WRITER = """
+import sys
+from kernelmark.core.environment import Environment
+from kernelmark.core.result import Case, Run
+from kernelmark.stores import open_store
+from kernelmark.testing.stores import measured, problem
+
+where, me, batches = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+print("ready", flush=True)
+sys.stdin.readline()
+with open_store(where) as store:
+    store.add_run(Run(id=f"run-{me}", started=float(me), environment=Environment()))
+    for number in range(batches):
+        # Half of the cases are the other writer's too, so both want to make the same rows.
+        results = [
+            measured(Case(problem=problem(5 * number + i), backend=("x", f"y{me}")[i % 2]), (1.0,))
+            for i in range(5)
+        ]
+        store.add_results(f"run-{me}", results)
+        print(number, flush=True)
+"""
+
+
+def some(count: int, start: int = 1) -> list[Result]:
+    return [
+        measured(Case(problem=problem(m), backend="numpy"), (1.0, 2.0, 3.0) * 9)
+        for m in range(start, start + count)
+    ]
+
+
+def sound(path: Path) -> bool:
+    connection = sqlite3.connect(path)
+    try:
+        good = connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        return good and connection.execute("PRAGMA foreign_key_check").fetchall() == []
+    finally:
+        connection.close()
+
+
+def writer(where: str, me: int, batches: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, where, str(me), str(batches)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def write_at_once(where: str, batches: int = 40, writers: int = 2) -> None:
+    """Several processes that start together, and must all end well."""
+    processes = [writer(where, me, batches) for me in range(writers)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        _, errors = process.communicate(timeout=120)
+        assert (process.returncode, errors) == (0, "")
+    with open_store(where, readonly=True) as store:
+        for me in range(writers):
+            found = list(store.results(f"run-{me}"))
+            assert len(found) == batches * 5
+            assert len({result.case.id for result in found}) == batches * 5
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "results.sqlite"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    with open_store(path) as store:
+        store.add_run(RUN)
+        yield store
+
+
+# Other processes
+
+
+def test_two_processes_open_and_write_at_once(path: Path) -> None:
+    write_at_once(str(path))
+    assert sound(path)
+
+
+@pytest.mark.skipif(
+    not os.environ.get("KERNELMARK_TEST_POSTGRES"),
+    reason="KERNELMARK_TEST_POSTGRES has no URL of a database",
+)
+def test_two_processes_write_to_postgres_at_once() -> None:
+    import sqlalchemy
+
+    schema = f"test_two_{os.getpid()}"
+    url = sqlalchemy.make_url(os.environ["KERNELMARK_TEST_POSTGRES"])
+    mine = url.update_query_dict({"schema": schema}).render_as_string(hide_password=False)
+    try:
+        write_at_once(mine)
+    finally:
+        admin = sqlalchemy.create_engine(url.set(drivername="postgresql+psycopg"))
+        with admin.begin() as connection:
+            connection.exec_driver_sql(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
+        admin.dispose()
+
+
+def test_what_was_added_survives_kill_9(path: Path) -> None:
+    process = writer(str(path), 7, 100_000)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    seen = 0
+    while seen < 20:
+        line = process.stdout.readline()
+        assert line, process.stderr and process.stderr.read()
+        seen = int(line) if line[0].isdigit() else 0
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    with open_store(path) as store:
+        assert len(store.finished("run-7")) >= (seen + 1) * 5
+        assert len(store.finished("run-7")) % 5 == 0
+    assert sound(path)
+
+
+def test_a_reader_sees_one_state_while_a_writer_writes(store: Store, path: Path) -> None:
+    store.add_results(RUN.id, some(1200))
+    with open_store(path, readonly=True) as reader:
+        found = reader.results(RUN.id)
+        first = next(found)
+        store.add_results(RUN.id, some(500, start=5000))
+        assert 1 + sum(1 for _ in found) == 1200
+        assert first.case.problem == problem(1)
+        assert len(list(reader.results(RUN.id))) == 1700
+
+
+def test_threads_share_a_store(store: Store) -> None:
+    failures: list[BaseException] = []
+
+    def add(number: int) -> None:
+        try:
+            for part in range(10):
+                store.add_results(RUN.id, some(10, start=1 + number * 1000 + part * 10))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert len(store.finished(RUN.id)) == 400
+
+
+def test_a_lock_that_is_never_released(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "BUSY_S", 0.1)
+    with open_store(path) as store:
+        store.add_run(RUN)
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match="another process keeps") as error:
+            store.add_results(RUN.id, some(1))
+        assert error.value.hint
+        other.execute("ROLLBACK")
+        other.close()
+        assert store.add_results(RUN.id, some(1)) == 1
+
+
+# Full disks
+
+
+def test_a_full_disk_loses_nothing_that_was_stored(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = engine._sqlite_engine
+    monkeypatch.setattr(
+        engine, "_sqlite_engine", lambda path, mode: full(path, mode, "max_page_count=120")
+    )
+    done: list[int] = []
+
+    def fill() -> None:
+        while True:
+            done.append(store.add_results(RUN.id, some(50, start=1 + sum(done))))
+
+    with open_store(path) as store:
+        store.add_run(RUN)
+        with pytest.raises(StoreError, match="is full") as error:
+            fill()
+        assert "free some space" in str(error.value.hint)
+        stored = sum(done)
+        assert stored > 0
+        assert len(store.finished(RUN.id)) == stored
+    monkeypatch.undo()
+    assert sound(path)
+    with open_store(path) as store:
+        store.add_results(RUN.id, some(50, start=1 + stored))
+        assert len(list(store.results(RUN.id))) == stored + 50
+
+
+def test_a_damaged_row_is_told(store: Store, path: Path) -> None:
+    store.add_results(RUN.id, some(2))
+    other = sqlite3.connect(path)
+    other.execute("UPDATE results SET detail = substr(detail, 1, 40) WHERE no = 2")
+    other.commit()
+    other.close()
+    found = store.results(RUN.id)
+    next(found)
+    with pytest.raises(StoreError, match="stored result 2 is damaged"):
+        next(found)
+
+
+# Other users
+
+
+@contextlib.contextmanager
+def as_nobody() -> Iterator[None]:
+    """Permissions mean nothing to root, so root becomes somebody else for a while."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that every user may look into."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def filled(folder: Path) -> Path:
+    path = folder / "results.sqlite"
+    with open_store(path) as store:
+        store.add_run(RUN)
+        store.add_results(RUN.id, some(3))
+    path.chmod(0o444)
+    return path
+
+
+def test_a_store_that_may_only_be_read(public: Path) -> None:
+    path = filled(public)
+    public.chmod(0o555)
+    with as_nobody():
+        with open_store(path, readonly=True) as store:
+            assert len(list(store.results(RUN.id))) == 3
+            with pytest.raises(StoreError, match="for reading only"):
+                store.add_run(RUN)
+        with pytest.raises(StoreError, match="is read-only") as error:
+            open_store(path)
+        assert "--store" in str(error.value.hint)
+    assert list(public.iterdir()) == [path]
+
+
+def test_a_store_in_use_by_another_user_can_be_read(public: Path) -> None:
+    path = filled(public)
+    path.chmod(0o644)
+    with open_store(path) as writer:
+        writer.add_results(RUN.id, some(2, start=50))
+        public.chmod(0o555)
+        with as_nobody(), open_store(path, readonly=True) as store:
+            assert len(list(store.results(RUN.id))) == 5
+        public.chmod(0o755)
+
+
+def test_a_folder_that_may_not_be_written_to(public: Path) -> None:
+    public.chmod(0o555)
+    with as_nobody(), pytest.raises(StoreError, match="cannot be written to") as error:
+        open_store(public / "results.sqlite")
+    assert error.value.hint
+    with as_nobody(), pytest.raises(StoreError, match="Permission denied"):
+        open_store(public / "deep" / "results.sqlite")
+
+
+def test_a_store_that_may_not_be_read(public: Path) -> None:
+    path = filled(public)
+    path.chmod(0o000)
+    with as_nobody(), pytest.raises(StoreError, match="Permission denied"):
+        open_store(path, readonly=True)
+
+
+# Settings
+
+
+def test_settings(store: Store) -> None:
+    with engine.reading(store._engine) as connection:
+        wanted = {"journal_mode": "wal", "synchronous": 1, "foreign_keys": 1}
+        for name, value in wanted.items():
+            assert connection.exec_driver_sql(f"PRAGMA {name}").scalar() == value
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        lambda store: store.series(some(1)[0].series),
+        lambda store: store.history(problem=problem(1), backend="numpy"),
+        lambda store: store.history(run_id=RUN.id),
+        lambda store: list(store.results(RUN.id)),
+        lambda store: store.finished(RUN.id),
+        lambda store: store.counts(RUN.id),
+        lambda store: store.run("latest"),
+    ],
+)
+def test_no_query_reads_the_whole_table_of_results(store: Store, query: object) -> None:
+    import sqlalchemy
+
+    assert callable(query)
+    store.add_results(RUN.id, some(3))
+    plans: list[str] = []
+
+    def explain(
+        connection: object,
+        cursor: sqlite3.Cursor,
+        statement: str,
+        values: tuple[object, ...],
+        *rest: object,
+    ) -> None:
+        if statement.lstrip().upper().startswith("SELECT"):
+            other = cursor.connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)
+            plans.extend(row[3] for row in other)
+
+    sqlalchemy.event.listen(store._engine, "before_cursor_execute", explain)
+    query(store)
+    assert plans
+    assert [plan for plan in plans if plan.startswith("SCAN results")] == []

@@ -1,0 +1,53 @@
+"""The public namespace: small, sorted, complete, and cheap to import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import kernelmark
+
+HEAVY = ("numpy", "scipy", "sqlalchemy", "typer", "rich", "torch", "triton", "iree", "pandas")
+
+
+def test_all_is_sorted_and_small():
+    assert list(kernelmark.__all__) == sorted(kernelmark.__all__, key=str)
+    assert len(kernelmark.__all__) == len(set(kernelmark.__all__)) <= 20
+
+
+def test_every_name_is_there():
+    for name in kernelmark.__all__:
+        assert getattr(kernelmark, name) is not None
+    assert set(kernelmark.__all__) <= set(dir(kernelmark))
+
+
+def test_public_classes_and_functions_say_what_they_are():
+    for name in kernelmark.__all__:
+        thing = getattr(kernelmark, name)
+        if callable(thing):
+            assert thing.__doc__, name
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = kernelmark.nonsense
+
+
+def test_importing_loads_nothing_heavy():
+    program = (
+        "import sys, kernelmark\n"
+        f"print([m for m in {HEAVY!r} if m in sys.modules])\n"
+        "print([m for m in sys.modules if m.startswith('kernelmark.')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["[]", "[]"]
+
+
+def test_the_version_is_that_of_the_distribution():
+    from importlib.metadata import version
+
+    assert kernelmark.__version__ == version("kernelmark")

@@ -76,10 +76,7 @@ def run(
     Or: kmark run -o gemm -b numpy,torch -a m=[256:2048:*2] -a n=512 -a k=512 --dtype f32
     """
     outputs = Outputs(json=json, csv=csv, md=md)
-    if resume is None and retry_failed:
-        raise UsageError("--retry-failed goes with --resume")
-    if resume is not None and no_store:
-        raise UsageError("a run is resumed from a store: --no-store does not go with --resume")
+    _check_resume(resume, retry_failed=retry_failed, no_store=no_store)
     plan = _plan(context.params) if resume is None else None
     with _opened(store, no_store=no_store or dry_run, resume=resume) as (opened, resumed):
         if plan is None and resumed is not None:
@@ -92,6 +89,13 @@ def run(
         with_roofs = opened is not None or outputs.shows_percent
         results = _measured(plan, context, opened, resumed=resumed, with_roofs=with_roofs)
         return _told(results, opened, outputs, quiet=quiet)
+
+
+def _check_resume(resume: str | None, *, retry_failed: bool, no_store: bool) -> None:
+    if resume is None and retry_failed:
+        raise UsageError("--retry-failed goes with --resume")
+    if resume is not None and no_store:
+        raise UsageError("a run is resumed from a store: --no-store does not go with --resume")
 
 
 def selection_of(params: Mapping[str, Any]) -> tuple[Selection, Timing]:

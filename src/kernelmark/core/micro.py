@@ -75,6 +75,10 @@ class MicroResult:
         for name in ("parameters", "cost"):
             object.__setattr__(self, name, FrozenDict(getattr(self, name)))
         object.__setattr__(self, "rows", tuple(FrozenDict(row) for row in self.rows))
+        for row in (self.parameters, *self.rows):
+            for name, value in row.items():
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise UsageError(f"{self.benchmark}: {name} is {value}; leave it out instead")
         if self.status is Status.OK:
             found = impossible(self.columns, self.rows, self.metrics)
             if found:

@@ -55,7 +55,7 @@ class Stamps:
         )
 
     def clock_mhz(self) -> float | None:
-        """The median core clock between the stamps."""
+        """The mean core clock of the units between the stamps."""
         raw = self._host
         self._driver.copy_to_host(raw.ctypes.data, self._address, raw.nbytes)
         seen = (raw[0, :, 1] > 0) & (raw[1, :, 1] > raw[0, :, 1]) & (raw[1, :, 0] > raw[0, :, 0])
@@ -63,7 +63,7 @@ class Stamps:
             return None
         core = (raw[1, seen, 0] - raw[0, seen, 0]).astype(np.float64)
         wall_s = (raw[1, seen, 1] - raw[0, seen, 1]).astype(np.float64) / (self._wall_khz * 1e3)
-        return float(np.median(core / wall_s)) / 1e6
+        return float(core.sum() / wall_s.sum()) / 1e6
 
 
 class Gate:

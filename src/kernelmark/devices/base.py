@@ -80,6 +80,9 @@ class OwnQueue(Protocol):
         """Seconds on the host's clock from the first of these launches to the end of the last,
         enqueued without waiting between them."""
 
+    def even_launches(self, launches: int) -> int:
+        """At least so many that a replay of twice as many is enqueued in the same way."""
+
 
 def own_queue(launch: Launch) -> OwnQueue | None:
     """The kernel that `launch` is a method of, if it has a queue of its own."""

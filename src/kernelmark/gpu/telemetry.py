@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,10 +27,29 @@ _NVML_REASONS = {
 _SM, _MEMORY = 1, 2
 
 
+# The libraries refresh power and clocks about this often, and a reading takes milliseconds.
+REFRESH_S = 0.1
+
+
 def reader(vendor: str, uuid: str, index: int) -> Reader:
     """A function that reads the device's state; it gives empty telemetry where nothing is known."""
     made = _nvml_reader(uuid) if vendor == "cuda" else _amd_reader(index)
-    return made or Telemetry
+    return _Refreshed(made) if made else Telemetry
+
+
+class _Refreshed:
+    """The last reading, while a newer one could not say more."""
+
+    def __init__(self, read: Reader) -> None:
+        self._read = read
+        self._last: Telemetry | None = None
+        self._at = 0.0
+
+    def __call__(self) -> Telemetry:
+        now = time.monotonic()
+        if self._last is None or now - self._at >= REFRESH_S:
+            self._last, self._at = self._read(), now
+        return self._last
 
 
 @functools.cache

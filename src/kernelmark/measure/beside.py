@@ -65,6 +65,7 @@ def _hot_seconds(device: Device, kernel: Launchable, warmup: Warmup, timing: Tim
         method=warmup.method,
     )
     try:
+        pace = sampler.fit(pace)
         return statistics.median(sampler.sample(pace).launch_s for _ in range(_ROUNDS))
     finally:
         sampler.close()

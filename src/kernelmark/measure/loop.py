@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from dataclasses import dataclass
@@ -116,7 +117,8 @@ class Sampler:
         self.sets = sets
         self._timer = timer
         self._idle = _flush_launch(device) if flush else _strain_launch(device, strain)
-        if self._idle is not None and own_queue(launch) is not None:
+        self._queue = own_queue(launch)
+        if self._idle is not None and self._queue is not None:
             raise Unsupported(
                 f"{'cache=flush' if flush else f'strain={strain}'} needs launches on the device's "
                 "stream, and this backend's runtime has a queue of its own",
@@ -132,6 +134,12 @@ class Sampler:
         """Begin at the first set again and forget which were touched."""
         self._cursor = 0
         self.touched.clear()
+
+    def fit(self, pace: Pace) -> Pace:
+        """The pace in numbers that a kernel with a queue of its own takes evenly."""
+        if self._queue is None or pace.evict:
+            return pace
+        return dataclasses.replace(pace, launches=self._queue.even_launches(pace.launches))
 
     def replay(self, launches: int) -> tuple[Reading, float, Timer]:
         """One plain replay from where the rotation stands: reading, host seconds, method."""

@@ -272,6 +272,10 @@ class _Measuring:
             with self._clock("beside"):
                 self._kernel = named(kernel.info, self._device.kernel_names(kernel.launch))
                 self._also |= other_times(self._device, kernel, self._plan.sets, warmup, timing)
+        elif self._device.two_lengths and not (self._pace.evict or self._pace.rest):
+            # What is recorded for this will be timed next: nothing is recorded for nothing.
+            sample = sampler.sample(self._pace)
+            spent_s, wall_s = sample.timed_s, sample.run_wall_s
         else:
             seconds = min(TOUCH_SHARE * self._block_s, self._plan.sets * self._launch_s)
             spent_s, wall_s = touch(
@@ -295,8 +299,10 @@ class _Measuring:
                 two_lengths=device.two_lengths,
                 method=self._method,
             )
+            self._pace = sampler.fit(self._pace)
         sampler.restart()
-        device.telemetry()  # what counts from one reading to the next counts from here
+        if not device.two_lengths:
+            device.telemetry()  # what counts from one reading to the next counts from here
         samples = self._samples(sampler)
         clocks = [s.clock_mhz for s in samples if s.clock_mhz is not None]
         self._timed_s += sum(s.timed_s for s in samples)

@@ -14,7 +14,7 @@ LOOKED_LEVEL = 0.975
 # Timed seconds a second of set-up: with warm-up, over 80 % of the time is spent launching. A
 # device that enqueues has tighter samples and needs fewer of them.
 SETUP_FACTOR = 6.0
-ENQUEUED_FACTOR = 3.0
+ENQUEUED_FACTOR = 2.0
 
 
 def interval_of(blocks: Sequence[Block], timing: Timing) -> Interval:

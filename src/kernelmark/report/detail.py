@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from kernelmark.core.result import Block, Measurement, Result
-from kernelmark.core.units import bytes_text, duration_text, rate_text, time_text
+from kernelmark.core.units import bytes_text, rate_text, time_text
 from kernelmark.report.names import config_text, rerun
 from kernelmark.report.tables import NONE, Column, Row, Table, share_text, width_text
 
@@ -70,7 +70,7 @@ def _measured(row: Row, measured: Measurement) -> list[tuple[str, str]]:
         ("stopped", measured.stop.value),
         ("method", f"{measured.method}, {measured.launches} launches a sample"),
         ("argument sets", f"{measured.sets} of {bytes_text(measured.footprint_bytes)}"),
-        ("warm-up", duration_text(measured.warmup_s)),
+        ("warm-up", time_text(measured.warmup_s)),
         ("timed", time_text(measured.timed_s)),
     ]
     if row.share is not None:

@@ -126,7 +126,7 @@ def container() -> str:
 def _git(folder: Path, *words: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *words],
+            ["git", "--no-optional-locks", "-C", str(folder), *words],
             capture_output=True,
             text=True,
             timeout=_GIT_TIMEOUT_S,

@@ -25,7 +25,7 @@ ALPHA = 0.01
 _SHUFFLES = 499
 _NEAR = 5  # points that count as few
 _ABRUPT = 4.0  # times the usual change
-_DRIFTS = 0.3  # correlation of neighbours from which a series is said to remember
+_DRIFTS = 0.1  # correlation of neighbours from which a series is said to remember
 _TINY = 1e-9
 _Values = NDArray[np.float64]
 
@@ -53,34 +53,40 @@ def change_points(
     data = np.asarray(values, dtype=np.float64)
     if not np.isfinite(data).all():
         raise ValueError("values must be finite")
-    found: dict[int, float] = {}
-    _divide(data, 0, min_effect, alpha, least, found)
+    found = _divided(data, 0, _Search(min_effect=min_effect, alpha=alpha, least=least), 0.0)
     return _kept(data, found, min_effect)
 
 
-def _divide(
-    data: _Values,
-    start: int,
-    min_effect: float,
-    alpha: float,
-    least: int,
-    found: dict[int, float],
-) -> None:
-    if len(data) < 2 * least:
-        return
-    place, gain = _best_split(data[None, :], least)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Search:
+    """What is asked for of a step."""
+
+    min_effect: float
+    alpha: float
+    least: int
+
+
+def _divided(data: _Values, start: int, search: _Search, memory: float) -> dict[int, float]:
+    """Places of steps with their p-values. `memory` is that of the series around this part: too
+    few points remain in a part to see that they drift."""
+    if len(data) < 2 * search.least:
+        return {}
+    place, gain = _best_split(data[None, :], search.least)
     split = int(place[0])
     left, right = data[:split], data[split:]
-    if abs(np.median(right) - np.median(left)) < min_effect:
-        return
-    if _memory(left, right) > _DRIFTS and not _abrupt(data, split):
-        return
-    p_value = _p_value(data, float(gain[0]), least)
-    if p_value > alpha:
-        return
-    found[start + split] = p_value
-    _divide(left, start, min_effect, alpha, least, found)
-    _divide(right, start + split, min_effect, alpha, least, found)
+    memory = max(memory, _memory(left, right))
+    if abs(np.median(right) - np.median(left)) < search.min_effect:
+        return {}
+    if memory > _DRIFTS and not _abrupt(data, split):
+        return {}
+    p_value = _p_value(data, float(gain[0]), search.least)
+    if p_value > search.alpha:
+        return {}
+    return {
+        **_divided(left, start, search, memory),
+        start + split: p_value,
+        **_divided(right, start + split, search, memory),
+    }
 
 
 def _best_split(rows: _Values, least: int) -> tuple[NDArray[np.int64], _Values]:

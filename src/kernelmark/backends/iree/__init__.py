@@ -31,7 +31,7 @@ from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
 from kernelmark.core.units import bytes_text
 from kernelmark.devices.base import ArgumentSet, Device
-from kernelmark.gpu import pack
+from kernelmark.gpu.pack import holds
 from kernelmark.kernels import mlir
 
 _INSTALL = 'pip install "kernelmark[iree]"'
@@ -51,7 +51,7 @@ class Iree(Backend):
 
     def available(self) -> str | None:
         missing = [pip for module, pip in _PACKAGES.items() if not present(module)]
-        if missing == ["iree-base-compiler"] and pack.holds(PACK_PREFIX):
+        if missing == ["iree-base-compiler"] and holds(PACK_PREFIX):
             missing = []  # what a pack holds was compiled elsewhere
         if missing:
             return f"iree: {' and '.join(missing)} not installed; {_INSTALL}"

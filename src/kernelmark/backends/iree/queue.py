@@ -30,6 +30,8 @@ from kernelmark.kernels.mlir.base import FUNCTION
 # Loaded modules that are kept: the blocks of a measurement load the same one, and the driver
 # translates its code anew each time.
 _KEPT = 2
+# A launch longer than this hides what its own invocation costs.
+_LONG_S = 1e-3
 _REASON = re.compile(r"\b[A-Z_]{4,}; (.*)")
 
 
@@ -90,6 +92,7 @@ class QueueKernel(Kernel):
         self._views = [bind(tensors) for tensors in sets]
         self._fence = rt.HalFence.create_at
         self._timeline: Any = program.device.create_semaphore(0)
+        self._launch_s = 0.0
         self._last = 0  # the timeline's value when all that was enqueued is done
         self._results: Any = rt.VmVariantList(BATCH)
 
@@ -107,10 +110,18 @@ class QueueKernel(Kernel):
         try:
             start = time.perf_counter()
             self._run(invocations)
-            return time.perf_counter() - start
+            elapsed_s = time.perf_counter() - start
         finally:
             if collecting:
                 gc.enable()
+        self._launch_s = elapsed_s / len(order)
+        return elapsed_s
+
+    def even_launches(self, launches: int) -> int:
+        """Whole batches; or a few long launches, which stay fewer than a batch when doubled."""
+        if 2 * launches < BATCH and self._launch_s > _LONG_S:
+            return launches
+        return -(-launches // BATCH) * BATCH
 
     def close(self) -> None:
         # The memory behind the views is about to be freed; nothing is enqueued any more.

@@ -21,6 +21,7 @@ from kernelmark.devices.base import ArgumentSet, Device
 _PLANNERS = {
     "gemm": "gemm",
     "batched_gemm": "gemm",
+    "batched_gemm_quant": "quantized",
     "attention": "attention",
     "conv": "conv",
 }

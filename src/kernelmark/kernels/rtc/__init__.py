@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
+_OWN_MATRIX = ("sm_90", "sm_120", "sm_121")
 
 
 def names() -> list[str]:
@@ -19,3 +20,9 @@ def source(name: str) -> str:
     files = ("common.h", *shared, name)
     texts = (f'#line 1 "{f}"\n{(_FOLDER / f).read_text(encoding="utf-8")}' for f in files)
     return "\n".join(texts)
+
+
+def target(name: str, arch: str) -> str:
+    """The architecture to compile a file for on a GPU of `arch`: sm_90a where the file has
+    instructions that only this very generation knows."""
+    return f"{arch}a" if name == "micro_matrix.cu" and arch in _OWN_MATRIX else arch

@@ -1,0 +1,399 @@
+"""Batched GEMM of quantised operands: D[i] = A[i] · B[i]ᵀ with scales, + bias[i].
+
+`int8_tiles` scales rows and columns after an integer product; `group_tiles` quantises A a group of
+K at a time; `mxfp4_native_tiles` multiplies MXFP4 on matrix units that have it, and
+`mxfp4_emulated_tiles` decodes it to 16 bits for those that do not. With SPLIT each writes a float32
+part of K to a workspace that `quantized_reduce` sums.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernelmark.kernels.triton.gemm import tile_of
+
+
+@triton.jit
+def lines_of(rows, batch, batches, m, SWAPPED: tl.constexpr):
+    """Which line of all lines of a matrix stored batch×m, or m×batch when SWAPPED."""
+    if SWAPPED:
+        return rows.to(tl.int64) * batches + batch
+    return batch * m + rows.to(tl.int64)
+
+
+@triton.jit
+def put(
+    acc,
+    bias,
+    d,
+    rows,
+    columns,
+    batch,
+    batches,
+    m,
+    n,
+    SWAPPED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    SPLIT: tl.constexpr,
+):
+    """A finished tile to D, or to this part's place in the workspace."""
+    inside = (rows[:, None] < m) & (columns[None, :] < n)
+    if SPLIT:
+        lines = (batch * tl.num_programs(1) + tl.program_id(1)) * m + rows.to(tl.int64)
+        out = acc
+    else:
+        lines = lines_of(rows, batch, batches, m, SWAPPED)
+        out = acc.to(d.dtype.element_ty)
+        if HAS_BIAS:
+            # Rounded before the bias is added, as the kernels this one stands for do.
+            out += tl.load(bias + batch * n + columns, mask=columns < n, other=0)[None, :]
+    tl.store(d + lines[:, None] * n + columns[None, :], out, mask=inside)
+
+
+@triton.jit
+def int8_tiles(
+    a,
+    b,
+    a_scale,
+    b_scale,
+    bias,
+    d,
+    batches,
+    m,
+    n,
+    k,
+    k_split,
+    A_SWAPPED: tl.constexpr,
+    D_SWAPPED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    SPLIT: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    """int8 · int8, then a factor for each row of A and each row of B."""
+    row, column = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M)
+    batch = tl.program_id(2).to(tl.int64)
+    rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = column * BLOCK_N + tl.arange(0, BLOCK_N)
+    a_lines = lines_of(tl.minimum(rows, m - 1), batch, batches, m, A_SWAPPED)
+    b_lines = batch * n + tl.minimum(columns, n - 1).to(tl.int64)
+    start = tl.program_id(1) * k_split
+    ks = start + tl.arange(0, BLOCK_K)
+    a_at = a + a_lines[:, None] * k + ks[None, :]
+    b_at = b + b_lines[None, :] * k + ks[:, None]
+    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)
+    end = min(start + k_split, k)
+    for at in range(start, end, BLOCK_K):
+        if EVEN_K:
+            x = tl.load(a_at)
+            y = tl.load(b_at)
+        else:
+            left = end - at
+            offsets = tl.arange(0, BLOCK_K)
+            x = tl.load(a_at, mask=offsets[None, :] < left, other=0)
+            y = tl.load(b_at, mask=offsets[:, None] < left, other=0)
+        total = tl.dot(x, y, total, out_dtype=tl.int32)
+        a_at += BLOCK_K
+        b_at += BLOCK_K
+    acc = total.to(tl.float32) * (
+        tl.load(a_scale + a_lines)[:, None] * tl.load(b_scale + b_lines)[None, :]
+    )
+    put(acc, bias, d, rows, columns, batch, batches, m, n, D_SWAPPED, HAS_BIAS, SPLIT)
+
+
+@triton.jit
+def group_tiles(
+    a,
+    b,
+    a_scale,
+    b_scale,
+    bias,
+    d,
+    batches,
+    m,
+    n,
+    k,
+    k_split,
+    A_SWAPPED: tl.constexpr,
+    D_SWAPPED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    SPLIT: tl.constexpr,
+    LARGEST: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    """A quantised on the way, BLOCK_K elements of a row with one scale; one scale for all of B."""
+    row, column = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M)
+    batch = tl.program_id(2).to(tl.int64)
+    rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = column * BLOCK_N + tl.arange(0, BLOCK_N)
+    a_lines = lines_of(tl.minimum(rows, m - 1), batch, batches, m, A_SWAPPED)
+    b_lines = batch * n + tl.minimum(columns, n - 1).to(tl.int64)
+    start = tl.program_id(1) * k_split
+    ks = start + tl.arange(0, BLOCK_K)
+    a_at = a + a_lines[:, None] * k + ks[None, :]
+    b_at = b + b_lines[None, :] * k + ks[:, None]
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    end = min(start + k_split, k)
+    for at in range(start, end, BLOCK_K):
+        if EVEN_K:
+            x = tl.load(a_at).to(tl.float32)
+            y = tl.load(b_at)
+        else:
+            left = end - at
+            offsets = tl.arange(0, BLOCK_K)
+            x = tl.load(a_at, mask=offsets[None, :] < left, other=0).to(tl.float32)
+            y = tl.load(b_at, mask=offsets[:, None] < left, other=0)
+        largest = tl.maximum(tl.max(tl.abs(x), axis=1), 1e-10)
+        # Correctly rounded divisions: the same quantised elements on every device.
+        scale = tl.div_rn(largest, tl.full((BLOCK_M,), LARGEST, tl.float32))
+        inverse = tl.div_rn(tl.full((BLOCK_M,), 1.0, tl.float32), scale)
+        quotient = tl.minimum(tl.maximum(x * inverse[:, None], -LARGEST), LARGEST)
+        if b.dtype.element_ty == tl.int8:
+            # Adding 1.5 · 2^23 rounds to the nearest integer, ties to even.
+            whole = (quotient + 12582912.0) - 12582912.0
+            part = tl.dot(whole.to(tl.int8), y, out_dtype=tl.int32).to(tl.float32)
+        else:
+            part = tl.dot(quotient.to(b.dtype.element_ty), y, out_dtype=tl.float32)
+        acc += part * scale[:, None]
+        a_at += BLOCK_K
+        b_at += BLOCK_K
+    acc *= tl.load(b_scale)
+    put(acc, bias, d, rows, columns, batch, batches, m, n, D_SWAPPED, HAS_BIAS, SPLIT)
+
+
+@triton.jit
+def group_exponents(x):
+    """e8m0 codes of the groups of x[rows, groups, 32] (f32), as integers."""
+    largest = tl.max(tl.abs(x), axis=2)
+    # A significand of 1.75 or more carries into the exponent.
+    exponent = (largest.to(tl.int32, bitcast=True) + 0x200000) >> 23
+    return tl.where(exponent >= 255, 254, tl.maximum(exponent - 2, 0))
+
+
+@triton.jit
+def power_of(codes):
+    """2^(code - 127) as f32; the lowest code is a subnormal number."""
+    return tl.where(codes == 0, 0x400000, codes << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def element_codes(x, exponents):
+    """4-bit codes of x[rows, groups, 32] under the exponents of its groups."""
+    scaled = x * power_of(254 - exponents)[:, :, None]
+    size = tl.abs(scaled)
+    code = (size > 0.25).to(tl.int32) + (size >= 0.75).to(tl.int32)
+    code += (size > 1.25).to(tl.int32) + (size >= 1.75).to(tl.int32)
+    code += (size > 2.5).to(tl.int32) + (size >= 3.5).to(tl.int32)
+    code += (size > 5.0).to(tl.int32)
+    negative = (x.to(tl.int32, bitcast=True) >> 31) & 8
+    return code | negative
+
+
+@triton.jit
+def numbers_of(codes):
+    """What 4-bit codes (integers) stand for, as f32."""
+    size = codes & 7
+    # From 1 on, exponent and fraction lie in the code as in a float; 0.5 and 0 are below.
+    bits = tl.where(size >= 2, (size << 22) + 0x3F000000, size * 0x3F000000)
+    return (bits | ((codes & 8) << 28)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def decoded(packed, exponents, ROWS: tl.constexpr, DEPTH: tl.constexpr):
+    """MXFP4 as f32: bytes [ROWS, DEPTH / 2] with two codes each, e8m0 codes [ROWS, DEPTH / 32]."""
+    low = (packed & 15).to(tl.int32)
+    high = (packed >> 4).to(tl.int32)
+    codes = tl.reshape(tl.join(low, high), (ROWS, DEPTH // 32, 32))
+    numbers = numbers_of(codes) * power_of(exponents.to(tl.int32))[:, :, None]
+    return tl.reshape(numbers, (ROWS, DEPTH))
+
+
+@triton.jit
+def mxfp4_emulated_tiles(
+    a,
+    b,
+    a_scale,
+    b_scale,
+    bias,
+    d,
+    batches,
+    m,
+    n,
+    k,
+    k_split,
+    A_SWAPPED: tl.constexpr,
+    D_SWAPPED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    SPLIT: tl.constexpr,
+    QUANTISE_A: tl.constexpr,
+    PRODUCT: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    """MXFP4 decoded to PRODUCT, which holds every such number exactly, and multiplied there."""
+    row, column = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M)
+    batch = tl.program_id(2).to(tl.int64)
+    rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = column * BLOCK_N + tl.arange(0, BLOCK_N)
+    a_lines = lines_of(tl.minimum(rows, m - 1), batch, batches, m, A_SWAPPED)
+    b_lines = batch * n + tl.minimum(columns, n - 1).to(tl.int64)
+    start = tl.program_id(1) * k_split
+    end = min(start + k_split, k)
+    ks = tl.arange(0, BLOCK_K)
+    pairs = tl.arange(0, BLOCK_K // 2)
+    groups = tl.arange(0, BLOCK_K // 32)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for at in range(start, end, BLOCK_K):
+        left = end - at
+        if QUANTISE_A:
+            x = tl.load(
+                a + a_lines[:, None] * k + (at + ks)[None, :],
+                mask=None if EVEN_K else ks[None, :] < left,
+                other=None if EVEN_K else 0,
+            )
+            x = tl.reshape(x.to(tl.float32), (BLOCK_M, BLOCK_K // 32, 32))
+            exponents = group_exponents(x)
+            numbers = numbers_of(element_codes(x, exponents)) * power_of(exponents)[:, :, None]
+            x = tl.reshape(numbers, (BLOCK_M, BLOCK_K))
+        else:
+            packed = tl.load(
+                a + a_lines[:, None] * (k // 2) + (at // 2 + pairs)[None, :],
+                mask=None if EVEN_K else pairs[None, :] * 2 < left,
+                other=None if EVEN_K else 0,
+            )
+            exponents = tl.load(
+                a_scale + a_lines[:, None] * (k // 32) + (at // 32 + groups)[None, :],
+                mask=None if EVEN_K else groups[None, :] * 32 < left,
+                other=None if EVEN_K else 0,
+            )
+            x = decoded(packed, exponents, BLOCK_M, BLOCK_K)
+        packed = tl.load(
+            b + b_lines[:, None] * (k // 2) + (at // 2 + pairs)[None, :],
+            mask=None if EVEN_K else pairs[None, :] * 2 < left,
+            other=None if EVEN_K else 0,
+        )
+        exponents = tl.load(
+            b_scale + b_lines[:, None] * (k // 32) + (at // 32 + groups)[None, :],
+            mask=None if EVEN_K else groups[None, :] * 32 < left,
+            other=None if EVEN_K else 0,
+        )
+        y = decoded(packed, exponents, BLOCK_N, BLOCK_K)
+        acc = tl.dot(x.to(PRODUCT), tl.trans(y.to(PRODUCT)), acc, out_dtype=tl.float32)
+    put(acc, bias, d, rows, columns, batch, batches, m, n, D_SWAPPED, HAS_BIAS, SPLIT)
+
+
+@triton.jit
+def mxfp4_native_tiles(
+    a,
+    b,
+    a_scale,
+    b_scale,
+    bias,
+    d,
+    batches,
+    m,
+    n,
+    k,
+    k_split,
+    A_SWAPPED: tl.constexpr,
+    D_SWAPPED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    SPLIT: tl.constexpr,
+    QUANTISE_A: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    """MXFP4 by the matrix unit's own scaled product."""
+    row, column = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M)
+    batch = tl.program_id(2).to(tl.int64)
+    rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = column * BLOCK_N + tl.arange(0, BLOCK_N)
+    a_lines = lines_of(tl.minimum(rows, m - 1), batch, batches, m, A_SWAPPED)
+    b_lines = batch * n + tl.minimum(columns, n - 1).to(tl.int64)
+    start = tl.program_id(1) * k_split
+    end = min(start + k_split, k)
+    ks = tl.arange(0, BLOCK_K)
+    pairs = tl.arange(0, BLOCK_K // 2)
+    groups = tl.arange(0, BLOCK_K // 32)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for at in range(start, end, BLOCK_K):
+        left = end - at
+        if QUANTISE_A:
+            x = tl.load(
+                a + a_lines[:, None] * k + (at + ks)[None, :],
+                mask=None if EVEN_K else ks[None, :] < left,
+                other=None if EVEN_K else 0,
+            )
+            x = tl.reshape(x.to(tl.float32), (BLOCK_M, BLOCK_K // 32, 32))
+            exponents = group_exponents(x)
+            codes = tl.reshape(element_codes(x, exponents), (BLOCK_M, BLOCK_K // 2, 2))
+            low, high = tl.split(codes)
+            left_bytes = (low | (high << 4)).to(tl.uint8)
+            left_scale = exponents.to(tl.uint8)
+        else:
+            left_bytes = tl.load(
+                a + a_lines[:, None] * (k // 2) + (at // 2 + pairs)[None, :],
+                mask=None if EVEN_K else pairs[None, :] * 2 < left,
+                other=None if EVEN_K else 0,
+            )
+            left_scale = tl.load(
+                a_scale + a_lines[:, None] * (k // 32) + (at // 32 + groups)[None, :],
+                mask=None if EVEN_K else groups[None, :] * 32 < left,
+                other=None if EVEN_K else 0,
+            )
+        right_bytes = tl.load(
+            b + b_lines[None, :] * (k // 2) + (at // 2 + pairs)[:, None],
+            mask=None if EVEN_K else pairs[:, None] * 2 < left,
+            other=None if EVEN_K else 0,
+        )
+        right_scale = tl.load(
+            b_scale + b_lines[:, None] * (k // 32) + (at // 32 + groups)[None, :],
+            mask=None if EVEN_K else groups[None, :] * 32 < left,
+            other=None if EVEN_K else 0,
+        )
+        acc = tl.dot_scaled(left_bytes, left_scale, "e2m1", right_bytes, right_scale, "e2m1", acc)
+    put(acc, bias, d, rows, columns, batch, batches, m, n, D_SWAPPED, HAS_BIAS, SPLIT)
+
+
+@triton.jit
+def quantized_reduce(
+    parts,
+    bias,
+    d,
+    batches,
+    m,
+    n,
+    D_SWAPPED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Sum of the parts of K, in their order, so that the result repeats bit for bit."""
+    batch = tl.program_id(1).to(tl.int64)
+    size = m.to(tl.int64) * n
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    parts += batch * PARTS * size
+    acc = tl.load(parts + at, mask=inside, other=0)
+    for part in tl.static_range(1, PARTS):
+        acc += tl.load(parts + part * size + at, mask=inside, other=0)
+    out = acc.to(d.dtype.element_ty)
+    row, column = at // n, at % n
+    if HAS_BIAS:
+        out += tl.load(bias + batch * n + column, mask=inside, other=0)
+    lines = row * batches + batch if D_SWAPPED else batch * m + row
+    tl.store(d + lines * n + column, out, mask=inside)

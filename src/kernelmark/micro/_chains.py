@@ -1,0 +1,185 @@
+"""Chains of one instruction (micro_ops.cu): what each kernel computes, and how it is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernelmark.devices.base import Buffer
+from kernelmark.micro.rig import Call, Rig
+
+FILE = "micro_ops.cu"
+_LONG, _SLOW, _OTHER = 512, 8, 128  # steps of the unrolled loop
+_LOOPS = {"fma_f32": _LONG, "fma_f64": _LONG}
+_LOOPS |= dict.fromkeys(("div_f32", "div_f64", "sqrt_f32", "sqrt_f64"), _SLOW)
+_NUMPY = {"float": np.float32, "double": np.float64, "u32": np.uint32, "u64": np.uint64}
+_CHAINS = 8  # places for each thread in the output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One instruction: `steps` of it are `instructions` machine instructions each, and count as
+    `flops` operations. `next` computes a step on the host, where that is exact."""
+
+    name: str
+    kind: str  # C type
+    seed: float | int
+    other: float | int
+    instructions: int = 1
+    flops: int = 0
+    next: Callable[[Any, Any], Any] | None = None
+
+    @property
+    def loop(self) -> int:
+        return _LOOPS.get(self.name, _OTHER)
+
+    @property
+    def element(self) -> Any:
+        return _NUMPY[self.kind]
+
+    def after(self, steps: int) -> Any:
+        """The value of a chain after `steps` steps, or None where the host cannot tell."""
+        if self.next is None:
+            return None
+        with np.errstate(over="ignore"):
+            x, y = self.element(self.seed), self.element(self.other)
+            for _ in range(steps):
+                x = self.next(x, y)
+        return x
+
+
+def _real(name: str, flops: int, next: Callable[[Any, Any], Any], **numbers: float) -> list[Op]:
+    given = {"seed": 3.0, "other": 0.5} | numbers
+    return [
+        Op(
+            name=f"{name}_{dtype}",
+            kind=kind,
+            seed=given["seed"],
+            other=given["other"],
+            flops=flops,
+            next=next,
+        )
+        for dtype, kind in (("f32", "float"), ("f64", "double"))
+    ]
+
+
+def _whole(name: str, next: Callable[[Any, Any], Any] | None = None, **more: Any) -> Op:
+    return Op(
+        name=name, kind=more.pop("kind", "u32"), seed=12345, other=2654435761, next=next, **more
+    )
+
+
+# Half of x, plus a half: exact in every format, and the rounding of a fused step is that of two.
+OPS = {
+    op.name: op
+    for op in (
+        *_real("fma", 2, lambda x, y: x * y + y),
+        *_real("add", 1, lambda x, y: x + y),
+        *_real("mul", 1, lambda x, y: x * y, seed=1.0, other=1.0009765625),
+        *_real("div", 1, lambda x, y: y / x, seed=1.5, other=1.1),
+        *_real("sqrt", 1, lambda x, y: np.sqrt(x), seed=1.5),
+        Op(name="fma_f16x2", kind="u32", seed=0x42004200, other=0x38003800, flops=4),
+        Op(name="fma_bf16x2", kind="u32", seed=0x40404040, other=0x3F003F00, flops=4),
+        Op(name="fma_f32x2", kind="u64", seed=0x4040000040400000, other=0x3F0000003F000000, flops=4),
+        Op(name="rsqrt_f32", kind="float", seed=1.5, other=0.0),
+        Op(name="exp2_f32", kind="float", seed=-1.5, other=0.0),
+        Op(name="log2_f32", kind="float", seed=1.5, other=0.0),
+        Op(name="sin_f32", kind="float", seed=1.5, other=0.0, instructions=2),
+        _whole("add_xor_i32", lambda x, y: (x + y) ^ y, instructions=2),
+        _whole("mul_i32", lambda x, y: x * y),
+        _whole("mad_i32", None),
+        _whole("add_i64", lambda x, y: x + y, kind="u64"),
+        _whole("mul_i64", lambda x, y: x * y, kind="u64"),
+        _whole("shift_i32"),
+        _whole("permute_i32"),
+        _whole("popc_i32"),
+        _whole("dot4_i8", flops=8),
+        _whole("shuffle_i32"),
+        _whole("convert_i32_f32"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Places for clocks and for what the chains came to."""
+
+    clocks: Buffer
+    out: Buffer
+
+
+def room(rig: Rig, blocks: int) -> Room:
+    return Room(
+        clocks=rig.memory(blocks * 16), out=rig.memory(max(64, blocks * rig.block * _CHAINS * 8))
+    )
+
+
+def call(
+    rig: Rig, where: Room, op: Op, ilp: int, steps: int, *, grid: int = 1, block: int = 1
+) -> Call:
+    """`steps` turns of the unrolled loop with `ilp` chains in each thread."""
+    return rig.call(
+        *(FILE, f"chain_{op.name}_{ilp}", steps, op.seed, op.other, 0, where.clocks, where.out),
+        grid=grid,
+        block=block,
+        types={"T": op.kind},
+    )
+
+
+def cycles_per_step(
+    rig: Rig, where: Room, op: Op, ilp: int, *, threads: int, steps: int, samples: int
+) -> float:
+    """Cycles for a step of each chain in a block of `threads` threads, over the chains: what one
+    instruction of every warp takes. On a CPU, of that many cores at once."""
+    on_cpu = rig.block == 1
+    made = call(
+        rig,
+        where,
+        op,
+        ilp,
+        steps,
+        grid=threads if on_cpu else 1,
+        block=1 if on_cpu else threads,
+    )
+    rig.run(made)
+    seen = []
+    for _ in range(samples):
+        rig.run(made)
+        seen.append(float(np.median(rig.cycles(where.clocks, made.grid))))
+    return rig.typical(seen) / (steps * op.loop)
+
+
+def peak(rig: Rig, where: Room, op: Op, *, seconds: float, samples: int) -> tuple[float, float]:
+    """(operations a second, operations a cycle and unit) with every unit full."""
+    blocks = rig.grid * (2 if rig.block > 1 else 1)
+    threads = blocks * rig.block
+    cycles: list[float] = []
+
+    def note() -> None:
+        cycles.append(float(np.median(rig.cycles(where.clocks, blocks))))
+
+    rounds, made = rig.calibrated(
+        lambda n: call(rig, where, op, 8, n, grid=blocks, block=rig.block), 16, seconds
+    )
+    timed = rig.sample(made, samples=samples, launches=1, after=note)
+    done = rounds * op.loop * op.flops
+    # Two blocks share a unit and so its cycles.
+    per_unit = done * rig.block * (blocks // rig.grid)
+    return done * threads / timed.typical_s, per_unit / rig.typical(cycles)
+
+
+def check(rig: Rig, where: Room, op: Op, ilp: int) -> str | None:
+    """One turn of the loop against the host, bit for bit; None too where the host cannot tell."""
+    wanted = op.after(op.loop // ilp)
+    if wanted is None:
+        return None
+    threads = min(rig.block, 64)
+    rig.run(call(rig, where, op, ilp, 1, block=threads))
+    found = rig.read(where.out, op.element, threads * _CHAINS).reshape(threads, _CHAINS)[:, :ilp]
+    if (found == wanted).all():
+        return None
+    wrong = found[found != wanted][0]
+    return f"{op.name} with {ilp} chains gives {wrong}, not {wanted}"

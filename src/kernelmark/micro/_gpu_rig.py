@@ -1,0 +1,192 @@
+"""The rig of a GPU: kernels compiled at run time, events around launches, clocks in the stream."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import time
+from typing import Any
+
+from kernelmark.core.errors import CaseError, CompileError
+from kernelmark.devices._gpu import GpuDevice
+from kernelmark.gpu.driver import pack as packed
+from kernelmark.gpu.objects import resources
+from kernelmark.gpu.rtc import Binary, compile_source
+from kernelmark.kernels import rtc
+from kernelmark.micro import _signatures
+from kernelmark.micro.hardware import Hardware
+from kernelmark.micro.rig import MOST_LAUNCHES, Call, Rig, Timed
+
+_CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, in percent
+_WARM_UP_S = 0.4
+
+
+def build(file: str, arch: str) -> Binary:
+    """A kernel file for `arch`, with the architecture's own instructions where it needs them."""
+    special = rtc.target(file, arch)
+    if special != arch:
+        # A pack may hold the file for the plain architecture alone.
+        with contextlib.suppress(CompileError):
+            return compile_source(rtc.source(file), arch=special, name=file)
+    return compile_source(rtc.source(file), arch=arch, name=file)
+
+
+class GpuRig(Rig):
+    """One GPU. Times are of events on its stream; the stamps around them cost nothing inside."""
+
+    device: GpuDevice
+
+    def __init__(self, device: GpuDevice) -> None:
+        super().__init__()
+        self.device = device
+        self.info = device.info
+        self.hardware = Hardware.of(device.info)
+        self.lanes = int(device.info.attributes.get("warp_size", "32"))
+        self._driver = device.driver
+        self._binaries: dict[str, Binary] = {}
+        self._modules: dict[str, int] = {}
+        self._functions: dict[tuple[str, str], int] = {}
+        self._start, self._end = self._driver.event(), self._driver.event()
+
+    # -- kernels
+
+    def binary(self, file: str) -> Binary:
+        if file not in self._binaries:
+            made = build(file, self.info.arch)
+            self._binaries[file] = made
+            self.ledger.compile_s += made.seconds
+            self.ledger.compilations += not made.cached
+        return self._binaries[file]
+
+    def kernels(self, file: str) -> frozenset[str]:
+        return frozenset(resources(self.binary(file).code))
+
+    def function(self, file: str, kernel: str) -> int:
+        if (file, kernel) not in self._functions:
+            if file not in self._modules:
+                self._modules[file] = self._driver.load(self.binary(file).code)
+            self._functions[file, kernel] = self._driver.function(self._modules[file], kernel)
+        return self._functions[file, kernel]
+
+    def call(
+        self,
+        file: str,
+        kernel: str,
+        *values: Any,
+        grid: int = 1,
+        block: int = 1,
+        shared_bytes: int = 0,
+        types: dict[str, str] | None = None,
+    ) -> Call:
+        function = self.function(file, kernel)
+        if shared_bytes:
+            self._driver.allow_shared(function, shared_bytes)
+        return Call(
+            file=file,
+            kernel=kernel,
+            function=function,
+            arguments=packed(*_signatures.pack(file, kernel, values, types or {})),
+            grid=grid,
+            block=block,
+            shared_bytes=shared_bytes,
+        )
+
+    def prefer_cache(self, call: Call) -> None:
+        """Give the first cache all the memory that it shares with shared memory."""
+        if self._driver.table.vendor == "cuda":
+            self._driver.call(
+                "function_set_attribute", ctypes.c_void_p(call.function), _CARVEOUT, 0
+            )
+
+    def resident(self, call: Call, shared_bytes: int = 0) -> int:
+        """Blocks of the call's size that fit on a unit at a time."""
+        return self._driver.occupancy(call.function, call.block, shared_bytes)
+
+    def spoiler(self, blocks: int) -> int:
+        """Dynamic shared memory a block that lets no more than `blocks` onto a unit."""
+        unit = int(self.info.attributes["shared_per_unit"])
+        most = int(self.info.attributes["shared_per_block"])
+        return min(unit // (blocks + 1) + 128, most) if blocks <= 8 else 0
+
+    def enqueue(self, call: Call, stream: int | None = None) -> None:
+        """Launch it without waiting."""
+        self._driver.launch(
+            call.function,
+            (call.grid, 1, 1),
+            (call.block, 1, 1),
+            call.arguments,
+            self.device.stream if stream is None else stream,
+            call.shared_bytes,
+        )
+
+    def time(self, call: Call, launches: int = 1) -> Timed:
+        driver, stream, stamps = self._driver, self.device.stream, self.device._stamps
+        # Everything is queued behind a gate, so that the host's pace does not show. A full queue
+        # would hold the host, which is to open the gate.
+        launches = min(launches, MOST_LAUNCHES)
+        self.device._gate.close_behind(stream)
+        try:
+            stamps.enqueue(stream, 0)
+            driver.record(self._start, stream)
+            for _ in range(launches):
+                self.enqueue(call)
+            driver.record(self._end, stream)
+            stamps.enqueue(stream, 1)
+        finally:
+            self.device._gate.open()
+        elapsed_s = driver.elapsed_s(self._start, self._end)
+        self.device.synchronize()
+        clock = stamps.clock_mhz()
+        plausible = clock is not None and self.hardware.plausible_clock(clock)
+        return Timed(elapsed_s=elapsed_s / launches, clock_mhz=clock if plausible else None)
+
+    @property
+    def grid(self) -> int:
+        return self.info.units
+
+    @property
+    def block(self) -> int:
+        return 1024
+
+    # -- clocks
+
+    @property
+    def clock_mhz(self) -> float:
+        return self._clock_mhz
+
+    @functools.cached_property
+    def _clock_mhz(self) -> float:
+        seen = self.device.telemetry().clock_mhz
+        return seen if seen and self.hardware.plausible_clock(seen) else self.hardware.clock_mhz
+
+    @property
+    def wall_tick_s(self) -> float:
+        if self._driver.table.vendor == "cuda":
+            return 1e-9
+        return 1e-3 / float(self._driver.attribute(self.info.index, "wall_clock_khz"))
+
+    def warm_up(self) -> None:
+        threads = self.grid * self.block
+        out, clocks = self.memory(threads * 8 * 4), self.memory(self.grid * 16)
+        call = self.call(
+            *("micro_ops.cu", "chain_fma_f32_8", 200, 1.0, 0.5, 0, clocks, out),
+            grid=self.grid,
+            block=self.block,
+            types={"T": "float"},
+        )
+        end = time.perf_counter() + _WARM_UP_S
+        clock = None
+        while time.perf_counter() < end:
+            clock = self.time(call, 20).clock_mhz or clock
+        if clock is not None:
+            self.__dict__["_clock_mhz"] = clock
+        self.release([out, clocks])
+
+    def close(self) -> None:
+        with contextlib.suppress(CaseError):
+            for event in (self._start, self._end):
+                self._driver.destroy("event", event)
+            for module in self._modules.values():
+                self._driver.destroy("module", module)
+        super().close()

@@ -1,0 +1,144 @@
+"""The same kernel files built by the host's C++ compiler, as a shared library."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelmark.core.diskcache import cache_root
+from kernelmark.core.errors import CompileError, Unsupported
+from kernelmark.gpu.complaint import explain
+from kernelmark.kernels import rtc
+from kernelmark.micro import _native
+
+_FOLDER = Path(rtc.__file__).parent
+_HINT = "install g++ or clang++, or set CXX"
+_LIMIT_S = 120.0
+_DEFINED = re.compile(r'extern "C" void\s+(\w+)\s*\(([^)]*)\)\s*\{')
+
+
+class HostLibrary:
+    """A built kernel file: `host_NAME` takes the arguments of kernel NAME as an array of
+    addresses, `host_run` runs it on pinned threads."""
+
+    def __init__(self, path: Path, kernels: frozenset[str], seconds: float) -> None:
+        self.library = ctypes.CDLL(str(path))
+        self.kernels = kernels
+        self.seconds = seconds
+        self.vector_bytes = int(self.library.host_vector_bytes())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Command:
+    """A compiler with its flags."""
+
+    words: tuple[str, ...]
+    version: str
+
+    def run(self, *more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self.words, *more], capture_output=True, text=True, timeout=_LIMIT_S, check=False
+        )
+
+
+def source(file: str) -> str:
+    """A kernel file as a C++ program."""
+    texts = (
+        f'#line 1 "{name}"\n{(_FOLDER / name).read_text(encoding="utf-8")}'
+        for name in ("host.h", file)
+    )
+    return "\n".join(texts)
+
+
+def entries(expanded: str) -> dict[str, str]:
+    """For each kernel in preprocessed source, the function that unpacks its arguments."""
+    made = {}
+    for name, parameters in _DEFINED.findall(expanded):
+        given = [p.rsplit(None, 1) for p in parameters.split(",") if p.strip()]
+        # `quad* data` and `quad *data` alike: the name is the last word without its stars.
+        kinds = [kind + "*" * name.count("*") for kind, name in given]
+        values = ", ".join(f"*({kind}*)a[{i}]" for i, kind in enumerate(kinds))
+        made[name] = f'extern "C" void host_{name}(void** a) {{ (void)a; {name}({values}); }}\n'
+    return made
+
+
+@functools.cache
+def library(file: str) -> HostLibrary:
+    """The library of a kernel file for this very CPU; from the cache where it is there already."""
+    start = time.perf_counter()
+    found = list(_commands())
+    if not found:
+        raise Unsupported(f"there is no C++ compiler here; {_HINT}")
+    complaint = ""
+    for command in found:
+        try:
+            path, kernels, fresh = _built(command, file)
+        except CompileError as error:
+            complaint = complaint or error.message
+            continue
+        return HostLibrary(path, kernels, time.perf_counter() - start if fresh else 0.0)
+    raise CompileError(complaint, hint=_HINT)
+
+
+def _commands() -> list[_Command]:
+    """Compilers to try, $CXX first, each for this very CPU and then for any of its kind."""
+    asked = [os.environ["CXX"]] if os.environ.get("CXX") else []
+    found = []
+    for words in map(shlex.split, [*asked, "c++", "g++", "clang++"]):
+        place = shutil.which(words[0]) if words else None
+        version = _native._output([place, "--version"]) if place else None
+        if place is None or version is None:
+            continue
+        for tuned in ((_native._tuning_flag(),), ()):
+            flags = ("-std=c++17", "-O3", *tuned, "-fno-math-errno", "-Wno-unknown-pragmas")
+            found.append(_Command(words=(place, *words[1:], *flags), version=version))
+    return found
+
+
+def _built(command: _Command, file: str) -> tuple[Path, frozenset[str], bool]:
+    """(library, its kernels, whether it was built now)."""
+    text = source(file)
+    identity = "\0".join((*command.words, command.version, _native._cpu_identity(), text))
+    name = hashlib.sha256(identity.encode()).hexdigest()[:24]
+    for folder in (cache_root() / "micro", Path(tempfile.gettempdir()) / f"kmark-{os.getuid()}"):
+        ready = folder / f"{name}.so"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            fresh = not ready.exists()
+            if fresh:
+                _compile(command, text, file, ready)
+            names = ready.with_suffix(".txt").read_text(encoding="utf-8").split()
+            return ready, frozenset(names), fresh
+        except OSError:
+            continue
+    raise CompileError("no folder can be written to build the kernels in")
+
+
+def _compile(command: _Command, text: str, file: str, ready: Path) -> None:
+    """Through temporary names, so that another process never loads half a file."""
+    with tempfile.TemporaryDirectory(dir=ready.parent) as folder:
+        program, made = Path(folder) / "kernels.cc", Path(folder) / "kernels.so"
+        program.write_text(text, encoding="utf-8")
+        try:
+            expanded = command.run("-E", "-P", str(program))
+            found = entries(expanded.stdout)
+            program.write_text(text + "".join(found.values()), encoding="utf-8")
+            done = command.run("-shared", "-fPIC", "-pthread", str(program), "-o", str(made))
+        except subprocess.TimeoutExpired:
+            raise CompileError(f"{command.words[0]} did not end within {_LIMIT_S:g} s") from None
+        if done.returncode:
+            raise CompileError(explain(done.stderr.strip(), text, file))
+        names = Path(folder) / "kernels.txt"
+        names.write_text("\n".join(found), encoding="utf-8")
+        names.replace(ready.with_suffix(".txt"))
+        made.replace(ready)

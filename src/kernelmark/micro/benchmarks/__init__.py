@@ -1,0 +1,1 @@
+"""Microbenchmarks. One file each; adding one is adding a file."""

@@ -1,0 +1,169 @@
+"""Read bandwidth over the working set of a unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.micro import _windows
+from kernelmark.micro.base import (
+    EVERYWHERE,
+    Column,
+    Figure,
+    Findings,
+    Microbenchmark,
+    Panel,
+    Parameter,
+    Record,
+    Settings,
+    metric,
+)
+from kernelmark.micro.rig import CHUNK_BYTES, Rig
+
+KIB, MIB = 2**10, 2**20
+_NEAR = tuple(KIB * k for k in (4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 208, 224, 240, 256))
+_FAR = tuple(KIB * k for k in (320, 384, 512, 768, 1024, 2048, 4096, 8192, 16384, 32768, 65536))
+_FINE = tuple(KIB * k for k in range(12, 260, 8))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    points: tuple[tuple[str, int, _windows.Window], ...]
+    room: _windows.Room
+    seconds: float
+    samples: int
+
+
+class Cache(Microbenchmark[_State, list[_windows.Reading]]):
+    name = "cache"
+    summary = "Read bandwidth over the working set of a unit, from its own cache outwards."
+    kinds = EVERYWHERE
+    measures = (
+        "Every unit (SM, CU, core) has one block that reads a window of memory again and again, "
+        "16 bytes a load, all loads of a warp in flight. `private` windows are different for each "
+        "unit; the `shared` one is the same for all. The bytes a core cycle come from clocks read "
+        "inside the kernel, the bytes a second from events around it."
+    )
+    misleads = (
+        "Beyond the private cache, a shared window flatters the next level: all units ask for the "
+        "same lines at about the same time. Private windows of n units need n times the room in a "
+        "shared cache. The size where the curve falls is smaller than the cache where the driver "
+        "keeps part of it as shared memory."
+    )
+    parameters = FrozenDict(
+        {
+            "sizes": Parameter(
+                help="bytes of a window",
+                quick=_NEAR + _FAR,
+                full=tuple(sorted({*_NEAR, *_FINE, *_FAR, 128 * MIB, 256 * MIB})),
+                brief=(16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB),
+            ),
+            "windows": Parameter(
+                help="private, shared", quick=("private", "shared"), brief=("private",)
+            ),
+            "most": Parameter(
+                help="bytes of all private windows together", quick=2 * 2**30, full=8 * 2**30
+            ),
+            "seconds": Parameter(help="length of a launch", quick=1.5e-3, full=3e-3),
+            "samples": Parameter(help="launches timed for a point", quick=5, full=11),
+        }
+    )
+    columns = (
+        Column(name="windows", help="private or shared"),
+        Column(name="size_bytes", help="bytes of one unit's window", unit="B"),
+        Column(
+            name="bytes_per_s",
+            help="bytes read by all units a second",
+            unit="B/s",
+            limit=lambda h: h.bandwidth("l1"),
+        ),
+        Column(
+            name="bytes_per_clk",
+            help="bytes read by one unit in a core cycle",
+            unit="B/clk",
+            limit=lambda h: h.rate("l1"),
+        ),
+        Column(name="clock_mhz", help="core clock meanwhile", unit="MHz"),
+        Column(name="spread", help="(longest − shortest) / median time of the launches"),
+    )
+    figure = Figure(
+        x="size_bytes",
+        title="working set of a unit (KiB)",
+        per=KIB,
+        scale="log",
+        colour="windows",
+        panels=(
+            Panel(y="bytes_per_s", title="all units (TB/s)", per=1e12),
+            Panel(y="bytes_per_clk", title="one unit (B/clk)"),
+        ),
+    )
+
+    def setup(self, rig: Rig, given: Settings) -> _State:
+        points = []
+        for kind in given.words("windows"):
+            for size in given.wholes("sizes"):
+                size = max(CHUNK_BYTES, size // CHUNK_BYTES * CHUNK_BYTES)
+                if kind == "shared":
+                    points.append((kind, size, _windows.shared(rig, size, apart=False)))
+                elif size * rig.grid <= given.number("most"):
+                    points.append((kind, size, _windows.private(rig, size)))
+        return _State(
+            points=tuple(points),
+            room=_windows.room(rig, max(w.nbytes for _, _, w in points)),
+            seconds=given.number("seconds"),
+            samples=given.whole("samples"),
+        )
+
+    def timed(self, rig: Rig, state: _State) -> list[_windows.Reading]:
+        return [
+            _windows.measure(rig, state.room, w, seconds=state.seconds, samples=state.samples)
+            for _, _, w in state.points
+        ]
+
+    def verify(self, rig: Rig, state: _State, raw: list[_windows.Reading]) -> str | None:
+        for _, _, window in (state.points[0], state.points[len(state.points) // 2]):
+            wrong = _windows.check(rig, state.room, window)
+            if wrong is not None:
+                return wrong
+        return _windows.check(rig, state.room, state.points[-1][2])
+
+    def metrics(self, rig: Rig, state: _State, raw: list[_windows.Reading]) -> Findings:
+        rows: list[Record] = []
+        for (kind, size, _), reading in zip(state.points, raw, strict=True):
+            rows.append(
+                {
+                    "windows": kind,
+                    "size_bytes": size,
+                    "bytes_per_s": reading.bytes_per_s,
+                    "bytes_per_clk": reading.bytes_per_clk,
+                    "clock_mhz": reading.samples.clock_mhz or rig.clock_mhz,
+                    "spread": reading.samples.spread(),
+                }
+            )
+        own = [
+            (size, reading)
+            for (kind, size, _), reading in zip(state.points, raw, strict=True)
+            if kind == "private"
+        ] or [(size, r) for (_, size, _), r in zip(state.points, raw, strict=True)]
+        # The plateau, not its highest point: a maximum of many readings is a reading of the noise.
+        best = sorted((r.bytes_per_clk for _, r in own), reverse=True)[: max(1, len(own) // 4)]
+        peak = best[len(best) // 2]
+        near = [(size, r) for size, r in own if r.bytes_per_clk >= 0.9 * peak]
+        rates = sorted(r.bytes_per_s for _, r in near)
+        hardware = rig.hardware
+        return Findings(
+            rows=rows,
+            metrics=[
+                *metric("l1_bytes_per_clk", peak, "B/clk", limit=hardware.rate("l1")),
+                *metric(
+                    "l1_bytes_per_s",
+                    rates[len(rates) // 2],
+                    "B/s",
+                    limit=hardware.bandwidth("l1"),
+                ),
+                *metric("l1_size", max(size for size, _ in near), "B", headline=False),
+            ],
+        )
+
+
+benchmark = Cache()

@@ -1,0 +1,175 @@
+"""Cycles of an instruction by warps and by independent chains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.micro import MicroMetric
+from kernelmark.micro import _chains
+from kernelmark.micro.base import (
+    EVERYWHERE,
+    Column,
+    Figure,
+    Findings,
+    Microbenchmark,
+    Panel,
+    Parameter,
+    Settings,
+    metric,
+)
+from kernelmark.micro.rig import Rig
+
+_CLASSIC = ("fma_f32", "fma_f64", "div_f32", "div_f64", "sqrt_f32", "sqrt_f64")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    ops: tuple[str, ...]
+    warps: tuple[int, ...]
+    ilps: tuple[int, ...]
+    cycles: int
+    samples: int
+    seconds: float
+    room: _chains.Room
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Raw:
+    points: dict[tuple[str, int, int], float]  # cycles of a step of all chains
+    peaks: dict[str, tuple[float, float]]
+
+
+class Incore(Microbenchmark[_State, _Raw]):
+    name = "incore"
+    summary = "Cycles of FMA, DIV and SQRT by warps and independent chains; the FMA peak."
+    kinds = EVERYWHERE
+    measures = (
+        "One block on one unit runs chains of one instruction, each needing the one before: with "
+        "one warp and one chain that is the latency; with many of both, the reciprocal throughput "
+        "of the unit. Cycles are counted inside the kernel. The peak is the same chain on all "
+        "units at once, by events. On a CPU a warp is a core, and cycles are told by dependent "
+        "additions, which take one each."
+    )
+    misleads = (
+        "Division and square root are many instructions on a GPU, with a branch for rare operands "
+        "that is never taken here. A chain's operands settle at ordinary numbers; a CPU's divider "
+        "may be slower for others. The peak holds for as long as power allows: see the clock."
+    )
+    parameters = FrozenDict(
+        {
+            "ops": Parameter(help="instructions", quick=_CLASSIC, brief=("fma_f32", "fma_f64")),
+            "warps": Parameter(
+                help="warps of the block", quick=(1, 2, 4, 8, 16, 32), brief=(1, 32)
+            ),
+            "ilps": Parameter(help="chains in a thread", quick=(1, 2, 4, 8), brief=(1, 8)),
+            "cycles": Parameter(help="least cycles of a point", quick=40_000, full=400_000),
+            "samples": Parameter(help="launches timed for a point", quick=3, full=11),
+            "seconds": Parameter(help="length of a launch for the peak", quick=3e-3, full=2e-2),
+        }
+    )
+    columns = (
+        Column(name="op", help="instruction and dtype"),
+        Column(name="warps", help="warps in the block; cores of a CPU"),
+        Column(name="ilp", help="independent chains in a thread"),
+        Column(name="cycles", help="cycles a step of every warp, over its chains", unit="cycles"),
+        Column(
+            name="reciprocal", help="cycles of the unit for one instruction of one warp", unit="cycles"
+        ),
+    )
+    figure = Figure(
+        x="warps",
+        title="warps",
+        scale="log",
+        colour="series",
+        panels=(Panel(y="reciprocal", title="cycles a warp's instruction", scale="log"),),
+    )
+
+    def setup(self, rig: Rig, given: Settings) -> _State:
+        most = rig.warps if rig.block > 1 else rig.threads
+        warps = sorted({min(w, most) for w in given.wholes("warps")})
+        ops = [op for op in given.words("ops") if f"chain_{op}_1" in rig.kernels(_chains.FILE)]
+        return _State(
+            ops=tuple(ops),
+            warps=tuple(warps),
+            ilps=tuple(given.wholes("ilps")),
+            cycles=given.whole("cycles"),
+            samples=given.whole("samples") * (1 if rig.exclusive else 5),
+            seconds=given.number("seconds"),
+            room=_chains.room(rig, 2 * rig.grid),
+        )
+
+    def timed(self, rig: Rig, state: _State) -> _Raw:
+        points = {}
+        for name in state.ops:
+            op = _chains.OPS[name]
+            steps = max(4, state.cycles // (op.loop * 4))
+            for warps in state.warps:
+                for ilp in state.ilps:
+                    points[name, warps, ilp] = _chains.cycles_per_step(
+                        rig,
+                        state.room,
+                        op,
+                        ilp,
+                        threads=warps * rig.lanes,
+                        steps=steps,
+                        samples=state.samples,
+                    )
+        peaks = {
+            name: _chains.peak(
+                rig,
+                state.room,
+                _chains.OPS[name],
+                seconds=state.seconds,
+                samples=3 + state.samples,
+            )
+            for name in ("fma_f32", "fma_f64")
+            if name in state.ops
+        }
+        return _Raw(points=points, peaks=peaks)
+
+    def verify(self, rig: Rig, state: _State, raw: _Raw) -> str | None:
+        for name in state.ops:
+            for ilp in state.ilps:
+                wrong = _chains.check(rig, state.room, _chains.OPS[name], ilp)
+                if wrong is not None:
+                    return wrong
+        return None
+
+    def metrics(self, rig: Rig, state: _State, raw: _Raw) -> Findings:
+        # On a CPU every core has its own units: what more cores add is not a shorter cycle.
+        rows = [
+            {
+                "op": name,
+                "warps": warps,
+                "ilp": ilp,
+                "series": f"{name}, {ilp} chains",
+                "cycles": cycles,
+                "reciprocal": cycles / (warps if rig.block > 1 else 1),
+            }
+            for (name, warps, ilp), cycles in raw.points.items()
+        ]
+        found: list[MicroMetric] = []
+        for name in state.ops:
+            # cycles are for a step of all chains of a thread, and with one chain for one step
+            latency = raw.points.get((name, state.warps[0], state.ilps[0]))
+            if latency is not None and state.ilps[0] == 1:
+                headline = name.startswith("fma")
+                found += metric(
+                    f"latency_{name}",
+                    latency,
+                    "cycles",
+                    better="lower",
+                    headline=headline,
+                    least=0.5,
+                )
+        for name, (per_s, per_clk) in raw.peaks.items():
+            dtype = name.removeprefix("fma_")
+            limit = rig.hardware.flops("vector", dtype)
+            each = rig.hardware.per_cycle("vector", dtype)
+            found += metric(f"peak_{dtype}", per_s, "FLOP/s", limit=limit)
+            found += metric(f"per_clk_{dtype}", per_clk, "FLOP/clk", limit=each)
+        return Findings(rows=rows, metrics=found)
+
+
+benchmark = Incore()

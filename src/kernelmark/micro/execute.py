@@ -1,0 +1,154 @@
+"""One microbenchmark on one rig, from setup to a judged result."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kernelmark.core.errors import (
+    CaseError,
+    CompileError,
+    OutOfMemory,
+    Unsupported,
+    UsageError,
+)
+from kernelmark.core.micro import MicroResult, impossible
+from kernelmark.core.result import Status
+from kernelmark.devices import registry as devices
+from kernelmark.micro.base import Findings, Microbenchmark, Mode, Settings
+from kernelmark.micro.rig import Rig
+from kernelmark.runners.targets import find
+
+
+def open_rig(device: str, threads: int = 0) -> Rig:
+    """The device called so, set up for microbenchmarks."""
+    kind, info = find(device)
+    if info.kind == "cpu":
+        from kernelmark.devices.cpu import CpuDevice
+        from kernelmark.micro._cpu_rig import CpuRig
+
+        return CpuRig(CpuDevice(threads))
+    if info.kind in ("cuda", "hip"):
+        from kernelmark.devices._gpu import GpuDevice
+        from kernelmark.micro._gpu_rig import GpuRig
+
+        opened = kind.open(info.index)
+        assert isinstance(opened, GpuDevice)
+        return GpuRig(opened)
+    known = ", ".join(name for name in devices.names() if name != "fake")
+    raise UsageError(f"there are no microbenchmarks for {device}", hint=f"they run on: {known}")
+
+
+def execute(
+    benchmark: Microbenchmark[Any, Any],
+    rig: Rig,
+    mode: Mode = "quick",
+    chosen: Mapping[str, Any] | None = None,
+) -> MicroResult:
+    """Run it. Whatever goes wrong becomes the result's status."""
+    settings = benchmark.settings(mode, chosen or {})
+    return _Execution(benchmark, rig, mode, settings).result()
+
+
+class _Execution:
+    """One execution, with what it has cost so far."""
+
+    def __init__(
+        self, benchmark: Microbenchmark[Any, Any], rig: Rig, mode: Mode, settings: Settings
+    ) -> None:
+        self._benchmark = benchmark
+        self._rig = rig
+        self._mode = mode
+        self._settings = settings
+        self._cost: dict[str, float] = {}
+        self._started = time.time()
+
+    def result(self) -> MicroResult:
+        begin = time.perf_counter()
+        ledger = self._rig.ledger
+        compile_s, compilations = ledger.compile_s, ledger.compilations
+        ledger.trace.clear()
+        status, error, findings = self._guarded()
+        self._cost["compile"] = ledger.compile_s - compile_s
+        self._cost["total"] = time.perf_counter() - begin
+        with contextlib.suppress(CaseError):
+            self._rig.release()
+        return self._made(status, error, findings, ledger.compilations - compilations)
+
+    def _guarded(self) -> tuple[Status, str, Findings]:
+        try:
+            return self._run()
+        except Unsupported as error:
+            return Status.UNSUPPORTED, error.message, Findings()
+        except CompileError as error:
+            return Status.COMPILE_ERROR, error.message, Findings()
+        except (OutOfMemory, MemoryError) as error:
+            return Status.OUT_OF_MEMORY, str(error) or "the host is out of memory", Findings()
+        except Exception as error:
+            return Status.RUNTIME_ERROR, f"{type(error).__name__}: {error}", Findings()
+
+    def _run(self) -> tuple[Status, str, Findings]:
+        benchmark, rig = self._benchmark, self._rig
+        if rig.info.kind not in benchmark.kinds:
+            where = ", ".join(benchmark.kinds)
+            raise Unsupported(f"{benchmark.name} runs on {where}, not on {rig.info.kind}")
+        reason = benchmark.unsupported(rig)
+        if reason is not None:
+            raise Unsupported(reason)
+        rig.look()
+        with self._phase("setup"):
+            state = benchmark.setup(rig, self._settings)
+        with self._phase("timed"):
+            raw = benchmark.timed(rig, state)
+        rig.look()
+        with self._phase("verify"):
+            wrong = benchmark.verify(rig, state, raw)
+        findings = benchmark.metrics(rig, state, raw)
+        if wrong is not None:
+            return Status.WRONG, wrong, findings
+        if not findings.rows:
+            return Status.RUNTIME_ERROR, "nothing was measured", findings
+        return Status.OK, "", findings
+
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._cost[name] = time.perf_counter() - begin
+
+    def _made(
+        self, status: Status, error: str, findings: Findings, compilations: int
+    ) -> MicroResult:
+        rig, info = self._rig, self._rig.info
+        columns = tuple(column.on(rig.hardware) for column in self._benchmark.columns)
+        rows, metrics = tuple(findings.rows), tuple(findings.metrics)
+        if status is Status.OK:
+            found = impossible(columns, rows, metrics)
+            if found:
+                status, error = Status.WRONG, "; ".join(found)
+        return MicroResult(
+            benchmark=self._benchmark.name,
+            device=info.name,
+            arch=info.arch,
+            status=status,
+            started=self._started,
+            mode=self._mode,
+            model=info.model,
+            host=platform.node(),
+            driver=info.driver,
+            threads=rig.threads,
+            parameters=self._settings.plain(),
+            columns=columns,
+            rows=rows,
+            metrics=metrics,
+            trace=tuple(rig.ledger.trace),
+            notes=tuple(findings.notes),
+            error=error,
+            cost=self._cost,
+            compilations=compilations,
+        )

@@ -1,0 +1,178 @@
+"""Hardware: what a device can do at most, by its architecture and its vendor's data sheet.
+
+For telling impossible figures, and for showing beside measured ones. A percentage is never
+computed from it without saying so.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.frozen import FrozenDict
+
+# Where nothing is known: more than any GPU so far, so that only a mistake of units is above it.
+_MOST = {"l1": 256.0, "shared": 256.0, "l2": 256.0, "vector": 4096.0, "matrix": 131072.0}
+_MOST_CLOCK_MHZ = 6000.0
+_MOST_DRAM = 64e12
+# A core of a CPU: four loads of 64 bytes, four pipes of 64-byte vectors.
+_MOST_CORE = {"l1": 256.0, "shared": 256.0, "l2": 256.0, "vector": 1024.0, "matrix": 16384.0}
+_MOST_CORE_DRAM = 200e9
+_MOST_CORE_CLOCK_MHZ = 8000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A bound and the reason for it."""
+
+    value: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """A vendor's figures for a device: per second, without sparsity."""
+
+    name: str
+    source: str
+    dram: float
+    clock_mhz: float
+    units: int
+    vector: Mapping[str, float] = field(default_factory=FrozenDict)
+    matrix: Mapping[str, float] = field(default_factory=FrozenDict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """Bounds of one device. Rates of a unit are for a core cycle."""
+
+    units: int
+    clock_mhz: float
+    known: bool  # whether the architecture is in our table
+    rates: Mapping[str, float]
+    vector: Mapping[str, float]
+    matrix: Mapping[str, float]
+    dram: Limit
+    sheet: Sheet | None = None
+    source: str = ""
+    kind: str = "gpu"
+
+    @classmethod
+    def of(cls, info: DeviceInfo) -> Hardware:
+        """The bounds of a device, as far as they are known."""
+        if info.kind not in ("cuda", "hip"):
+            return _of_cpu(info)
+        table = _tables()["arch"].get(info.arch.rstrip("af") if info.kind == "cuda" else info.arch)
+        sheet = find_sheet(info)
+        reported = float(info.attributes.get("clock_khz", "0")) / 1e3
+        clock = max(reported, sheet.clock_mhz if sheet else 0.0) or _MOST_CLOCK_MHZ
+        rates = {name: float((table or _MOST)[name]) for name in ("l1", "shared", "l2")}
+        return cls(
+            units=info.units,
+            clock_mhz=clock,
+            known=table is not None,
+            rates=FrozenDict(rates),
+            vector=FrozenDict(table["vector"] if table else {}),
+            matrix=FrozenDict(table["matrix"] if table else {}),
+            dram=_dram(info, sheet),
+            sheet=sheet,
+            source=str(table["source"]) if table else "",
+        )
+
+    def plausible_clock(self, mhz: float) -> bool:
+        """Whether a reading can be the core clock: some drivers report a parked one."""
+        return 0.05 * self.clock_mhz < mhz <= 1.05 * self.clock_mhz
+
+    def rate(self, level: str) -> Limit:
+        """Bytes a cycle of one unit from `l1`, `shared` or `l2`."""
+        return Limit(value=self.rates[level], why=self._origin(f"bytes a cycle and unit ({level})"))
+
+    def bandwidth(self, level: str) -> Limit:
+        """Bytes a second of all units from `l1`, `shared`, `l2` or `dram`."""
+        if level == "dram":
+            return self.dram
+        rate = self.rates[level]
+        return Limit(
+            value=self.units * rate * self.clock_mhz * 1e6,
+            why=f"{self.units} units × {rate:g} B × {self.clock_mhz:g} MHz",
+        )
+
+    def per_cycle(self, unit: str, dtype: str) -> Limit:
+        """Operations a cycle of one unit on the `vector` or `matrix` unit."""
+        table = self.vector if unit == "vector" else self.matrix
+        most = _MOST if self.kind == "gpu" else _MOST_CORE
+        if dtype in table:
+            return Limit(value=table[dtype], why=self._origin(f"{dtype} operations a cycle"))
+        return Limit(value=most[unit], why="more than any unit so far")
+
+    def flops(self, unit: str, dtype: str) -> Limit:
+        """Operations a second of all units."""
+        rate = self.per_cycle(unit, dtype).value
+        return Limit(
+            value=self.units * rate * self.clock_mhz * 1e6,
+            why=f"{self.units} units × {rate:g} × {self.clock_mhz:g} MHz",
+        )
+
+    def _origin(self, text: str) -> str:
+        return f"{text}, {self.source}" if self.source else f"{text}, more than any unit so far"
+
+
+def find_sheet(info: DeviceInfo) -> Sheet | None:
+    """The vendor's figures for a device, by the words in its name; None where it is not listed."""
+    for entry in _tables()["device"]:
+        words = [word.lower() for word in entry["words"]]
+        if entry["arch"] == info.arch and all(word in info.model.lower() for word in words):
+            return Sheet(
+                name=entry["name"],
+                source=entry["source"],
+                dram=float(entry["dram"]),
+                clock_mhz=float(entry["clock_mhz"]),
+                units=int(entry["units"]),
+                vector=FrozenDict(entry.get("vector", {})),
+                matrix=FrozenDict(entry.get("matrix", {})),
+            )
+    return None
+
+
+def _dram(info: DeviceInfo, sheet: Sheet | None) -> Limit:
+    """The bus's rate as the driver reports it or as the data sheet says, whichever is higher."""
+    found = []
+    clock = float(info.attributes.get("memory_clock_khz", "0")) * 1e3
+    bits = float(info.attributes.get("bus_bits", "0"))
+    if info.kind == "cuda" and clock and bits:
+        why = f"{bits:g} bits × 2 × {clock / 1e6:g} MHz"
+        found.append(Limit(value=clock * 2 * bits / 8, why=why))
+    if sheet is not None:
+        found.append(Limit(value=sheet.dram, why=sheet.source))
+    return max(
+        found,
+        key=lambda limit: limit.value,
+        default=Limit(value=_MOST_DRAM, why="more than any GPU so far"),
+    )
+
+
+def _of_cpu(info: DeviceInfo) -> Hardware:
+    return Hardware(
+        units=info.units,
+        clock_mhz=_MOST_CORE_CLOCK_MHZ,
+        known=False,
+        rates=FrozenDict({name: _MOST_CORE[name] for name in ("l1", "shared", "l2")}),
+        vector=FrozenDict(),
+        matrix=FrozenDict(),
+        dram=Limit(
+            value=_MOST_CORE_DRAM * info.units,
+            why=f"{info.units} cores × {_MOST_CORE_DRAM / 1e9:g} GB/s",
+        ),
+        kind="cpu",
+    )
+
+
+@functools.cache
+def _tables() -> dict[str, Any]:
+    text = resources.files(__package__).joinpath("data", "datasheet.toml").read_text("utf-8")
+    return tomllib.loads(text)

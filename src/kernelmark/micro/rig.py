@@ -1,0 +1,270 @@
+"""Rig: a device set up for microbenchmarks; kernels, memory and clocks behind one face."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import Unsupported
+from kernelmark.core.result import Telemetry
+from kernelmark.devices.base import Buffer, Device
+from kernelmark.micro.hardware import Hardware
+
+CHUNK_BYTES = 4096  # what a warp of micro_window.cu reads at a time
+MOST_ROUNDS = 2**28
+MOST_LAUNCHES = 250  # in one timing: a full queue would hold the host
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """Seconds a launch, and the core clock meanwhile; None where it cannot be read."""
+
+    elapsed_s: float
+    clock_mhz: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """Several timings of one call."""
+
+    seconds: tuple[float, ...]
+    clocks_mhz: tuple[float, ...] = ()
+    exclusive: bool = True
+
+    @property
+    def typical_s(self) -> float:
+        """The median; the shortest on a device that others may be using as well."""
+        return self.median_s if self.exclusive else self.best_s
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def best_s(self) -> float:
+        return min(self.seconds)
+
+    @property
+    def clock_mhz(self) -> float | None:
+        return statistics.median(self.clocks_mhz) if self.clocks_mhz else None
+
+    def spread(self) -> float:
+        """Largest distance between two, as a share of the median."""
+        return (max(self.seconds) - min(self.seconds)) / self.median_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A kernel with its arguments, ready to be launched as often as wanted."""
+
+    file: str
+    kernel: str
+    function: Any
+    arguments: Any
+    grid: int = 1
+    block: int = 1
+    shared_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Ledger:
+    buffers: list[Buffer] = field(default_factory=list)
+    compile_s: float = 0.0
+    compilations: int = 0
+    trace: list[Telemetry] = field(default_factory=list)
+
+
+class Rig(ABC):
+    """What a microbenchmark works with. Everything it allocates is given back by `release`."""
+
+    device: Device
+    info: DeviceInfo
+    hardware: Hardware
+    lanes: int = 1  # threads that run in step
+    vector_bytes: int = 16  # one load of the widest kind
+    threads: int = 0  # of a CPU
+    exclusive: bool = True  # nobody else uses it meanwhile
+
+    def __init__(self) -> None:
+        self.ledger = _Ledger()
+
+    # -- kernels
+
+    @abstractmethod
+    def call(
+        self,
+        file: str,
+        kernel: str,
+        *values: Any,
+        grid: int = 1,
+        block: int = 1,
+        shared_bytes: int = 0,
+        types: dict[str, str] | None = None,
+    ) -> Call:
+        """`kernel` of `file` with arguments packed by its declaration."""
+
+    @abstractmethod
+    def time(self, call: Call, launches: int = 1) -> Timed:
+        """Run it `launches` times in a row and wait."""
+
+    def run(self, call: Call) -> None:
+        """Run it once and wait."""
+        self.time(call)
+
+    @abstractmethod
+    def kernels(self, file: str) -> frozenset[str]:
+        """The kernels that `file` has for this device."""
+
+    @property
+    @abstractmethod
+    def grid(self) -> int:
+        """Blocks of a full-size block that fill the device once: units, or threads of a CPU."""
+
+    @property
+    @abstractmethod
+    def block(self) -> int:
+        """Threads of a full-size block."""
+
+    @property
+    def warps(self) -> int:
+        """Warps of a full-size block."""
+        return self.block // self.lanes
+
+    # -- memory
+
+    def memory(self, nbytes: int) -> Buffer:
+        """Memory of the device until `release`, never more than three quarters of what is free."""
+        if nbytes > 0.75 * self.device.free_bytes():
+            free = self.device.free_bytes() / 2**30
+            raise Unsupported(f"{nbytes / 2**30:.1f} GiB are needed and {free:.1f} GiB are free")
+        made = self.device.allocate(nbytes)
+        self.ledger.buffers.append(made)
+        return made
+
+    def place(self, array: NDArray[Any]) -> Buffer:
+        """A copy of `array` in the device's memory."""
+        made = self.memory(max(16, array.nbytes))
+        self.device.write(made, 0, np.ascontiguousarray(array).view(np.uint8).ravel())
+        return made
+
+    def read(self, buffer: Buffer, kind: DTypeLike, count: int, offset: int = 0) -> NDArray[Any]:
+        """`count` numbers out of the device's memory."""
+        nbytes = np.dtype(kind).itemsize * count
+        return self.device.read(buffer, offset, nbytes).view(kind)
+
+    def zero(self, buffer: Buffer, nbytes: int | None = None) -> None:
+        """Set it to zeros."""
+        count = buffer.nbytes if nbytes is None else nbytes
+        self.device.write(buffer, 0, np.zeros(count, np.uint8))
+
+    def release(self, buffers: Iterable[Buffer] | None = None) -> None:
+        """Give back `buffers`, or everything."""
+        for buffer in list(self.ledger.buffers if buffers is None else buffers):
+            self.ledger.buffers.remove(buffer)
+            self.device.free(buffer)
+
+    # -- clocks
+
+    @property
+    @abstractmethod
+    def clock_mhz(self) -> float:
+        """The core clock that cycles are told in where a timing has none of its own."""
+
+    @abstractmethod
+    def warm_up(self) -> None:
+        """Work until the clock is up."""
+
+    def sample(
+        self,
+        call: Call,
+        *,
+        samples: int,
+        seconds: float = 2e-3,
+        launches: int | None = None,
+        after: Callable[[], None] | None = None,
+    ) -> Samples:
+        """Timings of `call`, each of as many launches as take `seconds`, after one untimed;
+        `after` is called after each of them."""
+        if launches is None:
+            first = self.time(call)
+            launches = max(1, math.ceil(seconds / max(first.elapsed_s, 1e-7)))
+        timed = []
+        for _ in range(samples):
+            timed.append(self.time(call, min(launches, MOST_LAUNCHES)))
+            if after is not None:
+                after()
+        return self.samples(timed)
+
+    def calibrated(
+        self, make: Callable[[int], Call], first: int, seconds: float
+    ) -> tuple[int, Call]:
+        """(rounds, call of that many) so that a launch takes about `seconds`, never fewer than
+        `first`. What it ran for this has warmed the caches."""
+        rounds = first
+        for _ in range(4):
+            call = make(rounds)
+            taken = self.time(call).elapsed_s
+            if taken > 0.6 * seconds or rounds >= MOST_ROUNDS:
+                break
+            # A short launch is mostly start-up: it must not decide alone.
+            rounds = min(MOST_ROUNDS, math.ceil(rounds * min(seconds / max(taken, 1e-7), 64.0)))
+        return rounds, make(rounds)
+
+    def samples(self, timed: Iterable[Timed]) -> Samples:
+        """Timings put together."""
+        every = tuple(timed)
+        return Samples(
+            seconds=tuple(t.elapsed_s for t in every),
+            clocks_mhz=tuple(t.clock_mhz for t in every if t.clock_mhz is not None),
+            exclusive=self.exclusive,
+        )
+
+    def typical(self, durations: Iterable[float]) -> float:
+        """The median of durations; the shortest on a device that others may be using as well."""
+        return statistics.median(durations) if self.exclusive else min(durations)
+
+    def cycles(self, clocks: Buffer, blocks: int) -> NDArray[np.float64]:
+        """Cycles that each block took, from the pairs that kernels stamp."""
+        pairs = self.read(clocks, np.uint64, 2 * blocks).reshape(blocks, 2)
+        return (pairs[:, 1] - pairs[:, 0]).astype(np.float64) * self.ticks_to_cycles
+
+    @property
+    def ticks_to_cycles(self) -> float:
+        """Core cycles for one tick of what kernels read as the core clock."""
+        return 1.0
+
+    @property
+    @abstractmethod
+    def wall_tick_s(self) -> float:
+        """Seconds for one tick of what kernels read as the wall clock."""
+
+    def look(self) -> Telemetry:
+        """The device's own readings, which are kept with the result."""
+        seen = self.device.telemetry()
+        self.ledger.trace.append(seen)
+        return seen
+
+    def sustain(self, call: Call, seconds: float, launches: int) -> Samples:
+        """Timings of `call` over at least `seconds`, with readings of the device in between."""
+        timed: list[Timed] = []
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end or len(timed) < 3:
+            timed.append(self.time(call, launches))
+            if len(timed) % 4 == 0:
+                self.look()
+        self.look()
+        return self.samples(timed)
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.release()
+        self.device.close()

@@ -1,0 +1,320 @@
+"""batched_gemm_quant: batches of products whose operands are stored or computed in few bits."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark.core.dtype import dtype
+from kernelmark.core.problem import Option, Problem
+from kernelmark.core.tensor import TensorSpec, Tolerance
+from kernelmark.numerics import mxfp4
+from kernelmark.numerics.floats import decode, encode
+from kernelmark.numerics.generate import Inputs
+from kernelmark.ops._error import product_tolerance
+from kernelmark.ops._given import Given, checked_sizes
+from kernelmark.ops._sampled import axis, contract, grid, rng_for, sides
+from kernelmark.ops._types import input_spec
+from kernelmark.ops.base import Op, Parameter, Reference
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Element = Callable[[int, Ints, Ints], Floats]
+
+_HELP = {
+    "batch": "independent products",
+    "m": "rows of D[i]",
+    "n": "columns of D[i]",
+    "k": "length of each sum",
+    "group": "scheme a8w8_group: elements of a row of A that share a scale, a power of two",
+    "a": "dtype of A",
+    "b": "dtype of B, always stored n×k",
+    "c": "dtype of bias and D: bf16 or f16",
+    "scheme": "a8w8, a8w8_group, a16wfp4 or afp4wfp4: who scales what (docs/ab.md)",
+    "a_order": "bmk: A is stored batch×m×k; mbk: m×batch×k",
+    "c_order": "bmn: D is stored batch×m×n; mbn: m×batch×n",
+    "bias": "yes: add a row of n elements of its own to every D[i]",
+    "dtype": "shorthand: the 16-bit dtype, of D and of an A that is not stored in fewer bits",
+}
+_BATCHES = 4
+_WIDE = ("bf16", "f16")
+_E8M0_LOW = 2.0**-3  # scales from 1/8 to 1, as the tests of such kernels draw them
+_FLOOR = np.float32(1e-10)  # a group of zeros is divided by this, not by zero
+_GROUPS = (32, 512)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme:
+    """What A and B may be, and whether a bias is added. An empty `a` is the 16-bit dtype."""
+
+    a: tuple[str, ...]
+    b: tuple[str, ...]
+    bias: bool
+
+
+SCHEMES = {
+    # integers, a factor for every row of A and every column of D
+    "a8w8": Scheme(a=("i8",), b=("i8",), bias=True),
+    # A is quantised on the way, a scale for each `group` of a row; B has one scale altogether
+    "a8w8_group": Scheme(a=(), b=("f8e4m3", "f8e4m3fnuz", "i8"), bias=True),
+    # A is quantised to MXFP4 on the way; B is MXFP4
+    "a16wfp4": Scheme(a=(), b=("f4e2m1",), bias=False),
+    "afp4wfp4": Scheme(a=("f4e2m1",), b=("f4e2m1",), bias=False),
+}
+
+
+class BatchedGemmQuant(Op):
+    """D[i] = A[i]·B[i]ᵀ + bias[i] with scales. What a scheme quantises on the way, the reference
+    quantises too, bit for bit: a kernel that skips it is not right.
+
+    A group of A in `a8w8_group` has the scale s = max|a| / largest of B's dtype, and its elements
+    become a·(1/s) rounded to B's dtype, in f32 arithmetic.
+    """
+
+    name = "batched_gemm_quant"
+    summary = "batched products of int8, fp8 or MXFP4 operands with their scales"
+    parameters = _HELP
+
+    def problem(self, /, **given: Parameter) -> Problem:
+        read = Given(self.name, given, self.parameters)
+        name = read.word("scheme", tuple(SCHEMES))
+        scheme = SCHEMES[name]
+        dims = {dim: read.dim(dim) for dim in ("batch", "m", "n", "k")}
+        if name == "a8w8_group":
+            dims["group"] = _group(read)
+        elif "group" in given:
+            read.refuse(f"group does not go with scheme={name}", "only a8w8_group has it")
+        wide = read.dtype("dtype", "bf16", _WIDE)
+        because = f"with scheme={name}"
+        dtypes = {
+            "a": read.dtype("a", (scheme.a or (wide,))[0], scheme.a or _WIDE, because),
+            "b": read.dtype("b", scheme.b[0], scheme.b, because),
+            "c": read.dtype("c", wide, _WIDE),
+        }
+        options: dict[str, Option] = {
+            "scheme": name,
+            "a_order": read.word("a_order", ("bmk", "mbk")),
+            "c_order": read.word("c_order", ("bmn", "mbn")),
+            "bias": read.flag("bias"),
+        }
+        if options["bias"] and not scheme.bias:
+            read.refuse(f"scheme={name} has no bias", "leave bias out")
+        if scheme.b == ("f4e2m1",) and dims["k"] % mxfp4.GROUP:
+            read.refuse(f"k={dims['k']} is not a multiple of {mxfp4.GROUP}, a group of MXFP4")
+        problem = Problem(op=self.name, dims=dims, dtypes=dtypes, options=options)
+        return checked_sizes(problem, self.tensors(problem))
+
+    def flops(self, problem: Problem) -> int:
+        return 2 * math.prod(problem.dims[name] for name in ("batch", "m", "n", "k"))
+
+    def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
+        batch, m, n, k = (problem.dims[name] for name in ("batch", "m", "n", "k"))
+        types, options = problem.dtypes, problem.options
+        swapped = options["a_order"] == "mbk"
+        lines = (m, batch) if swapped else (batch, m)
+        specs = [
+            _operand("a", (*lines, k), types["a"]),
+            _operand("b", (batch, n, k), types["b"]),
+        ]
+        match options["scheme"]:
+            case "a8w8":
+                specs += [_factor("a_scale", lines), _factor("b_scale", (batch, n))]
+            case "a8w8_group":
+                specs.append(_factor("b_scale", (1,)))
+            case "a16wfp4":
+                specs.append(_powers("b_scale", (batch, n, k // mxfp4.GROUP)))
+            case _:
+                specs.append(_powers("a_scale", (*lines, k // mxfp4.GROUP)))
+                specs.append(_powers("b_scale", (batch, n, k // mxfp4.GROUP)))
+        if options["bias"]:
+            specs.append(input_spec("bias", (batch, n), types["c"]))
+        shape = (m, batch, n) if options["c_order"] == "mbn" else (batch, m, n)
+        return (*specs, TensorSpec(name="d", shape=shape, dtype=types["c"], role="out"))
+
+    def reference(self, problem: Problem, inputs: Inputs, where: Ints) -> Reference:
+        batch, m, n, k = (problem.dims[name] for name in ("batch", "m", "n", "k"))
+        line, column = np.divmod(where, n)
+        if problem.options["c_order"] == "mbn":
+            row, item = np.divmod(line, batch)
+        else:
+            item, row = np.divmod(line, m)
+        read = _Operands(problem, inputs)
+        value, magnitude = contract((item, row, column), k, read.left(), read.right())
+        factor = read.factor(item, row, column)
+        value, magnitude = value * factor, magnitude * factor
+        if problem.options["bias"]:
+            bias = inputs.take("bias", item * n + column)
+            value, magnitude = value + bias, magnitude + np.abs(bias)
+        return Reference(value=value, magnitude=magnitude)
+
+    def tolerance(self, problem: Problem) -> Tolerance:
+        scheme, out = str(problem.options["scheme"]), dtype(problem.dtypes["c"])
+        # Scaling each group's sum, then the factor of B, then the bias.
+        found = product_tolerance(
+            terms=problem.dims["k"],
+            inputs=_summed_like(problem),
+            acc="f32",
+            out=problem.dtypes["c"],
+            epilogue=3,
+        )
+        why = f"scheme {scheme}: sums as of {_summed_like(problem)}; {found.why}"
+        if scheme in ("a16wfp4", "afp4wfp4"):
+            # Scales that differ by powers of two spread the terms: their root mean square is up
+            # to √2 times as far from their mean magnitude as for one scale.
+            found = dataclasses.replace(found, per_magnitude=found.per_magnitude * math.sqrt(2))
+        if scheme == "a8w8_group":
+            step = _largest_flip(problem)
+            why += (
+                "; a division that is not correctly rounded may move one element of A to the "
+                f"neighbouring number of {problem.dtypes['b']}: {step:.2g}"
+            )
+            found = dataclasses.replace(found, absolute=found.absolute + step)
+        if problem.options["bias"]:
+            again = out.unit_roundoff
+            why += "; the product may be rounded once more before the bias is added"
+            found = dataclasses.replace(
+                found, per_value=found.per_value + again, absolute=found.absolute + again
+            )
+        return dataclasses.replace(found, why=why)
+
+    def positions(self, problem: Problem, seed: int) -> Ints:
+        batch, m, n, k = (problem.dims[name] for name in ("batch", "m", "n", "k"))
+        rng = rng_for(seed)
+        items = axis(batch, _BATCHES, rng)
+        rows, columns = sides(m, n, k, len(items))
+        picked = items, axis(m, rows, rng), axis(n, columns, rng)
+        if problem.options["c_order"] == "mbn":
+            return grid((m, batch, n), (picked[1], picked[0], picked[2]))
+        return grid((batch, m, n), picked)
+
+
+class _Operands:
+    """A and B of one argument set as numbers, after what the scheme does to them."""
+
+    def __init__(self, problem: Problem, inputs: Inputs) -> None:
+        self._problem = problem
+        self._inputs = inputs
+        self._scheme = problem.options["scheme"]
+        self._batch, self._m, self._n, self._k = (
+            problem.dims[name] for name in ("batch", "m", "n", "k")
+        )
+
+    def _line(self, item: Ints | int, row: Ints) -> Ints:
+        """Which row of all rows of A, in the order that they are stored in."""
+        if self._problem.options["a_order"] == "mbk":
+            return row * self._batch + item
+        return item * self._m + row
+
+    def left(self) -> Element:
+        def raw(item: int, rows: Ints, t: Ints) -> Floats:
+            return self._inputs.take("a", self._line(item, rows) * self._k + t)
+
+        def scaled(item: int, rows: Ints, t: Ints) -> Floats:
+            per_line = self._k // mxfp4.GROUP
+            place = self._line(item, rows) * per_line + t // mxfp4.GROUP
+            return raw(item, rows, t) * self._inputs.take("a_scale", place)
+
+        match self._scheme:
+            case "a8w8":
+                return raw
+            case "afp4wfp4":
+                return scaled
+            case "a16wfp4":
+                return self._by_groups(raw, mxfp4.GROUP, mxfp4.rounded)
+        group, to = self._problem.dims["group"], self._problem.dtypes["b"]
+        return self._by_groups(raw, group, lambda x: group_rounded(x, group, to))
+
+    def _by_groups(self, raw: Element, group: int, change: Callable[[Floats], Floats]) -> Element:
+        """Elements after a change that needs the whole groups they are in."""
+
+        def changed(item: int, rows: Ints, t: Ints) -> Floats:
+            first, last = int(t.min()), int(t.max())
+            start = first // group * group
+            end = min(-(-(last + 1) // group) * group, self._k)
+            whole = np.arange(start, end, dtype=np.int64)[None, :]
+            return change(raw(item, rows, whole))[:, t.ravel() - start]
+
+        return changed
+
+    def right(self) -> Element:
+        def raw(item: int, columns: Ints, t: Ints) -> Floats:
+            return self._inputs.take("b", (item * self._n + columns) * self._k + t)
+
+        def scaled(item: int, columns: Ints, t: Ints) -> Floats:
+            per_line = self._k // mxfp4.GROUP
+            place = (item * self._n + columns) * per_line + t // mxfp4.GROUP
+            return raw(item, columns, t) * self._inputs.take("b_scale", place)
+
+        return scaled if self._scheme in ("a16wfp4", "afp4wfp4") else raw
+
+    def factor(self, item: Ints, row: Ints, column: Ints) -> Floats:
+        """What the sum is multiplied by afterwards."""
+        if self._scheme == "a8w8":
+            of_row = self._inputs.take("a_scale", self._line(item, row))
+            return of_row * self._inputs.take("b_scale", item * self._n + column)
+        if self._scheme == "a8w8_group":
+            return self._inputs.take("b_scale", np.zeros_like(item))
+        return np.ones(len(item))
+
+
+def group_rounded(values: Floats, group: int, to: str) -> Floats:
+    """Rows quantised to the dtype `to` with a scale a group, as numbers: in f32, each operation
+    correctly rounded."""
+    missing = -values.shape[-1] % group
+    padded = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, missing)]).astype(np.float32)
+    parts = padded.reshape(*values.shape[:-1], -1, group)
+    top = np.float32(dtype(to).max_value)
+    scale = np.maximum(np.max(np.abs(parts), axis=-1, keepdims=True), _FLOOR) / top
+    quotient = np.clip(parts * (np.float32(1) / scale), -top, top)
+    small = decode(encode(quotient.astype(np.float64), to), to)
+    whole = (small * scale.astype(np.float64)).reshape(*values.shape[:-1], -1)
+    return np.asarray(whole[..., : values.shape[-1]], np.float64)
+
+
+def _group(read: Given) -> int:
+    group = read.dim("group", 128, least=_GROUPS[0])
+    if group & (group - 1) or group > _GROUPS[1]:
+        read.refuse(f"group={group} is not a power of two from {_GROUPS[0]} to {_GROUPS[1]}")
+    return group
+
+
+def _operand(name: str, shape: tuple[int, ...], dtype_name: str) -> TensorSpec:
+    if dtype_name == "f4e2m1":
+        # All codes: the usual [-1, 1] would use five of fifteen.
+        return TensorSpec(name=name, shape=shape, dtype=dtype_name, low=-6.0, high=6.0)
+    return input_spec(name, shape, dtype_name)
+
+
+def _factor(name: str, shape: tuple[int, ...]) -> TensorSpec:
+    # Small enough that sums of int8 products stay far inside f16.
+    return TensorSpec(name=name, shape=shape, dtype="f32", low=0.002, high=0.01)
+
+
+def _powers(name: str, shape: tuple[int, ...]) -> TensorSpec:
+    return TensorSpec(name=name, shape=shape, dtype="f8e8m0", low=_E8M0_LOW, high=1.0)
+
+
+def _summed_like(problem: Problem) -> str:
+    """The dtype whose sums are as exact as this scheme's on the least exact hardware."""
+    if problem.dtypes["b"] == "i8":
+        return "f32"  # integer products are exact; sums of blocks of them are added in f32
+    # Blocks of 4-bit products are assumed no more exact than those of 8-bit floats.
+    return "f8e4m3" if problem.dtypes["b"] == "f4e2m1" else problem.dtypes["b"]
+
+
+def _largest_flip(problem: Problem) -> float:
+    """How much an output changes when one element of A, at most 1, goes to its neighbour."""
+    small = dtype(problem.dtypes["b"])
+    top = small.max_value
+    binade = 2.0 ** math.floor(math.log2(top))
+    step = (2 * small.unit_roundoff * binade if small.kind == "float" else 1.0) / top
+    largest_b = top + 1 if small.kind == "int" else 1.0
+    return float(step * largest_b * _factor("b_scale", (1,)).high)
+
+
+op = BatchedGemmQuant()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from kernelmark.core.result import Check, Status
@@ -133,3 +134,20 @@ def test_summary_and_widths(make_result, make_set):
     assert tables.width_text(math.nan) == tables.NONE
     assert tables.width_text(0.0123) == "1.2 %"
     assert tables.width_text(386.2) == "> 999 %"
+
+
+def test_other_times_have_columns_only_where_a_row_has_them(make_result, make_set):
+    plain = make_result(backend="plain")
+    gpu = make_result(backend="gpu", median_s=1e-5)
+    beside = dataclasses.replace(gpu.measurement, also={"hot_s": 8e-6, "host_s": 3e-5})
+    gpu = dataclasses.replace(gpu, measurement=beside)
+    table = tables.results_table(tables.rows(make_set(plain, gpu)))
+    names = [column.name for column in table.columns]
+    assert names[names.index("hot") :][:2] == ["hot", "eager"]
+    assert "profiler" not in names
+    first = dict(zip(names, table.rows[0], strict=True))
+    assert (first["hot"], first["eager"]) == ("8.000 µs", "30.00 µs")
+    assert first["status"] == "ok, launch-bound"
+    assert dict(zip(names, table.rows[1], strict=True))["eager"] == tables.NONE
+    alone = [c.name for c in tables.results_table(tables.rows(make_set(plain))).columns]
+    assert "eager" not in alone

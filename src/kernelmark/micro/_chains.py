@@ -132,8 +132,8 @@ def call(
 def cycles_per_step(
     rig: Rig, where: Room, op: Op, ilp: int, *, threads: int, steps: int, samples: int
 ) -> float:
-    """Cycles for a step of each chain in a block of `threads` threads, over the chains: what one
-    instruction of every warp takes. On a CPU, of that many cores at once."""
+    """Cycles for one step of every thread in a block of `threads`, whichever of its chains takes
+    it. On a CPU, on that many cores at once."""
     on_cpu = rig.block == 1
     made = call(
         rig,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +16,8 @@ from kernelmark.report.names import backend_text, rerun, short
 from kernelmark.report.percent import Share, share
 
 NONE = "–"
+# Other times of a kernel, in the order of their columns, which are there when any row has one.
+BESIDE = {"hot_s": "hot", "host_s": "eager", "profiler_s": "profiler"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,7 @@ def results_table(made: Sequence[Row], title: str = "") -> Table:
     """The table that `run` and `show` print."""
     several_devices = len({row.result.device for row in made}) > 1
     compared = any(row.times_best is not None for row in made)
+    beside = [name for name in BESIDE if any(name in _also(row) for row in made)]
     columns = [
         Column(name="problem"),
         Column(name="backend"),
@@ -82,6 +85,7 @@ def results_table(made: Sequence[Row], title: str = "") -> Table:
         Column(name="±", align="right"),
         Column(name="rate", align="right"),
         Column(name="of roof", align="right"),
+        *(Column(name=BESIDE[name], align="right") for name in beside),
         *([Column(name="vs best", align="right")] if compared else []),
         Column(name="status"),
     ]
@@ -90,9 +94,19 @@ def results_table(made: Sequence[Row], title: str = "") -> Table:
         line = [row.problem, row.backend]
         line += [row.result.device] if several_devices else []
         line += [*_numbers(row)]
+        line += [time_text(_also(row)[name]) if name in _also(row) else NONE for name in beside]
         line += [_times(row.times_best)] if compared else []
-        cells.append((*line, row.result.status.value))
+        cells.append((*line, _status(row)))
     return Table(columns=tuple(columns), rows=tuple(cells), title=title)
+
+
+def _also(row: Row) -> Mapping[str, float]:
+    return row.result.measurement.also if row.result.measurement else {}
+
+
+def _status(row: Row) -> str:
+    bound = row.result.measurement is not None and row.result.measurement.launch_bound
+    return f"{row.result.status.value}, launch-bound" if bound else row.result.status.value
 
 
 def failures(made: Iterable[Row]) -> list[Failure]:

@@ -1,9 +1,9 @@
 """Steps in a series: where the level changed, and where it only wandered.
 
 A segment is split where two medians describe it best (the sum of distances falls most), but only
-if shuffled series are rarely described as well by two. Each part is then searched again. That is the
-plan of divisive segmentation (E-divisive and its kin); medians and distances instead of means and
-squares make a few wild points harmless.
+if shuffled series are rarely described as well by two. Each part is then searched again. That is
+the plan of divisive segmentation (E-divisive and its kin); medians and distances instead of means
+and squares make a few wild points harmless.
 
 Shuffling destroys the memory of a series that drifts, which would make every drift a step. Where
 points remember their neighbours, a step must also be abrupt: larger than what the series does
@@ -12,6 +12,7 @@ elsewhere within as few points.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -146,7 +147,7 @@ def _kept(data: _Values, found: dict[int, float], min_effect: float) -> list[Ste
     places = sorted(found)
     while places:
         levels = [float(np.median(part)) for part in np.split(data, places)]
-        sizes = [abs(after - before) for before, after in zip(levels, levels[1:], strict=False)]
+        sizes = [abs(after - before) for before, after in itertools.pairwise(levels)]
         least = int(np.argmin(sizes))
         if sizes[least] >= min_effect:
             return [

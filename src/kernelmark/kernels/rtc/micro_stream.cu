@@ -90,3 +90,11 @@ KERNEL BLOCK_OF(1024) stream_stencil3(double* a, const double* b, u64 n, double 
 KERNEL BLOCK_OF(1024) stream_stencil5(double* a, const double* b, u64 n, double q) {
   stencil<2>(a, b, n, q);
 }
+
+#ifdef HOST
+// What the C library makes of a copy.
+KERNEL stream_memcpy(u8* a, const u8* b, u64 n) {
+  const Walk w = walk(n);
+  memcpy(a + w.first, b + w.first, w.end - w.first);
+}
+#endif

@@ -149,8 +149,8 @@ def group_tiles(
         else:
             left = end - at
             offsets = tl.arange(0, BLOCK_K)
-            x = tl.load(a_at, mask=offsets[None, :] < left, other=0).to(tl.float32)
-            y = tl.load(b_at, mask=offsets[:, None] < left, other=0)
+            x = tl.load(a_at, mask=offsets[None, :] < left, other=0.0).to(tl.float32)
+            y = tl.load(b_at, mask=offsets[:, None] < left, other=0.0)
         largest = tl.maximum(tl.max(tl.abs(x), axis=1), 1e-10)
         # Correctly rounded divisions: the same quantised elements on every device.
         scale = tl.div_rn(largest, tl.full((BLOCK_M,), LARGEST, tl.float32))

@@ -36,7 +36,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Raw:
-    points: dict[tuple[str, int, int], float]  # cycles of a step of all chains
+    points: dict[tuple[str, int, int], float]  # cycles for one instruction of each warp
     peaks: dict[str, tuple[float, float]]
 
 
@@ -72,9 +72,12 @@ class Incore(Microbenchmark[_State, _Raw]):
         Column(name="op", help="instruction and dtype"),
         Column(name="warps", help="warps in the block; cores of a CPU"),
         Column(name="ilp", help="independent chains in a thread"),
-        Column(name="cycles", help="cycles a step of every warp, over its chains", unit="cycles"),
+        Column(name="series", help="op and chains, for the figure"),
+        Column(name="cycles", help="cycles for one instruction of each warp", unit="cycles"),
         Column(
-            name="reciprocal", help="cycles of the unit for one instruction of one warp", unit="cycles"
+            name="reciprocal",
+            help="the same over the warps: the unit's cycles for one warp's instruction",
+            unit="cycles",
         ),
     )
     figure = Figure(
@@ -124,7 +127,8 @@ class Incore(Microbenchmark[_State, _Raw]):
                 samples=3 + state.samples,
             )
             for name in ("fma_f32", "fma_f64")
-            if name in state.ops
+            # A CPU's peak is that of its vectors, not of these scalar chains: see roofline.
+            if name in state.ops and rig.block > 1
         }
         return _Raw(points=points, peaks=peaks)
 
@@ -151,7 +155,6 @@ class Incore(Microbenchmark[_State, _Raw]):
         ]
         found: list[MicroMetric] = []
         for name in state.ops:
-            # cycles are for a step of all chains of a thread, and with one chain for one step
             latency = raw.points.get((name, state.warps[0], state.ilps[0]))
             if latency is not None and state.ilps[0] == 1:
                 headline = name.startswith("fma")

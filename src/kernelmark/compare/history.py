@@ -1,0 +1,198 @@
+"""What a series of runs says: its steps, and whether the newest point fits.
+
+Detection has two stages. The screen here is cheap and looks at every series of every run; what it
+flags is confirmed by paired rounds (`kmark ab`), which cost many runs and decide.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kernelmark.core.result import Status
+from kernelmark.core.units import time_text
+from kernelmark.core.verdict import VerdictStatus
+from kernelmark.stats.changepoint import change_points
+from kernelmark.stats.robust import mad
+from kernelmark.stats.student import t_quantile
+
+MIN_EFFECT = 0.02
+SCREEN_ALPHA = 0.01
+LEAST_POINTS = 4  # that a new one is screened against
+_MOST_POINTS = 200  # that steps are looked for in
+# Makes the median distance of neighbours estimate a standard deviation, for normal noise.
+_NORMAL_MOVE = 1.0483
+_LEAST_SPREAD = 1e-4
+
+
+class Point(Protocol):
+    """One result of a series, as a store gives it."""
+
+    @property
+    def series(self) -> str: ...
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def started(self) -> float: ...
+    @property
+    def status(self) -> Status: ...
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def median_s(self) -> float | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesStep:
+    """The level changed with run `run_id`; `before_id` is the last run of the old level. `ratio`
+    is the new level over the old: above 1 is slower."""
+
+    run_id: str
+    before_id: str
+    started: float
+    ratio: float
+    p_value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """The newest point against the level before it. `status` is slower, faster, same, broken, fixed
+    or, with too few points, new; `low_s` and `high_s` are where it was expected."""
+
+    status: VerdictStatus
+    reason: str
+    ratio: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+
+    @property
+    def flagged(self) -> bool:
+        return self.status in (VerdictStatus.SLOWER, VerdictStatus.FASTER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """A series with what was found in it. `held` says why a flagged point raises no alarm."""
+
+    series: str
+    points: tuple[Point, ...]
+    steps: tuple[SeriesStep, ...]
+    screen: Screen
+    held: str = ""
+
+    @property
+    def newest(self) -> Point:
+        return self.points[-1]
+
+    @property
+    def alarm(self) -> bool:
+        """Whether it is worth a confirmation, or is broken."""
+        return not self.held and (self.screen.flagged or self.screen.status is VerdictStatus.BROKEN)
+
+
+def stories(points: Iterable[Point], *, min_effect: float = MIN_EFFECT) -> list[Story]:
+    """Each series with its steps and its screen; `points` are in the order of time."""
+    found: dict[str, list[Point]] = {}
+    for point in points:
+        found.setdefault(point.series, []).append(point)
+    return [story(one, min_effect=min_effect) for one in found.values()]
+
+
+def story(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> Story:
+    """One series, oldest point first. Of several results of a run, on many devices of one kind, the
+    middle one stands for it; a failure stands for all."""
+    points = [_middle(list(group)) for _, group in itertools.groupby(points, lambda p: p.run_id)]
+    timed = [(p, p.median_s) for p in points if p.status is Status.OK and p.median_s]
+    timed = timed[-_MOST_POINTS:]
+    logs = [math.log(time_s) for _, time_s in timed]
+    steps = change_points(logs, min_effect=math.log1p(min_effect))
+    level = logs[steps[-1].index :] if steps else logs
+    return Story(
+        series=points[0].series,
+        points=tuple(points),
+        steps=tuple(
+            SeriesStep(
+                run_id=timed[step.index][0].run_id,
+                before_id=timed[step.index - 1][0].run_id,
+                started=timed[step.index][0].started,
+                ratio=math.exp(step.size),
+                p_value=step.p_value,
+            )
+            for step in steps
+        ),
+        screen=_screened(points, level, min_effect),
+    )
+
+
+def hold(found: Sequence[Story], sentinels: Mapping[str, str]) -> tuple[list[Story], list[str]]:
+    """Stories with their alarms held where the machine itself moved, and which sentinels did.
+
+    `sentinels` gives the problem's key for the series that are sentinels. A sentinel moved where
+    every backend that ran it in the newest run was flagged in the same direction: what they have
+    in common is the machine.
+    """
+    newest = max((s.newest.started for s in found), default=0.0)
+    flags: dict[str, list[VerdictStatus]] = {}
+    for one in found:
+        if one.series in sentinels and one.newest.started == newest:
+            flags.setdefault(sentinels[one.series], []).append(one.screen.status)
+    moved = [
+        f"{key}: {statuses[0].value}"
+        for key, statuses in flags.items()
+        if len(set(statuses)) == 1 and statuses[0] in (VerdictStatus.SLOWER, VerdictStatus.FASTER)
+    ]
+    if not moved:
+        return list(found), []
+    reason = "a sentinel moved: the machine is not what it was"
+    return [_held(one, reason) if one.screen.flagged else one for one in found], moved
+
+
+def _held(one: Story, reason: str) -> Story:
+    return Story(
+        series=one.series, points=one.points, steps=one.steps, screen=one.screen, held=reason
+    )
+
+
+def _middle(points: Sequence[Point]) -> Point:
+    failed = [point for point in points if point.median_s is None or point.status is not Status.OK]
+    ordered = sorted(points, key=lambda point: point.median_s or 0.0)
+    return failed[0] if failed else ordered[(len(ordered) - 1) // 2]
+
+
+def _screened(points: Sequence[Point], level: Sequence[float], min_effect: float) -> Screen:
+    newest = points[-1]
+    if newest.status is not Status.OK or newest.median_s is None:
+        if len(points) > 1 and points[-2].status is Status.OK:
+            return Screen(status=VerdictStatus.BROKEN, reason=newest.status.value)
+        return Screen(status=VerdictStatus.IGNORED, reason=newest.status.value)
+    if len(points) > 1 and points[-2].status is not Status.OK:
+        return Screen(status=VerdictStatus.FIXED, reason=f"it was {points[-2].status.value}")
+    before = level[:-1]
+    if len(before) < LEAST_POINTS:
+        reason = f"{len(before)} points at this level, {LEAST_POINTS} are needed"
+        return Screen(status=VerdictStatus.NEW, reason=reason)
+    return _expected(math.log(newest.median_s), before, min_effect)
+
+
+def _expected(newest: float, before: Sequence[float], min_effect: float) -> Screen:
+    """Where a further point of a level is expected, and whether this one is there."""
+    centre = statistics.median(before)
+    moves = [abs(b - a) for a, b in itertools.pairwise(before)]
+    # Two estimates of the spread: the wider one, as few points may agree by chance in either.
+    spread = max(mad(before, scaled=True), _NORMAL_MOVE * statistics.median(moves), _LEAST_SPREAD)
+    count = len(before)
+    half = t_quantile(1 - SCREEN_ALPHA / 2, count - 1) * spread * math.sqrt(1 + 1 / count)
+    half = max(half, math.log1p(min_effect))
+    ratio = math.exp(newest - centre)
+    low_s, high_s = math.exp(centre - half), math.exp(centre + half)
+    reason = f"expected {time_text(low_s)} to {time_text(high_s)}"
+    status = VerdictStatus.SAME
+    if newest > centre + half:
+        status = VerdictStatus.SLOWER
+    elif newest < centre - half:
+        status = VerdictStatus.FASTER
+    return Screen(status=status, reason=reason, ratio=ratio, low_s=low_s, high_s=high_s)

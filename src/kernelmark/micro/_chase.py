@@ -1,0 +1,132 @@
+"""Chains of loads (micro_chase.cu): building them, following them, and finding where they slow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark.devices.base import Buffer
+from kernelmark.micro.rig import Rig
+
+FILE = "micro_chase.cu"
+UNROLLED = 32  # hops in the unrolled loop
+EACH = 2048  # hops that the kernel with a clock around every one takes at most
+Offsets = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hop:
+    """What one load of a chain takes."""
+
+    cycles: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """Sizes that a chain is followed at the same pace in; `last` is the largest of them."""
+
+    first: int
+    last: int
+    cycles: float
+
+
+class Chaser:
+    """Follows chains in one buffer."""
+
+    def __init__(self, rig: Rig, nbytes: int, seed: int = 1) -> None:
+        self._rig = rig
+        self.base = rig.memory(nbytes)
+        self._offsets = rig.memory(min(nbytes, 2**28) // 4 + 4096)
+        self._out = rig.memory(64)
+        self._random = np.random.default_rng(seed)
+        self._first = 0
+
+    def ring(self, size: int, spacing: int) -> Offsets:
+        """A random order of every `spacing`-th byte of the first `size` bytes."""
+        count = max(2, size // spacing)
+        return self._random.permutation(count).astype(np.uint64) * np.uint64(spacing)
+
+    def link(self, offsets: Offsets, *, index: bool = False) -> None:
+        """Make the chain that visits `offsets` in order, and then begins again."""
+        rig = self._rig
+        if offsets.nbytes > self._offsets.nbytes:
+            rig.release([self._offsets])
+            self._offsets = rig.memory(offsets.nbytes)
+        rig.device.write(self._offsets, 0, offsets.view(np.uint8))
+        kernel = "chase_link_index" if index else "chase_link"
+        wide = rig.block > 1
+        rig.run(
+            rig.call(
+                *(FILE, kernel, self.base, self._offsets, offsets.size),
+                grid=rig.grid * (4 if wide else 1),
+                block=256 if wide else 1,
+            )
+        )
+        self._first = int(offsets[0])
+
+    def follow(self, hops: int, warm: int, *, index: bool = False) -> Hop:
+        """The mean of `hops` hops, after `warm` untimed ones; both in whole unrolled loops."""
+        rig = self._rig
+        hops, warm = _whole(hops), _whole(warm)
+        start = self.base.address + (0 if index else self._first)
+        kernel = "chase_index" if index else "chase"
+        rig.run(rig.call(FILE, kernel, start, warm, hops, self._out, 0))
+        ticks, wall, _ = rig.read(self._out, np.uint64, 3)
+        return Hop(
+            cycles=float(ticks) * rig.ticks_to_cycles / hops,
+            seconds=float(wall) * rig.wall_tick_s / hops,
+        )
+
+    def last(self) -> int:
+        """Where the last following ended, as an offset; index chains end at an element."""
+        return int(self._rig.read(self._out, np.uint64, 3)[2])
+
+    def each(self, hops: int, warm: int) -> NDArray[np.float64]:
+        """Cycles of every single hop; only on a GPU."""
+        rig = self._rig
+        count = min(hops, EACH)
+        out = rig.memory(count * 4)
+        start = self.base.address + self._first
+        rig.run(rig.call(FILE, "chase_each", start, _whole(warm), count, out, 0))
+        found = rig.read(out, np.uint32, count).astype(np.float64)
+        rig.release([out])
+        return found
+
+
+def levels(sizes: Sequence[int], cycles: Sequence[float]) -> list[Level]:
+    """The plateaus of a latency curve, nearest first: runs of sizes within 12 % of their first,
+    at least two long, each at least a quarter slower than the one before."""
+    found: list[Level] = []
+    at = 0
+    while at < len(sizes):
+        end = at
+        while end + 1 < len(sizes) and cycles[end + 1] <= 1.12 * cycles[at]:
+            end += 1
+        if end > at and (not found or cycles[at] > 1.25 * found[-1].cycles):
+            middle = float(np.median(cycles[at : end + 1]))
+            found.append(Level(first=sizes[at], last=sizes[end], cycles=middle))
+        elif end > at and found and sizes[at] > found[-1].last:
+            # The same level again: a hump in between does not end it.
+            pace = found[-1].cycles
+            if cycles[at] <= 1.12 * pace:
+                found[-1] = Level(first=found[-1].first, last=sizes[end], cycles=pace)
+        at = end + 1
+    return found
+
+
+def confidence(below: NDArray[np.float64], above: NDArray[np.float64]) -> float:
+    """How sure it is that hops of two sizes take different times: 1 − p of a Kolmogorov–Smirnov
+    test."""
+    from scipy.stats import ks_2samp
+
+    if below.size < 2 or above.size < 2:
+        return 0.0
+    return 1.0 - float(ks_2samp(below, above).pvalue)
+
+
+def _whole(hops: int) -> int:
+    return -(-hops // UNROLLED) * UNROLLED

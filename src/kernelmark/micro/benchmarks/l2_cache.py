@@ -1,0 +1,151 @@
+"""Read bandwidth of the cache that all units share, over its footprint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.micro import _windows
+from kernelmark.micro.base import (
+    Column,
+    Figure,
+    Findings,
+    Microbenchmark,
+    Panel,
+    Parameter,
+    Record,
+    Settings,
+    metric,
+)
+from kernelmark.micro.rig import Rig
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+_QUICK = (1.5, 2, 3, 4, 5, 8, 12, 16, 20, 25, 32, 40, 48, 56, 64, 96, 128, 256, 1024, 3072)
+_FULL = tuple(sorted({*_QUICK, *(1.5 * 1.1**i for i in range(80))}))
+
+
+def _bytes(megabytes: tuple[float, ...]) -> tuple[int, ...]:
+    return tuple(int(m * MIB) for m in megabytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    windows: tuple[_windows.Window, ...]
+    room: _windows.Room
+    seconds: float
+    samples: int
+
+
+class L2Cache(Microbenchmark[_State, list[_windows.Reading]]):
+    name = "l2-cache"
+    summary = "Read bandwidth of the shared cache over the footprint, out to main memory."
+    measures = (
+        "Every unit reads the whole footprint, each beginning at another place, so that no unit "
+        "finds anything in its own cache and all together ask the shared one for everything. Small "
+        "footprints are served by the second level, the largest by main memory."
+    )
+    misleads = (
+        "Where the shared cache has several parts, data that all units read may be kept in each of "
+        "them: the edge then lies at one part's size, not at the sum. Footprints under a few times "
+        "a unit's own cache still hit there. What one unit alone can draw is another question."
+    )
+    parameters = FrozenDict(
+        {
+            "sizes": Parameter(
+                help="bytes of the footprint",
+                quick=_bytes(_QUICK),
+                full=_bytes(_FULL),
+                brief=_bytes((8, 12, 16, 1024)),
+            ),
+            "seconds": Parameter(help="length of a launch", quick=2e-3, full=4e-3),
+            "samples": Parameter(help="launches timed for a point", quick=5, full=11),
+        }
+    )
+    columns = (
+        Column(name="size_bytes", help="bytes of the footprint", unit="B"),
+        Column(
+            name="bytes_per_s",
+            help="bytes read by all units a second",
+            unit="B/s",
+            limit=lambda h: h.bandwidth("l2"),
+        ),
+        Column(
+            name="bytes_per_clk",
+            help="bytes read by one unit in a core cycle",
+            unit="B/clk",
+            limit=lambda h: h.rate("l2"),
+        ),
+        Column(name="clock_mhz", help="core clock meanwhile", unit="MHz"),
+        Column(name="spread", help="(longest − shortest) / median time of the launches"),
+    )
+    figure = Figure(
+        x="size_bytes",
+        title="footprint (MiB)",
+        per=MIB,
+        scale="log",
+        panels=(Panel(y="bytes_per_s", title="all units (TB/s)", per=1e12),),
+    )
+
+    def setup(self, rig: Rig, given: Settings) -> _State:
+        free = int(0.5 * rig.device.free_bytes())
+        sizes = [size for size in given.wholes("sizes") if size <= free]
+        windows = tuple(_windows.shared(rig, size, apart=True) for size in sizes)
+        return _State(
+            windows=windows,
+            room=_windows.room(rig, max(w.nbytes for w in windows)),
+            seconds=given.number("seconds"),
+            samples=given.whole("samples"),
+        )
+
+    def timed(self, rig: Rig, state: _State) -> list[_windows.Reading]:
+        return [
+            _windows.measure(rig, state.room, w, seconds=state.seconds, samples=state.samples)
+            for w in state.windows
+        ]
+
+    def verify(self, rig: Rig, state: _State, raw: list[_windows.Reading]) -> str | None:
+        for window in (state.windows[0], state.windows[-1]):
+            wrong = _windows.check(rig, state.room, window)
+            if wrong is not None:
+                return wrong
+        return None
+
+    def metrics(self, rig: Rig, state: _State, raw: list[_windows.Reading]) -> Findings:
+        rows: list[Record] = []
+        for window, reading in zip(state.windows, raw, strict=True):
+            rows.append(
+                {
+                    "size_bytes": window.nbytes,
+                    "bytes_per_s": reading.bytes_per_s,
+                    "bytes_per_clk": reading.bytes_per_clk,
+                    "clock_mhz": reading.samples.clock_mhz or rig.clock_mhz,
+                    "spread": reading.samples.spread(),
+                }
+            )
+        cache = int(rig.info.cache_bytes)
+        # Well outside a unit's own cache, well inside the smallest part of the shared one.
+        inside = [
+            r.bytes_per_s
+            for w, r in zip(state.windows, raw, strict=True)
+            if 4 * MIB <= w.nbytes <= max(4 * MIB, cache * 0.4)
+        ]
+        outside = [
+            r.bytes_per_s
+            for w, r in zip(state.windows, raw, strict=True)
+            if w.nbytes >= max(8 * cache, 512 * MIB)
+        ]
+        hardware = rig.hardware
+        return Findings(
+            rows=rows,
+            metrics=[
+                *metric("l2_read", _middle(inside), "B/s", limit=hardware.bandwidth("l2")),
+                *metric("dram_read", _middle(outside), "B/s", limit=hardware.bandwidth("dram")),
+            ],
+        )
+
+
+def _middle(values: list[float]) -> float | None:
+    return sorted(values)[len(values) // 2] if values else None
+
+
+benchmark = L2Cache()

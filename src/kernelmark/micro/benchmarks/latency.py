@@ -1,0 +1,223 @@
+"""Latency of a load over the size of what is loaded from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.micro import MicroMetric
+from kernelmark.micro import _chase
+from kernelmark.micro.base import (
+    EVERYWHERE,
+    Column,
+    Figure,
+    Findings,
+    Microbenchmark,
+    Panel,
+    Parameter,
+    Record,
+    Settings,
+    metric,
+)
+from kernelmark.micro.rig import Rig
+
+KIB, MIB = 2**10, 2**20
+_LINE = 128
+
+
+def _sizes(last: int, per_octave: int) -> tuple[int, ...]:
+    count = int(per_octave * np.log2(last / (4 * KIB))) + 1
+    raw = 4 * KIB * 2 ** (np.arange(count) / per_octave)
+    return tuple(int(size) // _LINE * _LINE for size in raw)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    chaser: _chase.Chaser
+    sizes: tuple[int, ...]
+    samples: int
+    most: int
+    refine: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Edge:
+    """Where a level ends, and how sure that is."""
+
+    size: int
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Raw:
+    hops: tuple[_chase.Hop, ...]
+    index: _chase.Hop
+    levels: tuple[_chase.Level, ...]
+    edges: tuple[_Edge, ...]
+    closed: bool  # whether a chain led back to its beginning
+
+
+class Latency(Microbenchmark[_State, _Raw]):
+    name = "latency"
+    summary = "Latency of dependent loads over the working set; the sizes of the levels."
+    kinds = EVERYWHERE
+    measures = (
+        "One thread follows a chain of addresses through a random order of all lines of the "
+        "working set, so that every load waits for the one before and no prefetcher can guess. "
+        "Cycles and nanoseconds are read inside the kernel, so neither assumes a clock. Where the "
+        "curve rises, the size of the level is searched by bisection; its confidence is that of a "
+        "Kolmogorov–Smirnov test between hops just below and just above."
+    )
+    misleads = (
+        "The latency of a shared cache is a mean over its parts, near and far. Large sizes include "
+        "address translation, which depends on the page size. One thread leaves some GPUs at a low "
+        "memory clock. A chain of element numbers instead of addresses costs the arithmetic of an "
+        "address as well: it is measured beside, at one size."
+    )
+    parameters = FrozenDict(
+        {
+            "sizes": Parameter(
+                help="bytes of the working set",
+                quick=_sizes(256 * MIB, 2),
+                full=_sizes(1024 * MIB, 6),
+                brief=(16 * KIB, 32 * KIB, 64 * KIB, 2 * MIB, 3 * MIB, 4 * MIB, 192 * MIB, 256 * MIB),
+            ),
+            "samples": Parameter(help="followings of a chain", quick=3, full=9),
+            "most": Parameter(help="hops timed at most", quick=2**15, full=2**17),
+            "refine": Parameter(help="bisections of each level's edge", quick=4, full=7, brief=0),
+        }
+    )
+    columns = (
+        Column(name="size_bytes", help="bytes of the working set", unit="B"),
+        Column(name="cycles", help="core cycles a load", unit="cycles"),
+        Column(name="ns", help="nanoseconds a load", unit="ns"),
+    )
+    figure = Figure(
+        x="size_bytes",
+        title="working set (KiB)",
+        per=KIB,
+        scale="log",
+        panels=(
+            Panel(y="cycles", title="cycles a load", scale="log"),
+            Panel(y="ns", title="ns a load", scale="log"),
+        ),
+    )
+
+    def setup(self, rig: Rig, given: Settings) -> _State:
+        free = int(0.25 * rig.device.free_bytes())
+        sizes = tuple(size for size in given.wholes("sizes") if size <= free)
+        return _State(
+            chaser=_chase.Chaser(rig, max(sizes)),
+            sizes=sizes,
+            samples=given.whole("samples"),
+            most=given.whole("most"),
+            refine=given.whole("refine"),
+        )
+
+    def timed(self, rig: Rig, state: _State) -> _Raw:
+        chaser = state.chaser
+        hops = tuple(self._at(rig, state, size) for size in state.sizes)
+        levels = _chase.levels(state.sizes, [hop.cycles for hop in hops])
+        edges = tuple(
+            self._edge(rig, state, near, far)
+            for near, far in zip(levels, levels[1:], strict=False)
+            if state.refine
+        )
+        ring = chaser.ring(state.sizes[0], _LINE)
+        chaser.link(ring)
+        chaser.follow(ring.size, 0)
+        closed = ring.size % _chase.UNROLLED != 0 or (
+            chaser.last() == chaser.base.address + int(ring[0])
+        )
+        chaser.link(ring, index=True)
+        found = [chaser.follow(state.most, ring.size, index=True) for _ in range(state.samples)]
+        index = min(found, key=lambda hop: hop.cycles)
+        return _Raw(hops=hops, index=index, levels=tuple(levels), edges=edges, closed=closed)
+
+    def _at(self, rig: Rig, state: _State, size: int) -> _chase.Hop:
+        """A hop of a working set: the typical one of several followings."""
+        chaser = state.chaser
+        ring = chaser.ring(size, _LINE)
+        chaser.link(ring)
+        hops = int(min(max(ring.size, 2**13), state.most))
+        # Once round, so that every level holds what it can; far beyond the caches a part will do.
+        warm = int(min(ring.size, 4 * state.most))
+        found = []
+        for _ in range(state.samples):
+            found.append(chaser.follow(hops, warm))
+            warm = int(min(ring.size, 2**13))
+        return _chase.Hop(
+            cycles=rig.typical(hop.cycles for hop in found),
+            seconds=rig.typical(hop.seconds for hop in found),
+        )
+
+    def _edge(self, rig: Rig, state: _State, near: _chase.Level, far: _chase.Level) -> _Edge:
+        """The largest size that is still followed at the near level's pace."""
+        low, high = near.last, far.first
+        bound = near.cycles + 0.1 * (far.cycles - near.cycles)
+        for _ in range(state.refine):
+            middle = (low + high) // 2 // _LINE * _LINE
+            if self._at(rig, state, middle).cycles <= bound:
+                low = middle
+            else:
+                high = middle
+        below = self._spread(rig, state, int(0.9 * low))
+        above = self._spread(rig, state, min(int(1.15 * high), state.sizes[-1]))
+        return _Edge(size=low, confidence=_chase.confidence(below, above))
+
+    def _spread(self, rig: Rig, state: _State, size: int) -> NDArray[np.float64]:
+        """Many hops of a size: single ones on a GPU, means of many on a CPU."""
+        chaser = state.chaser
+        ring = chaser.ring(size, _LINE)
+        chaser.link(ring)
+        if rig.block > 1:
+            chaser.follow(_chase.UNROLLED, int(min(ring.size, 4 * state.most)))
+            return chaser.each(_chase.EACH, int(min(ring.size, 2**14)))
+        return np.array([chaser.follow(2**12, 2**12).cycles for _ in range(16)])
+
+    def verify(self, rig: Rig, state: _State, raw: _Raw) -> str | None:
+        return None if raw.closed else "a chain did not lead back to where it began"
+
+    def metrics(self, rig: Rig, state: _State, raw: _Raw) -> Findings:
+        rows: list[Record] = [
+            {"size_bytes": size, "cycles": hop.cycles, "ns": hop.seconds * 1e9}
+            for size, hop in zip(state.sizes, raw.hops, strict=True)
+        ]
+        on_gpu = rig.block > 1
+        first = _within(state, raw, 4 * KIB, 64 * KIB if on_gpu else 16 * KIB)
+        found: list[MicroMetric] = []
+        if first is not None:
+            found += metric("l1_cycles", first.cycles, "cycles", better="lower", least=1.0)
+            found += metric("l1_ns", first.seconds * 1e9, "ns", better="lower", least=0.1)
+        found += metric(
+            "l1_index_cycles", raw.index.cycles, "cycles", better="lower", least=1.0, headline=on_gpu
+        )
+        second = _within(state, raw, MIB, 4 * MIB) if on_gpu else None
+        if second is not None:
+            found += metric("l2_cycles", second.cycles, "cycles", better="lower", least=1.0)
+        last = _within(state, raw, 3 * rig.info.cache_bytes, state.sizes[-1])
+        if last is not None:
+            nanoseconds = last.seconds * 1e9
+            found += metric("dram_ns", nanoseconds, "ns", better="lower", least=10.0)
+        for number, edge in enumerate(raw.edges, 1):
+            found += metric(f"level{number}_size", edge.size, "B", better="", headline=False)
+            found += metric(
+                f"level{number}_confidence", edge.confidence, "", better="", headline=False
+            )
+        shown = [f"{level.cycles:.1f} cycles up to {level.last // KIB} KiB" for level in raw.levels]
+        return Findings(rows=rows, metrics=found, notes=[f"levels: {'; '.join(shown)}"])
+
+
+def _within(state: _State, raw: _Raw, low: int, high: int) -> _chase.Hop | None:
+    """The middle one of the hops of sizes from `low` to `high`."""
+    found = sorted(
+        (hop for size, hop in zip(state.sizes, raw.hops, strict=True) if low <= size <= high),
+        key=lambda hop: hop.cycles,
+    )
+    return found[len(found) // 2] if found else None
+
+
+benchmark = Latency()

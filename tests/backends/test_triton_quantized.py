@@ -1,0 +1,129 @@
+"""The quantised Triton kernels: right in the interpreter, compiled for the architectures we name."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernelmark import ops
+from kernelmark.backends.triton import backend
+from kernelmark.backends.triton.quantized import default, native_fp4, space
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import Unsupported
+
+TILE = {"block_m": 16, "block_n": 32, "group_m": 2, "split_k": 1}
+DEEP = {**TILE, "block_k": 64}
+# Outputs are f16: the interpreter cuts bf16 off instead of rounding.
+CASES = [
+    ("batch=2 m=17 n=40 k=70 c=f16 scheme=a8w8", DEEP),
+    ("batch=2 m=17 n=40 k=128 c=f16 scheme=a8w8 bias=yes c_order=mbn a_order=mbk", DEEP),
+    ("batch=3 m=5 n=33 k=200 c=f16 scheme=a8w8 bias=yes c_order=mbn", {**DEEP, "split_k": 3}),
+    ("batch=2 m=17 n=40 k=256 c=f16 scheme=a8w8_group", TILE),
+    ("batch=2 m=17 n=40 k=70 group=32 c=f16 scheme=a8w8_group bias=yes", TILE),
+    ("batch=2 m=9 n=40 k=200 group=64 c=f16 scheme=a8w8_group a_order=mbk", {**TILE, "split_k": 2}),
+    ("batch=2 m=17 n=40 k=256 b=i8 c=f16 scheme=a8w8_group c_order=mbn", TILE),
+    ("batch=2 m=17 n=40 k=128 c=f16 scheme=a16wfp4", DEEP),
+    ("batch=2 m=17 n=40 k=160 c=f16 scheme=a16wfp4 c_order=mbn a_order=mbk", DEEP),
+    ("batch=2 m=5 n=33 k=224 c=f16 scheme=a16wfp4 c_order=mbn", {**DEEP, "split_k": 2}),
+    ("batch=2 m=17 n=40 k=128 c=f16 scheme=afp4wfp4", DEEP),
+    ("batch=2 m=17 n=40 k=96 c=f16 scheme=afp4wfp4 a_order=mbk", DEEP),
+    ("batch=3 m=5 n=33 k=416 c=f16 scheme=afp4wfp4 c_order=mbn", {**DEEP, "split_k": 4}),
+]
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed"
+)
+
+
+def info(arch: str) -> DeviceInfo:
+    kind = "cuda" if arch.startswith("sm_") else "hip"
+    return DeviceInfo(name=f"{kind}:0", kind=kind, model="none", arch=arch, units=132)
+
+
+def problem(text: str):
+    return ops.parse(f"batched_gemm_quant {text}")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_the_kernels_are_right_in_the_interpreter():
+    asked = [[f"batched_gemm_quant {text}", config] for text, config in CASES]
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("interpret_quantized.py"))],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        check=False,
+    )
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(CASES), done.stderr[-2000:]
+    wrong = [
+        (text, answer)
+        for (text, _), answer in zip(CASES, answers, strict=True)
+        if not isinstance(answer, float) or answer > 1.0
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "arch", "name"),
+    [
+        ("batch=2 m=16 n=64 k=128 scheme=a8w8 bias=yes", "sm_90", "int8_tiles"),
+        ("batch=2 m=16 n=64 k=200 scheme=a8w8_group", "sm_90", "group_tiles"),
+        (
+            "batch=2 m=16 n=64 k=200 b=f8e4m3fnuz scheme=a8w8_group c_order=mbn",
+            "gfx942",
+            "group_tiles",
+        ),
+        ("batch=2 m=16 n=64 k=128 scheme=a16wfp4", "sm_90", "mxfp4_emulated_tiles"),
+        ("batch=2 m=16 n=64 k=128 scheme=afp4wfp4", "gfx942", "mxfp4_emulated_tiles"),
+        ("batch=2 m=16 n=64 k=128 scheme=a16wfp4", "gfx950", "mxfp4_native_tiles"),
+        ("batch=2 m=16 n=64 k=128 scheme=afp4wfp4", "gfx950", "mxfp4_native_tiles"),
+        ("batch=2 m=16 n=64 k=128 scheme=afp4wfp4", "sm_100", "mxfp4_native_tiles"),
+    ],
+)
+def test_compiles_and_says_whether_it_emulates(text, arch, name):
+    assert backend.compile(problem(text), {}, info(arch)).name == name
+
+
+def test_who_has_native_fp4():
+    found = {arch: native_fp4(info(arch)) for arch in ("sm_90", "sm_100", "sm_120", "gfx942")}
+    assert found == {"sm_90": False, "sm_100": True, "sm_120": False, "gfx942": False}
+    assert native_fp4(info("gfx950"))
+
+
+def test_a_split_has_a_workspace_and_a_second_launch():
+    from kernelmark.backends.triton.quantized import plan
+
+    made = plan(problem("batch=3 m=4 n=8 k=4096 scheme=a8w8"), {"split_k": 4}, info("sm_90"))
+    assert len(made.calls) == 2
+    assert made.workspace_bytes == 3 * 4 * 4 * 8 * 4
+    assert made.calls[0].grid[1] == 4
+
+
+def test_what_cannot_be_done_is_told():
+    fnuz = problem("batch=1 m=4 n=4 k=32 b=f8e4m3fnuz scheme=a8w8_group")
+    assert "gfx942" in (backend.supports(fnuz, info("sm_90")) or "")
+    long = problem("batch=1 m=4 n=4 k=200000 scheme=a8w8")
+    assert "32 bits" in (backend.supports(long, info("sm_90")) or "")
+    group = problem("batch=1 m=4 n=4 k=256 scheme=a8w8_group")
+    with pytest.raises(Unsupported, match="block_k"):
+        backend.compile(group, {"block_k": 64}, info("sm_90"))
+    fp4 = problem("batch=1 m=4 n=4 k=256 scheme=afp4wfp4")
+    with pytest.raises(Unsupported, match="multiple of 32"):
+        backend.compile(fp4, {"block_k": 48}, info("sm_90"))
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "gfx942", "gfx950"])
+@pytest.mark.parametrize("scheme", ["a8w8", "a8w8_group b=i8", "a16wfp4", "afp4wfp4"])
+def test_the_default_is_in_the_space(arch, scheme):
+    asked = problem(f"batch=16 m=64 n=512 k=512 scheme={scheme}")
+    found = space(asked, info(arch))
+    chosen = default(asked, info(arch))
+    assert found.forbids(chosen) is None
+    assert all(chosen[name] in values for name, values in found.parameters.items())

@@ -6,6 +6,7 @@ python benchmarks/gpu/coverage.py [-o results.json]
 from __future__ import annotations
 
 import argparse
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -82,7 +83,15 @@ def main() -> None:
     given = parser.parse_args()
     info = registry.get("cuda").infos()[0]
     runner = LocalRunner(["cuda:0"], timeout_s=120)
-    results = [e.result for e in runner.run(cases()) if isinstance(e, CaseFinished)]
+    start = time.perf_counter()
+    results = []
+    for event in runner.run(cases()):
+        if isinstance(event, CaseFinished):
+            results.append(event.result)
+            if event.result.status not in (Status.OK, Status.UNSUPPORTED):
+                print(describe(event.result), flush=True)
+            if len(results) % 50 == 0:
+                print(f"{len(results)} cases, {time.perf_counter() - start:.0f} s", flush=True)
     table = Counter((r.case.backend, r.case.problem.op, str(r.status)) for r in results)
     bad = [r for r in results if r.status not in (Status.OK, Status.UNSUPPORTED)]
     silent = [r for r in results if r.status is Status.UNSUPPORTED and not r.error]
@@ -113,8 +122,6 @@ def main() -> None:
     )
     for key, count in sorted(table.items()):
         print(*key, count)
-    for result in bad:
-        print(describe(result))
     print(evidence.told(bars))
 
 

@@ -1,4 +1,4 @@
-"""The quantised Triton kernels: right in the interpreter, compiled for the architectures we name."""
+"""The quantised Triton kernels: right in the interpreter, compiled for several architectures."""
 
 from __future__ import annotations
 

@@ -81,11 +81,11 @@ def gather(*results: Result, id: str = "one", **changes: Any) -> ResultSet:
     return ResultSet(run=replace(run, **changes), results=results)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_result() -> Callable[..., Result]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_set() -> Callable[..., ResultSet]:
     return gather

@@ -210,4 +210,5 @@ class TestConv(OpContract):
 
 def test_every_op_has_a_contract():
     tested = {one.op.name for one in (TestGemm, TestBatchedGemm, TestAttention, TestConv)}
-    assert set(ops.registry.names()) == tested
+    elsewhere = {"batched_gemm_quant"}  # tests/ops/test_batched_gemm_quant.py
+    assert set(ops.registry.names()) == tested | elsewhere

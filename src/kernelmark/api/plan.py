@@ -93,6 +93,11 @@ def plan(selection: Selection, timing: Timing) -> Plan:
     )
 
 
+def problems_of(selection: Selection, timing: Timing) -> tuple[Problem, ...]:
+    """The problems of a selection, whatever backends there are here."""
+    return tuple(_problems(selection, timing))
+
+
 def _check_kind(name: str) -> None:
     kind = name.partition(":")[0]
     if kind != "all" and kind not in device_folder.registry:

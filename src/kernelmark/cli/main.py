@@ -16,7 +16,18 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from kernelmark.cli import doctor, listing, measuring, micro, showing, transfer
+from kernelmark.cli import (
+    ab,
+    compare,
+    doctor,
+    history,
+    lint_configs,
+    listing,
+    measuring,
+    micro,
+    showing,
+    transfer,
+)
 from kernelmark.cli.output import complain, say
 from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError
 
@@ -49,6 +60,10 @@ app.command("doctor")(doctor.doctor)
 app.command("list")(listing.list_things)
 app.command("run")(measuring.run)
 app.command("show")(showing.show)
+app.command("compare")(compare.compare)
+app.command("ab")(ab.ab)
+app.command("history")(history.history)
+app.command("lint-configs")(lint_configs.lint_configs)
 app.command("export")(transfer.export)
 app.command("import")(transfer.import_results)
 app.command("micro")(micro.micro)

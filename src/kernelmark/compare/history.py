@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kernelmark.core.result import Status
+from kernelmark.compare.verdicts import Audit
+from kernelmark.core.result import Run, Status
 from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.changepoint import change_points
@@ -85,6 +86,11 @@ class Story:
     held: str = ""
 
     @property
+    def problem(self) -> str:
+        """The problem's key."""
+        return self.series.partition(" | ")[0]
+
+    @property
     def newest(self) -> Point:
         return self.points[-1]
 
@@ -92,6 +98,29 @@ class Story:
     def alarm(self) -> bool:
         """Whether it is worth a confirmation, or is broken."""
         return not self.held and (self.screen.flagged or self.screen.status is VerdictStatus.BROKEN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """Series with what was found in them, and the runs they are of, oldest first.
+
+    `changes` is what differs in the environment at each step, by (run before, run after); `moved`
+    are sentinels that moved in the newest run; `baseline` the times of a pinned run by series.
+    """
+
+    stories: tuple[Story, ...]
+    runs: tuple[Run, ...]
+    changes: Mapping[tuple[str, str], tuple[tuple[str, str, str], ...]]
+    moved: tuple[str, ...]
+    audit: Audit
+    baseline_name: str
+    baseline: Mapping[str, float]
+
+    @property
+    def alarms(self) -> list[Story]:
+        """Series of the newest run that are worth a confirmation, or are broken."""
+        newest = self.runs[-1].id
+        return [one for one in self.stories if one.alarm and one.newest.run_id == newest]
 
 
 def stories(points: Iterable[Point], *, min_effect: float = MIN_EFFECT) -> list[Story]:

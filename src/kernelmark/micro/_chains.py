@@ -83,7 +83,7 @@ OPS = {
         *_real("sqrt", 1, lambda x, y: np.sqrt(x), seed=1.5),
         Op(name="fma_f16x2", kind="u32", seed=0x42004200, other=0x38003800, flops=4),
         Op(name="fma_bf16x2", kind="u32", seed=0x40404040, other=0x3F003F00, flops=4),
-        Op(name="fma_f32x2", kind="u64", seed=0x4040000040400000, other=0x3F0000003F000000, flops=4),
+        Op(name="fma_f32x2", kind="u64", seed=3 * (2**62 + 2**30), other=63 * (2**56 + 2**24)),
         Op(name="rsqrt_f32", kind="float", seed=1.5, other=0.0),
         Op(name="exp2_f32", kind="float", seed=-1.5, other=0.0),
         Op(name="log2_f32", kind="float", seed=1.5, other=0.0),

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.devices.base import Buffer
 from kernelmark.micro.rig import Rig
 
 FILE = "micro_chase.cu"
@@ -72,7 +71,7 @@ class Chaser:
         """The mean of `hops` hops, after `warm` untimed ones; both in whole unrolled loops."""
         rig = self._rig
         hops, warm = _whole(hops), _whole(warm)
-        start = self.base.address + (0 if index else self._first)
+        start = self.base.address if index else self.start
         kernel = "chase_index" if index else "chase"
         rig.run(rig.call(FILE, kernel, start, warm, hops, self._out, 0))
         ticks, wall, _ = rig.read(self._out, np.uint64, 3)
@@ -80,6 +79,11 @@ class Chaser:
             cycles=float(ticks) * rig.ticks_to_cycles / hops,
             seconds=float(wall) * rig.wall_tick_s / hops,
         )
+
+    @property
+    def start(self) -> int:
+        """The address of the chain's first element."""
+        return self.base.address + self._first
 
     def last(self) -> int:
         """Where the last following ended, as an offset; index chains end at an element."""
@@ -90,8 +94,7 @@ class Chaser:
         rig = self._rig
         count = min(hops, EACH)
         out = rig.memory(count * 4)
-        start = self.base.address + self._first
-        rig.run(rig.call(FILE, "chase_each", start, _whole(warm), count, out, 0))
+        rig.run(rig.call(FILE, "chase_each", self.start, _whole(warm), count, out, 0))
         found = rig.read(out, np.uint32, count).astype(np.float64)
         rig.release([out])
         return found

@@ -44,8 +44,8 @@ class CpuRig(Rig):
 
     def call(
         self,
-        file: str,
-        kernel: str,
+        file: Any,
+        kernel: Any,
         *values: Any,
         grid: int = 1,
         block: int = 1,

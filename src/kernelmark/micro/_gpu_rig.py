@@ -10,6 +10,7 @@ from typing import Any
 
 from kernelmark.core.errors import CaseError, CompileError
 from kernelmark.devices._gpu import GpuDevice
+from kernelmark.devices.base import Buffer
 from kernelmark.gpu.driver import pack as packed
 from kernelmark.gpu.objects import resources
 from kernelmark.gpu.rtc import Binary, compile_source
@@ -71,8 +72,8 @@ class GpuRig(Rig):
 
     def call(
         self,
-        file: str,
-        kernel: str,
+        file: Any,
+        kernel: Any,
         *values: Any,
         grid: int = 1,
         block: int = 1,
@@ -140,6 +141,11 @@ class GpuRig(Rig):
         clock = stamps.clock_mhz()
         plausible = clock is not None and self.hardware.plausible_clock(clock)
         return Timed(elapsed_s=elapsed_s / launches, clock_mhz=clock if plausible else None)
+
+    def zero(self, buffer: Buffer, nbytes: int | None = None) -> None:
+        count = buffer.nbytes if nbytes is None else nbytes
+        self._driver.fill(buffer.address, 0, count, self.device.stream)
+        self.device.synchronize()
 
     @property
     def grid(self) -> int:

@@ -147,5 +147,5 @@ def _chunk_sums() -> NDArray[np.uint32]:
     numbers = (np.arange(PERIOD + _PER_CHUNK) % PERIOD).astype(np.float64)
     words = numbers.view(np.uint32).reshape(-1, 2).sum(axis=1, dtype=np.uint32)
     total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(words, dtype=np.uint64)])
-    sums = total[_PER_CHUNK : _PER_CHUNK + PERIOD] - total[:PERIOD]
+    sums: NDArray[np.uint64] = total[_PER_CHUNK : _PER_CHUNK + PERIOD] - total[:PERIOD]
     return (sums & np.uint64(0xFFFFFFFF)).astype(np.uint32)

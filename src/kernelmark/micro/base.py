@@ -189,21 +189,22 @@ def metric(
 
 def _as_given(benchmark: str, name: str, value: Any, like: Setting) -> Setting:
     """`value` in the form of the default: text may come from a command line."""
-    kind = type(like[0]) if isinstance(like, tuple) else type(like)
-    items = value.split(",") if isinstance(value, str) and kind is not str else value
-    if isinstance(value, str) and kind is str:
-        items = value.split(",") if isinstance(like, tuple) else value
+    many = isinstance(like, tuple)
+    example = like[0] if isinstance(like, tuple) else like
+    kind = type(example)
+    if isinstance(value, str):
+        items: list[Any] = value.split(",") if many or kind is not str else [value]
+    else:
+        items = list(value) if isinstance(value, list | tuple) else [value]
     try:
-        if isinstance(like, tuple):
-            many = items if isinstance(items, list | tuple) else [items]
-            made = tuple(kind(item) for item in many)
-            if not made:
-                raise ValueError
-            return made
-        one = items[0] if isinstance(items, list) and len(items) == 1 else items
-        return kind(one)  # type: ignore[no-any-return]
+        made: Any = tuple(kind(item) for item in items)
+        if not made or (len(made) > 1 and not many):
+            raise ValueError
     except (TypeError, ValueError):
         wanted = {int: "whole numbers", float: "numbers", str: "words"}[kind]
         raise UsageError(
-            f"{benchmark}: {name}={value!r} is not {wanted}", hint=f"for example: {name}={like}"
+            f"{benchmark}: {name}={value!r} is not {wanted if many else wanted.rstrip('s')}",
+            hint=f"for example: {name}={example}",
         ) from None
+    chosen: Setting = made if many else made[0]
+    return chosen

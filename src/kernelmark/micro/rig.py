@@ -102,8 +102,8 @@ class Rig(ABC):
     @abstractmethod
     def call(
         self,
-        file: str,
-        kernel: str,
+        file: Any,
+        kernel: Any,
         *values: Any,
         grid: int = 1,
         block: int = 1,
@@ -235,7 +235,8 @@ class Rig(ABC):
     def cycles(self, clocks: Buffer, blocks: int) -> NDArray[np.float64]:
         """Cycles that each block took, from the pairs that kernels stamp."""
         pairs = self.read(clocks, np.uint64, 2 * blocks).reshape(blocks, 2)
-        return (pairs[:, 1] - pairs[:, 0]).astype(np.float64) * self.ticks_to_cycles
+        ticks: NDArray[np.float64] = (pairs[:, 1] - pairs[:, 0]).astype(np.float64)
+        return ticks * self.ticks_to_cycles
 
     @property
     def ticks_to_cycles(self) -> float:

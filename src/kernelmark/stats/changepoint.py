@@ -78,6 +78,8 @@ def _divided(data: _Values, start: int, search: _Search, memory: float) -> dict[
     memory = max(memory, _memory(left, right))
     if abs(np.median(right) - np.median(left)) < search.min_effect:
         return {}
+    if not _settled(left, right, search.least):
+        return {}
     if memory > _DRIFTS and not _abrupt(data, split):
         return {}
     p_value = _p_value(data, float(gain[0]), search.least)
@@ -113,6 +115,15 @@ def _p_value(data: _Values, gain: float, least: int) -> float:
     shuffled = source.permuted(np.tile(data, (_SHUFFLES, 1)), axis=1)
     _, others = _best_split(shuffled, least)
     return float((1 + np.sum(others >= gain - _TINY)) / (1 + _SHUFFLES))
+
+
+def _settled(left: _Values, right: _Values, least: int) -> bool:
+    """Whether enough points of each side are nearer to their own level than to the other: a side
+    of few points may owe its level to less of them."""
+    middle = (np.median(left) + np.median(right)) / 2
+    rises = np.median(right) > np.median(left)
+    counts = (np.sum((left < middle) == rises), np.sum((right > middle) == rises))
+    return bool(min(counts) >= least)
 
 
 def _memory(left: _Values, right: _Values) -> float:

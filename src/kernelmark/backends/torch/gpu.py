@@ -1,8 +1,9 @@
 """PyTorch on a GPU: our stream, our memory, each op by the call a user would make.
 
-Products write into the given output. Attention and convolution allocate their result; while a
-graph is captured every result is kept, because a block of memory that torch hands out twice would
-let one replay overwrite what another is to be checked by.
+Products write into the given output. Attention and convolution allocate their result and whatever
+they need between; memory that torch hands out in one capture it may hand out again in the next, so
+replays of different graphs overwrite each other's results. While a graph is captured every result
+is kept, and what is checked is a launch of its own after timing, on the same inputs.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ def view(tensor: Tensor, index: int) -> Any:
 def missing(problem: Problem, info: DeviceInfo) -> str | None:
     """Why torch on a GPU cannot compute a problem in exactly its types, or None."""
     if problem.op in ("gemm", "batched_gemm"):
+        if info.kind == "cuda" and "fnuz" in problem.dtypes["a"] + problem.dtypes["b"]:
+            return "torch multiplies FNUZ 8-bit floats on AMD GPUs only"
         return _missing_product(problem)
     if problem.op == "attention":
         types = problem.dtypes
@@ -129,7 +132,6 @@ class GpuKernel(Kernel):
         self._calls = calls
         self._outputs = outputs
         self._around = around or contextlib.nullcontext
-        self._results: list[Any] = [None] * len(calls)
         self._kept: list[Any] = []
         resources = {} if outputs is None else {"private_output_bytes": outputs[0].nbytes}
         self.info = KernelInfo(name=name, resources=resources)
@@ -137,20 +139,19 @@ class GpuKernel(Kernel):
     def launch(self, stream: Stream, set_index: int) -> None:
         with self._around():
             result = self._calls[set_index]()
-        if self._outputs is not None:
-            self._results[set_index] = result
-            if self._capturing():
-                self._kept.append(result)
+        if self._outputs is not None and self._capturing():
+            self._kept.append(result)
 
     def collect(self, set_index: int) -> None:
-        if self._outputs is not None and self._results[set_index] is not None:
-            self._outputs[set_index].copy_(self._results[set_index])
+        if self._outputs is not None:
+            with self._around():
+                self._outputs[set_index].copy_(self._calls[set_index]())
 
     def close(self) -> None:
         import torch
 
         torch.cuda.current_stream().synchronize()
-        self._calls, self._results, self._kept, self._outputs = [], [], [], None
+        self._calls, self._kept, self._outputs = [], [], None
 
 
 def prepare(

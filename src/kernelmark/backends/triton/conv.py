@@ -120,7 +120,8 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
         constants[f"{short}_h".upper()] = d[f"{short}_h"]
         constants[f"{short}_w".upper()] = d[f"{short}_w"]
     constants |= {"TAPS_H": d["r"], "TAPS_W": d["s"], "PRECISION": "ieee"}
-    constants["ACC"] = tl.int32 if problem.dtypes["acc"] == "i32" else tl.float32
+    integers = problem.dtypes["acc"] == "i32"
+    constants |= {"ACC": tl.int32, "ZERO": 0} if integers else {"ACC": tl.float32, "ZERO": 0.0}
     constants |= {f"BLOCK_{x}": int(chosen[f"block_{x.lower()}"]) for x in "MNK"}
     constants["GROUP_M"] = int(chosen["group_m"])
     tiles = ceil_div(pixels, constants["BLOCK_M"]) * ceil_div(filters, constants["BLOCK_N"])

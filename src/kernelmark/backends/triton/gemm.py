@@ -263,12 +263,14 @@ def _operands(problem: Problem, target: str, target_type: str) -> Arguments:
     return arguments.pointer("d", target_type, target)
 
 
-def _epilogue(problem: Problem) -> dict[str, bool]:
+def _epilogue(problem: Problem) -> dict[str, bool | float]:
     options = problem.options
     return {
         "HAS_C": float(options.get("beta", 0.0)) != 0.0,
         "HAS_BIAS": bool(options.get("bias", False)),
         "SCALED": float(options.get("alpha", 1.0)) != 1.0,
+        # Of the operands' kind: older Tritons cast no integer to an 8-bit float.
+        "ZERO": 0 if problem.dtypes["acc"] == "i32" else 0.0,
     }
 
 

@@ -11,6 +11,9 @@ from kernelmark.core.result import Result
 from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus
 
+# A ratio that is on a limit in decimal may be a rounding beyond it in binary.
+_ROUNDING = 1e-9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio(Preset):
@@ -46,11 +49,11 @@ class Ratio(Preset):
         )
 
     def _status(self, ratio: float) -> tuple[VerdictStatus, str]:
-        if ratio > self.fail:
+        if ratio > self.fail * (1 + _ROUNDING):
             return VerdictStatus.SLOWER, f"{ratio:.3f} is above {self.fail:g}"
-        if ratio > self.warn:
+        if ratio > self.warn * (1 + _ROUNDING):
             return VerdictStatus.UNSURE, f"warning: {ratio:.3f} is above {self.warn:g}"
-        if ratio * self.warn < 1:
+        if ratio * self.warn < 1 - _ROUNDING:
             return VerdictStatus.FASTER, f"{ratio:.3f} is below 1/{self.warn:g}"
         return VerdictStatus.SAME, f"{ratio:.3f} is not above {self.warn:g}"
 

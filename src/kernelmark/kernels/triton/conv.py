@@ -41,6 +41,7 @@ def conv_tiles(
     TAPS_H: tl.constexpr,
     TAPS_W: tl.constexpr,
     ACC: tl.constexpr,
+    ZERO: tl.constexpr,
     PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -77,13 +78,13 @@ def conv_tiles(
         pixels_tile = tl.load(
             x + at[:, None] + channel[None, :] * x_channel,
             mask=inside[:, None] & (channel[None, :] < depth),
-            other=0,
+            other=ZERO,
         )
         w_at = filt.to(tl.int64) * w_filter + tap_row * w_row + tap_column * w_column
         filter_tile = tl.load(
             w + w_at[None, :] + channel[:, None] * w_channel,
             mask=(filt[None, :] < filters) & (channel[:, None] < depth),
-            other=0,
+            other=ZERO,
         )
         acc = tl.dot(pixels_tile, filter_tile, acc, input_precision=PRECISION, out_dtype=ACC)
     place = image * y_image + out_row * y_row + out_column * y_column

@@ -36,15 +36,18 @@ def finish(
     HAS_C: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     SCALED: tl.constexpr,
+    ZERO: tl.constexpr,
 ):
     """alpha, beta · C and bias, in the accumulator's precision."""
     if SCALED:
         acc = (acc * alpha).to(acc.dtype)
     if HAS_C:
-        old = tl.load(c + rows[:, None].to(tl.int64) * n + columns[None, :], mask=inside, other=0)
+        old = tl.load(
+            c + rows[:, None].to(tl.int64) * n + columns[None, :], mask=inside, other=ZERO
+        )
         acc = acc + (old * beta).to(acc.dtype)
     if HAS_BIAS:
-        row = tl.load(bias + columns, mask=columns < n, other=0)
+        row = tl.load(bias + columns, mask=columns < n, other=ZERO)
         acc = acc + row[None, :].to(acc.dtype)
     return acc
 
@@ -67,6 +70,7 @@ def gemm_tiles(
     HAS_C: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     SCALED: tl.constexpr,
+    ZERO: tl.constexpr,
     ACC: tl.constexpr,
     EVEN_K: tl.constexpr,
     SPLIT: tl.constexpr,
@@ -110,8 +114,8 @@ def gemm_tiles(
         else:
             left = end - at
             offsets = tl.arange(0, BLOCK_K)
-            x = tl.load(a_at, mask=offsets[None, :] < left, other=0)
-            y = tl.load(b_at, mask=offsets[:, None] < left, other=0)
+            x = tl.load(a_at, mask=offsets[None, :] < left, other=ZERO)
+            y = tl.load(b_at, mask=offsets[:, None] < left, other=ZERO)
         acc = tl.dot(x, y, acc, input_precision=PRECISION, out_dtype=ACC)
         a_at += a_step
         b_at += b_step
@@ -122,7 +126,9 @@ def gemm_tiles(
     else:
         c += batch * m * n
         d += batch * m * n
-        acc = finish(acc, c, bias, alpha, beta, rows, columns, n, inside, HAS_C, HAS_BIAS, SCALED)
+        acc = finish(
+            acc, c, bias, alpha, beta, rows, columns, n, inside, HAS_C, HAS_BIAS, SCALED, ZERO
+        )
     tl.store(d + place, acc.to(d.dtype.element_ty), mask=inside)
 
 
@@ -139,6 +145,7 @@ def gemm_reduce(
     HAS_C: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     SCALED: tl.constexpr,
+    ZERO: tl.constexpr,
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -148,16 +155,16 @@ def gemm_reduce(
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     parts += batch * PARTS * size
-    acc = tl.load(parts + at, mask=inside, other=0)
+    acc = tl.load(parts + at, mask=inside, other=ZERO)
     for part in tl.static_range(1, PARTS):
-        acc += tl.load(parts + part * size + at, mask=inside, other=0)
+        acc += tl.load(parts + part * size + at, mask=inside, other=ZERO)
     if SCALED:
         acc = (acc * alpha).to(acc.dtype)
     if HAS_C:
-        old = tl.load(c + batch * size + at, mask=inside, other=0)
+        old = tl.load(c + batch * size + at, mask=inside, other=ZERO)
         acc += (old * beta).to(acc.dtype)
     if HAS_BIAS:
-        acc += tl.load(bias + at % n, mask=inside, other=0).to(acc.dtype)
+        acc += tl.load(bias + at % n, mask=inside, other=ZERO).to(acc.dtype)
     tl.store(d + batch * size + at, acc.to(d.dtype.element_ty), mask=inside)
 
 
@@ -179,6 +186,7 @@ def gemm_persistent(
     HAS_C: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     SCALED: tl.constexpr,
+    ZERO: tl.constexpr,
     ACC: tl.constexpr,
     FLATTEN: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -237,5 +245,6 @@ def gemm_persistent(
                 HAS_C,
                 HAS_BIAS,
                 SCALED,
+                ZERO,
             )
         d_tiles.store([batch * m + row, column], acc.to(d.dtype.element_ty))

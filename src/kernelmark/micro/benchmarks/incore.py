@@ -15,6 +15,7 @@ from kernelmark.micro.base import (
     Microbenchmark,
     Panel,
     Parameter,
+    Record,
     Settings,
     metric,
 )
@@ -118,7 +119,7 @@ class Incore(Microbenchmark[_State, _Raw]):
                         steps=steps,
                         samples=state.samples,
                     )
-        peaks = {
+        peaks: dict[str, tuple[float, float]] = {
             name: _chains.peak(
                 rig,
                 state.room,
@@ -142,7 +143,7 @@ class Incore(Microbenchmark[_State, _Raw]):
 
     def metrics(self, rig: Rig, state: _State, raw: _Raw) -> Findings:
         # On a CPU every core has its own units: what more cores add is not a shorter cycle.
-        rows = [
+        rows: list[Record] = [
             {
                 "op": name,
                 "warps": warps,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,7 +84,7 @@ class Latency(Microbenchmark[_State, _Raw]):
                 help="bytes of the working set",
                 quick=_sizes(256 * MIB, 2),
                 full=_sizes(1024 * MIB, 6),
-                brief=(16 * KIB, 32 * KIB, 64 * KIB, 2 * MIB, 3 * MIB, 4 * MIB, 192 * MIB, 256 * MIB),
+                brief=tuple(KIB * k for k in (16, 32, 64, 2048, 3072, 4096, 196608, 262144)),
             ),
             "samples": Parameter(help="followings of a chain", quick=3, full=9),
             "most": Parameter(help="hops timed at most", quick=2**15, full=2**17),
@@ -123,7 +124,7 @@ class Latency(Microbenchmark[_State, _Raw]):
         levels = _chase.levels(state.sizes, [hop.cycles for hop in hops])
         edges = tuple(
             self._edge(rig, state, near, far)
-            for near, far in zip(levels, levels[1:], strict=False)
+            for near, far in itertools.pairwise(levels)
             if state.refine
         )
         ring = chaser.ring(state.sizes[0], _LINE)
@@ -193,7 +194,12 @@ class Latency(Microbenchmark[_State, _Raw]):
             found += metric("l1_cycles", first.cycles, "cycles", better="lower", least=1.0)
             found += metric("l1_ns", first.seconds * 1e9, "ns", better="lower", least=0.1)
         found += metric(
-            "l1_index_cycles", raw.index.cycles, "cycles", better="lower", least=1.0, headline=on_gpu
+            "l1_index_cycles",
+            raw.index.cycles,
+            "cycles",
+            better="lower",
+            least=1.0,
+            headline=on_gpu,
         )
         second = _within(state, raw, MIB, 4 * MIB) if on_gpu else None
         if second is not None:

@@ -1,0 +1,114 @@
+"""A real comparison: the 61 batched products with Triton's default configs against shallower
+pipelines (num_stages 2), by `kmark ab`'s own code, with its whole report.
+
+    python benchmarks/gpu/ab_real.py [-d cuda:0] [-o results.json] [--budget-s 150]
+
+Writes the figures as JSON and the report as Markdown beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import time
+from pathlib import Path
+
+from kernelmark import backends
+from kernelmark.api.ab import AbPlan, captured, compare_sides
+from kernelmark.core.result import Case
+from kernelmark.core.verdict import VerdictStatus
+from kernelmark.report.ab import ORDER, audit, summary, to_json, to_md
+from kernelmark.runners.ab import ROUND, Event, Measured, Pair, Rule
+from kernelmark.runners.environments import Side
+from kernelmark.runners.targets import find
+from kernelmark.testing import evidence
+from kernelmark.workloads import suites
+
+RESULTS = Path(__file__).parent.parent / "results" / "gpu_ab_real.json"
+SUITE = "batched-gemm-family"
+HEAD = {"num_stages": 2}
+# A round is short: there are at least ten.
+TIMING = dataclasses.replace(ROUND, allocations=1, max_allocations=1, max_s=0.01, warmup_s=0.01)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-o", "--output", type=Path, default=RESULTS)
+    parser.add_argument("-d", "--device", default="cuda:0")
+    parser.add_argument("--backend", default="triton")
+    parser.add_argument("--head", default=json.dumps(HEAD), help="head's config as JSON")
+    parser.add_argument("--filter", default="", help="only problems with this text")
+    parser.add_argument("--budget-s", type=float, default=150.0)
+    given = parser.parse_args()
+    _, info = find(given.device)
+    problems = [p for p in suites.load(SUITE).problems if given.filter in p.key]
+    head = json.loads(given.head)
+    pairs = tuple(
+        Pair(
+            base=Case(problem=problem, backend=given.backend, timing=TIMING),
+            head=Case(problem=problem, backend=given.backend, timing=TIMING, config=head),
+        )
+        for problem in problems
+    )
+    begun = time.monotonic()
+    plan = AbPlan(
+        sides=(Side(name="default"), Side(name="head")),
+        pairs=pairs,
+        device=info.name,
+        rule=Rule(),
+        suite=SUITE,
+        budget_s=given.budget_s,
+        jobs=len(os.sched_getaffinity(0)),
+    )
+
+    def tell(event: Event) -> None:
+        if isinstance(event, Measured) and event.done == event.total:
+            spent = time.monotonic() - begun
+            print(f"round {event.round}: {event.total} pairs, {spent:.0f} s", flush=True)
+
+    argv = ("ab", "-s", SUITE, "-b", given.backend, "-d", info.name)
+    argv += tuple(
+        word for name, value in head.items() for word in ("--config", f"head:{name}={value}")
+    )
+    report = compare_sides(plan, captured(plan), argv=argv, on_event=tell)
+    seconds = time.monotonic() - begun
+    counts = {s.value: sum(r.status is s for r in report.rows) for s in ORDER}
+    failed = [r for r in report.rows if r.status in (VerdictStatus.BROKEN, VerdictStatus.IGNORED)]
+    decided = len(report.rows) - counts["unsure"] - len(failed)
+    same = [row for row in report.rows if row.same_binary]
+    false = [r for r in same if r.status in (VerdictStatus.SLOWER, VerdictStatus.FASTER)]
+    bars = [
+        ("all shapes are compared", f"{len(report.rows)}", len(report.rows) == len(problems)),
+        ("no shape fails", f"{len(failed)} fail", not failed),
+        (
+            "pairs of one binary are not called changed",
+            f"{len(false)} of {len(same)}",
+            not false,
+        ),
+    ]
+    evidence.write(
+        given.output,
+        title="A real comparison: 61 batched products, default configs against num_stages 2",
+        bars=bars,
+        figures={
+            "seconds": round(seconds, 1),
+            "counts": counts,
+            "decided": decided,
+            "failed": [f"{r.pair.base.problem.key}: {r.reason}" for r in failed],
+            "report": json.loads(to_json(report))["rows"],
+        },
+        device=info,
+        libraries=backends.find(given.backend).libraries(),
+    )
+    given.output.with_suffix(".md").write_text(to_md(report), encoding="utf-8")
+    print(summary(report))
+    print(audit(report))
+    for row in failed:
+        print(f"{row.pair.base.problem.key}: {row.reason}")
+    print(evidence.told(bars))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Two sides compared: environments captured, rounds measured, both sides stored as runs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kernelmark.core.environment import Environment
+from kernelmark.core.errors import NothingToDo
+from kernelmark.core.result import Run, RunState
+from kernelmark.report.ab import AbReport
+from kernelmark.runners.ab import (
+    Experiment,
+    OnEvent,
+    Pair,
+    Row,
+    Rule,
+    compile_ahead,
+    local_opener,
+)
+from kernelmark.runners.environments import Side, environment_of
+from kernelmark.stores import new_run_id
+
+if TYPE_CHECKING:
+    from kernelmark.stores.store import Store
+
+Environments = tuple[Environment, Environment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbPlan:
+    """What is compared, where, and when to stop."""
+
+    sides: tuple[Side, Side]
+    pairs: tuple[Pair, ...]
+    device: str
+    rule: Rule
+    suite: str = ""
+    label: str = ""
+    timeout_s: float = 300.0
+    budget_s: float | None = None  # after which pairs that are still open stay unsure
+    jobs: int = 0  # host cores that compile before the first round
+
+    @property
+    def names(self) -> tuple[str, str]:
+        return self.sides[0].name, self.sides[1].name
+
+
+def captured(plan: AbPlan) -> Environments:
+    """Both environments as their own workers see them."""
+
+    def of(place: int) -> Environment:
+        backends = dict.fromkeys(pair.cases[place].backend for pair in plan.pairs)
+        return environment_of(plan.sides[place], plan.device, list(backends))
+
+    return of(0), of(1)
+
+
+def compare_sides(
+    plan: AbPlan,
+    environments: Environments,
+    *,
+    store: Store | None = None,
+    argv: Sequence[str] = (),
+    on_event: OnEvent | None = None,
+) -> AbReport:
+    """Measure until every pair has its verdict. Ctrl-C gives what there is, in runs whose state
+    is `interrupted`. The runs are labelled
+    `LABEL-side`."""
+    if not plan.pairs:
+        raise NothingToDo("there is nothing to compare")
+    runs = _Runs(plan, environments, store, argv)
+    experiment = Experiment(
+        plan.pairs, plan.rule, local_opener(plan.sides, plan.device, plan.timeout_s)
+    )
+    tell: Callable[..., None] = on_event or (lambda event: None)
+    state = RunState.DONE
+    end = math.inf if plan.budget_s is None else time.monotonic() + plan.budget_s
+    try:
+        for place in (0, 1) if plan.jobs else ():
+            cases = [pair.cases[place] for pair in plan.pairs]
+            compile_ahead(plan.sides[place], cases, plan.device, plan.jobs)
+        with contextlib.closing(experiment.events()) as events:
+            for event in events:
+                if isinstance(event, Row):
+                    runs.keep(event)
+                tell(event)
+                if time.monotonic() > end:
+                    break
+    except KeyboardInterrupt:
+        state = RunState.INTERRUPTED
+    for row in experiment.left():
+        runs.keep(row)
+        tell(row)
+    return runs.finished(state)
+
+
+class _Runs:
+    """The two runs while they go on."""
+
+    def __init__(
+        self,
+        plan: AbPlan,
+        environments: Environments,
+        store: Store | None,
+        argv: Sequence[str],
+    ) -> None:
+        self._plan = plan
+        self._store = store
+        self._rows: list[Row] = []
+        label = plan.label or "ab"
+        self._runs = [
+            Run(
+                id=new_run_id(),
+                started=time.time(),
+                environment=environment,
+                label=f"{label}-{name}",
+                suite=plan.suite,
+                argv=tuple(argv),
+                cases=len(plan.pairs),
+            )
+            for name, environment in zip(plan.names, environments, strict=True)
+        ]
+        if store is not None:
+            for run in self._runs:
+                store.add_run(run)
+
+    def keep(self, row: Row) -> None:
+        self._rows.append(row)
+        if self._store is not None:
+            for run, result in zip(self._runs, (row.base, row.head), strict=True):
+                self._store.add_results(run.id, [result])
+
+    def finished(self, state: RunState) -> AbReport:
+        ended = [dataclasses.replace(run, state=state, finished=time.time()) for run in self._runs]
+        if self._store is not None:
+            for run in ended:
+                self._store.update_run(run)
+        return AbReport(
+            names=self._plan.names,
+            base=ended[0],
+            head=ended[1],
+            rule=self._plan.rule,
+            rows=tuple(self._rows),
+        )

@@ -1,0 +1,119 @@
+"""Compare runs and look at their history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kernelmark.api.reading import read_run
+from kernelmark.compare import rulefile
+from kernelmark.compare.history import MIN_EFFECT, History, Story, hold, stories
+from kernelmark.compare.match import By
+from kernelmark.compare.rules.base import Rule
+from kernelmark.compare.verdicts import Audit, Comparison
+from kernelmark.compare.verdicts import compare as compare_sets
+from kernelmark.core.environment import difference
+from kernelmark.core.errors import NothingToDo
+from kernelmark.core.result import ResultSet, Run
+from kernelmark.workloads import suites
+
+if TYPE_CHECKING:
+    from kernelmark.stores.store import Store
+
+SENTINELS = "sentinels"
+# Newest runs that are compared with the one before each, to count false alarms.
+_AUDITED = 6
+
+
+def compare(
+    base: str | ResultSet,
+    head: str | ResultSet,
+    *,
+    rule: str | Rule = "robust",
+    match: By = "case",
+    store: Store | None = None,
+    sentinels: str = SENTINELS,
+) -> Comparison:
+    """Judge every case that two runs share. A run is one of the store, a file, or at hand.
+
+    `rule` is a preset (robust, golden-tot, ratio), a TOML file, or a rule.
+    """
+    judged_by = rulefile.load(rule) if isinstance(rule, str) else rule
+    sides = [read_run(ref, store) if isinstance(ref, str) else ref for ref in (base, head)]
+    return compare_sets(
+        sides[0], sides[1], rule=judged_by, by=match, sentinels=sentinel_keys(sentinels)
+    )
+
+
+def history(
+    store: Store,
+    *,
+    runs: int = 60,
+    label: str | None = None,
+    arch: str | None = None,
+    min_effect: float = MIN_EFFECT,
+    baseline: str | None = None,
+    sentinels: str = SENTINELS,
+) -> History:
+    """Every series over the newest `runs` runs: steps, what changed there, and alarms."""
+    newest = store.runs(limit=runs, label=label)
+    if not newest:
+        raise NothingToDo("there is no run to look back at", hint="`kmark run` adds one")
+    points = store.history(since=newest[-1].started, label=label, arch=arch)
+    if not points:
+        raise NothingToDo("no stored result matches", hint="see `kmark list runs`")
+    keys = set(sentinel_keys(sentinels))
+    found = stories(points, min_effect=min_effect)
+    found, moved = hold(found, {one.series: one.problem for one in found if one.problem in keys})
+    by_id = {run.id: run for run in newest}
+    return History(
+        stories=tuple(found),
+        runs=tuple(reversed(newest)),
+        changes=_changes(found, by_id),
+        moved=tuple(moved),
+        audit=audit(store, newest[:_AUDITED]),
+        baseline_name=baseline or "",
+        baseline={} if baseline is None else _baseline(store, baseline),
+    )
+
+
+def audit(store: Store, newest: Sequence[Run]) -> Audit:
+    """Rows of runs in a row that ran the same binary, and how many the robust rule alarmed on.
+    `newest` is newest first."""
+    rule = rulefile.load("robust")
+    compared = alarms = 0
+    later: ResultSet | None = None
+    for run in newest:
+        earlier = store.result_set(run.id)
+        if later is not None:
+            try:
+                found = compare_sets(earlier, later, rule=rule).audit
+            except NothingToDo:
+                found = Audit(compared=0, alarms=0)
+            compared += found.compared
+            alarms += found.alarms
+        later = earlier
+    return Audit(compared=compared, alarms=alarms)
+
+
+def sentinel_keys(name_or_path: str) -> list[str]:
+    """Keys of the problems of a suite of sentinels; an empty name is none."""
+    if not name_or_path:
+        return []
+    return [problem.key for problem in suites.load(name_or_path).problems]
+
+
+def _changes(
+    found: Sequence[Story], runs: dict[str, Run]
+) -> dict[tuple[str, str], tuple[tuple[str, str, str], ...]]:
+    places = {(step.before_id, step.run_id) for story in found for step in story.steps}
+    return {
+        (before, after): tuple(difference(runs[before].environment, runs[after].environment))
+        for before, after in places
+        if before in runs and after in runs
+    }
+
+
+def _baseline(store: Store, ref: str) -> dict[str, float]:
+    run = store.run(ref)
+    return {p.series: p.median_s for p in store.history(run_id=run.id) if p.median_s}

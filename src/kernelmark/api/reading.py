@@ -1,0 +1,62 @@
+"""Runs as a user names them: in a store, in a file of ours, or in one of another tool."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernelmark.core import codec
+from kernelmark.core.errors import CodecError, UsageError
+from kernelmark.core.result import ResultSet
+
+if TYPE_CHECKING:
+    from kernelmark.stores.store import Store
+    from kernelmark.workloads.importers.base import Given
+
+_SUFFIXES = {".json", ".csv", ".txt", ".log", ".db"}
+_OURS = b'"kernelmark"'
+_HEAD_BYTES = 200
+
+
+def is_file(ref: str) -> bool:
+    """Whether `ref` names a file, not a run of the store."""
+    path = Path(ref)
+    return ref == "-" or len(path.parts) > 1 or path.suffix.lower() in _SUFFIXES
+
+
+def read_file(place: str, given: Given | None = None, form: str | None = None) -> ResultSet:
+    """The run in a file: what `--json` or `export` wrote, or any format that has an importer;
+    `-` is our JSON on stdin. `form` names a format instead of finding it out."""
+    if place == "-":
+        return _ours(sys.stdin.buffer.read(), place)
+    path = Path(place)
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+        if form is None and (_OURS in head or not head.strip()):
+            return _ours(path.read_bytes(), place)
+    except FileNotFoundError:
+        raise UsageError(f"{place}: there is no such file") from None
+    except OSError as error:
+        raise UsageError(f"{place}: cannot be read: {error.strerror}") from None
+    from kernelmark.workloads import importers
+    from kernelmark.workloads.importers.base import Given as Nothing
+
+    return importers.read(path, given or Nothing(), form)
+
+
+def read_run(ref: str, store: Store | None) -> ResultSet:
+    """The run that `ref` names: a file, or an id, label, pinned name or `latest~1` of the store."""
+    if is_file(ref):
+        return read_file(ref)
+    if store is None:
+        raise UsageError(f"{ref!r} is not a file, and there is no store to look in")
+    return store.result_set(store.run(ref).id)
+
+
+def _ours(data: bytes, place: str) -> ResultSet:
+    try:
+        return codec.loads(data, ResultSet)
+    except CodecError as error:
+        raise CodecError(f"{place}: {error.message}", hint=error.hint) from None

@@ -1,0 +1,182 @@
+"""`kmark compare BASE HEAD`: did the new stack get slower, where, and can that be trusted?"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from kernelmark.cli import options as o
+from kernelmark.cli.output import Outputs, put_table, put_tables, say, write
+from kernelmark.core.errors import UsageError
+from kernelmark.core.verdict import VerdictStatus
+
+if TYPE_CHECKING:
+    from kernelmark.compare.verdicts import Comparison, Row
+
+REGRESSION = 1
+JUDGING = "Judging"
+# Up to this many rows all are shown; beyond, only those that changed.
+_FEW = 20
+
+_RUN_HELP = (
+    "A run: its id or the beginning of it, label, pinned name, latest, latest~1; or a file: our "
+    "JSON, or one of another tool (kmark import --help)."
+)
+Base = Annotated[str, typer.Argument(metavar="BASE", help=_RUN_HELP)]
+Head = Annotated[str, typer.Argument(metavar="HEAD", help="The run that is judged, likewise.")]
+RuleName = Annotated[
+    str,
+    typer.Option(
+        "--rule",
+        metavar="NAME|FILE",
+        help="robust, golden-tot, ratio, or a TOML file of your own.",
+        rich_help_panel=JUDGING,
+    ),
+]
+FailOnWords = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-on",
+        metavar="VERDICT[:SIZE]",
+        help="Verdicts that end with code 1: a comma list, as slower:3%,broken; or none. "
+        "Default: slower,broken.",
+        rich_help_panel=JUDGING,
+    ),
+]
+Match = Annotated[
+    Literal["case", "problem"],
+    typer.Option(
+        "--match",
+        metavar="case|problem",
+        help="What rows are joined by: case is problem, backend, config and timing; problem takes "
+        "the best of each side.",
+        rich_help_panel=JUDGING,
+    ),
+]
+Explain = Annotated[
+    str | None,
+    typer.Option(
+        "--explain",
+        metavar="ROW",
+        help="How one row came by its verdict: its number, or the beginning of its case id.",
+        rich_help_panel=o.OUTPUT,
+    ),
+]
+All = Annotated[
+    bool,
+    typer.Option(
+        "--all",
+        help="Show every row, not only those that changed.",
+        rich_help_panel=o.OUTPUT,
+    ),
+]
+
+
+def compare(
+    base: Base,
+    head: Head,
+    rule: RuleName = "robust",
+    fail_on: FailOnWords = None,
+    match: Match = "case",
+    explain: Explain = None,
+    every: All = False,
+    store: o.StorePlace = None,
+    json: o.Json = None,
+    csv: o.Csv = None,
+    md: o.Md = None,
+    quiet: o.Quiet = False,
+) -> int:
+    """Compare two runs row by row; exit 1 if something got slower or broke.
+
+    Rules: robust (an interval over blocks, few false alarms in a suite), golden-tot (tot > 1.005 ×
+    golden + 0.5 µs, golden under 4 µs ignored), ratio (warn 1.10, fail 1.15), or a TOML file.
+    """
+    from kernelmark.api.comparing import compare as compare_runs
+    from kernelmark.api.reading import is_file
+    from kernelmark.compare import fail_on as failing
+    from kernelmark.stores import open_store
+
+    outputs = Outputs(json=json, csv=csv, md=md)
+    words = o.comma_list(fail_on)
+    limits = failing.parse(words) if words else failing.FailOn()
+    with contextlib.ExitStack() as stack:
+        needed = not (is_file(base) and is_file(head))
+        opened = stack.enter_context(open_store(store, readonly=True)) if needed else None
+        found = compare_runs(base, head, rule=rule, match=match, store=opened)
+    if explain is not None:
+        from kernelmark.report import compare as report
+
+        put_tables(report.explain(_row(found, explain)))
+        return 0
+    bad = [row for row in found.rows if row.verdict in limits]
+    command = shlex.join(["kmark", "compare", base, head, "--rule", rule])
+    _put(found, outputs, command=command, failed=bool(bad), every=every)
+    _tell(found, bad, quiet=quiet)
+    return REGRESSION if bad else 0
+
+
+def _put(found: Comparison, outputs: Outputs, *, command: str, failed: bool, every: bool) -> None:
+    import json as codec
+
+    from kernelmark.report import compare as report
+    from kernelmark.report.render import csv_text
+
+    if outputs.json is not None:
+        text = codec.dumps(report.document(found), indent=1, allow_nan=False)
+        write(outputs.json, text + "\n")
+    if outputs.csv is not None:
+        write(outputs.csv, csv_text(report.records(found)))
+    if outputs.md is not None:
+        write(outputs.md, report.comment(found, command=command, failed=failed))
+    if outputs.stdout_taken:
+        return
+    shown = list(found.rows) if every or len(found.rows) <= _FEW else found.changed
+    if shown:
+        put_table(report.table(shown), styles=[_style(row) for row in shown])
+
+
+def _tell(found: Comparison, bad: list[Row], *, quiet: bool) -> None:
+    from kernelmark.report import compare as report
+
+    if not quiet:
+        for what, base, head in found.environment:
+            say(f"environment: {what}: {base or '–'} → {head or '–'}")
+        for text in report.notes(found):
+            say(f"note: {text}")
+        hidden = len(found.rows) - len(found.changed)
+        if len(found.rows) > _FEW and hidden:
+            say(f"note: {hidden} rows that did not change are left out: --all shows them")
+    say(report.summary(found))
+    if bad:
+        say(f"{len(bad)} of them fail; why, for one: kmark compare … --explain {bad[0].number}")
+
+
+def _row(found: Comparison, asked: str) -> Row:
+    rows = [
+        row
+        for row in found.rows
+        if str(row.number) == asked or row.pair.shown.case.id.startswith(asked)
+    ]
+    exact = [row for row in rows if str(row.number) == asked] or rows
+    if len(exact) == 1:
+        return exact[0]
+    if not exact:
+        raise UsageError(
+            f"there is no row {asked!r}",
+            hint=f"rows are numbered from 1 to {len(found.rows)}: --all shows them",
+        )
+    raise UsageError(
+        f"{len(exact)} rows have a case that begins with {asked!r}",
+        hint=f"numbers: {', '.join(str(row.number) for row in exact[:10])}",
+    )
+
+
+def _style(row: Row) -> str:
+    if row.status in (VerdictStatus.SLOWER, VerdictStatus.BROKEN):
+        return "red"
+    if row.status in (VerdictStatus.FASTER, VerdictStatus.FIXED):
+        return "green"
+    return "dim" if row.status in (VerdictStatus.IGNORED, VerdictStatus.UNSURE) else ""

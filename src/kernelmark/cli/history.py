@@ -1,0 +1,249 @@
+"""`kmark history`: how series went over time, what stepped and why, what to confirm."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernelmark.cli import options as o
+from kernelmark.cli.output import Outputs, put, put_table, say, write
+from kernelmark.core.errors import NothingToDo, UsageError
+
+if TYPE_CHECKING:
+    from kernelmark.compare.history import History, Story
+    from kernelmark.stores.store import Store
+
+REGRESSION = 1
+LOOKING = "Looking back"
+BASELINES = "Baselines"
+
+Runs = Annotated[
+    int,
+    typer.Option(
+        "--runs", metavar="N", help="How many of the newest runs.", rich_help_panel=LOOKING
+    ),
+]
+RunLabel = Annotated[
+    str | None,
+    typer.Option(
+        "--label", metavar="TEXT", help="Only runs of this label.", rich_help_panel=LOOKING
+    ),
+]
+Arch = Annotated[
+    str | None,
+    typer.Option(
+        "--arch", metavar="ARCH", help="Only devices of this kind.", rich_help_panel=LOOKING
+    ),
+]
+MinEffect = Annotated[
+    float,
+    typer.Option(
+        "--min-effect",
+        metavar="SHARE",
+        help="The least change that counts as a step, as 0.02.",
+        rich_help_panel=LOOKING,
+    ),
+]
+Sentinels = Annotated[
+    str,
+    typer.Option(
+        "--sentinels",
+        metavar="SUITE",
+        help="Problems that should never move; if they do, alarms are held. '' is none.",
+        rich_help_panel=LOOKING,
+    ),
+]
+Changed = Annotated[
+    bool,
+    typer.Option(
+        "--changed",
+        help="Only series with a step or an alarm.",
+        rich_help_panel=o.OUTPUT,
+    ),
+]
+Check = Annotated[
+    bool,
+    typer.Option(
+        "--check",
+        help="End with code 1 if the newest run raises an alarm that is not held.",
+        rich_help_panel=o.OUTPUT,
+    ),
+]
+Baseline = Annotated[
+    str | None,
+    typer.Option(
+        "--baseline",
+        metavar="RUN",
+        help="A column of the change against this run: a pinned name, id or label.",
+        rich_help_panel=BASELINES,
+    ),
+]
+Pin = Annotated[
+    str | None,
+    typer.Option(
+        "--pin",
+        metavar="NAME[=RUN]",
+        help="Let NAME mean this run, the newest if none is given, and end.",
+        rich_help_panel=BASELINES,
+    ),
+]
+Unpin = Annotated[
+    str | None,
+    typer.Option(
+        "--unpin", metavar="NAME", help="Forget a pinned name, and end.", rich_help_panel=BASELINES
+    ),
+]
+Pins = Annotated[
+    bool, typer.Option("--pins", help="List pinned names, and end.", rich_help_panel=BASELINES)
+]
+
+
+def history(
+    ops: o.Ops = None,
+    backends: o.Backends = None,
+    filter: o.Filter = None,
+    runs: Runs = 60,
+    label: RunLabel = None,
+    arch: Arch = None,
+    min_effect: MinEffect = 0.02,
+    sentinels: Sentinels = "sentinels",
+    baseline: Baseline = None,
+    pin: Pin = None,
+    unpin: Unpin = None,
+    pins: Pins = False,
+    changed: Changed = False,
+    check: Check = False,
+    store: o.StorePlace = None,
+    json: o.Json = None,
+    csv: o.Csv = None,
+    md: o.Md = None,
+    quiet: o.Quiet = False,
+) -> int:
+    """Show every series over the newest runs: its trend, its steps and what changed there.
+
+    The newest point of each series is screened; what the screen flags is not yet a regression: the
+    commands that confirm it by paired rounds are printed.
+    """
+    from kernelmark.api.comparing import history as look_back
+    from kernelmark.stores import open_store
+
+    outputs = Outputs(json=json, csv=csv, md=md)
+    if runs < 1 or not 0 < min_effect < 1:
+        raise UsageError("--runs must be at least 1, --min-effect between 0 and 1")
+    if pin is not None or unpin is not None or pins:
+        with open_store(store) as opened:
+            return _pinned(opened, pin, unpin)
+    with open_store(store, readonly=True) as opened:
+        found = look_back(
+            opened,
+            runs=runs,
+            label=label,
+            arch=arch,
+            min_effect=min_effect,
+            baseline=baseline,
+            sentinels=sentinels,
+        )
+    shown = _chosen(found, o.comma_list(ops), o.comma_list(backends), filter, changed=changed)
+    _put(found, shown, outputs)
+    alarms = [story for story in shown if story in found.alarms]
+    _tell(found, shown, alarms, quiet=quiet)
+    return REGRESSION if check and alarms else 0
+
+
+def _pinned(store: Store, pin: str | None, unpin: str | None) -> int:
+    if pin is not None:
+        name, _, ref = pin.partition("=")
+        run = store.run(ref or "latest")
+        store.pin(name, run.id)
+        say(f"{name} is now run {run.id}")
+    if unpin is not None:
+        if unpin not in store.pins():
+            raise UsageError(
+                f"{unpin!r} is not pinned", hint=f"pinned: {', '.join(store.pins()) or 'nothing'}"
+            )
+        store.unpin(unpin)
+        say(f"{unpin} is forgotten")
+    if pin is None and unpin is None:
+        for name, run_id in store.pins().items():
+            put(f"{name}  {run_id}\n")
+    return 0
+
+
+def _chosen(
+    found: History,
+    ops: tuple[str, ...],
+    backends: tuple[str, ...],
+    regex: str | None,
+    *,
+    changed: bool,
+) -> list[Story]:
+    try:
+        wanted = re.compile(regex or "")
+    except re.error as error:
+        raise UsageError(f"--filter is not a regular expression: {error}") from None
+    shown = []
+    for story in found.stories:
+        key, backend = story.series.split(" | ")[:2]
+        if (
+            (not ops or key.split()[0] in ops)
+            and (not backends or backend in backends)
+            and wanted.search(key)
+        ):
+            shown.append(story)
+    if not shown:
+        raise NothingToDo(
+            "no series matches", hint=f"there are {len(found.stories)}: kmark history"
+        )
+    return [s for s in shown if s.steps or s.alarm or s.held] if changed else shown
+
+
+def _put(found: History, shown: list[Story], outputs: Outputs) -> None:
+    import json as codec
+
+    from kernelmark.report import history as report
+    from kernelmark.report.render import csv_text, markdown
+
+    if outputs.json is not None:
+        text = codec.dumps(report.document(found, shown), indent=1, allow_nan=False)
+        write(outputs.json, text + "\n")
+    if outputs.csv is not None:
+        write(outputs.csv, csv_text(report.records(found, shown)))
+    made = [report.table(found, shown)] if shown else []
+    if any(story.steps for story in shown):
+        made.append(report.steps(found, shown))
+    if outputs.md is not None:
+        write(outputs.md, "\n".join(map(markdown, made)))
+    if not outputs.stdout_taken:
+        for i, table in enumerate(made):
+            if i:
+                put("\n")
+            put_table(table)
+
+
+def _tell(found: History, shown: list[Story], alarms: list[Story], *, quiet: bool) -> None:
+    from kernelmark.report import history as report
+    from kernelmark.report.compare import change_text
+
+    if not quiet:
+        for text in report.notes(found):
+            say(f"note: {text}")
+    for story in alarms:
+        known = report.parts(story)
+        change = change_text(story.screen.ratio)
+        say(
+            f"{story.screen.status.value}: {known['problem']} by {known['backend']}"
+            f"{'' if story.screen.ratio is None else f', {change}'}; {story.screen.reason}"
+        )
+    commands = report.confirmations(alarms)
+    if commands:
+        say("confirm by paired rounds of the two environments:")
+        for command in commands:
+            say(f"  {command}")
+    steps = sum(len(story.steps) for story in shown)
+    held = sum(bool(story.held) for story in shown)
+    say(
+        f"{len(shown)} series over {len(found.runs)} runs: {steps} steps, {len(alarms)} alarms in "
+        f"the newest run{f', {held} held' if held else ''}"
+    )

@@ -1,0 +1,44 @@
+"""`kmark lint-configs`: what is dead, illegal or invisible in a folder of aiter-style configs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernelmark.cli import options as o
+from kernelmark.cli.output import Outputs, put_table, say, write
+
+SOME_FOUND = 1
+
+
+def lint_configs(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder that holds gemm/ or gfx…/ folders.")
+    ],
+    json: o.Json = None,
+    quiet: o.Quiet = False,
+) -> int:
+    """Find dead buckets and illegal values in a folder of aiter-style JSON configs.
+
+    For example: kmark lint-configs aiter/ops/triton/configs
+    """
+    from kernelmark.tune.aiter_config import lint
+
+    outputs = Outputs(json=json)
+    found = lint(folder)
+    if outputs.json is not None:
+        from json import dumps
+
+        rows = [{"file": f.file, "place": f.place, "text": f.text} for f in found.findings]
+        write(outputs.json, dumps({"files": found.files, "findings": rows}, indent=1) + "\n")
+    if not outputs.stdout_taken and found.findings:
+        from kernelmark.report.tables import Column, Table
+
+        columns = tuple(Column(name=name) for name in ("file", "bucket", "what is wrong"))
+        rows_ = tuple((f.file, f.place or "–", f.text) for f in found.findings)
+        put_table(Table(columns=columns, rows=rows_))
+    if not quiet:
+        say(f"{found.files} files, {len(found.findings)} findings")
+    return SOME_FOUND if found.findings else 0

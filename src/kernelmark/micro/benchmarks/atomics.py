@@ -1,0 +1,229 @@
+"""Atomic operations: rates by how they collide, latency, and a word passed between units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.micro import MicroMetric
+from kernelmark.devices.base import Buffer
+from kernelmark.micro.base import (
+    Column,
+    Figure,
+    Findings,
+    Microbenchmark,
+    Panel,
+    Parameter,
+    Record,
+    Settings,
+    metric,
+)
+from kernelmark.micro.rig import Call, Rig
+
+FILE = "micro_atomics.cu"
+_ROUNDS_GIVE_UP = 200_000_000  # cycles a unit waits for its turn at most: a tenth of a second
+_LINE_WORDS = 32
+_SHARED_WORDS = 2048
+# dtype of the counters by kernel
+KERNELS: dict[str, type[np.generic]] = {
+    "add_u32": np.uint32,
+    "add_u64": np.uint64,
+    "add_f32": np.float32,
+    "add_f64": np.float64,
+    "fetch_u32": np.uint32,
+}
+PATTERNS = ("same", "line", "spread", "lines")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    points: tuple[tuple[str, str], ...]
+    pairs: tuple[tuple[int, int], ...]
+    counters: Buffer
+    sums: Buffer
+    out: Buffer
+    word: Buffer
+    rounds: int
+    turns: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Raw:
+    seconds: dict[tuple[str, str], float]
+    clock_mhz: float
+    latency: float
+    passes: dict[tuple[int, int], float]  # cycles of a round trip, by the units' numbers
+    lost: int  # pairs that gave up
+
+
+class Atomics(Microbenchmark[_State, _Raw]):
+    name = "atomics"
+    summary = "Atomic adds by collision, with and without result; latency; ping-pong of units."
+    measures = (
+        "All units add to counters: one for all threads (`same`), one line for all (`line`), one "
+        "word a thread side by side (`spread`), one line a thread (`lines`); in shared memory as "
+        "well. `fetch` uses the old value, so it has to come back. The latency is one thread's "
+        "chain. In the ping-pong two units pass a word to and fro by compare-and-swap: a round "
+        "trip is the way between them, twice, through the shared cache."
+    )
+    misleads = (
+        "Adds without a result may be merged on the way. Floating-point adds may become loops of "
+        "compare-and-swap where the hardware has none. Ping-pong times depend on which units were "
+        "picked: near and far parts of a GPU differ."
+    )
+    parameters = FrozenDict(
+        {
+            "kernels": Parameter(help="operations", quick=tuple(KERNELS), brief=("add_u32",)),
+            "patterns": Parameter(help="how threads collide", quick=PATTERNS),
+            "rounds": Parameter(help="operations of a thread", quick=64, full=512),
+            "units": Parameter(help="units that play ping-pong", quick=6, full=16, brief=2),
+            "turns": Parameter(help="rounds of ping-pong", quick=500, full=5000),
+            "samples": Parameter(help="launches timed for a point", quick=3, full=7),
+        }
+    )
+    columns = (
+        Column(name="what", help="operation, or ping-pong"),
+        Column(name="pattern", help="how threads collide, or the two units"),
+        Column(name="per_s", help="operations a second of the whole device", unit="1/s"),
+        Column(name="per_clk", help="operations in a core cycle of the whole device", unit="1/clk"),
+        Column(name="cycles", help="cycles of a round trip", unit="cycles"),
+    )
+    figure = Figure(
+        x="pattern",
+        title="pattern",
+        scale="band",
+        colour="what",
+        panels=(Panel(y="per_clk", title="operations a cycle", mark="point", scale="log"),),
+    )
+
+    def setup(self, rig: Rig, given: Settings) -> _State:
+        threads = rig.grid * rig.block
+        units = np.linspace(0, rig.grid - 1, min(given.whole("units"), rig.grid)).astype(int)
+        pairs = [(int(a), int(b)) for i, a in enumerate(units) for b in units[i + 1 :]]
+        points = [(k, p) for k in given.words("kernels") for p in given.words("patterns")]
+        points += [("shared_u32", p) for p in given.words("patterns") if p in ("same", "spread")]
+        return _State(
+            points=tuple(points),
+            pairs=tuple(pairs),
+            counters=rig.memory(threads * _LINE_WORDS * 4 + 4096),
+            sums=rig.memory(threads * 4),
+            out=rig.memory(64),
+            word=rig.memory(64),
+            rounds=given.whole("rounds"),
+            turns=given.whole("turns"),
+            samples=given.whole("samples"),
+        )
+
+    def _call(self, rig: Rig, state: _State, kernel: str, pattern: str, rounds: int) -> Call:
+        threads = rig.grid * rig.block
+        size = 4 if kernel.startswith("shared") else np.dtype(KERNELS[kernel]).itemsize
+        line = _LINE_WORDS * 4 // size
+        places, gap = {
+            "same": (1, 1),
+            "line": (line, 1),
+            "spread": (threads, 1),
+            "lines": (threads * 4 // size, line),
+        }[pattern]
+        if kernel.startswith("shared"):
+            places = min(places, _SHARED_WORDS)
+        more = (state.sums,) if kernel == "fetch_u32" else ()
+        return rig.call(
+            *(FILE, f"atomic_{kernel}", state.counters, places, gap, rounds, *more),
+            grid=rig.grid,
+            block=rig.block,
+        )
+
+    def timed(self, rig: Rig, state: _State) -> _Raw:
+        seconds, clocks = {}, []
+        for kernel, pattern in state.points:
+            # Many threads on one word take turns: fewer rounds are enough.
+            rounds = max(4, state.rounds // 16) if pattern == "same" else state.rounds
+            call = self._call(rig, state, kernel, pattern, rounds)
+            timed = rig.sample(call, samples=state.samples, seconds=1e-3)
+            seconds[kernel, pattern] = timed.typical_s / rounds
+            clocks.append(timed.clock_mhz or rig.clock_mhz)
+        hops = 2000
+        chain = rig.call(FILE, "atomic_chain", state.counters, hops, 0, state.out)
+        taken = []
+        for _ in range(state.samples):
+            rig.zero(state.counters, 64)
+            rig.run(chain)
+            taken.append(float(rig.read(state.out, np.uint64, 1)[0]) / hops)
+        passes, lost = self._ping_pong(rig, state)
+        return _Raw(
+            seconds=seconds,
+            clock_mhz=float(np.median(clocks)),
+            latency=rig.typical(taken),
+            passes=passes,
+            lost=lost,
+        )
+
+    def _ping_pong(self, rig: Rig, state: _State) -> tuple[dict[tuple[int, int], float], int]:
+        found: dict[tuple[int, int], float] = {}
+        lost = 0
+        for first, second in state.pairs:
+            rig.zero(state.word)
+            rig.zero(state.out)
+            call = rig.call(
+                *(FILE, "atomic_ping_pong", state.word, first, second, state.turns),
+                *(_ROUNDS_GIVE_UP, state.out),
+                grid=rig.grid,
+                block=1,
+            )
+            rig.run(call)
+            a, unit_a, done_a, _, unit_b, done_b = rig.read(state.out, np.uint64, 6)
+            if min(done_a, done_b) < state.turns:
+                lost += 1
+            elif unit_a != unit_b:
+                found[int(unit_a), int(unit_b)] = float(a) / state.turns
+        return found, lost
+
+    def verify(self, rig: Rig, state: _State, raw: _Raw) -> str | None:
+        if raw.lost:
+            return f"{raw.lost} pairs of units did not pass the word to and fro to the end"
+        rounds, threads = 3, rig.grid * rig.block
+        for kernel, pattern in state.points:
+            rig.zero(state.counters)
+            call = self._call(rig, state, kernel, pattern, rounds)
+            rig.run(call)
+            kind = KERNELS.get(kernel, np.uint32)
+            count = state.counters.nbytes // np.dtype(kind).itemsize
+            found = float(rig.read(state.counters, kind, count).sum(dtype=np.float64))
+            if found != float(rounds * threads):
+                return f"{kernel}, {pattern}: {found:g} were added, not {rounds * threads}"
+        return None
+
+    def metrics(self, rig: Rig, state: _State, raw: _Raw) -> Findings:
+        threads = rig.grid * rig.block
+        rows: list[Record] = []
+        found: list[MicroMetric] = []
+        for (kernel, pattern), seconds in raw.seconds.items():
+            per_s = threads / seconds
+            per_clk = per_s / (raw.clock_mhz * 1e6)
+            row: Record = {"what": kernel, "pattern": pattern, "per_s": per_s, "per_clk": per_clk}
+            rows.append({**row, "cycles": None})
+            found += metric(
+                f"{kernel}_{pattern}_per_clk", per_clk, "1/clk", headline=kernel == "add_u32"
+            )
+        for (first, second), cycles in raw.passes.items():
+            pair = f"{first}–{second}"
+            rows.append(
+                {
+                    "what": "ping-pong",
+                    "pattern": pair,
+                    "per_s": None,
+                    "per_clk": None,
+                    "cycles": cycles,
+                }
+            )
+        found += metric("latency", raw.latency, "cycles", better="lower", least=10.0)
+        if raw.passes:
+            trip = float(np.median(list(raw.passes.values())))
+            found += metric("ping_pong", trip, "cycles", better="lower", least=20.0, headline=False)
+        return Findings(rows=rows, metrics=found)
+
+
+benchmark = Atomics()

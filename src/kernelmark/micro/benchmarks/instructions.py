@@ -1,0 +1,128 @@
+"""Latency and throughput of single instructions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.micro import MicroMetric
+from kernelmark.micro import _chains
+from kernelmark.micro.base import (
+    EVERYWHERE,
+    Column,
+    Figure,
+    Findings,
+    Microbenchmark,
+    Panel,
+    Parameter,
+    Record,
+    Settings,
+    metric,
+)
+from kernelmark.micro.rig import Rig
+
+_HEADLINES = ("fma_f32", "fma_f64", "fma_f16x2", "mul_i32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    ops: tuple[str, ...]
+    cycles: int
+    samples: int
+    room: _chains.Room
+
+
+_Raw = dict[str, tuple[float, float]]  # latency, cycles of the unit for one warp's instruction
+
+
+class Instructions(Microbenchmark[_State, _Raw]):
+    name = "instructions"
+    summary = "A table of instructions: latency and throughput of each."
+    kinds = EVERYWHERE
+    measures = (
+        "The latency is one warp with one chain; the throughput a full block with eight chains in "
+        "each thread, in lanes a cycle of a unit. Both are counted inside the kernel. What is "
+        "written as one instruction may be several: `add_xor_i32` is two, `div` and `sqrt` are "
+        "short programs. On a CPU it is scalar code on one core."
+    )
+    misleads = (
+        "Throughputs are of one instruction alone: units that several instructions share are not "
+        "told apart. f16x2 and bf16x2 work on two numbers a lane."
+    )
+    parameters = FrozenDict(
+        {
+            "ops": Parameter(help="instructions", quick=tuple(_chains.OPS), brief=_HEADLINES),
+            "cycles": Parameter(help="least cycles of a point", quick=40_000, full=400_000),
+            "samples": Parameter(help="launches timed for a point", quick=3, full=11),
+        }
+    )
+    columns = (
+        Column(name="op", help="instruction and dtype"),
+        Column(name="latency", help="cycles until the result can be used", unit="cycles"),
+        Column(name="per_clk", help="lanes of a unit that finish one in a cycle", unit="1/clk"),
+        Column(name="ns", help="latency in nanoseconds", unit="ns"),
+    )
+    figure = Figure(
+        x="op",
+        title="instruction",
+        scale="band",
+        panels=(
+            Panel(y="latency", title="latency (cycles)", mark="bar"),
+            Panel(y="per_clk", title="lanes a cycle", mark="bar"),
+        ),
+    )
+
+    def setup(self, rig: Rig, given: Settings) -> _State:
+        there = rig.kernels(_chains.FILE)
+        ops = tuple(op for op in given.words("ops") if f"chain_{op}_8" in there)
+        return _State(
+            ops=ops,
+            cycles=given.whole("cycles"),
+            samples=given.whole("samples") * (1 if rig.exclusive else 5),
+            room=_chains.room(rig, rig.grid),
+        )
+
+    def timed(self, rig: Rig, state: _State) -> _Raw:
+        found = {}
+        full = rig.block if rig.block > 1 else 1
+        for name in state.ops:
+            op = _chains.OPS[name]
+            steps = max(4, state.cycles // (op.loop * 4))
+            alone, many = (
+                _chains.cycles_per_step(
+                    rig, state.room, op, ilp, threads=threads, steps=steps, samples=state.samples
+                )
+                for ilp, threads in ((1, min(rig.lanes, full)), (8, full))
+            )
+            found[name] = alone, many / (full / rig.lanes)
+        return found
+
+    def verify(self, rig: Rig, state: _State, raw: _Raw) -> str | None:
+        for name in state.ops:
+            wrong = _chains.check(rig, state.room, _chains.OPS[name], 8)
+            if wrong is not None:
+                return wrong
+        return None
+
+    def metrics(self, rig: Rig, state: _State, raw: _Raw) -> Findings:
+        rows: list[Record] = []
+        found: list[MicroMetric] = []
+        for name, (latency, cycles) in raw.items():
+            per_clk = rig.lanes / cycles
+            rows.append(
+                {
+                    "op": name,
+                    "latency": latency,
+                    "per_clk": per_clk,
+                    "ns": latency / rig.clock_mhz * 1e3,
+                }
+            )
+            headline = name in _HEADLINES
+            found += metric(
+                f"latency_{name}", latency, "cycles", better="lower", headline=headline, least=0.5
+            )
+            found += metric(f"per_clk_{name}", per_clk, "1/clk", headline=headline)
+        return Findings(rows=rows, metrics=found)
+
+
+benchmark = Instructions()

@@ -1,0 +1,176 @@
+"""The size of a cache line, and of what is fetched at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.micro import MicroMetric
+from kernelmark.micro import _chase
+from kernelmark.micro.base import (
+    Column,
+    Figure,
+    Findings,
+    Microbenchmark,
+    Panel,
+    Parameter,
+    Record,
+    Settings,
+    metric,
+)
+from kernelmark.micro.rig import Rig
+
+KIB, MIB = 2**10, 2**20
+_REGION = 64 * MIB
+_APART = 1024  # bytes between places of the sparse chain: more than any line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    chaser: _chase.Chaser
+    strides: tuple[int, ...]
+    bisections: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Raw:
+    near: float  # cycles of a hit in the first cache
+    far: float  # in the shared one
+    outside: float  # in main memory
+    first: dict[int, float]  # share of hops that missed the first cache, by stride
+    second: dict[int, float]  # and of those that missed the shared one
+    dense_bytes: int  # bytes of the first cache, all of a line used
+    sparse_places: int  # lines of it, one place used in each
+
+
+class Lines(Microbenchmark[_State, _Raw]):
+    name = "lines"
+    summary = "Line size of the first cache, and bytes fetched at a time into each level."
+    measures = (
+        "A chain walks through cold memory in even steps and every hop is timed: with steps of a "
+        "quarter of what is fetched at a time, one hop in four misses. From the share of misses by "
+        "step follows the fetch of the first cache and of the shared one. The line size follows "
+        "from how much fits: all bytes of neighbouring lines, against single places far apart, "
+        "each of which takes a whole line."
+    )
+    misleads = (
+        "A level that fetches a neighbour as well shows the sum of both. The line size is rounded "
+        "to a power of two: sets that fill unevenly blur it."
+    )
+    parameters = FrozenDict(
+        {
+            "strides": Parameter(help="bytes of a step", quick=(8, 16, 32, 64, 128, 256)),
+            "bisections": Parameter(help="steps of the search for what fits", quick=7, full=9),
+        }
+    )
+    columns = (
+        Column(name="stride_bytes", help="bytes of a step", unit="B"),
+        Column(name="level", help="cache that is missed"),
+        Column(name="miss_share", help="share of hops that missed it"),
+        Column(name="fetch_bytes", help="step / share: bytes that come at a time", unit="B"),
+    )
+    figure = Figure(
+        x="stride_bytes",
+        title="step (bytes)",
+        scale="log",
+        colour="level",
+        panels=(Panel(y="miss_share", title="share of misses"),),
+    )
+
+    def setup(self, rig: Rig, given: Settings) -> _State:
+        return _State(
+            chaser=_chase.Chaser(rig, _REGION),
+            strides=tuple(given.wholes("strides")),
+            bisections=given.whole("bisections"),
+        )
+
+    def timed(self, rig: Rig, state: _State) -> _Raw:
+        chaser = state.chaser
+        chaser.link(chaser.ring(16 * KIB, 128))
+        near = float(np.median(chaser.each(_chase.EACH, 256)))
+        chaser.link(chaser.ring(4 * MIB, 128))
+        far = float(np.median(chaser.each(_chase.EACH, 4 * MIB // 128)))
+        rig.device.evict_cache()
+        chaser.link(chaser.ring(_REGION, 4096))
+        rig.device.evict_cache()
+        outside = float(np.median(chaser.each(_chase.EACH, 0)))
+        first, second = {}, {}
+        for stride in state.strides:
+            chaser.link(np.arange(_chase.EACH, dtype=np.uint64) * np.uint64(stride))
+            seen = chaser.each(_chase.EACH, 0)
+            first[stride] = float((seen > (near + far) / 2).mean())
+            rig.device.evict_cache()
+            seen = chaser.each(_chase.EACH, 0)
+            second[stride] = float((seen > (far + outside) / 2).mean())
+        middle = (near + far) / 2
+        return _Raw(
+            near=near,
+            far=far,
+            outside=outside,
+            first=first,
+            second=second,
+            dense_bytes=32 * self._fitting(state, middle, 32, 32 * KIB, MIB),
+            sparse_places=self._fitting(state, middle, _APART, 256 * KIB, _REGION),
+        )
+
+    def _fitting(self, state: _State, middle: float, spacing: int, low: int, high: int) -> int:
+        """Places, `spacing` bytes apart or more, that a chain can have and mostly hit."""
+        chaser = state.chaser
+        random = np.random.default_rng(17)
+        most = _REGION // spacing
+        few, many = low // spacing, min(high // spacing, most)
+        for _ in range(state.bisections):
+            count = int((few * many) ** 0.5)
+            chosen = random.choice(most, count, replace=False) if spacing == _APART else None
+            order = random.permutation(count) if chosen is None else chosen
+            chaser.link(order.astype(np.uint64) * np.uint64(spacing))
+            pace = chaser.follow(max(2 * count, 4096), 2 * count).cycles
+            if pace < middle:
+                few = count
+            else:
+                many = count
+        return few
+
+    def verify(self, rig: Rig, state: _State, raw: _Raw) -> str | None:
+        if raw.near < raw.far < raw.outside:
+            return None
+        return (
+            f"levels cannot be told apart: {raw.near:.0f}, {raw.far:.0f} and {raw.outside:.0f} "
+            "cycles a hop"
+        )
+
+    def metrics(self, rig: Rig, state: _State, raw: _Raw) -> Findings:
+        rows: list[Record] = []
+        found: list[MicroMetric] = []
+        for level, shares in (("first", raw.first), ("shared", raw.second)):
+            sizes = []
+            for stride, share in shares.items():
+                size = stride / share if share > 0 else None
+                rows.append(
+                    {
+                        "stride_bytes": stride,
+                        "level": level,
+                        "miss_share": share,
+                        "fetch_bytes": size,
+                    }
+                )
+                if size is not None and share < 0.9:
+                    sizes.append(size)
+            fetched = float(np.median(sizes)) if sizes else float(min(state.strides))
+            found += metric(f"{level}_fetch", _power(fetched), "B", better="", headline=False)
+        line = raw.dense_bytes / max(1, raw.sparse_places)
+        found += metric("first_line", _power(line), "B", better="", headline=False)
+        note = (
+            f"{raw.near:.0f}, {raw.far:.0f} and {raw.outside:.0f} cycles a timed hop; "
+            f"{raw.dense_bytes // KIB} KiB fit densely, {raw.sparse_places} places far apart"
+        )
+        return Findings(rows=rows, metrics=found, notes=[note])
+
+
+def _power(value: float) -> float:
+    return float(2 ** round(np.log2(max(value, 1.0))))
+
+
+benchmark = Lines()

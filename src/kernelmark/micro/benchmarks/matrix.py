@@ -1,0 +1,239 @@
+"""The peak of the matrix units, by dtype."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.micro import MicroMetric
+from kernelmark.core.result import Telemetry
+from kernelmark.devices.base import Buffer
+from kernelmark.micro.base import (
+    Column,
+    Figure,
+    Findings,
+    Microbenchmark,
+    Panel,
+    Parameter,
+    Record,
+    Settings,
+    metric,
+)
+from kernelmark.micro.hardware import Hardware, Limit
+from kernelmark.micro.rig import Call, Rig, Samples
+
+FILE = "micro_matrix.cu"
+# dtype: (word of ones, bits that may be random: sign and fraction, C type of the sums)
+PATTERNS = {
+    "f64": (0x3FF00000, 0x800FFFFF, "double"),
+    "f32": (0x3F800000, 0x807FFFFF, "float"),
+    "tf32": (0x3F800000, 0x807FE000, "float"),
+    "f16": (0x3C003C00, 0x83FF83FF, "float"),
+    "bf16": (0x3F803F80, 0x807F807F, "float"),
+    "f8e4m3": (0x38383838, 0x87878787, "float"),
+    "f8e5m2": (0x3C3C3C3C, 0x83838383, "float"),
+    "f8e4m3fnuz": (0x40404040, 0x87878787, "float"),
+    "f8e5m2fnuz": (0x40404040, 0x83838383, "float"),
+    "f4e2m1": (0x22222222, 0x99999999, "float"),
+    "i8": (0x01010101, 0xFFFFFFFF, "int"),
+}
+_ELEMENT: dict[str, type[np.generic]] = {
+    "double": np.float64,
+    "float": np.float32,
+    "int": np.int32,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    dtypes: tuple[str, ...]
+    clocks: Buffer
+    out: Buffer
+    facts: Buffer
+    grid: int
+    block: int
+    seconds: float
+    sustained: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Point:
+    flops_per_s: float
+    sustained_per_s: float
+    per_clk: float
+    burst: Samples
+    long: Samples
+    seen: Telemetry
+
+
+class Matrix(Microbenchmark[_State, dict[str, _Point]]):
+    name = "matrix"
+    summary = "Peak of the matrix units for f64, tf32, f16, bf16, f8, f4 and i8."
+    measures = (
+        "Products are issued one after the other on operands that stay in registers, or on Hopper "
+        "in shared memory, with enough independent sums to hide the latency: nothing else is in "
+        "the loop. `flops_per_s` is a short burst, `sustained_per_s` the end of a longer run, when "
+        "power may have lowered the clock; the operations a cycle and unit do not depend on it. "
+        "Operands are random, since what they toggle is what they draw. A dtype that the GPU has "
+        "no instruction for has no row."
+    )
+    misleads = (
+        "No product of real matrices reaches the burst: it also moves data and draws power for "
+        "that. On Blackwell data-centre GPUs the warp-level instructions used here do not reach "
+        "the peak. Ones or zeros as operands would give higher, meaningless figures."
+    )
+    parameters = FrozenDict(
+        {
+            "dtypes": Parameter(help="number formats", quick=tuple(PATTERNS)),
+            "seconds": Parameter(help="length of a burst", quick=2e-3, full=5e-3),
+            "sustained": Parameter(
+                help="how long each dtype runs on", quick=0.25, full=2.0, brief=0.0
+            ),
+            "samples": Parameter(help="bursts", quick=5, full=11),
+        }
+    )
+    columns = (
+        Column(name="dtype", help="format of the factors"),
+        Column(
+            name="flops_per_s",
+            help="operations a second in a burst",
+            unit="FLOP/s",
+            limit=lambda h: _highest(h),
+        ),
+        Column(name="sustained_per_s", help="operations a second later on", unit="FLOP/s"),
+        Column(name="per_clk", help="operations of a unit in a core cycle", unit="FLOP/clk"),
+        Column(name="share", help="of the data sheet's operations a cycle and unit"),
+        Column(name="clock_mhz", help="core clock in the burst", unit="MHz"),
+        Column(name="sustained_mhz", help="core clock later on", unit="MHz"),
+        Column(name="power_w", help="power at the end", unit="W"),
+        Column(name="throttle", help="why the clock was held down, as the driver says"),
+    )
+    figure = Figure(
+        x="dtype",
+        title="dtype",
+        scale="band",
+        panels=(
+            Panel(y="flops_per_s", title="burst (TFLOP/s)", per=1e12, mark="bar"),
+            Panel(y="per_clk", title="FLOP/clk of a unit", mark="bar"),
+        ),
+    )
+
+    def unsupported(self, rig: Rig) -> str | None:
+        if not any(name.startswith("matrix_") for name in rig.kernels(FILE)):
+            return f"{rig.info.arch} has no matrix instructions that are used here"
+        return None
+
+    def setup(self, rig: Rig, given: Settings) -> _State:
+        there = rig.kernels(FILE)
+        nvidia = rig.info.kind == "cuda"
+        group = nvidia and rig.info.arch == "sm_90" and _is_special(rig)
+        block = 256 if group or not nvidia else 512
+        grid = rig.grid * (1 if nvidia else 2)
+        return _State(
+            dtypes=tuple(d for d in given.words("dtypes") if f"matrix_{d}" in there),
+            clocks=rig.memory(grid * 16),
+            out=rig.memory(grid * 512 * 8),
+            facts=rig.memory(64),
+            grid=grid,
+            block=block,
+            seconds=given.number("seconds"),
+            sustained=given.number("sustained"),
+            samples=given.whole("samples"),
+        )
+
+    def _call(self, rig: Rig, state: _State, dtype: str, rounds: int, *, ones: bool) -> Call:
+        word, mask, kind = PATTERNS[dtype]
+        return rig.call(
+            *(FILE, f"matrix_{dtype}", rounds, word, 0 if ones else mask),
+            *(state.clocks, state.out, state.facts),
+            grid=state.grid,
+            # f64 has warp-level products alone.
+            block=512 if dtype == "f64" and rig.info.kind == "cuda" else state.block,
+            types={"T": kind},
+        )
+
+    def timed(self, rig: Rig, state: _State) -> dict[str, _Point]:
+        found = {}
+        for dtype in state.dtypes:
+            rounds, call = rig.calibrated(
+                lambda n, d=dtype: self._call(rig, state, d, n, ones=False),  # type: ignore[misc]
+                8,
+                state.seconds,
+            )
+            cycles: list[float] = []
+
+            def note(into: list[float] = cycles) -> None:
+                into.append(float(np.median(rig.cycles(state.clocks, state.grid))))
+
+            burst = rig.sample(call, samples=state.samples, launches=1, after=note)
+            launches = max(1, int(0.02 / state.seconds))
+            long = rig.sustain(call, state.sustained, launches) if state.sustained else burst
+            seen = rig.look()
+            flops = float(rig.read(state.facts, np.uint64, 1)[0]) * rounds
+            late = sorted(long.seconds[-max(3, len(long.seconds) // 3) :])
+            found[dtype] = _Point(
+                flops_per_s=flops * state.grid / burst.typical_s,
+                sustained_per_s=flops * state.grid / late[len(late) // 2],
+                per_clk=flops * (state.grid // rig.grid) / rig.typical(cycles),
+                burst=burst,
+                long=long,
+                seen=seen,
+            )
+        return found
+
+    def verify(self, rig: Rig, state: _State, raw: dict[str, _Point]) -> str | None:
+        """Ones times ones: every sum is the number of products that went into it."""
+        for dtype in state.dtypes:
+            call = self._call(rig, state, dtype, 2, ones=True)
+            rig.run(call)
+            kind = _ELEMENT[PATTERNS[dtype][2]]
+            found = rig.read(state.out, kind, call.grid * call.block).astype(np.float64)
+            wanted = 2.0 * float(rig.read(state.facts, np.uint64, 2)[1])
+            if not (found == wanted).all():
+                odd = found[found != wanted]
+                return f"{dtype}: {odd.size} of {found.size} sums are {odd[0]:g}, not {wanted:g}"
+        return None
+
+    def metrics(self, rig: Rig, state: _State, raw: dict[str, _Point]) -> Findings:
+        rows: list[Record] = []
+        found: list[MicroMetric] = []
+        for dtype, point in raw.items():
+            limit = rig.hardware.per_cycle("matrix", dtype)
+            known = dtype in rig.hardware.matrix
+            rows.append(
+                {
+                    "dtype": dtype,
+                    "flops_per_s": point.flops_per_s,
+                    "sustained_per_s": point.sustained_per_s,
+                    "per_clk": point.per_clk,
+                    "share": point.per_clk / limit.value if known else None,
+                    "clock_mhz": point.burst.clock_mhz,
+                    "sustained_mhz": point.long.clocks_mhz[-1] if point.long.clocks_mhz else None,
+                    "power_w": point.seen.power_w,
+                    "throttle": ", ".join(point.seen.throttle),
+                }
+            )
+            most = rig.hardware.flops("matrix", dtype)
+            found += metric(f"flops_{dtype}", point.flops_per_s, "FLOP/s", limit=most)
+            found += metric(f"per_clk_{dtype}", point.per_clk, "FLOP/clk", limit=limit)
+        missing = [d for d in PATTERNS if d not in raw]
+        notes = [f"no instruction here for: {', '.join(missing)}"] if missing else []
+        return Findings(rows=rows, metrics=found, notes=notes)
+
+
+def _highest(hardware: Hardware) -> Limit:
+    """The limit of the fastest dtype."""
+    limits = [hardware.flops("matrix", dtype) for dtype in hardware.matrix or PATTERNS]
+    return max(limits, key=lambda limit: limit.value)
+
+
+def _is_special(rig: Rig) -> bool:
+    """Whether the kernels use the generation's own instructions, on groups of four warps."""
+    binary = getattr(rig, "binary", None)
+    return binary is not None and str(binary(FILE).arch).endswith("a")
+
+
+benchmark = Matrix()

@@ -1,0 +1,197 @@
+"""Copies between host and device, and inside the host."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kernelmark.core.errors import CaseError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.micro import MicroMetric
+from kernelmark.devices.base import Buffer
+from kernelmark.micro.base import (
+    EVERYWHERE,
+    Column,
+    Figure,
+    Findings,
+    Microbenchmark,
+    Panel,
+    Parameter,
+    Record,
+    Settings,
+    metric,
+)
+from kernelmark.micro.rig import Rig
+
+KIB, MIB = 2**10, 2**20
+_LARGE = 64 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """One way of copying: seconds for a number of bytes. `moved` is how often bytes are counted."""
+
+    direction: str
+    memory: str
+    seconds: Callable[[int], float]
+    moved: int = 1
+
+
+@dataclass(slots=True)
+class _State:
+    sizes: tuple[int, ...]
+    samples: int
+    ways: list[_Way] = field(default_factory=list)
+    copier: Any = None
+    buffers: tuple[Buffer, ...] = ()
+
+
+_Raw = dict[tuple[str, str, int], float]
+
+
+class Memcpy(Microbenchmark[_State, _Raw]):
+    name = "memcpy"
+    summary = "Copies: host to device, back, both at once, on the device; on a CPU, memcpy."
+    kinds = EVERYWHERE
+    measures = (
+        "Copies by the driver over sizes, from pinned memory (events on the stream, all copies "
+        "queued before the first begins) and from pageable memory (the host's clock, since the "
+        "driver stages them). `both` copies one each way at a time and counts both. On a CPU it is "
+        "the C library's memcpy, on one core and on all. Bytes are counted once, as copied."
+    )
+    misleads = (
+        "Small copies measure the start of a copy, not the link. Pageable copies go through the "
+        "driver's own pinned memory and depend on the host's cores. A copy in memory reads and "
+        "writes: its rate is half of what a stream's would be."
+    )
+    parameters = FrozenDict(
+        {
+            "sizes": Parameter(
+                help="bytes of a copy",
+                quick=(4 * KIB, 64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB),
+                full=tuple(2**n for n in range(10, 31)),
+                brief=(128 * MIB,),
+            ),
+            "memory": Parameter(
+                help="pinned, pageable", quick=("pinned", "pageable"), brief=("pinned",)
+            ),
+            "samples": Parameter(help="timings of a copy", quick=3, full=7),
+        }
+    )
+    columns = (
+        Column(name="direction", help="h2d, d2h, both or d2d; on a CPU one core, or all"),
+        Column(name="memory", help="pinned, pageable or device"),
+        Column(name="size_bytes", help="bytes of one copy", unit="B"),
+        Column(
+            name="bytes_per_s",
+            help="bytes copied a second",
+            unit="B/s",
+            # A copy that fits the caches may be as fast as these.
+            limit=lambda h: h.bandwidth("l1" if h.kind == "cpu" else "dram"),
+        ),
+        Column(name="seconds", help="seconds a copy", unit="s"),
+        Column(name="series", help="direction and memory, for the figure"),
+    )
+    figure = Figure(
+        x="size_bytes",
+        title="bytes of a copy",
+        scale="log",
+        colour="series",
+        panels=(Panel(y="bytes_per_s", title="GB/s", per=1e9, scale="log"),),
+    )
+
+    def setup(self, rig: Rig, given: Settings) -> _State:
+        state = _State(sizes=tuple(given.wholes("sizes")), samples=given.whole("samples"))
+        if rig.info.kind == "cpu":
+            self._on_cpu(rig, state)
+        else:
+            self._on_gpu(rig, state, given.words("memory"))
+        return state
+
+    def _on_gpu(self, rig: Rig, state: _State, memories: list[str]) -> None:
+        from kernelmark.micro._copies import Copier, as_gpu
+
+        copier = Copier(as_gpu(rig.device), max(state.sizes))
+        state.copier = copier
+        ways = [("h2d", m) for m in memories] + [("d2h", m) for m in memories]
+        ways += [("both", "pinned"), ("d2d", "device")]
+        for direction, memory in ways:
+            state.ways.append(
+                _Way(
+                    direction=direction,
+                    memory=memory,
+                    seconds=lambda n, d=direction, m=memory: copier.seconds(d, m, n),  # type: ignore[misc]
+                    moved=2 if direction == "both" else 1,
+                )
+            )
+
+    def _on_cpu(self, rig: Rig, state: _State) -> None:
+        most = int(min(max(state.sizes), rig.device.free_bytes() // 4))
+        state.sizes = tuple(size for size in state.sizes if size <= most)
+        a, b = rig.memory(most), rig.memory(most)
+        state.buffers = (a, b)
+        fill = rig.call("micro_stream.cu", "stream_fill", b, most // 8, 1021, grid=rig.threads)
+        rig.run(fill)
+        for name, threads in (("one core", 1), ("all cores", rig.threads)):
+
+            def seconds(nbytes: int, threads: int = threads) -> float:
+                call = rig.call("micro_stream.cu", "stream_memcpy", a, b, nbytes, grid=threads)
+                return rig.sample(call, samples=5, seconds=2e-3).typical_s
+
+            state.ways.append(_Way(direction=name, memory="host", seconds=seconds))
+            if rig.threads == 1:
+                break
+
+    def timed(self, rig: Rig, state: _State) -> _Raw:
+        return {
+            (way.direction, way.memory, size): statistics.median(
+                way.seconds(size) for _ in range(state.samples)
+            )
+            for way in state.ways
+            for size in state.sizes
+        }
+
+    def verify(self, rig: Rig, state: _State, raw: _Raw) -> str | None:
+        if state.copier is not None:
+            try:
+                return state.copier.check(seed=7)  # type: ignore[no-any-return]
+            finally:
+                with contextlib.suppress(CaseError):
+                    state.copier.close()
+        a, b = state.buffers
+        count = min(a.nbytes, MIB + 13)
+        rig.zero(a, count)
+        rig.run(rig.call("micro_stream.cu", "stream_memcpy", a, b, count, grid=rig.threads))
+        same = np.array_equal(rig.read(a, np.uint8, count), rig.read(b, np.uint8, count))
+        return None if same else "a copy differs from what was copied"
+
+    def metrics(self, rig: Rig, state: _State, raw: _Raw) -> Findings:
+        moved = {(way.direction, way.memory): way.moved for way in state.ways}
+        rows: list[Record] = [
+            {
+                "direction": direction,
+                "memory": memory,
+                "size_bytes": size,
+                "bytes_per_s": size * moved[direction, memory] / seconds,
+                "seconds": seconds,
+                "series": f"{direction}, {memory}",
+            }
+            for (direction, memory, size), seconds in raw.items()
+        ]
+        limit = rig.hardware.bandwidth("l1" if rig.info.kind == "cpu" else "dram")
+        found: list[MicroMetric] = []
+        for (direction, memory), times in moved.items():
+            large = [n for n in state.sizes if n >= _LARGE] or [max(state.sizes)]
+            best = max(n * times / raw[direction, memory, n] for n in large)
+            name = f"{direction}_{memory}".replace(" ", "_")
+            headline = memory == "pinned" and direction != "both"
+            found += metric(name, best, "B/s", limit=limit, headline=headline)
+        return Findings(rows=rows, metrics=found)
+
+
+benchmark = Memcpy()

@@ -1,0 +1,218 @@
+"""Arithmetic intensity swept from the memory's end to the arithmetic's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.micro import MicroMetric
+from kernelmark.core.result import Telemetry
+from kernelmark.devices.base import Buffer
+from kernelmark.micro.base import (
+    EVERYWHERE,
+    Column,
+    Figure,
+    Findings,
+    Microbenchmark,
+    Panel,
+    Parameter,
+    Record,
+    Settings,
+    metric,
+)
+from kernelmark.micro.rig import Call, Rig, Samples
+
+FILE = "micro_roofline.cu"
+MIB = 2**20
+_BYTES = {"f32": 4, "f64": 8}
+_KINDS: dict[str, type[np.generic]] = {"f32": np.float32, "f64": np.float64}
+_PERIOD = 1021
+_FEW = (0, 1, 2, 4, 8)  # steps that have a kernel of their own; more come in sixteens
+_GROWTH = 2.0**-12  # of a number in one step
+_MOST_FLOPS = {True: 4e12, False: 1e8}  # of one launch: on a GPU, on one core
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    points: tuple[tuple[str, int], ...]
+    data: Buffer
+    sums: Buffer
+    nbytes: int
+    grid: int
+    block: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Point:
+    samples: Samples
+    seen: Telemetry
+    nbytes: int
+
+
+class Roofline(Microbenchmark[_State, list[_Point]]):
+    name = "roofline"
+    summary = "FLOP/s and bytes/s over arithmetic intensity, with clock and power."
+    kinds = EVERYWHERE
+    measures = (
+        "Numbers are read once from main memory and put through n multiply-adds each, from 0 to "
+        "512: at the left the memory is the bound, at the right the arithmetic. The number of "
+        "multiply-adds is a loop count, so all points but the first few run the same code. Clock "
+        "and power are read while a point repeats for a while."
+    )
+    misleads = (
+        "The multiply-add has two register operands; one with three may be slower. Points near the "
+        "ridge need both memory and arithmetic and so the most power: there the clock may fall. "
+        "Power is an average over the driver's own window, which is longer than a short point."
+    )
+    parameters = FrozenDict(
+        {
+            "steps": Parameter(
+                help="multiply-adds on a number",
+                quick=(0, 1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512),
+                full=(0, 1, 2, 4, 8, *range(16, 272, 16), 320, 384, 448, 512, 768, 1024),
+                brief=(1, 512),
+            ),
+            "dtypes": Parameter(help="f32, f64", quick=("f32", "f64")),
+            "seconds": Parameter(help="how long a point repeats", quick=0.1, full=1.0, brief=0.05),
+            "most": Parameter(help="bytes read by a launch", quick=1024 * MIB),
+        }
+    )
+    columns = (
+        Column(name="dtype", help="f32 or f64"),
+        Column(name="steps", help="multiply-adds on a number"),
+        Column(name="intensity", help="operations for a byte", unit="FLOP/B"),
+        Column(
+            name="flops_per_s",
+            help="operations a second",
+            unit="FLOP/s",
+            limit=lambda h: h.flops("vector", "f32"),
+        ),
+        Column(
+            name="bytes_per_s",
+            help="bytes read a second",
+            unit="B/s",
+            limit=lambda h: h.bandwidth("dram"),
+        ),
+        Column(name="clock_mhz", help="core clock meanwhile", unit="MHz"),
+        Column(name="power_w", help="power at the end of the point", unit="W"),
+        Column(name="temperature_c", help="temperature then", unit="°C"),
+        Column(name="throttle", help="why the clock was held down, as the driver says"),
+    )
+    figure = Figure(
+        x="intensity",
+        title="FLOP/B",
+        scale="log",
+        colour="dtype",
+        panels=(
+            Panel(y="flops_per_s", title="TFLOP/s", per=1e12, scale="log"),
+            Panel(y="power_w", title="power (W)"),
+            Panel(y="clock_mhz", title="core clock (MHz)"),
+        ),
+    )
+
+    def setup(self, rig: Rig, given: Settings) -> _State:
+        most = min(given.whole("most"), int(0.25 * rig.device.free_bytes()))
+        if rig.block == 1:
+            most = min(most, max(64 * MIB, 4 * rig.info.cache_bytes))
+        nbytes = most // (64 * MIB) * 64 * MIB or 64 * MIB
+        grid = rig.grid * (2 if rig.block > 1 else 1)
+        steps = sorted({s if s in _FEW else max(16, s // 16 * 16) for s in given.wholes("steps")})
+        return _State(
+            points=tuple((d, s) for d in given.words("dtypes") for s in steps),
+            data=rig.memory(nbytes),
+            sums=rig.memory(grid * rig.block * 8),
+            nbytes=nbytes,
+            grid=grid,
+            block=rig.block,
+            seconds=given.number("seconds"),
+        )
+
+    def _fill(self, rig: Rig, state: _State, dtype: str) -> None:
+        numbers = (np.arange(MIB) % _PERIOD).astype(_KINDS[dtype]) / 1024
+        part = numbers.view(np.uint8)[: 4 * MIB]
+        for at in range(0, state.nbytes, part.size):
+            rig.device.write(state.data, at, part[: state.nbytes - at])
+
+    def _call(self, rig: Rig, state: _State, dtype: str, steps: int, nbytes: int) -> Call:
+        few, sixteens = (steps, 0) if steps in _FEW else (0, steps // 16)
+        return rig.call(
+            *(FILE, f"roofline_{dtype}_{few}", state.data, state.sums),
+            *(nbytes // rig.vector_bytes, sixteens, _GROWTH),
+            grid=state.grid,
+            block=state.block,
+        )
+
+    def timed(self, rig: Rig, state: _State) -> list[_Point]:
+        found = []
+        filled = ""
+        for dtype, steps in state.points:
+            if dtype != filled:
+                self._fill(rig, state, dtype)
+                filled = dtype
+            nbytes = self._volume(rig, state, dtype, steps)
+            call = self._call(rig, state, dtype, steps, nbytes)
+            rig.run(call)
+            samples = rig.sustain(call, state.seconds, 4 if rig.exclusive else 1)
+            found.append(_Point(samples=samples, seen=rig.look(), nbytes=nbytes))
+        return found
+
+    def _volume(self, rig: Rig, state: _State, dtype: str, steps: int) -> int:
+        """Bytes that a launch reads: fewer where arithmetic takes long, in whole MiB."""
+        most = _MOST_FLOPS[rig.block > 1] * (1 if rig.block > 1 else rig.threads)
+        wanted = int(most / (2 * steps + 1) * _BYTES[dtype])
+        return min(state.nbytes, max(MIB, wanted // MIB * MIB))
+
+    def verify(self, rig: Rig, state: _State, raw: list[_Point]) -> str | None:
+        """Every number grows by the same factor: the sum is known from the sum of the numbers."""
+        nbytes, steps = 4 * MIB, 512
+        for dtype in dict.fromkeys(dtype for dtype, _ in state.points):
+            self._fill(rig, state, dtype)
+            rig.zero(state.sums)
+            rig.run(self._call(rig, state, dtype, steps, nbytes))
+            sums = rig.read(state.sums, _KINDS[dtype], state.grid * state.block)
+            found = float(sums.astype(np.float64).sum())
+            count = nbytes // _BYTES[dtype]
+            start = (np.arange(count) % MIB % _PERIOD / 1024).sum()
+            wanted = float(start) * (1 + _GROWTH) ** steps
+            # A thread leaves out what does not fill its registers at the end of its part.
+            left_out = state.grid * state.block * rig.vector_bytes * 8 / nbytes
+            if not (1 - left_out - 1e-3) * wanted <= found <= (1 + 1e-3) * wanted:
+                return f"{dtype}: the numbers came to {found:g}, not to {wanted:g}"
+        return None
+
+    def metrics(self, rig: Rig, state: _State, raw: list[_Point]) -> Findings:
+        rows: list[Record] = []
+        for (dtype, steps), point in zip(state.points, raw, strict=True):
+            count = point.nbytes // _BYTES[dtype]
+            seconds = point.samples.typical_s
+            flops = count * (2 * steps + 1)  # the sum of all numbers is one more each
+            rows.append(
+                {
+                    "dtype": dtype,
+                    "steps": steps,
+                    "intensity": flops / point.nbytes,
+                    "flops_per_s": flops / seconds,
+                    "bytes_per_s": point.nbytes / seconds,
+                    "clock_mhz": point.samples.clock_mhz or point.seen.clock_mhz or rig.clock_mhz,
+                    "power_w": point.seen.power_w,
+                    "temperature_c": point.seen.temperature_c,
+                    "throttle": ", ".join(point.seen.throttle),
+                }
+            )
+        found: list[MicroMetric] = []
+        for dtype in dict.fromkeys(dtype for dtype, _ in state.points):
+            mine = [row for row in rows if row["dtype"] == dtype]
+            best = max(float(row["flops_per_s"] or 0.0) for row in mine)
+            limit = rig.hardware.flops("vector", dtype)
+            found += metric(f"flops_{dtype}", best, "FLOP/s", limit=limit)
+        # Where arithmetic is the bound, a launch may read less than the caches hold.
+        full = [p for p in raw if p.nbytes == state.nbytes]
+        rate = max((p.nbytes / p.samples.typical_s for p in full), default=None)
+        found += metric("bytes", rate, "B/s", limit=rig.hardware.bandwidth("dram"))
+        return Findings(rows=rows, metrics=found)
+
+
+benchmark = Roofline()

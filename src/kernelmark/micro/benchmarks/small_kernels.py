@@ -1,0 +1,321 @@
+"""What starting a kernel costs: plainly, inside a graph, or as a step of one that stays."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernelmark.core.errors import CaseError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.micro import MicroMetric
+from kernelmark.core.timing import Timer
+from kernelmark.devices.base import Buffer
+from kernelmark.micro import _host
+from kernelmark.micro._copies import as_gpu
+from kernelmark.micro.base import (
+    Column,
+    Figure,
+    Findings,
+    Microbenchmark,
+    Panel,
+    Parameter,
+    Record,
+    Settings,
+    metric,
+)
+from kernelmark.micro.rig import Call, Rig
+
+FILE = "micro_launch.cu"
+KIB, MIB = 2**10, 2**20
+_GIVE_UP_CYCLES = 400_000_000  # at a barrier: a fifth of a second
+_BLOCK = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    sizes: tuple[int, ...]
+    a: Buffer
+    b: Buffer
+    arrived: Buffer
+    failed: Buffer
+    launches: int
+    samples: int
+    many: Callable[[Call, int], None]
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Raw:
+    seconds: dict[tuple[str, int], float]  # of one kernel or step; size 0 is an empty kernel
+    round_trip_s: float
+    gave_up: bool
+
+
+class SmallKernels(Microbenchmark[_State, _Raw]):
+    name = "small-kernels"
+    summary = "Cost of a launch: plain, in a graph, as a step of a persistent kernel; the fit."
+    measures = (
+        "The same small kernel, a[i]=b[i]/4, again and again: launched plainly by a loop in C, "
+        "captured in a graph (difference of two lengths), or as steps of one kernel with a barrier "
+        "across all blocks. Over sizes the time is fitted as start-up + bytes / rate. The round "
+        "trip is one empty kernel and waiting for it."
+    )
+    misleads = (
+        "Plain launches measure the host and the driver as much as the GPU. The barrier of the "
+        "persistent kernel works on one word and grows with the number of units. Sizes in between "
+        "are in the shared cache, so the fitted rate is not that of main memory."
+    )
+    parameters = FrozenDict(
+        {
+            "sizes": Parameter(
+                help="bytes of both arrays",
+                quick=tuple(64 * KIB << n for n in range(12)),
+                full=tuple(int(64 * KIB * 2 ** (n / 2)) // 16 * 16 for n in range(28)),
+                brief=(64 * KIB, 16 * MIB),
+            ),
+            "launches": Parameter(help="launches in a row", quick=1000, full=10_000),
+            "samples": Parameter(help="timings of a point", quick=3, full=9),
+        }
+    )
+    columns = (
+        Column(name="way", help="plain, graph or persistent"),
+        Column(name="size_bytes", help="bytes of both arrays; 0 is an empty kernel", unit="B"),
+        Column(name="seconds", help="seconds a kernel or step", unit="s"),
+        Column(
+            name="bytes_per_s",
+            help="bytes read and written a second",
+            unit="B/s",
+            limit=lambda h: h.bandwidth("l1"),
+        ),
+    )
+    figure = Figure(
+        x="size_bytes",
+        title="both arrays (KiB)",
+        per=KIB,
+        scale="log",
+        colour="way",
+        panels=(
+            Panel(y="seconds", title="µs a kernel", per=1e-6, scale="log"),
+            Panel(y="bytes_per_s", title="GB/s", per=1e9, scale="log"),
+        ),
+    )
+
+    def setup(self, rig: Rig, given: Settings) -> _State:
+        sizes = tuple(given.wholes("sizes"))
+        most = max(sizes) // 2 + 64
+        many, note = _launcher(rig)
+        a, b = rig.memory(most), rig.memory(most)
+        for buffer in (a, b):
+            rig.zero(buffer)
+        return _State(
+            sizes=sizes,
+            a=a,
+            b=b,
+            arrived=rig.memory(64),
+            failed=rig.memory(64),
+            launches=given.whole("launches"),
+            samples=given.whole("samples"),
+            many=many,
+            note=note,
+        )
+
+    def _scale(self, rig: Rig, state: _State, size: int) -> Call:
+        if size == 0:
+            return rig.call(FILE, "launch_nothing", grid=1, block=32)
+        count = size // 16
+        grid = min(rig.grid * 8, -(-count // _BLOCK))
+        return rig.call(FILE, "launch_scale", state.a, state.b, count, grid=grid, block=_BLOCK)
+
+    def timed(self, rig: Rig, state: _State) -> _Raw:
+        found: dict[tuple[str, int], float] = {}
+        gave_up = False
+        for size in (0, *state.sizes):
+            call = self._scale(rig, state, size)
+            found["plain", size] = self._plain(rig, state, call)
+            found["graph", size] = self._graph(rig, state, call)
+            if size:
+                seconds, failed = self._persistent(rig, state, size)
+                gave_up = gave_up or failed
+                found["persistent", size] = seconds
+        return _Raw(seconds=found, round_trip_s=self._round_trip(rig, state), gave_up=gave_up)
+
+    def _plain(self, rig: Rig, state: _State, call: Call) -> float:
+        seen = []
+        state.many(call, 50)
+        rig.device.synchronize()
+        for _ in range(state.samples):
+            begin = time.perf_counter()
+            state.many(call, state.launches)
+            rig.device.synchronize()
+            seen.append((time.perf_counter() - begin) / state.launches)
+        return min(seen)
+
+    def _graph(self, rig: Rig, state: _State, call: Call) -> float:
+        """The difference between graphs of n and 2n launches, over n."""
+        device = as_gpu(rig.device)
+
+        def launch(stream: int, _: int) -> None:
+            device.driver.launch(
+                call.function, (call.grid, 1, 1), (call.block, 1, 1), call.arguments, stream
+            )
+
+        length = max(50, state.launches // 10)
+        short = device.record(launch, [0] * length, Timer.GRAPH)
+        long = device.record(launch, [0] * (2 * length), Timer.GRAPH)
+        try:
+            for replay in (short, long):
+                replay.run()
+            seen = [
+                (long.run().elapsed_s - short.run().elapsed_s) / length
+                for _ in range(2 * state.samples + 1)
+            ]
+        finally:
+            short.close()
+            long.close()
+        return float(np.median(seen))
+
+    def _persistent(self, rig: Rig, state: _State, size: int) -> tuple[float, bool]:
+        """Steps of one kernel, by the difference of two numbers of them."""
+        times = {}
+        failed = False
+        for steps in (100, 300):
+            call = rig.call(
+                *(FILE, "launch_persistent", state.a, state.b, size // 16, steps),
+                *(state.arrived, _GIVE_UP_CYCLES, state.failed),
+                grid=rig.grid,
+                block=rig.block,
+            )
+            seen = []
+            for _ in range(state.samples):
+                rig.zero(state.arrived)
+                rig.zero(state.failed)
+                seen.append(rig.time(call).elapsed_s)
+                failed = failed or bool(rig.read(state.failed, np.uint32, 1)[0])
+            times[steps] = rig.typical(seen)
+        return max(1e-9, (times[300] - times[100]) / 200), failed
+
+    def _round_trip(self, rig: Rig, state: _State) -> float:
+        call = self._scale(rig, state, 0)
+        seen = []
+        for _ in range(200):
+            begin = time.perf_counter()
+            state.many(call, 1)
+            rig.device.synchronize()
+            seen.append(time.perf_counter() - begin)
+        return float(np.median(seen))
+
+    def verify(self, rig: Rig, state: _State, raw: _Raw) -> str | None:
+        if raw.gave_up:
+            return "blocks of the persistent kernel waited in vain for each other"
+        size = state.sizes[-1]
+        count = size // 16
+        numbers = np.arange(count, dtype=np.float64)
+        rig.device.write(state.b, 0, numbers.view(np.uint8))
+        rig.run(self._scale(rig, state, size))
+        if not np.array_equal(rig.read(state.a, np.float64, count), numbers / 4):
+            return "the kernel did not quarter its input"
+        rig.zero(state.arrived)
+        rig.zero(state.failed)
+        rig.run(
+            rig.call(
+                *(FILE, "launch_persistent", state.a, state.b, count, 3),
+                *(state.arrived, _GIVE_UP_CYCLES, state.failed),
+                grid=rig.grid,
+                block=rig.block,
+            )
+        )
+        if not np.array_equal(rig.read(state.a, np.float64, count), numbers / 64):
+            return "three steps of the persistent kernel did not quarter three times"
+        return None
+
+    def metrics(self, rig: Rig, state: _State, raw: _Raw) -> Findings:
+        rows: list[Record] = [
+            {
+                "way": way,
+                "size_bytes": size,
+                "seconds": seconds,
+                "bytes_per_s": size / seconds if size else None,
+            }
+            for (way, size), seconds in raw.seconds.items()
+        ]
+        found: list[MicroMetric] = []
+        for way in ("plain", "graph"):
+            found += metric(
+                f"{way}_empty_ns",
+                raw.seconds[way, 0] * 1e9,
+                "ns",
+                better="lower",
+                headline=False,
+                least=50.0,
+            )
+        first = state.sizes[0]
+        for way in ("plain", "graph", "persistent"):
+            found += metric(
+                f"{way}_ns",
+                raw.seconds[way, first] * 1e9,
+                "ns",
+                better="lower",
+                headline=way == "graph",
+                least=50.0,
+            )
+            start, rate = _fit([(n, raw.seconds[way, n]) for n in state.sizes])
+            found += metric(f"{way}_start_ns", start * 1e9, "ns", better="lower", headline=False)
+            found += metric(f"{way}_rate", rate, "B/s", headline=False)
+        trip = raw.round_trip_s * 1e9
+        found += metric("round_trip_ns", trip, "ns", better="lower", headline=False)
+        return Findings(rows=rows, metrics=found, notes=[state.note] if state.note else [])
+
+
+def _fit(points: list[tuple[int, float]]) -> tuple[float, float]:
+    """(start-up seconds, bytes a second) of t = start + bytes / rate, by relative least squares."""
+    sizes = np.array([size for size, _ in points], np.float64)
+    times = np.array([seconds for _, seconds in points], np.float64)
+    weights = 1 / times
+    design = np.stack([np.ones_like(sizes), sizes], axis=1) * weights[:, None]
+    (start, slope), *_ = np.linalg.lstsq(design, times * weights, rcond=None)
+    return max(0.0, float(start)), 1 / max(float(slope), 1e-18)
+
+
+def _launcher(rig: Rig) -> tuple[Callable[[Call, int], None], str]:
+    """A function that launches n times, and a note where it is not a loop in C."""
+    device = as_gpu(rig.device)
+    driver = device.driver
+    address: Any = ctypes.cast(driver.library[driver.table.symbols["launch"]], ctypes.c_void_p)
+    try:
+        library = _host.library(FILE).library
+    except CaseError as error:
+
+        def slowly(call: Call, count: int) -> None:
+            for _ in range(count):
+                driver.launch(
+                    call.function,
+                    (call.grid, 1, 1),
+                    (call.block, 1, 1),
+                    call.arguments,
+                    device.stream,
+                )
+
+        return slowly, f"plain launches are a loop in Python here: {error.message}"
+
+    def quickly(call: Call, count: int) -> None:
+        code = library.launch_many(
+            address,
+            ctypes.c_void_p(call.function),
+            ctypes.c_uint(call.grid),
+            ctypes.c_uint(call.block),
+            ctypes.c_void_p(device.stream),
+            call.arguments,
+            ctypes.c_uint(count),
+        )
+        if code:
+            raise CaseError(f"a launch failed with code {code}")
+
+    return quickly, ""
+
+
+benchmark = SmallKernels()

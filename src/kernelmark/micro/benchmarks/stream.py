@@ -1,0 +1,186 @@
+"""Bandwidth of main memory, over how full the units are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.micro import MicroMetric
+from kernelmark.micro import _streams
+from kernelmark.micro.base import (
+    EVERYWHERE,
+    Column,
+    Figure,
+    Findings,
+    Microbenchmark,
+    Panel,
+    Parameter,
+    Record,
+    Settings,
+    metric,
+)
+from kernelmark.micro.rig import Rig, Samples
+
+MIB = 2**20
+_HEADLINES = ("init", "read", "copy", "triad")
+_LEAST_CPU_BYTES = 64 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """How many threads: `blocks` blocks of `block` threads on each unit."""
+
+    block: int
+    blocks: int
+    grid: int
+    shared_bytes: int = 0
+
+    @property
+    def threads(self) -> int:
+        return self.block * self.blocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    arrays: _streams.Arrays
+    points: tuple[tuple[str, _Shape], ...]
+    samples: int
+
+
+class Stream(Microbenchmark[_State, list[Samples]]):
+    name = "stream"
+    summary = "Init, read, copy, scale, add, triad, dot and stencils over occupancy."
+    kinds = EVERYWHERE
+    measures = (
+        "Arrays far larger than every cache, in double precision, 16 bytes a load and four loads "
+        "of each array in flight in a thread, by a grid that stays on the device. Threads on a "
+        "unit are swept from few to as many as fit. `triad` is a=b+q·c with three arrays, "
+        "`schoenauer` a=b+c·d with four; stencils along one dimension count two arrays. Bytes are "
+        "each array once. On a CPU the sweep is over cores."
+    )
+    misleads = (
+        "A write may cost a read of the same line as well (on most CPUs it does): that traffic is "
+        "not counted. What saturates the memory is bytes in flight, not threads: with wider loads "
+        "fewer threads are enough. Main memory is refreshed and its errors corrected: no kernel "
+        "reaches the rate of the bus."
+    )
+    parameters = FrozenDict(
+        {
+            "kernels": Parameter(
+                help="streams", quick=tuple(_streams.STREAMS), brief=(*_HEADLINES, "schoenauer")
+            ),
+            "threads": Parameter(
+                help="threads on a unit; cores of a CPU",
+                quick=(64, 128, 256, 512, 1024, 2048),
+                full=(32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048),
+                brief=(1024, 2048),
+            ),
+            "nbytes": Parameter(help="bytes of an array", quick=1024 * MIB, full=2048 * MIB),
+            "samples": Parameter(help="launches timed for a point", quick=5, full=21),
+        }
+    )
+    columns = (
+        Column(name="kernel", help="stream"),
+        Column(name="threads", help="threads on each unit; cores of a CPU"),
+        Column(name="block", help="threads of a block"),
+        Column(
+            name="bytes_per_s",
+            help="bytes read and written a second",
+            unit="B/s",
+            limit=lambda h: h.bandwidth("dram"),
+        ),
+        Column(name="spread", help="(longest − shortest) / median time of the launches"),
+    )
+    figure = Figure(
+        x="threads",
+        title="threads on a unit",
+        scale="log",
+        colour="kernel",
+        panels=(Panel(y="bytes_per_s", title="GB/s", per=1e9),),
+    )
+
+    def setup(self, rig: Rig, given: Settings) -> _State:
+        nbytes = min(given.whole("nbytes"), int(0.15 * rig.device.free_bytes()))
+        if rig.block == 1:
+            nbytes = min(nbytes, max(_LEAST_CPU_BYTES, 2 * rig.info.cache_bytes))
+        nbytes = nbytes // MIB * MIB
+        most = rig.grid * 2048 if rig.block > 1 else rig.threads
+        arrays = _streams.arrays(rig, nbytes, most)
+        points = [
+            (kernel, shape)
+            for kernel in given.words("kernels")
+            for shape in _shapes(rig, arrays, kernel, given.wholes("threads"))
+        ]
+        samples = given.whole("samples") * (1 if rig.exclusive else 3)
+        return _State(arrays=arrays, points=tuple(points), samples=samples)
+
+    def timed(self, rig: Rig, state: _State) -> list[Samples]:
+        found = []
+        for kernel, shape in state.points:
+            call = _streams.call(
+                rig,
+                state.arrays,
+                kernel,
+                grid=shape.grid,
+                block=shape.block,
+                shared_bytes=shape.shared_bytes,
+            )
+            found.append(rig.sample(call, samples=state.samples, seconds=1.5e-3))
+        return found
+
+    def verify(self, rig: Rig, state: _State, raw: list[Samples]) -> str | None:
+        last = dict(state.points)
+        for kernel, shape in last.items():
+            wrong = _streams.check(rig, state.arrays, kernel, grid=shape.grid, block=shape.block)
+            if wrong is not None:
+                return wrong
+        return None
+
+    def metrics(self, rig: Rig, state: _State, raw: list[Samples]) -> Findings:
+        rows: list[Record] = []
+        for (kernel, shape), samples in zip(state.points, raw, strict=True):
+            moved = _streams.STREAMS[kernel] * state.arrays.nbytes
+            rows.append(
+                {
+                    "kernel": kernel,
+                    "threads": shape.threads if rig.block > 1 else shape.grid,
+                    "block": shape.block,
+                    "bytes_per_s": moved / samples.typical_s,
+                    "spread": samples.spread(),
+                }
+            )
+        found: list[MicroMetric] = []
+        limit = rig.hardware.bandwidth("dram")
+        for kernel in dict.fromkeys(kernel for kernel, _ in state.points):
+            best = max(float(row["bytes_per_s"] or 0) for row in rows if row["kernel"] == kernel)
+            headline = kernel in _HEADLINES
+            found += metric(kernel, best, "B/s", limit=limit, headline=headline)
+        note = f"arrays of {state.arrays.nbytes // MIB} MiB"
+        return Findings(rows=rows, metrics=found, notes=[note])
+
+
+def _shapes(rig: Rig, arrays: _streams.Arrays, kernel: str, wanted: list[int]) -> list[_Shape]:
+    """Shapes with about so many threads on a unit, as far as they fit."""
+    if rig.block == 1:
+        cores = sorted({1, max(1, rig.threads // 2), rig.threads})
+        return [_Shape(block=1, blocks=1, grid=count) for count in cores]
+    from kernelmark.micro._gpu_rig import GpuRig
+
+    assert isinstance(rig, GpuRig)
+    found: dict[int, _Shape] = {}
+    for threads in wanted:
+        blocks = 1 if threads <= 512 else 2
+        block = min(1024, threads // blocks)
+        call = _streams.call(rig, arrays, kernel, grid=1, block=block)
+        blocks = min(blocks, rig.resident(call))
+        shape = _Shape(
+            block=block,
+            blocks=blocks,
+            grid=rig.grid * blocks,
+            shared_bytes=rig.spoiler(blocks),
+        )
+        found.setdefault(shape.threads, shape)
+    return list(found.values())
+
+
+benchmark = Stream()

@@ -1,0 +1,143 @@
+"""How much memory address translation reaches before it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.micro import MicroMetric
+from kernelmark.micro import _chase
+from kernelmark.micro.base import (
+    Column,
+    Figure,
+    Findings,
+    Microbenchmark,
+    Panel,
+    Parameter,
+    Record,
+    Settings,
+    metric,
+)
+from kernelmark.micro.rig import Rig
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+_LINE = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    chaser: _chase.Chaser
+    points: tuple[tuple[int, int], ...]  # stride, pages
+    hops: int
+    samples: int
+
+
+class Tlb(Microbenchmark[_State, list[_chase.Hop]]):
+    name = "tlb"
+    summary = "Latency over the span of one load a page: the reach of address translation."
+    measures = (
+        "A chain visits one line in every page of a span, each time at another place in the page, "
+        "so that the lines themselves stay in the shared cache while the pages grow. Where the "
+        "latency rises, a level of address translation no longer covers the span."
+    )
+    misleads = (
+        "The page size is the driver's choice, 2 MiB as a rule; a stride under it gives the same "
+        "pages many times. Lines that fall into the same set of the cache can look like a limit of "
+        "translation."
+    )
+    parameters = FrozenDict(
+        {
+            "strides": Parameter(
+                help="bytes between two visited lines",
+                quick=(2 * MIB,),
+                full=(64 * KIB, 2 * MIB, 32 * MIB),
+            ),
+            "span": Parameter(
+                help="bytes of the largest span", quick=16 * GIB, full=64 * GIB, brief=4 * GIB
+            ),
+            "hops": Parameter(help="hops timed", quick=2**13, full=2**15, brief=2**12),
+            "samples": Parameter(help="followings of a chain", quick=3, full=5),
+        }
+    )
+    columns = (
+        Column(name="stride_bytes", help="bytes between two visited lines", unit="B"),
+        Column(name="span_bytes", help="bytes from the first to the last line", unit="B"),
+        Column(name="cycles", help="core cycles a load", unit="cycles"),
+        Column(name="ns", help="nanoseconds a load", unit="ns"),
+    )
+    figure = Figure(
+        x="span_bytes",
+        title="span (MiB)",
+        per=MIB,
+        scale="log",
+        colour="stride_bytes",
+        panels=(Panel(y="cycles", title="cycles a load"),),
+    )
+
+    def setup(self, rig: Rig, given: Settings) -> _State:
+        span = min(given.whole("span"), int(0.5 * rig.device.free_bytes()))
+        points = []
+        for stride in given.wholes("strides"):
+            pages = 4
+            while pages * stride <= span:
+                points.append((stride, pages))
+                pages *= 2
+        return _State(
+            chaser=_chase.Chaser(rig, span),
+            points=tuple(points),
+            hops=given.whole("hops"),
+            samples=given.whole("samples"),
+        )
+
+    def timed(self, rig: Rig, state: _State) -> list[_chase.Hop]:
+        found = []
+        random = np.random.default_rng(5)
+        for stride, pages in state.points:
+            order = random.permutation(pages).astype(np.uint64)
+            # Another line in each page: the same one everywhere would share a cache set.
+            lines = random.integers(0, stride // _LINE, pages).astype(np.uint64)
+            state.chaser.link(order * np.uint64(stride) + lines[order] * np.uint64(_LINE))
+            warm = min(pages, 2 * state.hops)
+            hops = [state.chaser.follow(state.hops, warm) for _ in range(state.samples)]
+            found.append(
+                _chase.Hop(
+                    cycles=rig.typical(hop.cycles for hop in hops),
+                    seconds=rig.typical(hop.seconds for hop in hops),
+                )
+            )
+        return found
+
+    def verify(self, rig: Rig, state: _State, raw: list[_chase.Hop]) -> str | None:
+        end = state.chaser.last() - state.chaser.base.address
+        if 0 <= end < state.chaser.base.nbytes and end % _LINE == 0:
+            return None
+        return f"the chain left its span: it ended at offset {end}"
+
+    def metrics(self, rig: Rig, state: _State, raw: list[_chase.Hop]) -> Findings:
+        rows: list[Record] = [
+            {
+                "stride_bytes": stride,
+                "span_bytes": stride * pages,
+                "cycles": hop.cycles,
+                "ns": hop.seconds * 1e9,
+            }
+            for (stride, pages), hop in zip(state.points, raw, strict=True)
+        ]
+        stride = state.points[-1][0] if 2 * MIB not in dict(state.points) else 2 * MIB
+        mine = [
+            (stride * pages, hop.cycles)
+            for (own, pages), hop in zip(state.points, raw, strict=True)
+            if own == stride
+        ]
+        spans, cycles = [span for span, _ in mine], [value for _, value in mine]
+        found: list[MicroMetric] = []
+        levels = _chase.levels(spans, cycles)
+        for number, level in enumerate(levels[:-1], 1):
+            found += metric(f"reach{number}", level.last, "B", headline=False)
+        found += metric("far_cycles", cycles[-1], "cycles", better="lower", headline=False)
+        return Findings(rows=rows, metrics=found)
+
+
+benchmark = Tlb()

@@ -1,0 +1,158 @@
+"""Streams over memory that host and device share page by page."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from dataclasses import dataclass, field
+
+from kernelmark.core.errors import CaseError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.devices._gpu import GpuBuffer
+from kernelmark.micro import _streams
+from kernelmark.micro._copies import as_gpu
+from kernelmark.micro.base import (
+    Column,
+    Figure,
+    Findings,
+    Microbenchmark,
+    Panel,
+    Parameter,
+    Record,
+    Settings,
+    metric,
+)
+from kernelmark.micro.rig import Rig
+
+MIB = 2**20
+_TOUCHED = 2048 * MIB  # the host writes this much at most, to have pages to bring over
+
+
+@dataclass(slots=True)
+class _State:
+    sizes: tuple[int, ...]
+    samples: int
+    wrong: str | None = None
+    rows: list[Record] = field(default_factory=list)
+
+
+class UmStream(Microbenchmark[_State, list[Record]]):
+    name = "um-stream"
+    summary = "Triad over managed memory: the first pass brings pages over, the next ones do not."
+    measures = (
+        "A triad over managed memory that the host has written: the first pass moves its pages to "
+        "the device on demand, the later ones find them there. Sizes never exceed what is free on "
+        "the device, since oversubscribing can take a GPU out of service."
+    )
+    misleads = (
+        "The first pass depends on the driver's prefetching and on the order in which pages are "
+        "touched. On machines with coherent memory pages may stay on the host: then later passes "
+        "read over the link."
+    )
+    parameters = FrozenDict(
+        {
+            "sizes": Parameter(
+                help="bytes of the three arrays together",
+                quick=(24 * MIB, 96 * MIB, 384 * MIB, 1536 * MIB),
+                full=tuple(24 * MIB << n for n in range(11)),
+                brief=(1536 * MIB,),
+            ),
+            "samples": Parameter(help="passes timed after the first", quick=5, full=9),
+        }
+    )
+    columns = (
+        Column(name="size_bytes", help="bytes of the three arrays together", unit="B"),
+        Column(name="pass", help="first (pages come over) or later"),
+        Column(
+            name="bytes_per_s",
+            help="bytes read and written a second",
+            unit="B/s",
+            limit=lambda h: h.bandwidth("l2"),
+        ),
+    )
+    figure = Figure(
+        x="size_bytes",
+        title="three arrays (MiB)",
+        per=MIB,
+        scale="log",
+        colour="pass",
+        panels=(Panel(y="bytes_per_s", title="GB/s", per=1e9, scale="log"),),
+    )
+
+    def unsupported(self, rig: Rig) -> str | None:
+        if rig.info.attributes.get("managed") != "1":
+            return "this device has no managed memory"
+        return None
+
+    def setup(self, rig: Rig, given: Settings) -> _State:
+        # A third is left for everything else: more than what is free must never be touched.
+        free = int(rig.device.free_bytes() * 0.66)
+        sizes = tuple(size for size in given.wholes("sizes") if size * 4 // 3 <= free)
+        return _State(sizes=sizes, samples=given.whole("samples"))
+
+    def timed(self, rig: Rig, state: _State) -> list[Record]:
+        rows: list[Record] = []
+        for size in state.sizes:
+            rows += self._at(rig, state, size)
+        return rows
+
+    def _at(self, rig: Rig, state: _State, size: int) -> list[Record]:
+        driver = as_gpu(rig.device).driver
+        count = size // 3 // 8 // 512 * 512
+        nbytes = count * 8 + 2 * _streams.PAD_BYTES
+        addresses = [driver.allocate_managed(nbytes) for _ in range(3)]
+        try:
+            buffers = tuple(GpuBuffer(address, nbytes) for address in (*addresses, addresses[2]))
+            sums = rig.memory(rig.grid * rig.block * 8)
+            arrays = _streams.over(buffers, count, sums)
+            _streams.fill(rig, arrays)
+            rig.device.synchronize()
+            touched = min(nbytes, _TOUCHED // 3)
+            for address in addresses:
+                _touch(address, touched)
+            call = _streams.call(rig, arrays, "triad", grid=rig.grid, block=rig.block)
+            first = rig.time(call).elapsed_s
+            later = rig.sample(call, samples=state.samples, seconds=1.5e-3)
+            moved = 3 * arrays.nbytes
+            wrong = _streams.check(rig, arrays, "triad", grid=rig.grid, block=rig.block)
+            state.wrong = state.wrong or wrong
+        finally:
+            with contextlib.suppress(CaseError):
+                rig.device.synchronize()
+            for address in addresses:
+                driver.free(address)
+        rows: list[Record] = []
+        if touched == nbytes:
+            rate = moved / first
+            rows.append({"size_bytes": 3 * nbytes, "pass": "first", "bytes_per_s": rate})
+        rate = moved / later.typical_s
+        rows.append({"size_bytes": 3 * nbytes, "pass": "later", "bytes_per_s": rate})
+        return rows
+
+    def verify(self, rig: Rig, state: _State, raw: list[Record]) -> str | None:
+        return state.wrong
+
+    def metrics(self, rig: Rig, state: _State, raw: list[Record]) -> Findings:
+        def largest(kind: str) -> float | None:
+            mine = [row for row in raw if row["pass"] == kind]
+            best = max(mine, key=lambda row: int(row["size_bytes"] or 0), default=None)
+            return float(best["bytes_per_s"] or 0) if best else None
+
+        limit = rig.hardware.bandwidth("dram")
+        return Findings(
+            rows=raw,
+            metrics=[
+                *metric("resident_triad", largest("later"), "B/s", limit=limit),
+                *metric("migration", largest("first"), "B/s", limit=limit, headline=False),
+            ],
+        )
+
+
+def _touch(address: int, nbytes: int) -> None:
+    """Read and write a byte of every page on the host, which brings the pages there."""
+    view = (ctypes.c_uint8 * nbytes).from_address(address)
+    for at in range(0, nbytes, 4096):
+        view[at] = view[at]
+
+
+benchmark = UmStream()

@@ -1,0 +1,241 @@
+"""A comparison of two sides as tables, Markdown, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kernelmark.core import codec
+from kernelmark.core.environment import difference
+from kernelmark.core.result import Run
+from kernelmark.core.units import time_text
+from kernelmark.core.verdict import Verdict, VerdictStatus
+from kernelmark.report.names import backend_text, short
+from kernelmark.report.render import markdown
+from kernelmark.report.tables import NONE, Column, Table
+from kernelmark.runners.ab import Row, Rule
+
+# The order in which a reader wants to be told.
+ORDER = (
+    VerdictStatus.BROKEN,
+    VerdictStatus.SLOWER,
+    VerdictStatus.FASTER,
+    VerdictStatus.FIXED,
+    VerdictStatus.UNSURE,
+    VerdictStatus.SAME,
+    VerdictStatus.IGNORED,
+)
+_FIELDS = (
+    *("problem", "base_backend", "head_backend", "status", "base_us", "head_us", "ratio", "low"),
+    *("high", "rounds", "detectable", "same_binary", "reason"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbReport:
+    """Rows with the two runs that they are stored as; `names` are those of the sides."""
+
+    names: tuple[str, str]
+    base: Run
+    head: Run
+    rule: Rule
+    rows: tuple[Row, ...]
+
+    @property
+    def changes(self) -> list[tuple[str, str, str]]:
+        """(what, on base's side, on head's side) of the environments."""
+        return difference(self.base.environment, self.head.environment)
+
+    @property
+    def sorted_rows(self) -> list[Row]:
+        return sorted(self.rows, key=lambda row: (ORDER.index(row.status), -_ratio(row)))
+
+    @property
+    def regressions(self) -> list[Row]:
+        return [row for row in self.rows if row.alarms]
+
+    def verdicts(self) -> list[Verdict]:
+        return [_verdict(row, self.base.id, self.head.id) for row in self.rows]
+
+
+def difference_table(changes: Sequence[tuple[str, str, str]], names: tuple[str, str]) -> Table:
+    """What differs between the environments; one row that says so where nothing does."""
+    columns = tuple(Column(name=name) for name in ("environment", *names))
+    rows = tuple((what, a or NONE, b or NONE) for what, a, b in changes)
+    return Table(columns=columns, rows=rows or (("nothing differs", NONE, NONE),))
+
+
+def rows_table(report: AbReport) -> Table:
+    """One line a pair, alarms first."""
+    several = any(
+        (row.pair.base.backend, row.pair.base.config)
+        != (row.pair.head.backend, row.pair.head.config)
+        for row in report.rows
+    )
+    columns = (
+        Column(name="problem"),
+        Column(name="backend"),
+        Column(name=report.names[0], align="right"),
+        Column(name=report.names[1], align="right"),
+        Column(name="change", align="right"),
+        Column(name="interval", align="right"),
+        Column(name="rounds", align="right"),
+        Column(name="verdict"),
+    )
+    return Table(
+        columns=columns, rows=tuple(_cells(row, several=several) for row in report.sorted_rows)
+    )
+
+
+def summary(report: AbReport) -> str:
+    """`1 slower, 58 same, 2 unsure`, and what chance would give."""
+    counts = dict.fromkeys(ORDER, 0)
+    for row in report.rows:
+        counts[row.status] += 1
+    told = ", ".join(f"{count} {status.value}" for status, count in counts.items() if count)
+    expected = report.rule.looks.alpha * len(report.rows)
+    return (
+        f"{told or 'no pairs'}; by chance at most {expected:.2g} of {len(report.rows)} would be "
+        f"called changed"
+    )
+
+
+def audit(report: AbReport) -> str:
+    """What pairs with the same binary on both sides say of the method; "" without any."""
+    same = [row for row in report.rows if row.same_binary and row.paired is not None]
+    wrong = [r for r in same if r.status in (VerdictStatus.SLOWER, VerdictStatus.FASTER)]
+    if not same:
+        return ""
+    return f"{len(same)} pairs ran the same binary on both sides: {len(wrong)} were called changed"
+
+
+def to_md(report: AbReport) -> str:
+    """The whole report for a comment: environments, counts, changes, the rest folded away."""
+    base, head = report.names
+    changed = [row for row in report.sorted_rows if row.status in ORDER[:4]]
+    parts = [
+        f"## {base} against {head}",
+        "",
+        markdown(difference_table(report.changes, report.names)),
+    ]
+    parts += ["", summary(report), *([audit(report)] if audit(report) else []), ""]
+    if changed:
+        shown = _only(report, changed)
+        parts += [markdown(rows_table(shown)), ""]
+        parts += [f"- {short(row.pair.base.problem)}: {row.reason}" for row in changed] + [""]
+    parts += ["<details><summary>all pairs</summary>", "", markdown(rows_table(report))]
+    parts += ["</details>", "", f"Again: `kmark {shlex.join(report.base.argv)}`"]
+    return "\n".join(parts) + "\n"
+
+
+def to_csv(report: AbReport) -> str:
+    """One line a pair, times in microseconds."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, _FIELDS, lineterminator="\n")
+    writer.writeheader()
+    for row in report.rows:
+        writer.writerow({k: v for k, v in _values(row).items() if k in _FIELDS})
+    return out.getvalue()
+
+
+def to_json(report: AbReport) -> str:
+    """Everything: environments, rule, rows with the time of every round."""
+    document = {
+        "kernelmark": "ab",
+        "version": codec.VERSION,
+        "names": list(report.names),
+        "runs": [report.base.id, report.head.id],
+        "environments": [codec.plain(run.environment) for run in (report.base, report.head)],
+        "difference": [list(change) for change in report.changes],
+        "rule": {
+            "rounds": list(report.rule.looks.rounds),
+            "alpha": report.rule.looks.alpha,
+            "delta": report.rule.delta,
+            "seed": report.rule.seed,
+        },
+        "rows": [
+            {**_values(row), "base_s": list(row.base_s), "head_s": list(row.head_s)}
+            for row in report.rows
+        ],
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def _only(report: AbReport, rows: Sequence[Row]) -> AbReport:
+    return AbReport(
+        names=report.names,
+        base=report.base,
+        head=report.head,
+        rule=report.rule,
+        rows=tuple(rows),
+    )
+
+
+def _cells(row: Row, *, several: bool) -> tuple[str, ...]:
+    pair, paired = row.pair, row.paired
+    backend = backend_text(pair.base)
+    if several:
+        backend = f"{backend} → {backend_text(pair.head)}"
+    times = [_time(side.measurement.median_s if side.measurement else None) for side in _sides(row)]
+    change = interval = NONE
+    if paired is not None:
+        change = f"{100 * (paired.ratio - 1):+.1f} %"
+        if math.isfinite(paired.high):
+            interval = f"{100 * (paired.low - 1):+.1f} … {100 * (paired.high - 1):+.1f} %"
+    rounds = str(min(len(row.base_s), len(row.head_s)))
+    return (short(pair.base.problem), backend, *times, change, interval, rounds, row.status.value)
+
+
+def _sides(row: Row) -> tuple[Any, Any]:
+    return row.base, row.head
+
+
+def _time(seconds: float | None) -> str:
+    return NONE if seconds is None else time_text(seconds)
+
+
+def _ratio(row: Row) -> float:
+    return row.paired.ratio if row.paired else 1.0
+
+
+def _values(row: Row) -> dict[str, Any]:
+    """A row's plain values; what is infinite is left out."""
+    paired = row.paired
+    times = [s.measurement.median_s * 1e6 if s.measurement else None for s in _sides(row)]
+    found: dict[str, float | None] = dict.fromkeys(("ratio", "low", "high", "detectable"))
+    if paired is not None:
+        for name in found:
+            value = float(getattr(paired, name))
+            found[name] = value if math.isfinite(value) and value > 0 else None
+    return {
+        "problem": row.pair.base.problem.key,
+        "base_backend": backend_text(row.pair.base),
+        "head_backend": backend_text(row.pair.head),
+        "status": row.status.value,
+        "base_us": times[0],
+        "head_us": times[1],
+        **found,
+        "rounds": min(len(row.base_s), len(row.head_s)),
+        "same_binary": row.same_binary,
+        "reason": row.reason,
+    }
+
+
+def _verdict(row: Row, base: str, head: str) -> Verdict:
+    paired = row.paired
+    return Verdict(
+        series=row.head.series,
+        base=base,
+        head=head,
+        status=row.status,
+        reason=row.reason,
+        ratio=paired.ratio if paired else None,
+        low=paired.low if paired else None,
+        high=paired.high if paired else None,
+    )

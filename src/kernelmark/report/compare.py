@@ -1,0 +1,271 @@
+"""A comparison as tables, a comment for a pull request, records and JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from kernelmark.compare.verdicts import Comparison, Row
+from kernelmark.core import codec
+from kernelmark.core.result import Result, Run, config_key
+from kernelmark.core.units import time_text
+from kernelmark.core.verdict import VerdictStatus
+from kernelmark.report.detail import facts
+from kernelmark.report.names import backend_text, rerun, short
+from kernelmark.report.render import Cell, markdown
+from kernelmark.report.tables import NONE, Column, Table
+
+# A comment that is too long is not read, and GitHub refuses more than 65,536 characters.
+_MOST_ROWS = 50
+_MOST_COMMANDS = 5
+
+
+def table(rows: Sequence[Row], title: str = "") -> Table:
+    """One line a row: both times, the change with its interval, the verdict and why."""
+    several = len({row.pair.shown.device for row in rows}) > 1
+    columns = [
+        Column(name="#", align="right"),
+        Column(name="problem"),
+        Column(name="backend"),
+        *([Column(name="device")] if several else []),
+        Column(name="base", align="right"),
+        Column(name="head", align="right"),
+        Column(name="change", align="right"),
+        Column(name="verdict"),
+        Column(name="why"),
+    ]
+    return Table(
+        title=title,
+        columns=tuple(columns),
+        rows=tuple(_cells(row, several=several) for row in rows),
+    )
+
+
+def summary(comparison: Comparison) -> str:
+    """`61 rows by robust: 2 slower, 58 same, 1 unsure`."""
+    counts = ", ".join(f"{n} {status.value}" for status, n in comparison.counts.items())
+    count = len(comparison.rows)
+    return f"{count} {'row' if count == 1 else 'rows'} by {comparison.rule}: {counts}"
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """What a reader must know to trust the verdicts."""
+    told = [
+        f"sentinel moved: {text}; the machine changed, so other changes may be its"
+        for text in comparison.moved
+    ]
+    single = [row for row in comparison.rows if _one_process(row)]
+    if comparison.rule == "robust" and single:
+        told.append(
+            f"{_rows(len(single))} measured in one process: what differs between "
+            "processes and days is not in the interval; kmark ab measures it"
+        )
+    bare = sum(_is_bare(row) for row in comparison.rows)
+    if bare:
+        told.append(
+            f"{_rows(bare)} compared by a mean without dispersion: only threshold rules and "
+            "history apply"
+        )
+    archs = {row.pair.base.arch for row in comparison.rows if row.pair.base}
+    others = {row.pair.head.arch for row in comparison.rows if row.pair.head}
+    if archs != others:
+        told.append(
+            f"the devices differ: {', '.join(sorted(archs))} and {', '.join(sorted(others))}"
+        )
+    found = comparison.audit
+    if found.compared:
+        told.append(
+            f"{_rows(found.compared)} the same binary on both sides, which tests the rule itself: "
+            f"{found.alarms} false {'alarm' if found.alarms == 1 else 'alarms'}"
+        )
+    return told
+
+
+def environment(comparison: Comparison) -> Table:
+    """Everything in which the two environments differ."""
+    return Table(
+        title="environment",
+        columns=tuple(Column(name=name) for name in ("what", "base", "head")),
+        rows=tuple(
+            (what, base or NONE, head or NONE) for what, base, head in comparison.environment
+        ),
+    )
+
+
+def explain(row: Row) -> list[Table]:
+    """How a row came by its verdict, with the commands that measure it again."""
+    shown = row.pair.shown
+    what = [
+        ("problem", shown.case.problem.key),
+        ("backend", backend_text(shown.case)),
+        ("timing", shown.case.timing.identity),
+        ("case", shown.case.id),
+        ("verdict", row.status.value),
+        ("reason", row.judgement.reason),
+        ("same binary", "yes" if row.pair.same_binary else "no, or not known"),
+        ("again", rerun(shown)),
+    ]
+    made = [facts(f"row {row.number}", what)]
+    if row.judgement.facts:
+        made.append(facts("how the rule decided", row.judgement.facts))
+    return made
+
+
+def comment(comparison: Comparison, *, command: str, failed: bool) -> str:
+    """Markdown for a pull request: what changed, what differs in the environment, and how to see
+    it again. Rows that did not change are counted, not listed."""
+    changed = comparison.changed
+    verdict = "slower or broken" if failed else ("changes" if changed else "no change")
+    parts = [
+        f"### kernelmark: {verdict}",
+        "",
+        f"{summary(comparison)}. Base {_run_text(comparison.base)}, "
+        f"head {_run_text(comparison.head)}.",
+        "",
+    ]
+    if changed:
+        parts.append(markdown(table(changed[:_MOST_ROWS])))
+        if len(changed) > _MOST_ROWS:
+            parts += [f"and {len(changed) - _MOST_ROWS} more changed rows.", ""]
+    for text in notes(comparison):
+        parts.append(f"- {text}")
+    if comparison.environment:
+        parts += ["", "<details><summary>Environment difference</summary>", ""]
+        parts += [markdown(_untitled(environment(comparison))), "</details>"]
+    else:
+        parts += ["", "The environments do not differ."]
+    again = [rerun(row.pair.shown) for row in changed[:_MOST_COMMANDS]]
+    parts += ["", "<details><summary>Again</summary>", "", "```sh", command, *again, "```", ""]
+    parts.append("</details>")
+    return "\n".join(parts) + "\n"
+
+
+def records(comparison: Comparison) -> list[dict[str, Cell]]:
+    """One flat record a row, in seconds."""
+    return [_record(comparison, row) for row in comparison.rows]
+
+
+def document(comparison: Comparison) -> dict[str, Any]:
+    """Everything, as plain JSON values."""
+    found = comparison.audit
+    return {
+        "base": _run_document(comparison.base),
+        "head": _run_document(comparison.head),
+        "rule": {"name": comparison.rule, **dict(comparison.settings)},
+        "counts": {status.value: count for status, count in comparison.counts.items()},
+        "same_binary": {"compared": found.compared, "alarms": found.alarms},
+        "sentinels_moved": list(comparison.moved),
+        "environment": [
+            {"what": what, "base": base, "head": head}
+            for what, base, head in comparison.environment
+        ],
+        "rows": [
+            {name: codec.plain(value) for name, value in _record(comparison, row).items()}
+            | {"again": rerun(row.pair.shown)}
+            for row in comparison.rows
+        ],
+    }
+
+
+def change_text(ratio: float | None, low: float | None = None, high: float | None = None) -> str:
+    """`+3.1 % ±0.4`: the change in percent with half of its interval."""
+    if ratio is None:
+        return NONE
+    text = f"{100 * (ratio - 1):+.1f} %"
+    if low is None or high is None or not math.isfinite(high - low):
+        return text
+    return f"{text} ±{50 * (high - low):.1f}"
+
+
+def _cells(row: Row, *, several: bool) -> tuple[str, ...]:
+    shown, judged = row.pair.shown, row.judgement
+    return (
+        str(row.number),
+        short(shown.case.problem),
+        backend_text(shown.case),
+        *([shown.device] if several else []),
+        _time(judged.base_s),
+        _time(judged.head_s),
+        change_text(judged.ratio, judged.low, judged.high),
+        row.status.value,
+        judged.reason,
+    )
+
+
+def _record(comparison: Comparison, row: Row) -> dict[str, Cell]:
+    shown, judged = row.pair.shown, row.judgement
+    return {
+        "number": row.number,
+        "base_run": comparison.base.id,
+        "head_run": comparison.head.id,
+        "op": shown.case.problem.op,
+        "problem": shown.case.problem.key,
+        "backend": shown.case.backend,
+        "config": config_key(shown.case.config),
+        "timing": shown.case.timing.identity,
+        "device": shown.device,
+        "arch": shown.arch,
+        "case": shown.case.id,
+        "verdict": row.status.value,
+        "reason": judged.reason,
+        "base_status": _status(row.pair.base),
+        "head_status": _status(row.pair.head),
+        "base_s": judged.base_s,
+        "head_s": judged.head_s,
+        "ratio": judged.ratio,
+        "low": judged.low,
+        "high": judged.high,
+        "p_value": judged.p_value,
+        "detectable": judged.detectable,
+        "same_binary": "yes" if row.pair.same_binary else "no",
+    }
+
+
+def _status(result: Result | None) -> str | None:
+    return result.status.value if result else None
+
+
+def _time(seconds: float | None) -> str:
+    return NONE if seconds is None else time_text(seconds)
+
+
+def _one_process(row: Row) -> bool:
+    if row.status in (VerdictStatus.NEW, VerdictStatus.GONE) or row.judgement.low is None:
+        return False
+    return any(
+        side is not None
+        and side.measurement is not None
+        and len({block.process for block in side.measurement.blocks}) == 1
+        for side in (row.pair.base, row.pair.head)
+    )
+
+
+def _is_bare(row: Row) -> bool:
+    return any(
+        side is not None and side.measurement is not None and side.measurement.samples == 1
+        for side in (row.pair.base, row.pair.head)
+    )
+
+
+def _rows(count: int) -> str:
+    return "1 row was" if count == 1 else f"{count} rows were"
+
+
+def _run_text(run: Run) -> str:
+    return f"`{run.label or run.id}`"
+
+
+def _run_document(run: Run) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "label": run.label,
+        "suite": run.suite,
+        "started": run.started,
+        "commit": run.environment.commit,
+        "fingerprint": run.environment.fingerprint,
+    }
+
+
+def _untitled(made: Table) -> Table:
+    return Table(columns=made.columns, rows=made.rows)

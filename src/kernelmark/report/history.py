@@ -1,0 +1,253 @@
+"""History as tables, records and JSON, and the commands that confirm what it flagged."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from kernelmark.compare.history import History, Point, Story
+from kernelmark.core.problem import parse_key
+from kernelmark.core.result import Status
+from kernelmark.core.timing import Timing
+from kernelmark.core.units import time_text
+from kernelmark.core.verdict import VerdictStatus
+from kernelmark.report.compare import change_text
+from kernelmark.report.names import config_text, short
+from kernelmark.report.render import Cell
+from kernelmark.report.tables import NONE, Column, Table
+
+_BARS = "▁▂▃▄▅▆▇█"
+_FAILED = "×"
+_SHOWN_POINTS = 20
+# Below this range a series is drawn flat: noise stretched over all bars would look like news.
+_FLAT = 0.02
+_USUAL = Timing()
+_MOST_CHANGES = 3
+
+
+def table(history: History, shown: Sequence[Story]) -> Table:
+    """One line a series: its trend, its newest time, how that fits, and its last step."""
+    several = len({parts(story)["arch"] for story in shown}) > 1
+    columns = [
+        Column(name="problem"),
+        Column(name="backend"),
+        *([Column(name="arch")] if several else []),
+        Column(name="runs", align="right"),
+        Column(name="trend"),
+        Column(name="newest", align="right"),
+        Column(name="against level", align="right"),
+        *([Column(name=f"against {history.baseline_name}")] if history.baseline_name else []),
+        Column(name="state"),
+        Column(name="last step"),
+    ]
+    rows = [_cells(history, story, several=several) for story in shown]
+    return Table(columns=tuple(columns), rows=tuple(rows))
+
+
+def steps(history: History, shown: Sequence[Story]) -> Table:
+    """Every step with what changed in the environment there, newest first."""
+    found = [(step, story) for story in shown for step in story.steps]
+    found.sort(key=lambda pair: pair[0].started, reverse=True)
+    names = ("when", "run", "problem", "backend", "change", "what changed in the environment")
+    rows = [
+        (
+            date_text(step.started),
+            step.run_id,
+            parts(story)["problem"],
+            parts(story)["backend"],
+            change_text(step.ratio),
+            changes_text(history.changes.get((step.before_id, step.run_id), ())),
+        )
+        for step, story in found
+    ]
+    return Table(
+        title="steps", columns=tuple(Column(name=name) for name in names), rows=tuple(rows)
+    )
+
+
+def notes(history: History) -> list[str]:
+    """Sentinels that moved, and how often the rule was wrong where nothing had changed."""
+    told = [
+        f"sentinel moved in run {history.runs[-1].id}: {text}; alarms of this run are held"
+        for text in history.moved
+    ]
+    rate = history.audit.rate
+    if rate is not None:
+        told.append(
+            f"same binary in runs that follow each other: {history.audit.compared} comparisons, "
+            f"{history.audit.alarms} false alarms ({100 * rate:.1f} %)"
+        )
+    return told
+
+
+def confirmations(alarms: Sequence[Story]) -> list[str]:
+    """The commands that measure flagged series in paired rounds, the largest change first."""
+    flagged = [story for story in alarms if story.screen.flagged]
+    flagged.sort(key=lambda story: -abs(math.log(story.screen.ratio or 1.0)))
+    return [_confirmation(story) for story in flagged]
+
+
+def records(history: History, shown: Sequence[Story]) -> list[dict[str, Cell]]:
+    """One flat record a point of a series, in seconds."""
+    made: list[dict[str, Cell]] = []
+    for story in shown:
+        starts = {step.run_id: step.ratio for step in story.steps}
+        made += [
+            {
+                "series": story.series,
+                "run": point.run_id,
+                "started": point.started,
+                "status": point.status.value,
+                "median_s": point.median_s,
+                "fingerprint": point.fingerprint,
+                "step_ratio": starts.get(point.run_id),
+            }
+            for point in story.points
+        ]
+    return made
+
+
+def document(history: History, shown: Sequence[Story]) -> dict[str, Any]:
+    """Everything, as plain JSON values."""
+    return {
+        "runs": [
+            {"id": run.id, "label": run.label, "started": run.started} for run in history.runs
+        ],
+        "sentinels_moved": list(history.moved),
+        "same_binary": {"compared": history.audit.compared, "alarms": history.audit.alarms},
+        "baseline": history.baseline_name or None,
+        "series": [_series_document(history, story) for story in shown],
+    }
+
+
+def parts(story: Story) -> dict[str, str]:
+    """What a series' text is made of, as a reader meets it."""
+    key, backend, rest = story.series.split(" | ", 2)
+    rest, arch = rest.rsplit(" | ", 1)
+    config, timing = rest.rsplit(" | ", 1)
+    chosen = config_text(json.loads(config))
+    return {
+        "problem": short(parse_key(key)),
+        "backend": f"{backend} [{chosen}]" if chosen else backend,
+        "bare_backend": backend,
+        "config": config,
+        "timing": timing,
+        "arch": arch,
+    }
+
+
+def trend(points: Sequence[Point]) -> str:
+    """The newest points as bars from the fastest to the slowest; × is a failure."""
+    newest = points[-_SHOWN_POINTS:]
+    times = [p.median_s for p in newest if p.median_s and p.status is Status.OK]
+    if not times:
+        return _FAILED * len(newest)
+    low, high = math.log(min(times)), math.log(max(times))
+    spare = max(_FLAT - (high - low), 0.0) / 2
+    low, high = low - spare, high + spare
+
+    def bar(point: Point) -> str:
+        if not point.median_s or point.status is not Status.OK:
+            return _FAILED
+        place = (math.log(point.median_s) - low) / (high - low)
+        return _BARS[min(int(place * len(_BARS)), len(_BARS) - 1)]
+
+    return "".join(map(bar, newest))
+
+
+def date_text(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
+
+
+def changes_text(changes: Sequence[tuple[str, str, str]]) -> str:
+    """`library torch 2.12 → 2.13; commit a1b2 → c3d4`; the first few of them."""
+    told = [f"{what} {base or NONE} → {head or NONE}" for what, base, head in changes]
+    if len(told) > _MOST_CHANGES:
+        told = [*told[:_MOST_CHANGES], f"and {len(told) - _MOST_CHANGES} more"]
+    return "; ".join(told) or "nothing that was recorded"
+
+
+def _cells(history: History, story: Story, *, several: bool) -> tuple[str, ...]:
+    known = parts(story)
+    newest = story.newest.median_s
+    last = story.steps[-1] if story.steps else None
+    base = history.baseline.get(story.series)
+    state = story.screen.status.value if story.screen.status is not VerdictStatus.SAME else "steady"
+    return (
+        known["problem"],
+        known["backend"],
+        *([known["arch"]] if several else []),
+        str(len(story.points)),
+        trend(story.points),
+        NONE if newest is None else time_text(newest),
+        change_text(story.screen.ratio),
+        *(
+            [change_text(newest / base if newest and base else None)]
+            if history.baseline_name
+            else []
+        ),
+        f"{state}, held" if story.held else state,
+        f"{change_text(last.ratio)} on {date_text(last.started)}" if last else NONE,
+    )
+
+
+def _confirmation(story: Story) -> str:
+    known = parts(story)
+    words = ["kmark", "ab", "--env", "before=PYTHON", "--env", "after=PYTHON"]
+    words += ["-p", known["problem"], "-b", known["bare_backend"]]
+    device = getattr(story.newest, "device", "cpu")
+    if device != "cpu":
+        words += ["-d", device]
+    for name, value in sorted(json.loads(known["config"]).items()):
+        words += ["--config", f"{name}={_word(value)}"]
+    timing = dict(word.split("=", 1) for word in known["timing"].split())
+    for name in ("cache", "threads"):
+        if name in timing and timing[name] != str(getattr(_USUAL, name)):
+            words += [f"--{name}", timing[name]]
+    return shlex.join(words)
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def _series_document(history: History, story: Story) -> dict[str, Any]:
+    screen = story.screen
+    return {
+        "series": story.series,
+        "state": screen.status.value,
+        "reason": screen.reason,
+        "ratio": screen.ratio,
+        "expected_s": None if screen.low_s is None else [screen.low_s, screen.high_s],
+        "held": story.held or None,
+        "baseline_s": history.baseline.get(story.series),
+        "steps": [
+            {
+                "run": step.run_id,
+                "before": step.before_id,
+                "started": step.started,
+                "ratio": step.ratio,
+                "p_value": step.p_value,
+                "environment": [
+                    {"what": what, "base": base, "head": head}
+                    for what, base, head in history.changes.get((step.before_id, step.run_id), ())
+                ],
+            }
+            for step in story.steps
+        ],
+        "points": [
+            {
+                "run": point.run_id,
+                "started": point.started,
+                "status": point.status.value,
+                "median_s": point.median_s,
+            }
+            for point in story.points
+        ],
+    }

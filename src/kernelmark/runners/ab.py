@@ -1,0 +1,278 @@
+"""Two sides measured beside each other until their difference is known.
+
+A round starts a fresh worker for each side and measures every pair that is still open on both, one
+right after the other, pairs in a new random order. Rounds come in twos: which side goes first is
+drawn for every pair in the first round and turned round in the second (ABBA), so that a drift of
+the device meets both sides alike. At preset looks a pair whose verdict is certain enough leaves;
+the looks share one chance of a false alarm (`stats.paired.Looks`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kernelmark.core import codec
+from kernelmark.core.errors import UsageError
+from kernelmark.core.result import Case, Result, Status
+from kernelmark.core.timing import Timing
+from kernelmark.core.verdict import VerdictStatus
+from kernelmark.runners.environments import Side
+from kernelmark.runners.execute import join
+from kernelmark.runners.lane import Answer, Failure, Lane, gather_items
+from kernelmark.stats.paired import DELTA, Looks, Paired
+
+# A round is one of many: short, two blocks of memory, no stop rule of its own.
+ROUND = Timing(
+    allocations=2, max_allocations=2, min_samples=5, max_s=0.1, warmup_s=0.05, target_rel_ci=1.0
+)
+_COMPILE_S = 600.0
+ALARMS = (VerdictStatus.SLOWER, VerdictStatus.BROKEN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """The same problem on both sides; backend and config may differ."""
+
+    base: Case
+    head: Case
+
+    def __post_init__(self) -> None:
+        if self.base.problem != self.head.problem:
+            raise UsageError("both sides of a pair compute the same problem")
+
+    @property
+    def cases(self) -> tuple[Case, Case]:
+        return self.base, self.head
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """How certain a verdict must be. `seed` decides every order."""
+
+    looks: Looks = field(default_factory=Looks)
+    delta: float = DELTA
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.delta < 1:
+            raise UsageError(f"an effect of {self.delta} cannot be the least that counts")
+        odd = [rounds for rounds in self.looks.rounds if rounds % 2]
+        if odd:
+            raise UsageError(
+                f"a look after {odd[0]} rounds would see one order more often than the other",
+                hint="rounds come in twos: use even numbers",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What is known of a pair when it leaves. Times are seconds, one a round, in order."""
+
+    pair: Pair
+    status: VerdictStatus
+    reason: str
+    base_s: tuple[float, ...]
+    head_s: tuple[float, ...]
+    base: Result
+    head: Result
+    paired: Paired | None = None
+
+    @property
+    def same_binary(self) -> bool:
+        """Whether both sides ran the very same code: then every alarm is a false one."""
+        return bool(self.base.kernel.binary_hash) and (
+            self.base.kernel.binary_hash == self.head.kernel.binary_hash
+        )
+
+    @property
+    def alarms(self) -> bool:
+        return self.status in ALARMS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A pair was measured on both sides: `done` of `total` in this round."""
+
+    round: int
+    done: int
+    total: int
+    pair: Pair
+    ratio: float | None
+
+
+Event = Measured | Row
+OnEvent = Callable[[Event], None]
+
+
+class Place(Protocol):
+    """Where one side's cases are measured in a round."""
+
+    def measure(self, case: Case, process: int = 0) -> Result: ...
+    def close(self) -> None: ...
+
+
+Opener = Callable[[int], Place]  # 0 is base, 1 is head
+
+
+class _Track:
+    """A pair while it is open."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
+        self.parts: tuple[list[Result], list[Result]] = ([], [])
+        self.times: tuple[list[float], list[float]] = ([], [])
+        self.head_first = False
+
+    @property
+    def rounds(self) -> int:
+        return min(len(self.times[0]), len(self.times[1]))
+
+    def row(self, status: VerdictStatus, reason: str, paired: Paired | None = None) -> Row:
+        return Row(
+            pair=self.pair,
+            status=status,
+            reason=reason,
+            base_s=tuple(self.times[0]),
+            head_s=tuple(self.times[1]),
+            base=join(self.parts[0]),
+            head=join(self.parts[1]),
+            paired=paired,
+        )
+
+
+class Experiment:
+    """Pairs measured round by round. Iterating gives what happens; closing ends the workers, and
+    `left` then has the rows of the pairs that were still open."""
+
+    def __init__(self, pairs: Sequence[Pair], rule: Rule, opener: Opener) -> None:
+        self._tracks = [_Track(_planned(pair, rule)) for pair in pairs]
+        self._rule = rule
+        self._opener = opener
+        self._random = random.Random(rule.seed)
+
+    def events(self) -> Generator[Event, None, None]:
+        """Rows as pairs leave, and every measured pair before."""
+        for number in range(self._rule.looks.last):
+            if not self._tracks:
+                return
+            yield from self._round(number)
+            if number + 1 in self._rule.looks.rounds:
+                yield from self._look(number + 1)
+
+    def _round(self, number: int) -> Iterator[Event]:
+        self._draw(number)
+        places: list[Place] = []
+        try:
+            places += [self._opener(side) for side in (0, 1)]
+            order = list(self._tracks)
+            self._random.shuffle(order)
+            for done, track in enumerate(order, 1):
+                sides = (1, 0) if track.head_first else (0, 1)
+                results = {side: self._one(places[side], track, side, number) for side in sides}
+                row = self._failed(track, results[0], results[1])
+                if row is not None:
+                    self._tracks.remove(track)
+                yield Measured(
+                    round=number + 1,
+                    done=done,
+                    total=len(order),
+                    pair=track.pair,
+                    ratio=None if row else track.times[1][-1] / track.times[0][-1],
+                )
+                if row is not None:
+                    yield row
+        finally:
+            for place in places:
+                place.close()
+
+    def _draw(self, number: int) -> None:
+        """Who goes first: drawn in even rounds, turned round in odd ones."""
+        for track in self._tracks:
+            drawn = self._random.random() < 0.5
+            track.head_first = not track.head_first if number % 2 else drawn
+
+    @staticmethod
+    def _one(place: Place, track: _Track, side: int, number: int) -> Result:
+        result = place.measure(track.pair.cases[side], number)
+        track.parts[side].append(result)
+        if result.status is Status.OK and result.measurement is not None:
+            track.times[side].append(result.measurement.median_s)
+        return result
+
+    def _failed(self, track: _Track, base: Result, head: Result) -> Row | None:
+        good = [result.status is Status.OK for result in (base, head)]
+        if all(good):
+            return None
+        if good[0]:
+            return track.row(VerdictStatus.BROKEN, _why("head", head))
+        if good[1]:
+            return track.row(VerdictStatus.FIXED, _why("base", base))
+        return track.row(VerdictStatus.IGNORED, f"both fail: {_why('head', head)}")
+
+    def _look(self, rounds: int) -> Iterator[Row]:
+        for track in list(self._tracks):
+            paired = self._rule.looks.verdict(
+                track.times[0], track.times[1], delta=self._rule.delta
+            )
+            if paired.decided or rounds == self._rule.looks.last:
+                self._tracks.remove(track)
+                yield track.row(paired.status, paired.reason, paired)
+
+    def left(self) -> list[Row]:
+        """Rows of the pairs that are still open, for one that ends early."""
+        return [
+            track.row(
+                VerdictStatus.UNSURE,
+                f"stopped after {track.rounds} rounds, before it was looked at",
+            )
+            for track in self._tracks
+            if all(track.parts)
+        ]
+
+
+def compile_ahead(side: Side, cases: Sequence[Case], device: str, jobs: int) -> None:
+    """Fill one side's compile caches on `jobs` host cores; what does not compile shows later."""
+    waiting = list(cases)
+    lanes = [
+        side.lane(device, _COMPILE_S, compile_only=True) for _ in range(min(jobs, len(waiting)))
+    ]
+    busy: list[Lane] = []
+    try:
+        idle = list(lanes)
+        while busy or (waiting and idle):
+            while waiting and idle:
+                lane, case = idle.pop(), waiting.pop()
+                request = {"do": "compile", "case": codec.to_document(case)}
+                if not lane.give(request):  # otherwise its interpreter does not even start
+                    busy.append(lane)
+            for lane, item in gather_items(busy):
+                if isinstance(item, Answer | Failure):
+                    busy.remove(lane)
+                    idle.append(lane)
+    finally:
+        for lane in lanes:
+            lane.close()
+
+
+def local_opener(sides: tuple[Side, Side], device: str, timeout_s: float = 300.0) -> Opener:
+    """Fresh workers on this machine."""
+    return lambda side: sides[side].lane(device, timeout_s)
+
+
+def _planned(pair: Pair, rule: Rule) -> Pair:
+    """The pair with a timing that says in how many processes it is measured at most."""
+
+    def planned(case: Case) -> Case:
+        timing = dataclasses.replace(case.timing, processes=rule.looks.last)
+        return dataclasses.replace(case, timing=timing)
+
+    return Pair(base=planned(pair.base), head=planned(pair.head))
+
+
+def _why(side: str, result: Result) -> str:
+    first = (result.error or "no reason was given").splitlines()[0]
+    return f"{side} is {result.status.value}: {first}"

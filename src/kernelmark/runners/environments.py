@@ -1,0 +1,140 @@
+"""Sides of a comparison: an interpreter with its variables, and what a worker sees in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernelmark.core import codec
+from kernelmark.core.environment import Environment
+from kernelmark.core.errors import CodecError, UsageError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.runners.capture import git_state
+from kernelmark.runners.lane import Answer, Failure, Lane, gather_items
+from kernelmark.runners.local import LocalRunner
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*\Z")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+# Variables that list folders a library or package may be taken from.
+_PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD")
+USUAL_NAMES = ("base", "head")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One of two environments; `variables` are set on top of this process's."""
+
+    name: str
+    python: str = sys.executable
+    variables: Mapping[str, str] = field(default_factory=FrozenDict)
+
+    def lane(self, device: str, timeout_s: float, *, compile_only: bool = False) -> Lane:
+        """A worker's place in this environment; its process starts with the first request."""
+        runner = LocalRunner(
+            [device], timeout_s=timeout_s, jobs=0, python=self.python, variables=self.variables
+        )
+        return runner.lane(device, compile_only=compile_only)
+
+
+def parse_sides(environments: Sequence[str], settings: Sequence[str]) -> tuple[Side, Side]:
+    """Base and head from `NAME[=PYTHON]` words and `NAME:VARIABLE=VALUE` words.
+
+    Without any environment they are `base` and `head` under this interpreter."""
+    given = list(environments) or list(USUAL_NAMES)
+    if len(given) != 2:
+        raise UsageError(
+            f"two environments are compared, not {len(given)}",
+            hint="write: --env golden=/path/to/python --env tot=/path/to/python",
+        )
+    sides = [_side(word) for word in given]
+    if sides[0].name == sides[1].name:
+        raise UsageError(f"both environments are called {sides[0].name!r}")
+    for word in settings:
+        name, colon, setting = word.partition(":")
+        variable, equals, value = setting.partition("=")
+        known = [side.name for side in sides]
+        if not colon or not equals or not _VARIABLE.match(variable):
+            raise UsageError(
+                f"{word!r} is not NAME:VARIABLE=VALUE",
+                hint=f"for example: --set {known[0]}:OMP_NUM_THREADS=1",
+            )
+        if name not in known:
+            raise UsageError(
+                f"there is no environment {name!r} to set {variable} in",
+                hint=f"there are: {', '.join(known)}",
+            )
+        place = known.index(name)
+        variables = {**sides[place].variables, variable: value}
+        sides[place] = dataclasses.replace(sides[place], variables=FrozenDict(variables))
+    return sides[0], sides[1]
+
+
+def _side(word: str) -> Side:
+    name, equals, python = word.partition("=")
+    if not _NAME.match(name) or (equals and not python):
+        raise UsageError(
+            f"{word!r} is not an environment", hint="write: --env golden=/path/to/python"
+        )
+    if not equals:
+        return Side(name=name)
+    path = Path(python).expanduser()
+    if path.is_dir():  # a virtual environment's folder
+        path = path / "bin" / "python"
+    # Not resolved: an interpreter finds its virtual environment by the link it was started by.
+    found = shutil.which(str(path))
+    if found is None:
+        raise UsageError(f"{name}: there is no interpreter {python}", hint="give its full path")
+    return Side(name=name, python=str(Path(found).absolute()))
+
+
+def environment_of(
+    side: Side, device: str, backends: Iterable[str], timeout_s: float = 120.0
+) -> Environment:
+    """What a worker of this side says of where it is, with the variables and checkouts it was
+    given; a side whose worker does not start is refused."""
+    lane = side.lane(device, timeout_s)
+    try:
+        items = lane.give({"do": "environment", "backends": list(backends)})
+        while not items:
+            items = [item for _, item in gather_items([lane])]
+            items = [item for item in items if isinstance(item, Answer | Failure)]
+        answer = items[0]
+    finally:
+        lane.close()
+    if isinstance(answer, Failure):
+        raise UsageError(
+            f"{side.name}: no worker runs under {side.python}: {answer.error.splitlines()[0]}",
+            hint="the interpreter needs Python 3.11 or newer and numpy",
+        )
+    assert isinstance(answer, Answer)
+    try:
+        seen = codec.from_document(answer.message.get("environment"), Environment)
+    except CodecError as error:
+        raise UsageError(f"{side.name}: its environment cannot be read: {error.message}") from None
+    return dataclasses.replace(
+        seen,
+        variables=FrozenDict({**seen.variables, **side.variables}),
+        libraries=FrozenDict({**seen.libraries, **_interpreter(side), **checkouts(side.variables)}),
+    )
+
+
+def checkouts(variables: Mapping[str, str]) -> dict[str, str]:
+    """The commit of every folder that a variable puts in front and that is a git checkout."""
+    found: dict[str, str] = {}
+    for name in _PATHS:
+        for entry in filter(None, variables.get(name, "").split(os.pathsep)):
+            folder = Path(entry) if Path(entry).is_dir() else Path(entry).parent
+            commit, dirty = git_state(folder)
+            if commit:
+                found[f"checkout in {name}"] = commit[:12] + (" with changes" if dirty else "")
+    return found
+
+
+def _interpreter(side: Side) -> dict[str, str]:
+    return {} if side.python == sys.executable else {"interpreter": side.python}

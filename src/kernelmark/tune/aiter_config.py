@@ -1,0 +1,288 @@
+"""aiter-style GEMM configs in JSON: looked up as aiter does, and checked.
+
+Two layouts live side by side in a folder of configs:
+
+    gemm/<arch>-<NAME>[-<suffix>].json             legacy; gemm/<backend>/… for another backend
+    <arch>/<backend>/gemm/<name>/DEFAULT.json      nested, <name> in small letters with _ for -;
+    <arch>/<backend>/gemm/<name>/<NAME>-<suffix>.json   invisible without its DEFAULT.json
+
+A suffix is `N=…-K=…` or `B=…-N=…-K=…`. A file holds buckets: `M_LEQ_x`, `M_GEQ_x` and `any`. The
+first folder whose default file exists is the one; in it the first file that is specialised on the
+shape replaces the default altogether, bucket by bucket nothing is merged. K of 4-bit operands
+counts elements, not bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelmark.core.errors import UsageError
+
+STANDARD = (1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+_FROM_4 = STANDARD[1:]
+# Families whose kernels ask with bounds of their own.
+BOUNDS: dict[str, tuple[int, ...]] = {
+    "GEMM-AFP4WFP4_PRESHUFFLED": (4, 8, 16, 31, *STANDARD[4:]),
+    "FUSED-GEMM-AFP4WFP4-MUL_ADD": (4, 8, 16, 31, *STANDARD[4:]),
+    "BATCHED_GEMM-AFP4WFP4": tuple(sorted({*_FROM_4, 320})),
+    "FF-A16W16-fused": (4, 8, 64, 4096),
+    "GEMM-A16W16-gated": (64, 128, 256, 512, 2048),
+}
+# The config family of each kernel of the batched family.
+FAMILIES = {
+    "a8w8": "BATCHED_GEMM-A8W8",
+    "a8w8_group": "BATCHED_GEMM-A8W8-A_PER_TOKEN_GROUP_PREQUANT_W_PER_BATCHED_TENSOR_QUANT",
+    "bf16": "BATCHED_GEMM-A16W16",
+    "a16wfp4": "BATCHED_GEMM-A16WFP4",
+    "afp4wfp4": "BATCHED_GEMM-AFP4WFP4",
+}
+_NESTED_BACKENDS = ("triton", "gluon")
+_BUCKET = re.compile(r"M_(LEQ|GEQ)_([1-9][0-9]*)\Z")
+_SUFFIX = re.compile(r"-((?:[A-Z][0-9]*=[0-9]+)(?:-[A-Z][0-9]*=[0-9]+)*)\Z")
+_ARCH = re.compile(r"(gfx[0-9a-f]+)-(.+)\Z")
+_POWERS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "BLOCK_M", "BLOCK_N", "BLOCK_K")
+_POSITIVE = (
+    *("GROUP_SIZE_M", "GROUP_K", "GROUP_N", "num_stages"),
+    *("NUM_KSPLIT", "NUM_BUFFERS", "SPLITK_BLOCK_SIZE"),
+)
+_CHOICES: dict[str, tuple[object, ...]] = {
+    "num_warps": (1, 2, 4, 8, 16),
+    "waves_per_eu": tuple(range(11)),
+    "matrix_instr_nonkdim": (0, 4, 16, 32),
+    "kpack": (1, 2),
+    "cache_modifier": (None, "", ".ca", ".cg", ".cs", ".cv", ".wb", ".wt"),
+    "kernel_type": ("bandwidth_bound", "compute_bound"),
+}
+_NEEDED = (("BLOCK_SIZE_M", "BLOCK_M"), ("BLOCK_SIZE_N", "BLOCK_N"))
+_GROUP_FAMILY = FAMILIES["a8w8_group"]
+
+Bucket = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A config with where it comes from. `tuned`: a specialised file and not its `any` bucket."""
+
+    config: Bucket
+    file: Path
+    bucket: str
+    tuned: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something wrong in a file; `place` is the bucket, empty for the whole file."""
+
+    file: str
+    place: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lint:
+    files: int
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Name:
+    """What a file's place says of it; `suffix` is "" for a default file."""
+
+    arch: str
+    backend: str
+    family: str
+    suffix: str
+    nested: bool
+
+
+def bounds(family: str) -> tuple[int, ...]:
+    """The values of x that a family's kernels look for in M_LEQ_x and M_GEQ_x."""
+    return BOUNDS.get(family, STANDARD)
+
+
+def lookup(
+    root: Path,
+    family: str,
+    arch: str,
+    *,
+    m: int,
+    n: int,
+    k: int,
+    batch: int | None = None,
+    backend: str | None = None,
+) -> Found:
+    """The config for a shape; a family without a default file, or a bucket that is missing, is
+    a usage error. `k` counts elements."""
+    folder, prefix, default = _folder(root, family, arch, backend)
+    suffixes = [f"B={batch}-N={n}-K={k}"] if batch is not None else []
+    special = (folder / f"{prefix}{family}-{suffix}.json" for suffix in [*suffixes, f"N={n}-K={k}"])
+    file = next((path for path in special if path.is_file()), default)
+    buckets = read(file)
+    name = _bucket(buckets, m, bounds(family))
+    if name is None:
+        raise UsageError(f"{file}: no bucket for m={m}", hint="add an 'any' bucket")
+    return Found(
+        config=buckets[name], file=file, bucket=name, tuned=file != default and name != "any"
+    )
+
+
+def read(file: Path) -> dict[str, Bucket]:
+    """The buckets of a file, its notes left out."""
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{file}: is not JSON: {error}", hint="is it cut short?") from None
+    if not isinstance(document, dict):
+        raise UsageError(f"{file}: is not an object of buckets")
+    return {name: value for name, value in document.items() if isinstance(value, dict)}
+
+
+def _folder(root: Path, family: str, arch: str, backend: str | None) -> tuple[Path, str, Path]:
+    """(folder, prefix of its file names, default file) of the first place that has a default."""
+    small = family.lower().replace("-", "_")
+    nested = [
+        (root / arch / name / "gemm" / small, "", "DEFAULT.json")
+        for name in ((backend,) if backend else _NESTED_BACKENDS)
+    ]
+    legacy = [(root / "gemm", f"{arch}-", f"{arch}-{family}.json")]
+    if backend:
+        legacy.insert(0, (root / "gemm" / backend, f"{arch}-", f"{arch}-{family}.json"))
+    for folder, prefix, default in (*nested, *legacy):
+        if (folder / default).is_file():
+            return folder, prefix, folder / default
+    raise UsageError(
+        f"{root} has no config of {family} for {arch}",
+        hint=f"it would be gemm/{arch}-{family}.json",
+    )
+
+
+def _bucket(buckets: Mapping[str, Bucket], m: int, known: tuple[int, ...]) -> str | None:
+    upper = (f"M_LEQ_{x}" for x in known if m <= x)
+    lower = (f"M_GEQ_{x}" for x in reversed(known) if m >= x)
+    return next((name for name in (*upper, *lower, "any") if name in buckets), None)
+
+
+# -- checking
+
+
+def lint(root: Path) -> Lint:
+    """Everything wrong with the configs under `root`."""
+    if not root.is_dir():
+        raise UsageError(f"{root} is not a folder")
+    files = sorted(path for path in root.rglob("*.json") if _name(root, path) is not None)
+    if not files:
+        raise UsageError(
+            f"{root} holds no GEMM configs", hint="give the folder above gemm/ and gfx…/"
+        )
+    findings = [
+        Finding(file=str(path.relative_to(root)), place=place, text=text)
+        for path in files
+        for place, text in _check(root, path)
+    ]
+    return Lint(files=len(files), findings=tuple(findings))
+
+
+def _name(root: Path, path: Path) -> Name | None:
+    """What a path means, or None for a file that no lookup of GEMM configs reads."""
+    parts = path.relative_to(root).parts
+    if parts[0] == "gemm" and len(parts) in (2, 3):
+        found = _ARCH.match(path.stem)
+        if found is None:
+            return None
+        family, suffix = _split(found[2])
+        backend = parts[1] if len(parts) == 3 else ""
+        return Name(arch=found[1], backend=backend, family=family, suffix=suffix, nested=False)
+    if len(parts) == 5 and parts[0].startswith("gfx") and parts[2] == "gemm":
+        if path.stem == "DEFAULT":
+            family, suffix = parts[3].upper(), ""
+        else:
+            family, suffix = _split(path.stem)
+        return Name(arch=parts[0], backend=parts[1], family=family, suffix=suffix, nested=True)
+    return None
+
+
+def _split(stem: str) -> tuple[str, str]:
+    found = _SUFFIX.search(stem)
+    return (stem[: found.start()], found[1]) if found else (stem, "")
+
+
+def _check(root: Path, path: Path) -> Iterator[tuple[str, str]]:
+    name = _name(root, path)
+    assert name is not None
+    try:
+        buckets = read(path)
+    except UsageError as error:
+        yield "", error.message.removeprefix(f"{path}: ")
+        return
+    yield from _check_place(path, name)
+    known = _known_bounds(path, name)
+    if not buckets:
+        yield "", "holds no bucket"
+        return
+    if "any" not in buckets:
+        yield "", "has no 'any' bucket: a shape beyond the others fails"
+    for bucket, config in buckets.items():
+        yield from ((bucket, text) for text in _check_bucket(bucket, known))
+        yield from ((bucket, text) for text in _check_values(config, name.family))
+
+
+def _check_place(path: Path, name: Name) -> Iterator[tuple[str, str]]:
+    """A file that is never opened, because its folder has no default."""
+    default = "DEFAULT.json" if name.nested else f"{name.arch}-{name.family}.json"
+    if not (path.parent / default).is_file():
+        yield "", f"is never read: there is no {default} beside it"
+    if name.nested and name.suffix:
+        small = name.family.lower().replace("-", "_")
+        if small != path.parent.name:
+            yield "", f"is never read: {name.family} is looked for in a folder {small}"
+
+
+def _known_bounds(path: Path, name: Name) -> tuple[int, ...]:
+    if name.nested and path.stem == "DEFAULT":
+        folder = name.family.lower()
+        families = {family.lower().replace("-", "_"): family for family in BOUNDS}
+        return bounds(families.get(folder, ""))
+    return bounds(name.family)
+
+
+def _check_bucket(bucket: str, known: tuple[int, ...]) -> Iterator[str]:
+    if bucket == "any":
+        return
+    found = _BUCKET.match(bucket)
+    if found is None:
+        yield "is not M_LEQ_x, M_GEQ_x or any: it is never looked for"
+    elif int(found[2]) not in known:
+        shown = ", ".join(map(str, known))
+        yield f"is dead: this family looks only for {shown}"
+
+
+def _check_values(config: Bucket, family: str) -> Iterator[str]:
+    for names in _NEEDED:
+        if not any(name in config for name in names):
+            yield f"has no {names[0]}"
+    if family == _GROUP_FAMILY and "BLOCK_SIZE_K" in config:
+        yield "sets BLOCK_SIZE_K, which is the group's size in this family"
+    for key, value in config.items():
+        if key in _POWERS:
+            if not _positive(value) or value & (value - 1):
+                yield f"{key}={value!r} is not a power of two"
+        elif key in _POSITIVE:
+            if not _positive(value):
+                yield f"{key}={value!r} is not a positive integer"
+        elif key in _CHOICES:
+            if isinstance(value, bool) or value not in _CHOICES[key]:
+                shown = ", ".join(repr(choice) for choice in _CHOICES[key])
+                yield f"{key}={value!r} is not one of {shown}"
+        else:
+            yield f"{key} is not a key that any kernel reads"
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0

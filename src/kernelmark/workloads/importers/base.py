@@ -1,0 +1,276 @@
+"""Importer: a file of another tool as a run, and what all of them share."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernelmark import ops
+from kernelmark.core.dtype import DTYPES
+from kernelmark.core.environment import Environment
+from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Option, Problem, parse_value
+from kernelmark.core.result import (
+    Block,
+    Case,
+    Config,
+    KernelInfo,
+    Measurement,
+    Result,
+    ResultSet,
+    Run,
+    RunState,
+    Status,
+    StopReason,
+)
+from kernelmark.core.timing import Timing
+from kernelmark.stats.interval import measured_interval
+
+NO_DISPERSION = "a mean without dispersion: for history and threshold rules only"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a file does not say of itself and the user may. `started` is seconds UTC."""
+
+    label: str = ""
+    backend: str = ""
+    device: str = ""
+    arch: str = ""
+    started: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One row of a file: what ran and its times in seconds; a bare mean is a single time."""
+
+    problem: Problem
+    backend: str
+    samples_s: tuple[float, ...] = ()
+    timing: Timing = field(default_factory=Timing)
+    config: Config = field(default_factory=FrozenDict)
+    status: Status = Status.OK
+    error: str = ""
+    kernel: str = ""
+    binary_hash: str = ""
+    device: str = ""
+    arch: str = ""
+    also: Mapping[str, float] = field(default_factory=FrozenDict)
+
+
+class Importer(ABC):
+    """Reads one format."""
+
+    name: str
+    summary: str  # one line
+
+    @abstractmethod
+    def recognizes(self, name: str, head: bytes) -> bool:
+        """Whether a file of this name that begins so is of this format."""
+
+    @abstractmethod
+    def read(self, path: Path, given: Given) -> ResultSet:
+        """The whole file as a run. What cannot be read is one sentence with the place."""
+
+
+def gathered(
+    path: Path,
+    given: Given,
+    rows: Iterable[Found],
+    *,
+    method: str,
+    environment: Environment | None = None,
+    started: float | None = None,
+) -> ResultSet:
+    """Rows as a run with an id of its own: the same file twice is the same run.
+
+    Rows of one case are its repetitions: each is a block.
+    """
+    cases: dict[tuple[str, str], list[Found]] = {}
+    for row in rows:
+        device = given.device or row.device or "unknown"
+        case = Case(
+            problem=row.problem,
+            backend=given.backend or row.backend,
+            timing=row.timing,
+            config=row.config,
+        )
+        cases.setdefault((case.id, device), []).append(row)
+    if not cases:
+        raise NothingToDo(f"{path}: there are no results in it")
+    when = given.started or started or path.stat().st_mtime
+    run = Run(
+        id=_id(path, given, when),
+        started=when,
+        finished=when,
+        environment=environment or Environment(),
+        label=given.label,
+        suite=path.name,
+        cases=len(cases),
+        state=RunState.DONE,
+    )
+    results = [_result(found, device, given, method, when) for (_, device), found in cases.items()]
+    return ResultSet(run=run, results=tuple(results))
+
+
+def problem_of(op: str, values: Mapping[str, str | int | float | bool]) -> Problem:
+    """A problem of any tool's benchmark: names and words are made legal, numbers are dims, dtypes
+    are dtypes, everything else is an option."""
+    dims: dict[str, int] = {}
+    dtypes: dict[str, str] = {}
+    options: dict[str, Option] = {}
+    for name, value in values.items():
+        key = _free(legal_name(name), (*dims, *dtypes, *options))
+        parsed = parse_value(value) if isinstance(value, str) and value else value
+        if isinstance(parsed, bool):
+            options[key] = parsed
+        elif isinstance(parsed, int):
+            dims[key] = parsed
+        elif isinstance(parsed, float):
+            options[key] = parsed if math.isfinite(parsed) else legal_word(str(value))
+        elif parsed in DTYPES:
+            dtypes[key] = parsed
+        else:
+            options[key] = legal_word(parsed)
+    return Problem(op=legal_name(op), dims=dims, dtypes=dtypes, options=options)
+
+
+def legal_name(text: str) -> str:
+    """`text` as an op's or a parameter's name."""
+    name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
+    return name if name[:1].isalpha() else f"x{name}"
+
+
+def legal_word(text: str) -> str:
+    """`text` as an option's word; what had to be changed keeps a mark of the original."""
+    word = re.sub(r"[^A-Za-z0-9_.:/-]+", "_", text)
+    if word != text:
+        word = word.strip("_") or "none"
+    if not re.match(r"[A-Za-z_]", word) or word.lower() in {"yes", "no", "true", "infinity"}:
+        word = f"_{word}"
+    if word.lower() in {"inf", "nan"} or word in DTYPES:
+        word = f"_{word}"
+    if word == text:
+        return word
+    mark = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:6]
+    return f"{word[:80]}.{mark}"
+
+
+def number(text: object, place: str) -> float:
+    """A finite number, or a sentence that names the place."""
+    try:
+        value = float(str(text).replace(",", ""))
+    except ValueError:
+        raise UsageError(f"{place}: {str(text)[:40]!r} is not a number") from None
+    if not math.isfinite(value):
+        raise UsageError(f"{place}: {str(text)[:40]!r} is not a finite number")
+    return value
+
+
+def iso_time(text: object) -> float | None:
+    """Seconds UTC of an ISO date; None for anything else."""
+    from datetime import UTC, datetime
+
+    try:
+        moment = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def text_of(path: Path) -> str:
+    """A text file, whatever its line ends."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: is not UTF-8 text") from None
+
+
+def _free(name: str, taken: Sequence[str]) -> str:
+    suffix = 2
+    made = name
+    while made in taken:
+        made, suffix = f"{name}_{suffix}", suffix + 1
+    return made
+
+
+def _result(found: Sequence[Found], device: str, given: Given, method: str, when: float) -> Result:
+    first = found[0]
+    failed = next((row for row in found if row.status is not Status.OK), None)
+    case = Case(
+        problem=first.problem,
+        backend=given.backend or first.backend,
+        timing=first.timing,
+        config=first.config,
+    )
+    flops, size = _costs(first.problem)
+    shown = failed or first
+    if failed is None and not any(row.samples_s for row in found):
+        shown = dataclasses.replace(
+            first, status=Status.RUNTIME_ERROR, error="the file has no time of it"
+        )
+    return Result(
+        case=case,
+        device=device,
+        arch=given.arch or first.arch,
+        status=shown.status,
+        error=shown.error,
+        flops=flops,
+        bytes=size,
+        measurement=_measurement(found, method),
+        kernel=KernelInfo(name=first.kernel, binary_hash=first.binary_hash),
+        started=when,
+    )
+
+
+def _measurement(found: Sequence[Found], method: str) -> Measurement | None:
+    blocks = tuple(
+        Block(process=i, allocation=0, samples_s=row.samples_s)
+        for i, row in enumerate(row for row in found if row.samples_s)
+    )
+    if not blocks:
+        return None
+    interval = measured_interval(blocks)
+    bare = all(len(block.samples_s) == 1 for block in blocks)
+    warnings = [NO_DISPERSION] if bare and len(blocks) == 1 else []
+    if interval.note and not bare:
+        warnings.append(interval.note)
+    return Measurement(
+        blocks=blocks,
+        low_s=interval.low_s,
+        high_s=interval.high_s,
+        method=method,
+        launches=1,
+        sets=1,
+        footprint_bytes=0,
+        stop=StopReason.FIXED,
+        warmup_s=0.0,
+        timed_s=0.0,
+        warnings=tuple(warnings),
+        also=found[0].also,
+    )
+
+
+def _costs(problem: Problem) -> tuple[int, int]:
+    """Flops and bytes where the problem is one of our ops."""
+    try:
+        op = ops.registry.get(problem.op)
+        known = ops.parse(problem.key)
+    except KernelmarkError:
+        return 0, 0
+    return op.flops(known), op.bytes(known)
+
+
+def _id(path: Path, given: Given, when: float) -> str:
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(when))
+    whole = hashlib.sha256(path.read_bytes())
+    whole.update(repr((path.name, given, when)).encode())
+    return f"{stamp}-{whole.hexdigest()[:6]}"

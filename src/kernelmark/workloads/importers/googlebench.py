@@ -1,0 +1,128 @@
+"""googlebench: Google Benchmark's JSON, also that of iree-benchmark-module.
+
+Repetitions of a benchmark are samples of one process. Aggregates are used only where the file has
+nothing else, and then are a bare mean.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kernelmark.core import codec
+from kernelmark.core.environment import Environment
+from kernelmark.core.errors import CodecError
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import ResultSet, Status
+from kernelmark.core.timing import Cache, Timer, Timing
+from kernelmark.workloads.importers.base import (
+    Found,
+    Given,
+    Importer,
+    gathered,
+    iso_time,
+    number,
+    problem_of,
+    text_of,
+)
+
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+# Parts of a name that say how it was timed, not what was timed.
+_MANNERS = re.compile(
+    r"(real_time|process_time|manual_time|repeats:\d+|iterations:\d+|min_time:.*|"
+    r"min_warmup_time:.*|threads:1)\Z"
+)
+_TIMING = Timing(cache=Cache.HOT, timer=Timer.LOOP)
+
+
+class GoogleBench(Importer):
+    name = "googlebench"
+    summary = "JSON of Google Benchmark and of iree-benchmark-module"
+
+    def recognizes(self, name: str, head: bytes) -> bool:
+        return name.endswith(".json") and b'"context"' in head and b'"library_build_type"' in head
+
+    def read(self, path: Path, given: Given) -> ResultSet:
+        try:
+            document = codec.parse(text_of(path))
+        except CodecError as error:
+            raise CodecError(f"{path}: {error.message}", hint=error.hint) from None
+        if not isinstance(document, dict) or not isinstance(document.get("benchmarks"), list):
+            raise CodecError(f"{path}: there is no list of benchmarks in it")
+        context = document.get("context")
+        told: Mapping[str, Any] = context if isinstance(context, dict) else {}
+        executable = str(told.get("executable", ""))
+        backend = "iree" if "iree" in executable else "googlebench"
+        return gathered(
+            path,
+            given,
+            _rows(path, document["benchmarks"], backend),
+            method="Google Benchmark",
+            environment=Environment(host=str(told.get("host_name", ""))),
+            started=iso_time(told.get("date")),
+        )
+
+
+def _rows(path: Path, entries: list[Any], backend: str) -> Iterator[Found]:
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for i, entry in enumerate(entries):
+        if not isinstance(entry, dict) or "name" not in entry:
+            raise CodecError(f"{path}: benchmark {i + 1} has no name")
+        groups.setdefault(str(entry.get("run_name", entry["name"])), []).append(entry)
+    for name, group in groups.items():
+        yield _found(f"{path}: {name}", name, group, backend)
+
+
+def _found(place: str, name: str, group: list[Mapping[str, Any]], backend: str) -> Found:
+    problem = _problem(name)
+    broken = next((e for e in group if e.get("error_occurred") or e.get("skipped")), None)
+    if broken is not None:
+        skipped = bool(broken.get("skipped")) and not broken.get("error_occurred")
+        message = broken.get("error_message") or broken.get("skip_message") or "no reason was given"
+        return Found(
+            problem=problem,
+            backend=backend,
+            timing=_TIMING,
+            status=Status.SKIPPED if skipped else Status.RUNTIME_ERROR,
+            error=str(message),
+        )
+    runs = [e for e in group if e.get("run_type", "iteration") == "iteration"]
+    if not runs:
+        runs = [e for e in group if e.get("aggregate_name") == "mean"]
+    times = tuple(_seconds(e, "real_time", place) for e in runs)
+    host = [_seconds(e, "cpu_time", place) for e in runs if "cpu_time" in e]
+    return Found(
+        problem=problem,
+        backend=backend,
+        timing=_TIMING,
+        samples_s=tuple(t for t in times if t > 0),
+        also={"cpu_s": sorted(host)[len(host) // 2]} if host else {},
+    )
+
+
+def _seconds(entry: Mapping[str, Any], key: str, place: str) -> float:
+    unit = str(entry.get("time_unit", "ns"))
+    if unit not in _SECONDS:
+        raise CodecError(f"{place}: unknown time unit {unit!r}")
+    return number(entry.get(key), place) * _SECONDS[unit]
+
+
+def _problem(name: str) -> Problem:
+    """`BM_matmul/64/k:128/real_time` is bm_matmul arg=64 k=128."""
+    first, *rest = name.split("/")
+    values: dict[str, str] = {}
+    for part in rest:
+        if _MANNERS.match(part):
+            continue
+        key, colon, value = part.partition(":")
+        if not colon:
+            key, value = "arg", part
+        while key in values:
+            key += "_"
+        values[key] = value
+    return problem_of(first, values)
+
+
+importer = GoogleBench()

@@ -1,0 +1,143 @@
+"""reference-csv: tables of means by the benchmark suites that kernelmark descends from.
+
+GEMM (M, N, K and the transposes), attention (B, M, N, K1, K2) and convolution (B, H, W, C, P, Q, F,
+S) with a column mean_microseconds; `ok` False is a failure. The backend is in the file's name.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from kernelmark import ops
+from kernelmark.core.errors import ProblemError, UsageError
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import ResultSet, Status
+from kernelmark.core.timing import Cache, Timing
+from kernelmark.workloads.importers.base import Found, Given, Importer, gathered, number, text_of
+
+_TIME = "mean_microseconds"
+_WORDS = {"golden", "gemm", "attention", "conv", "results"}
+# The 8-bit float of the GPU that these tables are of.
+_DTYPES = {"fp16": "f16", "fp32": "f32", "fp8": "f8e4m3fnuz", "int8": "i8"}
+_FLIPPED = {"n": "t", "t": "n"}
+# These tools launch one set of buffers again and again.
+_TIMING = Timing(cache=Cache.HOT)
+
+
+class ReferenceCsv(Importer):
+    name = "reference-csv"
+    summary = "CSV tables with a column mean_microseconds (GEMM, attention, convolution)"
+
+    def recognizes(self, name: str, head: bytes) -> bool:
+        return name.endswith(".csv") and _TIME.encode() in head.partition(b"\n")[0]
+
+    def read(self, path: Path, given: Given) -> ResultSet:
+        backend = given.backend or _backend(path)
+        return gathered(path, given, _rows(path, backend), method="mean of another tool")
+
+
+def _rows(path: Path, backend: str) -> Iterator[Found]:
+    reader = csv.DictReader(text_of(path).splitlines())
+    for line, row in enumerate(reader, 2):
+        place = f"{path}: line {line}"
+        try:
+            problem = _problem(row, place)
+        except ProblemError as error:
+            raise UsageError(f"{place}: {error.message}", hint=error.hint) from None
+        mean_s = number(row.get(_TIME), place) * 1e-6
+        good = str(row.get("ok", "True")).strip().lower() != "false" and mean_s > 0
+        status, reason = Status.OK, ""
+        if not good:
+            status, reason = Status.RUNTIME_ERROR, "the table says that it failed"
+        elif backend == "torch" and row.get("K2") and row["M"] != row["K2"]:
+            status = Status.WRONG
+            reason = "measured with as many queries as keys, which is another problem"
+        yield Found(
+            problem=problem,
+            backend=backend,
+            samples_s=(mean_s,) if mean_s > 0 else (),
+            timing=_TIMING,
+            status=status,
+            error=reason,
+            kernel=row.get("name") or "",
+            binary_hash=row.get("vmfb_hash") or "",
+        )
+
+
+def _problem(row: Mapping[str, str | None], place: str) -> Problem:
+    if "K1" in row:
+        return ops.registry.get("attention").problem(
+            heads=_int(row, "B", place),
+            seq_q=_int(row, "M", place),
+            seq_kv=_int(row, "K2", place),
+            dim_qk=_int(row, "K1", place),
+            dim_v=_int(row, "N", place),
+            dtype=_dtype(row, "dtype"),
+        )
+    if "P" in row:
+        return _convolution(row, place)
+    if "K" in row:
+        # BLAS letters speak of columns: A and B are the same bytes with the letters flipped.
+        blas = "tA" not in row
+        letters = [str(row.get(n) or "N").lower() for n in (("A", "B") if blas else ("tA", "tB"))]
+        ta, tb = (_FLIPPED.get(word, word) if blas else word for word in letters)
+        return ops.registry.get("gemm").problem(
+            **{name: _int(row, name.upper(), place) for name in ("m", "n", "k")},
+            dtype=_dtype(row, "dtype"),
+            ta=ta,
+            tb=tb,
+        )
+    raise UsageError(
+        f"{place}: neither a GEMM, an attention nor a convolution",
+        hint="columns: M,N,K · B,M,N,K1,K2 · B,H,W,C,P,Q,F,S",
+    )
+
+
+def _convolution(row: Mapping[str, str | None], place: str) -> Problem:
+    """H and W are sizes of the output; the input is as large as the tool made it."""
+    stride, taps = _int(row, "S", place), (_int(row, "P", place), _int(row, "Q", place))
+    sizes = [
+        _int(row, name, place) * stride + tap - 1
+        for name, tap in zip(("H", "W"), taps, strict=True)
+    ]
+    return ops.registry.get("conv").problem(
+        n=_int(row, "B", place),
+        c=_int(row, "C", place),
+        h=sizes[0],
+        w=sizes[1],
+        k=_int(row, "F", place),
+        r=taps[0],
+        s=taps[1],
+        stride=stride,
+        dtype=_dtype(row, "input_dtype"),
+        layout="nchw" if "nchw" in str(row.get("name")) else "nhwc",
+    )
+
+
+def _int(row: Mapping[str, str | None], name: str, place: str) -> int:
+    value = number(row.get(name), f"{place}, {name}")
+    if not value.is_integer():
+        raise UsageError(f"{place}: {name}={row.get(name)} is not an integer")
+    return int(value)
+
+
+def _dtype(row: Mapping[str, str | None], name: str) -> str:
+    word = str(row.get(name) or "").lower()
+    return _DTYPES.get(word, word)
+
+
+def _backend(path: Path) -> str:
+    """golden_iree_gemm_tk.csv is of iree-tk."""
+    words = [w for w in re.split(r"[_-]", path.stem.lower()) if w and w not in _WORDS]
+    if not words:
+        raise UsageError(
+            f"{path}: the file's name does not say which backend it is of",
+            hint="add: --backend NAME",
+        )
+    return "-".join(words)
+
+
+importer = ReferenceCsv()

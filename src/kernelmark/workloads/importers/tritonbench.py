@@ -1,0 +1,86 @@
+"""tritonbench: its CSV, one column a metric of an implementation. Latencies are bare means.
+
+The header is `x_val;{implementation}-{metric};…` and a last row holds averages, which are no
+results. A cell of words is the reason why there is no number.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from kernelmark.core.errors import UsageError
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import ResultSet, Status
+from kernelmark.core.timing import Cache, Timing
+from kernelmark.workloads.importers.base import (
+    Found,
+    Given,
+    Importer,
+    gathered,
+    legal_name,
+    problem_of,
+    text_of,
+)
+
+_LATENCY = "-latency"
+_NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*(?:\(.*\)|ms)?\s*\Z")
+# Its timers write over the cache before each launch.
+_TIMING = Timing(cache=Cache.FLUSH)
+
+
+class TritonBench(Importer):
+    name = "tritonbench"
+    summary = "CSV of tritonbench with latency columns, in milliseconds"
+
+    def recognizes(self, name: str, head: bytes) -> bool:
+        first = head.partition(b"\n")[0]
+        return name.endswith(".csv") and b";" in first and _LATENCY.encode() in first
+
+    def read(self, path: Path, given: Given) -> ResultSet:
+        return gathered(path, given, _rows(path), method="tritonbench latency")
+
+
+def _rows(path: Path) -> Iterator[Found]:
+    reader = csv.reader(text_of(path).splitlines(), delimiter=";")
+    header = next(reader, [])
+    columns = {
+        i: name.removesuffix(_LATENCY)
+        for i, name in enumerate(header)
+        if name.endswith(_LATENCY) and i > 0
+    }
+    if not columns:
+        raise UsageError(f"{path}: no column ends in {_LATENCY}")
+    for line, row in enumerate(reader, 2):
+        if not row or row[0].strip().lower() == "average":
+            continue
+        if len(row) != len(header):
+            raise UsageError(f"{path}: line {line} has {len(row)} cells, the header {len(header)}")
+        for i, implementation in columns.items():
+            if row[i].strip():
+                yield _found(_problem(path, row[0]), implementation, row[i].strip())
+
+
+def _found(problem: Problem, implementation: str, cell: str) -> Found:
+    match = _NUMBER.match(cell)
+    time_s = float(match[1]) * 1e-3 if match else 0.0
+    return Found(
+        problem=problem,
+        backend=implementation,
+        timing=_TIMING,
+        samples_s=(time_s,) if time_s > 0 else (),
+        status=Status.OK if time_s > 0 else Status.RUNTIME_ERROR,
+        error="" if time_s > 0 else cell,
+    )
+
+
+def _problem(path: Path, x_value: str) -> Problem:
+    """`(256, 512, 64, None)` of gemm.csv is tritonbench_gemm x=256 x_2=512 x_3=64 x_4=None."""
+    words = [w.strip() for w in x_value.strip().strip("()[]").split(",") if w.strip()]
+    values = {"x" if i == 1 else f"x_{i}": word for i, word in enumerate(words, 1)}
+    return problem_of(f"tritonbench_{legal_name(path.stem)}", values)
+
+
+importer = TritonBench()

@@ -1,0 +1,112 @@
+"""`kmark ab` and `kmark lint-configs` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+FAKE = (
+    *("ab", "-o", "gemm", "-d", "fake", "-b", "fake", "--dtype", "f32", "-a", "m=8", "-a", "n=8"),
+    *("-a", "k=8", "--rounds", "6", "--alpha", "0.1", "--max-s", "0.02", "--warmup-s", "0.01"),
+)
+SLOW = ("--set", 'tot:KERNELMARK_FAKE_SCRIPT={"slow":[1.05]}')
+
+
+def test_a_regression_is_told_stored_and_ends_with_one(kmark, tmp_path):
+    ended = kmark(
+        *FAKE, "--env", "golden", "--env", "tot", *SLOW, "--label", "night",
+        "--json", str(tmp_path / "a.json"), "--md", str(tmp_path / "a.md"),
+        "--csv", str(tmp_path / "a.csv"),
+    )  # fmt: skip
+    assert ended.code == 1, ended.err
+    lines = ended.out.splitlines()
+    assert lines[0].split() == ["environment", "golden", "tot"], "the difference comes first"
+    assert "KERNELMARK_FAKE_SCRIPT" in lines[2]
+    assert "+5.0 %" in ended.out
+    assert "slower" in ended.out
+    for side in ("golden", "tot"):
+        shown = kmark("show", f"night-{side}")
+        assert shown.code == 0
+        assert "gemm m=8" in shown.out
+    document = json.loads((tmp_path / "a.json").read_text())
+    (row,) = document["rows"]
+    assert row["status"] == "slower"
+    assert len(row["base_s"]) == len(row["head_s"]) == 6
+    assert document["rule"]["rounds"] == [6]
+    assert "| slower |" in (tmp_path / "a.md").read_text()
+    assert (tmp_path / "a.csv").read_text().count("\n") == 2
+
+
+def test_nothing_changed_ends_with_zero(kmark):
+    ended = kmark(*FAKE, "--no-store", "--quiet")
+    assert ended.code == 0
+    assert "nothing differs" in ended.out
+    assert "same" in ended.out
+    assert ended.err.strip() == ""
+
+
+def test_two_configs_and_a_failure_on_one_side(kmark):
+    ended = kmark(*FAKE, "--config", "head:behaviour=wrong", "--no-store", "--quiet")
+    assert ended.code == 1
+    assert "broken" in ended.out
+    assert "fake → fake [behaviour=wrong]" in ended.out
+
+
+def test_what_fails_on_both_sides_is_no_regression(kmark):
+    ended = kmark(*FAKE, "--config", "behaviour=wrong", "--no-store", "--quiet")
+    assert ended.code == 3
+    assert "ignored" in ended.out
+
+
+def test_json_alone_on_stdout(kmark):
+    ended = kmark(*FAKE, "--no-store", "--quiet", "--json", "-")
+    assert json.loads(ended.out)["kernelmark"] == "ab"
+
+
+def test_dry_run(kmark):
+    ended = kmark(*FAKE, "--config", "base:time_us=5.0", "--dry-run")
+    assert ended.code == 0
+    assert "fake [time_us=5.0]" in ended.out
+    assert "1 pairs on fake" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--env", "one"), "two environments"),
+        (("--env", "a", "--env", "b=/no/such"), "no interpreter"),
+        (("--rounds", "2"), "cannot show anything"),
+        (("--rounds", "9"), "one order more often"),
+        (("--rounds", "x"), "--rounds x"),
+        (("--alpha", "2"), "--alpha 2"),
+        (("--delta", "0"), "least that counts"),
+        (("-b", "base:numpy"), "compared one with one"),
+        (("-d", "fake:9"), "no device"),
+        (("--config", "head:x"), "not name=value"),
+    ],
+)
+def test_what_is_refused(refused, words, told):
+    given = [word for word in FAKE if not (words[0] == "--rounds" and word in ("--rounds", "6"))]
+    assert told in refused(*given, *words, "--no-store").err
+
+
+def test_lint_configs(kmark, tmp_path):
+    folder = tmp_path / "gemm"
+    folder.mkdir()
+    file = folder / "gfx950-GEMM-A8W8.json"
+    good = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 16}
+    file.write_text(json.dumps({"any": good}))
+    clean = kmark("lint-configs", str(tmp_path))
+    assert (clean.code, clean.out) == (0, "")
+    assert "1 files, 0 findings" in clean.err
+    file.write_text(json.dumps({"any": good, "M_LEQ_3": good}))
+    found = kmark("lint-configs", str(tmp_path), "--json", str(tmp_path / "out.json"))
+    assert found.code == 1
+    assert "M_LEQ_3" in found.out
+    assert json.loads((tmp_path / "out.json").read_text())["findings"][0]["place"] == "M_LEQ_3"
+
+
+def test_lint_configs_of_no_folder(refused, tmp_path):
+    refused("lint-configs", str(tmp_path / "none"))
+    refused("lint-configs", str(tmp_path))

@@ -1,0 +1,107 @@
+"""Series: steps with their runs, the screen of the newest point, held alarms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from kernelmark.compare.history import hold, stories, story
+from kernelmark.core.result import Status
+
+
+@dataclass(frozen=True)
+class Point:
+    series: str
+    run_id: str
+    started: float
+    status: Status
+    fingerprint: str
+    median_s: float | None
+
+
+def series(times, name="gemm m=1 | a | {} | t | x"):
+    """Points of nights 0, 1, …; None is a failure."""
+    return [
+        Point(
+            series=name,
+            run_id=f"night{i}",
+            started=float(i),
+            status=Status.OK if t else Status.CRASHED,
+            fingerprint="f",
+            median_s=t,
+        )
+        for i, t in enumerate(times)
+    ]
+
+
+def noisy(count, seed=0, spread=0.003):
+    return list(1e-3 * np.exp(np.random.default_rng(seed).normal(0, spread, count)))
+
+
+def test_a_step_is_found_where_it_is():
+    times = noisy(20) + [t * 1.06 for t in noisy(10, seed=1)]
+    found = story(series(times))
+    (step,) = found.steps
+    assert (step.run_id, step.before_id, step.started) == ("night20", "night19", 20.0)
+    assert step.ratio == pytest.approx(1.06, rel=0.01)
+    assert found.screen.status.value == "same"
+
+
+def test_the_newest_point_is_screened_before_a_step_can_be_seen():
+    found = story(series([*noisy(20), 1.05e-3]))
+    assert found.steps == ()
+    assert found.screen.status.value == "slower"
+    assert found.screen.flagged
+    assert found.alarm
+    assert found.screen.ratio == pytest.approx(1.05, rel=0.01)
+    assert found.screen.low_s < 1e-3 < found.screen.high_s < 1.05e-3
+    assert story(series([*noisy(20), 0.95e-3])).screen.status.value == "faster"
+    assert story(series([*noisy(20), 1.015e-3])).screen.status.value == "same"
+
+
+def test_a_noisy_level_expects_more():
+    assert story(series([*noisy(20, spread=0.03), 1.05e-3])).screen.status.value == "same"
+
+
+def test_few_points_are_not_judged():
+    found = story(series([1e-3, 1e-3, 1e-3, 2e-3]))
+    assert found.screen.status.value == "new"
+    assert not found.alarm
+
+
+def test_failures_are_states():
+    assert story(series([1e-3, None])).screen.status.value == "broken"
+    assert story(series([1e-3, None])).alarm
+    assert story(series([None, None])).screen.status.value == "ignored"
+    assert story(series([None])).screen.status.value == "ignored"
+    assert story(series([1e-3, None, 1e-3])).screen.status.value == "fixed"
+
+
+def test_several_devices_of_a_run_are_one_point():
+    doubled = [p for p in series(noisy(8)) for _ in range(3)]
+    assert len(story(doubled).points) == 8
+    mixed = [*series([1e-3]), *series([None])]
+    assert story(mixed).screen.status.value == "ignored"
+
+
+def test_a_moved_sentinel_holds_alarms():
+    def three(newest, other):
+        return stories(
+            [
+                *series([*noisy(20), newest], "sentinel | a | {} | t | x"),
+                *series([*noisy(20, 1), other], "sentinel | b | {} | t | x"),
+                *series([*noisy(20, 2), 1.05e-3], "work | a | {} | t | x"),
+            ]
+        )
+
+    names = {f"sentinel | {b} | {{}} | t | x": "sentinel" for b in "ab"}
+    held, moved = hold(three(1.1e-3, 1.1e-3), names)
+    assert moved == ["sentinel: slower"]
+    assert not any(one.alarm for one in held)
+    assert "a sentinel moved" in held[2].held
+    free, moved = hold(three(1.1e-3, 1e-3), names)
+    assert moved == []
+    assert [one.alarm for one in free] == [True, False, True]
+    assert hold([], {}) == ([], [])

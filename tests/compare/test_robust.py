@@ -1,0 +1,132 @@
+"""The robust rule: its four verdicts, its mirror image, and that a suite rarely cries wolf."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernelmark.compare.match import Pair
+from kernelmark.compare.rules.robust import Robust, rule
+from kernelmark.core.verdict import VerdictStatus
+
+MIRROR = {"slower": "faster", "faster": "slower", "same": "same", "unsure": "unsure"}
+
+
+def one(make_result, base, head, which: Robust = rule):
+    (found,) = which.judge([Pair(base=make_result(*base), head=make_result(*head))])
+    return found
+
+
+def test_four_verdicts(make_result):
+    calm = (100.0, 100.1, 99.9, 100.0)
+    assert one(make_result, calm, calm).status is VerdictStatus.SAME
+    slower = one(make_result, calm, [t * 1.05 for t in calm])
+    assert slower.status is VerdictStatus.SLOWER
+    assert slower.ratio == pytest.approx(1.05)
+    assert slower.low < 1.05 < slower.high
+    assert one(make_result, calm, [t / 1.05 for t in calm]).status is VerdictStatus.FASTER
+    wild = (90.0, 110.0, 100.0)
+    unsure = one(make_result, wild, [t * 1.05 for t in wild])
+    assert unsure.status is VerdictStatus.UNSURE
+    assert unsure.detectable > 0.3
+
+
+def test_a_sure_but_small_change_is_not_an_alarm(make_result):
+    calm = (100.0, 100.01, 99.99, 100.0, 100.0)
+    found = one(make_result, calm, [t * 1.005 for t in calm])
+    assert found.status is VerdictStatus.SAME
+    near = one(make_result, calm, [t * 1.0099 for t in calm])
+    assert near.status is VerdictStatus.UNSURE
+    assert "perhaps by less than 1 %" in near.reason
+
+
+def test_the_detectable_effect_is_detected(make_result):
+    base = (100.0, 100.6, 99.4, 100.2, 99.8)
+    quiet = one(make_result, base, base)
+    assert quiet.status is not VerdictStatus.SLOWER
+    worse = one(make_result, base, [t * (1 + quiet.detectable) for t in base])
+    assert worse.status is VerdictStatus.SLOWER
+
+
+def test_one_block_or_a_bare_mean_is_never_judged(make_result):
+    bare = one(make_result, (100.0,), (200.0,))
+    assert bare.status is VerdictStatus.UNSURE
+    assert "mean without dispersion" in bare.reason
+    assert bare.ratio == pytest.approx(2.0)
+    half = one(make_result, (100.0, 100.1, 99.9), (200.0,))
+    assert half.status is VerdictStatus.UNSURE
+    assert half.reason.startswith("head:")
+
+
+def test_processes_that_differ_are_the_unit(make_result):
+    """Forty blocks of two processes are two independent times."""
+    base = make_result(processes_us=[[100.0 + 0.01 * i for i in range(20)], [103.0] * 20])
+    head = make_result(processes_us=[[103.0 + 0.01 * i for i in range(20)], [106.0] * 20])
+    (found,) = rule.judge([Pair(base=base, head=head)])
+    assert found.status is VerdictStatus.UNSURE
+
+
+def test_chance_among_many_rows(make_result):
+    """What alone would be an alarm is none as one of many rows that show nothing."""
+    random = np.random.default_rng(5)
+
+    def row(shift: float) -> Pair:
+        base, head = (100 * np.exp(random.normal(0, 0.004, 3)) for _ in range(2))
+        return Pair(base=make_result(*base), head=make_result(*(head * shift)))
+
+    odd = Pair(base=make_result(100.0, 100.4, 99.6), head=make_result(101.8, 102.2, 101.5))
+    alone = rule.judge([odd])[0]
+    many = rule.judge([odd, *(row(1.0) for _ in range(300))])[0]
+    assert many.status is VerdictStatus.UNSURE
+    assert alone.ratio == many.ratio
+
+
+def test_a_suite_where_nothing_changed_rarely_alarms(make_result):
+    random = np.random.default_rng(11)
+    alarms = rows = 0
+    for _ in range(20):
+        pairs = []
+        for _ in range(40):
+            spread = 0.005 * math.exp(random.normal(0, 0.5))
+            base, head = (100 * np.exp(random.normal(0, spread, 3)) for _ in range(2))
+            pairs.append(Pair(base=make_result(*base), head=make_result(*head)))
+        found = rule.judge(pairs)
+        rows += len(found)
+        alarms += sum(one.status in (VerdictStatus.SLOWER, VerdictStatus.FASTER) for one in found)
+    assert rows == 800
+    assert alarms <= 4
+
+
+def test_a_suite_finds_five_percent_in_three_blocks(make_result):
+    random = np.random.default_rng(12)
+    pairs = []
+    for i in range(40):
+        base, head = (100 * np.exp(random.normal(0, 0.005, 3)) for _ in range(2))
+        pairs.append(
+            Pair(base=make_result(*base), head=make_result(*(head * (1.05 if i < 4 else 1.0))))
+        )
+    found = rule.judge(pairs)
+    assert [one.status.value for one in found[:4]] == ["slower"] * 4
+    assert all(one.status.value in ("same", "unsure") for one in found[4:])
+
+
+times = st.lists(st.floats(50, 200), min_size=1, max_size=5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.lists(st.tuples(times, times), min_size=1, max_size=8))
+def test_swapping_base_and_head_mirrors_every_verdict(make_result, rows):
+    sides = [(make_result(*a), make_result(*b)) for a, b in rows]
+    there = rule.judge([Pair(base=a, head=b) for a, b in sides])
+    back = rule.judge([Pair(base=b, head=a) for a, b in sides])
+    for one_way, other in zip(there, back, strict=True):
+        assert other.status.value == MIRROR[one_way.status.value]
+        assert other.ratio == pytest.approx(1 / one_way.ratio)
+        if one_way.low is not None:
+            assert other.low == pytest.approx(1 / one_way.high)
+            assert other.high == pytest.approx(1 / one_way.low)
+        assert other.detectable == pytest.approx(one_way.detectable) or one_way.detectable is None

@@ -1,0 +1,95 @@
+"""Rules in TOML: what they mean, and what is refused with the place."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelmark.compare.match import Pair
+from kernelmark.compare.rulefile import load
+from kernelmark.core.errors import UsageError
+
+MINE = """
+rule = "golden-tot"
+slack_us = 1.0
+
+[[where]]
+op = "attention"
+rule = "ratio"
+warn = 1.2
+fail = 1.3
+
+[[where]]
+backend = "iree"
+problem = "m=1 "
+slack_us = 5.0
+"""
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text: str) -> str:
+        path = tmp_path / "mine.toml"
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def test_presets_by_name():
+    assert load("robust").name == "robust"
+    assert load("golden-tot").settings["slack_us"] == 0.5
+
+
+def test_rows_find_their_rule(written, make_result):
+    rule = load(written(MINE))
+    assert rule.name == "mine"
+
+    def pair(**what):
+        base, head = make_result(10.0, 10.0, 10.0, **what), make_result(12.0, 12.0, 12.0, **what)
+        return Pair(base=base, head=head)
+
+    found = rule.judge(
+        [
+            pair(),
+            pair(problem="attention seq=1"),
+            pair(backend="iree"),
+            pair(backend="iree", problem="gemm m=12 n=1 k=1"),
+            Pair(base=make_result(1.0), head=None),
+        ]
+    )
+    assert [one.status.value for one in found] == ["slower", "same", "same", "slower", "gone"]
+    assert "1.200 is not above 1.2" in found[1].reason
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("delta = 0.1", "no rule to begin with"),
+        ('rule = "nosuch"', "unknown rule 'nosuch'"),
+        ("rule = 3", "unknown rule 3"),
+        ('rule = "robust"\nslack = 1', "has no setting 'slack'"),
+        ('rule = "robust"\ndelta = "x"', "delta = 'x' is not a number"),
+        ('rule = "robust"\ndelta = true', "delta = True is not a number"),
+        ('rule = "robust"\ndelta = -0.1', "delta = -0.1 is not a number above 0"),
+        ('rule = "robust"\ndelta = inf', "is not a number above 0"),
+        ('rule = "robust"\nwhere = 3', "where is not a list of tables"),
+        ('rule = "robust"\n[[where]]\ndelta = 0.1', "where 1: fits every row"),
+        ('rule = "robust"\n[[where]]\nop = 3', "op = 3 is not text"),
+        ('rule = "robust"\n[[where]]\nproblem = "("', "not a regular expression"),
+        ('rule = "robust"\n[[where]]\nop = "x"\nwarn = 2', "where 1: the rule robust has no"),
+        ('rule = "rob', "is not valid TOML"),
+    ],
+)
+def test_refused(written, text, sentence):
+    with pytest.raises(UsageError) as refused:
+        load(written(text))
+    assert sentence in refused.value.message
+    assert "mine.toml" in refused.value.message
+
+
+def test_no_such_rule(tmp_path):
+    with pytest.raises(UsageError, match="no such file"):
+        load(str(tmp_path / "none.toml"))
+    with pytest.raises(UsageError) as refused:
+        load("robst")
+    assert "robust" in refused.value.hint

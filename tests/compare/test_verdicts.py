@@ -1,0 +1,162 @@
+"""A whole comparison: counts, what changed, sentinels, the audit, and why there is nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelmark.compare import fail_on, rules
+from kernelmark.compare.rules.ratio import rule as ratio
+from kernelmark.compare.verdicts import compare
+from kernelmark.core.environment import Environment
+from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.result import Status
+from kernelmark.core.timing import Cache, Timing
+from kernelmark.core.verdict import Verdict, VerdictStatus
+
+KEYS = [f"gemm m={m} n=1 k=1" for m in range(1, 9)]
+
+
+@pytest.fixture
+def found(make_result, make_set):
+    base = [make_result(10.0, problem=key, binary="same") for key in KEYS[:6]]
+    times = (10.0, 13.0, 20.0, 5.0, 11.2)
+    head = [
+        make_result(t, problem=key, binary="same" if i < 3 else "new")
+        for i, (t, key) in enumerate(zip(times, KEYS, strict=False))
+    ]
+    head.append(make_result(status=Status.TIMEOUT, problem=KEYS[5]))
+    head.append(make_result(1.0, problem=KEYS[6]))
+    environment = Environment(libraries={"triton": "3.4"})
+    newer = Environment(libraries={"triton": "3.5"})
+    return compare(
+        make_set(*base, id="golden", environment=environment),
+        make_set(*head, id="tot", environment=newer),
+        rule=ratio,
+    )
+
+
+def test_counts_and_order_of_worry(found):
+    assert {s.value: n for s, n in found.counts.items()} == {
+        "slower": 2,
+        "faster": 1,
+        "same": 1,
+        "unsure": 1,
+        "broken": 1,
+        "new": 1,
+    }
+    assert [row.status.value for row in found.changed] == [
+        "broken",
+        "slower",
+        "slower",
+        "faster",
+        "new",
+    ]
+    assert found.changed[1].verdict.ratio == pytest.approx(2.0)
+
+
+def test_verdicts_name_their_runs_and_series(found):
+    verdict = found.rows[1].verdict
+    assert (verdict.base, verdict.head) == ("golden", "tot")
+    assert verdict.series.endswith("| aarch64")
+    assert found.environment == [("library triton", "3.4", "3.5")]
+
+
+def test_same_binary_is_an_audit(found):
+    assert (found.audit.compared, found.audit.alarms) == (3, 2)
+    assert found.audit.rate == pytest.approx(2 / 3)
+
+
+def test_a_sentinel_moved_only_if_every_backend_says_so(make_result, make_set):
+    def run(name, *times):
+        return make_set(
+            *(
+                make_result(t, problem=KEYS[0], backend=b)
+                for b, t in zip("ab", times, strict=False)
+            ),
+            id=name,
+        )
+
+    def moved(base, head):
+        return compare(base, head, rule=ratio, sentinels=[KEYS[0]]).moved
+
+    assert moved(run("x", 10, 10), run("y", 20, 20)) == (f"{KEYS[0]}: slower",)
+    assert moved(run("x", 10, 10), run("y", 20, 10)) == ()
+    assert moved(run("x", 10, 10), run("y", 20, 5)) == ()
+    assert moved(run("x", 10), run("y", 5)) == (f"{KEYS[0]}: faster",)
+    assert compare(run("x", 10), run("y", 20), rule=ratio).moved == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [
+        ({"problem": KEYS[1]}, "their problems differ"),
+        ({"backend": "torch"}, "another backend"),
+        ({"timing": Timing(cache=Cache.HOT)}, "another timing"),
+        ({"config": {"tile": 1}}, "other configs"),
+    ],
+)
+def test_nothing_in_common_says_why(make_result, make_set, changes, hint):
+    base = make_set(make_result(1.0, problem=KEYS[0]))
+    head = make_set(make_result(1.0, **{"problem": KEYS[0], **changes}), id="two")
+    with pytest.raises(NothingToDo) as refused:
+        compare(base, head, rule=ratio)
+    assert hint in refused.value.hint
+    assert refused.value.exit_code == 4
+
+
+def test_an_empty_run_is_nothing(make_result, make_set):
+    with pytest.raises(NothingToDo) as refused:
+        compare(make_set(), make_set(make_result(1.0), id="two"), rule=ratio)
+    assert "run one has no results" in refused.value.hint
+
+
+def verdict(status: str, ratio_: float | None = None) -> Verdict:
+    return Verdict(
+        series="s", base="a", head="b", status=VerdictStatus(status), reason="", ratio=ratio_
+    )
+
+
+def test_fail_on():
+    usual = fail_on.FailOn()
+    assert verdict("slower", 1.001) in usual
+    assert verdict("broken") in usual
+    assert verdict("gone") not in usual
+    sized = fail_on.parse(["slower:3%", "gone"])
+    assert verdict("slower", 1.02) not in sized
+    assert verdict("slower", 1.03) in sized
+    assert verdict("gone") in sized
+    assert verdict("broken") not in sized
+    assert verdict("broken") not in fail_on.parse(["none"])
+    assert verdict("faster", 1 / 1.05) in fail_on.parse(["faster:4"])
+    assert "slower" not in usual
+
+
+@pytest.mark.parametrize("word", ["slowish", "slower:", "slower:x%", "slower:-1%", "broken:3%", ""])
+def test_fail_on_refuses(word):
+    with pytest.raises(UsageError):
+        fail_on.parse([word])
+
+
+def test_every_preset_has_its_name_and_settings():
+    assert rules.names() == ["golden-tot", "ratio", "robust"]
+    for name in rules.names():
+        preset = rules.preset(name)
+        assert preset.name == name
+        assert preset.settings
+        assert preset.judge([]) == []
+
+
+def test_ratio_limits(make_result):
+    from kernelmark.compare.match import Pair
+
+    def status(head):
+        return ratio.judge([Pair(base=make_result(100.0), head=make_result(head))])[0].status.value
+
+    assert [status(t) for t in (115.1, 115.0, 110.1, 110.0, 91.0, 90.0)] == [
+        "slower",
+        "unsure",
+        "unsure",
+        "same",
+        "same",
+        "faster",
+    ]

@@ -1,0 +1,205 @@
+"""Rounds: balanced orders, looks, failures, and few false alarms whatever drifts."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+
+import pytest
+
+from kernelmark import ops
+from kernelmark.core.errors import UsageError
+from kernelmark.core.result import Block, Case, Measurement, Result, Status, StopReason
+from kernelmark.core.verdict import VerdictStatus
+from kernelmark.runners.ab import ROUND, Experiment, Measured, Pair, Row, Rule, local_opener
+from kernelmark.runners.environments import parse_sides
+from kernelmark.stats.paired import Looks
+
+
+def pair(m: int = 8, **head) -> Pair:
+    problem = ops.parse(f"gemm m={m} n=8 k=8 dtype=f32")
+    base = Case(problem=problem, backend="fake", timing=ROUND)
+    return Pair(base=base, head=Case(problem=problem, backend="fake", timing=ROUND, config=head))
+
+
+def result(case: Case, seconds: float, process: int) -> Result:
+    measurement = Measurement(
+        blocks=(Block(process=process, allocation=0, samples_s=(seconds,)),),
+        low_s=seconds,
+        high_s=seconds,
+        method="loop",
+        launches=1,
+        sets=1,
+        footprint_bytes=1,
+        stop=StopReason.FIXED,
+        warmup_s=0.0,
+        timed_s=0.0,
+    )
+    return Result(case=case, device="fake", status=Status.OK, measurement=measurement)
+
+
+class World:
+    """A device whose time drifts while cases run on it."""
+
+    def __init__(self, *, slower=1.0, drift=0.0, noise=0.0, seed=1, fail=None) -> None:
+        self.order: list[tuple[int, int, int]] = []
+        self.opened = self.closed = 0
+        self._random = random.Random(seed)
+        self._slower, self._drift, self._noise, self._fail = slower, drift, noise, fail or {}
+
+    def __call__(self, side: int):
+        world = self
+        world.opened += 1
+
+        class Place:
+            def measure(self, case: Case, process: int = 0) -> Result:
+                world.order.append((process, case.problem.dims["m"], side))
+                status = world._fail.get((side, process))
+                if status is not None:
+                    return Result(case=case, device="fake", status=status, error="it fell")
+                time = 1e-5 * (1 + world._drift * len(world.order))
+                time *= world._slower if side else 1.0
+                time *= math.exp(world._random.gauss(0, world._noise))
+                return result(case, time, process)
+
+            def close(self) -> None:
+                world.closed += 1
+
+        return Place()
+
+
+def rows_of(world: World, pairs, **rule) -> list[Row]:
+    events = Experiment(pairs, Rule(**rule), world).events()
+    return [event for event in events if isinstance(event, Row)]
+
+
+def test_every_round_has_fresh_workers_and_ends_them():
+    world = World(noise=0.02)
+    rows = rows_of(world, [pair(8), pair(16)], looks=Looks(rounds=(10, 12)))
+    rounds = max(len(row.base_s) for row in rows)
+    assert world.opened == world.closed == 2 * rounds
+
+
+def test_orders_are_balanced_and_turned_round():
+    world = World(noise=0.5)
+    rows_of(world, [pair(m) for m in (8, 16, 24)], looks=Looks(rounds=(24,)))
+    for m in (8, 16, 24):
+        firsts = [
+            next(side for process, size, side in world.order if (process, size) == (number, m))
+            for number in range(24)
+        ]
+        assert Counter(firsts) == {0: 12, 1: 12}
+        assert all(firsts[i] != firsts[i + 1] for i in range(0, 24, 2)), "ABBA"
+        assert len({tuple(firsts[i : i + 2]) for i in range(0, 24, 2)}) == 2, "drawn"
+
+
+def test_both_sides_of_a_case_follow_each_other():
+    world = World(noise=0.02)
+    rows_of(world, [pair(m) for m in (8, 16, 24)], looks=Looks(rounds=(10,)))
+    for first, second in zip(world.order[::2], world.order[1::2], strict=True):
+        assert first[:2] == second[:2]
+        assert first[2] != second[2]
+    orders = [tuple(m for p, m, _ in world.order[::2] if p == number) for number in range(10)]
+    assert len(set(orders)) > 1, "pairs come in a new order each round"
+
+
+@pytest.mark.parametrize(
+    ("slower", "status"),
+    [(1.03, VerdictStatus.SLOWER), (0.97, VerdictStatus.FASTER), (1.0, VerdictStatus.SAME)],
+)
+def test_verdicts_in_spite_of_drift(slower, status):
+    # 0.05 % a measurement: far more than the change over a whole comparison.
+    world = World(slower=slower, drift=0.0005, noise=0.002)
+    (row,) = rows_of(world, [pair()])
+    assert row.status is status
+    assert row.paired is not None
+    assert abs(row.paired.ratio / slower - 1) < 0.005
+
+
+def test_a_clear_pair_leaves_at_the_first_look_and_the_other_goes_on():
+    class Mixed(World):
+        def __call__(self, side):
+            place = super().__call__(side)
+            plain = place.measure
+
+            def measure(case, process=0):
+                found = plain(case, process)
+                if case.problem.dims["m"] == 8:
+                    return found
+                return result(case, 1e-5 * math.exp(self._random.gauss(0, 0.05)), process)
+
+            place.measure = measure
+            return place
+
+    rows = rows_of(Mixed(slower=1.1, noise=0.001), [pair(8), pair(16)])
+    assert {row.pair.base.problem.dims["m"]: len(row.base_s) for row in rows} == {8: 10, 16: 24}
+    assert rows[-1].status is VerdictStatus.UNSURE
+
+
+@pytest.mark.parametrize(
+    ("fail", "status"),
+    [
+        ({(1, 2): Status.CRASHED}, VerdictStatus.BROKEN),
+        ({(0, 2): Status.WRONG}, VerdictStatus.FIXED),
+        ({(0, 2): Status.TIMEOUT, (1, 2): Status.WRONG}, VerdictStatus.IGNORED),
+    ],
+)
+def test_a_failure_ends_the_pair_and_is_kept(fail, status):
+    world = World(fail=fail)
+    (row,) = rows_of(world, [pair()])
+    assert row.status is status
+    assert "it fell" in row.reason
+    assert len(world.order) == 6, "both sides are asked before it ends"
+    assert row.base.measurement is not None
+    assert Status.OK in (row.base.status, row.head.status) or status is VerdictStatus.IGNORED
+
+
+def test_closing_early_ends_the_workers_and_gives_the_rest():
+    world = World()
+    experiment = Experiment([pair(8), pair(16)], Rule(), world)
+    events = experiment.events()
+    assert isinstance(next(events), Measured)
+    events.close()
+    assert world.opened == world.closed == 2
+    (left,) = experiment.left()
+    assert left.status is VerdictStatus.UNSURE
+    assert len(left.base_s) == 1
+
+
+def test_false_alarms_are_as_rare_as_promised():
+    rng = random.Random(7)
+    rows = [
+        row
+        for _ in range(30)
+        for row in rows_of(
+            World(noise=0.02, drift=0.0002, seed=rng.randrange(1 << 30)),
+            [pair(m) for m in range(8, 18)],
+            seed=rng.randrange(1 << 30),
+        )
+    ]
+    wrong = [r for r in rows if r.status in (VerdictStatus.SLOWER, VerdictStatus.FASTER)]
+    assert len(rows) == 300
+    assert len(wrong) <= 6  # 1 % of 300 are 3; more than 6 come once in thirty seeds
+
+
+def test_illegal_rules_are_refused():
+    with pytest.raises(UsageError, match="one order more often"):
+        Rule(looks=Looks(rounds=(9, 16)))
+    with pytest.raises(UsageError, match="least that counts"):
+        Rule(delta=0.0)
+    other = ops.parse("gemm m=1 n=1 k=1 dtype=f32")
+    with pytest.raises(UsageError, match="same problem"):
+        Pair(base=pair().base, head=Case(problem=other, backend="fake"))
+
+
+def test_real_workers_find_a_scripted_slowdown():
+    sides = parse_sides([], ['head:KERNELMARK_FAKE_SCRIPT={"slow":[1.05]}'])
+    rule = Rule(looks=Looks(rounds=(8,), alpha=0.05))
+    experiment = Experiment([pair(8)], rule, local_opener(sides, "fake"))
+    (row,) = [event for event in experiment.events() if isinstance(event, Row)]
+    assert row.status is VerdictStatus.SLOWER
+    assert row.paired is not None
+    assert abs(row.paired.ratio - 1.05) < 1e-6
+    assert row.base.measurement is not None
+    assert {block.process for block in row.base.measurement.blocks} == set(range(8))

@@ -1,0 +1,91 @@
+"""Sides: from words to interpreters, and what their workers say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from kernelmark.core.environment import difference
+from kernelmark.core.errors import UsageError
+from kernelmark.runners.environments import Side, checkouts, environment_of, parse_sides
+
+
+@pytest.fixture(scope="module")
+def venv(tmp_path_factory):
+    """Another interpreter with the same libraries: a folder like a virtual environment's."""
+    folder = tmp_path_factory.mktemp("venv")
+    (folder / "bin").mkdir()
+    script = folder / "bin" / "python"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    script.chmod(0o755)
+    return folder
+
+
+def test_names_interpreters_and_variables(venv):
+    base, head = parse_sides(
+        ["golden", f"tot={venv}"], ["tot:A_PATH=/x:/y=z", "tot:B=", "golden:A_PATH=1"]
+    )
+    assert base == Side(name="golden", variables={"A_PATH": "1"})
+    assert head.python == str(venv / "bin" / "python")
+    assert dict(head.variables) == {"A_PATH": "/x:/y=z", "B": ""}
+
+
+def test_without_names_they_are_base_and_head():
+    assert [side.name for side in parse_sides([], [])] == ["base", "head"]
+
+
+@pytest.mark.parametrize(
+    ("environments", "settings", "told"),
+    [
+        (["one"], [], "not 1"),
+        (["a", "b", "c"], [], "not 3"),
+        (["a", "a"], [], "both environments"),
+        (["a=", "b"], [], "not an environment"),
+        (["1a", "b"], [], "not an environment"),
+        (["a=/no/such/python", "b"], [], "no interpreter"),
+        ([], ["X=1"], "NAME:VARIABLE=VALUE"),
+        ([], ["base:X"], "NAME:VARIABLE=VALUE"),
+        ([], ["base:1X=1"], "NAME:VARIABLE=VALUE"),
+        ([], ["tot:X=1"], "no environment 'tot'"),
+    ],
+)
+def test_what_is_refused(environments, settings, told):
+    with pytest.raises(UsageError, match=told):
+        parse_sides(environments, settings)
+
+
+def test_environments_differ_by_what_was_given(venv):
+    base, head = parse_sides(["a", f"b={venv}"], ["b:MY_SWITCH=on", "b:OMP_NUM_THREADS=1"])
+    seen = [environment_of(side, "cpu", ["numpy"]) for side in (base, head)]
+    changed = {what: (was, now) for what, was, now in difference(*seen)}
+    assert changed["variable MY_SWITCH"] == ("", "on")
+    assert changed["variable OMP_NUM_THREADS"][1] == "1"
+    assert changed["library interpreter"] == ("", str(venv / "bin" / "python"))
+    assert "python" not in changed
+    assert seen[0].libraries["numpy"] == seen[1].libraries["numpy"]
+
+
+def test_an_interpreter_that_cannot_work_is_refused(tmp_path):
+    bad = tmp_path / "python"
+    bad.write_text("#!/bin/sh\necho no numpy here >&2\nexit 3\n")
+    bad.chmod(0o755)
+    with pytest.raises(UsageError, match=r"b: no worker runs under .* exit code 3"):
+        environment_of(Side(name="b", python=str(bad)), "fake", [])
+
+
+def test_the_commit_of_a_checkout_that_a_variable_puts_in_front(tmp_path):
+    def git(*words: str) -> None:
+        identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+        subprocess.run(["git", "-C", str(tmp_path), *identity, *words], check=True)
+
+    git("init", "-q")
+    (tmp_path / "file").write_text("1")
+    git("add", "file")
+    git("commit", "-q", "-m", "one")
+    found = checkouts({"PYTHONPATH": f"{tmp_path}:/no/such", "OTHER": str(tmp_path)})
+    assert list(found) == ["checkout in PYTHONPATH"]
+    assert len(found["checkout in PYTHONPATH"]) == 12
+    (tmp_path / "file").write_text("2")
+    assert checkouts({"PYTHONPATH": str(tmp_path)})["checkout in PYTHONPATH"].endswith("changes")

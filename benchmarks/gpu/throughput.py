@@ -58,7 +58,12 @@ def measured(chosen: list[Problem], timing: Timing) -> tuple[list[Result], float
     ]
     start = time.perf_counter()
     runner = LocalRunner(["cuda:0"], timeout_s=120)
-    results = [e.result for e in runner.run(cases) if isinstance(e, CaseFinished)]
+    results = []
+    for event in runner.run(cases):
+        if isinstance(event, CaseFinished):
+            results.append(event.result)
+            if len(results) % 50 == 0:
+                print(f"{len(results)} cases, {time.perf_counter() - start:.0f} s", flush=True)
     return results, time.perf_counter() - start
 
 

@@ -134,3 +134,15 @@ def test_importing_the_package_does_not_load_sqlalchemy() -> None:
     code = "import sys, kernelmark.stores; print('sqlalchemy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_without_sqlalchemy_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, package=None: None if name == "sqlalchemy" else found(name, package),
+    )
+    with pytest.raises(StoreError, match="SQLAlchemy") as caught:
+        open_store("anywhere.sqlite")
+    assert "--no-store" in (caught.value.hint or "")

@@ -133,12 +133,15 @@ def _backends() -> list[tuple[str, ...]]:
 
 
 def _store(place: str | None) -> tuple[list[tuple[str, ...]], tuple[Roof, ...]]:
-    from kernelmark.stores import open_store
-    from kernelmark.stores.migrations import known
-    from kernelmark.stores.place import locate
+    from kernelmark.stores import open_store, require_sql
 
-    rows: list[tuple[str, ...]] = [("schema", f"{max(known())}, the newest known here")]
+    rows: list[tuple[str, ...]] = []
     try:
+        require_sql()
+        from kernelmark.stores.migrations import known
+        from kernelmark.stores.place import locate
+
+        rows.append(("schema", f"{max(known())}, the newest known here"))
         rows.insert(0, ("place", locate(place).shown))
         with open_store(place, readonly=True) as store:
             runs = store.runs(limit=1)

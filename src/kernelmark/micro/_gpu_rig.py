@@ -21,6 +21,7 @@ from kernelmark.micro.rig import MOST_LAUNCHES, Call, Rig, Timed
 
 _CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, in percent
 _WARM_UP_S = 0.4
+FULL_BLOCK = 1024
 
 
 def build(file: str, arch: str) -> Binary:
@@ -153,7 +154,7 @@ class GpuRig(Rig):
 
     @property
     def block(self) -> int:
-        return 1024
+        return FULL_BLOCK
 
     # -- clocks
 

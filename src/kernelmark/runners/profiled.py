@@ -23,9 +23,9 @@ from kernelmark.core.timing import Cache
 from kernelmark.devices._gpu import GpuDevice
 from kernelmark.measure.sets import Arena, fill_inputs, make_arena, plan_sets
 from kernelmark.runners.execute import find_backend
+from kernelmark.runners.protocol import MARK
 from kernelmark.runners.targets import find
 
-MARK = "kernelmark-profiled: "
 _SYMBOLS = {"cuda": ("cuProfilerStart", "cuProfilerStop"), "hip": ("", "")}
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from kernelmark.core import codec
 from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.core.result import Case
-from kernelmark.runners.profiled import MARK
+from kernelmark.runners.protocol import MARK
 
 TIME = "gpu__time_duration.sum"
 CYCLES = "sm__cycles_elapsed.max"

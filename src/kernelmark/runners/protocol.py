@@ -14,6 +14,8 @@ from typing import Any
 from kernelmark.core.errors import CodecError
 
 PROTOCOL = 1
+# How a process under a profiler begins the line that says how many kernels a launch starts.
+MARK = "kernelmark-profiled: "
 Message = dict[str, Any]
 
 

@@ -14,7 +14,7 @@ typedef unsigned long long u64;
 
 #define HOST 1
 #define KERNEL extern "C" void
-#define DEVICE static inline
+#define DEVICE inline
 #define GLOBAL
 #define LANES 1
 #define __global__

@@ -156,7 +156,7 @@ CHAINS(add_f64, double)
 CHAINS(mul_f64, double)
 CHAINS(add_xor_i32, u32)
 CHAINS(mul_i32, u32)
-#ifdef HOST
+#if !defined(NVIDIA) && !defined(AMD)
 CHAINS(add_i64, u64)
 CHAINS(mul_i64, u64)
 #else

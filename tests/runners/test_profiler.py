@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from kernelmark.core.errors import CaseError, Unsupported
+from kernelmark.core.result import Case
+from kernelmark.ops import parse
+from kernelmark.runners import profiler
+from kernelmark.runners.protocol import MARK
+
+CASE = Case(problem=parse("gemm m=8 n=8 k=8 a=f16 b=f16"), backend="triton")
+HEAD = '"ID","Kernel Name","gpu__time_duration.sum","sm__cycles_elapsed.max"\n"","","us","cycle"\n'
+
+
+def csv(*rows: tuple[str, str, str]) -> str:
+    lines = [f'"{i}","{name}","{us}","{cycles}"' for i, (name, us, cycles) in enumerate(rows)]
+    return "==PROF== Connected\n" + HEAD + "\n".join(lines) + "\n"
+
+
+def test_kernels_of_a_launch_are_summed_and_launches_give_a_median():
+    text = f"{MARK}2\n" + csv(
+        ("main", "10.0", "1,000"),
+        ("reduce", "2.0", "200"),
+        ("main", "11.0", "1,100"),
+        ("reduce", "2.0", "200"),
+        ("main", "30.0", "3,000"),
+        ("reduce", "2.0", "200"),
+    )
+    (found,) = profiler.parse(text, launches=3)
+    assert found.seconds == pytest.approx(13e-6)
+    assert found.metrics[profiler.CYCLES] == 1300
+    assert found.kernels == ("main", "reduce")
+
+
+def test_cases_are_cut_by_their_marks():
+    text = f"{MARK}1\n{MARK}2\n" + csv(("a", "1", "1"), ("b", "2", "2"), ("c", "3", "3"))
+    first, second = profiler.parse(text, launches=1)
+    assert (first.kernels, second.kernels) == (("a",), ("b", "c"))
+    assert second.seconds == pytest.approx(5e-6)
+
+
+def test_units_are_those_the_profiler_names():
+    text = f"{MARK}1\n" + csv(("a", "1.5", "1")).replace('"us"', '"ms"')
+    assert profiler.parse(text, launches=1)[0].seconds == pytest.approx(1.5e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (f"{MARK}1\n", "ncu saw no kernel"),
+        (f"{MARK}1\n" + csv(("a", "1", "1"), ("b", "1", "1")), "2 kernels where 1 were started"),
+    ],
+)
+def test_a_list_that_does_not_fit_is_refused(text: str, sentence: str):
+    with pytest.raises(CaseError, match=sentence):
+        profiler.parse(text, launches=1)
+
+
+def test_other_devices_and_a_missing_profiler_are_told(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(Unsupported, match="NVIDIA GPU, not cpu"):
+        profiler.profile(CASE, "cpu")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(Unsupported, match="ncu is not on the PATH"):
+        profiler.profile(CASE, "cuda:0")
+
+
+def test_the_profiler_timer_keeps_the_headline_and_adds_a_time(monkeypatch: pytest.MonkeyPatch):
+    from kernelmark.core.timing import Timing
+    from kernelmark.devices import registry
+    from kernelmark.runners.execute import execute
+
+    seen = []
+
+    def profile(case: Case, device: str) -> profiler.Profile:
+        seen.append(str(case.timing.timer))
+        return profiler.Profile(seconds=7e-6, metrics={}, kernels=("a",))
+
+    monkeypatch.setattr(profiler, "profile", profile)
+    timing = Timing.preset("quick", timer="profiler", max_s=0.05)
+    problem = parse("gemm m=16 n=16 k=16 a=f32 b=f32")
+    case = Case(problem=problem, backend="fake", timing=timing)
+    result = execute(case, registry.get("fake").open(0), 0, lambda phase: None)
+    assert result.measurement is not None, result.error
+    assert result.measurement.also["profiler_s"] == 7e-6
+    assert (result.case.timing.timer, seen) == ("profiler", ["auto"])

@@ -348,6 +348,7 @@ def report(
 ) -> None:
     same = [t for t in tracks if t.effect == 0]
     false = [t for t in same if t.status in ALARMS]
+    open_ = [t for t in same if t.status is VerdictStatus.UNSURE]
     late = [t for t in same if blocked(t) in ALARMS]
     by_effect = {effect: [t for t in tracks if t.effect == effect] for effect in EFFECTS}
     found = {
@@ -374,6 +375,7 @@ def report(
         "aa": counted(same),
         "aa_blocked_order_false": len(late),
         "aa_comparisons": len(same),
+        "aa_left_unsure": len(open_),
         "spread_of_a_round_percent": round(spread(same), 3),
         "injected": {f"{100 * e:g} %": counted(some) for e, some in by_effect.items()},
         "detected": {f"{100 * e:g} %": round(share, 3) for e, share in found.items()},

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from kernelmark.compare.match import pairs
-from kernelmark.core.result import Block, Status
+from kernelmark.core.result import Status
 from kernelmark.core.timing import Cache, Timing
 
 
@@ -77,6 +77,5 @@ def test_same_binary_needs_a_known_hash(make_result, one, other, same):
     assert found.same_binary is same
 
 
-def test_nothing_in_common(make_result):
+def test_no_results_are_no_pairs():
     assert pairs([], []) == []
-    assert Block(process=0, allocation=0, samples_s=(1.0,)).median_s == 1.0

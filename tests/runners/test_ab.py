@@ -53,6 +53,9 @@ class World:
         world.opened += 1
 
         class Place:
+            def ready(self) -> None:
+                assert world.opened == world.closed + 2, "both have started"
+
             def measure(self, case: Case, process: int = 0) -> Result:
                 world.order.append((process, case.problem.dims["m"], side))
                 status = world._fail.get((side, process))

@@ -12,12 +12,14 @@ from kernelmark.core.result import Run
 from kernelmark.stores import migrations, open_store
 from kernelmark.stores.schema import APPLICATION_ID, metadata
 
+NEWEST = max(migrations.known())
 RUN = Run(id="one", started=1.0, environment=Environment(host="h"))
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
     """Let there be one more migration."""
-    more = {**migrations.known(), 2: lambda dialect: list(statements)}
+    known = migrations.known()
+    more = {**known, max(known) + 1: lambda dialect: list(statements)}
     monkeypatch.setattr(migrations, "known", lambda: more)
 
 
@@ -88,7 +90,7 @@ def test_an_older_store_is_upgraded_and_keeps_its_data(
     pretend(monkeypatch, "ALTER TABLE runs ADD COLUMN mood TEXT")
     with open_store(path, readonly=readonly) as store:
         assert store.runs() == [RUN]
-    assert schema_of(path) == "2"
+    assert schema_of(path) == str(NEWEST + 1)
 
 
 def test_a_migration_that_fails_changes_nothing(
@@ -98,7 +100,7 @@ def test_a_migration_that_fails_changes_nothing(
         pretend(patch, "ALTER TABLE runs ADD COLUMN mood TEXT", "CREATE TABLE pins (x)")
         with pytest.raises(StoreError, match="pins"):
             open_store(path)
-    assert schema_of(path) == "1"
+    assert schema_of(path) == str(NEWEST)
     connection = sqlite3.connect(path)
     columns = [row[1] for row in connection.execute("PRAGMA table_info(runs)")]
     connection.close()

@@ -24,6 +24,8 @@ from kernelmark.runners.ab import (
     local_opener,
 )
 from kernelmark.runners.environments import Side, environment_of
+from kernelmark.runners.lane import threads_of
+from kernelmark.runners.targets import find
 from kernelmark.stores import new_run_id
 
 if TYPE_CHECKING:
@@ -75,9 +77,9 @@ def compare_sides(
     if not plan.pairs:
         raise NothingToDo("there is nothing to compare")
     runs = _Runs(plan, environments, store, argv)
-    experiment = Experiment(
-        plan.pairs, plan.rule, local_opener(plan.sides, plan.device, plan.timeout_s)
-    )
+    threads = threads_of(plan.pairs[0].base, find(plan.device)[1])
+    opener = local_opener(plan.sides, plan.device, plan.timeout_s, threads)
+    experiment = Experiment(plan.pairs, plan.rule, opener)
     tell: Callable[..., None] = on_event or (lambda event: None)
     state = RunState.DONE
     end = math.inf if plan.budget_s is None else time.monotonic() + plan.budget_s

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from kernelmark.workloads.importers.base import Given
 
 _SUFFIXES = {".json", ".csv", ".txt", ".log", ".db"}
-_OURS = b'"kernelmark"'
-_HEAD_BYTES = 200
 
 
 def is_file(ref: str) -> bool:
@@ -26,23 +24,23 @@ def is_file(ref: str) -> bool:
 
 
 def read_file(place: str, given: Given | None = None, form: str | None = None) -> ResultSet:
-    """The run in a file: what `--json` or `export` wrote, or any format that has an importer;
-    `-` is our JSON on stdin. `form` names a format instead of finding it out."""
+    """The run in a file: what `--json` or `export` wrote (`-` is stdin), or any format that has an
+    importer. `form` names a format instead of finding it out."""
     if place == "-":
         return _ours(sys.stdin.buffer.read(), place)
+    from kernelmark.workloads import importers
+    from kernelmark.workloads.importers.base import Given as Nothing
+
     path = Path(place)
     try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
-        if form is None and (_OURS in head or not head.strip()):
-            return _ours(path.read_bytes(), place)
+        if form is None and importers.recognized(path) is None:
+            data = path.read_bytes()
+            if path.suffix == ".json" or data.lstrip().startswith(b"{"):
+                return _ours(data, place)
     except FileNotFoundError:
         raise UsageError(f"{place}: there is no such file") from None
     except OSError as error:
         raise UsageError(f"{place}: cannot be read: {error.strerror}") from None
-    from kernelmark.workloads import importers
-    from kernelmark.workloads.importers.base import Given as Nothing
-
     return importers.read(path, given or Nothing(), form)
 
 

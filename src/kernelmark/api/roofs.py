@@ -12,6 +12,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.result import ResultSet
 from kernelmark.core.roof import Roof
+from kernelmark.micro import gpu_roofs
 from kernelmark.micro.roofs import UNSTEADY, quick
 from kernelmark.report.percent import threads_of
 from kernelmark.runners.lock import held
@@ -66,6 +67,11 @@ def _roofs(
         known = store.roofs(host=host, device=info.name, arch=info.arch, threads=threads)
         if mode == "stored" and _still_good(known):
             return known
+    if info.kind in ("cuda", "hip"):
+        if store is None and mode == "stored":
+            tell(f"no roofs of {info.name}: nothing is stored; --roofs fresh measures them (20 s)")
+            return ()
+        return _of_gpu(info, store, known, tell)
     if info.kind != "cpu":
         return known
     tell(f"measuring the roofs of {info.name} with {threads} threads (about 2 s)")
@@ -79,6 +85,22 @@ def _roofs(
     if store is not None:
         store.add_roofs(measured, host=host)
     return measured
+
+
+def _of_gpu(
+    info: DeviceInfo, store: Store | None, known: tuple[Roof, ...], tell: Callable[[str], None]
+) -> tuple[Roof, ...]:
+    """Measured in a process of its own; what cannot be measured keeps its last known roof."""
+    tell(f"measuring the roofs of {info.name} (about 20 s, once a week)")
+    try:
+        measured, _ = gpu_roofs.measure(info.name, tell)
+    except KernelmarkError as error:
+        tell(error.message)
+        return known
+    if store is not None:
+        store.add_roofs(measured, host=platform.node())
+    fresh = {(roof.kind, roof.name, roof.unit) for roof in measured}
+    return (*measured, *(r for r in known if (r.kind, r.name, r.unit) not in fresh))
 
 
 def _still_good(known: tuple[Roof, ...]) -> bool:

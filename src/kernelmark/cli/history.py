@@ -224,7 +224,7 @@ def _put(found: History, shown: list[Story], outputs: Outputs) -> None:
 
 def _tell(found: History, shown: list[Story], alarms: list[Story], *, quiet: bool) -> None:
     from kernelmark.report import history as report
-    from kernelmark.report.compare import change_text
+    from kernelmark.report.compare import change_text, counted
 
     if not quiet:
         for text in report.notes(found):
@@ -244,6 +244,6 @@ def _tell(found: History, shown: list[Story], alarms: list[Story], *, quiet: boo
     steps = sum(len(story.steps) for story in shown)
     held = sum(bool(story.held) for story in shown)
     say(
-        f"{len(shown)} series over {len(found.runs)} runs: {steps} steps, {len(alarms)} alarms in "
-        f"the newest run{f', {held} held' if held else ''}"
+        f"{len(shown)} series over {counted(len(found.runs), 'run')}: {counted(steps, 'step')}, "
+        f"{counted(len(alarms), 'alarm')} in the newest run{f', {held} held' if held else ''}"
     )

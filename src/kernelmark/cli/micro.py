@@ -1,20 +1,82 @@
-"""`kmark micro`: kernels of the devices themselves, compiled ahead for machines without a compiler.
+"""`kmark micro`: what the hardware can do, by microbenchmarks; and packs of compiled kernels.
 
 `kmark micro --precompile gfx942,sm_90 -o DIR` makes a pack; KERNELMARK_PACK=DIR uses it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernelmark.cli.output import put, say
+from kernelmark.cli import options as o
+from kernelmark.cli.output import Outputs, put, put_table, say, write
 from kernelmark.core.errors import NothingToDo, UsageError
 
-SOME_FAILED = 3
+if TYPE_CHECKING:
+    from kernelmark.core.micro import MicroResult
+    from kernelmark.micro.base import Mode
 
+SOME_FAILED = 3
+HOW = "How much"
+PACKS = "Packs"
+_VERBS = ("list", "show", "compare", "import")
+_EXAMPLE = "for example: kmark micro cache latency, kmark micro --all -d cuda:0, kmark micro list"
+
+
+def _flag(panel: str, name: str, help: str) -> Any:
+    return typer.Option(name, help=help, rich_help_panel=panel)
+
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[NAME…]",
+        help="Benchmarks; or: list, show [RUN], compare A B, import FILE…. A and B are runs of "
+        "microbenchmarks (an id, latest, latest~1) or JSON files of them.",
+    ),
+]
+All = Annotated[bool, _flag(o.SELECTION, "--all", "All that run on the device.")]
+Device = Annotated[
+    str,
+    typer.Option(
+        *("-d", "--device"),
+        metavar="DEVICE",
+        help="One device: cpu, cuda:0, hip:1.",
+        rich_help_panel=o.SELECTION,
+    ),
+]
+Threads = Annotated[
+    int,
+    typer.Option(
+        "--threads", metavar="N", min=0, help="Cores of a CPU; 0 is all.", rich_help_panel=HOW
+    ),
+]
+Quick = Annotated[bool, _flag(HOW, "--quick", "About a minute for all of them; the default.")]
+Full = Annotated[bool, _flag(HOW, "--full", "Finer sweeps and more samples: minutes.")]
+Brief = Annotated[bool, _flag(HOW, "--brief", "Only what the headline metrics need.")]
+Chosen = Annotated[
+    list[str] | None,
+    typer.Option(
+        *("-p", "--parameter"),
+        metavar="NAME=VALUE",
+        help="A parameter of the benchmark; 'kmark micro list NAME' says which there are.",
+        rich_help_panel=HOW,
+    ),
+]
+Points = Annotated[bool, _flag(o.OUTPUT, "--points", "Every point, not the headlines alone.")]
+FigureFile = Annotated[
+    str | None,
+    typer.Option(
+        *("-f", "--figure"),
+        metavar="FILE",
+        help="Draw into FILE.png, .svg, .html (works offline) or .json (Vega-Lite); with several "
+        "benchmarks, FILE-NAME.png and so on.",
+        rich_help_panel=o.OUTPUT,
+    ),
+]
 Archs = Annotated[
     list[str] | None,
     typer.Option(
@@ -22,6 +84,7 @@ Archs = Annotated[
         metavar="ARCH",
         help="Compile the devices' own kernels for these architectures, a comma list or repeated: "
         "sm_90, gfx942. No GPU is needed.",
+        rich_help_panel=PACKS,
     ),
 ]
 Folder = Annotated[
@@ -31,20 +94,254 @@ Folder = Annotated[
         "--output",
         metavar="DIR",
         help="Where the pack goes. KERNELMARK_PACK=DIR lets every command use it.",
+        rich_help_panel=PACKS,
     ),
 ]
 
 
-def micro(precompile: Archs = None, output: Folder = None) -> int:
-    """Compile the kernels that devices need into a pack, for machines without a compiler.
+def micro(
+    words: Words = None,
+    every: All = False,
+    device: Device = "cpu",
+    quick: Quick = False,
+    full: Full = False,
+    brief: Brief = False,
+    threads: Threads = 0,
+    parameter: Chosen = None,
+    points: Points = False,
+    figure: FigureFile = None,
+    store: o.StorePlace = None,
+    no_store: o.NoStore = False,
+    json: o.Json = None,
+    csv: o.Csv = None,
+    md: o.Md = None,
+    quiet: o.Quiet = False,
+    precompile: Archs = None,
+    output: Folder = None,
+) -> int:
+    """Measure what a device can do: caches, memory, instructions, matrix units, launches.
 
-    Exit codes: 0 all compiled, 3 some could not be, 4 none could be.
+    Examples: kmark micro cache latency · kmark micro --all -d cuda:0 --full · kmark micro compare
+    latest~1 latest
     """
-    archs = list(dict.fromkeys(a for text in precompile or () for a in text.split(",") if a))
+    names = o.comma_list(words)
+    if precompile or output is not None:
+        return _pack(names, precompile, output)
+    outputs = Outputs(json=json, csv=csv, md=md)
+    drawn = _checked(figure)
+    if names and names[0] in _VERBS:
+        found = _verb(names[0], names[1:], store)
+        if found is None:
+            return 0
+        _show(found, outputs, points=points, figure=drawn)
+        return 0
+    if not names and not every:
+        raise UsageError("no benchmark is named", hint=_EXAMPLE)
+    mode = _mode(quick=quick, full=full, brief=brief)
+    results = _measured(
+        names,
+        device=device,
+        threads=threads,
+        mode=mode,
+        parameters=_parameters(parameter),
+        place=None if no_store else store or "",
+        quiet=quiet,
+    )
+    _show(results, outputs, points=points, figure=drawn)
+    return SOME_FAILED if any(result.status.failed for result in results) else 0
+
+
+def _measured(
+    names: Sequence[str],
+    *,
+    device: str,
+    threads: int,
+    mode: Mode,
+    parameters: dict[str, str],
+    place: str | None,
+    quiet: bool,
+) -> list[MicroResult]:
+    """Results as they come, told line by line; `place` is None where nothing is to be stored."""
+    from kernelmark.api import micro as api
+    from kernelmark.core.units import duration_text
+    from kernelmark.stores import open_store
+
+    chosen = list(names) or api.names_for(device)
+
+    def on_result(result: MicroResult) -> None:
+        took = duration_text(result.cost.get("total", 0.0))
+        reason = f": {result.error.splitlines()[0]}" if result.error else ""
+        if not quiet or result.status.failed:
+            say(f"{result.benchmark:<16} {result.status.value}, {took}{reason}")
+
+    def tell(text: str) -> None:
+        if not quiet:
+            say(f"note: {text}")
+
+    def measure(store: Any) -> list[MicroResult]:
+        run_id, found = api.measure(
+            chosen,
+            device=device,
+            threads=threads,
+            mode=mode,
+            parameters=parameters,
+            store=store,
+            tell=tell,
+            on_result=on_result,
+        )
+        if not quiet:
+            where = f"stored in {store.where}" if store is not None else "not stored"
+            say(f"microbenchmarks {run_id}: {where}")
+        return found
+
+    if place is None:
+        return measure(None)
+    with open_store(place or None) as opened:
+        return measure(opened)
+
+
+def _show(
+    results: Sequence[MicroResult], outputs: Outputs, *, points: bool, figure: Path | None
+) -> None:
+    from kernelmark.api.micro import to_json
+    from kernelmark.report import micro as report
+    from kernelmark.report.render import csv_text, markdown
+
+    tables = [report.points_table(r) for r in results if r.rows] if points else []
+    tables.append(report.headline_table(results, every=points))
+    made = (
+        (outputs.json, lambda: to_json(results)),
+        (outputs.csv, lambda: csv_text(report.records(results))),
+        (outputs.md, lambda: "\n".join(markdown(table) for table in tables)),
+    )
+    for place, text in made:
+        if place is not None:
+            write(place, text())
+    if not outputs.stdout_taken:
+        for table in tables:
+            put_table(table)
+    if figure is not None:
+        _draw(results, figure)
+
+
+def _draw(results: Sequence[MicroResult], figure: Path) -> None:
+    from kernelmark.report.micro_figure import figure as design
+    from kernelmark.report.vega import save
+
+    groups: dict[str, list[MicroResult]] = {}
+    for result in results:
+        if result.rows:
+            groups.setdefault(result.benchmark, []).append(result)
+    if not groups:
+        raise NothingToDo("there are no points to draw")
+    for name, group in groups.items():
+        alone = len(groups) == 1
+        path = figure if alone else figure.with_name(f"{figure.stem}-{name}{figure.suffix}")
+        say(f"drawn: {save(design(group), path)}")
+
+
+def _checked(figure: str | None) -> Path | None:
+    """Refuse a figure that cannot be drawn before anything is measured."""
+    if figure is None:
+        return None
+    from kernelmark.report.vega import check_ready
+
+    return check_ready(figure)
+
+
+def _verb(verb: str, rest: Sequence[str], place: str | None) -> list[MicroResult] | None:
+    """What a verb gives to be shown; None where it has said everything itself."""
+    if verb == "list":
+        put_table(_listing(rest))
+        return None
+    from kernelmark.api import micro as api
+    from kernelmark.stores import open_store
+
+    if verb == "import":
+        return _imported(rest, place)
+    if verb == "show":
+        if len(rest) > 1:
+            raise UsageError("show takes one run", hint="kmark micro show latest")
+        return api.results_of(
+            rest[0] if rest else "latest", lambda: open_store(place, readonly=True)
+        )
+    if len(rest) != 2:
+        raise UsageError("compare takes two runs or files", hint="kmark micro compare A B")
+    base, head = (api.results_of(ref, lambda: open_store(place, readonly=True)) for ref in rest)
+    from kernelmark.report.micro import comparison_table
+
+    table = comparison_table(base, head)
+    if not table.rows:
+        raise NothingToDo("the two have no metric in common")
+    put_table(table)
+    return None
+
+
+def _imported(files: Sequence[str], place: str | None) -> None:
+    from kernelmark.api import micro as api
+    from kernelmark.stores import new_run_id, open_store
+
+    if not files:
+        raise UsageError("import takes files", hint="kmark micro import FILE.json")
+    found = [(file, api.read(file)) for file in files]
+    with open_store(place) as store:
+        for file, results in found:
+            run_id = new_run_id()
+            store.add_micro(run_id, results)
+            say(f"{file}: {len(results)} results stored as {run_id}")
+
+
+def _listing(names: Sequence[str]) -> Any:
+    from kernelmark.micro import registry
+    from kernelmark.micro.session import plain_name
+    from kernelmark.report.tables import Column, Table
+
+    if names:
+        benchmark = registry.get(plain_name(names[0]))
+        rows = [
+            (name, p.help, _shown(p.value("brief")), _shown(p.quick), _shown(p.value("full")))
+            for name, p in benchmark.parameters.items()
+        ]
+        titles = ("parameter", "meaning", "brief", "quick", "full")
+    else:
+        things = [registry.get(name) for name in registry.names()]
+        rows = [(b.name, b.summary, ", ".join(b.kinds)) for b in things]  # type: ignore[misc]
+        titles = ("benchmark", "what it measures", "devices")  # type: ignore[assignment]
+    return Table(columns=tuple(Column(name=t) for t in titles), rows=tuple(rows))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        text = ", ".join(map(str, value))
+        return text if len(text) < 40 else f"{value[0]}, … {value[-1]} ({len(value)})"
+    return str(value)
+
+
+def _mode(*, quick: bool, full: bool, brief: bool) -> Mode:
+    asked = [name for name, on in (("quick", quick), ("full", full), ("brief", brief)) if on]
+    if len(asked) > 1:
+        raise UsageError(f"--{asked[0]} does not go with --{asked[1]}")
+    return asked[0] if asked else "quick"  # type: ignore[return-value]
+
+
+def _parameters(words: Sequence[str] | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        if not equals or not name or not value:
+            raise UsageError(f"parameter {word!r} is not NAME=VALUE", hint="-p sizes=4096,8192")
+        found[name] = value
+    return found
+
+
+def _pack(names: Sequence[str], precompile: list[str] | None, output: str | None) -> int:
+    archs = list(o.comma_list(precompile))
     if not archs:
         raise UsageError(
             "nothing is asked for", hint="kmark micro --precompile sm_90,gfx942 -o DIR"
         )
+    if names:
+        raise UsageError("--precompile takes no benchmarks", hint="it compiles all kernels")
     if output is None:
         raise UsageError("--precompile needs a folder for the pack", hint="add: -o DIR")
     folder = Path(output)
@@ -60,14 +357,15 @@ def compile_into(folder: Path, archs: list[str]) -> int:
     from kernelmark.kernels import rtc
 
     made = failed = 0
-    sources = {name: rtc.source(name) for name in rtc.names()}
-    for one in precompile(sources, archs, folder):
-        if one.path is None:
-            failed += 1
-            put(f"{one.arch}  {one.name}  failed  {one.reason.splitlines()[0]}\n")
-        else:
-            made += 1
-            put(f"{one.arch}  {one.name}  ok  {bytes_text(one.nbytes)}  {one.path}\n")
+    for name in rtc.names():
+        targets = list(dict.fromkeys(t for arch in archs for t in (arch, rtc.target(name, arch))))
+        for one in precompile({name: rtc.source(name)}, targets, folder):
+            if one.path is None:
+                failed += 1
+                put(f"{one.arch}  {one.name}  failed  {one.reason.splitlines()[0]}\n")
+            else:
+                made += 1
+                put(f"{one.arch}  {one.name}  ok  {bytes_text(one.nbytes)}  {one.path}\n")
     if not made:
         raise NothingToDo("no kernel could be compiled", hint="each line above says why")
     say(f"{made} compiled, {failed} failed; use them with KERNELMARK_PACK={folder.resolve()}")

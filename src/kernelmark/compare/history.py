@@ -18,7 +18,7 @@ from kernelmark.core.result import Run, Status
 from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.changepoint import change_points
-from kernelmark.stats.robust import mad
+from kernelmark.stats.robust import mad, quantile
 from kernelmark.stats.student import t_quantile
 
 MIN_EFFECT = 0.02
@@ -28,6 +28,7 @@ _MOST_POINTS = 200  # that steps are looked for in
 # Makes the median distance of neighbours estimate a standard deviation, for normal noise.
 _NORMAL_MOVE = 1.0483
 _LEAST_SPREAD = 1e-4
+_WILD = 0.03  # share of points that may be wild on either side
 
 
 class Point(Protocol):
@@ -216,12 +217,15 @@ def _expected(newest: float, before: Sequence[float], min_effect: float) -> Scre
     count = len(before)
     half = t_quantile(1 - SCREEN_ALPHA / 2, count - 1) * spread * math.sqrt(1 + 1 / count)
     half = max(half, math.log1p(min_effect))
+    # What the level did before, but for its wildest points, is not news: a second mode, say.
+    low = min(centre - half, quantile(before, _WILD))
+    high = max(centre + half, quantile(before, 1 - _WILD))
     ratio = math.exp(newest - centre)
-    low_s, high_s = math.exp(centre - half), math.exp(centre + half)
+    low_s, high_s = math.exp(low), math.exp(high)
     reason = f"expected {time_text(low_s)} to {time_text(high_s)}"
     status = VerdictStatus.SAME
-    if newest > centre + half:
+    if newest > high:
         status = VerdictStatus.SLOWER
-    elif newest < centre - half:
+    elif newest < low:
         status = VerdictStatus.FASTER
     return Screen(status=status, reason=reason, ratio=ratio, low_s=low_s, high_s=high_s)

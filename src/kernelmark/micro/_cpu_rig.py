@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from typing import Any
+
+import numpy as np
 
 from kernelmark.core.errors import Unsupported
 from kernelmark.devices.cpu import CpuDevice
@@ -95,14 +98,18 @@ class CpuRig(Rig):
     @functools.cached_property
     def _clock_mhz(self) -> float:
         """Dependent additions take a cycle each on every core that this can run on."""
-        steps = 4000
+        steps = 2000
         out, clocks = self.memory(64), self.memory(16)
         call = self.call(
             *("micro_ops.cu", "chain_add_i64_1", steps, 1, 3, 0, clocks, out), types={"T": "u64"}
         )
-        best = min(self.time(call).elapsed_s for _ in range(25))
+        best = math.inf
+        for _ in range(50):
+            self.run(call)
+            begin, end = self.read(clocks, np.uint64, 2)
+            best = min(best, float(end - begin))
         self.release([out, clocks])
-        return steps * _CHAIN_STEPS / best / 1e6
+        return steps * _CHAIN_STEPS / best * 1e3
 
     @property
     def ticks_to_cycles(self) -> float:

@@ -68,8 +68,8 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """How a benchmark's rows are drawn; `colour` is the column that tells lines apart. Rows are
-    those whose columns have the values in `where`."""
+    """How a benchmark's rows are drawn: `colour` is the column that tells lines apart, `facet` one
+    that has a panel for each of its values. Rows are those with the values in `where`."""
 
     x: str
     title: str
@@ -77,6 +77,7 @@ class Figure:
     per: float = 1.0
     scale: Literal["linear", "log", "band"] = "linear"
     colour: str = ""
+    facet: str = ""
     where: Mapping[str, Value] = field(default_factory=FrozenDict)
 
 

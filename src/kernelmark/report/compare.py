@@ -45,8 +45,7 @@ def table(rows: Sequence[Row], title: str = "") -> Table:
 def summary(comparison: Comparison) -> str:
     """`61 rows by robust: 2 slower, 58 same, 1 unsure`."""
     counts = ", ".join(f"{n} {status.value}" for status, n in comparison.counts.items())
-    count = len(comparison.rows)
-    return f"{count} {'row' if count == 1 else 'rows'} by {comparison.rule}: {counts}"
+    return f"{counted(len(comparison.rows), 'row')} by {comparison.rule}: {counts}"
 
 
 def notes(comparison: Comparison) -> list[str]:
@@ -77,7 +76,7 @@ def notes(comparison: Comparison) -> list[str]:
     if found.compared:
         told.append(
             f"{_rows(found.compared)} the same binary on both sides, which tests the rule itself: "
-            f"{found.alarms} false {'alarm' if found.alarms == 1 else 'alarms'}"
+            f"{counted(found.alarms, 'false alarm')}"
         )
     return told
 
@@ -166,6 +165,11 @@ def document(comparison: Comparison) -> dict[str, Any]:
             for row in comparison.rows
         ],
     }
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 step`, `3 steps`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def change_text(ratio: float | None, low: float | None = None, high: float | None = None) -> str:

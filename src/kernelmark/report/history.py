@@ -15,7 +15,7 @@ from kernelmark.core.result import Status
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.report.compare import change_text
+from kernelmark.report.compare import change_text, counted
 from kernelmark.report.names import config_text, short
 from kernelmark.report.render import Cell
 from kernelmark.report.tables import NONE, Column, Table
@@ -78,8 +78,9 @@ def notes(history: History) -> list[str]:
     rate = history.audit.rate
     if rate is not None:
         told.append(
-            f"same binary in runs that follow each other: {history.audit.compared} comparisons, "
-            f"{history.audit.alarms} false alarms ({100 * rate:.1f} %)"
+            "same binary in runs that follow each other: "
+            f"{counted(history.audit.compared, 'comparison')}, "
+            f"{counted(history.audit.alarms, 'false alarm')} ({100 * rate:.1f} %)"
         )
     return told
 

@@ -109,8 +109,10 @@ OnEvent = Callable[[Event], None]
 
 
 class Place(Protocol):
-    """Where one side's cases are measured in a round."""
+    """Where one side's cases are measured in a round. Opened ones start side by side; nothing is
+    measured before all are ready."""
 
+    def ready(self) -> None: ...
     def measure(self, case: Case, process: int = 0) -> Result: ...
     def close(self) -> None: ...
 
@@ -168,6 +170,8 @@ class Experiment:
         places: list[Place] = []
         try:
             places += [self._opener(side) for side in (0, 1)]
+            for place in places:
+                place.ready()
             order = list(self._tracks)
             self._random.shuffle(order)
             for done, track in enumerate(order, 1):
@@ -258,9 +262,32 @@ def compile_ahead(side: Side, cases: Sequence[Case], device: str, jobs: int) -> 
             lane.close()
 
 
-def local_opener(sides: tuple[Side, Side], device: str, timeout_s: float = 300.0) -> Opener:
-    """Fresh workers on this machine."""
-    return lambda side: sides[side].lane(device, timeout_s)
+class _Worker:
+    """A fresh worker that starts at once."""
+
+    def __init__(self, lane: Lane, threads: int) -> None:
+        self._lane = lane
+        # Any request starts it; this one touches nothing.
+        request = {"do": "environment", "backends": []}
+        self._waits = not lane.give(request, threads=threads)
+
+    def ready(self) -> None:
+        while self._waits:
+            items = [item for _, item in gather_items([self._lane])]
+            self._waits = not any(isinstance(item, Answer | Failure) for item in items)
+
+    def measure(self, case: Case, process: int = 0) -> Result:
+        return self._lane.measure(case, process)
+
+    def close(self) -> None:
+        self._lane.close()
+
+
+def local_opener(
+    sides: tuple[Side, Side], device: str, timeout_s: float = 300.0, threads: int = 0
+) -> Opener:
+    """Fresh workers on this machine; `threads` is for the CPU."""
+    return lambda side: _Worker(sides[side].lane(device, timeout_s), threads)
 
 
 def _planned(pair: Pair, rule: Rule) -> Pair:

@@ -122,3 +122,17 @@ pins = Table(
     Column("run_no", ForeignKey("runs.no"), nullable=False),
     Column("pinned", Double, nullable=False),
 )
+
+micro = Table(
+    "micro",
+    metadata,
+    Column("no", Number, primary_key=True),
+    Column("run_id", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("benchmark", Text, nullable=False),
+    Column("device", Text, nullable=False),
+    Column("arch", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("started", Double, nullable=False),
+    Column("document", Text, nullable=False),
+)

@@ -24,6 +24,7 @@ from kernelmark.core.roof import Roof
 from kernelmark.stores import engine as engines
 from kernelmark.stores import migrations, reading, refs, writing
 from kernelmark.stores.ids import check_name
+from kernelmark.stores.micros import MicroStore
 from kernelmark.stores.place import Place, locate
 from kernelmark.stores.reading import CaseSelection, Selection
 from kernelmark.stores.schema import cases, environments, pins, results, roofs, runs
@@ -39,7 +40,7 @@ class _Conflict(StoreError):
     """What was to be added is there already."""
 
 
-class Store:
+class Store(MicroStore):
     """Runs, results with every sample, roofs and pinned names. Make one with `open_store`.
 
     Threads may share a store, and processes may write to one place at the same time. Each

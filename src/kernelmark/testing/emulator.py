@@ -210,7 +210,11 @@ class EmulatedLibrary:
 
     def do_fill_async(self, address: int, byte: int, nbytes: int, stream: int) -> None:
         self._checked(address, nbytes)
-        self._queue(stream).add(lambda: ctypes.memset(address, byte, nbytes) and None)
+
+        def fill() -> None:
+            ctypes.memset(address, byte, nbytes)
+
+        self._queue(stream).add(fill)
 
     # -- streams, events, graphs
 
@@ -349,7 +353,7 @@ def compile_for_emulation(
     """In place of a run-time compiler: a library for the host, and its place as the code."""
     text = (
         f'#line 1 "simt.h"\n{_PRELUDE.read_text("utf-8")}\n#line 1 "{name}"\n'
-        f'{(_KERNELS / name).read_text("utf-8")}'
+        f"{(_KERNELS / name).read_text('utf-8')}"
     )
     folder = Path(tempfile.gettempdir()) / "kernelmark-emulator"
     folder.mkdir(exist_ok=True)

@@ -21,6 +21,7 @@ from kernelmark.micro.base import (
 )
 from kernelmark.micro.rig import Rig
 
+_PEAKS = {"fma_f32": "f32", "fma_f64": "f64", "fma_f16x2": "f16", "fma_bf16x2": "bf16"}
 _CLASSIC = ("fma_f32", "fma_f64", "div_f32", "div_f64", "sqrt_f32", "sqrt_f64")
 
 
@@ -73,7 +74,6 @@ class Incore(Microbenchmark[_State, _Raw]):
         Column(name="op", help="instruction and dtype"),
         Column(name="warps", help="warps in the block; cores of a CPU"),
         Column(name="ilp", help="independent chains in a thread"),
-        Column(name="series", help="op and chains, for the figure"),
         Column(name="cycles", help="cycles for one instruction of each warp", unit="cycles"),
         Column(
             name="reciprocal",
@@ -85,8 +85,9 @@ class Incore(Microbenchmark[_State, _Raw]):
         x="warps",
         title="warps",
         scale="log",
-        colour="series",
-        panels=(Panel(y="reciprocal", title="cycles a warp's instruction", scale="log"),),
+        colour="ilp",
+        facet="op",
+        panels=(Panel(y="reciprocal", title="cycles", scale="log"),),
     )
 
     def setup(self, rig: Rig, given: Settings) -> _State:
@@ -127,9 +128,9 @@ class Incore(Microbenchmark[_State, _Raw]):
                 seconds=state.seconds,
                 samples=3 + state.samples,
             )
-            for name in ("fma_f32", "fma_f64")
+            for name in _PEAKS
             # A CPU's peak is that of its vectors, not of these scalar chains: see roofline.
-            if name in state.ops and rig.block > 1
+            if f"chain_{name}_8" in rig.kernels(_chains.FILE) and rig.block > 1
         }
         return _Raw(points=points, peaks=peaks)
 
@@ -148,7 +149,6 @@ class Incore(Microbenchmark[_State, _Raw]):
                 "op": name,
                 "warps": warps,
                 "ilp": ilp,
-                "series": f"{name}, {ilp} chains",
                 "cycles": cycles,
                 "reciprocal": cycles / (warps if rig.block > 1 else 1),
             }
@@ -168,7 +168,7 @@ class Incore(Microbenchmark[_State, _Raw]):
                     least=0.5,
                 )
         for name, (per_s, per_clk) in raw.peaks.items():
-            dtype = name.removeprefix("fma_")
+            dtype = _PEAKS[name]
             limit = rig.hardware.flops("vector", dtype)
             each = rig.hardware.per_cycle("vector", dtype)
             found += metric(f"peak_{dtype}", per_s, "FLOP/s", limit=limit)

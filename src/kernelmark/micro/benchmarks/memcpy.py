@@ -99,7 +99,8 @@ class Memcpy(Microbenchmark[_State, _Raw]):
     )
     figure = Figure(
         x="size_bytes",
-        title="bytes of a copy",
+        title="one copy (KiB)",
+        per=KIB,
         scale="log",
         colour="series",
         panels=(Panel(y="bytes_per_s", title="GB/s", per=1e9, scale="log"),),

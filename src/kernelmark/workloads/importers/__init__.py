@@ -30,26 +30,25 @@ def named(name: str) -> Importer:
     return registry.get(name.replace("-", "_"))
 
 
-def detect(path: Path) -> Importer:
+def recognized(path: Path) -> Importer | None:
     """The importer that knows the file by its name and its beginning."""
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
-    for name in registry.names():
-        importer = registry.get(name)
-        if importer.recognizes(path.name, head):
-            return importer
-    raise UsageError(
-        f"{path}: is in no format that can be read",
-        hint=f"name one by --as: {', '.join(names())}",
-    )
+    known = (registry.get(name) for name in registry.names())
+    return next((one for one in known if one.recognizes(path.name, head)), None)
 
 
 def read(path: Path, given: Given, name: str | None = None) -> ResultSet:
     """The run in a file of another tool; its format is found out unless it is named."""
     try:
-        importer = detect(path) if name is None else named(name)
-        return importer.read(path, given)
+        importer = recognized(path) if name is None else named(name)
+        if importer is not None:
+            return importer.read(path, given)
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such file") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
+    raise UsageError(
+        f"{path}: is in no format that can be read",
+        hint=f"name one by --as: {', '.join(names())}",
+    )

@@ -117,8 +117,8 @@ def _problem(cells: Cells, place: str, arch: str) -> Problem:
     if all(cells.get(name, "") in plain for name, plain in _PLAIN.items()):
         try:
             return _product(cells, place, arch)
-        except (ProblemError, KeyError):
-            pass  # what our op refuses is still a result
+        except (ProblemError, KeyError, ValueError):
+            pass  # what our op refuses (a complex factor, a foreign dtype) is still a result
     kept = {name: cells[name] for name in cells if name in _PLAIN and cells[name] not in ("", "0")}
     names = ("transA", "transB", "batch_count", "m", "n", "k", "a_type", "b_type", "c_type")
     kept |= {name: cells[name] for name in (*names, "d_type", "compute_type") if name in cells}
@@ -139,8 +139,8 @@ def _product(cells: Cells, place: str, arch: str) -> Problem:
         acc=_COMPUTE[cells["compute_type"]],
         ta="n" if cells["transB"].strip() == "N" else "t",
         tb="n" if cells["transA"].strip() == "N" else "t",
-        alpha=number(cells.get("alpha", "1"), place),
-        beta=number(cells.get("beta", "0"), place),
+        alpha=float(cells.get("alpha", "1")),
+        beta=float(cells.get("beta", "0")),
         bias=cells.get("bias_vector", "0") not in ("0", ""),
     )
 

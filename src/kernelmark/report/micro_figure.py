@@ -1,0 +1,221 @@
+"""A microbenchmark's rows as a Vega-Lite figure: data here, drawing in vega.py."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.micro import MicroResult, Value
+from kernelmark.micro import registry
+from kernelmark.micro.base import Figure, Panel
+from kernelmark.micro.session import plain_name
+from kernelmark.report.vega import Spec
+
+_WIDTH, _HEIGHT = 560, 260
+_SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
+_BOUND = "#888888"
+_PALETTE = ["#2f6db3", "#d9772b", "#3a9159", "#b0413e", "#7d5ba6", "#8c6d46", "#c75d9b", "#5f7a8a"]
+_PALETTE += ["#a3a635", "#2aa0a4"]
+
+
+def figure(results: MicroResult | Sequence[MicroResult]) -> Spec:
+    """The figure of one result, or of the same benchmark on several devices."""
+    every = [results] if isinstance(results, MicroResult) else list(results)
+    if not every or not any(result.rows for result in every):
+        name = every[0].benchmark if every else "this benchmark"
+        raise NothingToDo(f"{name} has no points to draw")
+    names = {result.benchmark for result in every}
+    if len(names) > 1:
+        raise UsageError(f"{', '.join(sorted(names))} cannot share one figure")
+    design = registry.get(plain_name(every[0].benchmark)).figure
+    values = data(every, design)
+    panels = [panel for panel in design.panels if any(panel.y in value for value in values)]
+    drawn = [spec for panel in panels for spec in _facets(design, panel, every, values)]
+    return {
+        "$schema": _SCHEMA,
+        "title": {"text": _title(every), "subtitle": _subtitle(every), "anchor": "start"},
+        "data": {"values": values},
+        "config": {
+            "font": "sans-serif",
+            "axis": {"labelFontSize": 11, "titleFontSize": 12, "gridOpacity": 0.5},
+            "legend": {"labelFontSize": 11, "titleFontSize": 12, "symbolLimit": 60},
+            "range": {"category": _PALETTE},
+            "view": {"stroke": None},
+        },
+        "concat": drawn,
+        "columns": 3 if design.facet else 1,
+    }
+
+
+def data(results: Sequence[MicroResult], design: Figure) -> list[dict[str, Any]]:
+    """The points to draw, in the units of the axes."""
+    found: list[dict[str, Any]] = []
+    for result in results:
+        for row in result.rows:
+            if any(row.get(name) != value for name, value in design.where.items()):
+                continue
+            x = _scaled(row.get(design.x), design.per)
+            if x is None or (design.scale == "log" and not _positive(x)):
+                continue
+            point: dict[str, Any] = {design.x: x}
+            for panel in design.panels:
+                y = _scaled(row.get(panel.y), panel.per)
+                if y is not None and (panel.scale == "linear" or _positive(y)):
+                    point[panel.y] = y
+            for name in filter(None, (design.colour, design.facet)):
+                point[name] = str(row.get(name))
+            point["who"] = result.model or result.device
+            if len(point) > 2:
+                found.append(point)
+    return found
+
+
+def _facets(
+    design: Figure, panel: Panel, results: Sequence[MicroResult], values: list[dict[str, Any]]
+) -> list[Spec]:
+    """One drawing, or one for each value of the column that the figure is divided by."""
+    if not design.facet:
+        return [_panel(design, panel, results, values)]
+    made = []
+    for name in dict.fromkeys(value[design.facet] for value in values):
+        mine = [value for value in values if value[design.facet] == name]
+        one = _panel(design, panel, results, mine)
+        one |= {
+            "title": name,
+            "width": _WIDTH // 2,
+            "height": _HEIGHT * 3 // 4,
+            "transform": [{"filter": {"field": design.facet, "equal": name}}],
+        }
+        made.append(one)
+    return made
+
+
+def _panel(
+    design: Figure, panel: Panel, results: Sequence[MicroResult], values: list[dict[str, Any]]
+) -> Spec:
+    x: Spec = {"field": design.x, "title": design.title}
+    if design.scale == "band":
+        x |= {"type": "nominal", "sort": None, "axis": {"labelAngle": -40}}
+    else:
+        x |= {"type": "quantitative", "scale": {"type": design.scale, "zero": False}}
+        if design.scale == "log":
+            x["scale"]["base"] = 2
+            x["scale"]["nice"] = False
+            ticks = _octaves([v[design.x] for v in values])
+            x["axis"] = {"values": ticks, "format": ",~r" if ticks[-1] >= 1 else "~r"}
+    y: Spec = {
+        "field": panel.y,
+        "type": "quantitative",
+        "title": panel.title,
+        "scale": {"type": panel.scale, "zero": panel.scale == "linear" and panel.mark == "bar"},
+    }
+    if panel.scale == "log":
+        y["scale"] |= {"nice": False, "padding": 8}
+    several = len({v["who"] for v in values}) > 1
+    encoding: Spec = {"x": x, "y": y}
+    if design.colour:
+        encoding["color"] = {"field": design.colour, "type": "nominal", "sort": None}
+        if several:
+            encoding["strokeDash"] = {"field": "who", "title": "device"}
+            encoding["shape"] = {"field": "who", "title": "device"}
+    elif several:
+        encoding["color"] = {"field": "who", "type": "nominal", "title": "device"}
+    if panel.mark == "bar" and several:
+        encoding["xOffset"] = {"field": "who"}
+    encoding["tooltip"] = [
+        {"field": name, "type": _kind(values, name)}
+        for name in dict.fromkeys([design.colour, design.x, panel.y, "who"])
+        if name
+    ]
+    layers: list[Spec] = [{"mark": _mark(panel), "encoding": encoding}]
+    bound = _bound(panel, results, values)
+    if bound is not None:
+        layers += _limit_line(panel, bound)
+    return {"width": _WIDTH, "height": _HEIGHT, "layer": layers}
+
+
+def _kind(values: list[dict[str, Any]], name: str) -> str:
+    return "nominal" if isinstance(values[0].get(name), str) else "quantitative"
+
+
+def _mark(panel: Panel) -> Spec:
+    if panel.mark == "line":
+        return {"type": "line", "point": {"size": 28}, "strokeWidth": 1.8}
+    if panel.mark == "point":
+        return {"type": "point", "filled": True, "size": 60}
+    return {"type": panel.mark}
+
+
+def _bound(
+    panel: Panel, results: Sequence[MicroResult], values: list[dict[str, Any]]
+) -> float | None:
+    """The physical limit, where it is known, the same for all, and near enough to be drawn."""
+    limits = {
+        column.limit / panel.per
+        for result in results
+        for column in result.columns
+        if column.name == panel.y and column.limit is not None
+    }
+    highest = max((v[panel.y] for v in values if panel.y in v), default=0.0)
+    if len(limits) != 1 or not 0 < next(iter(limits)) <= 2.5 * highest:
+        return None
+    return next(iter(limits))
+
+
+def _limit_line(panel: Panel, bound: float) -> list[Spec]:
+    y = {"datum": bound, "type": "quantitative"}
+    return [
+        {"mark": {"type": "rule", "color": _BOUND, "strokeDash": [5, 4]}, "encoding": {"y": y}},
+        {
+            "mark": {
+                "type": "text",
+                "text": f"limit {bound:.4g}",
+                "color": _BOUND,
+                "align": "right",
+                "baseline": "bottom",
+                "dy": -3,
+                "x": _WIDTH,
+            },
+            "encoding": {"y": y},
+        },
+    ]
+
+
+def _octaves(values: list[float]) -> list[float]:
+    """Powers of two on the axis, at most a dozen."""
+    low, high = min(values), max(values)
+    power = 1.0
+    found: list[float] = []
+    while power > low:
+        power /= 2
+    while power * 2 <= low:
+        power *= 2
+    while power <= high * 1.0001:
+        found.append(power)
+        power *= 2
+    step = -(-len(found) // 12)
+    return found[::step]
+
+
+def _title(results: Sequence[MicroResult]) -> str:
+    who = ", ".join(dict.fromkeys(result.model or result.device for result in results))
+    return f"{results[0].benchmark}: {who}"
+
+
+def _subtitle(results: Sequence[MicroResult]) -> str:
+    first = results[0]
+    day = time.strftime("%Y-%m-%d", time.localtime(first.started))
+    summary = registry.get(plain_name(first.benchmark)).summary
+    return f"{summary} {first.arch}, {first.mode}, {day}"
+
+
+def _scaled(value: Value, per: float) -> float | str | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    return value if isinstance(value, str) else value / per
+
+
+def _positive(value: float | str) -> bool:
+    return not isinstance(value, str) and value > 0

@@ -1,0 +1,66 @@
+"""Vega-Lite figures into files: PNG, SVG, or HTML that needs no network."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+from kernelmark.core.errors import UsageError
+
+Spec = dict[str, Any]
+KINDS = (".png", ".svg", ".html", ".json")
+_INSTALL = 'pip install "kernelmark[plots]"'
+
+
+def check_name(path: str | Path) -> Path:
+    """The path, if its ending says how to draw it."""
+    made = Path(path)
+    if made.suffix.lower() not in KINDS:
+        known = ", ".join(KINDS)
+        raise UsageError(f"{path}: a figure's file name must end in one of {known}")
+    if not made.parent.is_dir():
+        raise UsageError(f"{path} cannot be written: there is no folder {made.parent}")
+    return made
+
+
+def check_ready(path: str | Path) -> Path:
+    """The path, if it can be drawn into here; for refusing before anything is measured."""
+    made = check_name(path)
+    if made.suffix.lower() != ".json":
+        _library("vl_convert")
+    return made
+
+
+def save(spec: Spec, path: str | Path) -> Path:
+    """Draw `spec` into `path`, in the form that its ending asks for."""
+    made = check_name(path)
+    kind = made.suffix.lower()
+    if kind == ".json":
+        made.write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")
+        return made
+    converter = _library("vl_convert")
+    if kind == ".png":
+        made.write_bytes(converter.vegalite_to_png(vl_spec=spec, scale=2.0))
+    elif kind == ".svg":
+        made.write_text(converter.vegalite_to_svg(vl_spec=spec), encoding="utf-8")
+    else:
+        # The libraries go into the page: it must open where there is no network.
+        made.write_text(converter.vegalite_to_html(vl_spec=spec, bundle=True), encoding="utf-8")
+    return made
+
+
+def chart(spec: Spec) -> Any:
+    """The figure as an Altair chart, for notebooks."""
+    return _library("altair").Chart.from_dict(spec)
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise UsageError(
+            f"drawing figures needs {name.replace('_', '-')}, which is not installed",
+            hint=_INSTALL,
+        ) from None

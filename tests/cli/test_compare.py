@@ -1,0 +1,211 @@
+"""`kmark compare` and `kmark import` of other tools' files, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kernelmark.core import codec
+from kernelmark.core.environment import Environment
+from kernelmark.core.problem import parse_key
+from kernelmark.core.result import (
+    Block,
+    Case,
+    Measurement,
+    Result,
+    ResultSet,
+    Run,
+    Status,
+    StopReason,
+)
+from kernelmark.stores import open_store
+
+GOLDEN_CSV = """\
+index,tag,name,M,N,K,dtype,A,B,mean_microseconds,arithmetic_intensity,tflops,ok
+0,one,blas,128,1280,2048,fp16,T,N,10.0,110.1,49.4,True
+1,two,blas,64,64,64,bf16,N,N,3.0,1.0,1.0,True
+"""
+
+
+def run(name, *times_us, started=1.0, libraries=None):
+    """A run whose row i has blocks around the i-th time; None is a crash."""
+    results = []
+    for i, time_us in enumerate(times_us):
+        blocks = tuple(
+            Block(process=0, allocation=a, samples_s=(time_us * f * 1e-6,))
+            for a, f in enumerate((0.999, 1.0, 1.001))
+            if time_us
+        )
+        measured = Measurement(
+            blocks=blocks,
+            low_s=0.0,
+            high_s=1.0,
+            method="loop",
+            launches=1,
+            sets=1,
+            footprint_bytes=0,
+            stop=StopReason.FIXED,
+            warmup_s=0.0,
+            timed_s=0.0,
+        )
+        results.append(
+            Result(
+                case=Case(problem=parse_key(f"gemm m={i + 1} n=1 k=1"), backend="numpy"),
+                device="cpu",
+                arch="aarch64",
+                status=Status.OK if time_us else Status.CRASHED,
+                error="" if time_us else "killed by signal 9",
+                measurement=measured if time_us else None,
+            )
+        )
+    head = Run(
+        id=name,
+        started=started,
+        label=f"the-{name}",
+        environment=Environment(libraries=libraries or {}),
+    )
+    return ResultSet(run=head, results=tuple(results))
+
+
+@pytest.fixture
+def two(tmp_path):
+    with open_store(tmp_path / "store.sqlite") as store:
+        store.add_result_set(run("base", 10.0, 20.0, 30.0, libraries={"torch": "1"}))
+        store.add_result_set(run("head", 10.0, 21.0, None, started=2.0, libraries={"torch": "2"}))
+        store.pin("golden", "base")
+
+
+def test_regressions_end_with_code_1(kmark, two):
+    ended = kmark("compare", "golden", "latest")
+    assert ended.code == 1
+    assert "+5.0 %" in ended.out
+    assert "killed by signal 9" in ended.out
+    assert "environment: library torch: 1 → 2" in ended.err
+    assert "3 rows by robust: 1 slower, 1 same, 1 broken" in ended.err
+    assert "2 of them fail" in ended.err
+
+
+@pytest.mark.parametrize("refs", [("latest~1", "latest"), ("the-base", "the-head"), ("bas", "hea")])
+def test_every_way_to_name_a_run(kmark, two, refs):
+    assert kmark("compare", *refs, "-q").code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("base", "base"), 0),
+        (("base", "head", "--fail-on", "none"), 0),
+        (("base", "head", "--fail-on", "slower:3%"), 1),
+        (("base", "head", "--fail-on", "slower:8%"), 0),
+        (("base", "head", "--fail-on", "slower:8%,broken"), 1),
+        (("base", "head", "--fail-on", "slower:8%", "--fail-on", "broken"), 1),
+        (("base", "head", "--rule", "ratio", "--fail-on", "slower"), 0),
+        (("base", "head", "--rule", "golden-tot", "--fail-on", "slower"), 1),
+        (("head", "base"), 0),
+    ],
+)
+def test_exit_codes(kmark, two, words, code):
+    assert kmark("compare", *words).code == code
+
+
+def test_files_of_ours_need_no_store(kmark, tmp_path):
+    for name, times in (("a", (10.0,)), ("b", (12.0,))):
+        (tmp_path / f"{name}.json").write_text(codec.dumps(run(name, *times)))
+    ended = kmark("compare", str(tmp_path / "a.json"), str(tmp_path / "b.json"))
+    assert ended.code == 1
+    assert not (tmp_path / "store.sqlite").exists()
+
+
+def test_files_of_another_tool(kmark, tmp_path):
+    (tmp_path / "x-gemm.csv").write_text(GOLDEN_CSV)
+    slower = GOLDEN_CSV.replace("10.0", "10.6").replace("3.0", "9.0")
+    (tmp_path / "new_x-gemm.csv").write_text(slower)
+    files = str(tmp_path / "x-gemm.csv"), str(tmp_path / "new_x-gemm.csv")
+    ended = kmark("compare", *files, "--match", "problem", "--rule", "golden-tot")
+    assert ended.code == 1
+    assert "2 rows by golden-tot: 1 slower, 1 ignored" in ended.err
+    ended = kmark("compare", *files, "--match", "problem")
+    assert ended.code == 0
+    assert "2 rows by robust: 2 unsure" in ended.err
+    assert "without dispersion" in ended.out
+
+
+def test_json_csv_and_md(kmark, two, tmp_path):
+    made = json.loads(kmark("compare", "base", "head", "--json", "-").out)
+    assert [row["verdict"] for row in made["rows"]] == ["same", "slower", "broken"]
+    assert made["base"]["label"] == "the-base"
+    assert len(kmark("compare", "base", "head", "--csv", "-").out.splitlines()) == 4
+    page = tmp_path / "comment.md"
+    assert kmark("compare", "base", "head", "--md", str(page)).code == 1
+    assert "kmark compare base head --rule robust" in page.read_text()
+    assert "m=1 " not in page.read_text()
+
+
+def test_explain(kmark, two):
+    ended = kmark("compare", "base", "head", "--explain", "2")
+    assert ended.code == 0
+    assert "degrees of freedom" in ended.out
+    assert "kmark run -p" in ended.out
+
+
+def test_own_rule(kmark, two, tmp_path):
+    mine = tmp_path / "mine.toml"
+    mine.write_text('rule = "ratio"\nwarn = 1.01\nfail = 1.04\n')
+    ended = kmark("compare", "base", "head", "--rule", str(mine), "--fail-on", "slower")
+    assert ended.code == 1
+    assert "by mine:" in ended.err
+
+
+def test_many_rows_show_what_changed(kmark, tmp_path):
+    with open_store(tmp_path / "store.sqlite") as store:
+        store.add_result_set(run("base", *[10.0] * 30))
+        store.add_result_set(run("head", *[10.0] * 29, 20.0, started=2.0))
+    ended = kmark("compare", "base", "head")
+    assert len(ended.out.splitlines()) == 3
+    assert "29 rows that did not change are left out" in ended.err
+    assert len(kmark("compare", "base", "head", "--all").out.splitlines()) == 32
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (("base", "nosuch"), 2, "no run has the id"),
+        (("base", "nosuch.json"), 2, "no such file"),
+        (("base", "head", "--rule", "rubost"), 2, "unknown rule 'rubost'"),
+        (("base", "head", "--fail-on", "slow"), 2, "unknown verdict 'slow'"),
+        (("base", "head", "--explain", "99"), 2, "there is no row '99'"),
+        (("base", "head", "--match", "name"), 2, "name"),
+        (("base",), 2, "HEAD"),
+    ],
+)
+def test_refused(refused, two, words, code, sentence):
+    assert sentence in refused("compare", *words, code=code).err.splitlines()[0]
+
+
+def test_nothing_to_compare_is_code_4(refused, tmp_path):
+    (tmp_path / "x-gemm.csv").write_text(GOLDEN_CSV)
+    (tmp_path / "a.json").write_text(codec.dumps(run("a", 1.0)))
+    ended = refused("compare", str(tmp_path / "x-gemm.csv"), str(tmp_path / "a.json"), code=4)
+    assert "nothing in common" in ended.err
+
+
+def test_import_of_another_tool_is_kept_once(kmark, tmp_path):
+    file = tmp_path / "x-gemm.csv"
+    file.write_text(GOLDEN_CSV)
+    words = ("import", str(file), "--arch", "gfx942", "--started", "2024-10-01", "--label", "old")
+    assert "2 results added" in kmark(*words).err
+    assert "nothing was added" in kmark(*words).err
+    shown = kmark("show", "old")
+    assert "gemm m=128 n=1280 k=2048 dtype=f16 tb=t" in shown.out
+    assert kmark("import", str(file), "--as", "reference-csv", "--backend", "y").code == 0
+
+
+def test_import_refuses(refused, tmp_path):
+    file = tmp_path / "x-gemm.csv"
+    file.write_text(GOLDEN_CSV)
+    assert "not a date" in refused("import", str(file), "--started", "yesterday").err
+    assert "unknown importer" in refused("import", str(file), "--as", "excel").err
+    other = tmp_path / "y.csv"
+    other.write_text("a,b\n")
+    assert "no format" in refused("import", str(other)).err

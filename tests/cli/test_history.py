@@ -1,0 +1,193 @@
+"""`kmark history` over a store of made-up nights."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import numpy as np
+import pytest
+
+from kernelmark.core.environment import Environment
+from kernelmark.core.problem import parse_key
+from kernelmark.core.result import (
+    Block,
+    Case,
+    KernelInfo,
+    Measurement,
+    Result,
+    Run,
+    Status,
+    StopReason,
+)
+from kernelmark.stores import open_store
+from kernelmark.workloads import suites
+
+DAY_S = 86400.0
+WORK = "gemm m=7 n=7 k=7 a=f32 b=f32 c=f32 acc=f32 ta=n tb=n alpha=1.0 beta=0.0 bias=no"
+SENTINEL = suites.load("sentinels").problems[0].key
+
+
+def result(key, time_s, backend, random, binary):
+    spread = random.normal(0, 0.002)
+    blocks = tuple(
+        Block(
+            process=0,
+            allocation=a,
+            samples_s=(time_s * float(np.exp(spread + random.normal(0, 0.001))),),
+        )
+        for a in range(4)
+    )
+    times = sorted(block.median_s for block in blocks)
+    measured = Measurement(
+        blocks=blocks,
+        low_s=times[0],
+        high_s=times[-1],
+        method="loop",
+        launches=1,
+        sets=1,
+        footprint_bytes=0,
+        stop=StopReason.FIXED,
+        warmup_s=0.0,
+        timed_s=0.0,
+    )
+    return Result(
+        case=Case(problem=parse_key(key), backend=backend),
+        device="cpu",
+        arch="aarch64",
+        status=Status.OK if time_s else Status.CRASHED,
+        measurement=measured if time_s else None,
+        kernel=KernelInfo(binary_hash=binary),
+    )
+
+
+@pytest.fixture
+def nights(tmp_path):
+    """Adds nights: for each, the factors of the work and of the sentinel."""
+
+    def add(factors, *, triton=lambda night: "3.4"):
+        random = np.random.default_rng(1)
+        with open_store(tmp_path / "store.sqlite") as store:
+            for night, (work, sentinel) in enumerate(factors):
+                run_id = f"night-{night:02}"
+                environment = Environment(libraries={"triton": triton(night)})
+                store.add_run(Run(id=run_id, started=(night + 1) * DAY_S, environment=environment))
+                binary = triton(night)
+                made = [
+                    result(WORK, 1e-3 * work, "triton", random, binary),
+                    result(WORK, 2e-3, "numpy", random, ""),
+                    result(SENTINEL, 1e-4 * sentinel, "numpy", random, ""),
+                ]
+                store.add_results(run_id, made)
+
+    return add
+
+
+def test_a_step_and_what_changed_there(kmark, nights):
+    nights(
+        [(1.0 if n < 15 else 1.05, 1.0) for n in range(25)],
+        triton=lambda n: "3.4" if n < 15 else "3.5",
+    )
+    ended = kmark("history")
+    assert ended.code == 0
+    assert re.search(r"\+(4\.\d|5\.\d) % on 1970-01-17 00:00", ended.out)
+    assert "night-15" in ended.out
+    assert "library triton 3.4 → 3.5" in ended.out
+    assert "3 series over 25 runs: 1 step, 0 alarms" in ended.err
+    assert "same binary in runs that follow each other: 5 comparisons, 0 false alarms" in ended.err
+    only = kmark("history", "--changed")
+    assert "numpy" not in only.out
+    assert "triton" in only.out
+
+
+def test_an_alarm_comes_with_the_command_that_confirms_it(kmark, nights):
+    nights([(1.0, 1.0)] * 20 + [(1.08, 1.0)])
+    ended = kmark("history", "--check")
+    assert ended.code == 1
+    assert re.search(r"slower: gemm m=7 n=7 k=7 dtype=f32 by triton, \+[78]\.\d %", ended.err)
+    (command,) = [line for line in ended.err.splitlines() if line.startswith("  kmark ab")]
+    assert "-p 'gemm m=7 n=7 k=7 dtype=f32' -b triton" in command
+    assert kmark("history").code == 0
+
+
+def test_the_command_is_one_that_ab_takes(kmark, nights):
+    nights([(1.0, 1.0)] * 20 + [(1.08, 1.0)])
+    line = next(x for x in kmark("history").err.splitlines() if x.startswith("  kmark ab"))
+    words = shlex.split(line.replace("PYTHON", "python3"))[1:]
+    words[words.index("triton")] = "numpy"
+    assert kmark(*words, "--dry-run").code == 0
+
+
+def test_a_moved_sentinel_holds_the_alarm(kmark, nights):
+    nights([(1.0, 1.0)] * 20 + [(1.08, 1.2)])
+    ended = kmark("history", "--check")
+    assert ended.code == 0
+    assert "sentinel moved in run night-20" in ended.err
+    assert "slower, held" in ended.out
+    assert "0 alarms in the newest run, 2 held" in ended.err
+    free = kmark("history", "--check", "--sentinels", "")
+    assert free.code == 1
+
+
+def test_a_crash_is_an_alarm(kmark, nights):
+    nights([(1.0, 1.0)] * 6 + [(0.0, 1.0)])
+    ended = kmark("history", "--check")
+    assert ended.code == 1
+    assert "broken: gemm m=7" in ended.err
+    assert "×" in ended.out
+
+
+def test_baselines_are_pinned_by_name(kmark, nights):
+    nights([(1.0, 1.0)] * 3 + [(1.3, 1.0)])
+    assert "golden is now run night-00" in kmark("history", "--pin", "golden=night-00").err
+    assert kmark("history", "--pins").out == "golden  night-00\n"
+    ended = kmark("history", "--baseline", "golden", "-b", "triton")
+    assert "against golden" in ended.out
+    assert re.search(r"\+(29|30)\.\d %", ended.out)
+    assert kmark("compare", "golden", "latest", "-q").code == 1
+    assert "golden is now run night-03" in kmark("history", "--pin", "golden").err
+    assert kmark("history", "--unpin", "golden").code == 0
+    assert kmark("history", "--pins").out == ""
+
+
+def test_json_csv_md(kmark, nights):
+    nights([(1.0 if n < 10 else 1.1, 1.0) for n in range(20)])
+    made = json.loads(kmark("history", "--json", "-").out)
+    assert len(made["series"]) == 3
+    work = next(s for s in made["series"] if " | triton | " in s["series"])
+    assert work["steps"][0]["run"] == "night-10"
+    assert len(work["points"]) == 20
+    assert len(kmark("history", "--csv", "-").out.splitlines()) == 61
+    assert kmark("history", "--md", "-").out.startswith("| problem | backend |")
+
+
+def test_selection(kmark, nights, refused):
+    nights([(1.0, 1.0)] * 3)
+    assert "1 series over 3 runs" in kmark("history", "-b", "triton").err
+    assert "2 series over 3 runs" in kmark("history", "--filter", "m=7").err
+    assert "3 series over 2 runs" in kmark("history", "--runs", "2", "-o", "gemm").err
+    assert "no series matches" in refused("history", "-o", "conv", code=4).err
+    assert "no stored result" in refused("history", "--arch", "sm_90", code=4).err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--filter", "("), "regular expression"),
+        (("--runs", "0"), "at least 1"),
+        (("--min-effect", "2"), "between 0 and 1"),
+        (("--baseline", "nosuch"), "no run has the id"),
+        (("--unpin", "nosuch"), "is not pinned"),
+        (("--pin", "latest"), "cannot be the name"),
+        (("--sentinels", "nosuch"), "unknown suite"),
+    ],
+)
+def test_refused(refused, nights, words, sentence):
+    nights([(1.0, 1.0)])
+    assert sentence in refused("history", *words).err
+
+
+def test_an_empty_store_is_nothing(refused, tmp_path):
+    open_store(tmp_path / "store.sqlite").close()
+    assert "no run to look back at" in refused("history", code=4).err

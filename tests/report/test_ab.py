@@ -1,0 +1,129 @@
+"""The report of two sides: order, texts, and formats that read back."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from kernelmark import ops
+from kernelmark.core.environment import Environment
+from kernelmark.core.result import (
+    Block,
+    Case,
+    KernelInfo,
+    Measurement,
+    Result,
+    Run,
+    Status,
+    StopReason,
+)
+from kernelmark.core.verdict import VerdictStatus
+from kernelmark.report.ab import (
+    AbReport,
+    audit,
+    difference_table,
+    rows_table,
+    summary,
+    to_csv,
+    to_json,
+    to_md,
+)
+from kernelmark.runners.ab import Pair, Row, Rule
+from kernelmark.stats.paired import paired_verdict
+
+
+def side(m: int, times: list[float], hash_: str, config: dict | None = None) -> Result:
+    case = Case(
+        problem=ops.parse(f"gemm m={m} n=8 k=8 dtype=f32"), backend="fake", config=config or {}
+    )
+    if not times:
+        return Result(case=case, device="fake", status=Status.CRASHED, error="fell | over")
+    blocks = tuple(Block(process=i, allocation=0, samples_s=(one,)) for i, one in enumerate(times))
+    measurement = Measurement(
+        blocks=blocks, low_s=times[0], high_s=times[0], method="loop", launches=1, sets=1,
+        footprint_bytes=1, stop=StopReason.FIXED, warmup_s=0.0, timed_s=0.0,
+    )  # fmt: skip
+    return Result(
+        case=case,
+        device="fake",
+        status=Status.OK,
+        measurement=measurement,
+        kernel=KernelInfo(binary_hash=hash_),
+    )
+
+
+def row(m: int, factor: float | None, hash_: str = "b") -> Row:
+    times = [1e-5 * (1 + 0.001 * (i % 3)) for i in range(10)]
+    later = [] if factor is None else [t * factor for t in times]
+    base, head = side(m, times, "a"), side(m, later, hash_)
+    pair = Pair(base=base.case, head=head.case)
+    if factor is None:
+        status, reason, paired = VerdictStatus.BROKEN, "head is crashed: fell | over", None
+    else:
+        paired = paired_verdict(times, later)
+        status, reason = paired.status, paired.reason
+    return Row(
+        pair=pair, status=status, reason=reason, base_s=tuple(times), head_s=tuple(later),
+        base=base, head=head, paired=paired,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def report():
+    environments = Environment(python="3.11"), Environment(python="3.12", dirty=True)
+    runs = [
+        Run(id=f"r{i}", started=1.0, environment=one, argv=("ab", "-p", "gemm m=1"))
+        for i, one in enumerate(environments)
+    ]
+    rows = (row(8, 1.0, "a"), row(16, 1.05), row(24, None), row(32, 0.9), row(40, 1.2))
+    return AbReport(names=("old", "new"), base=runs[0], head=runs[1], rule=Rule(), rows=rows)
+
+
+def test_what_differs(report):
+    table = difference_table(report.changes, report.names)
+    assert [c.name for c in table.columns] == ["environment", "old", "new"]
+    assert ("python", "3.11", "3.12") in table.rows
+    assert difference_table([], ("a", "b")).rows[0][0] == "nothing differs"
+
+
+def test_alarms_come_first_the_worst_before(report):
+    verdicts = [cells[-1] for cells in rows_table(report).rows]
+    assert verdicts == ["broken", "slower", "slower", "faster", "same"]
+    changes = [cells[4] for cells in rows_table(report).rows]
+    assert changes[1:4] == ["+20.0 %", "+5.0 %", "-10.0 %"]
+
+
+def test_regressions_are_slower_and_broken_ones(report):
+    assert len(report.regressions) == 3
+
+
+def test_summary_and_audit(report):
+    assert summary(report).startswith("1 broken, 2 slower, 1 faster, 1 same; ")
+    assert "0.05 of 5" in summary(report)
+    assert audit(report) == "1 pairs ran the same binary on both sides: 0 were called changed"
+
+
+def test_csv_and_json_read_back(report):
+    lines = list(csv.DictReader(io.StringIO(to_csv(report))))
+    assert [line["status"] for line in lines] == ["same", "slower", "broken", "faster", "slower"]
+    assert float(lines[1]["ratio"]) == pytest.approx(1.05)
+    document = json.loads(to_json(report))
+    assert document["rows"][1]["base_s"] == list(report.rows[1].base_s)
+    assert document["rows"][2]["head_us"] is None
+    assert document["runs"] == ["r0", "r1"]
+
+
+def test_markdown_has_everything_for_a_comment(report):
+    text = to_md(report)
+    assert text.index("3.12") < text.index("slower") < text.index("<details>")
+    assert "kmark ab -p 'gemm m=1'" in text
+    assert "fell | over" in text
+
+
+def test_verdicts_carry_the_runs(report):
+    found = report.verdicts()
+    assert {(v.base, v.head) for v in found} == {("r0", "r1")}
+    assert found[2].ratio is None

@@ -1,0 +1,122 @@
+"""What is shown of a comparison."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kernelmark.compare.rules.ratio import rule as ratio
+from kernelmark.compare.rules.robust import rule as robust
+from kernelmark.compare.verdicts import compare
+from kernelmark.core.environment import Environment
+from kernelmark.core.result import KernelInfo, ResultSet, Run, Status
+from kernelmark.report import compare as report
+from kernelmark.report.render import csv_text, text
+
+KEYS = [f"gemm m={m} n=8 k=8 dtype=f32" for m in (8, 16, 32, 64)]
+
+
+def run(name, *results, libraries=None):
+    environment = Environment(libraries=libraries or {"triton": "3.4"})
+    return ResultSet(
+        run=Run(id=name, started=1.0, environment=environment, label=f"the {name}"),
+        results=results,
+    )
+
+
+@pytest.fixture
+def found(make_result):
+    same = KernelInfo(binary_hash="abc")
+    base = run("golden", *(make_result(key, median_s=1e-5, kernel=same) for key in KEYS))
+    head = run(
+        "tot",
+        make_result(KEYS[0], median_s=1e-5, kernel=same),
+        make_result(KEYS[1], median_s=2e-5),
+        make_result(KEYS[2], median_s=None, status=Status.COMPILE_ERROR, error="no such | tile"),
+        libraries={"triton": "3.5"},
+    )
+    return compare(base, head, rule=ratio)
+
+
+def test_table_and_summary(found):
+    shown = text(report.table(found.rows))
+    assert "+100.0 %" in shown
+    assert "compile_error: no such | tile" in shown
+    assert report.summary(found) == "4 rows by ratio: 1 slower, 1 same, 1 gone, 1 broken"
+
+
+def test_comment_lists_only_what_changed(found):
+    made = report.comment(found, command="kmark compare golden tot", failed=True)
+    assert made.startswith("### kernelmark: slower or broken\n")
+    assert "`the golden`" in made
+    assert "m=16" in made
+    assert "no such \\| tile" in made
+    assert "m=8 n=8" not in made
+    assert "| library triton | 3.4 | 3.5 |" in made
+    assert "kmark compare golden tot\nkmark run -p 'gemm m=32" in made
+
+
+def test_comment_of_nothing(make_result):
+    side = [run(name, make_result(KEYS[0])) for name in ("a", "b")]
+    made = report.comment(compare(*side, rule=ratio), command="x", failed=False)
+    assert made.startswith("### kernelmark: no change\n")
+    assert "The environments do not differ." in made
+
+
+def test_a_long_comment_is_cut(make_result):
+    keys = [f"gemm m={m} n=8 k=8 dtype=f32" for m in range(1, 80)]
+    sides = [
+        run(name, *(make_result(key, median_s=time) for key in keys))
+        for name, time in (("a", 1e-5), ("b", 2e-5))
+    ]
+    made = report.comment(compare(*sides, rule=ratio), command="x", failed=True)
+    assert "and 29 more changed rows." in made
+    assert len(made) < 65536
+
+
+def test_json_and_csv_hold_every_row(found):
+    made = json.loads(json.dumps(report.document(found), allow_nan=False))
+    assert made["counts"] == {"slower": 1, "same": 1, "gone": 1, "broken": 1}
+    assert made["rule"]["fail"] == 1.15
+    assert [row["verdict"] for row in made["rows"]] == ["same", "slower", "broken", "gone"]
+    assert made["rows"][1]["ratio"] == pytest.approx(2.0)
+    assert made["rows"][2]["head_status"] == "compile_error"
+    assert made["environment"] == [{"what": "library triton", "base": "3.4", "head": "3.5"}]
+    lines = csv_text(report.records(found)).splitlines()
+    assert len(lines) == 5
+    assert lines[0].startswith("number,base_run,head_run,op,problem,backend")
+
+
+def test_notes(make_result, found):
+    assert report.notes(found) == [
+        "1 row was the same binary on both sides, which tests the rule itself: 0 false alarms"
+    ]
+    sides = [run(name, make_result(KEYS[0])) for name in ("a", "b")]
+    (single,) = report.notes(compare(*sides, rule=robust))
+    assert "measured in one process" in single
+    other = run("b", make_result(KEYS[0], arch="sm_90"))
+    assert "the devices differ: aarch64 and sm_90" in report.notes(
+        compare(sides[0], other, rule=ratio)
+    )
+    moved = compare(
+        sides[0],
+        run("b", make_result(KEYS[0], median_s=1.0)),
+        rule=ratio,
+        sentinels=[sides[0].results[0].case.problem.key],
+    )
+    assert "sentinel moved" in report.notes(moved)[0]
+
+
+def test_explain(found):
+    shown = "\n".join(text(table) for table in report.explain(found.rows[1]))
+    assert "warn 1.1, fail 1.15" in shown
+    assert "kmark run -p 'gemm m=16" in shown
+    assert report.explain(found.rows[3])
+
+
+def test_change_text():
+    assert report.change_text(1.031, 1.027, 1.035) == "+3.1 % ±0.4"
+    assert report.change_text(0.5) == "-50.0 %"
+    assert report.change_text(None) == "–"
+    assert report.change_text(1.0, 0.0, float("inf")) == "+0.0 %"

@@ -1,0 +1,373 @@
+"""Each format by a small file of our own in its shape; what is read, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernelmark import ops
+from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.problem import parse_key
+from kernelmark.core.result import Status
+from kernelmark.workloads import importers
+from kernelmark.workloads.importers.base import Given, iso_time, legal_word, problem_of
+
+GEMM_CSV = """\
+index,tag,name,M,N,K,dtype,A,B,mean_microseconds,arithmetic_intensity,tflops,ok
+0,one,blas,128,1280,2048,fp16,T,N,13.5,110.1,49.4,True
+1,two,blas,64,64,64,bf16,N,N,4.25,1.0,1.0,True
+2,three,blas,32,32,32,fp16,N,T,0,1.0,1.0,False
+3,four,blas,64,64,64,bf16,N,N,4.75,1.0,1.0,True
+"""
+ROW_MAJOR_CSV = """\
+index,tag,name,vmfb_hash,M,N,K,dtype,tA,tB,mean_microseconds,arithmetic_intensity,tflops,ok
+0,a,gemm_8_8_8_f16_f32_tA,0123abcd,8,16,32,f16,T,N,2490.0,0.9,0.1,True
+"""
+ATTENTION_CSV = """\
+index,tag,name,B,M,N,K1,K2,dtype,mean_microseconds,arithmetic_intensity,tflops,ok
+0,llm,attention_2x128x64x32x128xf16,2,128,64,32,128,f16,31.0,512.0,8.6,True
+1,llm,attention_2x64x64x32x128xf16,2,64,64,32,128,f16,30.0,512.0,8.6,True
+"""
+CONV_CSV = """\
+index,tag,name,B,H,W,C,P,Q,F,S,input_dtype,output_dtype,mean_microseconds,arithmetic_intensity,tflops,ok
+0,net,conv_2d_nchw_fchw_1x7x6x4x3x3x8_f32xf32xf32_stride2,1,7,6,4,3,3,8,2,f32,f32,247.0,17.1,0.9,True
+1,net,conv_2d_nhwc_hwcf_q_1x7x6x4x1x1x8_i8xi8xi32_stride1,1,7,6,4,1,1,8,1,i8,i32,24.0,17.1,0.9,True
+"""
+HIPBLASLT = """\
+hipBLASLt version: 100
+Is supported 2 / Total solutions: 2
+[0]:transA,transB,grouped_gemm,batch_count,m,n,k,alpha,beta,a_type,b_type,c_type,d_type,\
+compute_type,scaleA,scaleB,activation_type,bias_vector,bias_type,rotating_buffer,hipblaslt-Gflops,\
+hipblaslt-GB/s,us
+    T,N,0,1,1024,512,256,1,0,f16_r,f16_r,f16_r,f16_r,f32_r,0,0,none,0,f16_r,512,66613.8,363.5,16.5
+    --Solution index: 56537
+    --Solution name:  Cijk_one
+    --kernel name:    Cijk_one_kernel
+[1]:transA,transB,grouped_gemm,batch_count,m,n,k,alpha,beta,a_type,b_type,c_type,d_type,\
+compute_type,scaleA,scaleB,activation_type,bias_vector,bias_type,rotating_buffer,hipblaslt-Gflops,\
+hipblaslt-GB/s,us
+    N,T,0,3,1024,512,256,1,0,bf16_r,bf16_r,bf16_r,bf16_r,f32_r,0,0,gelu,0,f16_r,0,1.0,3.5,17.5
+    --Solution index: 7
+[2]:transA,transB,grouped_gemm,batch_count,m,n,k,alpha,beta,a_type,b_type,c_type,d_type,\
+compute_type,scaleA,scaleB,activation_type,bias_vector,bias_type,rotating_buffer,hipblaslt-Gflops,\
+hipblaslt-GB/s,us
+    N,T,0,3,64,32,16,(1,0),0,f8_r,f8_r,bf16_r,bf16_r,f32_r,0,0,none,1,f16_r,0,1.0,3.5,18.5
+    --Solution index: 8
+Winner:
+    N,N,0,1,1,1,1,1,0,f16_r,f16_r,f16_r,f16_r,f32_r,0,0,none,0,f16_r,512,66613.8,363.5,16.5
+"""
+TRITONBENCH = """\
+x_val;aten-latency;aten-tflops;triton-latency;triton-speedup
+(256, 512, 64, None);0.012;10;0.010 (±1.2%);1.2
+(1024, 1024, 64, None);0.024;10;CUDA out of memory;
+average;0.018;10;0.010;1.2
+"""
+STATS = """\
+"Name","Calls","TotalDurationNs","AverageNs","Percentage","MinNs","MaxNs","StdDev"
+"__copy",70,172290,2461.3,8.38,601,10656,1241.3
+"""
+TRACE = """\
+"Kind","Agent_Id","Kernel_Name","Start_Timestamp","End_Timestamp","Workgroup_Size_X","Grid_Size_X"
+"KERNEL_DISPATCH","Agent 7","void add<float>(float*, int)",1000,3000,64,1024
+"KERNEL_DISPATCH","Agent 7","void add<float>(float*, int)",5000,8000,64,1024
+"KERNEL_DISPATCH","Agent 7","void add<float>(float*, int)",9000,9500,64,2048
+"""
+GOOGLE = {
+    "context": {
+        "date": "2026-03-01T10:00:00+02:00",
+        "host_name": "box",
+        "executable": "./iree-benchmark-module",
+        "library_build_type": "release",
+    },
+    "benchmarks": [
+        *(
+            {
+                "name": "BM_matmul/64/k:128/process_time/real_time",
+                "run_name": "BM_matmul/64/k:128/process_time/real_time",
+                "run_type": "iteration",
+                "repetition_index": i,
+                "real_time": time,
+                "cpu_time": 2 * time,
+                "time_unit": "us",
+            }
+            for i, time in enumerate((10.0, 12.0, 11.0))
+        ),
+        {
+            "name": "BM_matmul/64/k:128/process_time/real_time_mean",
+            "run_name": "BM_matmul/64/k:128/process_time/real_time",
+            "run_type": "aggregate",
+            "aggregate_name": "mean",
+            "real_time": 99.0,
+            "time_unit": "us",
+        },
+        {
+            "name": "BM_only_mean_mean",
+            "run_name": "BM_only_mean",
+            "run_type": "aggregate",
+            "aggregate_name": "mean",
+            "real_time": 3.0,
+            "time_unit": "ms",
+        },
+        {"name": "BM_bad", "error_occurred": True, "error_message": "no device"},
+    ],
+}
+
+
+def summary(tag, **values):
+    data = [{"name": n, "type": "string", "value": str(v)} for n, v in values.items()]
+    return {"tag": tag, "data": data}
+
+
+NVBENCH = {
+    "meta": {"argv": ["bench"], "version": {"nvbench": {"major": 0}}},
+    "devices": [{"id": 0, "name": "GPU", "sm_version": 900, "number_of_sms": 132}],
+    "benchmarks": [
+        {
+            "name": "Copy Sweep",
+            "states": [
+                {
+                    "name": "Device=0 BlockSize=2^8",
+                    "device": 0,
+                    "axis_values": [
+                        {"name": "BlockSize", "type": "int64", "value": "256"},
+                        {"name": "T", "type": "type", "value": "F32"},
+                    ],
+                    "summaries": [
+                        summary("nv/cold/time/gpu/mean", value="1.5e-05"),
+                        summary(
+                            "nv/json/bin:nv/cold/sample_times", filename="r.json-bin/0.bin", size=3
+                        ),
+                    ],
+                },
+                {
+                    "name": "Device=0 BlockSize=2^9",
+                    "device": 0,
+                    "axis_values": [{"name": "BlockSize", "type": "int64", "value": "512"}],
+                    "summaries": [summary("nv/cold/time/gpu/mean", value="2e-05")],
+                },
+                {
+                    "name": "Device=0 BlockSize=2^20",
+                    "device": 0,
+                    "axis_values": [{"name": "BlockSize", "type": "int64", "value": "1048576"}],
+                    "summaries": None,
+                    "is_skipped": True,
+                    "skip_reason": "too large",
+                },
+            ],
+        }
+    ],
+}
+
+
+@pytest.fixture
+def read(tmp_path):
+    def call(name, content, **given):
+        path = tmp_path / name
+        text = content if isinstance(content, str) else json.dumps(content)
+        path.write_text(text, encoding="utf-8")
+        return importers.read(path, Given(**given))
+
+    return call
+
+
+def times_us(result):
+    return [round(s * 1e6, 6) for b in result.measurement.blocks for s in b.samples_s]
+
+
+def test_blas_letters_are_flipped_and_repetitions_are_blocks(read):
+    found = read("golden_rocblas-gemm.csv", GEMM_CSV, arch="gfx942", device="hip:0")
+    first, second, third = found.results
+    assert first.case.backend == "rocblas"
+    assert first.case.problem == ops.parse("gemm m=128 n=1280 k=2048 dtype=f16 ta=n tb=t")
+    assert first.flops == 2 * 128 * 1280 * 2048
+    assert (first.device, first.arch) == ("hip:0", "gfx942")
+    assert times_us(first) == [13.5]
+    assert "without dispersion" in first.measurement.warnings[0]
+    assert times_us(second) == [4.25, 4.75]
+    assert third.status is Status.RUNTIME_ERROR
+    assert third.measurement is None
+
+
+def test_row_major_letters_are_kept(read):
+    (found,) = read("golden_iree_gemm_tk.csv", ROW_MAJOR_CSV).results
+    assert found.case.backend == "iree-tk"
+    assert found.case.problem == ops.parse("gemm m=8 n=16 k=32 dtype=f16 ta=t tb=n")
+    assert found.kernel.binary_hash == "0123abcd"
+
+
+def test_attention_tables(read):
+    good, other = read("golden_torch_attention.csv", ATTENTION_CSV).results
+    key = "attention heads=2 seq=128 dim_qk=32 dim_v=64 dtype=f16"
+    assert good.case.problem == ops.parse(key)
+    assert other.status is Status.WRONG, "torch was measured with as many queries as keys"
+    assert read("golden_ck_attention.csv", ATTENTION_CSV).results[1].status is Status.OK
+
+
+def test_convolution_tables_give_the_input_size(read):
+    one, other = read("golden_iree_conv.csv", CONV_CSV).results
+    assert one.case.problem == ops.parse("conv n=1 c=4 h=16 w=14 k=8 r=3 s=3 stride=2 dtype=f32")
+    assert other.case.problem == ops.parse("conv n=1 c=4 h=7 w=6 k=8 r=1 s=1 dtype=i8 layout=nhwc")
+
+
+def test_hipblaslt_bench(read):
+    plain, gelu, batched = read("log.txt", HIPBLASLT, arch="gfx942").results
+    assert plain.case.problem == ops.parse("gemm m=512 n=1024 k=256 dtype=f16 ta=n tb=t")
+    assert plain.case.config == {"solution_index": 56537}
+    assert plain.case.timing.cache.value == "cold"
+    assert plain.kernel.name == "Cijk_one_kernel"
+    assert gelu.case.problem.op == "blas_matmul"
+    assert gelu.case.problem.options["activation_type"] == "gelu"
+    assert gelu.case.timing.cache.value == "hot"
+    assert batched.case.problem.op == "blas_matmul", "alpha is complex"
+    assert times_us(batched) == [18.5]
+    real = HIPBLASLT.replace("(1,0)", "1")
+    batched = read("log2.txt", real, arch="gfx942").results[2]
+    assert batched.case.problem == ops.parse(
+        "batched_gemm batch=3 m=32 n=64 k=16 dtype=f8e4m3fnuz c=bf16 ta=t tb=n bias=yes"
+    )
+    other = read("log3.txt", real, arch="gfx950").results[2]
+    assert other.case.problem.dtypes["a"] == "f8e4m3"
+
+
+def test_tritonbench(read):
+    found = read("gemm.csv", TRITONBENCH).results
+    assert [r.case.backend for r in found] == ["aten", "triton", "aten", "triton"]
+    assert found[0].case.problem.key == "tritonbench_gemm x=256 x_2=512 x_3=64 x_4=None"
+    assert times_us(found[1]) == [10.0]
+    assert found[3].status is Status.RUNTIME_ERROR
+    assert found[3].error == "CUDA out of memory"
+
+
+def test_rocprof_statistics_are_means(read):
+    (found,) = read("1_kernel_stats.csv", STATS).results
+    assert found.case.problem.key == "kernel name=__copy"
+    assert times_us(found) == [2.4613]
+    assert found.measurement.also["max_s"] == pytest.approx(10.656e-6)
+    assert found.case.timing.timer.value == "profiler"
+
+
+def test_rocprof_trace_has_samples(read):
+    one, other = read("1_kernel_trace.csv", TRACE).results
+    assert times_us(one) == [2.0, 3.0]
+    assert times_us(other) == [0.5]
+    assert one.kernel.name == "void add<float>(float*, int)"
+    assert one.case.problem.dims == {"workgroup_size_x": 64, "grid_size_x": 1024}
+
+
+def test_rocpd_database(tmp_path):
+    path = tmp_path / "1_results.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE kernels (name TEXT, start INTEGER, end INTEGER)")
+        rows = [("add", 0, 2000), ("add", 3000, 6000)]
+        connection.executemany("INSERT INTO kernels VALUES (?, ?, ?)", rows)
+    connection.close()
+    (found,) = importers.read(path, Given()).results
+    assert times_us(found) == [2.0, 3.0]
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE kernels")
+    connection.close()
+    with pytest.raises(KernelmarkError, match="rocpd database"):
+        importers.read(path, Given())
+
+
+def test_google_benchmark(read):
+    found = read("out.json", GOOGLE)
+    assert found.run.started == iso_time("2026-03-01T08:00:00+00:00")
+    assert found.run.environment.host == "box"
+    repeated, mean, bad = found.results
+    assert repeated.case.problem.key == "bm_matmul arg=64 k=128"
+    assert repeated.case.backend == "iree"
+    assert times_us(repeated) == [10.0, 12.0, 11.0]
+    assert repeated.measurement.also["cpu_s"] == pytest.approx(22e-6)
+    assert times_us(mean) == [3000.0]
+    assert (bad.status, bad.error) == (Status.RUNTIME_ERROR, "no device")
+
+
+def test_nvbench_with_and_without_samples(read, tmp_path):
+    sampled, mean, skipped = read("r.json", NVBENCH).results
+    assert times_us(sampled) == [15.0]
+    assert sampled.case.problem.key == "copy_sweep blocksize=256 t=F32"
+    assert (sampled.device, sampled.arch) == ("cuda:0", "sm_90")
+    assert times_us(mean) == [20.0]
+    assert (skipped.status, skipped.error) == (Status.SKIPPED, "too large")
+
+    (tmp_path / "r.json-bin").mkdir()
+    (tmp_path / "r.json-bin" / "0.bin").write_bytes(struct.pack("<3f", 1e-5, 2e-5, 3e-5))
+    sampled = read("r.json", NVBENCH).results[0]
+    assert times_us(sampled) == pytest.approx([10.0, 20.0, 30.0])
+    (tmp_path / "r.json-bin" / "0.bin").write_bytes(b"short")
+    with pytest.raises(KernelmarkError, match="5 bytes where 12 belong"):
+        read("r.json", NVBENCH)
+
+
+def test_what_the_user_says_wins(read):
+    found = read("golden_x-gemm.csv", GEMM_CSV, backend="mine", label="old", started=86400.0)
+    assert {r.case.backend for r in found.results} == {"mine"}
+    assert (found.run.label, found.run.started) == ("old", 86400.0)
+    assert found.run.id.startswith("19700102-000000-")
+
+
+def test_the_same_file_is_the_same_run(read):
+    one = read("golden_x-gemm.csv", GEMM_CSV, started=1.0)
+    assert read("golden_x-gemm.csv", GEMM_CSV, started=1.0) == one
+    assert read("golden_x-gemm.csv", GEMM_CSV, started=2.0).run.id != one.run.id
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("x.csv", "a,b\n1,2\n", "in no format that can be read"),
+        ("golden-gemm.csv", GEMM_CSV, "does not say which backend"),
+        ("a-gemm.csv", GEMM_CSV.replace("13.5", "fast"), "line 2: 'fast' is not a number"),
+        ("a-gemm.csv", GEMM_CSV.replace("13.5", "nan"), "not a finite number"),
+        ("a-gemm.csv", GEMM_CSV.replace("fp16", "f33"), "line 2: unknown dtype 'f33'"),
+        ("a-gemm.csv", GEMM_CSV.replace("2048", "20.5"), "K=20.5 is not an integer"),
+        ("a-gemm.csv", GEMM_CSV.splitlines()[0], "no results"),
+        ("a.csv", "x,mean_microseconds\n1,2\n", "neither a GEMM"),
+        ("log.txt", HIPBLASLT.replace(",0,0,none,", ",0,none,"), "values for"),
+        ("gemm.csv", TRITONBENCH.replace(";10;0.010 (", ";0.010 ("), "line 2 has 4 cells"),
+        ("out.json", json.dumps(GOOGLE)[:-20], "not JSON"),
+        ("out.json", {"context": {"library_build_type": "x"}}, "no list of benchmarks"),
+        ("r.json", {"meta": {"nvbench": 1}, "benchmarks": 3}, "no list of benchmarks"),
+    ],
+)
+def test_refused(read, name, content, sentence):
+    with pytest.raises(KernelmarkError) as refused:
+        read(name, content)
+    assert sentence in refused.value.message
+
+
+def test_no_such_file_and_no_such_format(tmp_path):
+    with pytest.raises(KernelmarkError, match="no such file"):
+        importers.read(tmp_path / "none.csv", Given())
+    (tmp_path / "a.csv").write_text("x")
+    with pytest.raises(KernelmarkError, match="unknown importer"):
+        importers.read(tmp_path / "a.csv", Given(), "nosuch")
+
+
+def test_every_importer_has_its_files_name():
+    for name in importers.names():
+        importer = importers.named(name)
+        assert importer.name == name
+        assert importer.summary
+        assert not importer.recognizes("x.json", b'{"kernelmark":"results"')
+
+
+texts = st.text(max_size=12)
+
+
+@settings(max_examples=200)
+@given(op=texts, values=st.dictionaries(texts, texts, max_size=4))
+def test_any_name_and_value_makes_a_problem_that_reads_back(op, values):
+    made = problem_of(op, values)
+    assert parse_key(made.key) == made
+
+
+@given(st.lists(texts, min_size=2, max_size=2, unique=True))
+def test_different_words_stay_different(words):
+    assert legal_word(words[0]) != legal_word(words[1])

@@ -24,7 +24,7 @@ lint: $(VENV)/.ready-test
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.ready-test
-	for script in startup store drills overhead; do $(BIN)/python benchmarks/$$script.py --quick || exit 1; done
+	for script in startup store drills overhead detectors; do $(BIN)/python benchmarks/$$script.py --quick || exit 1; done
 
 docs: $(VENV)/.ready-test
 	$(BIN)/python scripts/write-docs

@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kernelmark import backends, devices, ops
+    from kernelmark import backends, devices, micro, ops
     from kernelmark.api import Results, open_store, run, suite, suites
     from kernelmark.core.errors import KernelmarkError
     from kernelmark.core.problem import Problem
@@ -35,6 +35,7 @@ __all__ = [
     "__version__",
     "backends",
     "devices",
+    "micro",
     "open_store",
     "ops",
     "parse",
@@ -64,7 +65,7 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     if name in _HOMES:
         value: object = getattr(importlib.import_module(_HOMES[name]), name)
-    elif name in ("backends", "devices", "ops"):
+    elif name in ("backends", "devices", "micro", "ops"):
         value = importlib.import_module(f"kernelmark.{name}")
     elif name == "__version__":
         from importlib.metadata import PackageNotFoundError, version

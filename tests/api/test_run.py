@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import csv
 import io
+import signal
 
 import pytest
 
@@ -12,6 +13,7 @@ import kernelmark as km
 from kernelmark.core import codec
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import ResultSet, RunState
+from kernelmark.runners.events import CaseFinished
 
 QUICK = km.Timing(max_s=0.05, warmup_s=0.01, max_allocations=3)
 
@@ -124,6 +126,21 @@ def test_cpu_runs_are_compared_with_roofs_that_are_measured_once(tmp_path):
     assert set(again.roofs) == set(found.roofs)
     assert not any("measuring the roofs" in getattr(event, "text", "") for event in told)
     assert km.run("gemm", roofs="none", **chosen).rows[0].share is None
+
+
+def test_ctrl_c_reaches_the_caller_once_all_is_stored(tmp_path):
+    def interrupt(event):
+        if isinstance(event, CaseFinished):
+            signal.raise_signal(signal.SIGINT)
+
+    chosen = {"device": "fake", "timing": QUICK, "m": [8, 16], "n": 8, "k": 8, "dtype": "f32"}
+    place = tmp_path / "s.sqlite"
+    with pytest.raises(KeyboardInterrupt, match="after 1 of 2 cases"):
+        km.run("gemm", store=place, on_event=interrupt, **chosen)
+    with km.open_store(place) as store:
+        run = store.run("latest")
+        assert run.state is RunState.INTERRUPTED
+        assert len(list(store.results(run.id))) == 1
 
 
 def test_illegal_requests_raise_before_anything_runs():

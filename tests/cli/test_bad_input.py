@@ -24,7 +24,10 @@ GEMM = ("run", "-o", "gemm", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
         ((*GEMM, "-a", "m=8", "-d", "gpu"), "unknown device 'gpu'"),
         ((*GEMM, "-a", "m=8", "-d", "cpu:9"), "no device 'cpu:9'"),
         ((*GEMM, "-a", "m=8", "--threads", "100000"), "100000 threads"),
-        ((*GEMM, "-a", "m=8", "--threads", "-1"), "must not be negative"),
+        ((*GEMM, "-a", "m=8", "--threads", "-1"), "'--threads': -1 must not be negative"),
+        ((*GEMM, "-a", "m=8", "--max-s", "-1"), "'--max-s': -1 must be positive"),
+        ((*GEMM, "-a", "m=8", "--max-s", "nan"), "'--max-s': nan must be positive"),
+        ((*GEMM, "-a", "m=8", "--max-blocks", "1"), "--max-blocks must not be below"),
         ((*GEMM, "-a", "m=8", "--target-ci", "0"), "must be positive"),
         ((*GEMM, "-a", "m=8", "--timeout", "-1"), "must be positive"),
         ((*GEMM, "-a", "m=8", "--config", "tile"), "not name=value"),
@@ -54,6 +57,39 @@ GEMM = ("run", "-o", "gemm", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
 )
 def test_is_refused_with_code_2(refused, words, sentence):
     assert sentence in refused(*words).err.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("run", "-s", "./nosuch.toml"), "kmark list suites"),
+        (("run", "-s", "latin.toml"), "kmark list suites"),
+        (("run", "-s", "folder.toml"), "kmark list suites"),
+        (("ab", "-s", "smoke,nosuch.toml", "-b", "numpy"), "kmark list suites"),
+        (("import", "nosuch.json"), "kmark import --help"),
+        (("show", "nosuch.json"), "kmark list runs"),
+        ((*GEMM, "-a", "m=8", "--json", "no/such/x.json"), "mkdir -p no/such"),
+    ],
+)
+def test_the_hint_fits_the_mistake(refused, tmp_path, monkeypatch, words, hint):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "latin.toml").write_bytes(b'why = "\xe9t\xe9"')
+    (tmp_path / "folder.toml").mkdir()
+    assert hint in refused(*words).err.splitlines()[1]
+
+
+def test_a_device_without_a_driver_points_to_the_doctor(refused, monkeypatch):
+    from kernelmark.devices import registry
+
+    monkeypatch.setattr(type(registry.get("cuda")), "available", lambda self: "cuda: no driver")
+    assert "kmark doctor" in refused(*GEMM, "-a", "m=8", "-d", "cuda:0").err.splitlines()[1]
+
+
+def test_kmark_alone_is_its_help(kmark):
+    alone = kmark()
+    assert (alone.code, alone.err) == (0, "")
+    assert alone.out == kmark("--help").out
+    assert "lint-configs" in alone.out
 
 
 def test_truncated_toml(refused, tmp_path):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +20,12 @@ import pytest
 from kernelmark.core import codec
 from kernelmark.core.result import ResultSet, RunState, Status
 from kernelmark.stores import open_store
+
+# A pipe that is closed is noticed at the first write, not when all is flushed at the end.
+UNBUFFERED = (
+    "import sys\nfrom kernelmark.cli.main import main\n"
+    "sys.stdout.reconfigure(write_through=True)\nmain(sys.argv[1:])"
+)
 
 
 def test_the_command_of_the_readme_works_as_written():
@@ -130,7 +138,9 @@ def test_dry_run_lists_and_runs_nothing(kmark, fake_words, tmp_path):
     ended = kmark(*fake_words, "--dry-run")
     assert ended.code == 0
     assert len(ended.out.splitlines()) == 4
-    assert "2 cases on fake, at most about" in ended.err
+    assert "2 cases on fake, about " in ended.err
+    assert "if no launch is longer than its share" in ended.err
+    assert "1 case on fake" in kmark(*fake_words, "--limit", "1", "--dry-run").err
     assert not (tmp_path / "store.sqlite").exists()
 
 
@@ -263,6 +273,92 @@ def test_a_reader_that_goes_away_is_no_error():
     assert done.stderr == ""
 
 
+def test_a_reader_of_much_that_goes_away_is_no_error(kmark, stored, tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    words = ("show", "mine", "--samples")
+    done = subprocess.run(
+        [sys.executable, "-c", UNBUFFERED, *words], stdout=write, stderr=-1, check=False
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_run_that_nobody_listens_to_goes_on_to_its_end(fake_words, tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    words = [sys.executable, "-m", "kernelmark", *fake_words]
+    done = subprocess.run(words, stdout=write, stderr=write, check=False)
+    os.close(write)
+    assert done.returncode == 0
+    with open_store(tmp_path / "store.sqlite") as store:
+        assert store.run("latest").state is RunState.DONE
+        assert len(list(store.results(store.run("latest").id))) == 2
+
+
+def full(path: Path, *rest: object, **named: object) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_loses_no_table_and_names_the_file(kmark, fake_words, tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "write_text", full)
+    ended = kmark(*fake_words, "--json", str(tmp_path / "r.json"))
+    assert ended.code == 2
+    assert "20.00 µs" in ended.out
+    assert "2 ok; stored in" in ended.err
+    assert f"kmark: {tmp_path}/r.json cannot be written: No space left" in ended.err
+    exported = kmark("export", "--csv", str(tmp_path / "r.csv"))
+    assert exported.code == 2
+    assert exported.err.startswith(f"kmark: {tmp_path}/r.csv cannot be written: No space left")
+    monkeypatch.undo()
+
+
+def test_one_unwritable_file_does_not_keep_the_others(kmark, stored, tmp_path, monkeypatch):
+    other = tmp_path / "r.csv"
+    words = ("--store", str(tmp_path / "store.sqlite"))
+    ended = kmark("export", "--json", "/dev/full", "--csv", str(other), *words)
+    assert ended.code == 2
+    assert "/dev/full cannot be written" in ended.err
+    assert other.read_text().startswith("run,label")
+
+
+def test_a_full_stdout_is_told_once():
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m kernelmark list suites > /dev/full"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("kmark: stdout cannot be written: No space left")
+    assert "Exception ignored" not in done.stderr
+
+
+def test_ctrl_c_while_commands_are_loaded_is_one_sentence():
+    program = (
+        "import sys, builtins\nfrom kernelmark.cli.main import main\n"
+        "assert 'typer' not in sys.modules\nreal = builtins.__import__\n"
+        "def stop(name, *rest):\n"
+        "    if name == 'typer': raise KeyboardInterrupt\n"
+        "    return real(name, *rest)\n"
+        "builtins.__import__ = stop\nmain(['list', 'suites'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (130, b"kmark: interrupted\n")
+
+
+def test_ctrl_c_before_the_first_case(kmark, fake_words, tmp_path, monkeypatch):
+    def interrupted(*rest: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kernelmark.api.running.roofs_for_plan", interrupted)
+    ended = kmark(*fake_words)
+    assert ended.code == 130
+    assert ended.err.strip() == "kmark: interrupted before the first case; nothing was stored"
+    with open_store(tmp_path / "store.sqlite") as store:
+        assert not list(store.runs(limit=1))
+
+
 def on_terminal(words: tuple[str, ...], **variables: str) -> str:
     """What a terminal would receive."""
     parent, child = pty.openpty()
@@ -295,7 +391,7 @@ def test_a_terminal_gets_a_bar_and_colour_unless_it_says_no(fake_words):
     assert "left" in drawn
     assert "\x1b[1m" in drawn
     plain = on_terminal((*fake_words, "--no-store"), NO_COLOR="1")
-    assert "\x1b[3" not in plain
+    assert not re.search("\x1b\\[[0-9;]*m", plain)
     assert "20.00 µs" in plain
 
 

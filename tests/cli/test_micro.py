@@ -69,7 +69,7 @@ def test_nothing_compiled_is_code_4(kmark, compiles, tmp_path):
         (("--precompile", "sm_90,mi300x", "-o", "pack"), "'mi300x' is not a GPU architecture"),
         (("--precompile", "gfx942:xnack-", "-o", "pack"), "'gfx942:xnack-' is not a GPU"),
         (("--precompile", ",", "-o", "pack"), "nothing is asked for"),
-        ((), "nothing is asked for"),
+        ((), "no benchmark is named"),
         (("--precompile", "sm_90"), "--precompile needs a folder"),
         (("--precompile", "sm_90", "-o", "taken"), "taken is a file, not a folder"),
     ],

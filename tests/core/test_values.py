@@ -160,7 +160,7 @@ def test_the_headline_is_the_median_over_blocks_of_their_medians():
     found = measurement((1.0, 1.0, 1.0, 1.0, 50.0), (2.0,), (9.0,))
     assert found.median_s == 2.0
     assert found.samples == 7
-    assert found.rel_half_width == 0.5
+    assert found.rel_half_width == pytest.approx(1 / math.sqrt(3))
 
 
 def test_rates_come_from_the_headline():

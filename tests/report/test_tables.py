@@ -123,7 +123,7 @@ def test_warnings_that_differ_in_numbers_are_told_once(make_result, make_set):
         for m in (1, 2, 3)
     ]
     assert tables.warnings(tables.rows(make_set(*results))) == [
-        "load 1.5 on 2 cores (and 2 more like this)"
+        "load 3.5 on 2 cores (the worst of 3 like this)"
     ]
 
 
@@ -151,3 +151,25 @@ def test_other_times_have_columns_only_where_a_row_has_them(make_result, make_se
     assert dict(zip(names, table.rows[1], strict=True))["eager"] == tables.NONE
     alone = [c.name for c in tables.results_table(tables.rows(make_set(plain))).columns]
     assert "eager" not in alone
+
+
+def test_a_ranking_within_the_noise_says_so(make_result, make_set):
+    made = tables.rows(
+        make_set(
+            make_result(backend="a", median_s=0.0100),
+            make_result(backend="b", median_s=0.0101),
+            make_result(backend="c", median_s=0.0200),
+        )
+    )
+    assert [row.tied for row in made] == [False, True, False]
+    column = [c.name for c in tables.results_table(made).columns].index("vs best")
+    shown = [row[column] for row in tables.results_table(made).rows]
+    assert shown == ["best", "≈ 1.01 ×", "2.00 ×"]
+
+
+def test_a_wrong_kernel_says_nothing_about_the_roof(make_result, make_set, make_roof):
+    roofs = [make_roof("flops", "f32", 1e9, unit="vector"), make_roof("bytes", "dram", 1e9)]
+    fast = make_set(make_result(median_s=1e-6, status=Status.WRONG))
+    assert not any("above 100 %" in text for text in tables.warnings(tables.rows(fast, roofs)))
+    right = make_set(make_result(median_s=1e-6))
+    assert any("above 100 %" in text for text in tables.warnings(tables.rows(right, roofs)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from kernelmark.api.plan import Plan, Selection, axis_words, plan
 from kernelmark.api.results import Results
 from kernelmark.api.roofs import RoofMode
 from kernelmark.api.running import Conduct, measure
-from kernelmark.core.result import Config
+from kernelmark.core.result import Config, RunState
 from kernelmark.core.timing import Timing
 from kernelmark.runners.session import OnEvent
 from kernelmark.stores import open_store
@@ -59,7 +60,8 @@ def run(
         km.run("gemm", m=[256, 512], n=512, k=512, dtype="f32", backend=["numpy", "torch"])
 
     `store` is False, True for the user's own store, or a place or opened store. An illegal request
-    raises before anything runs; a case that fails is a result with its status.
+    raises before anything runs; a case that fails is a result with its status. Ctrl-C raises
+    KeyboardInterrupt once everything finished is stored.
     """
     selection = Selection(
         ops=_words(op),
@@ -76,12 +78,21 @@ def run(
     how = Timing.preset(timing) if isinstance(timing, str) else timing
     made = plan(selection, how)
     conduct = Conduct(label=label, roofs=roofs, timeout_s=timeout_s)
-    if isinstance(store, bool | str | os.PathLike):
-        if store is False:
-            return measure(made, conduct=conduct, on_event=on_event)
-        with open_store(None if store is True else store) as opened:
-            return measure(made, conduct=conduct, store=opened, on_event=on_event)
-    return measure(made, conduct=conduct, store=store, on_event=on_event)
+    with contextlib.ExitStack() as stack:
+        opened: Store | None = None
+        if store is True:
+            opened = stack.enter_context(open_store(None))
+        elif isinstance(store, str | os.PathLike):
+            opened = stack.enter_context(open_store(store))
+        elif not isinstance(store, bool):
+            opened = store
+        results = measure(made, conduct=conduct, store=opened, on_event=on_event)
+    if results.run.state is RunState.INTERRUPTED:
+        kept = "" if opened is None else f"; run {results.run.id} is stored so far"
+        raise KeyboardInterrupt(
+            f"interrupted after {len(results)} of {len(made.cases)} cases{kept}"
+        )
+    return results
 
 
 def suite(name_or_path: str | os.PathLike[str]) -> Suite:

@@ -18,9 +18,11 @@ _SUFFIXES = {".json", ".csv", ".txt", ".log", ".db"}
 
 
 def is_file(ref: str) -> bool:
-    """Whether `ref` names a file, not a run of the store."""
-    path = Path(ref)
-    return ref == "-" or len(path.parts) > 1 or path.suffix.lower() in _SUFFIXES
+    """Whether `ref` names a file, not a run of the store: by its ending, by a beginning that only
+    paths have, or because it is there. A label may have a slash."""
+    if ref == "-" or Path(ref).suffix.lower() in _SUFFIXES:
+        return True
+    return ref.startswith(("/", "./", "../", "~/")) or ("/" in ref and Path(ref).is_file())
 
 
 def read_file(place: str, given: Given | None = None, form: str | None = None) -> ResultSet:
@@ -31,7 +33,7 @@ def read_file(place: str, given: Given | None = None, form: str | None = None) -
     from kernelmark.workloads import importers
     from kernelmark.workloads.importers.base import Given as Nothing
 
-    path = Path(place)
+    path = Path(place).expanduser()
     try:
         if form is None and importers.recognized(path) is None:
             data = path.read_bytes()

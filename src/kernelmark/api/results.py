@@ -5,13 +5,17 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from kernelmark.core import codec
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Result, ResultSet, Run, Status
 from kernelmark.core.roof import Roof
 from kernelmark.report import render, tables
+
+if TYPE_CHECKING:
+    from kernelmark.compare.match import By
+    from kernelmark.compare.verdicts import Comparison
 
 
 class Results(Sequence[Result]):
@@ -63,6 +67,15 @@ class Results(Sequence[Result]):
                 hint="pip install pandas, or use records()",
             ) from None
         return pandas.DataFrame(self.records())
+
+    def compare(
+        self, base: Results | ResultSet | str, *, rule: str = "robust", match: By = "case"
+    ) -> Comparison:
+        """Verdicts of this run as head. `base` is another run at hand, or a file of one."""
+        from kernelmark.api.comparing import compare
+
+        other = base.result_set if isinstance(base, Results) else base
+        return compare(other, self.result_set, rule=rule, match=match)
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The exact document that `kmark import` reads."""

@@ -67,23 +67,35 @@ def _roofs(
         known = store.roofs(host=host, device=info.name, arch=info.arch, threads=threads)
         if mode == "stored" and _still_good(known):
             return known
+    if info.kind in ("cuda", "hip") and store is None and mode == "stored":
+        tell(f"no roofs of {info.name}: nothing is stored; --roofs fresh measures them (20 s)")
+        return ()
+    return measure_roofs(info, threads, store, tell, known)
+
+
+def measure_roofs(
+    info: DeviceInfo,
+    threads: int,
+    store: Store | None,
+    tell: Callable[[str], None],
+    known: tuple[Roof, ...] = (),
+) -> tuple[Roof, ...]:
+    """Roofs of a device measured now and stored; `known` ones stay where that fails."""
     if info.kind in ("cuda", "hip"):
-        if store is None and mode == "stored":
-            tell(f"no roofs of {info.name}: nothing is stored; --roofs fresh measures them (20 s)")
-            return ()
         return _of_gpu(info, store, known, tell)
     if info.kind != "cpu":
         return known
-    tell(f"measuring the roofs of {info.name} with {threads} threads (about 2 s)")
+    count = threads or info.units
+    tell(f"measuring the roofs of {info.name} with {count} threads (about 2 s)")
     try:
         with held(info, lambda who: tell(f"waiting for {who}, which is timing on {info.name}")):
-            measured = quick(info.name, threads)
+            measured = quick(info.name, count)
     except KernelmarkError as error:
         tell(error.message)
         return known
     measured = tuple(_better(roof, known) for roof in measured)
     if store is not None:
-        store.add_roofs(measured, host=host)
+        store.add_roofs(measured, host=platform.node())
     return measured
 
 

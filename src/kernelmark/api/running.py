@@ -53,7 +53,12 @@ def measure(
         compile_timeout_s=conduct.compile_timeout_s,
         jobs=conduct.jobs,
     )
-    here = environment(names, plan.backends)
+    try:
+        here = environment(names, plan.backends)
+        roofs = roofs_for_plan(plan, store, conduct.roofs, lambda text: tell(Note(text=text)))
+    except KeyboardInterrupt:
+        kept = "nothing was stored" if resumed is None else f"run {resumed.id} is as it was"
+        raise KeyboardInterrupt(f"interrupted before the first case; {kept}") from None
     if resumed is None:
         run = Run(
             id=new_run_id(),
@@ -66,7 +71,6 @@ def measure(
         )
     else:
         run = resumed
-    roofs = roofs_for_plan(plan, store, conduct.roofs, lambda text: tell(Note(text=text)))
     result_set = run_cases(
         run=run,
         cases=plan.cases,

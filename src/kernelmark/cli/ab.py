@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.output import Outputs, put_table, say, write
+from kernelmark.cli.output import Outputs, counted, flush, put_table, say, write
 from kernelmark.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -311,9 +311,9 @@ def _preview(plan: AbPlan) -> int:
         budget_s(case) for pair in plan.pairs for case in pair.cases
     )
     say(
-        f"{len(plan.pairs)} pairs on {plan.device}, looked at after "
-        f"{', '.join(map(str, plan.rule.looks.rounds))} rounds, at most about "
-        f"{duration_text(seconds)} of timing"
+        f"{counted(len(plan.pairs), 'pair')} on {plan.device}, looked at after "
+        f"{', '.join(map(str, plan.rule.looks.rounds))} rounds, about {duration_text(seconds)} of "
+        "timing, if no launch is longer than its share"
     )
     return 0
 
@@ -327,7 +327,7 @@ def _tell(total: int) -> Callable[[Event], None]:
     def tell(event: Event) -> None:
         if isinstance(event, Measured):
             if event.done == event.total:
-                say(f"round {event.round}: {event.total} pairs")
+                say(f"round {event.round}: {counted(event.total, 'pair')}")
             return
         left["pairs"] -= 1
         name = short(event.pair.base.problem)
@@ -345,11 +345,12 @@ def _told(report: AbReport, outputs: Outputs, *, stored: bool, quiet: bool) -> i
         (outputs.csv, made.to_csv),
         (outputs.md, made.to_md),
     )
-    for place, text in texts:
-        if place is not None:
-            write(place, text(report))
     if not outputs.stdout_taken and report.rows:
         put_table(made.rows_table(report))
+        flush()
+    for place, text in sorted(texts, key=lambda pair: pair[0] != "-"):
+        if place is not None:
+            write(place, text(report))
     if not quiet:
         say(made.summary(report))
         if audit := made.audit(report):

@@ -148,7 +148,12 @@ def _tell(found: Comparison, bad: list[Row], *, quiet: bool) -> None:
             say(f"note: {text}")
         hidden = len(found.rows) - len(found.changed)
         if len(found.rows) > _FEW and hidden:
-            say(f"note: {hidden} rows that did not change are left out: --all shows them")
+            rows = (
+                "1 row that did not change is"
+                if hidden == 1
+                else f"{hidden} rows that did not change are"
+            )
+            say(f"note: {rows} left out: --all shows them")
     say(report.summary(found))
     if bad:
         say(f"{len(bad)} of them fail; why, for one: kmark compare … --explain {bad[0].number}")

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from kernelmark.cli import listing
+from kernelmark.cli.output import counted
 from kernelmark.core.diskcache import cache_root
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.roof import Roof
@@ -96,7 +97,7 @@ def _load(cores: int) -> tuple[str, str, str]:
     load = os.getloadavg()[0]
     busy = load > 0.3 * cores
     advice = "other work disturbs timings: stop it, or expect wide intervals" if busy else ""
-    return "load", f"{load:.2f} over the last minute on {cores} cores", advice
+    return "load", f"{load:.2f} over the last minute on {counted(cores, 'core')}", advice
 
 
 def _compiler() -> tuple[str, str, str]:
@@ -160,12 +161,12 @@ def _cache() -> list[tuple[str, ...]]:
         return [*rows, ("state", "not made yet")]
     for folder in sorted(path for path in root.iterdir() if path.is_dir()):
         sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
-        rows.append((folder.name, f"{bytes_text(sum(sizes))} in {len(sizes)} files"))
+        rows.append((folder.name, f"{bytes_text(sum(sizes))} in {counted(len(sizes), 'file')}"))
     return rows
 
 
 def _roof(roof: Roof) -> tuple[str, ...]:
-    unit = "FLOP/s" if roof.kind == "flops" else "B/s"
+    unit = {"flops": "FLOP/s", "bytes": "B/s", "launches": "launches/s"}[roof.kind]
     name = f"{roof.device} {roof.name} {roof.unit}".strip()
     age = duration_text(max(0.0, time.time() - roof.measured))
     return name, rate_text(roof.value, unit), str(roof.threads or ""), age, roof.how

@@ -100,6 +100,17 @@ Pins = Annotated[
 ]
 
 
+Micro = Annotated[
+    str | None,
+    typer.Option(
+        "--micro",
+        metavar="NAME",
+        help="The headline metrics of a microbenchmark instead of series of problems.",
+        rich_help_panel=LOOKING,
+    ),
+]
+
+
 def history(
     ops: o.Ops = None,
     backends: o.Backends = None,
@@ -115,6 +126,7 @@ def history(
     pins: Pins = False,
     changed: Changed = False,
     check: Check = False,
+    micro: Micro = None,
     store: o.StorePlace = None,
     json: o.Json = None,
     csv: o.Csv = None,
@@ -135,6 +147,10 @@ def history(
     if pin is not None or unpin is not None or pins:
         with open_store(store) as opened:
             return _pinned(opened, pin, unpin)
+    if micro is not None:
+        from kernelmark.cli.micro_stored import history as micro_history
+
+        return micro_history(micro, store, outputs, limit=runs, arch=arch)
     with open_store(store, readonly=True) as opened:
         found = look_back(
             opened,
@@ -147,7 +163,8 @@ def history(
         )
     shown = _chosen(found, o.comma_list(ops), o.comma_list(backends), filter, changed=changed)
     _put(found, shown, outputs)
-    alarms = [story for story in shown if story in found.alarms]
+    names = {story.series for story in found.alarms}
+    alarms = [story for story in shown if story.series in names]
     _tell(found, shown, alarms, quiet=quiet)
     return REGRESSION if check and alarms else 0
 

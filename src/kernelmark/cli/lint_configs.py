@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.output import Outputs, put_table, say, write
+from kernelmark.cli.output import Outputs, counted, put_table, say, write
 
 SOME_FOUND = 1
 
@@ -40,5 +40,5 @@ def lint_configs(
         rows_ = tuple((f.file, f.place or "–", f.text) for f in found.findings)
         put_table(Table(columns=columns, rows=rows_))
     if not quiet:
-        say(f"{found.files} files, {len(found.findings)} findings")
+        say(f"{counted(found.files, 'file')}, {counted(len(found.findings), 'finding')}")
     return SOME_FOUND if found.findings else 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.output import Outputs, put_table, say
+from kernelmark.cli.output import Outputs, counted, put_table, say
 from kernelmark.core.errors import NothingToDo, UsageError
 
 if TYPE_CHECKING:
@@ -118,7 +118,12 @@ def selection_of(params: Mapping[str, Any]) -> tuple[Selection, Timing]:
     changes = {name: params[name] for name in _TIMING_FIELDS}
     changes |= {"max_allocations": params["max_blocks"], "target_rel_ci": params["target_ci"]}
     given = {name: value for name, value in changes.items() if value is not None}
-    return selection, Timing.preset(params["timing"], **given)
+    try:
+        return selection, Timing.preset(params["timing"], **given)
+    except UsageError as error:
+        from kernelmark.cli.telling import with_flags
+
+        raise UsageError(with_flags(error.message), hint=error.hint) from None
 
 
 def _plan(params: Mapping[str, Any]) -> Plan:
@@ -214,13 +219,16 @@ def _told(results: Results, store: Store | None, outputs: Outputs, *, quiet: boo
     from kernelmark.cli.telling import put_results, tell_rest
     from kernelmark.core.result import RunState
 
-    put_results(results, outputs)
-    tell_rest(results, store, quiet=quiet)
-    if results.run.state is RunState.INTERRUPTED:
-        if store is None:
+    interrupted = results.run.state is RunState.INTERRUPTED
+    try:
+        put_results(results, outputs)
+    finally:
+        tell_rest(results, store, quiet=quiet)
+        if interrupted and store is None:
             say("interrupted: nothing is stored, since --no-store was given")
-        else:
+        elif interrupted:
             say(f"interrupted; everything so far is stored: kmark run --resume {results.run.id}")
+    if interrupted:
         return INTERRUPTED
     return SOME_FAILED if results.failed else 0
 
@@ -238,7 +246,10 @@ def _preview(plan: Plan, store: Store | None, resumed: Run | None) -> int:
     put_table(plan_table(cases))
     seconds = estimate_s(cases, len(plan.devices))
     where = ", ".join(info.name for info in plan.devices)
-    say(f"{len(cases)} cases on {where}, at most about {duration_text(seconds)} without compiling")
+    say(
+        f"{counted(len(cases), 'case')} on {where}, about {duration_text(seconds)} without "
+        "compiling, if no launch is longer than its share"
+    )
     for note in plan.notes:
         say(f"note: {note}")
     return 0

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kernelmark.cli import options as o
+from kernelmark.cli.micro_stored import VERBS, obey
 from kernelmark.cli.output import Outputs, put, put_table, say, write
 from kernelmark.core.errors import NothingToDo, UsageError
 
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 SOME_FAILED = 3
 HOW = "How much"
 PACKS = "Packs"
-_VERBS = ("list", "show", "compare", "import")
 _EXAMPLE = "for example: kmark micro cache latency, kmark micro --all -d cuda:0, kmark micro list"
 
 
@@ -129,8 +130,8 @@ def micro(
         return _pack(names, precompile, output)
     outputs = Outputs(json=json, csv=csv, md=md)
     drawn = _checked(figure)
-    if names and names[0] in _VERBS:
-        found = _verb(names[0], names[1:], store)
+    if names and names[0] in VERBS:
+        found = obey(names[0], names[1:], store)
         if found is None:
             return 0
         _show(found, outputs, points=points, figure=drawn)
@@ -209,7 +210,7 @@ def _show(
 
     tables = [report.points_table(r) for r in results if r.rows] if points else []
     tables.append(report.headline_table(results, every=points))
-    made = (
+    made: tuple[tuple[str | None, Callable[[], str]], ...] = (
         (outputs.json, lambda: to_json(results)),
         (outputs.csv, lambda: csv_text(report.records(results))),
         (outputs.md, lambda: "\n".join(markdown(table) for table in tables)),
@@ -247,74 +248,6 @@ def _checked(figure: str | None) -> Path | None:
     from kernelmark.report.vega import check_ready
 
     return check_ready(figure)
-
-
-def _verb(verb: str, rest: Sequence[str], place: str | None) -> list[MicroResult] | None:
-    """What a verb gives to be shown; None where it has said everything itself."""
-    if verb == "list":
-        put_table(_listing(rest))
-        return None
-    from kernelmark.api import micro as api
-    from kernelmark.stores import open_store
-
-    if verb == "import":
-        return _imported(rest, place)
-    if verb == "show":
-        if len(rest) > 1:
-            raise UsageError("show takes one run", hint="kmark micro show latest")
-        return api.results_of(
-            rest[0] if rest else "latest", lambda: open_store(place, readonly=True)
-        )
-    if len(rest) != 2:
-        raise UsageError("compare takes two runs or files", hint="kmark micro compare A B")
-    base, head = (api.results_of(ref, lambda: open_store(place, readonly=True)) for ref in rest)
-    from kernelmark.report.micro import comparison_table
-
-    table = comparison_table(base, head)
-    if not table.rows:
-        raise NothingToDo("the two have no metric in common")
-    put_table(table)
-    return None
-
-
-def _imported(files: Sequence[str], place: str | None) -> None:
-    from kernelmark.api import micro as api
-    from kernelmark.stores import new_run_id, open_store
-
-    if not files:
-        raise UsageError("import takes files", hint="kmark micro import FILE.json")
-    found = [(file, api.read(file)) for file in files]
-    with open_store(place) as store:
-        for file, results in found:
-            run_id = new_run_id()
-            store.add_micro(run_id, results)
-            say(f"{file}: {len(results)} results stored as {run_id}")
-
-
-def _listing(names: Sequence[str]) -> Any:
-    from kernelmark.micro import registry
-    from kernelmark.micro.session import plain_name
-    from kernelmark.report.tables import Column, Table
-
-    if names:
-        benchmark = registry.get(plain_name(names[0]))
-        rows = [
-            (name, p.help, _shown(p.value("brief")), _shown(p.quick), _shown(p.value("full")))
-            for name, p in benchmark.parameters.items()
-        ]
-        titles = ("parameter", "meaning", "brief", "quick", "full")
-    else:
-        things = [registry.get(name) for name in registry.names()]
-        rows = [(b.name, b.summary, ", ".join(b.kinds)) for b in things]  # type: ignore[misc]
-        titles = ("benchmark", "what it measures", "devices")  # type: ignore[assignment]
-    return Table(columns=tuple(Column(name=t) for t in titles), rows=tuple(rows))
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, tuple):
-        text = ", ".join(map(str, value))
-        return text if len(text) < 40 else f"{value[0]}, … {value[-1]} ({len(value)})"
-    return str(value)
 
 
 def _mode(*, quick: bool, full: bool, brief: bool) -> Mode:
@@ -357,15 +290,19 @@ def compile_into(folder: Path, archs: list[str]) -> int:
     from kernelmark.kernels import rtc
 
     made = failed = 0
-    for name in rtc.names():
-        targets = list(dict.fromkeys(t for arch in archs for t in (arch, rtc.target(name, arch))))
-        for one in precompile({name: rtc.source(name)}, targets, folder):
-            if one.path is None:
-                failed += 1
-                put(f"{one.arch}  {one.name}  failed  {one.reason.splitlines()[0]}\n")
-            else:
-                made += 1
-                put(f"{one.arch}  {one.name}  ok  {bytes_text(one.nbytes)}  {one.path}\n")
+    sources = {name: rtc.source(name) for name in rtc.names()}
+    special = [(n, t) for a in archs for n in sources if (t := rtc.target(n, a)) not in archs]
+    jobs = itertools.chain(
+        precompile(sources, archs, folder),
+        *(precompile({name: sources[name]}, [target], folder) for name, target in special),
+    )
+    for one in jobs:
+        if one.path is None:
+            failed += 1
+            put(f"{one.arch}  {one.name}  failed  {one.reason.splitlines()[0]}\n")
+        else:
+            made += 1
+            put(f"{one.arch}  {one.name}  ok  {bytes_text(one.nbytes)}  {one.path}\n")
     if not made:
         raise NothingToDo("no kernel could be compiled", hint="each line above says why")
     say(f"{made} compiled, {failed} failed; use them with KERNELMARK_PACK={folder.resolve()}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal
 
 import typer
@@ -13,8 +13,28 @@ OUTPUT = "Output"
 RUNNING = "Running"
 
 
-def _option(panel: str, *names: str, help: str, metavar: str | None = None) -> Any:
-    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel)
+def _option(
+    panel: str,
+    *names: str,
+    help: str,
+    metavar: str | None = None,
+    callback: Callable[[Any], Any] | None = None,
+) -> Any:
+    return typer.Option(
+        *names, help=help, metavar=metavar, rich_help_panel=panel, callback=callback
+    )
+
+
+def _positive(value: float | None) -> float | None:
+    if value is not None and not value > 0:
+        raise typer.BadParameter(f"{value:g} must be positive")
+    return value
+
+
+def _not_negative(value: float | None) -> float | None:
+    if value is not None and not value >= 0:
+        raise typer.BadParameter(f"{value:g} must not be negative")
+    return value
 
 
 Words = list[str] | None
@@ -148,13 +168,18 @@ Threads = Annotated[
         MEASUREMENT,
         "--threads",
         metavar="N",
+        callback=_not_negative,
         help="CPU threads. Default: every usable core.",
     ),
 ]
 Processes = Annotated[
     int | None,
     _option(
-        MEASUREMENT, "--processes", metavar="N", help="Measure each case in N fresh processes."
+        MEASUREMENT,
+        "--processes",
+        metavar="N",
+        callback=_positive,
+        help="Measure each case in N fresh processes.",
     ),
 ]
 MaxSeconds = Annotated[
@@ -163,6 +188,7 @@ MaxSeconds = Annotated[
         MEASUREMENT,
         "--max-s",
         metavar="S",
+        callback=_positive,
         help="Cap on the timed seconds of a case in a process.",
     ),
 ]
@@ -172,6 +198,7 @@ WarmupSeconds = Annotated[
         MEASUREMENT,
         "--warmup-s",
         metavar="S",
+        callback=_not_negative,
         help="Cap on the seconds of warm-up of a case in a process.",
     ),
 ]
@@ -190,12 +217,19 @@ TargetCi = Annotated[
         MEASUREMENT,
         "--target-ci",
         metavar="SHARE",
+        callback=_positive,
         help="Stop when the interval's half-width is under this share of the median, as 0.02.",
     ),
 ]
 Seed = Annotated[
     int | None,
-    _option(MEASUREMENT, "--seed", metavar="N", help="Seed of the inputs and of --limit."),
+    _option(
+        MEASUREMENT,
+        "--seed",
+        metavar="N",
+        callback=_not_negative,
+        help="Seed of the inputs and of --limit.",
+    ),
 ]
 Roofs = Annotated[
     Literal["stored", "fresh", "none"],

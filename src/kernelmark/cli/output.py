@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from kernelmark.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from kernelmark.report.tables import Table
 
 
@@ -55,13 +59,30 @@ def check_writable(place: str) -> None:
     if path.is_dir():
         raise UsageError(f"{place} is a folder, not a file", hint="give a file name, or -")
     if not path.parent.is_dir():
-        raise UsageError(f"{place} cannot be written: there is no folder {path.parent}")
+        raise UsageError(
+            f"{place} cannot be written: there is no folder {path.parent}",
+            hint=f"make it: mkdir -p {shlex.quote(str(path.parent))}",
+        )
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UsageError(f"{place} cannot be written: permission denied")
+        raise UsageError(
+            f"{place} cannot be written: permission denied",
+            hint="name another file, or - for stdout",
+        )
 
 
 def write(place: str, text: str) -> None:
     """`text` to stdout for `-`, else to a file that appears whole or not at all."""
+    try:
+        _write(place, text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if place == "-":
+            silenced(sys.stdout)
+        raise _unwritable("stdout" if place == "-" else place, error) from None
+
+
+def _write(place: str, text: str) -> None:
     if place == "-":
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -78,10 +99,39 @@ def write(place: str, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def flush() -> None:
+    """What stdout still holds is written; that it cannot be is an error like any other."""
+    write("-", "")
+
+
+def _unwritable(place: str, error: OSError) -> UsageError:
+    """An error that names what was asked for, not a temporary file beside it."""
+    return UsageError(
+        f"{place} cannot be written: {error.strerror or error}",
+        hint="'kmark export' writes a stored run again, to another place",
+    )
+
+
+def silenced(stream: TextIO) -> None:
+    """Nothing more goes to `stream`, not even what it still holds when the process ends."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: closed, or not a file at all
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+
+
 def say(text: str = "") -> None:
-    """A line of words for people, on stderr."""
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    """A line of words for people, on stderr. That nobody reads them ends no command."""
+    try:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+    except OSError:
+        silenced(sys.stderr)
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 case`, `3 cases`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def complain(message: str, hint: str | None) -> None:
@@ -93,7 +143,7 @@ def complain(message: str, hint: str | None) -> None:
 
 def put(text: str) -> None:
     """Data, on stdout."""
-    sys.stdout.write(text)
+    write("-", text)
 
 
 def put_table(table: Table, *, styles: Sequence[str] = ()) -> None:
@@ -104,7 +154,6 @@ def put_table(table: Table, *, styles: Sequence[str] = ()) -> None:
         put(text(table))
         return
     from rich import box
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table as Drawn
 
@@ -117,18 +166,17 @@ def put_table(table: Table, *, styles: Sequence[str] = ()) -> None:
         )
     for i, row in enumerate(table.rows):
         drawn.add_row(*map(escape, row), style=styles[i] if styles else None)
-    Console().print(drawn)
+    console().print(drawn)
 
 
 def put_results_table(table: Table, *, styles: Sequence[str]) -> None:
     """As `put_table`; on a terminal that is too narrow, the first column becomes a line of its
     own above the rows that share it."""
-    from rich.console import Console
     from rich.text import Text
 
     widths = _widths(table)
-    console = Console()
-    if not fancy(sys.stdout) or sum(widths) + 3 * len(widths) <= console.width:
+    drawn = console()
+    if not fancy(sys.stdout) or sum(widths) + 3 * len(widths) <= drawn.width:
         put_table(table, styles=styles)
         return
 
@@ -139,13 +187,13 @@ def put_results_table(table: Table, *, styles: Sequence[str]) -> None:
         ]
         return "  " + "  ".join(parts).rstrip()
 
-    console.print(Text(line([column.name for column in table.columns]), style="bold"))
+    drawn.print(Text(line([column.name for column in table.columns]), style="bold"))
     above = None
     for row, style in zip(table.rows, styles, strict=True):
         if row[0] != above:
-            console.print(Text(row[0], style="cyan"))
+            drawn.print(Text(row[0], style="cyan"))
             above = row[0]
-        console.print(Text(line(row), style=style))
+        drawn.print(Text(line(row), style=style))
 
 
 def _widths(table: Table) -> list[int]:
@@ -168,3 +216,10 @@ def fancy(stream: object) -> bool:
     """Whether to draw: a terminal that can move its cursor."""
     terminal = getattr(stream, "isatty", lambda: False)()
     return bool(terminal) and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where things are drawn. NO_COLOR means no bold and no dim either."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, color_system=None if os.environ.get("NO_COLOR") else "auto")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from kernelmark.cli.output import fancy, say
+from kernelmark.cli.output import console, fancy, say
 from kernelmark.core.units import duration_text, time_text
 from kernelmark.report.names import backend_text, short
 from kernelmark.report.tables import width_text
@@ -29,9 +29,19 @@ def reporter(plan: Plan, *, quiet: bool) -> Iterator[OnEvent]:
         yield _only_trouble
     elif fancy(sys.stderr):
         with _bar() as bar:
-            yield Drawn(bar, len(plan.cases))
+            yield _unharmed(Drawn(bar, len(plan.cases)))
     else:
         yield Lines()
+
+
+def _unharmed(tell: OnEvent) -> OnEvent:
+    """As `tell`, for a terminal that may go away: the run goes on to its end."""
+
+    def told(event: e.Event) -> None:
+        with contextlib.suppress(OSError):
+            tell(event)
+
+    return told
 
 
 class Lines:
@@ -124,7 +134,6 @@ def _say_other(event: e.Event, tell: Callable[[str], object] = say) -> None:
 
 
 def _bar() -> Bar:
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     return Progress(
@@ -132,6 +141,6 @@ def _bar() -> Bar:
         MofNCompleteColumn(),
         TextColumn("{task.fields[left]}", markup=False),
         TextColumn("{task.description}", markup=False),
-        console=Console(stderr=True),
+        console=console(stderr=True),
         transient=True,
     )

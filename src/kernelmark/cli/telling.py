@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from kernelmark.cli.output import Outputs, put_results_table, say, write
+from kernelmark.cli.output import Outputs, counted, flush, put_results_table, say, write
 from kernelmark.core.result import Status
 from kernelmark.report import tables
 from kernelmark.report.names import backend_text, short
@@ -28,20 +29,23 @@ _FLAGS = {
 
 
 def put_results(results: Results, outputs: Outputs, *, table: bool = True) -> None:
-    """Files that were asked for, and the table unless stdout is taken."""
+    """The table unless stdout is taken, and files that were asked for."""
     made: tuple[tuple[str | None, Callable[[], str]], ...] = (
         (outputs.json, results.to_json),
         (outputs.csv, results.to_csv),
         (outputs.md, results.to_md),
     )
-    for place, text in made:
-        if place is not None and place != "-":
-            write(place, text())
-    for place, text in made:
-        if place == "-":
-            write(place, text())
-    if table and not outputs.stdout_taken and results.rows:
-        put_results_table(results.table, styles=[_style(row) for row in results.rows])
+    with contextlib.ExitStack() as files:
+        # A file that cannot be written keeps nothing else from being shown or written.
+        for place, text in reversed(made):
+            if place is not None and place != "-":
+                files.callback(lambda place, text: write(place, text()), place, text)
+        for place, text in made:
+            if place == "-":
+                write(place, text())
+        if table and not outputs.stdout_taken and results.rows:
+            put_results_table(results.table, styles=[_style(row) for row in results.rows])
+            flush()
 
 
 def tell_rest(results: Results, store: Store | None, *, quiet: bool) -> None:
@@ -51,7 +55,7 @@ def tell_rest(results: Results, store: Store | None, *, quiet: bool) -> None:
     if quiet:
         return
     for text in tables.warnings(results.rows):
-        say(f"warning: {_with_flags(text)}")
+        say(f"warning: {with_flags(text)}")
     for text in results.notes:
         say(f"note: {text}")
     where = f"stored in {store.where}" if store is not None else "not stored"
@@ -59,7 +63,7 @@ def tell_rest(results: Results, store: Store | None, *, quiet: bool) -> None:
     say(f"run {name}: {tables.summary(results.rows) or 'no results'}; {where}")
 
 
-def _with_flags(text: str) -> str:
+def with_flags(text: str) -> str:
     """Fields of a timing that a warning names, as the options that change them."""
     return re.sub(r"\b(" + "|".join(_FLAGS) + r")\b", lambda found: _FLAGS[found[0]], text)
 
@@ -73,8 +77,7 @@ def plan_table(cases: Sequence[Case]) -> tables.Table:
 
 def _tell_failure(failure: tables.Failure, run_id: str | None) -> None:
     count = len(failure.rows)
-    cases = "1 case" if count == 1 else f"{count} cases"
-    say(f"{failure.status.value}, {cases}: {failure.reason}")
+    say(f"{failure.status.value}, {counted(count, 'case')}: {failure.reason}")
     if not failure.status.failed:
         return
     for command in failure.commands[:_COMMANDS]:

@@ -143,8 +143,12 @@ class Measurement:
 
     @property
     def rel_half_width(self) -> float:
-        """Half of the interval's width as a share of the median."""
-        return (self.high_s - self.low_s) / 2 / self.median_s
+        """Half of the interval's width as a share of its geometric middle; infinite without one.
+
+        Times vary by factors, so the interval is symmetric in the logarithm."""
+        if self.low_s <= 0 or math.isinf(self.high_s):
+            return math.inf
+        return (self.high_s - self.low_s) / 2 / math.sqrt(self.low_s * self.high_s)
 
     @property
     def launch_bound(self) -> bool:

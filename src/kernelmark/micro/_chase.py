@@ -42,7 +42,9 @@ class Chaser:
         self._offsets = rig.memory(min(nbytes, 2**28) // 4 + 4096)
         self._out = rig.memory(64)
         self._random = np.random.default_rng(seed)
-        self._first = 0
+        self._ring: Offsets = np.zeros(1, np.uint64)
+        # Where a chain led elsewhere than it should: nothing it measured counts then.
+        self.wrong: str | None = None
 
     def ring(self, size: int, spacing: int) -> Offsets:
         """A random order of every `spacing`-th byte of the first `size` bytes."""
@@ -65,7 +67,7 @@ class Chaser:
                 block=256 if wide else 1,
             )
         )
-        self._first = int(offsets[0])
+        self._ring = offsets
 
     def follow(self, hops: int, warm: int, *, index: bool = False) -> Hop:
         """The mean of `hops` hops, after `warm` untimed ones; both in whole unrolled loops."""
@@ -74,7 +76,8 @@ class Chaser:
         start = self.base.address if index else self.start
         kernel = "chase_index" if index else "chase"
         rig.run(rig.call(FILE, kernel, start, warm, hops, self._out, 0))
-        ticks, wall, _ = rig.read(self._out, np.uint64, 3)
+        ticks, wall, end = rig.read(self._out, np.uint64, 3)
+        self.check(int(end), warm + hops, index=index)
         return Hop(
             cycles=float(ticks) * rig.ticks_to_cycles / hops,
             seconds=float(wall) * rig.wall_tick_s / hops,
@@ -83,11 +86,16 @@ class Chaser:
     @property
     def start(self) -> int:
         """The address of the chain's first element."""
-        return self.base.address + self._first
+        return self.base.address + int(self._ring[0])
 
-    def last(self) -> int:
-        """Where the last following ended, as an offset; index chains end at an element."""
-        return int(self._rig.read(self._out, np.uint64, 3)[2])
+    def check(self, end: int, hops: int, *, index: bool = False) -> None:
+        """Note it if so many hops do not end at `end`, an address or the number of a word."""
+        # A chain of numbers begins at number 0, wherever in the ring that is.
+        first = int(np.flatnonzero(self._ring == 0)[0]) if index else 0
+        offset = int(self._ring[(first + hops) % self._ring.size])
+        wanted = offset // 4 if index else self.base.address + offset
+        if end != wanted:
+            self.wrong = self.wrong or f"{hops} hops of a chain ended at {end}, not at {wanted}"
 
     def each(self, hops: int, warm: int) -> NDArray[np.float64]:
         """Cycles of every single hop; only on a GPU."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kernelmark.devices._gpu import GpuDevice
 
 _P = ctypes.c_void_p
-COPY_S = 2e-2  # a timing lasts this long, so that starting it does not count
+COPY_S = 1e-2  # a timing lasts this long, so that starting it does not count
 
 
 class Copier:

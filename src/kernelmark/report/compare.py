@@ -8,6 +8,7 @@ from typing import Any
 
 from kernelmark.compare.verdicts import Comparison, Row
 from kernelmark.core import codec
+from kernelmark.core.problem import parse_key
 from kernelmark.core.result import Result, Run, config_key
 from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus
@@ -51,7 +52,7 @@ def summary(comparison: Comparison) -> str:
 def notes(comparison: Comparison) -> list[str]:
     """What a reader must know to trust the verdicts."""
     told = [
-        f"sentinel moved: {text}; the machine changed, so other changes may be its"
+        f"sentinel moved: {moved_text(text)}; the machine changed, so other changes may be its"
         for text in comparison.moved
     ]
     single = [row for row in comparison.rows if _one_process(row)]
@@ -165,6 +166,12 @@ def document(comparison: Comparison) -> dict[str, Any]:
             for row in comparison.rows
         ],
     }
+
+
+def moved_text(moved: str) -> str:
+    """`gemm m=8 … dtype=f32: slower` of a sentinel's key and verdict."""
+    key, _, status = moved.rpartition(": ")
+    return f"{short(parse_key(key))}: {status}"
 
 
 def counted(count: int, noun: str) -> str:

@@ -15,7 +15,7 @@ from kernelmark.core.result import Status
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.report.compare import change_text, counted
+from kernelmark.report.compare import change_text, counted, moved_text
 from kernelmark.report.names import config_text, short
 from kernelmark.report.render import Cell
 from kernelmark.report.tables import NONE, Column, Table
@@ -72,7 +72,7 @@ def steps(history: History, shown: Sequence[Story]) -> Table:
 def notes(history: History) -> list[str]:
     """Sentinels that moved, and how often the rule was wrong where nothing had changed."""
     told = [
-        f"sentinel moved in run {history.runs[-1].id}: {text}; alarms of this run are held"
+        f"sentinel moved in run {history.runs[-1].id}: {moved_text(text)}; its alarms are held"
         for text in history.moved
     ]
     rate = history.audit.rate

@@ -172,6 +172,28 @@ def records(results: Iterable[MicroResult]) -> list[dict[str, str | int | float 
     return found
 
 
+def metric_records(
+    points: Sequence[tuple[str, MicroResult]],
+) -> list[dict[str, str | int | float | None]]:
+    """One flat record a metric of a run, for CSV."""
+    return [
+        {
+            "run": run_id,
+            "started": result.started,
+            "benchmark": result.benchmark,
+            "device": result.device,
+            "arch": result.arch,
+            "mode": result.mode,
+            "status": result.status.value,
+            "metric": metric.name,
+            "value": metric.value,
+            "unit": metric.unit,
+        }
+        for run_id, result in points
+        for metric in result.metrics
+    ]
+
+
 def _share(metric: MicroMetric) -> str:
     return f"{metric.value / metric.limit:.1%}" if metric.limit else NONE
 

@@ -10,7 +10,7 @@ from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.problem import Problem, parse_key
 from kernelmark.core.result import Case, Config, Result
-from kernelmark.core.timing import Timing
+from kernelmark.core.timing import PRESETS, Timing
 
 _USUAL = Timing()
 
@@ -120,11 +120,23 @@ def rerun(result: Result) -> str:
         words += ["-d", result.device]
     for name, value in sorted(case.config.items()):
         words += ["--config", f"{name}={_value_text(value)}"]
+    usual = _preset(case.timing)
+    if usual != "default":
+        words += ["--timing", usual]
     for name in ("cache", "timer", "strain", "duty", "threads"):
         value = getattr(case.timing, name)
         if value != getattr(_USUAL, name):
             words += [f"--{name}", str(value)]
     return shlex.join(words)
+
+
+def _preset(timing: Timing) -> str:
+    """The preset that a timing's stop rule is that of, or the default one."""
+    rule = ("processes", "allocations", "max_allocations", "max_s", "warmup_s", "target_rel_ci")
+    for name, preset in PRESETS.items():
+        if all(getattr(timing, field) == getattr(preset, field) for field in rule):
+            return name
+    return "default"
 
 
 def _value_text(value: object) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.result import Result, ResultSet, Status
+from kernelmark.core.result import Measurement, Result, ResultSet, Status
 from kernelmark.core.roof import Roof
 from kernelmark.core.units import rate_text, time_text
 from kernelmark.report.names import backend_text, rerun, short
@@ -38,13 +38,15 @@ class Table:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One result as a reader meets it. `times_best` is its time over that of the fastest right
-    result for the same problem; None where there is nothing to compare with."""
+    result for the same problem; None where there is nothing to compare with. `tied` is true where
+    its interval and the fastest one's overlap: the ranking is within the noise."""
 
     result: Result
     problem: str
     backend: str
     share: Share | None
     times_best: float | None = None
+    tied: bool = False
 
     @property
     def ranks(self) -> bool:
@@ -95,7 +97,7 @@ def results_table(made: Sequence[Row], title: str = "") -> Table:
         line += [row.result.device] if several_devices else []
         line += [*_numbers(row)]
         line += [time_text(_also(row)[name]) if name in _also(row) else NONE for name in beside]
-        line += [_times(row.times_best)] if compared else []
+        line += [_times(row)] if compared else []
         cells.append((*line, _status(row)))
     return Table(columns=tuple(columns), rows=tuple(cells), title=title)
 
@@ -130,9 +132,9 @@ def warnings(made: Iterable[Row]) -> list[str]:
     for row in made:
         for text in row.result.measurement.warnings if row.result.measurement else ():
             groups.setdefault(re.sub(r"\d+([.,]\d+)?", "#", text), []).append(text)
-        above += row.share is not None and row.share.value > 1.0
+        above += row.ranks and row.share is not None and row.share.value > 1.0
     told = [
-        texts[0] if len(texts) == 1 else f"{texts[0]} (and {len(texts) - 1} more like this)"
+        texts[0] if len(texts) == 1 else f"{_worst(texts)} (the worst of {len(texts)} like this)"
         for texts in groups.values()
     ]
     if above:
@@ -142,6 +144,16 @@ def warnings(made: Iterable[Row]) -> list[str]:
             "measure it again with --roofs fresh"
         )
     return told
+
+
+def _worst(texts: Sequence[str]) -> str:
+    """The warning with the largest first number."""
+
+    def first_number(text: str) -> float:
+        found = re.search(r"\d+(\.\d+)?", text)
+        return float(found[0]) if found else 0.0
+
+    return max(texts, key=first_number)
 
 
 def summary(made: Sequence[Row]) -> str:
@@ -180,28 +192,32 @@ def width_text(share_of_median: float) -> str:
 
 
 def _row(
-    result: Result, roofs: Sequence[Roof], info: DeviceInfo | None, best: dict[str, float]
+    result: Result, roofs: Sequence[Roof], info: DeviceInfo | None, best: dict[str, Measurement]
 ) -> Row:
     fastest = best.get(result.case.problem.key)
-    ratio = None
+    ratio, tied = None, False
     if result.status is Status.OK and result.measurement is not None and fastest is not None:
-        ratio = result.measurement.median_s / fastest
+        ratio = result.measurement.median_s / fastest.median_s
+        tied = result.measurement is not fastest and result.measurement.low_s <= fastest.high_s
     return Row(
         result=result,
         problem=short(result.case.problem),
         backend=backend_text(result.case),
         share=share(result, roofs, info),
         times_best=ratio,
+        tied=tied,
     )
 
 
-def _best(results: Iterable[Result]) -> dict[str, float]:
-    """Fastest median of each problem that at least two results can be compared on."""
-    times: dict[str, list[float]] = {}
+def _best(results: Iterable[Result]) -> dict[str, Measurement]:
+    """The fastest measurement of each problem that at least two results can be compared on."""
+    found: dict[str, list[Measurement]] = {}
     for result in results:
         if result.status is Status.OK and result.measurement is not None:
-            times.setdefault(result.case.problem.key, []).append(result.measurement.median_s)
-    return {key: min(values) for key, values in times.items() if len(values) > 1}
+            found.setdefault(result.case.problem.key, []).append(result.measurement)
+    return {
+        key: min(ones, key=lambda one: one.median_s) for key, ones in found.items() if len(ones) > 1
+    }
 
 
 def _order(row: Row) -> tuple[object, ...]:
@@ -230,10 +246,12 @@ def _numbers(row: Row) -> tuple[str, str, str, str]:
     )
 
 
-def _times(ratio: float | None) -> str:
-    if ratio is None:
+def _times(row: Row) -> str:
+    if row.times_best is None:
         return NONE
-    return "best" if ratio == 1.0 else f"{ratio:.2f} ×"
+    if row.tied:
+        return f"≈ {row.times_best:.2f} ×"
+    return "best" if row.times_best == 1.0 else f"{row.times_best:.2f} ×"
 
 
 def _reason(result: Result) -> str:

@@ -12,6 +12,7 @@ elsewhere within as few points.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,8 +73,7 @@ def _divided(data: _Values, start: int, search: _Search, memory: float) -> dict[
     few points remain in a part to see that they drift."""
     if len(data) < 2 * search.least:
         return {}
-    place, gain = _best_split(data[None, :], search.least)
-    split = int(place[0])
+    split, gain = _best_split(data, search.least)
     left, right = data[:split], data[split:]
     memory = max(memory, _memory(left, right))
     if abs(np.median(right) - np.median(left)) < search.min_effect:
@@ -82,7 +82,7 @@ def _divided(data: _Values, start: int, search: _Search, memory: float) -> dict[
         return {}
     if memory > _DRIFTS and not _abrupt(data, split):
         return {}
-    p_value = _p_value(data, float(gain[0]), search.least)
+    p_value = _p_value(data, gain, search.least)
     if p_value > search.alpha:
         return {}
     return {
@@ -92,29 +92,42 @@ def _divided(data: _Values, start: int, search: _Search, memory: float) -> dict[
     }
 
 
-def _best_split(rows: _Values, least: int) -> tuple[NDArray[np.int64], _Values]:
-    """For each row, the split that brings the points nearest to their medians, and by how much."""
-    count = rows.shape[1]
-    splits = np.arange(least, count - least + 1)
-    costs = np.empty((len(rows), len(splits)))
-    for i, split in enumerate(splits):
-        costs[:, i] = _distance(rows[:, :split]) + _distance(rows[:, split:])
-    best = np.argmin(costs, axis=1)
-    return splits[best], _distance(rows) - costs[np.arange(len(rows)), best]
+def _best_split(data: _Values, least: int) -> tuple[int, float]:
+    """The split that brings the points nearest to their medians, and by how much."""
+    values = data.tolist()
+    before = _prefix_costs(values)
+    after = _prefix_costs(values[::-1])[::-1]
+    splits = range(least, len(values) - least + 1)
+    best = min(splits, key=lambda split: before[split] + after[split])
+    return best, before[-1] - before[best] - after[best]
 
 
-def _distance(rows: _Values) -> _Values:
-    """The sum of distances from the median, for each row."""
-    total: _Values = np.abs(rows - np.median(rows, axis=1, keepdims=True)).sum(axis=1)
-    return total
+def _prefix_costs(values: Sequence[float]) -> list[float]:
+    """The sum of distances from their median of the first 0, 1, 2, … values."""
+    ordered: list[float] = []
+    costs = [0.0]
+    for value in values:
+        bisect.insort(ordered, value)
+        half = len(ordered) // 2
+        costs.append(sum(ordered[-half:]) - sum(ordered[:half]) if half else 0.0)
+    return costs
 
 
 def _p_value(data: _Values, gain: float, least: int) -> float:
     """How often a shuffled series gains as much."""
     source = np.random.default_rng(len(data))
     shuffled = source.permuted(np.tile(data, (_SHUFFLES, 1)), axis=1)
-    _, others = _best_split(shuffled, least)
+    costs = np.full(_SHUFFLES, np.inf)
+    for split in range(least, len(data) - least + 1):
+        costs = np.minimum(costs, _distance(shuffled[:, :split]) + _distance(shuffled[:, split:]))
+    others = _distance(shuffled) - costs
     return float((1 + np.sum(others >= gain - _TINY)) / (1 + _SHUFFLES))
+
+
+def _distance(rows: _Values) -> _Values:
+    """The sum of distances from the median, for each row."""
+    total: _Values = np.abs(rows - np.median(rows, axis=1, keepdims=True)).sum(axis=1)
+    return total
 
 
 def _settled(left: _Values, right: _Values, least: int) -> bool:

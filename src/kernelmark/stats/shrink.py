@@ -16,9 +16,10 @@ from scipy.special import digamma, polygamma
 
 # Fewer rows than this cannot tell what they have in common.
 _LEAST_ROWS = 5
-# What the suite may count for in a row, in degrees of freedom. Spreads that follow another law than
-# the estimate assumes make more than this overconfident (benchmarks/detectors.py, suites).
-_MOST = 4.0
+# What the suite may count for in a row, in degrees of freedom: as much as one block more. Spreads
+# that follow another law than the estimate assumes make more of it overconfident
+# (benchmarks/detectors.py, suites).
+_MOST = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

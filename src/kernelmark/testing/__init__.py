@@ -21,10 +21,11 @@ import pytest
 _WHERE = {
     "BackendContract": "kernelmark.testing.backends",
     "DeviceContract": "kernelmark.testing.devices",
+    "MicroContract": "kernelmark.testing.micro",
     "OpContract": "kernelmark.testing.ops",
     "StoreContract": "kernelmark.testing.stores",
 }
-__all__ = ["BackendContract", "DeviceContract", "OpContract", "StoreContract"]
+__all__ = ["BackendContract", "DeviceContract", "MicroContract", "OpContract", "StoreContract"]
 
 # So that a failing contract shows the values it compared.
 pytest.register_assert_rewrite(*_WHERE.values())

@@ -126,7 +126,8 @@ class Lines(Microbenchmark[_State, _Raw]):
             chosen = random.choice(most, count, replace=False) if spacing == _APART else None
             order = random.permutation(count) if chosen is None else chosen
             chaser.link(order.astype(np.uint64) * np.uint64(spacing))
-            pace = chaser.follow(max(2 * count, 4096), 2 * count).cycles
+            # Not a whole number of turns: where the chain ends tells whether it was followed.
+            pace = chaser.follow(max(2 * count, 4096) + 3 * _chase.UNROLLED, 2 * count).cycles
             if pace < middle:
                 few = count
             else:
@@ -134,8 +135,8 @@ class Lines(Microbenchmark[_State, _Raw]):
         return few
 
     def verify(self, rig: Rig, state: _State, raw: _Raw) -> str | None:
-        if raw.near < raw.far < raw.outside:
-            return None
+        if state.chaser.wrong is not None or raw.near < raw.far < raw.outside:
+            return state.chaser.wrong
         return (
             f"levels cannot be told apart: {raw.near:.0f}, {raw.far:.0f} and {raw.outside:.0f} "
             "cycles a hop"

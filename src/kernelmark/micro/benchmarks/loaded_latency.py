@@ -27,6 +27,7 @@ MIB = 2**20
 _LINE = 128
 _MOST_CYCLES = 4e9  # the other units go on for at most, should the chain never end
 _IN_FLIGHT = 4
+_WARM = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,13 +120,14 @@ class LoadedLatency(Microbenchmark[_State, list[_Point]]):
         hops = state.hops // 32 * 32
         most = int(_MOST_CYCLES / max(pause, 4096))
         call = rig.call(
-            *(_chase.FILE, "chase_loaded", start, 256, hops, state.out, 0, state.data, quads),
+            *(_chase.FILE, "chase_loaded", start, _WARM, hops, state.out, 0, state.data, quads),
             *(pause, most, state.done, state.chunks, state.sums),
             grid=rig.grid,
             block=rig.block,
         )
         elapsed = rig.time(call).elapsed_s
-        ticks, wall, _ = rig.read(state.out, np.uint64, 3)
+        ticks, wall, end = rig.read(state.out, np.uint64, 3)
+        state.chaser.check(int(end), _WARM + hops)
         chunks = rig.read(state.chunks, np.uint32, rig.grid)[1:]
         moved = float(chunks.sum()) * rig.block * _IN_FLIGHT * 16
         # The others read from the start of the launch to the end of the chain.
@@ -138,8 +140,8 @@ class LoadedLatency(Microbenchmark[_State, list[_Point]]):
         )
 
     def verify(self, rig: Rig, state: _State, raw: list[_Point]) -> str | None:
-        if all(point.ended for point in raw):
-            return None
+        if state.chaser.wrong is not None or all(point.ended for point in raw):
+            return state.chaser.wrong
         return "the units that make the load stopped before the chain had ended"
 
     def metrics(self, rig: Rig, state: _State, raw: list[_Point]) -> Findings:

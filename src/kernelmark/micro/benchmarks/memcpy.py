@@ -74,7 +74,7 @@ class Memcpy(Microbenchmark[_State, _Raw]):
             "sizes": Parameter(
                 help="bytes of a copy",
                 quick=(4 * KIB, 64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB),
-                full=tuple(2**n for n in range(10, 31)),
+                full=tuple(4**n for n in range(5, 16)),
                 brief=(128 * MIB,),
             ),
             "memory": Parameter(
@@ -190,7 +190,7 @@ class Memcpy(Microbenchmark[_State, _Raw]):
             large = [n for n in state.sizes if n >= _LARGE] or [max(state.sizes)]
             best = max(n * times / raw[direction, memory, n] for n in large)
             name = f"{direction}_{memory}".replace(" ", "_")
-            headline = memory == "pinned" and direction != "both"
+            headline = memory in ("pinned", "host") and direction != "both"
             found += metric(name, best, "B/s", limit=limit, headline=headline)
         return Findings(rows=rows, metrics=found)
 

@@ -29,6 +29,7 @@ MIB = 2**20
 _BYTES = {"f32": 4, "f64": 8}
 _KINDS: dict[str, type[np.generic]] = {"f32": np.float32, "f64": np.float64}
 _PERIOD = 1021
+_PART = 4 * MIB  # the numbers begin again after so many bytes
 _FEW = (0, 1, 2, 4, 8)  # steps that have a kernel of their own; more come in sixteens
 _GROWTH = 2.0**-12  # of a number in one step
 _MOST_FLOPS = {True: 4e12, False: 1e8}  # of one launch: on a GPU, on one core
@@ -76,7 +77,7 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
                 brief=(1, 512),
             ),
             "dtypes": Parameter(help="f32, f64", quick=("f32", "f64")),
-            "seconds": Parameter(help="how long a point repeats", quick=0.1, full=1.0, brief=0.05),
+            "seconds": Parameter(help="how long a point repeats", quick=0.1, full=0.6, brief=0.05),
             "most": Parameter(help="bytes read by a launch", quick=1024 * MIB),
         }
     )
@@ -131,8 +132,8 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
         )
 
     def _fill(self, rig: Rig, state: _State, dtype: str) -> None:
-        numbers = (np.arange(MIB) % _PERIOD).astype(_KINDS[dtype]) / 1024
-        part = numbers.view(np.uint8)[: 4 * MIB]
+        numbers = (np.arange(_PART // _BYTES[dtype]) % _PERIOD).astype(_KINDS[dtype]) / 1024
+        part = numbers.astype(_KINDS[dtype]).view(np.uint8)
         for at in range(0, state.nbytes, part.size):
             rig.device.write(state.data, at, part[: state.nbytes - at])
 
@@ -167,19 +168,19 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
 
     def verify(self, rig: Rig, state: _State, raw: list[_Point]) -> str | None:
         """Every number grows by the same factor: the sum is known from the sum of the numbers."""
-        nbytes, steps = 4 * MIB, 512
+        steps = 512
+        # Whole registers for every thread: what does not fill them is left out by the kernel.
+        whole = state.grid * state.block * rig.vector_bytes * 8
+        nbytes = max(whole, 4 * MIB // whole * whole)
         for dtype in dict.fromkeys(dtype for dtype, _ in state.points):
             self._fill(rig, state, dtype)
             rig.zero(state.sums)
             rig.run(self._call(rig, state, dtype, steps, nbytes))
             sums = rig.read(state.sums, _KINDS[dtype], state.grid * state.block)
             found = float(sums.astype(np.float64).sum())
-            count = nbytes // _BYTES[dtype]
-            start = (np.arange(count) % MIB % _PERIOD / 1024).sum()
-            wanted = float(start) * (1 + _GROWTH) ** steps
-            # A thread leaves out what does not fill its registers at the end of its part.
-            left_out = state.grid * state.block * rig.vector_bytes * 8 / nbytes
-            if not (1 - left_out - 1e-3) * wanted <= found <= (1 + 1e-3) * wanted:
+            place = np.arange(nbytes // _BYTES[dtype]) % (_PART // _BYTES[dtype])
+            wanted = float((place % _PERIOD / 1024).sum()) * (1 + _GROWTH) ** steps
+            if abs(found - wanted) > 1e-3 * wanted:
                 return f"{dtype}: the numbers came to {found:g}, not to {wanted:g}"
         return None
 

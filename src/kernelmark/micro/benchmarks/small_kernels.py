@@ -34,6 +34,7 @@ FILE = "micro_launch.cu"
 KIB, MIB = 2**10, 2**20
 _GIVE_UP_CYCLES = 400_000_000  # at a barrier: a fifth of a second
 _BLOCK = 256
+_ROW_S = 0.05  # launches in a row for about this long at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,15 +146,15 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
         return _Raw(seconds=found, round_trip_s=self._round_trip(rig, state), gave_up=gave_up)
 
     def _plain(self, rig: Rig, state: _State, call: Call) -> float:
-        seen = []
-        state.many(call, 50)
-        rig.device.synchronize()
-        for _ in range(state.samples):
+        def once(count: int) -> float:
             begin = time.perf_counter()
-            state.many(call, state.launches)
+            state.many(call, count)
             rig.device.synchronize()
-            seen.append((time.perf_counter() - begin) / state.launches)
-        return min(seen)
+            return (time.perf_counter() - begin) / count
+
+        once(20)
+        count = int(min(state.launches, max(50, _ROW_S / once(20))))
+        return min(once(count) for _ in range(state.samples))
 
     def _graph(self, rig: Rig, state: _State, call: Call) -> float:
         """The difference between graphs of n and 2n launches, over n."""
@@ -164,7 +165,8 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
                 call.function, (call.grid, 1, 1), (call.block, 1, 1), call.arguments, stream
             )
 
-        length = max(50, state.launches // 10)
+        rough = rig.time(call, 5).elapsed_s
+        length = int(min(max(20, state.launches // 10), max(20, _ROW_S / 4 / rough)))
         short = device.record(launch, [0] * length, Timer.GRAPH)
         long = device.record(launch, [0] * (2 * length), Timer.GRAPH)
         try:

@@ -1,0 +1,106 @@
+"""The commands of `kmark` in order of work, and its parser."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from kernelmark.cli import (
+    ab,
+    compare,
+    doctor,
+    history,
+    lint_configs,
+    listing,
+    measuring,
+    micro,
+    roofs,
+    showing,
+    transfer,
+)
+from kernelmark.cli.main import Interrupted
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Ctrl-C as an error that the parser lets through: it would end without a word."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Interrupted(str(error) or "interrupted") from error
+
+
+class PlainGroup(TyperGroup):
+    """Its own help is plain text, at half the time of a drawn one; the commands' help is drawn."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.rich_markup_mode = None
+
+    def make_context(self, *given: Any, **named: Any) -> Any:
+        with _told():
+            return super().make_context(*given, **named)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _told():
+            return super().invoke(ctx)
+
+
+app = typer.Typer(
+    name="kmark",
+    cls=PlainGroup,
+    help="Measure, explain, compare and tune GPU and CPU kernels.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=(
+        "Exit codes: 0 done, 1 regression, 2 usage or configuration, 3 some cases wrong or failed, "
+        "4 nothing to run or show, 130 interrupted (everything so far is stored)."
+    ),
+)
+app.command("doctor")(doctor.doctor)
+app.command("list")(listing.list_things)
+app.command("run")(measuring.run)
+app.command("show")(showing.show)
+app.command("compare")(compare.compare)
+app.command("ab")(ab.ab)
+app.command("history")(history.history)
+app.command("lint-configs")(lint_configs.lint_configs)
+app.command("export")(transfer.export)
+app.command("import")(transfer.import_results)
+app.command("micro")(micro.micro)
+app.command("roofs")(roofs.roofs)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        import kernelmark
+
+        typer.echo(f"kernelmark {kernelmark.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Say the version."),
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show a traceback with an error; works anywhere.")
+    ] = False,
+) -> None:
+    pass
+
+
+@functools.cache
+def command() -> Any:
+    """The parser, made once."""
+    return get_command(app)

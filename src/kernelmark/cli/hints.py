@@ -1,0 +1,52 @@
+"""What to do next, for a refusal that does not say it itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError
+
+_SUITE = (
+    "a suite file is TOML text with [[problems]] groups; 'kmark list suites' lists the suites that "
+    "need no file"
+)
+_RESULTS = (
+    "'kmark run --json FILE' and 'kmark export --json FILE' write such files; 'kmark list runs' "
+    "lists what is stored"
+)
+_FILES = {
+    "run": _SUITE,
+    "ab": _SUITE,
+    "import": "'kmark import --help' says which files can be read",
+    "show": _RESULTS,
+    "export": _RESULTS,
+    "compare": _RESULTS,
+}
+
+
+def general_hint(error: KernelmarkError, words: Sequence[str]) -> str | None:
+    """The hint for an error of the command that `words` are."""
+    if isinstance(error, ProblemError):
+        return "'kmark list ops -o OP' explains the parameters of an op"
+    if not isinstance(error, UsageError):
+        return None
+    command = next((word for word in words if not word.startswith("-")), "")
+    place, colon, _ = error.message.partition(": ")
+    if colon and place in _places(words):
+        return _FILES.get(command, f"see 'kmark {command} --help'")
+    if colon and _is_device(place):
+        return "'kmark doctor' says what is missing, 'kmark list devices' which devices there are"
+    return f"see 'kmark {command} --help'" if command in _FILES else "see 'kmark --help'"
+
+
+def _places(words: Sequence[str]) -> set[str]:
+    """Every word that may name a file, as errors write it."""
+    every = {part for word in words for part in (word, *word.split(","), word.partition("=")[2])}
+    return every | {str(Path(part).expanduser()) for part in every if part}
+
+
+def _is_device(word: str) -> bool:
+    from kernelmark import devices
+
+    return word in devices.registry

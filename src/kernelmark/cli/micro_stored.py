@@ -1,0 +1,116 @@
+"""What `kmark micro` does with results that are there already: list, show, compare, import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from kernelmark.cli.output import Outputs, counted, put_table, say, write
+from kernelmark.core.errors import NothingToDo, UsageError
+
+if TYPE_CHECKING:
+    from kernelmark.core.micro import MicroResult
+    from kernelmark.report.tables import Table
+
+VERBS = ("list", "show", "compare", "import")
+
+
+def obey(verb: str, rest: Sequence[str], place: str | None) -> list[MicroResult] | None:
+    """What a verb gives to be shown; None where it has said everything itself."""
+    if verb == "list":
+        put_table(_listing(rest))
+        return None
+    from kernelmark.api import micro as api
+    from kernelmark.stores import open_store
+
+    if verb == "import":
+        _import(rest, place)
+        return None
+    if verb == "show":
+        if len(rest) > 1:
+            raise UsageError("show takes one run", hint="kmark micro show latest")
+        return api.results_of(
+            rest[0] if rest else "latest", lambda: open_store(place, readonly=True)
+        )
+    if len(rest) != 2:
+        raise UsageError("compare takes two runs or files", hint="kmark micro compare A B")
+    base, head = (api.results_of(ref, lambda: open_store(place, readonly=True)) for ref in rest)
+    from kernelmark.report.micro import comparison_table
+
+    table = comparison_table(base, head)
+    if not table.rows:
+        raise NothingToDo("the two have no metric in common")
+    put_table(table)
+    return None
+
+
+def _import(files: Sequence[str], place: str | None) -> None:
+    from kernelmark.api import micro as api
+    from kernelmark.stores import new_run_id, open_store
+
+    if not files:
+        raise UsageError("import takes files", hint="kmark micro import FILE.json")
+    found = [(file, api.read(file)) for file in files]
+    with open_store(place) as store:
+        for file, results in found:
+            run_id = new_run_id()
+            store.add_micro(run_id, results)
+            say(f"{file}: {counted(len(results), 'result')} stored as {run_id}")
+
+
+def history(name: str, place: str | None, outputs: Outputs, *, limit: int, arch: str | None) -> int:
+    """`kmark history --micro NAME`: headline metrics of one benchmark, run by run."""
+    from kernelmark.api.micro import to_json
+    from kernelmark.micro import registry
+    from kernelmark.micro.session import plain_name
+    from kernelmark.report import micro as report
+    from kernelmark.report.render import csv_text, markdown
+    from kernelmark.stores import open_store
+
+    benchmark = registry.get(plain_name(name)).name
+    with open_store(place, readonly=True) as store:
+        found = store.micro(benchmark=benchmark, arch=arch, limit=limit)
+    if not found:
+        raise NothingToDo(f"no {benchmark} is stored", hint=f"measure it: kmark micro {benchmark}")
+    table = report.history_table(found)
+    results = [result for _, result in found]
+    made: tuple[tuple[str | None, Callable[[], str]], ...] = (
+        (outputs.json, lambda: to_json(results)),
+        (outputs.csv, lambda: csv_text(report.metric_records(found))),
+        (outputs.md, lambda: markdown(table)),
+    )
+    for where, text in made:
+        if where is not None:
+            write(where, text())
+    if not outputs.stdout_taken:
+        put_table(table)
+    return 0
+
+
+def _listing(names: Sequence[str]) -> Table:
+    """The benchmarks, or the parameters of one."""
+    from kernelmark.micro import registry
+    from kernelmark.micro.session import plain_name
+    from kernelmark.report.tables import Column, Table
+
+    rows: list[tuple[str, ...]]
+    titles: tuple[str, ...]
+    if names:
+        given = registry.get(plain_name(names[0])).parameters
+        titles = ("parameter", "meaning", "brief", "quick", "full")
+        rows = [
+            (name, p.help, _shown(p.value("brief")), _shown(p.quick), _shown(p.value("full")))
+            for name, p in given.items()
+        ]
+    else:
+        titles = ("benchmark", "what it measures", "devices")
+        things = [registry.get(name) for name in registry.names()]
+        rows = [(b.name, b.summary, ", ".join(b.kinds)) for b in things]
+    return Table(columns=tuple(Column(name=t) for t in titles), rows=tuple(rows))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        text = ", ".join(map(str, value))
+        return text if len(text) < 40 else f"{value[0]}, … {value[-1]} ({len(value)})"
+    return str(value)

@@ -1,0 +1,113 @@
+"""`kmark roofs`: measure a device's limits, store them, show them beside the data sheet."""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernelmark.cli import options as o
+from kernelmark.cli.output import check_writable, put_table, say, write
+from kernelmark.core.errors import NothingToDo, UsageError
+
+if TYPE_CHECKING:
+    from kernelmark.core.environment import DeviceInfo
+    from kernelmark.core.roof import Roof
+    from kernelmark.stores.store import Store
+
+Stored = Annotated[
+    bool,
+    typer.Option(
+        "--stored",
+        help="Measure nothing: show the newest that are stored.",
+        rich_help_panel=o.OUTPUT,
+    ),
+]
+Threads = Annotated[
+    int,
+    typer.Option(
+        "--threads",
+        metavar="N",
+        min=0,
+        help="Cores of a CPU; 0 is all.",
+        rich_help_panel=o.MEASUREMENT,
+    ),
+]
+
+
+def roofs(
+    devices: o.Devices = None,
+    threads: Threads = 0,
+    stored: Stored = False,
+    store: o.StorePlace = None,
+    no_store: o.NoStore = False,
+    json: o.Json = None,
+    quiet: o.Quiet = False,
+) -> int:
+    """Measure what a device can do at most: FLOP/s by dtype, bytes/s by level, cost of a launch.
+
+    They are stored, and percentages are computed from the newest. The vendor's data sheet is shown
+    beside, where it is known; percentages never use it.
+    """
+    from kernelmark.runners import targets
+    from kernelmark.stores import open_store
+
+    if json is not None:
+        check_writable(json)
+    if stored and no_store:
+        raise UsageError("--stored does not go with --no-store")
+    infos = targets.expand(o.comma_list(devices) or ("cpu",))
+    found: list[tuple[DeviceInfo, tuple[Roof, ...]]] = []
+    if no_store:
+        found = [(info, _measured(info, threads, None, quiet=quiet)) for info in infos]
+    else:
+        with open_store(store, readonly=stored) as opened:
+            for info in infos:
+                if stored:
+                    found.append((info, _known(info, threads, opened)))
+                else:
+                    found.append((info, _measured(info, threads, opened, quiet=quiet)))
+    _put(found, json)
+    return 0
+
+
+def _measured(
+    info: DeviceInfo, threads: int, store: Store | None, *, quiet: bool
+) -> tuple[Roof, ...]:
+    from kernelmark.api.roofs import measure_roofs
+
+    def tell(text: str) -> None:
+        if not quiet:
+            say(f"note: {text}")
+
+    measured = measure_roofs(info, threads, store, tell)
+    if not measured:
+        raise NothingToDo(
+            f"no roof of {info.name} could be measured", hint="kmark micro says what went wrong"
+        )
+    return measured
+
+
+def _known(info: DeviceInfo, threads: int, store: Store) -> tuple[Roof, ...]:
+    host = platform.node()
+    found = store.roofs(host=host, device=info.name, arch=info.arch, threads=threads or None)
+    if not found:
+        raise NothingToDo(
+            f"no roofs of {info.name} are stored", hint=f"measure them: kmark roofs -d {info.name}"
+        )
+    return found
+
+
+def _put(found: list[tuple[DeviceInfo, tuple[Roof, ...]]], json: str | None) -> None:
+    from json import dumps
+
+    from kernelmark.core import codec
+    from kernelmark.report.micro import roofs_table
+
+    if json is not None:
+        documents: list[Any] = [codec.to_document(roof) for _, some in found for roof in some]
+        write(json, dumps(documents, indent=1, ensure_ascii=False) + "\n")
+    if json != "-":
+        for info, some in found:
+            put_table(roofs_table(some, info))

@@ -1,0 +1,89 @@
+"""What every microbenchmark must do. A plugin's tests inherit it:
+
+@pytest.mark.parametrize("name", ["mine"])
+class TestMine(MicroContract): ...
+"""
+
+from __future__ import annotations
+
+from kernelmark.core import codec
+from kernelmark.core.micro import MicroResult
+from kernelmark.core.result import Status
+from kernelmark.micro import registry
+from kernelmark.micro.base import EVERYWHERE, MODES
+from kernelmark.micro.execute import execute, open_rig
+from kernelmark.micro.hardware import Hardware
+
+
+class MicroContract:
+    """Parametrise `name` with names in the registry of microbenchmarks."""
+
+    def test_it_says_what_it_is(self, name: str) -> None:
+        benchmark = registry.get(name)
+        assert benchmark.name.replace("-", "_") == name
+        assert benchmark.summary.endswith(".")
+        assert len(benchmark.summary) < 100
+        assert len(benchmark.measures) > 100
+        assert len(benchmark.misleads) > 60
+        assert set(benchmark.kinds) <= set(EVERYWHERE)
+
+    def test_parameters_have_a_value_of_one_form_in_every_mode(self, name: str) -> None:
+        benchmark = registry.get(name)
+        for word, parameter in benchmark.parameters.items():
+            values = [parameter.value(mode) for mode in MODES]
+            assert len({type(value) for value in values}) == 1, word
+            assert parameter.help
+            for value in values:
+                assert value != ()
+                # What is written on a command line means the same.
+                text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+                chosen = benchmark.settings("quick", {word: text}).plain()[word]
+                assert str(chosen) == text
+
+    def test_columns_are_explained_and_drawn_ones_exist(self, name: str) -> None:
+        benchmark = registry.get(name)
+        names = [column.name for column in benchmark.columns]
+        assert len(set(names)) == len(names)
+        assert all(column.help for column in benchmark.columns)
+        figure = benchmark.figure
+        drawn = [figure.x, *(panel.y for panel in figure.panels), *figure.where]
+        drawn += [word for word in (figure.colour, figure.facet) if word]
+        assert set(drawn) <= set(names)
+
+    def test_every_limit_can_be_computed(self, name: str) -> None:
+        rig = open_rig("cpu", 1)
+        for column in registry.get(name).columns:
+            made = column.on(rig.hardware)
+            assert made.limit is None or made.limit > 0
+            assert made.limit is None or made.why
+        rig.close()
+        assert isinstance(rig.hardware, Hardware)
+
+    def test_it_ends_with_a_result(self, name: str) -> None:
+        """On a CPU, for real: measured, or a reason why not."""
+        benchmark = registry.get(name)
+        rig = open_rig("cpu", 1)
+        try:
+            result = execute(benchmark, rig, "brief")
+            assert not rig.ledger.buffers
+        finally:
+            rig.close()
+        if "cpu" not in benchmark.kinds:
+            assert result.status is Status.UNSUPPORTED
+            assert "cpu" in result.error
+        else:
+            self.check(result)
+        assert codec.loads(codec.dumps(result), MicroResult) == result
+
+    def check(self, result: MicroResult) -> None:
+        """What holds for every good result."""
+        assert result.status is Status.OK, result.error
+        names = {column.name for column in result.columns}
+        assert result.rows
+        for row in result.rows:
+            assert set(row) == names
+        assert result.headlines
+        assert len({metric.name for metric in result.metrics}) == len(result.metrics)
+        for metric in result.metrics:
+            assert metric.value > 0 or metric.name.endswith("confidence"), metric
+        assert {"setup", "timed", "verify", "total"} <= set(result.cost)

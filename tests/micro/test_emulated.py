@@ -1,0 +1,175 @@
+"""Every GPU benchmark on a GPU made of fibers: real kernels, real binding, real checks. Times mean
+nothing there; that the kernels compute what they should, and stay inside their memory, does."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from kernelmark.core import codec
+from kernelmark.core.micro import MicroResult
+from kernelmark.core.result import Status
+from kernelmark.micro import _host, registry
+from kernelmark.micro.base import GPUS
+from kernelmark.micro.execute import execute, open_rig
+from kernelmark.testing import emulator
+
+KIB, MIB = 2**10, 2**20
+SMALL = {
+    "atomics": {
+        "rounds": 2,
+        "turns": 4,
+        "samples": 1,
+        "units": 3,
+        "kernels": ("add_u32", "add_f64"),
+    },
+    "cache": {"sizes": (4 * KIB, 64 * KIB), "seconds": 1e-5, "samples": 1},
+    "incore": {"ops": ("fma_f32", "div_f64"), "cycles": 500, "samples": 1, "seconds": 1e-5},
+    "instructions": {"cycles": 300, "samples": 1},
+    "l2_cache": {"sizes": (64 * KIB, 256 * KIB), "seconds": 1e-5, "samples": 1},
+    "l2_stream": {"sizes": (MIB,), "seconds": 1e-5, "samples": 1},
+    "latency": {"sizes": (4 * KIB, 8 * KIB, 32 * KIB), "samples": 1, "most": 64, "refine": 1},
+    "lines": {"bisections": 1},
+    "loaded_latency": {"pauses": (500, 0), "hops": 64, "nbytes": 8 * MIB},
+    "matrix": {"seconds": 1e-5, "sustained": 0.0, "samples": 1},
+    "memcpy": {"sizes": (4 * KIB, MIB), "samples": 1},
+    "peer": {"nbytes": MIB, "repeats": 2},
+    "roofline": {"steps": (0, 16), "dtypes": ("f64",), "seconds": 1e-5, "most": 64 * MIB},
+    "shared": {"rounds": 3, "samples": 1, "hops": 320, "strides": (1, 32)},
+    "small_kernels": {"sizes": (16 * KIB, 32 * KIB), "launches": 10, "samples": 1},
+    "stream": {"nbytes": MIB, "samples": 1, "threads": (64, 256)},
+    "strides": {"rounds": 2, "samples": 1, "strides": (0, 1, 17)},
+    "tlb": {"span": 16 * MIB, "strides": (64 * KIB,), "hops": 64, "samples": 1},
+    "um_stream": {"sizes": (3 * MIB,), "samples": 1},
+}
+
+pytestmark = pytest.mark.skipif(
+    not any(shutil.which(name) for name in ("c++", "g++", "clang++")),
+    reason="there is no C++ compiler here",
+)
+
+
+@pytest.fixture
+def rig(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path))
+    _host.library.cache_clear()
+    with emulator.emulated(devices=2, block=64):
+        made = open_rig("cuda:0")
+        yield made
+        made.close()
+    _host.library.cache_clear()
+
+
+def test_all_are_here():
+    gpu = {name for name in registry.names() if set(GPUS) & set(registry.get(name).kinds)}
+    assert gpu == SMALL.keys()
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_runs_and_verifies(rig, name):
+    benchmark = registry.get(name)
+    result = execute(benchmark, rig, "quick", SMALL[name])
+    if result.status is Status.WRONG:
+        # Emulated times may be none; what the kernels computed must be right.
+        assert "below the least" in result.error or "no measurement" in result.error, result.error
+    else:
+        assert result.status is Status.OK, result.error
+    names = {column.name for column in result.columns}
+    assert result.rows
+    assert all(set(row) == names for row in result.rows)
+    assert not rig.ledger.buffers
+    assert codec.loads(codec.dumps(result), MicroResult) == result
+
+
+BROKEN = [
+    ("cache", "micro_window.cu", "v[i] = from[i * LANES];", "v[i] = from[0];"),
+    ("l2_cache", "micro_window.cu", "p.at -= chunks;", "p.at = 0;"),
+    (
+        "l2_stream",
+        "micro_window.cu",
+        "a[at + i * LANES] = v[i];",
+        "if (i) a[at + i * LANES] = v[i];",
+    ),
+    ("stream", "micro_stream.cu", "a[i] = q * total;", "a[i] = total;"),
+    ("stream", "micro_stream.cu", "total[0] = total[0] + value(i);", ";"),
+    ("latency", "micro_chase.cu", "offsets[i + 1 < count ? i + 1 : 0];", "offsets[i];"),
+    ("tlb", "micro_chase.cu", "offsets[i + 1 < count ? i + 1 : 0];", "offsets[0];"),
+    ("loaded_latency", "micro_chase.cu", "k < 32; ++k) at = follow", "k < 31; ++k) at = follow"),
+    ("lines", "micro_chase.cu", "h += 32", "h += 64"),
+    ("roofline", "micro_roofline.cu", "f < 16;", "f < 15;"),
+    ("incore", "micro_ops.cu", "d < DEPTH;", "d < DEPTH - 1;"),
+    ("shared", "micro_shared.cu", "(i + 33) % LINKS", "(i + 32) % LINKS"),
+    ("strides", "micro_strides.cu", "(lane / width) * pitch", "(lane / width)"),
+    ("atomics", "micro_atomics.cu", "r < rounds; ++r) add_to", "r < rounds - 1; ++r) add_to"),
+    ("small_kernels", "micro_launch.cu", "to[i] = 0.25 * from[i];", "to[i] = 0.5 * from[i];"),
+    ("matrix", "micro_matrix.cu", "k < 64; ++k", "k < 63; ++k"),
+    ("um_stream", "micro_stream.cu", "b[i] + q * c[i]", "b[i] + c[i]"),
+]
+
+
+@pytest.mark.parametrize(("name", "file", "right", "wrong"), BROKEN)
+def test_a_kernel_that_computes_something_else_is_wrong(rig, monkeypatch, name, file, right, wrong):
+    plain = emulator.emulation_source
+
+    def broken(asked):
+        text = plain(asked)
+        if asked == file:
+            assert right in text
+            text = text.replace(right, wrong)
+        return text
+
+    monkeypatch.setattr(emulator, "emulation_source", broken)
+    result = execute(registry.get(name), rig, "quick", SMALL[name])
+    assert result.status is Status.WRONG, result.error
+    assert not any(word in result.error for word in ("limit", "below the least", "no measurement"))
+
+
+def test_blocks_that_wait_in_vain_give_up(rig, monkeypatch):
+    """A barrier that nobody reaches must end by itself: a GPU has no Ctrl-C."""
+    plain = emulator.emulation_source
+
+    def broken(asked):
+        return plain(asked).replace("atomicAdd(arrived, 1u);", "")
+
+    monkeypatch.setattr(emulator, "emulation_source", broken)
+    monkeypatch.setattr("kernelmark.micro.benchmarks.small_kernels._GIVE_UP_CYCLES", 100_000)
+    result = execute(registry.get("small_kernels"), rig, "quick", SMALL["small_kernels"])
+    assert result.status is Status.WRONG
+    assert "waited in vain" in result.error
+
+
+def test_units_that_lose_the_word_give_up(rig, monkeypatch):
+    plain = emulator.emulation_source
+
+    def broken(asked):
+        return plain(asked).replace("blockIdx.x == second ? 1 : 2", "2")
+
+    monkeypatch.setattr(emulator, "emulation_source", broken)
+    monkeypatch.setattr("kernelmark.micro.benchmarks.atomics._ROUNDS_GIVE_UP", 100_000)
+    result = execute(registry.get("atomics"), rig, "quick", SMALL["atomics"])
+    assert result.status is Status.WRONG
+    assert "did not pass the word" in result.error
+
+
+def test_more_memory_than_there_is_is_no_crash(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path))
+    with emulator.emulated(memory_bytes=8 * MIB, block=64):
+        made = open_rig("cuda:0")
+        few = {"nbytes": 2**40, "samples": 1, "kernels": ("copy",), "threads": (64,)}
+        assert execute(registry.get("stream"), made, "quick", few).status is Status.OK
+        huge = {"sizes": (64 * MIB,), "windows": ("shared",), "samples": 1, "seconds": 1e-5}
+        result = execute(registry.get("cache"), made, "quick", huge)
+        made.close()
+    assert result.status is Status.UNSUPPORTED
+    assert "GiB are free" in result.error
+
+
+def test_one_gpu_has_no_peer(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path))
+    with emulator.emulated(devices=1, block=64):
+        made = open_rig("cuda:0")
+        result = execute(registry.get("peer"), made, "quick")
+        made.close()
+    assert result.status is Status.UNSUPPORTED
+    assert result.error == "there is only one cuda device here"

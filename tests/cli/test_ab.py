@@ -68,7 +68,7 @@ def test_dry_run(kmark):
     ended = kmark(*FAKE, "--config", "base:time_us=5.0", "--dry-run")
     assert ended.code == 0
     assert "fake [time_us=5.0]" in ended.out
-    assert "1 pairs on fake" in ended.err
+    assert "1 pair on fake" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_lint_configs(kmark, tmp_path):
     file.write_text(json.dumps({"any": good}))
     clean = kmark("lint-configs", str(tmp_path))
     assert (clean.code, clean.out) == (0, "")
-    assert "1 files, 0 findings" in clean.err
+    assert "1 file, 0 findings" in clean.err
     file.write_text(json.dumps({"any": good, "M_LEQ_3": good}))
     found = kmark("lint-configs", str(tmp_path), "--json", str(tmp_path / "out.json"))
     assert found.code == 1

@@ -9,6 +9,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -112,8 +113,6 @@ def test_failures_are_rows_and_code_3(kmark, fake_words, behaviour, status):
 
 
 def test_the_command_that_is_shown_repeats_the_failure(kmark, fake_words):
-    import shlex
-
     first = kmark(*fake_words, "--config", "behaviour=compile_error")
     line = next(x for x in first.err.splitlines() if "again: " in x)
     again = kmark(*shlex.split(line.partition("again: kmark ")[2]))
@@ -294,6 +293,13 @@ def test_a_run_that_nobody_listens_to_goes_on_to_its_end(fake_words, tmp_path):
     with open_store(tmp_path / "store.sqlite") as store:
         assert store.run("latest").state is RunState.DONE
         assert len(list(store.results(store.run("latest").id))) == 2
+
+
+def test_a_run_without_a_stderr_is_a_run(fake_words):
+    command = shlex.join([sys.executable, "-m", "kernelmark", *fake_words, "--no-store"])
+    done = subprocess.run(["bash", "-c", f"{command} 2>&-"], stdout=-1, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stdout.count("20.00 µs") == 2
 
 
 def full(path: Path, *rest: object, **named: object) -> int:

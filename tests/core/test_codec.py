@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import CodecError
+from kernelmark.core.micro import MicroResult
 from kernelmark.core.problem import Problem, parse_key
 from kernelmark.core.result import (
     Block,
@@ -60,9 +61,18 @@ measurements = drawn(Measurement, blocks=st.lists(drawn(Block), max_size=2).map(
 results = drawn(Result, case=cases, measurement=st.none() | measurements)
 environments = drawn(Environment, devices=st.lists(drawn(DeviceInfo), max_size=2).map(tuple))
 runs = drawn(Run, environment=environments)
+values_in_rows = st.text(max_size=4) | st.integers() | finite | st.booleans() | st.none()
+rows = st.dictionaries(st.text(max_size=4), values_in_rows, max_size=3)
+micros = drawn(
+    MicroResult,
+    status=st.sampled_from([status for status in Status if status is not Status.OK]),
+    parameters=rows,
+    rows=st.lists(rows, max_size=3).map(tuple),
+)
 KINDS = {
     "case": cases,
     "environment": environments,
+    "micro": micros,
     "result": results,
     "results": drawn(ResultSet, run=runs, results=st.lists(results, max_size=2).map(tuple)),
     "roof": drawn(Roof),

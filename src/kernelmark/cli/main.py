@@ -8,6 +8,7 @@ Importing this module costs next to nothing, so that Ctrl-C finds `main` at work
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The entry point: exits with the code that tells how it went."""
     words, debug = prepared(sys.argv[1:] if argv is None else argv)
     try:
+        _open_streams()
         from kernelmark.cli.app import command
         from kernelmark.cli.output import flush
 
@@ -47,6 +49,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise
         code = ended_by(error, words)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _open_streams() -> None:
+    """A stream that was closed before the start (`2>&-`) takes what nobody wants to read."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(null, "r" if name == "stdin" else "w", encoding="utf-8"))
 
 
 def prepared(argv: Sequence[str]) -> tuple[list[str], bool]:

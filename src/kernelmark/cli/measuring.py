@@ -121,9 +121,9 @@ def selection_of(params: Mapping[str, Any]) -> tuple[Selection, Timing]:
     try:
         return selection, Timing.preset(params["timing"], **given)
     except UsageError as error:
-        from kernelmark.cli.telling import with_flags
+        from kernelmark.cli.telling import in_flags
 
-        raise UsageError(with_flags(error.message), hint=error.hint) from None
+        raise in_flags(error) from None
 
 
 def _plan(params: Mapping[str, Any]) -> Plan:

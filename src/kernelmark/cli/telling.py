@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kernelmark.cli.output import Outputs, counted, flush, put_results_table, say, write
+from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Status
 from kernelmark.report import tables
 from kernelmark.report.names import backend_text, short
@@ -55,7 +56,7 @@ def tell_rest(results: Results, store: Store | None, *, quiet: bool) -> None:
     if quiet:
         return
     for text in tables.warnings(results.rows):
-        say(f"warning: {with_flags(text)}")
+        say(f"warning: {_with_flags(text)}")
     for text in results.notes:
         say(f"note: {text}")
     where = f"stored in {store.where}" if store is not None else "not stored"
@@ -63,7 +64,12 @@ def tell_rest(results: Results, store: Store | None, *, quiet: bool) -> None:
     say(f"run {name}: {tables.summary(results.rows) or 'no results'}; {where}")
 
 
-def with_flags(text: str) -> str:
+def in_flags(error: UsageError) -> UsageError:
+    """The error of a timing in the words of the command line."""
+    return UsageError(_with_flags(error.message), hint=error.hint)
+
+
+def _with_flags(text: str) -> str:
     """Fields of a timing that a warning names, as the options that change them."""
     return re.sub(r"\b(" + "|".join(_FLAGS) + r")\b", lambda found: _FLAGS[found[0]], text)
 

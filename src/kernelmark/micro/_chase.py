@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -115,16 +116,14 @@ def levels(sizes: Sequence[int], cycles: Sequence[float]) -> list[Level]:
     at = 0
     while at < len(sizes):
         end = at
-        while end + 1 < len(sizes) and cycles[end + 1] <= 1.12 * cycles[at]:
+        while end + 1 < len(sizes) and 1 / 1.12 <= cycles[end + 1] / cycles[at] <= 1.12:
             end += 1
-        if end > at and (not found or cycles[at] > 1.25 * found[-1].cycles):
-            middle = float(np.median(cycles[at : end + 1]))
-            found.append(Level(first=sizes[at], last=sizes[end], cycles=middle))
-        elif end > at and found and sizes[at] > found[-1].last:
+        pace = float(np.median(cycles[at : end + 1]))
+        if end > at and (not found or pace > 1.25 * found[-1].cycles):
+            found.append(Level(first=sizes[at], last=sizes[end], cycles=pace))
+        elif end > at and pace <= 1.12 * found[-1].cycles:
             # The same level again: a hump in between does not end it.
-            pace = found[-1].cycles
-            if cycles[at] <= 1.12 * pace:
-                found[-1] = Level(first=found[-1].first, last=sizes[end], cycles=pace)
+            found[-1] = dataclasses.replace(found[-1], last=sizes[end])
         at = end + 1
     return found
 

@@ -72,7 +72,7 @@ def entries(expanded: str) -> dict[str, str]:
     for name, parameters in _DEFINED.findall(expanded):
         given = [p.rsplit(None, 1) for p in parameters.split(",") if p.strip()]
         # `quad* data` and `quad *data` alike: the name is the last word without its stars.
-        kinds = [kind + "*" * name.count("*") for kind, name in given]
+        kinds = [kind.strip() + "*" * name.count("*") for kind, name in given]
         values = ", ".join(f"*({kind}*)a[{i}]" for i, kind in enumerate(kinds))
         made[name] = f'extern "C" void host_{name}(void** a) {{ (void)a; {name}({values}); }}\n'
     return made

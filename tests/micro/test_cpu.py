@@ -1,0 +1,105 @@
+"""The CPU benchmarks for real, against something that is not ours: NumPy, the kernel's own files,
+or a formula. Bounds are wide: other work may share the machine."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernelmark.core.result import Status
+from kernelmark.micro import registry, roofs
+from kernelmark.micro.execute import execute, open_rig
+
+pytestmark = pytest.mark.skipif(
+    not any(shutil.which(name) for name in ("c++", "g++", "clang++")),
+    reason="there is no C++ compiler here",
+)
+CACHE = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+@pytest.fixture(scope="module")
+def rig():
+    made = open_rig("cpu", 1)
+    yield made
+    made.close()
+
+
+def measured(rig, name, **parameters):
+    result = execute(registry.get(name), rig, "brief", parameters)
+    assert result.status is Status.OK, result.error
+    return result
+
+
+def numpy_copy_per_s(nbytes):
+    """Bytes copied a second by NumPy, the best of several."""
+    a, b = np.ones(nbytes // 8), np.ones(nbytes // 8)
+    times = []
+    for _ in range(7):
+        start = time.perf_counter()
+        np.copyto(a, b)
+        times.append(time.perf_counter() - start)
+    return nbytes / min(times)
+
+
+def test_memcpy_is_as_fast_as_numpys_copy(rig):
+    found = measured(rig, "memcpy", sizes=64 * 2**20).metric("one_core_host").value
+    assert 0.4 < found / numpy_copy_per_s(64 * 2**20) < 2.5
+
+
+def test_stream_copy_counts_both_arrays(rig):
+    result = measured(rig, "stream", kernels="copy,read", samples=7)
+    assert 0.4 < result.metric("copy").value / (2 * numpy_copy_per_s(64 * 2**20)) < 2.5
+
+
+def test_the_roofline_ends_at_the_quick_roofs(rig):
+    known = {(r.kind, r.name): r.value for r in roofs.quick("cpu", 1)}
+    result = measured(rig, "roofline", seconds=0.15)
+    for dtype in ("f32", "f64"):
+        ratio = result.metric(f"flops_{dtype}").value / known["flops", dtype]
+        assert 0.4 < ratio < 1.3, dtype
+    by_intensity = [r for r in result.rows if r["dtype"] == "f32"]
+    assert by_intensity[0]["intensity"] == pytest.approx(3 / 4)  # one multiply-add and a sum
+    assert by_intensity[-1]["flops_per_s"] > by_intensity[0]["flops_per_s"]
+
+
+def test_latencies_and_throughputs_fit_each_other(rig):
+    result = measured(rig, "incore")
+    cycles = {(r["op"], r["warps"], r["ilp"]): r["cycles"] for r in result.rows}
+    latency = result.metric("latency_fma_f32").value
+    # Every core that this runs on needs 2 to 8 cycles, and has a pipe or more.
+    assert 2 < latency < 9
+    assert result.metric("latency_fma_f64").value == pytest.approx(latency, rel=0.5)
+    assert 0.1 < cycles["fma_f32", 1, 8] < 1.5
+    # Eight chains cannot be more than eight times as fast as one.
+    assert cycles["fma_f32", 1, 8] > latency / 8 * 0.9
+
+
+def test_the_first_cache_is_where_the_kernel_says(rig):
+    result = measured(rig, "latency", sizes="8192,16384,24576,393216,524288,100663296,134217728")
+    near = result.metric("l1_cycles").value
+    assert 1.5 < near < 9
+    by_size = {row["size_bytes"]: row["cycles"] for row in result.rows}
+    assert by_size[524288] > 1.5 * near
+    assert by_size[134217728] > 4 * near
+    if (CACHE / "index0" / "size").exists():
+        first = int((CACHE / "index0" / "size").read_text().strip().rstrip("K")) * 1024
+        assert by_size[8192] < 2 * near or first < 8192
+
+
+def test_the_first_cache_is_faster_than_memory(rig):
+    result = measured(rig, "cache", sizes=f"16384,{256 * 2**20}", most=2**30)
+    near, far = (row["bytes_per_s"] for row in result.rows)
+    assert near > 1.5 * far
+    # A core loads 4 bytes a cycle at least, and 256 at most.
+    assert 4 < result.metric("l1_bytes_per_clk").value <= 256
+
+
+def test_the_clock_is_that_of_a_core(rig):
+    assert 500 < rig.clock_mhz < 8000
+    result = measured(rig, "instructions", ops="add_i64", samples=9)
+    # The ruler measured by itself.
+    assert result.metric("latency_add_i64").value == pytest.approx(1.0, rel=0.15)

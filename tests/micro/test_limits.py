@@ -1,0 +1,126 @@
+"""No number that a device cannot reach is ever `ok`: not when it is made, not when it is stored."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelmark.core import codec
+from kernelmark.core.errors import CodecError, UsageError
+from kernelmark.core.micro import MARGIN, MicroColumn, MicroMetric, MicroResult, impossible
+from kernelmark.core.result import Status
+from kernelmark.micro import registry
+from kernelmark.micro.execute import execute, open_rig
+from kernelmark.stores import open_store
+
+GOOD = MicroResult(
+    benchmark="cache",
+    device="cuda:0",
+    arch="sm_90",
+    status=Status.OK,
+    started=1.0,
+    columns=(MicroColumn(name="bytes_per_s", unit="B/s", limit=100.0, why="10 units × 10 B/s"),),
+    rows=({"bytes_per_s": 90.0},),
+    metrics=(MicroMetric(name="rate", value=90.0, unit="B/s", limit=100.0, why="the same"),),
+)
+COMPILER = any(shutil.which(name) for name in ("c++", "g++", "clang++"))
+
+
+def with_rate(value, **more):
+    metric = dataclasses.replace(GOOD.metrics[0], value=value)
+    return dataclasses.replace(GOOD, metrics=(metric,), **more)
+
+
+@pytest.mark.parametrize("value", [103.0, 90e3, float("inf"), float("nan"), -1.0])
+def test_an_impossible_metric_cannot_be_ok(value):
+    with pytest.raises(UsageError, match="rate is"):
+        with_rate(value)
+    kept = with_rate(value, status=Status.WRONG)
+    assert kept.status is Status.WRONG
+
+
+def test_an_impossible_point_cannot_be_ok():
+    with pytest.raises(UsageError, match=r"above the physical limit of 100 \(10 units × 10 B/s\)"):
+        dataclasses.replace(GOOD, rows=({"bytes_per_s": 90.0}, {"bytes_per_s": 200.0}))
+
+
+def test_too_little_is_impossible_too():
+    metric = MicroMetric(name="latency", value=0.001, unit="cycles", better="lower", least=1.0)
+    with pytest.raises(UsageError, match="below the least that is possible"):
+        dataclasses.replace(GOOD, metrics=(metric,))
+
+
+def test_an_edited_document_is_refused():
+    document = json.loads(codec.dumps(GOOD))
+    document["metrics"][0]["value"] = 90e6
+    with pytest.raises(CodecError, match="above the physical limit"):
+        codec.from_document(document, MicroResult)
+
+
+@given(st.floats(0, 1e18), st.floats(1e-3, 1e18))
+def test_the_margin_is_all_there_is(value, limit):
+    metric = MicroMetric(name="m", value=value, unit="", limit=limit)
+    assert bool(impossible((), (), (metric,))) == (value > limit * MARGIN)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_points_are_finite_or_absent(value):
+    with pytest.raises(UsageError, match="leave it out"):
+        dataclasses.replace(GOOD, rows=({"bytes_per_s": value},), status=Status.WRONG)
+    dataclasses.replace(GOOD, rows=({"bytes_per_s": None},))
+
+
+@pytest.mark.skipif(not COMPILER, reason="there is no C++ compiler here")
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("cache", {"sizes": 16384, "seconds": 1e-6}),
+        ("stream", {"nbytes": 2**20, "kernels": "copy"}),
+        ("memcpy", {"sizes": 65536}),
+        ("roofline", {"seconds": 0.01}),
+    ],
+)
+def test_a_planted_unit_error_ends_as_wrong(name, parameters, tmp_path, monkeypatch):
+    """Milliseconds taken for seconds: a thousand times too fast."""
+    rig = open_rig("cpu", 1)
+    plain = rig.time
+
+    def mistaken(call, launches=1):
+        timed = plain(call, launches)
+        return dataclasses.replace(timed, elapsed_s=timed.elapsed_s / 1e3)
+
+    monkeypatch.setattr(rig, "time", mistaken)
+    try:
+        result = execute(registry.get(name), rig, "brief", parameters)
+    finally:
+        rig.close()
+    assert result.status is Status.WRONG
+    assert "above the physical limit" in result.error
+    assert result.rows  # what was measured is kept, for looking at
+    with open_store(tmp_path / "store.sqlite") as store:
+        store.add_micro("r1", [result])
+        assert store.micro(status=Status.OK) == []
+        assert store.micro() == [("r1", result)]
+
+
+def test_the_store_keeps_order_and_narrows(tmp_path):
+    results = [
+        dataclasses.replace(GOOD, started=float(n), benchmark=name, arch=arch)
+        for n, (name, arch) in enumerate(
+            [("cache", "sm_90"), ("latency", "sm_90"), ("cache", "gfx942")], 1
+        )
+    ]
+    with open_store(tmp_path / "store.sqlite") as store:
+        store.add_micro("b", results[2:])
+        store.add_micro("a", results[:2])
+        assert [r.started for _, r in store.micro()] == [1.0, 2.0, 3.0]
+        assert [run for run, _ in store.micro(benchmark="cache")] == ["a", "b"]
+        assert [r for _, r in store.micro(arch="gfx942")] == results[2:]
+        assert [r.started for _, r in store.micro(limit=1)] == [3.0]
+        assert store.micro(run_id="nonsense") == []
+        store.add_micro("empty", [])

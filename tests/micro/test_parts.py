@@ -1,0 +1,289 @@
+"""The parts that microbenchmarks are made of, on their own."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import CompileError, Unsupported, UsageError
+from kernelmark.core.result import Status
+from kernelmark.kernels import rtc
+from kernelmark.micro import _chase, _host, _signatures, gpu_roofs, hardware, registry, session
+from kernelmark.micro.base import Parameter
+
+
+class TestSignatures:
+    def test_every_kernel_file_is_understood(self):
+        for name in rtc.names():
+            for kernel, parameters in _signatures.of_file(name).items():
+                for kind, word in parameters:
+                    assert word.isidentifier(), (kernel, word)
+                    assert kind.endswith("*") or kind in {*_signatures._TYPES, "T"}, (kernel, kind)
+
+    def test_values_get_the_declared_size(self):
+        given = (0x1000, 4, 2, 0, 1, 10, 0x2000, 0x3000)
+        packed = _signatures.pack("micro_window.cu", "window_read", given, {})
+        assert [ctypes.sizeof(value) for value in packed] == [8, 4, 4, 4, 4, 4, 8, 8]
+
+    def test_macros_and_type_parameters(self):
+        given = (1, 2.5, 0.5, 0, 0x10, 0x20)
+        packed = _signatures.pack("micro_ops.cu", "chain_fma_f64_8", given, {"T": "double"})
+        assert isinstance(packed[1], ctypes.c_double)
+        packed = _signatures.pack("micro_ops.cu", "chain_fma_f32_8", given, {"T": "float"})
+        assert isinstance(packed[1], ctypes.c_float)
+
+    @pytest.mark.parametrize(
+        ("given", "sentence"),
+        [
+            ((1, 2), "takes 8 arguments, 2 were given"),
+            ((1, 2**40, 2, 0, 1, 10, 1, 1), "chunks=1099511627776 does not fit u32"),
+            ((1, 2.5, 2, 0, 1, 10, 1, 1), "chunks=2.5 does not fit u32"),
+            (("x", 2, 2, 0, 1, 10, 1, 1), "data is an address"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused(self, given, sentence):
+        with pytest.raises(UsageError, match=sentence):
+            _signatures.pack("micro_window.cu", "window_read", given, {})
+
+    def test_unknown_kernels_are_refused(self):
+        with pytest.raises(UsageError, match="no kernel 'nonsense'"):
+            _signatures.parameters("micro_window.cu", "nonsense")
+
+
+class TestLevels:
+    def test_plateaus_are_found(self):
+        sizes = [2**n for n in range(12, 28)]
+        cycles = [30.0] * 5 + [120.0] + [280.0] * 5 + [400.0] + [700.0] * 4
+        found = _chase.levels(sizes, cycles)
+        assert [level.cycles for level in found] == [30.0, 280.0, 700.0]
+        assert [level.last for level in found] == [2**16, 2**22, 2**27]
+
+    def test_a_hump_does_not_end_a_level(self):
+        sizes = [1, 2, 3, 4, 5, 6]
+        found = _chase.levels(sizes, [10.0, 10.0, 14.0, 10.2, 10.1, 10.0])
+        assert [(level.first, level.last) for level in found] == [(1, 6)]
+
+    @given(st.lists(st.floats(1.0, 1e4), min_size=1, max_size=40))
+    def test_levels_rise_and_do_not_overlap(self, cycles):
+        found = _chase.levels(list(range(1, len(cycles) + 1)), cycles)
+        for near, far in itertools.pairwise(found):
+            assert near.first <= near.last < far.first <= far.last
+            assert near.cycles < far.cycles
+
+    def test_confidence_tells_same_from_different(self):
+        random = np.random.default_rng(1)
+        same = random.normal(30, 1, 500), random.normal(30, 1, 500)
+        other = random.normal(60, 1, 500)
+        assert _chase.confidence(same[0], other) > 0.999
+        assert _chase.confidence(*same) < 0.99
+        assert _chase.confidence(same[0][:1], other) == 0.0
+
+
+class TestHardware:
+    INFO = DeviceInfo(
+        name="cuda:0",
+        kind="cuda",
+        model="NVIDIA H200",
+        arch="sm_90",
+        units=132,
+        attributes={"clock_khz": "1980000", "memory_clock_khz": "3201000", "bus_bits": "6144"},
+    )
+
+    def test_an_h200(self):
+        found = hardware.Hardware.of(self.INFO)
+        assert found.known
+        assert found.bandwidth("l1").value == pytest.approx(132 * 128 * 1.98e9)
+        assert found.flops("vector", "f32").value == pytest.approx(132 * 256 * 1.98e9)
+        assert found.bandwidth("dram").value == pytest.approx(4.917e12, rel=1e-3)
+        assert found.sheet is not None
+        assert found.sheet.name == "H200 SXM"
+        assert found.plausible_clock(1980.0)
+        assert not found.plausible_clock(30.0)
+        assert not found.plausible_clock(198000.0)
+
+    def test_an_unknown_gpu_still_has_limits(self):
+        info = dataclasses.replace(self.INFO, model="something", arch="sm_999", attributes={})
+        found = hardware.Hardware.of(info)
+        assert not found.known
+        assert found.sheet is None
+        for level in ("l1", "l2", "shared", "dram"):
+            assert found.bandwidth(level).value > 0
+        assert found.flops("matrix", "bf16").value > 1e15
+
+    @pytest.mark.parametrize("entry", hardware._tables()["device"], ids=lambda e: e["name"])
+    def test_sheets_and_architectures_agree(self, entry):
+        """A vendor's total is at most units × rate × clock, and not far below."""
+        table = hardware._tables()["arch"][entry["arch"]]
+        for unit in ("vector", "matrix"):
+            for dtype, total in entry[unit].items():
+                bound = table[unit][dtype] * entry["units"] * entry["clock_mhz"] * 1e6
+                assert 0.45 * bound <= total <= 1.03 * bound, (unit, dtype)
+        assert entry["source"]
+
+    def test_the_right_sheet_is_found(self):
+        def sheet(model, arch):
+            found = hardware.find_sheet(dataclasses.replace(self.INFO, model=model, arch=arch))
+            return found.name if found else None
+
+        assert sheet("NVIDIA H200 NVL", "sm_90") == "H200 NVL"
+        assert sheet("NVIDIA H100 PCIe", "sm_90") == "H100 PCIe"
+        assert sheet("NVIDIA H100 80GB HBM3", "sm_90") == "H100 SXM"
+        assert sheet("NVIDIA A100-SXM4-80GB", "sm_80") == "A100 SXM 80 GB"
+        assert sheet("AMD Instinct MI300X", "gfx942") == "MI300X"
+        assert sheet("AMD Instinct MI300X", "gfx90a") is None
+
+
+class TestSettings:
+    LATENCY = registry.get("latency")
+
+    def test_modes_and_choices(self):
+        chosen = self.LATENCY.settings("brief", {"samples": "5", "sizes": [4096, 8192]})
+        assert chosen.whole("samples") == 5
+        assert chosen.wholes("sizes") == [4096, 8192]
+        assert chosen.whole("refine") == 0
+
+    @pytest.mark.parametrize(
+        ("chosen", "sentence"),
+        [
+            ({"nonsense": 1}, "latency has no parameter 'nonsense'"),
+            ({"samples": "few"}, "samples='few' is not whole number"),
+            ({"samples": "1,2"}, "samples='1,2' is not whole number"),
+            ({"sizes": ""}, "sizes='' is not whole numbers"),
+            ({"sizes": []}, "is not whole numbers"),
+        ],
+    )
+    def test_refusals(self, chosen, sentence):
+        with pytest.raises(UsageError, match=sentence):
+            self.LATENCY.settings("quick", chosen)
+
+    def test_quick_stands_in_for_what_is_not_said(self):
+        assert Parameter(help="x", quick=3).value("full") == 3
+
+
+class TestHostCompiler:
+    def test_a_program_that_does_not_compile_is_a_sentence(self, compiler, tmp_path, monkeypatch):
+        monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path))
+        monkeypatch.setattr(_host, "source", lambda file: "this is not C++\n")
+        _host.library.cache_clear()
+        with pytest.raises(CompileError, match="error"):
+            _host.library("micro_window.cu")
+
+    def test_without_a_compiler_the_reason_is_told(self, monkeypatch):
+        monkeypatch.setenv("PATH", "")
+        monkeypatch.delenv("CXX", raising=False)
+        _host.library.cache_clear()
+        with pytest.raises(Unsupported, match="no C\\+\\+ compiler here; install"):
+            _host.library("micro_window.cu")
+
+    def test_a_second_time_comes_from_the_cache(self, compiler, tmp_path, monkeypatch):
+        monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path))
+        _host.library.cache_clear()
+        first = _host.library("micro_launch.cu")
+        _host.library.cache_clear()
+        again = _host.library("micro_launch.cu")
+        _host.library.cache_clear()
+        assert first.seconds > 0
+        assert again.seconds == 0
+
+    def test_arguments_are_unpacked_by_declared_type(self):
+        found = _host.entries('extern "C" void f(quad* a, u64 n, double q) { }\nint g() { }')
+        assert list(found) == ["f"]
+        assert "f(*(quad**)a[0], *(u64*)a[1], *(double*)a[2])" in found["f"]
+
+
+class TestSession:
+    def test_a_benchmark_that_hangs_is_a_result_and_the_next_one_runs(self, compiler):
+        found = session.run(["latency"], mode="full", timeout_s=0.3)
+        (late,) = list(found)
+        assert late.status is Status.TIMEOUT
+        assert "did not end within" in late.error
+        (good,) = list(session.run(["instructions"], mode="brief", threads=1))
+        assert good.status is Status.OK
+        assert good.threads == 1
+
+    def test_what_is_illegal_raises_before_anything_runs(self):
+        with pytest.raises(UsageError, match="unknown benchmark 'nonsense'"):
+            session.run(["latency", "nonsense"])
+        with pytest.raises(UsageError, match="no parameter"):
+            session.run(["latency"], parameters={"x": 1})
+        with pytest.raises(UsageError, match="unknown mode"):
+            session.run(["latency"], mode="thorough")  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="nonsense"):
+            session.run(["latency"], device="nonsense")
+
+    def test_a_device_without_microbenchmarks_says_so(self):
+        (found,) = list(session.run(["latency"], device="fake", mode="brief"))
+        assert found.status is Status.CRASHED
+        assert "no microbenchmarks for fake" in found.error
+
+    def test_names_of_both_spellings(self):
+        assert session.plain_name(" l2-cache ") == session.plain_name("l2_cache") == "l2_cache"
+
+
+def test_micro_is_a_python_api(compiler):
+    import kernelmark as km
+
+    result = km.micro.instructions(mode="brief", ops="add_i64", threads=1)
+    assert result.status is Status.OK
+    assert result.metric("latency_add_i64").unit == "cycles"
+    assert "l2_cache" in dir(km.micro)
+    assert km.micro.cache.__doc__ == registry.get("cache").summary
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = km.micro.nonsense
+    with pytest.raises(UsageError, match="no metric 'nonsense'") as refused:
+        result.metric("nonsense")
+    assert refused.value.hint == "it has: latency_add_i64, per_clk_add_i64"
+
+
+class TestRoofs:
+    def results(self):
+        from kernelmark.core.micro import MicroMetric, MicroResult
+
+        def made(name, **values):
+            metrics = tuple(MicroMetric(name=k, value=v, unit="") for k, v in values.items())
+            return MicroResult(
+                benchmark=name,
+                device="cuda:0",
+                arch="sm_90",
+                status=Status.OK,
+                started=5.0,
+                metrics=metrics,
+            )
+
+        return [
+            made("incore", peak_f32=6e13, per_clk_f32=250.0, latency_fma_f32=4.0),
+            made("matrix", flops_bf16=9e14, per_clk_bf16=4000.0),
+            made("stream", init=4.5e12, read=4.4e12, triad=4e12, dot=9e12),
+            made("l2-cache", l2_read=1e13, dram_read=4.3e12),
+            made("cache", l1_bytes_per_s=3e13, l1_size=2e5),
+            made("small-kernels", plain_empty_ns=2000.0, graph_empty_ns=1000.0),
+        ]
+
+    def test_each_benchmark_gives_its_roofs(self):
+        found = {(r.kind, r.name, r.unit): r.value for r in gpu_roofs.roofs_of(self.results())}
+        assert found == {
+            ("flops", "f32", "vector"): 6e13,
+            ("flops", "bf16", "matrix"): 9e14,
+            ("bytes", "dram", ""): 4.5e12,
+            ("bytes", "l2", ""): 1e13,
+            ("bytes", "l1", ""): 3e13,
+            ("launches", "plain", ""): 5e5,
+            ("launches", "graph", ""): 1e6,
+        }
+
+    def test_what_is_not_ok_gives_none(self):
+        bad = [dataclasses.replace(r, status=Status.WRONG) for r in self.results()]
+        assert gpu_roofs.roofs_of(bad) == ()
+
+    def test_the_data_sheet_stands_beside(self):
+        sheet = hardware.find_sheet(TestHardware.INFO)
+        values = [gpu_roofs.sheet_value(r, sheet) for r in gpu_roofs.roofs_of(self.results())]
+        assert values == [67e12, 989.5e12, 4.8e12, None, None, None, None]
+        assert gpu_roofs.sheet_value(gpu_roofs.roofs_of(self.results())[0], None) is None

@@ -191,7 +191,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="the long run too (minutes)")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("-o", "--output", type=Path, default=FOLDER / "gpu_micro.json")
-    parser.add_argument("--points", type=Path, default=FOLDER / "gpu_micro_points.json")
+    parser.add_argument("--points", type=Path, default=FOLDER / "points" / "gpu_micro.json")
     given = parser.parse_args()
     _, info = find(given.device)
     names = api.names_for(given.device)
@@ -226,7 +226,7 @@ def main() -> None:
             if full is not None:
                 bars += completion(*full, "full", 360.0)
                 figures["full_s"] = full[1]
-                given.points.with_name("gpu_micro_full_points.json").write_text(
+                given.points.with_name(f"{given.points.stem}_full.json").write_text(
                     api.to_json(full[0]), encoding="utf-8"
                 )
     evidence.write(

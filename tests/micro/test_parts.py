@@ -85,6 +85,15 @@ class TestLevels:
         assert _chase.confidence(*same) < 0.99
         assert _chase.confidence(same[0][:1], other) == 0.0
 
+    @pytest.mark.parametrize("shift", [0.0, 0.05, 0.1, 0.2, 0.5])
+    def test_confidence_is_that_of_the_test_it_names(self, shift):
+        from scipy.stats import ks_2samp
+
+        random = np.random.default_rng(2)
+        one, other = random.normal(0, 1, 400), random.normal(shift, 1, 600)
+        wanted = 1 - ks_2samp(one, other, method="asymp").pvalue
+        assert _chase.confidence(one, other) == pytest.approx(wanted, abs=0.03)
+
 
 class TestHardware:
     INFO = DeviceInfo(

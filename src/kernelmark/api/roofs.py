@@ -119,7 +119,8 @@ def _still_good(known: tuple[Roof, ...]) -> bool:
     """Roofs that other work disturbed are measured again the next time."""
     if not known or any(UNSTEADY in roof.how for roof in known):
         return False
-    return time.time() - min(roof.measured for roof in known) < MAX_AGE_S
+    # They are measured together; one that could not be measured again keeps its age.
+    return time.time() - max(roof.measured for roof in known) < MAX_AGE_S
 
 
 def _better(roof: Roof, known: tuple[Roof, ...]) -> Roof:

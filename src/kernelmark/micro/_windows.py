@@ -89,9 +89,7 @@ def read_call(rig: Rig, where: Room, window: Window, rounds: int) -> Call:
         grid=rig.grid,
         block=rig.block,
     )
-    prefer = getattr(rig, "prefer_cache", None)
-    if prefer is not None:
-        prefer(call)
+    rig.prefer_cache(call)
     return call
 
 

@@ -120,6 +120,9 @@ class Rig(ABC):
         """Run it once and wait."""
         self.time(call)
 
+    def prefer_cache(self, call: Call) -> None:
+        """Give the first cache all the memory that it shares with shared memory, where it does."""
+
     @abstractmethod
     def kernels(self, file: str) -> frozenset[str]:
         """The kernels that `file` has for this device."""

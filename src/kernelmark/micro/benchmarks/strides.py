@@ -121,12 +121,14 @@ class Strides(Microbenchmark[_State, list[float]]):
         )
 
     def _call(self, rig: Rig, state: _State, pattern: _Pattern, rounds: int) -> Call:
-        return rig.call(
+        call = rig.call(
             *(FILE, f"strided_read_{pattern.nbytes}", state.data, pattern.width),
             *(pattern.stride, _PITCH, rounds, 0, state.clocks, state.sums),
             grid=rig.grid,
             block=rig.block,
         )
+        rig.prefer_cache(call)
+        return call
 
     def timed(self, rig: Rig, state: _State) -> list[float]:
         found = []

@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""Write docs/micro.md from the benchmarks themselves: `python scripts/micro_docs.py [--check]`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from kernelmark.micro import registry
+
+PLACE = Path(__file__).parent.parent / "docs" / "micro.md"
+
+HEAD = """\
+# Know the hardware: microbenchmarks and roofs
+
+<!-- Written by scripts/micro_docs.py. Edit that file, or the benchmarks' own texts. -->
+
+```sh
+kmark micro list                                # what there is
+kmark micro --all -d cuda:0                     # about a minute for a GPU
+kmark micro cache latency --points              # every point, on the CPU
+kmark micro latency -p sizes=16384,65536,1048576 --threads 1
+kmark micro cache -f cache.png                  # or .svg, .html (works offline), .json (Vega-Lite)
+kmark micro show latest --csv points.csv        # as it is stored
+kmark micro compare latest~1 latest             # two devices, or two days
+kmark history --micro cache                     # headline metrics over time
+kmark roofs -d cuda:0                           # measure limits, keep them for percentages
+kmark roofs --stored
+```
+
+```python
+import kernelmark as km
+
+result = km.micro.cache(device="cpu", mode="brief")
+result.metric("l1_bytes_per_clk").value
+```
+
+`--quick` is the default, `--full` sweeps finer, `--brief` takes only the points that headline
+metrics need. Everything is stored beside the runs, one result a benchmark: its points, its metrics,
+the device's clocks and power meanwhile, and what it cost. Figures need
+`pip install "kernelmark[plots]"`. On a CPU the same kernels are built by the host's C++ compiler.
+
+## What can be trusted
+
+- **One source.** A kernel is one file under `src/kernelmark/kernels/rtc` that compiles by NVRTC, by
+  hipRTC and, where it makes sense, by the host's compiler. Sizes and repeats are run-time values:
+  all benchmarks together are ten compilations, kept on disk.
+- **Setup, timed region, verification and metrics are kept apart.** Nothing is allocated or filled
+  inside what is timed. Every kernel's result is checked against an exact sum, sample or chain;
+  tests break kernels on purpose, on an emulated GPU, and see that the check notices.
+- **Clocks.** Cycles are counted inside the kernel, so they assume no clock. Seconds are events with
+  everything queued behind a gate, so the host's pace does not show. The core clock of each timing
+  is read in the stream.
+- **Physical limits.** A figure above what the hardware can do (units × bytes × clock, bus width ×
+  memory clock, …) makes the result `wrong`, with the reason. Such a result cannot be made `ok`,
+  not even by editing a file.
+- **A failure is a row.** Benchmarks run in a process of their own; one that crashes, hangs or
+  faults is told, and the rest go on. What a device lacks is `unsupported`, with the reason.
+
+## Roofs
+
+`kmark roofs` measures FLOP/s by dtype on the vector and the matrix units, bytes/s by level and the
+cost of a launch, and stores them. `kmark run` and `kmark show` compute percentages from the newest
+ones, and measure them when there are none or they are a week old. The vendors' data sheets
+(`src/kernelmark/micro/data/datasheet.toml`) are shown beside; no percentage is computed from them.
+
+## Adding one is adding a file
+
+A file in `src/kernelmark/micro/benchmarks` that offers `benchmark` is listed, runs, is stored,
+drawn and tested by the contract at once. The smallest one there can be:
+
+```python
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.micro.base import Column, Figure, Findings, Microbenchmark, Panel, Parameter, metric
+
+
+class Empty(Microbenchmark[object, list[float]]):
+    name = "empty"
+    summary = "Seconds of a kernel that does nothing."
+    measures = "…"  # a paragraph: what the numbers are
+    misleads = "…"  # and how they can mislead
+    parameters = FrozenDict({"samples": Parameter(help="timings", quick=5, full=50)})
+    columns = (Column(name="seconds", help="of one launch", unit="s"),)
+    figure = Figure(x="seconds", title="s", panels=(Panel(y="seconds", title="s"),))
+
+    def setup(self, rig, given):  # allocate and fill: rig.memory, rig.place
+        call = rig.call("micro_launch.cu", "launch_nothing", grid=1, block=32)
+        return call, given.whole("samples")
+
+    def timed(self, rig, state):  # run and read clocks, nothing else
+        call, samples = state
+        return list(rig.sample(call, samples=samples).seconds)
+
+    def verify(self, rig, state, raw):  # None, or what was computed wrongly
+        return None
+
+    def metrics(self, rig, state, raw):  # rows and metrics, with physical limits
+        rows = [{"seconds": value} for value in raw]
+        return Findings(rows=rows, metrics=metric("empty_s", min(raw), "s", better="lower"))
+
+
+benchmark = Empty()
+```
+
+A new kernel goes into a file `micro_NAME.cu`; `micro.h` has what it may use on every platform.
+Arguments are packed by the kernel's own declaration. Another distribution offers a benchmark by an
+entry point in the group `kernelmark.micro.benchmarks`, and tests it by inheriting
+`kernelmark.testing.MicroContract`.
+
+## The benchmarks
+"""
+
+
+def text() -> str:
+    """The whole page."""
+    return "\n".join([HEAD, *(section(registry.get(name)) for name in registry.names())])
+
+
+def section(benchmark: Any) -> str:
+    """One benchmark: what it measures, how it can mislead, its parameters and columns."""
+    where = ", ".join(f"`{kind}`" for kind in benchmark.kinds)
+    lines = [f"### {benchmark.name}\n", f"{benchmark.summary} On {where}.\n"]
+    lines += [f"{benchmark.measures}\n", f"*How it can mislead.* {benchmark.misleads}\n"]
+    lines += ["| parameter | | quick | full |", "| --- | --- | --- | --- |"]
+    for name, parameter in benchmark.parameters.items():
+        quick, full = shown(parameter.quick), shown(parameter.value("full"))
+        lines.append(f"| `{name}` | {parameter.help} | {quick} | {full} |")
+    lines += ["", "| column | unit | |", "| --- | --- | --- |"]
+    for column in benchmark.columns:
+        lines.append(f"| `{column.name}` | {column.unit} | {column.help} |")
+    return "\n".join(lines) + "\n"
+
+
+def shown(value: object) -> str:
+    if isinstance(value, tuple) and len(value) > 4:
+        return f"{value[0]} … {value[-1]} ({len(value)})"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def main() -> None:
+    page = text()
+    if "--check" in sys.argv:
+        if not PLACE.exists() or PLACE.read_text(encoding="utf-8") != page:
+            sys.exit(f"{PLACE.name} is not up to date: run {Path(__file__).name}")
+        return
+    PLACE.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""`kmark micro` and `kmark roofs`: measured for real on one core, stored, shown, compared."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from kernelmark.core.roof import Roof
+from kernelmark.stores import open_store
+
+pytestmark = pytest.mark.skipif(
+    not any(shutil.which(name) for name in ("c++", "g++", "clang++")),
+    reason="there is no C++ compiler here",
+)
+QUICK = ("micro", "instructions", "--brief", "--threads", "1", "-p", "ops=add_i64")
+
+
+@pytest.fixture
+def own_places(tmp_path_factory, tmp_path, monkeypatch):
+    """As everywhere, but built kernels are kept between tests."""
+    monkeypatch.setenv("KERNELMARK_STORE", str(tmp_path / "store.sqlite"))
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture(autouse=True)
+def places(own_places):
+    pass
+
+
+def test_a_benchmark_is_measured_shown_and_stored(kmark, tmp_path):
+    ended = kmark(*QUICK)
+    assert ended.code == 0, ended.err
+    assert "latency_add_i64" in ended.out
+    assert "instructions     ok" in ended.err
+    assert "stored in" in ended.err
+    again = kmark("micro", "show", "latest", "--json", "-")
+    (document,) = json.loads(again.out)
+    assert document["kernelmark"] == "micro"
+    assert document["mode"] == "brief"
+    assert document["parameters"]["ops"] == "add_i64"
+    with open_store(tmp_path / "store.sqlite") as store:
+        assert len(store.micro()) == 1
+
+
+def test_files_and_figures(kmark, tmp_path):
+    csv, md, figure = tmp_path / "m.csv", tmp_path / "m.md", tmp_path / "m.json"
+    ended = kmark(*QUICK, "--no-store", "--csv", str(csv), "--md", str(md), "-f", str(figure))
+    assert ended.code == 0, ended.err
+    assert csv.read_text().splitlines()[0].startswith("benchmark,device,model")
+    assert "| benchmark |" in md.read_text()
+    assert json.loads(figure.read_text())["title"]["text"].startswith("instructions")
+    assert "not stored" in ended.err
+    assert not (tmp_path / "store.sqlite").exists()
+
+
+def test_what_a_device_lacks_is_told_and_is_no_failure(kmark):
+    ended = kmark("micro", "l2-cache", "--no-store")
+    assert ended.code == 0
+    assert "unsupported" in ended.out
+    assert "l2-cache runs on cuda, hip, not on cpu" in ended.out
+
+
+def test_two_runs_compared_and_history(kmark, tmp_path):
+    file = tmp_path / "first.json"
+    assert kmark(*QUICK, "--json", str(file)).code == 0
+    assert kmark(*QUICK).code == 0
+    for words in (("latest~1", "latest"), (str(file), "latest")):
+        ended = kmark("micro", "compare", *words)
+        assert ended.code == 0
+        assert "latency_add_i64" in ended.out
+        assert "×" in ended.out
+    story = kmark("history", "--micro", "instructions")
+    assert story.code == 0
+    assert len(story.out.strip().splitlines()) >= 4
+    assert kmark("history", "--micro", "instructions", "--csv", "-").out.startswith("run,started")
+    brought = kmark("micro", "import", str(file))
+    assert "1 result stored as" in brought.err
+
+
+def test_listing(kmark):
+    ended = kmark("micro", "list")
+    assert ended.code == 0
+    assert "l2-cache" in ended.out
+    assert "bytes of the working set" in kmark("micro", "list", "latency").out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence", "code"),
+    [
+        (("micro", "nonsense"), "unknown benchmark 'nonsense'", 2),
+        (("micro", "cache", "--quick", "--full"), "--quick does not go with --full", 2),
+        (("micro", "cache", "-p", "x=1"), "cache has no parameter 'x'", 2),
+        (("micro", "cache", "-p", "sizes"), "parameter 'sizes' is not NAME=VALUE", 2),
+        (("micro", "cache", "-f", "x.gif"), "must end in one of", 2),
+        (("micro", "cache", "-d", "cuda:99"), "", 2),
+        (("micro", "compare", "latest"), "compare takes two runs", 2),
+        (("micro", "show", "a", "b"), "show takes one run", 2),
+        (("micro", "import"), "import takes files", 2),
+        (("micro", "show", "missing.json"), "missing.json: there is no such file", 2),
+        (("micro", "cache", "--precompile", "sm_90", "-o", "x"), "takes no benchmarks", 2),
+        (("roofs", "--stored", "--no-store"), "--stored does not go with --no-store", 2),
+    ],
+)
+def test_refusals(refused, words, sentence, code):
+    assert sentence in refused(*words, code=code).err
+
+
+def test_nothing_stored_is_code_4(kmark, tmp_path):
+    with open_store(tmp_path / "store.sqlite"):
+        pass
+    assert kmark("micro", "show").code == 4
+    assert kmark("history", "--micro", "cache").code == 4
+    assert kmark("roofs", "--stored").code == 4
+
+
+def test_a_run_that_is_not_there(kmark):
+    assert kmark(*QUICK).code == 0
+    ended = kmark("micro", "show", "nonsense")
+    assert ended.code == 2
+    assert "there is no run of microbenchmarks 'nonsense'" in ended.err
+    assert "the newest are" in ended.err
+    assert kmark("micro", "show", "latest~7").code == 2
+
+
+def test_roofs_are_measured_stored_and_used(kmark, tmp_path):
+    ended = kmark("roofs", "--threads", "1")
+    assert ended.code == 0, ended.err
+    assert "FLOP/s" in ended.out
+    assert "data sheet" in ended.out
+    with open_store(tmp_path / "store.sqlite") as store:
+        roofs = store.roofs()
+    assert {("flops", "f32"), ("bytes", "dram")} <= {(r.kind, r.name) for r in roofs}
+    assert all(isinstance(r, Roof) and r.threads == 1 for r in roofs)
+    stored = kmark("roofs", "--stored", "--threads", "1", "--json", "-")
+    assert {one["kernelmark"] for one in json.loads(stored.out)} == {"roof"}

@@ -1,0 +1,230 @@
+"""Microbenchmarks as tables and figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.micro import MicroColumn, MicroMetric, MicroResult
+from kernelmark.core.result import Status
+from kernelmark.core.roof import Roof
+from kernelmark.micro import registry
+from kernelmark.report import micro, micro_figure, vega
+from kernelmark.report.render import text
+
+CACHE = MicroResult(
+    benchmark="cache",
+    device="cuda:0",
+    arch="sm_90",
+    status=Status.OK,
+    started=1.7e9,
+    model="NVIDIA H200",
+    columns=tuple(
+        MicroColumn(name=c.name, unit=c.unit, limit=3.3e13 if c.name == "bytes_per_s" else None)
+        for c in registry.get("cache").columns
+    ),
+    rows=tuple(
+        {
+            "windows": kind,
+            "size_bytes": size,
+            "bytes_per_s": rate,
+            "bytes_per_clk": rate / 2.6e11,
+            "clock_mhz": 1980.0,
+            "spread": 0.01,
+        }
+        for kind, size, rate in (
+            ("private", 4096, 3.2e13),
+            ("private", 65536, 3.1e13),
+            ("shared", 4096, 3.0e13),
+            ("shared", 4194304, 9.9e12),
+        )
+    ),
+    metrics=(
+        MicroMetric(name="l1_bytes_per_s", value=3.2e13, unit="B/s", limit=3.3e13),
+        MicroMetric(name="l1_size", value=212992.0, unit="B", headline=False),
+    ),
+)
+FAILED = dataclasses.replace(
+    CACHE, status=Status.CRASHED, rows=(), metrics=(), error="killed by signal 11\nmore"
+)
+
+
+def test_values_are_told_in_their_units():
+    assert micro.value_text(3.2e13, "B/s") == "32.00 TB/s"
+    assert micro.value_text(65536.0, "B") == "64.0 KiB"
+    assert micro.value_text(34.25, "cycles") == "34.25 cycles"
+    assert micro.value_text(123456.0, "") == "123456"
+
+
+def test_headlines_with_their_share_of_the_limit():
+    shown = text(micro.headline_table([CACHE]))
+    assert "32.00 TB/s" in shown
+    assert "97.0%" in shown
+    assert "l1_size" not in shown
+    assert "l1_size" in text(micro.headline_table([CACHE], every=True))
+
+
+def test_a_failure_is_a_row_with_its_reason():
+    shown = text(micro.headline_table([CACHE, FAILED]))
+    assert "killed by signal 11" in shown
+    assert "more" not in shown
+
+
+def test_points_keep_the_columns_order():
+    table = micro.points_table(CACHE)
+    assert [c.name for c in table.columns][:3] == ["windows", "size_bytes", "bytes_per_s"]
+    assert table.rows[0][:3] == ("private", "4.0 KiB", "32.00 TB/s")
+
+
+def test_two_devices_side_by_side():
+    other = dataclasses.replace(
+        CACHE,
+        model="something",
+        metrics=(dataclasses.replace(CACHE.metrics[0], value=1.6e13), *CACHE.metrics[1:]),
+    )
+    table = micro.comparison_table([CACHE], [other])
+    assert [c.name for c in table.columns][2:4] == ["NVIDIA H200", "something"]
+    assert table.rows[0][4:] == ("0.500 ×", "worse")
+    assert table.rows[1][4:] == ("1.000 ×", "same")
+    assert micro.comparison_table([CACHE], [FAILED]).rows == ()
+
+
+def test_history_has_a_column_a_headline():
+    table = micro.history_table([("r1", CACHE), ("r2", FAILED)])
+    assert "l1_bytes_per_s" in [c.name for c in table.columns]
+    assert table.rows[0][0] == "r1"
+    assert table.rows[1][-2:] == ("–", "crashed")
+
+
+def test_flat_records():
+    (first, *_) = micro.records([CACHE])
+    assert first["size_bytes"] == 4096
+    assert first["benchmark"] == "cache"
+    assert len(micro.metric_records([("r1", CACHE)])) == 2
+
+
+def test_roofs_beside_the_data_sheet():
+    from kernelmark.core.environment import DeviceInfo
+
+    info = DeviceInfo(name="cuda:0", kind="cuda", model="NVIDIA H200", arch="sm_90", units=132)
+
+    def roof(kind, name, value, unit=""):
+        return Roof(
+            device="cuda:0",
+            arch="sm_90",
+            kind=kind,
+            name=name,
+            value=value,
+            how="x",
+            measured=1.0,
+            unit=unit,
+        )
+
+    roofs = [
+        roof("bytes", "dram", 4.32e12),
+        roof("flops", "bf16", 8.9e14, "matrix"),
+        roof("launches", "graph", 1e6),
+    ]
+    table = micro.roofs_table(roofs, info)
+    assert table.rows[0][3:6] == ("4.320 TB/s", "4.800 TB/s", "90%")
+    assert table.rows[1][4] == "989.5 TFLOP/s"
+    assert table.rows[2][1:4] == ("graph launch", "launches", "1000 ns")
+    assert "H200" in table.title
+    assert micro.roofs_table(roofs).rows[0][4] == "–"
+
+
+class TestFigures:
+    def test_data_are_in_the_axes_units(self):
+        design = registry.get("cache").figure
+        points = micro_figure.data([CACHE], design)
+        assert points[0] == {
+            "size_bytes": 4.0,
+            "bytes_per_s": 32.0,
+            "bytes_per_clk": pytest.approx(3.2e13 / 2.6e11),
+            "windows": "private",
+            "who": "NVIDIA H200",
+        }
+
+    def test_the_limit_is_drawn_where_it_is_near(self):
+        spec = micro_figure.figure(CACHE)
+        assert len(spec["concat"][0]["layer"]) == 3
+        assert len(spec["concat"][1]["layer"]) == 1
+
+    def test_several_devices_share_a_figure(self):
+        other = dataclasses.replace(CACHE, model="another")
+        spec = micro_figure.figure([CACHE, other])
+        assert spec["concat"][0]["layer"][0]["encoding"]["strokeDash"]["field"] == "who"
+        assert "another" in spec["title"]["text"]
+
+    def test_nothing_to_draw_and_things_that_do_not_go_together(self):
+        with pytest.raises(NothingToDo, match="no points"):
+            micro_figure.figure(FAILED)
+        with pytest.raises(UsageError, match="cannot share one figure"):
+            micro_figure.figure([CACHE, dataclasses.replace(CACHE, benchmark="latency")])
+
+    @pytest.mark.parametrize("name", registry.names())
+    def test_every_benchmark_has_a_figure_that_draws(self, name):
+        benchmark = registry.get(name)
+        row = {c.name: 2.0 for c in benchmark.columns}
+        row |= {w: "a" for w in (benchmark.figure.colour, benchmark.figure.facet) if w}
+        row |= dict(benchmark.figure.where)
+        if benchmark.figure.scale == "band":
+            row[benchmark.figure.x] = "one"
+        made = dataclasses.replace(
+            CACHE,
+            benchmark=benchmark.name,
+            columns=tuple(MicroColumn(name=c.name) for c in benchmark.columns),
+            rows=(row, row | {benchmark.figure.x: row[benchmark.figure.x]}),
+            metrics=(),
+        )
+        spec = micro_figure.figure(made)
+        assert len(spec["concat"]) == len(benchmark.figure.panels)
+        json.dumps(spec)
+
+    @pytest.mark.parametrize("ending", ["png", "svg", "html"])
+    def test_files(self, tmp_path, ending):
+        pytest.importorskip("vl_convert", reason="vl-convert is not installed")
+        path = vega.save(micro_figure.figure(CACHE), tmp_path / f"figure.{ending}")
+        data = path.read_bytes()
+        if ending == "png":
+            assert data[:8] == b"\x89PNG\r\n\x1a\n"
+        elif ending == "svg":
+            assert data.startswith(b"<svg")
+        else:
+            page = data.decode()
+            # The library is inside: nothing is loaded from anywhere.
+            assert len(page) > 300_000
+            assert "<script src=" not in page
+
+    def test_the_figure_as_json_needs_nothing(self, tmp_path):
+        path = vega.save(micro_figure.figure(CACHE), tmp_path / "figure.json")
+        assert json.loads(path.read_text())["data"]["values"]
+
+    def test_a_missing_library_is_one_sentence_with_the_command(self, tmp_path, monkeypatch):
+        import importlib
+
+        real = importlib.import_module
+
+        def refuse(name, *more):
+            if name in ("vl_convert", "altair"):
+                raise ImportError(name)
+            return real(name, *more)
+
+        monkeypatch.setattr(vega.importlib, "import_module", refuse)
+        for work in (
+            lambda: vega.save({}, tmp_path / "x.png"),
+            lambda: vega.check_ready(tmp_path / "x.svg"),
+            lambda: vega.chart({}),
+        ):
+            with pytest.raises(UsageError, match="which is not installed") as refused:
+                work()
+            assert refused.value.hint == 'pip install "kernelmark[plots]"'
+
+    def test_names_that_cannot_be_drawn_are_refused(self, tmp_path):
+        with pytest.raises(UsageError, match="must end in one of"):
+            vega.check_name(tmp_path / "x.gif")
+        with pytest.raises(UsageError, match="no folder"):
+            vega.check_name(tmp_path / "missing" / "x.png")

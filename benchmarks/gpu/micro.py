@@ -193,6 +193,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=FOLDER / "gpu_micro.json")
     parser.add_argument("--points", type=Path, default=FOLDER / "points" / "gpu_micro.json")
     given = parser.parse_args()
+    os.environ["CUDA_MODULE_LOADING"] = "EAGER"  # as the workers have it; read when CUDA starts
     _, info = find(given.device)
     names = api.names_for(given.device)
     bars: list[Bar] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernelmark.core.units import bytes_text, duration_text, rate_text, time_text
@@ -22,6 +22,9 @@ def test_times(seconds, text):
 
 
 @given(st.floats(1e-9, 999))
+@example(1e-8)
+@example(1e-5)
+@example(9.9999e-8)
 def test_times_keep_four_digits(seconds):
     number, unit = time_text(seconds).split()
     assert len(number.replace(".", "")) == 4

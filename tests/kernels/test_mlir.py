@@ -103,7 +103,8 @@ def test_is_well_formed(context: Any, problem: Problem, form: Form) -> None:
 
 
 def test_there_is_one_for_every_op() -> None:
-    assert set(registry.names()) == set(ops.registry.names())
+    # The quantised family has Triton kernels only; IREE says so for each of its problems.
+    assert {*registry.names(), "batched_gemm_quant"} == set(ops.registry.names())
 
 
 def test_arguments_are_the_tensors_in_order() -> None:

@@ -42,6 +42,7 @@ def duration_text(seconds: float) -> str:
 
 
 def _four_digits(value: float) -> str:
+    value = float(f"{value:.4g}")  # a division may leave 10 as 9.999999999999998
     for limit, digits in ((10, 3), (100, 2), (1000, 1)):
         if value < limit:
             return f"{value:.{digits}f}"

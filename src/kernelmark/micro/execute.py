@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import time
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,8 @@ from kernelmark.runners.targets import find
 
 def open_rig(device: str, threads: int = 0) -> Rig:
     """The device called so, set up for microbenchmarks."""
+    # A module that is loaded at its first launch would wait for the gate that the launch is behind.
+    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     kind, info = find(device)
     if info.kind == "cpu":
         from kernelmark.devices.cpu import CpuDevice

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -287,15 +286,6 @@ class GpuDevice(Device):
             return kernel_names(self.driver, graph)
         finally:
             self.driver.destroy("graph", graph)
-
-    def eager_s(self, launch: Launch, order: Sequence[int]) -> float:
-        """Seconds a launch costs a user without graphs: launch after launch from the host."""
-        self.synchronize()
-        start = time.perf_counter()
-        for set_index in order:
-            launch(self._stream, set_index)
-        self.synchronize()
-        return (time.perf_counter() - start) / len(order)
 
     def synchronize(self) -> None:
         self.driver.call("stream_synchronize", _ptr(self._stream))

@@ -78,7 +78,7 @@ def default(problem: Problem, info: DeviceInfo) -> Config:
         block_m, block_n = power_of_two(m, 16, 64), power_of_two(n, 32, 64)
         return FrozenDict(_simple(block_m, block_n, 32, warps=4, stages=3))
     best, least = None, math.inf
-    for candidate in _candidates(m, n, k, wide):
+    for candidate in _candidates(m, n, k):
         cost = _cost(candidate, batch, m, n, k, wide, info.units)
         if cost < least:
             best, least = candidate, cost
@@ -110,7 +110,7 @@ def _simple(
     }
 
 
-def _candidates(m: int, n: int, k: int, wide: int) -> list[tuple[int, int, int]]:
+def _candidates(m: int, n: int, k: int) -> list[tuple[int, int, int]]:
     rows = [r for r in (16, 32, 64, 128) if r == 16 or r < 2 * m]
     columns = [c for c in (32, 64, 128, 256) if c == 32 or c < 2 * n]
     splits = [s for s in (1, 2, 4, 8, 16) if s == 1 or k // s >= 256]

@@ -15,7 +15,7 @@ import torch
 
 from kernelmark import ops
 from kernelmark.backends.triton import _planner
-from kernelmark.backends.triton.plan import WORKSPACE, Call
+from kernelmark.backends.triton.plan import WORKSPACE, ZEROED, Call
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.problem import Problem
 from kernelmark.numerics.generate import Inputs
@@ -61,8 +61,10 @@ def worst_error(problem: Problem, config: dict[str, Any], arch: str) -> float:
     plan = _planner(problem).plan(problem, config, device_info(arch))
     if plan.workspace_bytes:
         tensors[WORKSPACE] = torch.full((plan.workspace_bytes // 4,), float("nan"))
+    zeroed = tensors[ZEROED] = torch.zeros(max(1, plan.zeroed_bytes // 4), dtype=torch.int32)
     for call in plan.calls:
         launch(call, tensors)
+    assert not zeroed.any(), "what must be zero before every launch is not"
     for guard in (room[:256], room[-256:]):
         assert torch.equal(guard, torch.full_like(guard, unset)) or bool(guard.isnan().all())
     return compare(problem, inputs, tensors[spec.name].double().numpy())

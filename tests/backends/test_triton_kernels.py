@@ -14,6 +14,7 @@ import pytest
 
 GEMM = {"block_m": 32, "block_n": 32, "block_k": 32, "group_m": 2, "split_k": 1}
 GEMM |= {"persistent": False}
+FUSED = {**GEMM, "split_k": 3, "fused_sum": True}
 TILES = {"block_m": 32, "block_n": 32, "split_kv": 0}
 SPLIT = {"block_m": 16, "block_n": 16, "split_kv": 4}
 CONV = {"block_m": 16, "block_n": 16, "block_k": 16}
@@ -26,6 +27,9 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("gemm m=33 n=47 k=61 dtype=f16 ta=t tb=t alpha=0.5 beta=2.0 bias=yes", GEMM, "sm_90"),
     ("gemm m=33 n=47 k=61 dtype=f16 alpha=0.5 beta=2.0 bias=yes", {**GEMM, "split_k": 2}, "sm_90"),
     ("gemm m=16 n=33 k=64 dtype=f32", {**GEMM, "split_k": 16}, "gfx942"),
+    ("gemm m=33 n=47 k=161 dtype=f16 alpha=0.5 beta=2.0 bias=yes", FUSED, "sm_90"),
+    ("gemm m=65 n=33 k=128 dtype=i8 ta=t", FUSED, "gfx942"),
+    ("batched_gemm batch=3 m=17 n=40 k=96 dtype=f16 beta=1.0 tb=t", FUSED, "sm_90"),
     ("gemm m=20 n=40 k=64 dtype=i8 alpha=2.0 beta=-3.0 bias=yes", GEMM, "sm_90"),
     ("gemm m=20 n=40 k=64 dtype=i8 bias=yes", {**GEMM, "split_k": 2}, "sm_90"),
     ("gemm m=32 n=48 k=64 dtype=f16 c=f32", GEMM, "sm_90"),

@@ -11,7 +11,7 @@ import pytest
 from kernelmark import ops
 from kernelmark.backends.triton.build import Argument, Built
 from kernelmark.backends.triton.launch import TritonKernel, check_fits
-from kernelmark.backends.triton.plan import WORKSPACE, Call, Plan
+from kernelmark.backends.triton.plan import WORKSPACE, ZEROED, Call, Plan
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.devices.base import Tensor
@@ -91,6 +91,10 @@ class Gpu:
     driver: Any
     info: DeviceInfo = INFO
     held: list[int] = field(default_factory=list)
+    written: list[tuple[int, int, bytes]] = field(default_factory=list)
+
+    def write(self, buffer: Memory, offset: int, data: Any) -> None:
+        self.written.append((buffer.address, offset, data.tobytes()))
 
     def allocate(self, nbytes: int) -> Memory:
         self.held.append(2**40 + 2**20 * len(self.held))
@@ -185,6 +189,21 @@ def test_each_set_is_launched_with_its_own_addresses(two_calls: Plan) -> None:
         assert reduce.values == [workspace, given[index]["d"].address, 0.5, 0, 0]
         assert (main.grid, main.block, main.shared_bytes) == ((2, 3, 4), (128, 1, 1), 60_000)
         assert (reduce.grid, reduce.block, reduce.stream) == ((9, 1, 1), (64, 1, 1), 77)
+
+
+def test_what_must_be_zero_before_the_first_launch_is_made_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(BUILT, "main", built("main"))
+    one = call("main", ("arrivals", "i32", ZEROED), ("parts", "f32", WORKSPACE), grid=(1, 1, 1))
+    driver = Driver({10010: (ctypes.c_uint64,) * 4})
+    gpu = Gpu(driver)
+    plan = Plan(calls=(one,), workspace_bytes=64, zeroed_bytes=8)
+    kernel = TritonKernel(plan, gpu, sets(1))  # type: ignore[arg-type]
+    workspace, zeroed = gpu.held
+    assert gpu.written == [(zeroed, 0, bytes(8))]
+    kernel.launch(77, 0)
+    assert driver.launched[0].values == [zeroed, workspace, 0, 0]
 
 
 def test_what_a_kernel_tells_and_gives_back(two_calls: Plan) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from kernelmark.backends.triton.plan import (
     WORKSPACE,
+    ZEROED,
     Arguments,
     Call,
     Plan,
@@ -106,6 +107,7 @@ def _simple(
         "split_k": split,
         "num_warps": warps,
         "num_stages": stages,
+        "fused_sum": False,
         "persistent": False,
     }
 
@@ -172,6 +174,7 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
         "block_k": tuple(b for b in (32, 64, 128, 256) if b == least or least < b < 2 * k),
         "group_m": (1, 4, 8, 16),
         "split_k": tuple(s for s in (1, 2, 3, 4, 6, 8, 12, 16) if s == 1 or k // s >= 128),
+        "fused_sum": (False, True),
     }
     if vendor_of(info.arch) == "cuda":
         hopper = int(info.arch.removeprefix("sm_").rstrip("af")) >= 90
@@ -203,6 +206,8 @@ def _forbids(
         return "more warps than the tile has work for"
     if block_k < _least_depth(wide):
         return "8-bit operands want a deeper block"
+    if config.get("fused_sum") and int(config["split_k"]) == 1:
+        return "there are no slices of k to sum"
     if config.get("persistent"):
         if int(config["split_k"]) != 1:
             return "the persistent kernel does not split k"
@@ -251,16 +256,18 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
     if split == 1:
         return Plan(calls=(main,))
     batch, m, n, _ = sizes(problem)
-    return Plan(
-        calls=(main, _reduce(kernels, problem, split)), workspace_bytes=batch * split * m * n * 4
-    )
+    workspace_bytes = batch * split * m * n * 4
+    if chosen.get("fused_sum"):
+        arrivals = batch * main.grid[0]
+        return Plan(calls=(main,), workspace_bytes=workspace_bytes, zeroed_bytes=arrivals * 4)
+    return Plan(calls=(main, _reduce(kernels, problem, split)), workspace_bytes=workspace_bytes)
 
 
-def _operands(problem: Problem, target: str, target_type: str) -> Arguments:
+def _operands(problem: Problem) -> Arguments:
     types = problem.dtypes
     arguments = Arguments().pointer("a", types["a"], "a").pointer("b", types["b"], "b")
     arguments.pointer("c", types["c"], "c").pointer("bias", types["c"], "bias")
-    return arguments.pointer("d", target_type, target)
+    return arguments.pointer("d", types["c"], "d")
 
 
 def _epilogue(problem: Problem) -> dict[str, bool | float]:
@@ -299,8 +306,8 @@ def _tiles(
     kernels: Any, problem: Problem, config: dict[str, Any], split: int, per_part: int
 ) -> Call:
     batch, m, n, k = sizes(problem)
-    target = (WORKSPACE, problem.dtypes["acc"]) if split > 1 else ("d", problem.dtypes["c"])
-    arguments = _operands(problem, *target)
+    arguments = _operands(problem)
+    arguments.pointer("parts", problem.dtypes["acc"], WORKSPACE).pointer("arrivals", "i32", ZEROED)
     arguments.integer("m", m).integer("n", n).integer("k", k).integer("k_split", per_part)
     arguments.real("alpha", float(problem.options.get("alpha", 1.0)))
     arguments.real("beta", float(problem.options.get("beta", 0.0)))
@@ -313,6 +320,7 @@ def _tiles(
         "ACC": _accumulator(problem),
         "EVEN_K": k % blocks["BLOCK_K"] == 0,
         "SPLIT": split > 1,
+        "FUSED": split > 1 and bool(config.get("fused_sum")),
         "PRECISION": "ieee",
     }
     return arguments.call(kernels.gemm_tiles, constants, _options(config), (tiles, split, batch))
@@ -335,7 +343,7 @@ def _reduce(kernels: Any, problem: Problem, split: int) -> Call:
 
 def _persistent(kernels: Any, problem: Problem, config: dict[str, Any], info: DeviceInfo) -> Call:
     batch, m, n, k = sizes(problem)
-    arguments = _operands(problem, "d", problem.dtypes["c"])
+    arguments = _operands(problem)
     arguments.integer("m", m).integer("n", n).integer("k", k).integer("batches", batch)
     arguments.real("alpha", float(problem.options.get("alpha", 1.0)))
     arguments.real("beta", float(problem.options.get("beta", 0.0)))

@@ -6,9 +6,12 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kernelmark.backends.base import Kernel
 from kernelmark.backends.triton.build import Argument, Built
-from kernelmark.backends.triton.plan import WORKSPACE, Call, Plan, Value
+from kernelmark.backends.triton.plan import WORKSPACE, ZEROED, Call, Plan, Value
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.result import KernelInfo
@@ -31,6 +34,7 @@ class Gpu(Protocol):
 
     def allocate(self, nbytes: int) -> Buffer: ...
     def free(self, buffer: Buffer) -> None: ...
+    def write(self, buffer: Buffer, offset: int, data: NDArray[np.uint8]) -> None: ...
 
 
 class TritonKernel(Kernel):
@@ -44,7 +48,12 @@ class TritonKernel(Kernel):
         for one in built:
             check_fits(one, device.info)
         try:
-            self._workspace = self._own(plan.workspace_bytes)
+            self._places = {
+                WORKSPACE: self._own(plan.workspace_bytes),
+                ZEROED: self._own(plan.zeroed_bytes),
+            }
+            if plan.zeroed_bytes:
+                self._device.write(self._owned[-1], 0, np.zeros(plan.zeroed_bytes, np.uint8))
             starters = [self._load(call, one) for call, one in zip(plan.calls, built, strict=True)]
         except BaseException:
             self.close()
@@ -94,8 +103,8 @@ class TritonKernel(Kernel):
     def _argument(self, argument: Argument, value: Value, arguments: ArgumentSet) -> Any:
         if not argument.pointer:
             return _NUMBERS[argument.kind](value)
-        if value == WORKSPACE:
-            return ctypes.c_void_p(self._workspace)
+        if value in self._places:
+            return ctypes.c_void_p(self._places[str(value)])
         # An operand that the problem does not have is never read: any address will do.
         name = str(value)
         address = arguments[name].address if name in arguments else 0

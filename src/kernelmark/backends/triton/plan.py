@@ -12,8 +12,9 @@ from kernelmark.core.errors import Unsupported
 from kernelmark.core.result import Config
 
 WORKSPACE = "workspace"
+ZEROED = "zeroed"  # zero before the first launch, and left so by every launch
 _MAY_BE_ZERO = ("split_kv", "waves_per_eu", "matrix_instr_nonkdim")
-Value = str | int | float  # a tensor's name, WORKSPACE, or a number
+Value = str | int | float  # a tensor's name, WORKSPACE, ZEROED, or a number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class Plan:
 
     calls: tuple[Call, ...]
     workspace_bytes: int = 0
+    zeroed_bytes: int = 0
 
 
 class Arguments:

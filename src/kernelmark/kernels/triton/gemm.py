@@ -1,7 +1,8 @@
 """GEMM and strided-batched GEMM: D = alpha · op(A) · op(B) + beta · C + bias.
 
 `gemm_tiles` works on any architecture, with split-K into a float32 workspace that `gemm_reduce`
-sums. `gemm_persistent` is for Hopper and later: tensor descriptors (TMA), one program an SM.
+sums, or the last slice of each tile to arrive (FUSED), which saves a launch. `gemm_persistent` is
+for Hopper and later: tensor descriptors (TMA), one program an SM.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ def gemm_tiles(
     c,
     bias,
     d,
+    parts,
+    arrivals,
     m,
     n,
     k,
@@ -74,6 +77,7 @@ def gemm_tiles(
     ACC: tl.constexpr,
     EVEN_K: tl.constexpr,
     SPLIT: tl.constexpr,
+    FUSED: tl.constexpr,
     PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -122,14 +126,43 @@ def gemm_tiles(
     inside = (rows[:, None] < m) & (columns[None, :] < n)
     place = rows[:, None].to(tl.int64) * n + columns[None, :]
     if SPLIT:
-        d += (batch * tl.num_programs(1) + part) * m * n
-    else:
+        parts += batch * tl.num_programs(1) * m * n
+        tl.store(parts + part.to(tl.int64) * m * n + place, acc, mask=inside)
+    if FUSED:
+        # Every thread's store must come before the one atomic that announces them.
+        tl.debug_barrier()
+        mine = arrivals + tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+        before = tl.atomic_add(mine, 1, sem="acq_rel")
+        if before == tl.num_programs(1) - 1:
+            tl.atomic_xchg(mine, 0)  # as the next launch needs it
+            # In their order, so that the result repeats bit for bit; past the L1, which may be old.
+            acc = tl.load(parts + place, mask=inside, other=ZERO, cache_modifier=".cg")
+            for _ in range(1, tl.num_programs(1)):
+                parts += m.to(tl.int64) * n
+                acc += tl.load(parts + place, mask=inside, other=ZERO, cache_modifier=".cg")
+            acc = finish(
+                acc,
+                c + batch * m * n,
+                bias,
+                alpha,
+                beta,
+                rows,
+                columns,
+                n,
+                inside,
+                HAS_C,
+                HAS_BIAS,
+                SCALED,
+                ZERO,
+            )
+            tl.store(d + batch * m * n + place, acc.to(d.dtype.element_ty), mask=inside)
+    if not SPLIT:
         c += batch * m * n
         d += batch * m * n
         acc = finish(
             acc, c, bias, alpha, beta, rows, columns, n, inside, HAS_C, HAS_BIAS, SCALED, ZERO
         )
-    tl.store(d + place, acc.to(d.dtype.element_ty), mask=inside)
+        tl.store(d + place, acc.to(d.dtype.element_ty), mask=inside)
 
 
 @triton.jit

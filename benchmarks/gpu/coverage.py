@@ -1,6 +1,8 @@
 """Coverage: every op × dtype × backend that the hardware has is ok, or says why not.
 
-python benchmarks/gpu/coverage.py [-o results.json]
+python benchmarks/gpu/coverage.py [--only TEXT ...] [-o results.json]
+
+`--only` keeps the cases whose backend and problem, as text, hold one of the given words.
 """
 
 from __future__ import annotations
@@ -36,6 +38,17 @@ SHAPES: dict[str, list[dict[str, object]]] = {
         {"batch": 8, "m": 128, "n": 128, "k": 128, "tb": "t"},
         {"batch": 3, "m": 65, "n": 96, "k": 80},
     ],
+    "batched_gemm_quant": [
+        {"batch": 8, "m": 128, "n": 128, "k": 256, "scheme": "a8w8", "bias": True},
+        {"batch": 3, "m": 5, "n": 72, "k": 4000, "scheme": "a8w8", "c_order": "mbn"},
+        {"batch": 4, "m": 64, "n": 192, "k": 512, "scheme": "a8w8_group", "bias": True},
+        {"batch": 3, "m": 65, "n": 96, "k": 200, "scheme": "a8w8_group", "b": "i8"},
+        {"batch": 2, "m": 16, "n": 64, "k": 256, "scheme": "a8w8_group", "b": "f8e4m3fnuz"},
+        {"batch": 8, "m": 128, "n": 128, "k": 256, "scheme": "a16wfp4", "a_order": "mbk"},
+        {"batch": 2, "m": 3, "n": 40, "k": 2080, "scheme": "a16wfp4"},
+        {"batch": 8, "m": 128, "n": 128, "k": 256, "scheme": "afp4wfp4"},
+        {"batch": 2, "m": 3, "n": 40, "k": 2080, "scheme": "afp4wfp4", "c_order": "mbn"},
+    ],
     "attention": [
         {"batch": 2, "heads": 8, "seq": 512, "dim": 128},
         {"batch": 2, "heads": 8, "seq": 512, "dim": 128, "causal": True, "layout": "bshd"},
@@ -52,7 +65,7 @@ SHAPES: dict[str, list[dict[str, object]]] = {
 CONFIGS = {("torch", "attention"): [{"kernel": k} for k in ("flash", "cudnn", "efficient", "math")]}
 
 
-def cases() -> list[Case]:
+def cases(only: list[str]) -> list[Case]:
     timing = Timing.preset("quick", max_s=0.02, warmup_s=0.01)
     made = []
     for op, shapes in SHAPES.items():
@@ -66,7 +79,12 @@ def cases() -> list[Case]:
                         made.append(
                             Case(problem=problem, backend=backend, timing=timing, config=config)
                         )
-    return made
+    texts = [f"{case.backend} {case.problem.key}" for case in made]
+    return [
+        case
+        for case, text in zip(made, texts, strict=True)
+        if not only or any(word in text for word in only)
+    ]
 
 
 def legal(op: str, dtype: str, shape: dict[str, object]) -> Problem | None:
@@ -79,13 +97,14 @@ def legal(op: str, dtype: str, shape: dict[str, object]) -> Problem | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", default=[], metavar="TEXT")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     info = registry.get("cuda").infos()[0]
     runner = LocalRunner(["cuda:0"], timeout_s=120)
     start = time.perf_counter()
     results = []
-    for event in runner.run(cases()):
+    for event in runner.run(cases(given.only)):
         if isinstance(event, CaseFinished):
             results.append(event.result)
             if event.result.status not in (Status.OK, Status.UNSUPPORTED):

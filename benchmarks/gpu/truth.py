@@ -43,9 +43,8 @@ def ours(
         two_lengths=True,
         method=Timer.GRAPH,
     )
-    for _ in range(3):
-        sampler.sample(pace)
-    samples = [sampler.sample(pace) for _ in range(11)]
+    sampler.samples(pace, 3)
+    samples = sampler.samples(pace, 11)
     sampler.close()
     clock = statistics.median(s.clock_mhz or 0.0 for s in samples)
     return statistics.median(s.launch_s for s in samples), clock

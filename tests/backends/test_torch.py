@@ -6,14 +6,18 @@ import importlib.metadata
 import importlib.util
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from kernelmark import ops
 from kernelmark.backends.torch import backend, rules
+from kernelmark.backends.torch.gpu import Viewer
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
+from kernelmark.core.tensor import TensorSpec
+from kernelmark.devices.base import Tensor
 from kernelmark.devices.cpu import CpuDevice
 from kernelmark.testing.backends import bench
 
@@ -233,3 +237,28 @@ def test_results_that_do_not_fit_are_refused(device, monkeypatch):
         monkeypatch.setattr(type(device), "free_bytes", lambda self: 4096)
         with pytest.raises(OutOfMemory, match="torch's own results"):
             backend.prepare(problem, {}, device, made.sets)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [("bf16", (3, 5)), ("f32", (2, 3, 4)), ("f8e4m3", (16,)), ("i8", (1, 1)), ("f64", (2, 2))],
+)
+def test_a_view_on_a_gpu_lies_where_the_tensor_does(
+    dtype: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory stands in for a GPU's: its length is odd, as an arena's may be."""
+    torch = pytest.importorskip("torch")
+    memory = np.zeros(4096 + 3, np.uint8)
+    monkeypatch.setattr(
+        torch,
+        "as_tensor",
+        lambda given, device: torch.from_numpy(
+            memory[: given.__cuda_array_interface__["shape"][0]]
+        ),
+    )
+    buffer = SimpleNamespace(address=memory.ctypes.data, nbytes=memory.nbytes)
+    spec = TensorSpec(name="a", shape=shape, dtype=dtype)
+    found = Viewer(0).view(Tensor(spec=spec, buffer=buffer, offset=512))
+    assert tuple(found.shape) == shape
+    assert found.is_contiguous()
+    assert found.data_ptr() == memory.ctypes.data + 512

@@ -155,3 +155,17 @@ def test_an_architecture_that_triton_does_not_know() -> None:
         backend.compile(problem, {}, info("gfx803"))
     with pytest.raises(UsageError, match="is not a GPU architecture"):
         backend.compile(problem, {}, info("mi300"))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "attention heads=4 seq=512 dim=64 dtype=bf16 causal=yes",
+        "attention heads=4 seq=512 dim=32 dtype=f16 causal=yes",
+        "conv n=2 c=64 h=28 w=28 k=64 r=3 s=3 stride=2 dtype=i8",
+        "conv n=32 c=256 h=56 w=56 k=256 r=3 s=3 pad=1 dtype=f32",
+    ],
+)
+def test_large_defaults_keep_everything_in_registers(key: str) -> None:
+    told = backend.compile(ops.parse(key), {}, info("sm_90"))
+    assert told.resources["stack_bytes"] == 0

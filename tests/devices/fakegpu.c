@@ -118,7 +118,7 @@ void fake_reset(void) { sticky = fail_times = 0; }
 
 struct launch {
   u64 argument[8];
-  u64 threads;
+  u64 threads, rows, table[128];
 };
 #define PTR(i) ((void *)(uintptr_t)l->argument[i])
 #define NUM(i) (l->argument[i])
@@ -131,6 +131,13 @@ struct launch {
     NEED(out, NUM(2) * W) NEED(pool, NUM(4) * W)                                   \
     for (u64 i = 0; i < NUM(2); i++) out[i] = pool[(NUM(3) + i) % NUM(4)];         \
     now_ns += NUM(2) * W / 100;                                                    \
+  }                                                                                \
+  static void generate_all_##W(struct launch *l) {                                 \
+    u64 *table = l->table;                                                         \
+    for (u64 y = 0; y < l->rows; y++) {                                            \
+      struct launch one = {{table[2 * y], NUM(1), NUM(2), table[2 * y + 1], NUM(3)}}; \
+      generate_##W(&one);                                                          \
+    }                                                                              \
   }                                                                                \
   static void count_##W(struct launch *l) {                                        \
     T *data = PTR(0);                                                              \
@@ -210,7 +217,7 @@ static void product(struct launch *l, u64 left_out) {
 static void gemm(struct launch *l) { product(l, 0); }
 static void gemm_short(struct launch *l) { product(l, 1); }
 
-// Sizes of the arguments, one digit each.
+// Sizes of the arguments, one digit each; T is a table of 64 pairs.
 #define WIDTHS(name, sizes) \
   {#name "_1", sizes, name##_1}, {#name "_2", sizes, name##_2}, {#name "_4", sizes, name##_4}, \
       {#name "_8", sizes, name##_8}
@@ -218,7 +225,7 @@ static const struct kernel {
   const char *name, *sizes;
   void (*run)(struct launch *);
 } kernels[] = {
-    WIDTHS(generate, "88844"), WIDTHS(count, "8888"), WIDTHS(gather, "8884"),
+    WIDTHS(generate, "88844"), WIDTHS(generate_all, "T884"), WIDTHS(count, "8888"), WIDTHS(gather, "8884"),
     {"stamp", "84", stamp}, {"gate", "88", gate}, {"spin", "8", spin}, {"nothing", "", nothing},
     {"evict", "888", evict}, {"strain_bandwidth", "88", strain_bandwidth},
     {"strain_compute", "84", strain_compute}, {"gemm", "888444", gemm},
@@ -627,7 +634,9 @@ API(cuLaunchKernel, hipModuleLaunchKernel)(struct function *f, unsigned gx, unsi
 #endif
   struct work item = {.kind = LAUNCH, .function = f};
   item.launch.threads = (u64)gx * gy * gz * bx * by * bz;
+  item.launch.rows = gy;
   for (int i = 0; f->kernel->sizes[i]; i++)
-    memcpy(&item.launch.argument[i], arguments[i], f->kernel->sizes[i] - '0');
+    if (f->kernel->sizes[i] == 'T') memcpy(item.launch.table, arguments[i], sizeof item.launch.table);
+    else memcpy(&item.launch.argument[i], arguments[i], f->kernel->sizes[i] - '0');
   return enqueue(stream, item);
 }

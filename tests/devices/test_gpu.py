@@ -256,6 +256,22 @@ def test_replays_of_two_lengths_cancel_the_fixed_cost(device: GpuDevice, timer: 
 
 
 @both
+def test_a_series_reads_what_single_replays_read(device: GpuDevice) -> None:
+    short, long = (device.record(spinning(device, 50.0), [0] * n, Timer.GRAPH) for n in (10, 20))
+    alone = [short.run(), long.run()]
+    # More than are enqueued at once, and the same graph again and again.
+    found = device.run_all([short, long] * 40)
+    assert [r.elapsed_s for r in found] == pytest.approx([r.elapsed_s for r in alone] * 40)
+    assert [r.clock_mhz for r in found] == pytest.approx([CORE_MHZ] * 80, rel=1e-3)
+    evicted = device.run_all([short, long], evict=True)
+    assert [r.elapsed_s for r in evicted] == pytest.approx([r.elapsed_s for r in alone])
+    behind = device.record(spinning(device, 50.0), [0] * 10, Timer.GATE)
+    assert len(device.run_all([short, behind])) == 2
+    for replay in (short, long, behind):
+        replay.close()
+
+
+@both
 def test_a_refused_capture_falls_back_to_the_gate(
     device: GpuDevice, model: Model, kind_name: str
 ) -> None:

@@ -26,6 +26,7 @@ from kernelmark.core.result import (
 from kernelmark.core.roof import Roof
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import PRESETS, Cache, Duty, Strain, Timer, Timing
+from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.base import GUARD_BYTES
 from kernelmark.measure import advice, check, loop, protocol, sets, stop, warmup
 from kernelmark.ops import parse
@@ -60,14 +61,16 @@ def test_the_table_of_presets_is_true():
     "sentence",
     [
         f"together they are {sets.CACHE_FACTOR} times the last-level cache",
-        f"No more than {sets.MAX_SETS} sets are made, in at most {percent(sets.MEMORY_SHARE)} of",
+        f"No more than {sets.MAX_SETS} sets are made ({sets.MAX_RECORDED_SETS} on a GPU)",
+        f"in at most {percent(sets.MEMORY_SHARE)} of",
         f"Each output has {GUARD_BYTES} guard bytes on both sides",
         f"at least {Timing().allocations} blocks ({PRESETS['full'].allocations} with",
         f"until the last {warmup.WINDOW} readings show no drift beyond {percent(warmup.SETTLED)}",
         f"until that moves by at most {percent(warmup.CLOCK_SETTLED)}",
         f"for at least {percent(warmup.LEAST_SHARE)} of the cap",
         f"about {loop.SAMPLES_PER_BLOCK} to a block, at least {Timing().min_samples}",
-        f"A block is timed for {stop.SETUP_FACTOR:g} times what setting it up took",
+        f"A block is timed for {stop.SETUP_FACTOR:g} times what setting it up took "
+        f"({stop.ENQUEUED_FACTOR:g} times on a GPU)",
         f"block medians, at {percent(interval.LEVEL)}",
         f"after the first look it is computed at {percent(stop.LOOKED_LEVEL)}",
         f"in {protocol.REFERENCED_SETS} sets of the first block and one of each further block",
@@ -80,6 +83,8 @@ def test_limits_are_those_of_the_code(sentence):
 def test_limits_in_words_are_those_of_the_code():
     assert Timing().min_sample_s == 0.0005  # half a millisecond
     assert protocol.TOUCH_SHARE == 0.1  # a tenth of the block's time
+    assert GpuDevice.more_blocks == 1  # one more
+    assert stop.ENQUEUED_SHARE < 1  # shorter ones
     assert Timing().cache is Cache.COLD
     assert {t.min_samples for t in PRESETS.values()} == {Timing().min_samples}
     assert len(check.choose_sets(1000, np.random.default_rng(1))) == 4

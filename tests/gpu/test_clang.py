@@ -76,8 +76,11 @@ def stand_in(folder: Path, name: str, version: str, *, body: str = "", amd: bool
     return place
 
 
-def found_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Clang | None:
+def found_in(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, zig: Path | None = None
+) -> Clang | None:
     clang._find.cache_clear()
+    monkeypatch.setattr(clang, "_zig", lambda: str(zig) if zig else None)
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setenv("ROCM_PATH", str(folder / "rocm"))
     return clang.find()
@@ -94,6 +97,20 @@ def test_the_newest_that_can_is_taken(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found_in(tmp_path, monkeypatch) == Clang(path=str(numbered), version="20.1.2")
     rocm = stand_in(tmp_path, "rocm/llvm/bin/clang", "19.0.0git")
     assert found_in(tmp_path, monkeypatch) == Clang(path=str(rocm), version="19.0.0")
+
+
+def test_the_one_in_the_ziglang_wheel_comes_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = stand_in(tmp_path / "zig", "inner", "22.1.8")
+    zig = tmp_path / "zig" / "zig"
+    zig.write_text(f'#!/bin/sh\n[ "$1" = clang ] && shift && exec {plain} "$@"\n')
+    zig.chmod(0o755)
+    found = found_in(tmp_path, monkeypatch, zig)
+    assert found == Clang(path=str(zig), version="22.1.8", word="clang", linker_word="ld.lld")
+    other = stand_in(tmp_path, "clang", "18.1.3")
+    assert found_in(tmp_path, monkeypatch, zig) == Clang(path=str(other), version="18.1.3")
+    clang._find.cache_clear()
 
 
 @pytest.mark.parametrize(

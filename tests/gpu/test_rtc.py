@@ -29,7 +29,8 @@ def test_the_devices_kernels_compile(nvrtc: None, arch: str) -> None:
     assert binary.seconds > 0
     found = resources(binary.code)
     wanted = {"stamp", "gate", "spin", "nothing", "evict", "strain_bandwidth", "strain_compute"}
-    wanted |= {f"{word}_{n}" for word in ("generate", "count", "gather") for n in (1, 2, 4, 8)}
+    words = ("generate", "generate_all", "count", "gather")
+    wanted |= {f"{word}_{n}" for word in words for n in (1, 2, 4, 8)}
     assert found.keys() == wanted
     assert all(used["registers"] > 0 and used["stack_bytes"] == 0 for used in found.values())
 

@@ -48,7 +48,7 @@ class Nvml:
 def read_nvml(monkeypatch: pytest.MonkeyPatch, numbers: dict[str, Any]) -> Telemetry:
     library = Nvml(numbers)
     monkeypatch.setattr(telemetry, "_nvml", lambda: library)
-    found = telemetry.reader("cuda", UUID, 0)()
+    found = telemetry.watcher("cuda", UUID, 0).read()
     assert library.asked == b"GPU-01234567-89ab-cdef-0123-456789abcdef"
     return found
 
@@ -87,7 +87,7 @@ def test_nvml_that_says_little(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_is_known_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telemetry, "_nvml", lambda: None)
-    assert telemetry.reader("cuda", UUID, 0)() == Telemetry()
+    assert telemetry.watcher("cuda", UUID, 0).read() == Telemetry()
 
 
 def amdsmi(metrics: dict[str, Any] | Exception) -> ModuleType:
@@ -138,7 +138,7 @@ def test_amd_metrics(
     monkeypatch: pytest.MonkeyPatch, metrics: dict[str, Any] | Exception, expected: Telemetry
 ) -> None:
     monkeypatch.setitem(sys.modules, "amdsmi", amdsmi(metrics))
-    found = telemetry.reader("hip", UUID, 1)()
+    found = telemetry.watcher("hip", UUID, 1).read()
     assert found.energy_j == pytest.approx(expected.energy_j)
     for name in ("clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "throttle"):
         assert getattr(found, name) == getattr(expected, name)
@@ -146,6 +146,6 @@ def test_amd_metrics(
 
 def test_an_amd_package_that_cannot_start_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "amdsmi", None)  # importing it fails
-    assert telemetry.reader("hip", UUID, 0)() == Telemetry()
+    assert telemetry.watcher("hip", UUID, 0).read() == Telemetry()
     monkeypatch.setitem(sys.modules, "amdsmi", amdsmi({}))
-    assert telemetry.reader("hip", UUID, 9)() == Telemetry()  # no such device
+    assert telemetry.watcher("hip", UUID, 9).read() == Telemetry()  # no such device

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +30,8 @@ def test_a_sample_lasts_long_enough_and_passes_are_even(
         two_lengths=two,
         method=Timer.LOOP,
     )
-    assert pace.launches * launch_s >= timing.min_sample_s * (1 - 1e-9)
+    whole = 3 if two else 1  # a sample of two lengths is N and 2N launches
+    assert whole * pace.launches * launch_s >= timing.min_sample_s * (1 - 1e-9)
     assert pace.launches % sets == 0 or pace.launches < sets
     # A sample may exceed its share of the block only by rounding to even passes.
     share = max(timing.min_sample_s, block_s / timing.min_samples)
@@ -106,3 +108,25 @@ def test_two_lengths_take_turns_and_cancel_a_drift() -> None:
     drift = [found / middle - 1 for found, middle in zip(pairs, middles, strict=True)]
     assert drift[0] > 1e-3 > -1e-3 > drift[1]
     assert abs(sum(drift) / len(drift)) < 1e-5
+
+
+@pytest.mark.parametrize("evict", [False, True])
+def test_a_batch_is_what_its_samples_are_one_by_one(evict: bool) -> None:
+    device = FakeDevice(script=Script(replay_s=5e-3))
+    order: list[int] = []
+
+    def launch(stream: Stream, index: int) -> None:
+        order.append(index)
+        device.advance(1e-3)
+
+    sampler = Sampler(device, launch, sets=8, timer=Timer.AUTO, strain=Timing().strain)
+    pace = Pace(launches=2, two_lengths=True, evict=evict)
+    batch = sampler.samples(pace, 4)
+    in_batch = order.copy()
+    order.clear()
+    sampler.restart()
+    singles = [sampler.sample(pace) for _ in range(4)]
+    assert order == in_batch
+    assert [s.launch_s for s in batch] == pytest.approx([s.launch_s for s in singles])
+    assert [s.timed_s for s in batch] == pytest.approx([s.timed_s for s in singles])
+    assert device.evictions == (16 if evict else 0)

@@ -40,6 +40,7 @@ def test_warnings_of_single_blocks_go_and_others_stay_once(bench: Any) -> None:
         bench(
             allocations=1,
             max_allocations=1,
+            warmup_s=0.1,
             process=i,
             script=Script(throttle=(("heat",),)),
         ).measurement

@@ -90,3 +90,12 @@ def test_take_keeps_the_shape_and_knows_only_inputs():
     assert inputs.take("a", np.zeros((2, 3), np.int64)).shape == (2, 3)
     with pytest.raises(KeyError):
         inputs.take("d", np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize("count", [1, 1000, POOL])
+def test_runs_are_what_take_gives(count: int) -> None:
+    spec = TensorSpec(name="b", shape=(7, POOL), dtype="bf16")
+    inputs = Inputs((spec,), 3, 5)
+    starts = np.array([0, POOL - 3, 2 * POOL + 11, 6 * POOL], np.int64)
+    expected = inputs.take("b", starts[:, None] + np.arange(count))
+    assert np.array_equal(inputs.runs("b", starts, count), expected)

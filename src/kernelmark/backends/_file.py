@@ -132,9 +132,9 @@ def _view(tensor: Tensor, device: Device, form: str) -> Any:
         return tensor.address
     if form == "torch":
         if on_gpu:
-            from kernelmark.backends.torch.gpu import view as gpu_view
+            from kernelmark.backends.torch.gpu import Viewer
 
-            return gpu_view(tensor, device.info.index)
+            return Viewer(device.info.index).view(tensor)
         from kernelmark.backends.torch.views import view as cpu_view
 
         return cpu_view(tensor, device)

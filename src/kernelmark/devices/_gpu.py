@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, OutOfMemory, Unsupported
 from kernelmark.core.result import Telemetry
+from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Strain, Timer
+from kernelmark.devices._gpu_info import info
 from kernelmark.devices._replay import (
     Gate,
     GateReplay,
     GraphReplay,
     QueueReplay,
+    Series,
     Stamps,
     capture,
 )
@@ -27,6 +29,7 @@ from kernelmark.devices.base import (
     Buffer,
     Device,
     Launch,
+    Reading,
     Replay,
     Stream,
     Tensor,
@@ -41,33 +44,10 @@ from kernelmark.numerics.floats import storage
 from kernelmark.numerics.generate import POOL, offset, pool_bits
 
 _BLOCK = 256
+_TABLE = 64  # tensors that one launch of the generator fills; device.cu has the same number
 _STRAIN_ROUNDS = 20_000
 _STRAIN_BYTES = 64 * 2**20
 _u32, _u64, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
-
-_FACTS = (
-    "clock_khz",
-    "memory_clock_khz",
-    "bus_bits",
-    "ecc",
-    "shared_per_block",
-    "shared_per_unit",
-    "registers_per_unit",
-    "threads_per_unit",
-    "warp_size",
-    "managed",
-    "concurrent_managed",
-    "pageable_access",
-)
-
-# Memory-side caches that the L2 attribute does not count, by architecture (vendor's figures).
-_MEMORY_SIDE_CACHE = {
-    "gfx942": 256 * 2**20,
-    "gfx950": 256 * 2**20,
-    "gfx1030": 128 * 2**20,
-    "gfx1100": 96 * 2**20,
-    "gfx1201": 64 * 2**20,
-}
 
 
 class GpuBuffer:
@@ -84,6 +64,7 @@ class GpuDevice(Device):
     """One opened GPU. Its own small kernels are compiled once for its architecture."""
 
     two_lengths = True
+    more_blocks = 1
 
     def __init__(self, driver: Driver, index: int) -> None:
         self.driver = driver
@@ -91,7 +72,7 @@ class GpuDevice(Device):
         driver.use(index)
         self.info = info(driver, index)
         self._stream = driver.stream()
-        self._read_telemetry = telemetry.reader(driver.table.vendor, self.info.uuid, index)
+        self._watcher = telemetry.watcher(driver.table.vendor, self.info.uuid, index)
         self._functions: dict[str, int] = {}
         self._scratch: dict[str, GpuBuffer] = {}
         self._pools: dict[tuple[object, ...], GpuBuffer] = {}
@@ -163,24 +144,48 @@ class GpuDevice(Device):
 
     def generate(self, tensor: Tensor, seed: int, set_index: int) -> None:
         spec = tensor.spec
-        packed = spec.type.bits < 8
-        key = (spec.dtype, spec.low, spec.high, seed)
-        if key not in self._pools:
-            bits = pool_bits(*key)
-            self._pools[key] = self.allocate(bits.nbytes)
-            self.write(self._pools[key], 0, (_pairs(bits) if packed else bits).view(np.uint8))
-        start = offset(spec, seed, set_index)
-        count = spec.nbytes if packed else spec.count
+        count = _units(spec)
         self.start(
             f"generate_{storage(spec.dtype).itemsize}",
             self._blocks(count),
             _BLOCK,
             _ptr(tensor.address),
-            _ptr(self._pools[key].address),
+            _ptr(self._pool(spec, seed).address),
             _u64(count),
-            _u32(_pair_index(start) if packed else start),
+            _u32(_start(spec, seed, set_index)),
             _u32(POOL),
         )
+
+    def generate_all(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> None:
+        groups: dict[TensorSpec, list[int]] = {}
+        for tensor, number in tensors:
+            place = tensor.address, _start(tensor.spec, seed, number)
+            groups.setdefault(tensor.spec, []).extend(place)
+        for spec, table in groups.items():
+            for start in range(0, len(table), 2 * _TABLE):
+                self._generate_table(spec, seed, table[start : start + 2 * _TABLE])
+
+    def _generate_table(self, spec: TensorSpec, seed: int, table: list[int]) -> None:
+        """Fill tensors of one kind: `table` is an address and a start in the pool for each."""
+        count, rows = _units(spec), len(table) // 2
+        wide = max(1, min(-(-count // _BLOCK), -(-self.info.units * 32 // rows)))
+        arguments = pack(
+            (_u64 * (2 * _TABLE))(*table),
+            _ptr(self._pool(spec, seed).address),
+            _u64(count),
+            _u32(POOL),
+        )
+        function = self.function(f"generate_all_{storage(spec.dtype).itemsize}")
+        self.driver.launch(function, (wide, rows, 1), (_BLOCK, 1, 1), arguments, self._stream)
+
+    def _pool(self, spec: TensorSpec, seed: int) -> GpuBuffer:
+        key = (spec.dtype, spec.low, spec.high, seed)
+        if key not in self._pools:
+            bits = pool_bits(*key)
+            self._pools[key] = self.allocate(bits.nbytes)
+            packed = _pairs(bits) if spec.type.bits < 8 else bits
+            self.write(self._pools[key], 0, packed.view(np.uint8))
+        return self._pools[key]
 
     def poison(self, tensor: Tensor, byte: int) -> None:
         for address, nbytes in guards(tensor):
@@ -258,6 +263,23 @@ class GpuDevice(Device):
             return GateReplay(self.driver, self._stream, launch, order, self._stamps, self._gate)
         raise Unsupported(f"a GPU has no {timer} timer", hint="use graph, gate or profiler")
 
+    def run_all(
+        self,
+        replays: Sequence[Replay],
+        *,
+        evict: bool = False,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[Reading]:
+        graphs = [replay for replay in replays if isinstance(replay, GraphReplay)]
+        if len(graphs) < len(replays):
+            return super().run_all(replays, evict=evict, meanwhile=meanwhile)
+        before = self.evict_cache if evict else _nothing
+        return self._series.run(graphs, before, meanwhile or _nothing)
+
+    @functools.cached_property
+    def _series(self) -> Series:
+        return Series(self.driver, self._stream, self._stamps)
+
     @functools.cached_property
     def _stamps(self) -> Stamps:
         # AMD's unit numbers have gaps, and count on from chiplet to chiplet: leave room for them.
@@ -265,7 +287,7 @@ class GpuDevice(Device):
         kilohertz = 1e6  # NVIDIA's wall clock counts nanoseconds
         if self.driver.table.vendor == "hip":
             kilohertz = float(self.driver.attribute(self.index, "wall_clock_khz"))
-        buffer = self.scratch("stamps", 32 * units)
+        buffer = self.scratch("stamps", Stamps.nbytes(units))
         # A slot that no unit has must not look like a stamp.
         self.driver.fill(buffer.address, 0, buffer.nbytes, self._stream)
         function = self.function("stamp")
@@ -315,8 +337,11 @@ class GpuDevice(Device):
             grid = self.info.units * 4
             self.start("strain_compute", grid, _BLOCK, _ptr(sink.address), _u32(_STRAIN_ROUNDS))
 
+    def watch(self) -> None:
+        self._watcher.begin()
+
     def telemetry(self) -> Telemetry:
-        return self._read_telemetry()
+        return self._watcher.read()
 
     def close(self) -> None:
         self.synchronize()
@@ -326,9 +351,26 @@ class GpuDevice(Device):
         self._pools.clear()
         if "_gate" in self.__dict__:
             self._gate.close()
+        if "_series" in self.__dict__:
+            self._series.close()
         if "_module" in self.__dict__:
             self.driver.destroy("module", self._module)
         self.driver.destroy("stream", self._stream)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _units(spec: TensorSpec) -> int:
+    """What the generator counts: elements, or bytes of a format that is packed two to a byte."""
+    return spec.nbytes if spec.type.bits < 8 else spec.count
+
+
+def _start(spec: TensorSpec, seed: int, set_index: int) -> int:
+    """Where in the pool on the device a tensor begins."""
+    start = offset(spec, seed, set_index)
+    return _pair_index(start) if spec.type.bits < 8 else start
 
 
 def _pairs(codes: NDArray[np.generic]) -> NDArray[np.uint8]:
@@ -350,22 +392,3 @@ def guards(tensor: Tensor) -> list[tuple[int, int]]:
     first = max(tensor.buffer.address, start - GUARD_BYTES)
     last = min(tensor.buffer.address + tensor.buffer.nbytes, end + GUARD_BYTES)
     return [(first, start - first), (end, last - end)]
-
-
-def info(driver: Driver, index: int) -> DeviceInfo:
-    """What the driver says of device `index`."""
-    arch = driver.arch(index)
-    vendor = driver.table.vendor
-    return DeviceInfo(
-        name=f"{vendor}:{index}",
-        kind=vendor,
-        model=driver.name(index),
-        arch=arch,
-        index=index,
-        units=driver.attribute(index, "units"),
-        memory_bytes=driver.total_bytes(index),
-        cache_bytes=driver.attribute(index, "l2_bytes") + _MEMORY_SIDE_CACHE.get(arch, 0),
-        driver=driver.driver_version(),
-        uuid=driver.uuid(index),
-        attributes={word: str(driver.attribute(index, word)) for word in _FACTS},
-    )

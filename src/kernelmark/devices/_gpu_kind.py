@@ -24,12 +24,12 @@ class GpuKind(DeviceKind):
         return None if prepared else rtc.unavailable(self.name)
 
     def infos(self) -> list[DeviceInfo]:
-        from kernelmark.devices import _gpu
+        from kernelmark.devices._gpu_info import info
 
         if unavailable(self.name):
             return []
         found = driver(self.name)
-        return [_gpu.info(found, index) for index in range(found.count())]
+        return [info(found, index) for index in range(found.count())]
 
     def open(self, index: int, threads: int = 0) -> Device:
         from kernelmark.devices import _gpu
@@ -46,5 +46,6 @@ class GpuKind(DeviceKind):
         return _gpu.GpuDevice(found, index)
 
     def worker_variables(self, index: int, threads: int) -> dict[str, str]:
-        # Lazy loading would load a module inside the first timed launch.
-        return {"CUDA_MODULE_LOADING": "EAGER"} if self.name == "cuda" else {}
+        # References are computed beside what is timed: a BLAS that spins on every core would
+        # keep the launching thread waiting.
+        return {"OPENBLAS_NUM_THREADS": "1"}

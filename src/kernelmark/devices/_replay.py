@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -18,12 +18,14 @@ from kernelmark.devices.base import Buffer, Launch, OwnQueue, Reading, Replay
 from kernelmark.gpu.driver import Driver, pack
 
 _u32, _u64, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
+# Replays that are enqueued at once: the device keeps the stamps of so many.
+ROOM = 64
 # Cycles after which a gate opens by itself: seconds, so that a lost host cannot hang the GPU.
 _GATE_CYCLES = 8_000_000_000
 
 
 class Stamps:
-    """Core and wall clocks of every unit, before and after."""
+    """Core and wall clocks of every unit, before and after; `ROOM` pairs of them can be kept."""
 
     def __init__(
         self,
@@ -40,7 +42,12 @@ class Stamps:
         self._slots = slots
         self._wall_khz = wall_khz
         self._units = units
-        self._host = np.zeros((2, slots, 2), np.uint64)
+        self._pair_bytes = slots * 32
+
+    @staticmethod
+    def nbytes(slots: int) -> int:
+        """Memory for the pair that is being written and those that are kept."""
+        return 32 * slots * (1 + ROOM)
 
     def enqueue(self, stream: int, place: int) -> None:
         """Write the clocks into place 0 (before) or 1 (after)."""
@@ -54,16 +61,31 @@ class Stamps:
             stream,
         )
 
+    def keep(self, stream: int, place: int) -> None:
+        """Enqueue a copy of the pair to a place of its own."""
+        target = self._address + (1 + place) * self._pair_bytes
+        self._driver.copy_on_device(target, self._address, self._pair_bytes, stream)
+
     def clock_mhz(self) -> float | None:
         """The mean core clock of the units between the stamps."""
-        raw = self._host
-        self._driver.copy_to_host(raw.ctypes.data, self._address, raw.nbytes)
-        seen = (raw[0, :, 1] > 0) & (raw[1, :, 1] > raw[0, :, 1]) & (raw[1, :, 0] > raw[0, :, 0])
-        if not seen.any():
-            return None
-        core = (raw[1, seen, 0] - raw[0, seen, 0]).astype(np.float64)
-        wall_s = (raw[1, seen, 1] - raw[0, seen, 1]).astype(np.float64) / (self._wall_khz * 1e3)
-        return float(core.sum() / wall_s.sum()) / 1e6
+        return self._clocks(self._address, 1)[0]
+
+    def kept_clocks(self, count: int) -> list[float | None]:
+        """The same for the first pairs that were kept."""
+        return self._clocks(self._address + self._pair_bytes, count)
+
+    def _clocks(self, address: int, count: int) -> list[float | None]:
+        raw = np.zeros((count, 2, self._slots, 2), np.uint64)
+        self._driver.copy_to_host(raw.ctypes.data, address, raw.nbytes)
+        before, after = raw[:, 0], raw[:, 1]
+        # A unit that wrote no stamp, or only one, says nothing.
+        seen = (before[..., 1] > 0) & (after > before).all(axis=2)
+        passed = np.where(seen[..., None], after - before, np.uint64(0)).astype(np.float64)
+        core, wall = passed.sum(axis=1).T
+        return [
+            float(cycles / ticks * self._wall_khz / 1e3) if ticks else None
+            for cycles, ticks in zip(core, wall, strict=True)
+        ]
 
 
 class Gate:
@@ -128,9 +150,66 @@ class GraphReplay(_TimedReplay):
         elapsed_s = driver.elapsed_s(self._start, self._end)
         return Reading(elapsed_s=elapsed_s, clock_mhz=self._stamps.clock_mhz())
 
+    def enqueue(self) -> None:
+        """Put it on the stream and do not wait."""
+        self._driver.launch_graph(self._executable, self._stream)
+
     def close(self) -> None:
         super().close()
         self._driver.destroy("graph_exec", self._executable)
+
+
+class Series:
+    """Graphs replayed without a pause: the host waits once, for the last of them."""
+
+    def __init__(self, driver: Driver, stream: int, stamps: Stamps) -> None:
+        self._driver = driver
+        self._stream = stream
+        self._stamps = stamps
+        self._events: list[tuple[int, int]] = []
+
+    def run(
+        self,
+        replays: Sequence[GraphReplay],
+        before: Callable[[], None],
+        meanwhile: Callable[[], None],
+    ) -> list[Reading]:
+        """Readings in order; `before` enqueues what comes before each, outside what is timed, and
+        `meanwhile` is done while the first of them run."""
+        readings: list[Reading] = []
+        for start in range(0, len(replays), ROOM):
+            self._enqueue(replays[start : start + ROOM], before)
+            try:
+                if not start:
+                    meanwhile()
+            finally:
+                self._driver.call("stream_synchronize", _ptr(self._stream))
+            readings += self._readings(len(replays[start : start + ROOM]))
+        return readings
+
+    def _enqueue(self, replays: Sequence[GraphReplay], before: Callable[[], None]) -> None:
+        driver, stream = self._driver, self._stream
+        while len(self._events) < len(replays):
+            self._events.append((driver.event(), driver.event()))
+        for place, (replay, (start, end)) in enumerate(zip(replays, self._events, strict=False)):
+            before()
+            driver.record(start, stream)
+            replay.enqueue()
+            driver.record(end, stream)
+            self._stamps.keep(stream, place)
+
+    def _readings(self, count: int) -> list[Reading]:
+        clocks = self._stamps.kept_clocks(count)
+        return [
+            Reading(elapsed_s=self._driver.between_s(*events), clock_mhz=clock)
+            for events, clock in zip(self._events, clocks, strict=False)
+        ]
+
+    def close(self) -> None:
+        for events in self._events:
+            for event in events:
+                self._driver.destroy("event", event)
+        self._events.clear()
 
 
 def capture(driver: Driver, stream: int, launch: Launch, order: Sequence[int]) -> int:

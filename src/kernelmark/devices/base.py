@@ -96,6 +96,9 @@ class Device(ABC):
     info: DeviceInfo
     # A replay's fixed cost is cancelled by also recording twice the launches.
     two_lengths: bool = False
+    # Blocks beyond what a timing asks for: where they are set up quickly, many short ones say
+    # more than few long ones.
+    more_blocks: int = 0
     # False where the clock is a script: what the host's clock says means nothing there.
     real_time: bool = True
 
@@ -125,6 +128,11 @@ class Device(ABC):
     def generate(self, tensor: Tensor, seed: int, set_index: int) -> None:
         """Fill an input as `numerics.generate` defines it, bit for bit."""
 
+    def generate_all(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> None:
+        """Fill many inputs, each with its set's number."""
+        for tensor, set_index in tensors:
+            self.generate(tensor, seed, set_index)
+
     @abstractmethod
     def poison(self, tensor: Tensor, byte: int) -> None:
         """Set every byte of an output to `byte` and its guards to GUARD_BYTE."""
@@ -144,6 +152,25 @@ class Device(ABC):
     def record(self, launch: Launch, order: Sequence[int], timer: Timer) -> Replay:
         """Launches over argument sets in `order`, ready to be timed by `timer`."""
 
+    def run_all(
+        self,
+        replays: Sequence[Replay],
+        *,
+        evict: bool = False,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[Reading]:
+        """Run replays one after the other, with as little between them as the device allows;
+        with `evict`, each from an empty cache. The host does `meanwhile` while it would wait."""
+        if meanwhile is not None:
+            meanwhile()
+        readings = []
+        for replay in replays:
+            if evict:
+                self.evict_cache()
+                self.synchronize()
+            readings.append(replay.run())
+        return readings
+
     @abstractmethod
     def synchronize(self) -> None: ...
 
@@ -154,6 +181,9 @@ class Device(ABC):
     @abstractmethod
     def telemetry(self) -> Telemetry:
         """Clocks, power, temperature, load and throttle reasons now."""
+
+    def watch(self) -> None:
+        """Begin the reading that `telemetry` gives next, where a reading takes long."""
 
     def kernel_names(self, launch: Launch) -> tuple[str, ...]:
         """What a launch of set 0 really starts, in the library's own names; () if unknown."""

@@ -1,6 +1,7 @@
 """A plain clang as the compiler for AMD targets where there is no ROCm.
 
-So that packs for AMD GPUs can be made on any machine. clang alone has neither HIP's headers nor
+So that packs for AMD GPUs can be made on any machine: with a clang of its own, or with the one
+inside the ziglang wheel. clang alone has neither HIP's headers nor
 its device library: hip_prelude.h defines the little that our kernels use of them. The code
 objects have the same form as hipRTC's; they have not yet been run on AMD hardware.
 """
@@ -8,8 +9,10 @@ objects have the same form as hipRTC's; they have not yet been run on AMD hardwa
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -31,6 +34,9 @@ class Clang:
 
     path: str
     version: str
+    # How a program that is a clang among other things is asked to be one, and to be a linker.
+    word: str = ""
+    linker_word: str = ""
 
     def compile(
         self, source: str, arch: str, name: str, options: tuple[str, ...] = ()
@@ -39,7 +45,8 @@ class Clang:
         with tempfile.TemporaryDirectory(prefix="kernelmark-") as folder:
             Path(folder, name).write_text(source, encoding="utf-8")
             command = [
-                self.path,
+                *(self.path, *filter(None, [self.word])),
+                *self._linker(folder),
                 *("-x", "hip", f"--offload-arch={arch}", "--cuda-device-only"),
                 *("--no-gpu-bundle-output", "-nogpuinc", "-nogpulib", "-O3", "-std=c++17"),
                 *("-include", str(_PRELUDE), *options, name, "-o", "out.bin"),
@@ -56,6 +63,19 @@ class Clang:
                 raise CompileError(*self._refused(log, source, arch, name))
             return out.read_bytes(), log
 
+    def _linker(self, folder: str) -> tuple[str, ...]:
+        """What makes clang find an lld that is a part of the same program."""
+        if not self.linker_word:
+            return ()
+        script = Path(folder, "lld")
+        # clang calls it as: lld -flavor gnu …
+        script.write_text(
+            f'#!/bin/sh\nshift 2\nexec {shlex.quote(self.path)} {self.linker_word} "$@"\n',
+            encoding="utf-8",
+        )
+        script.chmod(0o755)
+        return ("-B", folder)
+
     def _refused(self, log: str, source: str, arch: str, name: str) -> tuple[str, str | None]:
         if re.search(rf"error: .*\b{arch}\b", log) and f"{name}:" not in log:
             return f"clang {self.version} does not know {arch}", "use a newer clang, or ROCm"
@@ -65,7 +85,8 @@ class Clang:
 
 
 def find() -> Clang | None:
-    """ROCm's clang, else the newest one on PATH that can compile for AMD; None without one."""
+    """ROCm's clang, else the newest one on PATH that can compile for AMD, else the one in the
+    ziglang wheel; None without any."""
     return _find(os.environ.get("ROCM_PATH", "/opt/rocm"), os.environ.get("PATH", ""))
 
 
@@ -74,23 +95,36 @@ def _find(rocm: str, path: str) -> Clang | None:
     numbered = [f"clang-{number}" for number in range(_NEWEST, OLDEST - 1, -1)]
     for name in [str(Path(rocm) / "llvm" / "bin" / "clang"), *numbered, "clang"]:
         place = shutil.which(name, path=path)
-        found = re.search(r"clang version (\d+)([.\d]*)", _say(place, "--version"))
-        if place and found and int(found[1]) >= OLDEST and _knows_amd(place):
-            return Clang(path=place, version=found[1] + found[2])
+        version = _usable(place) if place else None
+        if place and version:
+            return Clang(path=place, version=version)
+    zig = _zig()
+    version = _usable(zig, "clang") if zig else None
+    if zig and version:
+        return Clang(path=zig, version=version, word="clang", linker_word="ld.lld")
     return None
 
 
-def _knows_amd(path: str) -> bool:
-    """A clang may be built without AMD's target."""
-    return bool(re.search(r"\bamd(gcn|gpu)\b", _say(path, "--print-targets")))
+def _zig() -> str | None:
+    spec = importlib.util.find_spec("ziglang")
+    if spec is None or spec.origin is None:
+        return None
+    return str(Path(spec.origin).parent / "zig")
 
 
-def _say(path: str | None, question: str) -> str:
-    """What a clang prints when asked; "" where it does not run."""
-    if path is None:
-        return ""
+def _usable(*command: str) -> str | None:
+    """The version of a clang that is new enough and was built with AMD's target."""
+    found = re.search(r"clang version (\d+)([.\d]*)", _say(*command, "--version"))
+    if found is None or int(found[1]) < OLDEST:
+        return None
+    targets = _say(*command, "--print-targets")
+    return found[1] + found[2] if re.search(r"\bamd(gcn|gpu)\b", targets) else None
+
+
+def _say(*command: str) -> str:
+    """What a program prints when asked; "" where it does not run."""
     try:
-        done = subprocess.run([path, question], capture_output=True, timeout=20, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.decode(errors="replace")

@@ -262,6 +262,10 @@ class Driver:
     def elapsed_s(self, start: int, end: int) -> float:
         """Seconds between two events, after waiting for the second."""
         self.call("event_synchronize", _P(end))
+        return self.between_s(start, end)
+
+    def between_s(self, start: int, end: int) -> float:
+        """Seconds between two events that have passed."""
         milliseconds = ctypes.c_float()
         self.call("event_elapsed", ctypes.byref(milliseconds), _P(start), _P(end))
         return milliseconds.value * 1e-3

@@ -10,6 +10,7 @@ import ctypes
 import functools
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from kernelmark.core.result import Telemetry
@@ -31,25 +32,37 @@ _SM, _MEMORY = 1, 2
 REFRESH_S = 0.1
 
 
-def reader(vendor: str, uuid: str, index: int) -> Reader:
-    """A function that reads the device's state; it gives empty telemetry where nothing is known."""
+def watcher(vendor: str, uuid: str, index: int) -> Watcher:
+    """Reads the device's state; empty telemetry where nothing is known."""
     made = _nvml_reader(uuid) if vendor == "cuda" else _amd_reader(index)
-    return _Refreshed(made) if made else Telemetry
+    return Watcher(made or Telemetry)
 
 
-class _Refreshed:
-    """The last reading, while a newer one could not say more."""
+class Watcher:
+    """The last reading, while a newer one could not say more; read beside what is timed."""
 
     def __init__(self, read: Reader) -> None:
         self._read = read
-        self._last: Telemetry | None = None
+        self._pending: Future[Telemetry] | None = None
         self._at = 0.0
 
-    def __call__(self) -> Telemetry:
+    def begin(self) -> None:
+        """Start a reading, unless one is under way or the last is as good."""
         now = time.monotonic()
-        if self._last is None or now - self._at >= REFRESH_S:
-            self._last, self._at = self._read(), now
-        return self._last
+        if self._pending is None or (self._pending.done() and now - self._at >= REFRESH_S):
+            self._pending, self._at = _background().submit(self._read), now
+
+    def read(self) -> Telemetry:
+        """The reading that was begun last, waited for."""
+        if self._pending is None:
+            self.begin()
+        assert self._pending is not None
+        return self._pending.result()
+
+
+@functools.cache
+def _background() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="telemetry")
 
 
 @functools.cache

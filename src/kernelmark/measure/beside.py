@@ -10,62 +10,88 @@ from kernelmark.core.result import KernelInfo
 from kernelmark.core.timing import Cache, Strain, Timer, Timing
 from kernelmark.devices.base import Device, own_queue
 from kernelmark.measure.check import Launchable
-from kernelmark.measure.loop import Sampler, choose_pace
-from kernelmark.measure.warmup import Warmup
+from kernelmark.measure.loop import SHORTEST_S, Pace, Sampler, choose_pace
 
 _ROUNDS = 3
 _LAUNCHES = 50
-_MOST_S = 0.006
+_MOST_S = 0.002
 
 
-def other_times(
-    device: Device, kernel: Launchable, sets: int, warmup: Warmup, timing: Timing
-) -> dict[str, float]:
-    """`host_s`, a launch by a user without graphs; `hot_s`, with its inputs still in the cache.
+class Beside:
+    """`host_s`, a launch by a user without graphs, and `hot_s`, with its inputs still in the cache.
 
-    Nothing where the host's own loop is what is timed: there both are the headline's business."""
-    if warmup.method is Timer.LOOP and own_queue(kernel.launch) is None:
-        return {}
-    found = {"host_s": _eager_seconds(device, kernel, sets, warmup)}
-    if timing.cache is Cache.COLD:
-        found["hot_s"] = _hot_seconds(device, kernel, warmup, timing)
-    return found
+    Neither where the host's own loop is what is timed: there both are the headline's business."""
 
+    def __init__(self, device: Device, kernel: Launchable, sets: int, timing: Timing) -> None:
+        self._device = device
+        self._kernel = kernel
+        self._sets = sets
+        self._timing = dataclasses.replace(timing, cache=Cache.HOT)
+        self._wants_hot = timing.cache is Cache.COLD
+        self._names: tuple[str, ...] | None = None
+        self._sampler = Sampler(
+            device, kernel.launch, sets=1, timer=timing.timer, strain=Strain.NONE
+        )
+        self._pace: Pace | None = None
+        self.device_s = 0.0  # what the device ran for this, by its own clock
 
-def named(info: KernelInfo, names: tuple[str, ...]) -> KernelInfo:
-    """`info` with the device's own names for what a launch starts."""
-    really = "+".join(names)
-    if not really or really == info.name:
-        return info
-    return dataclasses.replace(info, name=f"{info.name}: {really}" if info.name else really)
+    def prepare(self, launch_s: float, method: Timer) -> None:
+        """Record and look up what needs no waiting for the device."""
+        self._names = self._device.kernel_names(self._kernel.launch)
+        if self._wants_hot and self._applies(method):
+            self._pace = self._choose(launch_s, method)
+            self._sampler.prepare(self._pace)
 
+    def info(self) -> KernelInfo:
+        """The kernel's, with the device's own names for what a launch starts."""
+        info = self._kernel.info
+        if self._names is None:
+            self._names = self._device.kernel_names(self._kernel.launch)
+        really = "+".join(self._names)
+        if not really or really == info.name:
+            return info
+        return dataclasses.replace(info, name=f"{info.name}: {really}" if info.name else really)
 
-def _eager_seconds(device: Device, kernel: Launchable, sets: int, warmup: Warmup) -> float:
-    launches = max(1, min(_LAUNCHES, int(_MOST_S / _ROUNDS / max(warmup.launch_s, 1e-9))))
-    rounds = []
-    for _ in range(_ROUNDS):
-        device.synchronize()
-        start = time.perf_counter()
-        for index in range(launches):
-            kernel.launch(device.stream, index % sets)
-        device.synchronize()
-        rounds.append((time.perf_counter() - start) / launches)
-    return statistics.median(rounds)
+    def times(self, launch_s: float, method: Timer) -> dict[str, float]:
+        """Seconds by name."""
+        if not self._applies(method):
+            return {}
+        found = {"host_s": self._eager_s(launch_s)}
+        if self._wants_hot:
+            pace = self._pace or self._choose(launch_s, method)
+            samples = self._sampler.samples(pace, _ROUNDS)
+            self.device_s += sum(s.timed_s for s in samples)
+            found["hot_s"] = statistics.median(s.launch_s for s in samples)
+        return found
 
+    def close(self) -> None:
+        self._sampler.close()
 
-def _hot_seconds(device: Device, kernel: Launchable, warmup: Warmup, timing: Timing) -> float:
-    sampler = Sampler(device, kernel.launch, sets=1, timer=timing.timer, strain=Strain.NONE)
-    pace = choose_pace(
-        launch_s=warmup.launch_s,
-        sets=1,
-        evict=False,
-        block_s=_MOST_S,
-        timing=dataclasses.replace(timing, cache=Cache.HOT),
-        two_lengths=device.two_lengths,
-        method=warmup.method,
-    )
-    try:
-        pace = sampler.fit(pace)
-        return statistics.median(sampler.sample(pace).launch_s for _ in range(_ROUNDS))
-    finally:
-        sampler.close()
+    def _applies(self, method: Timer) -> bool:
+        return method is not Timer.LOOP or own_queue(self._kernel.launch) is not None
+
+    def _choose(self, launch_s: float, method: Timer) -> Pace:
+        pace = choose_pace(
+            launch_s=launch_s,
+            sets=1,
+            evict=False,
+            block_s=_MOST_S,
+            timing=self._timing,
+            two_lengths=self._device.two_lengths,
+            method=method,
+        )
+        return self._sampler.fit(dataclasses.replace(pace, rest=False))
+
+    def _eager_s(self, launch_s: float) -> float:
+        device, kernel = self._device, self._kernel
+        launches = max(1, min(_LAUNCHES, int(_MOST_S / _ROUNDS / max(launch_s, SHORTEST_S))))
+        rounds = []
+        for _ in range(_ROUNDS):
+            device.synchronize()
+            start = time.perf_counter()
+            for index in range(launches):
+                kernel.launch(device.stream, index % self._sets)
+            device.synchronize()
+            rounds.append((time.perf_counter() - start) / launches)
+        self.device_s += sum(min(launch_s, host_s) * launches for host_s in rounds)
+        return statistics.median(rounds)

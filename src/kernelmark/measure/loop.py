@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -14,13 +15,19 @@ from kernelmark.devices.base import Device, Launch, Reading, Replay, Stream, own
 
 # A block is cut into about this many samples: enough for a median, few enough to be stored.
 SAMPLES_PER_BLOCK = 30
+# Samples that are enqueued at once.
+BATCH = 32
 # Recorded launches cost memory and, behind a gate, room in the device's queue.
 RECORDED_LIMIT = {Timer.GRAPH: 4096, Timer.GATE: 512}
 # Burst: launches run a tenth of the time at most, but no rest is longer than this.
 REST_FACTOR = 9.0
 MAX_REST_S = 0.5
+# Replays that are recorded before they are needed, at most.
+_MOST_PREPARED = 8
 # No launch is shorter: keeps counts sane where a clock says nothing passed.
 SHORTEST_S = 1e-7
+
+Order = tuple[int, ...]  # the argument sets of a replay's launches
 
 
 @runtime_checkable
@@ -63,12 +70,13 @@ def choose_pace(
     method: Timer,
 ) -> Pace:
     """Launches a sample: long enough for the clock and, where time allows, whole passes over the
-    sets, else a divisor of them so that passes continue from sample to sample."""
+    sets, else a divisor of them so that passes continue from sample to sample. A sample of two
+    lengths is three times its launches."""
     burst = timing.duty is Duty.BURST
     if timing.cache is Cache.FLUSH and not two_lengths:
         return Pace(launches=1, two_lengths=False, evict=True, rest=burst)
     weight = 3 if two_lengths else 1
-    sample_s = max(timing.min_sample_s, block_s / SAMPLES_PER_BLOCK / weight)
+    sample_s = max(timing.min_sample_s, block_s / SAMPLES_PER_BLOCK) / weight
     limit = recorded_limit(method, two_lengths=two_lengths)
     wanted = max(1, min(math.ceil(sample_s / max(launch_s, SHORTEST_S)), limit))
     affordable_s = block_s / timing.min_samples / weight
@@ -97,6 +105,12 @@ def even_launches(wanted: int, sets: int, limit: int) -> int:
 def recorded_limit(method: Timer, *, two_lengths: bool = False) -> int:
     """Launches one replay may hold."""
     return RECORDED_LIMIT.get(method, 1 << 30) // (2 if two_lengths else 1)
+
+
+def samples_in(seconds: float, pace: Pace, launch_s: float) -> int:
+    """How many samples of a pace take about `seconds`; one at least, and no more than a batch."""
+    one_s = pace.launches * (3 if pace.two_lengths else 1) * max(launch_s, SHORTEST_S)
+    return max(1, min(BATCH, round(seconds / one_s)))
 
 
 class Sampler:
@@ -129,6 +143,7 @@ class Sampler:
         self._turn = 0
         self.touched: set[int] = set()
         self.fallbacks = 0
+        self.record_s = 0.0  # host seconds spent on recording
 
     def restart(self) -> None:
         """Begin at the first set again and forget which were touched."""
@@ -156,16 +171,42 @@ class Sampler:
             self._device.evict_cache()
             self._device.synchronize()
         found = self._two_lengths(pace) if pace.two_lengths else self._one_length(pace)
-        launch_s, clock_mhz, timed_s, run_wall_s = found
         if pace.rest:
-            time.sleep(min(REST_FACTOR * run_wall_s, MAX_REST_S))
-        return Sample(
-            launch_s=launch_s,
-            clock_mhz=clock_mhz,
-            timed_s=timed_s,
-            wall_s=time.perf_counter() - start,
-            run_wall_s=run_wall_s,
-        )
+            time.sleep(min(REST_FACTOR * found.run_wall_s, MAX_REST_S))
+        return dataclasses.replace(found, wall_s=time.perf_counter() - start)
+
+    def samples(
+        self, pace: Pace, count: int, meanwhile: Callable[[], None] | None = None
+    ) -> list[Sample]:
+        """`count` samples: one after the other without a pause, where nothing comes between. The
+        host does `meanwhile` while the device has them in its queue."""
+        if not self.takes_batches(pace):
+            if meanwhile is not None:
+                meanwhile()
+            return [self.sample(pace) for _ in range(count)]
+        pairs = [self._pair(pace) for _ in range(count)]
+        replays = [self._recorded(order, strained_only=False) for pair in pairs for order in pair]
+        start = time.perf_counter()
+        readings = self._device.run_all(replays, evict=pace.evict, meanwhile=meanwhile)
+        wall_s = (time.perf_counter() - start) / count
+        return [
+            self._difference(pair, readings[2 * at : 2 * at + 2], wall_s=wall_s)
+            for at, pair in enumerate(pairs)
+        ]
+
+    def takes_batches(self, pace: Pace) -> bool:
+        """Whether several samples at once are quicker than one by one."""
+        return pace.two_lengths and not pace.rest and self._idle is None and self._queue is None
+
+    def prepare(self, pace: Pace) -> None:
+        """Record what the first samples of a pace replay."""
+        recorded = -1
+        while pace.two_lengths and recorded < len(self._replays) <= _MOST_PREPARED:
+            recorded = len(self._replays)
+            for order in self._pair(pace):
+                self._recorded(order, strained_only=False)
+        self.restart()
+        self._turn = 0
 
     def close(self) -> None:
         """Give back the recorded replays."""
@@ -173,32 +214,50 @@ class Sampler:
             replay.close()
         self._replays.clear()
 
-    def _one_length(self, pace: Pace) -> tuple[float, float | None, float, float]:
+    def _one_length(self, pace: Pace) -> Sample:
         reading, spent_s, wall_s = self._timed(self._next_order(pace.launches))
         if reading.elapsed_s <= 0:
             raise CaseError("the clock did not move during a sample", hint="raise min_sample_s")
-        return reading.elapsed_s / pace.launches, reading.clock_mhz, spent_s, wall_s
+        return Sample(
+            launch_s=reading.elapsed_s / pace.launches,
+            clock_mhz=reading.clock_mhz,
+            timed_s=spent_s,
+            wall_s=wall_s,
+            run_wall_s=wall_s,
+        )
 
-    def _two_lengths(self, pace: Pace) -> tuple[float, float | None, float, float]:
-        """(T₂ₙ − Tₙ) / N: what a replay costs however long it is cancels. The two lengths take
-        turns in coming first, so that a drift cancels too."""
-        count = pace.launches
+    def _two_lengths(self, pace: Pace) -> Sample:
+        readings = []
+        spent_s = wall_s = 0.0
+        pair = self._pair(pace)
+        for nth, order in enumerate(pair):
+            if nth and pace.evict:
+                self._device.evict_cache()
+                self._device.synchronize()
+            reading, spent, wall = self._timed(order)
+            readings.append(reading)
+            spent_s, wall_s = spent_s + spent, wall_s + wall
+        found = self._difference(pair, readings, wall_s=wall_s)
+        return dataclasses.replace(found, timed_s=spent_s)
+
+    def _pair(self, pace: Pace) -> tuple[Order, Order]:
+        """What the two replays of a sample launch. The two lengths take turns in coming first, so
+        that a drift cancels."""
         orders = []
-        for launches in (count, 2 * count):
+        for launches in (pace.launches, 2 * pace.launches):
             if pace.evict:
                 self._cursor = 0  # both lengths begin alike, after an eviction each
             orders.append(self._next_order(launches))
         self._turn ^= 1
-        places = (0, 1) if self._turn else (1, 0)
-        readings: dict[int, Reading] = {}
-        spent_s = wall_s = 0.0
-        for nth, place in enumerate(places):
-            if nth and pace.evict:
-                self._device.evict_cache()
-                self._device.synchronize()
-            readings[place], spent, wall = self._timed(orders[place])
-            spent_s, wall_s = spent_s + spent, wall_s + wall
-        short, long = readings[0], readings[1]
+        short, long = orders
+        return (short, long) if self._turn else (long, short)
+
+    def _difference(
+        self, pair: tuple[Order, Order], readings: Sequence[Reading], *, wall_s: float
+    ) -> Sample:
+        """(T₂ₙ − Tₙ) / N: what a replay costs however long it is cancels."""
+        count = min(len(order) for order in pair)
+        short, long = readings if len(pair[0]) == count else reversed(readings)
         launch_s = (long.elapsed_s - short.elapsed_s) / count
         if launch_s <= 0:
             self.fallbacks += 1
@@ -208,26 +267,34 @@ class Sampler:
                 "the kernel is lost in the strain around it: their difference is not positive",
                 hint="measure with strain=none",
             )
-        return launch_s, long.clock_mhz, spent_s, wall_s
+        return Sample(
+            launch_s=launch_s,
+            clock_mhz=long.clock_mhz,
+            timed_s=short.elapsed_s + long.elapsed_s,
+            wall_s=wall_s,
+            run_wall_s=wall_s,
+        )
 
-    def _timed(self, order: tuple[int, ...]) -> tuple[Reading, float, float]:
+    def _timed(self, order: Order) -> tuple[Reading, float, float]:
         """A reading less the strain around it, device seconds and host seconds it took."""
+        strained = self._recorded(order, strained_only=False)
+        alone = None if self._idle is None else self._recorded(order, strained_only=True)
         start = time.perf_counter()
-        reading = self._recorded(order, strained_only=False).run()
+        reading = strained.run()
         spent_s = reading.elapsed_s
-        if self._idle is not None:
-            idle = self._recorded(order, strained_only=True).run()
+        if alone is not None:
+            idle = alone.run()
             spent_s += idle.elapsed_s
-            reading = Reading(
-                elapsed_s=reading.elapsed_s - idle.elapsed_s, clock_mhz=reading.clock_mhz
-            )
+            reading = dataclasses.replace(reading, elapsed_s=reading.elapsed_s - idle.elapsed_s)
         return reading, spent_s, time.perf_counter() - start
 
-    def _recorded(self, order: tuple[int, ...], *, strained_only: bool) -> Replay:
+    def _recorded(self, order: Order, *, strained_only: bool) -> Replay:
         key = (order[0], len(order), strained_only)
         if key not in self._replays:
+            start = time.perf_counter()
             launch = self._launch_with_strain(strained_only=strained_only)
             self._replays[key] = self._device.record(launch, order, self._timer)
+            self.record_s += time.perf_counter() - start
         return self._replays[key]
 
     def _launch_with_strain(self, *, strained_only: bool) -> Launch:
@@ -243,7 +310,7 @@ class Sampler:
 
         return strained
 
-    def _next_order(self, launches: int) -> tuple[int, ...]:
+    def _next_order(self, launches: int) -> Order:
         start, sets = self._cursor, self.sets
         self._cursor = (start + launches) % sets
         order = tuple((start + i) % sets for i in range(launches))

@@ -6,44 +6,42 @@ timed and checked. Blocks follow until the interval over them is narrow enough.
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-
-import numpy as np
+from typing import Any
 
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Block, Check, KernelInfo, Measurement, StopReason
-from kernelmark.core.timing import Cache, Duty, Timer, Timing
-from kernelmark.devices.base import ArgumentSet, Buffer, Device, own_queue
+from kernelmark.core.timing import Duty, Timer, Timing
+from kernelmark.devices.base import Device, own_queue
 from kernelmark.measure.advice import (
     block_warnings,
     interval_warnings,
     sample_warnings,
     warmup_warnings,
 )
-from kernelmark.measure.beside import named, other_times
+from kernelmark.measure.beside import Beside
+from kernelmark.measure.bind import Binder, Bound, Prepare
 from kernelmark.measure.check import Checker, Launchable, choose_sets, combine
-from kernelmark.measure.loop import Pace, Sample, Sampler, choose_pace
-from kernelmark.measure.sets import Arena, fill_inputs, make_arena, plan_sets
-from kernelmark.measure.stop import (
-    ENQUEUED_FACTOR,
-    SETUP_FACTOR,
-    block_seconds,
-    interval_of,
-    stop_reason,
+from kernelmark.measure.loop import Pace, Sample, Sampler, choose_pace, samples_in
+from kernelmark.measure.sets import (
+    MAX_RECORDED_SETS,
+    MAX_SETS,
+    plan_sets,
 )
-from kernelmark.measure.warmup import Warmup, touch, warm_up
+from kernelmark.measure.stop import block_seconds, interval_of, stop_reason
+from kernelmark.measure.warmup import Warmup, touch, warm_up, warm_up_by_samples
 from kernelmark.numerics.generate import pool_bits, pool_values
 from kernelmark.ops.base import Op
 
-Prepare = Callable[[Sequence[ArgumentSet]], Launchable]
 OnPhase = Callable[[str], None]
 
 # What a case's wall time goes into; `beside` is eager and hot launches on devices that have both.
-PHASES = ("inputs", "compile", "warmup", "timed", "beside", "check")
+PHASES = ("inputs", "compile", "record", "warmup", "timed", "beside", "check")
 # Samples a block keeps at most, however short they are.
 MAX_SAMPLES = 1000
 # A block ends, too, when the host's clock is this many times ahead of the device's.
@@ -56,7 +54,8 @@ TOUCH_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What measuring a case gave. `cost` is wall seconds by phase, and in total."""
+    """What measuring a case gave. `cost` is wall seconds by phase, and in total; `device` is what
+    the device ran of that, by its own clock, for the timed, warm-up, eager and hot launches."""
 
     measurement: Measurement
     check: Check
@@ -92,8 +91,9 @@ class _Measuring:
         on_phase: OnPhase | None,
     ) -> None:
         self._device = device
+        more = min(timing.allocations + device.more_blocks, timing.max_allocations)
+        timing = dataclasses.replace(timing, allocations=more)
         self._timing = timing
-        self._prepare = prepare
         self._process = process
         self._on_phase = on_phase or (lambda phase: None)
         self._tensors = op.tensors(problem)
@@ -102,12 +102,19 @@ class _Measuring:
             cache=timing.cache,
             cache_bytes=device.info.cache_bytes,
             free_bytes=device.free_bytes(),
+            most=MAX_RECORDED_SETS if device.two_lengths else MAX_SETS,
         )
-        # A device that enqueues can evict between launches, inside what is timed.
-        self._flush_in_stream = timing.cache is Cache.FLUSH and device.two_lengths
         self._checker = Checker(problem, op, device, timing.seed)
         self._cost = dict.fromkeys(PHASES, 0.0)
-        self._previous: Buffer | None = None
+        self._binder = Binder(
+            device=device,
+            tensors=self._tensors,
+            plan=self._plan,
+            timing=timing,
+            prepare=prepare,
+            process=process,
+            clock=self._told,
+        )
         self._blocks: list[Block] = []
         self._checks: list[Check] = []
         self._kernel = KernelInfo()
@@ -119,6 +126,7 @@ class _Measuring:
         self._timed_s = 0.0
         self._block_s = 0.0
         self._setup_s = 0.0
+        self._device_s = 0.0
         self._fallbacks = 0
         self._also: dict[str, float] = {}
 
@@ -136,8 +144,9 @@ class _Measuring:
                     next_s=self._block_s,
                 )
         finally:
-            self._free_previous()
+            self._binder.close()
         self._cost["total"] = time.perf_counter() - begun
+        self._cost["device"] = self._device_s + self._warmup_s + self._timed_s
         return Outcome(
             measurement=self._measurement(stop),
             check=combine(self._checks),
@@ -181,101 +190,59 @@ class _Measuring:
                     pool_values(spec.dtype, spec.low, spec.high, self._timing.seed)
 
     def _block(self, number: int) -> None:
-        rng = np.random.default_rng([self._timing.seed, self._process, number])
-        start = time.perf_counter()
-        self._on_phase("inputs")
-        with self._clock("inputs"):
-            arena = self._arena(number, rng)
+        bound = self._binder.take(number)
         try:
-            self._setup_s += time.perf_counter() - start
-            self._on_phase("compile")
-            start = time.perf_counter()
-            with self._clock("compile"):
-                kernel = self._prepare(arena.sets)
-            if number:  # the first one compiles; the others show what binding costs
-                self._setup_s += time.perf_counter() - start
+            self._setup_s += bound.setup_s
+            self._bound_block(number, bound)
+            self._fallbacks += bound.sampler.fallbacks
+            self._cost["record"] += bound.sampler.record_s
+        finally:
             try:
-                self._bound_block(number, arena, kernel, rng)
+                bound.close()
             finally:
-                kernel.close()
-        finally:
-            self._previous = arena.buffer
+                self._binder.retire(bound)
 
-    def _bound_block(
-        self, number: int, arena: Arena, kernel: Launchable, rng: np.random.Generator
-    ) -> None:
-        timing, device = self._timing, self._device
-        sampler = Sampler(
-            device,
-            kernel.launch,
-            sets=self._plan.sets,
-            timer=timing.timer,
-            strain=timing.strain,
-            flush=self._flush_in_stream,
-        )
-        try:
-            chosen = choose_sets(self._plan.sets, rng)
-            likely = [*chosen[: REFERENCED_SETS - 1], chosen[-1]]
-            if number:
-                likely = [int(rng.choice(chosen))]
-            if own_queue(kernel.launch) is None:  # else the host is busy: it fills the queue
-                self._checker.expect(arena, dict.fromkeys(likely))
-            self._on_phase("warmup")
-            self._warm(number, kernel, sampler)
-            with self._clock("check"):
-                self._checker.poison(arena, chosen)
-                device.synchronize()
-            self._on_phase("timing")
-            self._time(number, sampler)
-            self._on_phase("check")
-            start = time.perf_counter()
-            with self._clock("check"):
-                seen = [index for index in chosen if index in sampler.touched]
-                values = [index for index in likely if index in seen] or seen[:1]
-                self._checks.append(self._checker.verify(kernel, arena, seen, values))
-            self._setup_s = time.perf_counter() - start
-            self._fallbacks += sampler.fallbacks
-        finally:
-            sampler.close()
+    def _bound_block(self, number: int, bound: Bound) -> None:
+        timing, device, rng = self._timing, self._device, bound.rng
+        arena, kernel, sampler = bound.arena, bound.kernel, bound.sampler
+        setup_s = self._setup_s if device.real_time else 0.0
+        self._block_s = block_seconds(timing, setup_s, enqueued=device.two_lengths)
+        chosen = choose_sets(self._reached(number), rng)
+        likely = [*chosen[: REFERENCED_SETS - 1], chosen[-1]]
+        if number:
+            likely = [int(rng.choice(chosen))]
+        if own_queue(kernel.launch) is None:  # else the host is busy: it fills the queue
+            self._checker.expect(arena, dict.fromkeys(likely))
+        self._on_phase("warmup")
+        self._warm(number, kernel, sampler)
+        with self._clock("check"):
+            self._checker.poison(arena, chosen)
+            device.synchronize()
+        self._on_phase("timing")
+        self._time(number, sampler)
+        self._on_phase("check")
+        start = time.perf_counter()
+        with self._clock("check"):
+            seen = [index for index in chosen if index in sampler.touched]
+            values = [index for index in likely if index in seen] or seen[:1]
+            self._checks.append(self._checker.verify(kernel, arena, seen, values))
+        self._setup_s = time.perf_counter() - start
 
-    def _arena(self, number: int, rng: np.random.Generator) -> Arena:
-        """Memory and inputs of a block. The last block's memory is kept until now where there is
-        room for both, so that the system does not hand out the same pages again."""
-        plan = self._plan
-        if self._device.free_bytes() < 2 * plan.sets * plan.footprint_bytes:
-            self._free_previous()
-        buffer, sets = make_arena(self._device, self._tensors, plan.sets, rng)
-        self._free_previous()
-        first = (self._process * self._timing.max_allocations + number) * plan.sets
-        arena = Arena(buffer=buffer, sets=sets, first=first)
-        try:
-            fill_inputs(self._device, arena, self._timing.seed)
-            self._device.synchronize()
-        except BaseException:
-            self._device.free(buffer)
-            raise
-        return arena
-
-    def _free_previous(self) -> None:
-        if self._previous is not None:
-            self._device.free(self._previous)
-            self._previous = None
+    def _reached(self, number: int) -> int:
+        """Sets that the samples will come to, as far as is known: evicting, they begin anew."""
+        if number and self._pace.evict:
+            return min(self._plan.sets, 2 * self._pace.launches)
+        return self._plan.sets
 
     def _warm(self, number: int, kernel: Launchable, sampler: Sampler) -> None:
-        timing = self._timing
         if number == 0:
-            self._kernel = kernel.info
-            warmup = warm_up(sampler, cap_s=timing.warmup_s, min_sample_s=timing.min_sample_s)
-            self._warmup, self._method = warmup, warmup.method
-            self._launch_s = warmup.launch_s
-            spent_s, wall_s = warmup.seconds, warmup.wall_s
-            with self._clock("beside"):
-                self._kernel = named(kernel.info, self._device.kernel_names(kernel.launch))
-                self._also |= other_times(self._device, kernel, self._plan.sets, warmup, timing)
-        elif self._device.two_lengths and not (self._pace.evict or self._pace.rest):
+            spent_s, wall_s = self._warm_first(kernel, sampler)
+        elif sampler.takes_batches(self._pace):
             # What is recorded for this will be timed next: nothing is recorded for nothing.
-            sample = sampler.sample(self._pace)
-            spent_s, wall_s = sample.timed_s, sample.run_wall_s
+            count = samples_in(TOUCH_SHARE * self._block_s, self._pace, self._launch_s)
+            samples = sampler.samples(self._pace, count)
+            spent_s = sum(s.timed_s for s in samples)
+            wall_s = sum(s.run_wall_s for s in samples)
         else:
             seconds = min(TOUCH_SHARE * self._block_s, self._plan.sets * self._launch_s)
             spent_s, wall_s = touch(
@@ -284,24 +251,69 @@ class _Measuring:
         self._warmup_s += spent_s
         self._cost["warmup"] += wall_s
 
+    def _warm_first(self, kernel: Launchable, sampler: Sampler) -> tuple[float, float]:
+        """Warm up from nothing; also what is told beside the headline. Device and host seconds."""
+        beside = Beside(self._device, kernel, self._plan.sets, self._timing)
+        try:
+            warmup = self._first_warm_up(kernel, sampler, beside)
+            self._warmup, self._method = warmup, warmup.method
+            self._launch_s = warmup.launch_s
+            with self._clock("beside"):
+                self._kernel = beside.info()
+                self._also |= beside.times(warmup.launch_s, warmup.method)
+            self._device_s += beside.device_s
+        finally:
+            beside.close()
+        return warmup.seconds, warmup.wall_s
+
+    def _first_warm_up(self, kernel: Launchable, sampler: Sampler, beside: Beside) -> Warmup:
+        timing = self._timing
+        if not self._device.two_lengths or own_queue(kernel.launch) is not None:
+            return warm_up(sampler, cap_s=timing.warmup_s, min_sample_s=timing.min_sample_s)
+
+        guess: dict[str, Any] = {}
+
+        def choose(launch_s: float, method: Timer) -> Pace:
+            guess.update(launch_s=launch_s, method=method)
+            return dataclasses.replace(self._choose(sampler, launch_s, method), rest=False)
+
+        def meanwhile(pace: Pace) -> None:
+            self._binder.make_ahead(range(1, timing.allocations), pace)
+            beside.prepare(**guess)
+
+        return warm_up_by_samples(
+            sampler, cap_s=timing.warmup_s, choose=choose, meanwhile=meanwhile
+        )
+
+    def _choose(self, sampler: Sampler, launch_s: float, method: Timer) -> Pace:
+        pace = choose_pace(
+            launch_s=launch_s,
+            sets=self._plan.sets,
+            evict=self._plan.evict and not self._binder.flush_in_stream,
+            block_s=self._block_s,
+            timing=self._timing,
+            two_lengths=self._device.two_lengths,
+            method=method,
+        )
+        return sampler.fit(pace)
+
+    def _keep_pace(self, number: int, sampler: Sampler) -> Pace:
+        """The pace that is recorded already, unless its samples are far too short or long."""
+        fresh = self._choose(sampler, self._launch_s, self._method)
+        pace = self._pace
+        if number == 0:
+            assert self._warmup is not None
+            pace = self._warmup.pace or fresh
+        close = fresh.launches / 2 <= pace.launches <= 2 * fresh.launches
+        return dataclasses.replace(fresh, launches=pace.launches) if close else fresh
+
     def _time(self, number: int, sampler: Sampler) -> None:
-        timing, device = self._timing, self._device
-        factor = ENQUEUED_FACTOR if device.two_lengths else SETUP_FACTOR
-        setup_s = self._setup_s if device.real_time else 0.0
-        self._block_s = block_seconds(timing, setup_s, factor)
-        if number == 0 or self._launch_s * self._pace.launches < timing.min_sample_s / 2:
-            self._pace = choose_pace(
-                launch_s=self._launch_s,
-                sets=self._plan.sets,
-                evict=self._plan.evict and not self._flush_in_stream,
-                block_s=self._block_s,
-                timing=timing,
-                two_lengths=device.two_lengths,
-                method=self._method,
-            )
-            self._pace = sampler.fit(self._pace)
+        device = self._device
+        self._pace = self._keep_pace(number, sampler)
         sampler.restart()
-        if not device.two_lengths:
+        if device.two_lengths:
+            device.watch()
+        else:
             device.telemetry()  # what counts from one reading to the next counts from here
         samples = self._samples(sampler)
         clocks = [s.clock_mhz for s in samples if s.clock_mhz is not None]
@@ -327,16 +339,28 @@ class _Measuring:
         patience_s = WALL_FACTOR * longest + 1.0
         samples: list[Sample] = []
         spent_s = timed_s = wall_s = 0.0
+        batches = sampler.takes_batches(self._pace)
+        took_s = 0.0
         while len(samples) < MAX_SAMPLES and timed_s < longest and wall_s < patience_s:
-            sample = sampler.sample(self._pace)
-            samples.append(sample)
-            timed_s += sample.timed_s
-            wall_s += sample.wall_s
-            took_s = max(sample.timed_s, sample.wall_s) if by_wall else sample.timed_s
-            spent_s += took_s
+            count = 1
+            if batches:
+                wanted_s = max(
+                    self._block_s - spent_s, (timing.min_samples - len(samples)) * took_s
+                )
+                count = samples_in(min(wanted_s, longest - timed_s), self._pace, self._launch_s)
+            for sample in sampler.samples(self._pace, count):
+                samples.append(sample)
+                timed_s += sample.timed_s
+                wall_s += sample.wall_s
+                took_s = max(sample.timed_s, sample.wall_s) if by_wall else sample.timed_s
+                spent_s += took_s
             if len(samples) >= timing.min_samples and spent_s + took_s / 2 >= self._block_s:
                 break
         return samples
+
+    def _told(self, phase: str) -> AbstractContextManager[None]:
+        self._on_phase(phase)
+        return self._clock(phase)
 
     @contextmanager
     def _clock(self, phase: str) -> Iterator[None]:

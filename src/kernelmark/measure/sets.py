@@ -17,7 +17,9 @@ from kernelmark.devices.base import GUARD_BYTES, ArgumentSet, Buffer, Device, Te
 # oldest line would keep part of a smaller rotation.
 CACHE_FACTOR = 3
 # More sets cost more to make than they are worth: smaller problems evict between passes instead.
+# Where launches are recorded, each set costs a recorded launch in every block.
 MAX_SETS = 4096
+MAX_RECORDED_SETS = 64
 # Share of the free memory for argument sets; the rest is for a kernel's workspace.
 MEMORY_SHARE = 0.8
 
@@ -48,9 +50,14 @@ class Arena:
 
 
 def plan_sets(
-    tensors: Sequence[TensorSpec], *, cache: Cache, cache_bytes: int, free_bytes: int
+    tensors: Sequence[TensorSpec],
+    *,
+    cache: Cache,
+    cache_bytes: int,
+    free_bytes: int,
+    most: int = MAX_SETS,
 ) -> SetPlan:
-    """As many sets as the cache state asks for and the memory allows."""
+    """As many sets as the cache state asks for and the memory allows, never above `most`."""
     footprint = sum(spec.nbytes for spec in tensors)
     fit = (int(free_bytes * MEMORY_SHARE) - _FIRST_PAGES * _PAGE) // _most_bytes(tensors)
     if fit < 1:
@@ -61,10 +68,10 @@ def plan_sets(
     if cache is not Cache.COLD:
         return SetPlan(sets=1, footprint_bytes=footprint, evict=cache is Cache.FLUSH)
     wanted = max(2, -(-CACHE_FACTOR * cache_bytes // max(1, footprint)))
-    if wanted <= min(fit, MAX_SETS):
+    if wanted <= min(fit, most):
         return SetPlan(sets=min(_with_divisors(wanted), fit), footprint_bytes=footprint)
-    if fit >= MAX_SETS:
-        return SetPlan(sets=MAX_SETS, footprint_bytes=footprint, evict=True)
+    if fit >= most:
+        return SetPlan(sets=most, footprint_bytes=footprint, evict=True)
     warning = (
         f"memory holds {fit} of the {wanted} argument sets that keep the cache cold: the cache is"
         " evicted before each sample instead"
@@ -89,10 +96,13 @@ def make_arena(
 
 def fill_inputs(device: Device, arena: Arena, seed: int) -> None:
     """Generate every input of every set."""
-    for index, arguments in enumerate(arena.sets, arena.first):
-        for tensor in arguments.values():
-            if tensor.spec.role == "in":
-                device.generate(tensor, seed, index)
+    inputs = [
+        (tensor, number)
+        for number, arguments in enumerate(arena.sets, arena.first)
+        for tensor in arguments.values()
+        if tensor.spec.role == "in"
+    ]
+    device.generate_all(inputs, seed)
 
 
 def _layout(

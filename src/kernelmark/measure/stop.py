@@ -12,9 +12,10 @@ from kernelmark.stats.interval import LEVEL, Interval, measured_interval
 # this level after the first look, simulation gives 94 to 95 % for what is reported as 95 %.
 LOOKED_LEVEL = 0.975
 # Timed seconds a second of set-up: with warm-up, over 80 % of the time is spent launching. A
-# device that enqueues has tighter samples and needs fewer of them.
+# device that enqueues has tighter samples and needs fewer of them, in shorter blocks.
 SETUP_FACTOR = 6.0
 ENQUEUED_FACTOR = 2.0
+ENQUEUED_SHARE = 0.5
 
 
 def interval_of(blocks: Sequence[Block], timing: Timing) -> Interval:
@@ -38,8 +39,9 @@ def stop_reason(
     return StopReason.TIME if over else None
 
 
-def block_seconds(timing: Timing, setup_s: float, factor: float = SETUP_FACTOR) -> float:
+def block_seconds(timing: Timing, setup_s: float, *, enqueued: bool = False) -> float:
     """How long a block is timed: several times what setting it up took, in reason."""
-    shortest = timing.max_s / timing.max_allocations
+    factor, share = (ENQUEUED_FACTOR, ENQUEUED_SHARE) if enqueued else (SETUP_FACTOR, 1.0)
+    shortest = share * timing.max_s / timing.max_allocations
     longest = timing.max_s / timing.allocations
     return min(max(factor * setup_s, shortest), longest)

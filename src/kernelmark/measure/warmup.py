@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from kernelmark.core.timing import Timer
-from kernelmark.measure.loop import SHORTEST_S, Sampler, even_launches, recorded_limit
+from kernelmark.measure.loop import (
+    SHORTEST_S,
+    Pace,
+    Sample,
+    Sampler,
+    even_launches,
+    recorded_limit,
+    samples_in,
+)
 from kernelmark.stats.robust import mad, median
 
 # The trace is judged by its last points, one half against the other.
@@ -18,12 +27,19 @@ CLOCK_SETTLED = 0.01
 # A clock that ramps up slowly looks settled at once: warm up for this share of the cap anyway.
 LEAST_SHARE = 0.2
 _STEPS = 50
+_BATCHES = 20
+# A first replay of so many launches tells how long others should be.
+_FIRST_LAUNCHES = 4
+_FIRST_REPLAYS = 3
+
+ChoosePace = Callable[[float, Timer], Pace]  # (seconds a launch, method)
+Meanwhile = Callable[[Pace], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warmup:
     """Seconds it took on the device's clock and the host's, what a launch takes now, and whether
-    that had settled."""
+    that had settled; `pace` is that of its last samples, where it was made of samples."""
 
     seconds: float
     wall_s: float
@@ -31,6 +47,7 @@ class Warmup:
     settled: bool
     method: Timer
     trace_s: tuple[float, ...]
+    pace: Pace | None = None
 
 
 def warm_up(sampler: Sampler, *, cap_s: float, min_sample_s: float) -> Warmup:
@@ -65,6 +82,69 @@ def warm_up(sampler: Sampler, *, cap_s: float, min_sample_s: float) -> Warmup:
     )
 
 
+def warm_up_by_samples(
+    sampler: Sampler, *, cap_s: float, choose: ChoosePace, meanwhile: Meanwhile
+) -> Warmup:
+    """The same by samples of the pace that will be timed: what is recorded is used again, and the
+    device does not rest. `meanwhile` is done by the host while the first samples run."""
+    first = []
+    for _ in range(_FIRST_REPLAYS):
+        sampler.restart()
+        reading, wall_s, method = sampler.replay(min(_FIRST_LAUNCHES, sampler.sets))
+        first.append((reading.elapsed_s, wall_s))
+    seconds, spent_wall_s = sum(s for s, _ in first), sum(w for _, w in first)
+    # The first replay is slower: code and addresses are new to the device.
+    launch_s = min(s for s, _ in first) / min(_FIRST_LAUNCHES, sampler.sets)
+    sampler.restart()
+    pace = choose(launch_s, method)
+    trace = _Trace(cap_s / _STEPS)
+    settled = False
+    while seconds < cap_s and not (settled and seconds >= LEAST_SHARE * cap_s):
+        wanted_s = max(LEAST_SHARE * cap_s - seconds, cap_s / _BATCHES)
+        count = samples_in(wanted_s, pace, launch_s)
+        taken = sampler.samples(pace, count, None if trace.samples else partial(meanwhile, pace))
+        for sample in taken:
+            trace.add(sample)
+        seconds += sum(s.timed_s for s in taken)
+        spent_wall_s += sum(s.run_wall_s for s in taken)
+        launch_s = median(trace.points_s[-3:] or [taken[-1].launch_s])
+        settled = is_settled(trace.points_s, trace.clocks_mhz)
+    return Warmup(
+        seconds=seconds,
+        wall_s=spent_wall_s,
+        launch_s=launch_s,
+        settled=settled,
+        method=method,
+        trace_s=tuple(trace.points_s) or (launch_s,),
+        pace=pace,
+    )
+
+
+class _Trace:
+    """Times and clocks of stretches of about `step_s`: a drift shows over those, not from one
+    short sample to the next."""
+
+    def __init__(self, step_s: float) -> None:
+        self._step_s = step_s
+        self._stretch: list[Sample] = []
+        self._timed_s = 0.0
+        self.samples = 0
+        self.points_s: list[float] = []
+        self.clocks_mhz: list[float] = []
+
+    def add(self, sample: Sample) -> None:
+        self.samples += 1
+        self._stretch.append(sample)
+        self._timed_s += sample.timed_s
+        if self._timed_s < self._step_s:
+            return
+        self.points_s.append(median([s.launch_s for s in self._stretch]))
+        seen = [s.clock_mhz for s in self._stretch if s.clock_mhz is not None]
+        if seen:
+            self.clocks_mhz.append(statistics.fmean(seen))
+        self._stretch, self._timed_s = [], 0.0
+
+
 def touch(
     sampler: Sampler, *, launch_s: float, seconds: float, method: Timer
 ) -> tuple[float, float]:
@@ -87,12 +167,15 @@ def is_settled(trace_s: Sequence[float], clocks_mhz: Sequence[float] = ()) -> bo
     """
     if len(trace_s) < WINDOW:
         return False
-    recent = list(trace_s[-WINDOW:])
-    middle = median(recent)
-    moved = abs(median(recent[WINDOW // 2 :]) - median(recent[: WINDOW // 2]))
-    if moved > max(SETTLED * middle, mad(recent)):
+    if _drifts(trace_s[-WINDOW:], SETTLED):
         return False
-    if len(clocks_mhz) >= WINDOW:
-        clocks = clocks_mhz[-WINDOW:]
-        return (max(clocks) - min(clocks)) <= CLOCK_SETTLED * statistics.median(clocks)
-    return True
+    return len(clocks_mhz) < WINDOW or not _drifts(clocks_mhz[-WINDOW:], CLOCK_SETTLED)
+
+
+def _drifts(values: Sequence[float], allowed: float) -> bool:
+    """Whether the later half lies elsewhere than the earlier one: by more than `allowed`, as a
+    share, and by more than the scatter of all. What only flutters will not settle any more."""
+    recent = list(values)
+    half = len(recent) // 2
+    moved = abs(median(recent[half:]) - median(recent[:half]))
+    return moved > max(allowed * median(recent), mad(recent))

@@ -63,6 +63,13 @@ def pool_values(dtype_name: str, low: float, high: float, seed: int) -> NDArray[
     return values
 
 
+@functools.lru_cache(maxsize=4)
+def _twice(dtype_name: str, low: float, high: float, seed: int) -> NDArray[np.float64]:
+    """The pool's values twice over: any run that is no longer than the pool lies in one piece."""
+    values = pool_values(dtype_name, low, high, seed)
+    return np.concatenate([values, values])
+
+
 class Inputs:
     """The inputs of one argument set, element by element, without their memory."""
 
@@ -77,3 +84,14 @@ class Inputs:
         values = pool_values(spec.dtype, spec.low, spec.high, self._seed)
         start = offset(spec, self._seed, self._set_index)
         return values[(where + start) % POOL]
+
+    def runs(self, name: str, starts: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+        """`count` elements (at most POOL) that follow each other from each of `starts` on: what
+        `take` gives for starts[:, None] + arange(count), many times quicker."""
+        spec = self._tensors[name]
+        values = _twice(spec.dtype, spec.low, spec.high, self._seed)
+        places = (starts + offset(spec, self._seed, self._set_index)) % POOL
+        found = np.empty((len(starts), count))
+        for row, place in zip(found, places.tolist(), strict=True):
+            row[:] = values[place : place + count]
+        return found

@@ -89,11 +89,16 @@ class Matmul(Op):
         line, col = np.divmod(where, n)
         batch, row = np.divmod(line, m)
 
+        # `contract` asks for consecutive t: where they also follow in memory, for whole runs.
         def left(g: int, i: NDArray[np.int64], t: NDArray[np.int64]) -> NDArray[np.float64]:
-            return inputs.take("a", g * m * k + (t * m + i if ta else i * k + t))
+            if ta:
+                return inputs.take("a", g * m * k + t * m + i)
+            return inputs.runs("a", (g * m + i.ravel()) * k + t.ravel()[0], t.size)
 
         def right(g: int, j: NDArray[np.int64], t: NDArray[np.int64]) -> NDArray[np.float64]:
-            return inputs.take("b", g * k * n + (j * k + t if tb else t * n + j))
+            if not tb:
+                return inputs.take("b", g * k * n + t * n + j)
+            return inputs.runs("b", (g * n + j.ravel()) * k + t.ravel()[0], t.size).T
 
         value, magnitude = contract((batch, row, col), k, left, right)
         value *= float(problem.options["alpha"])

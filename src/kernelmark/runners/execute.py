@@ -93,15 +93,16 @@ def _cross_checked(case: Case, info: DeviceInfo, measurement: Measurement) -> Me
     return dataclasses.replace(measurement, also=also)
 
 
-def compile_ahead(case: Case, info: DeviceInfo) -> tuple[Status, str, float]:
-    """Fill the backend's compile cache: (status, error, seconds). The device is not touched."""
+def compile_ahead(case: Case, info: DeviceInfo) -> tuple[Status, str, float, KernelInfo]:
+    """Fill the backend's compile cache: (status, error, seconds, what was compiled). The device
+    is not touched."""
     clock = time.perf_counter()
-    status, text = Status.OK, ""
+    status, text, kernel = Status.OK, "", KernelInfo()
     try:
-        find_backend(case, info).compile(case.problem, case.config, info)
+        kernel = find_backend(case, info).compile(case.problem, case.config, info)
     except (Exception, SystemExit) as error:
         status, text = explain(error)
-    return status, text, time.perf_counter() - clock
+    return status, text, time.perf_counter() - clock, kernel
 
 
 def find_backend(case: Case, info: DeviceInfo) -> Backend:

@@ -21,7 +21,7 @@ from kernelmark.core import codec
 from kernelmark.core.result import Case
 from kernelmark.core.timing import Cache
 from kernelmark.devices._gpu import GpuDevice
-from kernelmark.measure.sets import Arena, fill_inputs, make_arena, plan_sets
+from kernelmark.measure.sets import MAX_RECORDED_SETS, Arena, fill_inputs, make_arena, plan_sets
 from kernelmark.runners.execute import find_backend
 from kernelmark.runners.protocol import MARK
 from kernelmark.runners.targets import find
@@ -58,6 +58,7 @@ def launch_case(case: Case, device: GpuDevice, launches: int) -> int:
         cache=case.timing.cache,
         cache_bytes=device.info.cache_bytes,
         free_bytes=device.free_bytes(),
+        most=MAX_RECORDED_SETS,
     )
     rng = np.random.default_rng(case.timing.seed)
     buffer, sets = make_arena(device, tensors, plan.sets, rng)

@@ -35,6 +35,7 @@ class Worker:
         self.threads = threads
         self.out = out
         self.opened: object | None = None
+        self._loaded: set[str] = set()
 
     def open(self, *, touch: bool) -> None:
         """Find the device; open it too unless this worker only compiles."""
@@ -76,6 +77,10 @@ class Worker:
             result = execute(case, self.opened, process, on_phase)
         result = dataclasses.replace(result, device=self.device)
         self.say("result", id=number, result=codec.to_document(result))
+        if case.backend not in self._loaded:
+            # A collection that looks at all a library brought takes a tenth of a second.
+            self._loaded.add(case.backend)
+            gc.freeze()
         if result.status is not Status.OK:
             gc.collect()  # what failed may have left its buffers in reference cycles
 
@@ -89,11 +94,18 @@ class Worker:
         if self.info.kind == "cpu":
             with held(self.info, lambda h: on_phase("waiting", holder=h), shared=True):
                 on_phase("compile")
-                status, error, seconds = compile_ahead(case, self.info)
+                status, error, seconds, kernel = compile_ahead(case, self.info)
         else:
             on_phase("compile")
-            status, error, seconds = compile_ahead(case, self.info)
-        self.say("compiled", id=number, status=status.value, error=error, seconds=seconds)
+            status, error, seconds, kernel = compile_ahead(case, self.info)
+        self.say(
+            "compiled",
+            id=number,
+            status=status.value,
+            error=error,
+            seconds=seconds,
+            kernel=codec.plain(kernel),
+        )
 
     def _environment(self, number: object, backends: list[str]) -> None:
         from kernelmark.runners.capture import environment

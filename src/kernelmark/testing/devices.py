@@ -119,6 +119,20 @@ class DeviceContract:
         assert np.array_equal(raw.view(np.uint32), expected_bits(tensor.spec, 1, 0))
         device.free(tensor.buffer)
 
+    def test_many_tensors_at_once_are_those_one_by_one(self, device: Device) -> None:
+        shapes = (("f32", 1025), ("f32", 1025), ("f16", 7), ("f4e2m1", 64), ("f4e2m1", 64))
+        tensors = [make_tensor(device, dtype, (count,)) for dtype, count in shapes]
+        device.generate_all([(tensor, 3 + i) for i, tensor in enumerate(tensors)], 5)
+        device.synchronize()
+        found = [device.read(t.buffer, t.offset, t.spec.nbytes) for t in tensors]
+        for i, tensor in enumerate(tensors):
+            device.generate(tensor, 5, 3 + i)
+        device.synchronize()
+        for raw, tensor in zip(found, tensors, strict=True):
+            again = device.read(tensor.buffer, tensor.offset, tensor.spec.nbytes)
+            assert np.array_equal(raw, again)
+            device.free(tensor.buffer)
+
     def test_generate_stays_in_its_tensor(self, device: Device) -> None:
         tensor = make_tensor(device, "f16", (33,))
         nbytes = tensor.buffer.nbytes

@@ -65,11 +65,15 @@ def default(problem: Problem, info: DeviceInfo) -> Config:
         }
     else:
         widest = 128 if pad <= 64 else 64 if pad <= 128 else 32
+        block_m = power_of_two(d["seq_q"], 16, 128 if pad <= 128 else 64)
+        block_n = power_of_two(d["seq_kv"], 16, widest)
+        # Four warps do not have the registers for scores of 128 × 128.
+        crowded = vendor_of(info.arch) == "cuda" and block_m * block_n >= 128 * 128
         config = {
-            "block_m": power_of_two(d["seq_q"], 16, 128 if pad <= 128 else 64),
-            "block_n": power_of_two(d["seq_kv"], 16, widest),
+            "block_m": block_m,
+            "block_n": block_n,
             "split_kv": 0,
-            "num_warps": 8 if d["seq_q"] > 64 and pad >= 128 else 4,
+            "num_warps": 8 if crowded or (d["seq_q"] > 64 and pad >= 128) else 4,
             "num_stages": 3 if vendor_of(info.arch) == "cuda" else 1,
         }
     config["descriptors"] = config["split_kv"] == 0 and _descriptors_fit(problem, info)

@@ -41,12 +41,19 @@ def default(problem: Problem, info: DeviceInfo) -> Config:
         block_m = 64
     least = 32 if dtype(problem.dtypes["x"]).bits == 8 else 16
     cuda = vendor_of(info.arch) == "cuda"
+    deepest = 64 if problem.dtypes["x"] != "f32" else 32
+    roomy = 128 * 128  # the tile from which on eight warps are needed
+    if cuda and problem.options["layout"] == "nchw":
+        # Channels lie far apart: an address for each element, all in registers.
+        deepest, roomy = 32, 128 * 64
+        if problem.dtypes["x"] not in ("f16", "bf16"):
+            block_n = min(block_n, 64)
     config: dict[str, ConfigValue] = {
         "block_m": block_m,
         "block_n": block_n,
-        "block_k": power_of_two(depth, least, 64 if problem.dtypes["x"] != "f32" else 32),
+        "block_k": power_of_two(depth, least, deepest),
         "group_m": 8,
-        "num_warps": 8 if block_m * block_n >= 128 * 128 else 4,
+        "num_warps": 8 if block_m * block_n >= roomy else 4,
         "num_stages": 4 if cuda else 2,
     }
     if not cuda:

@@ -1,0 +1,40 @@
+"""A GPU that is not here, by its architecture: enough to list what can be tuned for it."""
+
+from __future__ import annotations
+
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.gpu.rtc import vendor_of
+
+_KIB = 1024
+# Shared memory (LDS) that a block may use, and the SMs or CUs of the largest product, by vendors'
+# programming guides and data sheets. The space depends on the first, only its default on the other.
+_SHARED_KIB_UNITS = {
+    "sm_80": (163, 108),
+    "sm_86": (99, 84),
+    "sm_89": (99, 142),
+    "sm_90": (227, 132),
+    "sm_100": (227, 148),
+    "sm_120": (99, 188),
+    "gfx90a": (64, 110),
+    "gfx942": (64, 304),
+    "gfx950": (160, 256),
+    "gfx1250": (320, 256),
+}
+# Of one that is not listed: what every GPU of the vendor's last five years has.
+_LEAST = {"cuda": (99, 100), "hip": (64, 64)}
+
+
+def absent(arch: str) -> DeviceInfo:
+    """Facts of a device of this architecture; a word that is none is a usage error."""
+    kind = vendor_of(arch)
+    shared, units = _SHARED_KIB_UNITS.get(
+        arch.rstrip("af") if kind == "cuda" else arch, _LEAST[kind]
+    )
+    return DeviceInfo(
+        name=f"{kind}:0",
+        kind=kind,
+        model=f"absent {arch}",
+        arch=arch,
+        units=units,
+        attributes={"shared_per_block": str(shared * _KIB)},
+    )

@@ -41,7 +41,7 @@ CLASSIC = (
     ("memcpy", "h2d_pinned", 54.95e9, True),
     ("cache", "l1_bytes_per_s", 29.2e12, True),
 )
-# Its L2 read bandwidth by footprint.
+# Its L2 read bandwidth by footprint; several of its blocks read the same at about the same time.
 CLASSIC_L2 = ((4 * MIB, 10.3e12), (5 * MIB, 10.3e12), (16 * MIB, 9.7e12), (25 * MIB, 9.5e12))
 
 
@@ -98,16 +98,23 @@ def agreement(results: list[MicroResult]) -> tuple[list[Bar], list[dict[str, Any
         holds = ratio >= 0.97 if more else ratio <= 1.03
         bars.append((asked, f"{ours:.4g} against {theirs:.4g}, ratio {ratio:.3f}", holds))
     points = next((r.rows for r in results if r.benchmark == "l2-cache"), ())
-    worst = None
+    ratios: dict[str, list[float]] = {"together": [], "apart": []}
     for size, theirs in CLASSIC_L2:
-        near = [p for p in points if abs(number(p, "size_bytes") / size - 1) < 0.02]
-        ours = number(near[0], "bytes_per_s") if near else None
-        rows.append({"benchmark": "l2-cache", "size_bytes": size, "classic": theirs, "ours": ours})
-        if ours is not None:
-            worst = min(worst or 9.9, ours / theirs)
-    shown = f"lowest ratio {worst:.3f}" if worst is not None else "not measured"
-    asked = "L2 read at 4–25 MB within 3 % of 10.3–9.5 TB/s, or better"
-    bars.append((asked, shown, (worst or 0) >= 0.97))
+        for units, found in ratios.items():
+            own = [p for p in points if p["units"] == units]
+            near = [p for p in own if abs(number(p, "size_bytes") / size - 1) < 0.02]
+            ours = number(near[0], "bytes_per_s") if near else None
+            row = {"benchmark": "l2-cache", "units": units, "size_bytes": size}
+            rows.append(row | {"classic": theirs, "ours": ours})
+            if ours is not None:
+                found.append(ours / theirs)
+    shown = "; ".join(
+        f"units {units}: ratios {min(found):.3f} to {max(found):.3f}"
+        for units, found in ratios.items()
+        if found
+    )
+    asked = "L2 read at 4–25 MB within 3 % of 10.3–9.5 TB/s, or better (units together, as there)"
+    bars.append((asked, shown or "not measured", min(ratios["together"], default=0.0) >= 0.97))
     return bars, rows
 
 
@@ -198,6 +205,12 @@ def main() -> None:
     names = api.names_for(given.device)
     bars: list[Bar] = []
     figures: dict[str, Any] = {}
+
+    def write() -> None:
+        """After each part: what comes later must not cost what is there."""
+        title = "Microbenchmarks: time, agreement, efficiency, repeatability"
+        evidence.write(given.output, title=title, bars=bars, figures=figures, device=info)
+
     with tempfile.TemporaryDirectory(prefix="kernelmark-") as folder:
         # An empty cache, kept for the later parts: the first run pays for compiling.
         os.environ["KERNELMARK_CACHE"] = folder
@@ -209,35 +222,35 @@ def main() -> None:
             bars += completion(results, seconds, "quick", 90.0)
             found, rows = agreement(results)
             bars += found + efficiency(results, info.units)
-            figures |= {
-                "quick_s": seconds,
-                "cost_s": {r.benchmark: r.cost.get("total") for r in results},
-                "metrics": {f"{r.benchmark} {m.name}": m.value for r in results for m in r.metrics},
-                "errors": {r.benchmark: r.error for r in results if r.error},
-                "classic": rows,
-                "notes": {r.benchmark: list(r.notes) for r in results if r.notes},
-            }
+            figures |= {"quick_s": seconds, "classic": rows, **of_results(results)}
+            write()
         repeated = guarded("repeats", lambda: repeatability(given.device, names, given.repeats))
         if repeated is not None:
             bars += repeated[0]
             figures["repeats"] = repeated[1]
         bars += guarded("planted", lambda: planted(given.device)) or []
+        write()
         if given.full:
             full = guarded("full", lambda: run(given.device, "full", names))
             if full is not None:
-                bars += completion(*full, "full", 360.0)
-                figures["full_s"] = full[1]
+                results, seconds = full
+                bars += completion(results, seconds, "full", 360.0)
+                figures["full_s"] = seconds
+                figures["full"] = of_results(results)
                 given.points.with_name(f"{given.points.stem}_full.json").write_text(
-                    api.to_json(full[0]), encoding="utf-8"
+                    api.to_json(results), encoding="utf-8"
                 )
-    evidence.write(
-        given.output,
-        title="Microbenchmarks: time, agreement, efficiency, repeatability",
-        bars=bars,
-        figures=figures,
-        device=info,
-    )
+                write()
     print(evidence.told(bars))
+
+
+def of_results(results: list[MicroResult]) -> dict[str, Any]:
+    return {
+        "cost_s": {r.benchmark: r.cost.get("total") for r in results},
+        "metrics": {f"{r.benchmark} {m.name}": m.value for r in results for m in r.metrics},
+        "errors": {r.benchmark: r.error for r in results if r.error},
+        "notes": {r.benchmark: list(r.notes) for r in results if r.notes},
+    }
 
 
 if __name__ == "__main__":

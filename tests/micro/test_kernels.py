@@ -39,6 +39,13 @@ def test_ampere_has_matrix_units_without_f8():
     assert {"matrix_bf16", "matrix_f16", "matrix_tf32", "matrix_i8", "matrix_f64"} == found.keys()
 
 
+def test_turing_has_what_it_can_have():
+    found = objects.resources(build("micro_ops.cu", "sm_75").code)
+    assert "chain_fma_f16x2_8" in found
+    assert "chain_fma_bf16x2_8" not in found
+    assert not objects.resources(build("micro_matrix.cu", "sm_75").code)
+
+
 @pytest.fixture(scope="module")
 def disassembler():
     place = shutil.which("nvdisasm")
@@ -77,7 +84,8 @@ def count(instructions, word):
         ("micro_ops.cu", "chain_shuffle_i32_1", "SHFL", 128),
         ("micro_ops.cu", "chain_dot4_i8_8", "IDP", 128),
         ("micro_window.cu", "window_read", "LDG.E.128", 8),
-        ("micro_shared.cu", "shared_read_16", "LDS.128", 8),
+        ("micro_window.cu", "window_scatter", "LDG.E.128", 8),
+        ("micro_shared.cu", "shared_read_16", "LDS.128", 8 + 2),  # and two for the clocks
         ("micro_matrix.cu", "matrix_bf16", "HGMMA.64x256x16", 16),
         ("micro_matrix.cu", "matrix_f8e4m3", "QGMMA.64x256x32", 16),
         ("micro_matrix.cu", "matrix_i8", "IGMMA.64x256x32", 16),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,15 +14,26 @@ from hypothesis import strategies as st
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, Unsupported, UsageError
+from kernelmark.core.micro import impossible
 from kernelmark.core.result import Status
-from kernelmark.kernels import rtc
-from kernelmark.micro import _chase, _host, _signatures, gpu_roofs, hardware, registry, session
+from kernelmark.micro import (
+    _chase,
+    _host,
+    _signatures,
+    _windows,
+    build_ahead,
+    gpu_roofs,
+    hardware,
+    registry,
+    session,
+)
 from kernelmark.micro.base import Parameter
+from kernelmark.micro.rig import CHUNK_BYTES
 
 
 class TestSignatures:
     def test_every_kernel_file_is_understood(self):
-        for name in rtc.names():
+        for name in build_ahead.files():
             for kernel, parameters in _signatures.of_file(name).items():
                 for kind, word in parameters:
                     assert word.isidentifier(), (kernel, word)
@@ -95,6 +107,34 @@ class TestLevels:
         assert _chase.confidence(one, other) == pytest.approx(wanted, abs=0.03)
 
 
+class TestWindows:
+    RIG = SimpleNamespace(grid=132, warps=32)
+
+    @given(st.integers(1, 5000))
+    def test_what_is_shared_out_brings_every_warp_to_every_chunk(self, chunks):
+        window = _windows.shared_out(self.RIG, chunks * CHUNK_BYTES)
+        assert 0.9 * chunks - 8 <= window.chunks <= chunks
+        at, seen = 0, set()
+        for _ in range(window.chunks):
+            seen.add(at)
+            at = (at + window.step) % window.chunks
+        assert len(seen) == window.chunks
+
+    def test_scattered_chunks_are_all_alike(self):
+        numbers = np.arange(32, dtype=np.uint64)[:, None]
+        found = _windows._scattered(numbers, 80, 2000)
+        counts = np.bincount(found.ravel().astype(int), minlength=80)
+        assert counts.size == 80
+        assert 0.8 * counts.mean() < counts.min() <= counts.max() < 1.2 * counts.mean()
+        # No two warps go the same way.
+        assert len({tuple(row) for row in found[:, :20].tolist()}) == 32
+
+    def test_a_core_reads_its_window_in_turn(self):
+        alone = SimpleNamespace(grid=4, warps=1)
+        assert _windows.private(alone, 8 * CHUNK_BYTES).step == 1
+        assert _windows.private(self.RIG, 8 * CHUNK_BYTES).step is None
+
+
 class TestHardware:
     INFO = DeviceInfo(
         name="cuda:0",
@@ -116,6 +156,15 @@ class TestHardware:
         assert found.plausible_clock(1980.0)
         assert not found.plausible_clock(30.0)
         assert not found.plausible_clock(198000.0)
+
+    def test_more_lanes_than_there_are_is_no_result(self):
+        """As a clock read too late would give."""
+        found = hardware.Hardware.of(self.INFO)
+        for name in ("incore", "instructions"):
+            columns = tuple(column.on(found) for column in registry.get(name).columns)
+            rows = ({"per_clk": 128.0}, {"per_clk": 256.0})
+            assert impossible(columns, rows[:1], ()) == []
+            assert "per_clk is 256" in impossible(columns, rows, ())[0]
 
     def test_an_unknown_gpu_still_has_limits(self):
         info = dataclasses.replace(self.INFO, model="something", arch="sm_999", attributes={})
@@ -270,8 +319,8 @@ class TestRoofs:
             made("incore", peak_f32=6e13, per_clk_f32=250.0, latency_fma_f32=4.0),
             made("matrix", flops_bf16=9e14, per_clk_bf16=4000.0),
             made("stream", init=4.5e12, read=4.4e12, triad=4e12, dot=9e12),
-            made("l2-cache", l2_read=1e13, dram_read=4.3e12),
-            made("cache", l1_bytes_per_s=3e13, l1_size=2e5),
+            made("l2-cache", l2_read=9e12, l2_read_together=1e13, dram_read=4.3e12),
+            made("cache", l1_bytes_per_s=3e13, l1_bytes_per_clk=127.0),
             made("small-kernels", plain_empty_ns=2000.0, graph_empty_ns=1000.0),
         ]
 

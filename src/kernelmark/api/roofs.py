@@ -12,6 +12,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.result import ResultSet
 from kernelmark.core.roof import Roof
+from kernelmark.core.units import counted
 from kernelmark.micro import gpu_roofs
 from kernelmark.micro.roofs import UNSTEADY, quick
 from kernelmark.report.percent import threads_of
@@ -68,7 +69,7 @@ def _roofs(
         if mode == "stored" and _still_good(known):
             return known
     if info.kind in ("cuda", "hip") and store is None and mode == "stored":
-        tell(f"no roofs of {info.name}: nothing is stored; --roofs fresh measures them (20 s)")
+        tell(f"no roofs of {info.name}: nothing is stored; --roofs fresh measures them (10 s)")
         return ()
     return measure_roofs(info, threads, store, tell, known)
 
@@ -86,7 +87,7 @@ def measure_roofs(
     if info.kind != "cpu":
         return known
     count = threads or info.units
-    tell(f"measuring the roofs of {info.name} with {count} threads (about 2 s)")
+    tell(f"measuring the roofs of {info.name} with {counted(count, 'thread')} (about 2 s)")
     try:
         with held(info, lambda who: tell(f"waiting for {who}, which is timing on {info.name}")):
             measured = quick(info.name, count)
@@ -103,7 +104,7 @@ def _of_gpu(
     info: DeviceInfo, store: Store | None, known: tuple[Roof, ...], tell: Callable[[str], None]
 ) -> tuple[Roof, ...]:
     """Measured in a process of its own; what cannot be measured keeps its last known roof."""
-    tell(f"measuring the roofs of {info.name} (about 20 s, once a week)")
+    tell(f"measuring the roofs of {info.name} (about 10 s, once a week)")
     try:
         measured, _ = gpu_roofs.measure(info.name, tell)
     except KernelmarkError as error:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from kernelmark.devices.base import Buffer
+from kernelmark.micro.hardware import Hardware, Limit
 from kernelmark.micro.rig import Call, Rig
 
 FILE = "micro_ops.cu"
@@ -103,6 +104,12 @@ OPS = {
 }
 
 
+def most_lanes(hardware: Hardware) -> Limit:
+    """Lanes of a unit that can finish an instruction in a cycle: as many as multiply and add."""
+    bound = hardware.per_cycle("vector", "f32")
+    return Limit(value=bound.value / 2, why=f"half of {bound.value:g} {bound.why}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
     """Places for clocks and for what the chains came to."""
@@ -154,21 +161,18 @@ def cycles_per_step(
 
 def peak(rig: Rig, where: Room, op: Op, *, seconds: float, samples: int) -> tuple[float, float]:
     """(operations a second, operations a cycle and unit) with every unit full."""
-    blocks = rig.grid * (2 if rig.block > 1 else 1)
-    threads = blocks * rig.block
     cycles: list[float] = []
 
     def note() -> None:
-        cycles.append(float(np.median(rig.cycles(where.clocks, blocks))))
+        cycles.append(float(np.median(rig.cycles(where.clocks, rig.grid))))
 
+    # One block a unit: of two, one would be served first, and neither's cycles be the unit's.
     rounds, made = rig.calibrated(
-        lambda n: call(rig, where, op, 8, n, grid=blocks, block=rig.block), 16, seconds
+        lambda n: call(rig, where, op, 8, n, grid=rig.grid, block=rig.block), 16, seconds
     )
     timed = rig.sample(made, samples=samples, launches=1, after=note)
-    done = rounds * op.loop * op.flops
-    # Two blocks share a unit and so its cycles.
-    per_unit = done * rig.block * (blocks // rig.grid)
-    return done * threads / timed.typical_s, per_unit / rig.typical(cycles)
+    done = rounds * op.loop * op.flops * rig.block
+    return done * rig.grid / timed.typical_s, done / rig.typical(cycles)
 
 
 def check(rig: Rig, where: Room, op: Op, ilp: int) -> str | None:

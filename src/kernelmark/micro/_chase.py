@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +14,11 @@ from kernelmark.micro.rig import Rig
 
 FILE = "micro_chase.cu"
 UNROLLED = 32  # hops in the unrolled loop
-EACH = 2048  # hops that the kernel with a clock around every one takes at most
+EACH = 1536  # hops that the kernel with a clock around every one takes at most
 Offsets = NDArray[np.uint64]
+# How a hop is loaded: see micro_chase.cu. `index` chains hold numbers of words, not addresses.
+Way = Literal["plain", "beyond", "index"]
+_KERNELS: dict[Way, str] = {"plain": "chase", "beyond": "chase_beyond", "index": "chase_index"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +39,8 @@ class Level:
 
 
 class Chaser:
-    """Follows chains in one buffer."""
+    """Follows chains in one buffer. Each following goes on where the one before ended: whoever
+    began again would find in a cache what was just there."""
 
     def __init__(self, rig: Rig, nbytes: int, seed: int = 1) -> None:
         self._rig = rig
@@ -44,6 +49,7 @@ class Chaser:
         self._out = rig.memory(64)
         self._random = np.random.default_rng(seed)
         self._ring: Offsets = np.zeros(1, np.uint64)
+        self._at = 0  # place in the ring
         # Where a chain led elsewhere than it should: nothing it measured counts then.
         self.wrong: str | None = None
 
@@ -69,18 +75,21 @@ class Chaser:
             )
         )
         self._ring = offsets
+        # A chain of numbers begins at number 0, wherever in the ring that is.
+        self._at = int(np.flatnonzero(offsets == 0)[0]) if index else 0
 
-    def follow(self, hops: int, warm: int, *, index: bool = False) -> Hop:
+    def follow(self, hops: int, warm: int, way: Way = "plain") -> Hop:
         """The mean of `hops` hops, after `warm` untimed ones; both in whole unrolled loops."""
         rig = self._rig
         hops, warm = _whole(hops), _whole(warm)
-        start = self.base.address if index else self.start
-        kernel = "chase_index" if index else "chase"
-        call = rig.call(FILE, kernel, start, warm, hops, self._out, 0)
+        start = self.base.address if way == "index" else self.start
+        call = rig.call(FILE, _KERNELS[way], start, warm, hops, self._out, 0)
         rig.prefer_cache(call)
         rig.run(call)
         ticks, wall, end = rig.read(self._out, np.uint64, 3)
-        self.check(int(end), warm + hops, index=index)
+        self.check(int(end), warm + hops, index=way == "index")
+        if way != "index":
+            self._go(warm + hops)
         return Hop(
             cycles=float(ticks) * rig.ticks_to_cycles / hops,
             seconds=float(wall) * rig.wall_tick_s / hops,
@@ -88,14 +97,15 @@ class Chaser:
 
     @property
     def start(self) -> int:
-        """The address of the chain's first element."""
-        return self.base.address + int(self._ring[0])
+        """The address of the element that the next following begins at."""
+        return self.base.address + int(self._ring[self._at])
+
+    def _go(self, hops: int) -> None:
+        self._at = (self._at + hops) % self._ring.size
 
     def check(self, end: int, hops: int, *, index: bool = False) -> None:
         """Note it if so many hops do not end at `end`, an address or the number of a word."""
-        # A chain of numbers begins at number 0, wherever in the ring that is.
-        first = int(np.flatnonzero(self._ring == 0)[0]) if index else 0
-        offset = int(self._ring[(first + hops) % self._ring.size])
+        offset = int(self._ring[(self._at + hops) % self._ring.size])
         wanted = offset // 4 if index else self.base.address + offset
         if end != wanted:
             self.wrong = self.wrong or f"{hops} hops of a chain ended at {end}, not at {wanted}"
@@ -105,7 +115,10 @@ class Chaser:
         rig = self._rig
         count = min(hops, EACH)
         out = rig.memory(count * 4)
-        rig.run(rig.call(FILE, "chase_each", self.start, _whole(warm), count, out, 0))
+        call = rig.call(FILE, "chase_each", self.start, _whole(warm), count, out, 0)
+        rig.prefer_cache(call)
+        rig.run(call)
+        self._go(_whole(warm) + count)
         found = rig.read(out, np.uint32, count).astype(np.float64)
         rig.release([out])
         return found

@@ -28,6 +28,10 @@ STREAMS = {
     "stencil5": 2,
 }
 
+SUMS = ("read", "dot")
+_STENCILS = ("stencil3", "stencil5")
+_IN_FLIGHT = 4  # vectors of an array that a thread takes at once
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrays:
@@ -98,10 +102,17 @@ def call(
     )
 
 
+def groups(rig: Rig, made: Arrays, kernel: str) -> int:
+    """Threads that each take one group of what a stream writes."""
+    if kernel in _STENCILS:
+        return made.count
+    return made.nbytes // rig.vector_bytes // _IN_FLIGHT
+
+
 def check(rig: Rig, made: Arrays, kernel: str, *, grid: int, block: int) -> str | None:
     """Run it and compare samples of the output, or the sum, with what they must be."""
     run = call(rig, made, kernel, grid=grid, block=block)
-    if kernel in ("read", "dot"):
+    if kernel in SUMS:
         rig.run(run)
         return _check_sum(rig, made, kernel, grid * block)
     places = np.unique(

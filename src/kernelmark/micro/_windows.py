@@ -19,12 +19,13 @@ _FIRST_BYTES = 8 * 2**30  # read by the first, untimed launch at most
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """`windows` windows of `chunks` chunks; see micro_window.cu for `rotate` and `step`."""
+    """`windows` windows of `chunks` chunks; see micro_window.cu for `rotate` and `step`. Without
+    a step, chunks are read in a scattered order."""
 
     chunks: int
     windows: int = 1
     rotate: int = 0
-    step: int = 1
+    step: int | None = None
 
     @property
     def nbytes(self) -> int:
@@ -52,20 +53,31 @@ class Room:
 def private(rig: Rig, size: int) -> Window:
     """A window of `size` bytes for each block."""
     chunks = max(1, size // CHUNK_BYTES)
-    return Window(chunks=chunks, windows=rig.grid, step=rig.warps % chunks)
+    return Window(chunks=chunks, windows=rig.grid, step=_step(rig, chunks))
 
 
 def shared(rig: Rig, size: int, *, apart: bool) -> Window:
-    """One window for all blocks, which begin together, or `apart` from each other."""
+    """One window for all blocks, which read the same chunks at about the same time, or are
+    `apart` from each other."""
     chunks = max(1, size // CHUNK_BYTES)
-    rotate = max(1, chunks // rig.grid) if apart else 0
-    return Window(chunks=chunks, rotate=rotate, step=rig.warps % chunks)
+    step = _step(rig, chunks)
+    rotate = rig.warps if step is None else max(1, chunks // rig.grid)
+    return Window(chunks=chunks, rotate=rotate if apart else 0, step=step)
 
 
 def shared_out(rig: Rig, size: int) -> Window:
-    """One window that the blocks share out among them."""
+    """One window of at most `size` bytes that the blocks share out among them, so many chunks that
+    every warp comes to all of them: with a common factor it would stay on a few."""
+    warps = rig.grid * rig.warps
     chunks = max(1, size // CHUNK_BYTES)
-    return Window(chunks=chunks, rotate=rig.warps, step=rig.grid * rig.warps % chunks)
+    while math.gcd(warps, chunks) > 1:
+        chunks -= 1
+    return Window(chunks=chunks, rotate=rig.warps, step=warps % chunks)
+
+
+def _step(rig: Rig, chunks: int) -> int | None:
+    """Scattered where a block has warps that can drift apart."""
+    return None if rig.warps > 1 else 1 % chunks
 
 
 def room(rig: Rig, nbytes: int) -> Room:
@@ -83,9 +95,12 @@ def room(rig: Rig, nbytes: int) -> Room:
 
 def read_call(rig: Rig, where: Room, window: Window, rounds: int) -> Call:
     """Every warp reads `rounds` chunks."""
+    scattered = window.step is None
     call = rig.call(
-        *(FILE, "window_read", where.data, window.chunks, window.windows, window.rotate),
-        *(window.step, rounds, where.clocks, where.sums),
+        *(FILE, "window_scatter" if scattered else "window_read", where.data),
+        *(window.chunks, window.windows, window.rotate),
+        *(() if scattered else (window.step,)),
+        *(rounds, where.clocks, where.sums),
         grid=rig.grid,
         block=rig.block,
     )
@@ -131,13 +146,29 @@ def expected_sums(rig: Rig, window: Window, rounds: int) -> NDArray[np.uint32]:
     """The sum, modulo 2³², of all 32-bit words that each block reads in `rounds` rounds."""
     sums = _chunk_sums()
     warps = np.arange(rig.warps, dtype=np.uint64)[:, None]
-    turns = np.arange(rounds, dtype=np.uint64)[None, :] * np.uint64(window.step)
     wanted = np.zeros(rig.grid, np.uint32)
     for block in range(rig.grid):
-        at = (warps + np.uint64(block * window.rotate) + turns) % np.uint64(window.chunks)
+        first = warps + np.uint64(block * window.rotate)
+        if window.step is None:
+            at = _scattered(first, window.chunks, rounds)
+        else:
+            turns = np.arange(rounds, dtype=np.uint64)[None, :] * np.uint64(window.step)
+            at = (first + turns) % np.uint64(window.chunks)
         chunk = at + np.uint64(block % window.windows * window.chunks)
         wanted[block] = sums[chunk * np.uint64(_PER_CHUNK) % np.uint64(PERIOD)].sum(dtype=np.uint32)
     return wanted
+
+
+def _scattered(numbers: NDArray[np.uint64], chunks: int, rounds: int) -> NDArray[np.uint64]:
+    """The chunks that warps with such numbers read: micro_window.cu's sequence, in 32 bits."""
+    mask = np.uint64(0xFFFFFFFF)
+    state = (numbers + np.uint64(1)) * np.uint64(0x9E3779B9) & mask
+    state ^= state >> np.uint64(15)
+    found = np.empty((numbers.shape[0], rounds), np.uint64)
+    for r in range(rounds):
+        state = state * np.uint64(1664525) + np.uint64(1013904223) & mask
+        found[:, r] = (state * np.uint64(chunks) >> np.uint64(32))[:, 0]
+    return found
 
 
 def _chunk_sums() -> NDArray[np.uint32]:

@@ -57,13 +57,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """What is drawn over the figure's x: a column, shown in `unit` after division by `per`."""
+    """What is drawn over the figure's x: a column, shown after division by `per`. With `zero` the
+    axis begins there, as it always does under bars."""
 
     y: str
     title: str
     per: float = 1.0
     scale: Literal["linear", "log"] = "linear"
     mark: Literal["line", "bar", "point", "rect"] = "line"
+    zero: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

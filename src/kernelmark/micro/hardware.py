@@ -15,6 +15,7 @@ from typing import Any
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.units import counted
 
 # Where nothing is known: more than any GPU so far, so that only a mistake of units is above it.
 _MOST = {"l1": 256.0, "shared": 256.0, "l2": 256.0, "vector": 4096.0, "matrix": 131072.0}
@@ -166,7 +167,7 @@ def _of_cpu(info: DeviceInfo) -> Hardware:
         matrix=FrozenDict(),
         dram=Limit(
             value=_MOST_CORE_DRAM * info.units,
-            why=f"{info.units} cores × {_MOST_CORE_DRAM / 1e9:g} GB/s",
+            why=f"{counted(info.units, 'core')} × {_MOST_CORE_DRAM / 1e9:g} GB/s",
         ),
         kind="cpu",
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.roof import Roof
-from kernelmark.core.units import bytes_text, rate_text
+from kernelmark.core.units import bytes_text, counted, rate_text
 from kernelmark.devices import registry as devices
 from kernelmark.devices._cores import describe
 from kernelmark.micro import _fallback, _native
@@ -88,8 +88,8 @@ def check(roof: Roof) -> None:
     if not 0 < roof.value <= most:
         unit = "FLOP/s" if roof.kind == "flops" else "B/s"
         raise KernelmarkError(
-            f"the measured {roof.name} roof of {rate_text(roof.value, unit)} on {cores} cores is "
-            "not physically possible",
+            f"the measured {roof.name} roof of {rate_text(roof.value, unit)} on "
+            f"{counted(cores, 'core')} is not physically possible",
             hint="use --roofs none to go on without percentages, and report this",
         )
 

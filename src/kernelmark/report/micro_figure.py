@@ -8,6 +8,7 @@ from typing import Any
 
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.micro import MicroResult, Value
+from kernelmark.core.units import bytes_text
 from kernelmark.micro import registry
 from kernelmark.micro.base import Figure, Panel
 from kernelmark.micro.session import plain_name
@@ -53,6 +54,7 @@ def data(results: Sequence[MicroResult], design: Figure) -> list[dict[str, Any]]
     """The points to draw, in the units of the axes."""
     found: list[dict[str, Any]] = []
     for result in results:
+        units = {column.name: column.unit for column in result.columns}
         for row in result.rows:
             if any(row.get(name) != value for name, value in design.where.items()):
                 continue
@@ -65,7 +67,7 @@ def data(results: Sequence[MicroResult], design: Figure) -> list[dict[str, Any]]
                 if y is not None and (panel.scale == "linear" or _positive(y)):
                     point[panel.y] = y
             for name in filter(None, (design.colour, design.facet)):
-                point[name] = str(row.get(name))
+                point[name] = _label(row.get(name), in_bytes=units.get(name) == "B")
             point["who"] = result.model or result.device
             if len(point) > 2:
                 found.append(point)
@@ -81,11 +83,9 @@ def _facets(
     made = []
     for name in dict.fromkeys(value[design.facet] for value in values):
         mine = [value for value in values if value[design.facet] == name]
-        one = _panel(design, panel, results, mine)
+        one = _panel(design, panel, results, mine, (_WIDTH // 2, _HEIGHT * 3 // 4))
         one |= {
             "title": name,
-            "width": _WIDTH // 2,
-            "height": _HEIGHT * 3 // 4,
             "transform": [{"filter": {"field": design.facet, "equal": name}}],
         }
         made.append(one)
@@ -93,7 +93,11 @@ def _facets(
 
 
 def _panel(
-    design: Figure, panel: Panel, results: Sequence[MicroResult], values: list[dict[str, Any]]
+    design: Figure,
+    panel: Panel,
+    results: Sequence[MicroResult],
+    values: list[dict[str, Any]],
+    size: tuple[int, int] = (_WIDTH, _HEIGHT),
 ) -> Spec:
     x: Spec = {"field": design.x, "title": design.title}
     if design.scale == "band":
@@ -109,7 +113,7 @@ def _panel(
         "field": panel.y,
         "type": "quantitative",
         "title": panel.title,
-        "scale": {"type": panel.scale, "zero": panel.scale == "linear" and panel.mark == "bar"},
+        "scale": {"type": panel.scale, "zero": panel.zero or _from_zero(panel)},
     }
     if panel.scale == "log":
         y["scale"] |= {"nice": False, "padding": 8}
@@ -132,8 +136,12 @@ def _panel(
     layers: list[Spec] = [{"mark": _mark(panel), "encoding": encoding}]
     bound = _bound(panel, results, values)
     if bound is not None:
-        layers += _limit_line(panel, bound)
-    return {"width": _WIDTH, "height": _HEIGHT, "layer": layers}
+        layers += _limit_line(bound, size[0])
+    return {"width": size[0], "height": size[1], "layer": layers}
+
+
+def _from_zero(panel: Panel) -> bool:
+    return panel.scale == "linear" and panel.mark == "bar"
 
 
 def _kind(values: list[dict[str, Any]], name: str) -> str:
@@ -164,7 +172,7 @@ def _bound(
     return next(iter(limits))
 
 
-def _limit_line(panel: Panel, bound: float) -> list[Spec]:
+def _limit_line(bound: float, width: int) -> list[Spec]:
     y = {"datum": bound, "type": "quantitative"}
     return [
         {"mark": {"type": "rule", "color": _BOUND, "strokeDash": [5, 4]}, "encoding": {"y": y}},
@@ -176,7 +184,7 @@ def _limit_line(panel: Panel, bound: float) -> list[Spec]:
                 "align": "right",
                 "baseline": "bottom",
                 "dy": -3,
-                "x": _WIDTH,
+                "x": width,
             },
             "encoding": {"y": y},
         },
@@ -209,6 +217,10 @@ def _subtitle(results: Sequence[MicroResult]) -> str:
     day = time.strftime("%Y-%m-%d", time.localtime(first.started))
     summary = registry.get(plain_name(first.benchmark)).summary
     return f"{summary} {first.arch}, {first.mode}, {day}"
+
+
+def _label(value: Value, *, in_bytes: bool) -> str:
+    return bytes_text(value) if in_bytes and isinstance(value, int) else str(value)
 
 
 def _scaled(value: Value, per: float) -> float | str | None:

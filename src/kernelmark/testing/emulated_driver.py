@@ -13,6 +13,7 @@ from kernelmark.gpu.table import CUDA
 from kernelmark.micro import _signatures
 
 _SIZES = {"u8": 1, "u16": 2, "u32": 4, "int": 4, "float": 4, "u64": 8, "double": 8}
+_SIZES["Table"] = 64 * 2 * 8  # of device.cu
 _PAGE = mmap.PAGESIZE
 _INVALID, _OUT_OF_MEMORY = 1, 2
 
@@ -292,14 +293,11 @@ class EmulatedLibrary:
 
         def work() -> None:
             array = (ctypes.c_void_p * max(1, len(kept)))(*(ctypes.addressof(a) for a in kept))
-            code = library.simt_run(
-                ctypes.cast(library[f"host_{name}"], ctypes.c_void_p),
-                array,
-                grid,
-                block,
-                ATTRIBUTES["units"],
-            )
-            assert code == 0, "no memory for fibers"
+            entry = ctypes.cast(library[f"host_{name}"], ctypes.c_void_p)
+            for line in range(grid_y):
+                library.simt_line(line)
+                code = library.simt_run(entry, array, grid, block, ATTRIBUTES["units"])
+                assert code == 0, "no memory for fibers"
 
         self._queue(stream).add(work)
         return 0

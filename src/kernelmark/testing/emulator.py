@@ -32,11 +32,11 @@ _STAND_IN = {
     "micro_matrix.cu": """
 KERNEL matrix_bf16(u32 rounds, u32 pattern, u32 mask, u64* clocks, float* out, u64* facts) {
   union { u32 bits; float value; } one = {pattern & 0xffff0000u};
-  const u64 begin = core_clock();
+  const u64 begin = start_block();
   float total = 0.0f;
   for (u32 r = 0; r < rounds; ++r)
     for (u32 k = 0; k < 64; ++k) total += one.value * one.value;
-  stamp_block(clocks, begin, core_clock());
+  stop_block(clocks, begin, 0);
   out[thread_number()] = total;
   note_facts(facts, 2 * 64 * blockDim.x, 64);
 }
@@ -96,6 +96,7 @@ def emulated(memory_bytes: int = 2**30, block: int = 128, devices: int = 1) -> I
     targets = {
         "kernelmark.devices._gpu.compile_source": compile_for_emulation,
         "kernelmark.micro._gpu_rig.compile_source": compile_for_emulation,
+        "kernelmark.backends.rtc.compile_source": compile_for_emulation,
         "kernelmark.micro._gpu_rig.resources": _resources,
         "kernelmark.micro._gpu_rig.FULL_BLOCK": block,
         "kernelmark.micro._gpu_rig._WARM_UP_S": 0.0,

@@ -25,7 +25,7 @@ typedef unsigned long long u64;
 #define __align__(n) alignas(n)
 
 struct Index {
-  u32 x;
+  u32 x, y;
 };
 static Index threadIdx, blockIdx, blockDim, gridDim;
 static u32 simt_units = 1;
@@ -111,7 +111,28 @@ DEVICE Walk walk(u64 count) {
   return Walk{(u64)blockIdx.x * blockDim.x + threadIdx.x, count, (u64)gridDim.x * blockDim.x};
 }
 DEVICE u64 thread_number() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
-DEVICE void stamp_block(u64* clocks, u64 begin, u64 end) {
+// The same in groups of COUNT elements that a thread takes at once: a warp's group is one piece of
+// memory. Blocks are whole warps.
+struct Tiles {
+  u64 first, end, step;
+  enum { near = LANES };
+};
+template <u32 COUNT>
+DEVICE Tiles tiles(u64 count) {
+  Tiles t;
+  t.first = thread_number() / LANES * (COUNT * LANES) + threadIdx.x % LANES;
+  t.end = count;
+  t.step = (u64)gridDim.x * blockDim.x * COUNT;
+  return t;
+}
+DEVICE u64 start_block() {
+  __syncthreads();
+  return core_clock();
+}
+#define STAMPS 64
+DEVICE void stop_block(u64* clocks, u64 begin, u64*) {
+  __syncthreads();
+  const u64 end = core_clock();
   if (threadIdx.x == 0) {
     clocks[2 * blockIdx.x] = begin;
     clocks[2 * blockIdx.x + 1] = end;
@@ -154,6 +175,9 @@ static bool simt_turn(Fiber* fibers, u32 count) {
   }
   return moved;
 }
+
+// Which line of a grid with several lines the next run is.
+extern "C" void simt_line(u32 y) { blockIdx.y = y; }
 
 // Block after block; one that only looks at clocks makes room for the next. 1 without memory.
 extern "C" int simt_run(Entry entry, void** arguments, u32 grid, u32 block, u32 units) {

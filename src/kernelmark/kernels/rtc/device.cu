@@ -3,8 +3,25 @@
 template <typename T>
 __device__ void copy_pool(T* out, const T* pool, u64 count, u32 offset, u32 period) {
   const u64 step = (u64)gridDim.x * blockDim.x;
-  for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step)
-    out[i] = pool[(u32)((offset + i) % period)];
+  const u32 hop = (u32)(step % period);
+  u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+  u32 at = (u32)((offset + i) % period);
+  for (; i < count; i += step) {
+    out[i] = pool[at];
+    at += hop;
+    if (at >= period) at -= period;
+  }
+}
+
+// Several tensors of one size: an address and an offset for each.
+struct Table {
+  u64 rows[64][2];
+};
+
+template <typename T>
+__device__ void copy_pool_all(const Table& table, const T* pool, u64 count, u32 period) {
+  const u64* mine = table.rows[blockIdx.y];
+  copy_pool((T*)mine[0], pool, count, (u32)mine[1], period);
 }
 
 KERNEL generate_1(u8* out, const u8* pool, u64 count, u32 offset, u32 period) {
@@ -18,6 +35,18 @@ KERNEL generate_4(u32* out, const u32* pool, u64 count, u32 offset, u32 period) 
 }
 KERNEL generate_8(u64* out, const u64* pool, u64 count, u32 offset, u32 period) {
   copy_pool(out, pool, count, offset, period);
+}
+KERNEL generate_all_1(const Table table, const u8* pool, u64 count, u32 period) {
+  copy_pool_all(table, pool, count, period);
+}
+KERNEL generate_all_2(const Table table, const u16* pool, u64 count, u32 period) {
+  copy_pool_all(table, pool, count, period);
+}
+KERNEL generate_all_4(const Table table, const u32* pool, u64 count, u32 period) {
+  copy_pool_all(table, pool, count, period);
+}
+KERNEL generate_all_8(const Table table, const u64* pool, u64 count, u32 period) {
+  copy_pool_all(table, pool, count, period);
 }
 
 // Elements whose every byte is `byte`: never written, if the buffer was filled with it.

@@ -80,10 +80,22 @@ struct Walk {
 DEVICE Walk walk(u64 count) {
   return Walk{count * blockIdx.x / gridDim.x, count * (blockIdx.x + 1) / gridDim.x};
 }
+struct Tiles {
+  u64 first, end;
+  enum { near = 1 };
+  u64 step;
+};
+template <u32 COUNT>
+DEVICE Tiles tiles(u64 count) {
+  const Walk w = walk(count);
+  return Tiles{w.first, w.end, COUNT};
+}
 DEVICE u64 thread_number() { return blockIdx.x; }
-DEVICE void stamp_block(u64* clocks, u64 begin, u64 end) {
+DEVICE u64 start_block() { return core_clock(); }
+#define STAMPS 1
+DEVICE void stop_block(u64* clocks, u64 begin, u64*) {
   clocks[2 * blockIdx.x] = begin;
-  clocks[2 * blockIdx.x + 1] = end;
+  clocks[2 * blockIdx.x + 1] = core_clock();
 }
 
 // -- what runs a kernel: pinned threads that start together, each with a clock around its work

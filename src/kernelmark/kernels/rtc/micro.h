@@ -89,11 +89,46 @@ DEVICE Walk walk(u64 count) {
   return w;
 }
 DEVICE u64 thread_number() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
+// The same in groups of COUNT elements that a thread takes at once: a warp's group is one piece of
+// memory. Blocks are whole warps.
+struct Tiles {
+  u64 first, end, step;
+  enum { near = LANES };
+};
+template <u32 COUNT>
+DEVICE Tiles tiles(u64 count) {
+  Tiles t;
+  t.first = thread_number() / LANES * (COUNT * LANES) + threadIdx.x % LANES;
+  t.end = count;
+  t.step = (u64)gridDim.x * blockDim.x * COUNT;
+  return t;
+}
 
-// One pair of core clocks for each block: clocks of different units do not compare.
-DEVICE void stamp_block(u64* clocks, u64 begin, u64 end) {
-  if (threadIdx.x == 0) {
-    clocks[2 * blockIdx.x] = begin;
-    clocks[2 * blockIdx.x + 1] = end;
+// The core clock at both ends of a block's work, from its first warp's beginning to its last one's
+// end. No single warp will do: one may be kept from its work by the others, or be done long before
+// them, and a barrier need not hold back the reading of a clock.
+DEVICE u64 start_block() {
+  __syncthreads();
+  return core_clock();
+}
+// `room` is STAMPS words of shared memory that the work no longer needs.
+#define STAMPS 64
+DEVICE void stop_block(u64* clocks, u64 begin, u64* room) {
+  const u64 end = core_clock();
+  __syncthreads();
+  if (threadIdx.x % LANES == 0) {
+    room[threadIdx.x / LANES * 2] = begin;
+    room[threadIdx.x / LANES * 2 + 1] = end;
   }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  u64 first = room[0], last = room[1];
+#pragma unroll 1
+  for (u32 w = 1; w < (blockDim.x + LANES - 1) / LANES; ++w) {
+    first = room[2 * w] < first ? room[2 * w] : first;
+    last = room[2 * w + 1] > last ? room[2 * w + 1] : last;
+  }
+  // One pair for each block: clocks of different units do not compare.
+  clocks[2 * blockIdx.x] = first;
+  clocks[2 * blockIdx.x + 1] = last;
 }

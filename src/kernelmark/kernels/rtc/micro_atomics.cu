@@ -40,12 +40,14 @@ KERNEL BLOCK_OF(1024) atomic_shared_u32(u32* totals, u32 places, u32 gap, u32 ro
   if (total) add_to(totals, total);
 }
 
-// One thread; `zero` times what came back chooses the next place. out: cycles.
-KERNEL atomic_chain(u32* counter, u32 hops, u32 zero, u64* out) {
+// One thread, over `lines` lines, a power of two: where one counter lies says little about others.
+// `zero` times what came back is part of the next place. out: cycles.
+KERNEL atomic_chain(u32* counters, u32 lines, u32 hops, u32 zero, u64* out) {
   u32 seen = 0;
   const u64 begin = core_clock();
 #pragma unroll 1
-  for (u32 h = 0; h < hops; ++h) seen = add_to(counter + seen * zero, 1u);
+  for (u32 h = 0; h < hops; ++h)
+    seen = add_to(counters + (h & (lines - 1)) * 32 + seen * zero, 1u);
   out[0] = core_clock() + (seen & zero) - begin;
 }
 

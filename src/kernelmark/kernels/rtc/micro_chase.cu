@@ -5,22 +5,40 @@
 // a vector register, else the scalar cache would serve it: `zero` times the thread does that.
 typedef GLOBAL const u64* Link;
 
+// How a hop is loaded: plainly, or past a unit's own cache. A plain load in C++ of an address that
+// came out of memory would not know that it is global memory.
 #ifdef NVIDIA
-// A plain load of an address that came out of memory would not know that it is global memory.
-DEVICE u64 follow(u64 at) {
-  u64 next;
-  asm volatile("ld.global.u64 %0, [%1];" : "=l"(next) : "l"(at));
-  return next;
-}
+#define LOADING(NAME, CODE)                                             \
+  struct NAME {                                                         \
+    static DEVICE u64 load(u64 at) {                                    \
+      u64 next;                                                         \
+      asm volatile(CODE " %0, [%1];" : "=l"(next) : "l"(at));           \
+      return next;                                                      \
+    }                                                                   \
+  };
+LOADING(Plain, "ld.global.u64")
+LOADING(Beyond, "ld.global.cg.u64")
 #else
-DEVICE u64 follow(u64 at) { return *(Link)at; }
+struct Plain {
+  static DEVICE u64 load(u64 at) { return *(Link)at; }
+};
+#ifdef AMD
+struct Beyond {
+  static DEVICE u64 load(u64 at) {
+    return __hip_atomic_load((Link)at, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+  }
+};
+#else
+typedef Plain Beyond;
+#endif
 #endif
 
+template <typename Load>
 DEVICE u64 follow_many(u64 at, u32 hops) {
 #pragma unroll 1
   for (u32 h = 0; h < hops; h += 32) {
 #pragma unroll
-    for (u32 k = 0; k < 32; ++k) at = follow(at);
+    for (u32 k = 0; k < 32; ++k) at = Load::load(at);
   }
   return at;
 }
@@ -38,17 +56,24 @@ KERNEL chase_link_index(u8* base, const u64* offsets, u64 count) {
 }
 
 // `warm` hops untimed, then `hops` timed, both multiples of 32. out: cycles, wall ticks, address.
-KERNEL chase(const u8* start, u32 warm, u32 hops, u64* out, u64 zero) {
-  u64 at = follow_many((u64)start + threadIdx.x * zero, warm);
+template <typename Load>
+DEVICE void timed_chase(u64 at, u32 warm, u32 hops, u64* out, u64 zero) {
+  at = follow_many<Load>(at + threadIdx.x * zero, warm);
   const u64 wall = wall_clock();
   const u64 begin = core_clock() + (at & zero);
-  at = follow_many(at, hops);
+  at = follow_many<Load>(at, hops);
   const u64 end = core_clock() + (at & zero);
   if (threadIdx.x == 0) {
     out[0] = end - begin;
     out[1] = wall_clock() - wall;
     out[2] = at;
   }
+}
+KERNEL chase(const u8* start, u32 warm, u32 hops, u64* out, u64 zero) {
+  timed_chase<Plain>((u64)start, warm, hops, out, zero);
+}
+KERNEL chase_beyond(const u8* start, u32 warm, u32 hops, u64* out, u64 zero) {
+  timed_chase<Beyond>((u64)start, warm, hops, out, zero);
 }
 
 KERNEL chase_index(const u32* base, u32 warm, u32 hops, u64* out, u64 zero) {
@@ -74,22 +99,23 @@ KERNEL chase_index(const u32* base, u32 warm, u32 hops, u64* out, u64 zero) {
 }
 
 #ifndef HOST
-// The cycles of every single hop, at most 2048: what tells a hit from a miss.
-#define EACH 2048
+// The cycles of every single hop, at most 1536: what tells a hit from a miss. More would take more
+// shared memory, and with it more of the cache that is measured.
+#define EACH 1536
 KERNEL chase_each(const u8* start, u32 warm, u32 hops, u32* cycles, u64 zero) {
   __shared__ u32 taken[EACH];
-  __shared__ u64 seen[EACH];
-  u64 at = follow_many((u64)start + threadIdx.x * zero, warm);
+  __shared__ u32 seen[EACH];
+  u64 at = follow_many<Plain>((u64)start + threadIdx.x * zero, warm);
 #pragma unroll 1
   for (u32 h = 0; h < hops && h < EACH; ++h) {
     const u64 begin = core_clock();
-    at = follow(at);
-    ((volatile u64*)seen)[h] = at;  // needs the loaded value: the clock below is read after it
+    at = Plain::load(at);
+    ((volatile u32*)seen)[h] = (u32)at;  // needs the loaded value: the clock below is read after it
     const u64 end = core_clock();
     taken[h] = (u32)(end - begin);
   }
-  // No address is all ones; using the addresses keeps their stores.
-  for (u32 h = 0; h < hops && h < EACH; ++h) cycles[h] = ~seen[h] ? taken[h] : 0;
+  // No element is at an odd address; using the addresses keeps their stores.
+  for (u32 h = 0; h < hops && h < EACH; ++h) cycles[h] = seen[h] & 1 ? 0 : taken[h];
 }
 
 // Block 0 follows the chain while all others read `data` chunk by chunk, each chunk no sooner than
@@ -99,14 +125,7 @@ chase_loaded(const u8* start, u32 warm, u32 hops, u64* out, u64 zero, const quad
              u32 pause, u32 most, u32* done, u32* chunks, u32* sums) {
   if (blockIdx.x == 0) {
     if (threadIdx.x != 0) return;
-    u64 at = follow_many((u64)start + threadIdx.x * zero, warm);
-    const u64 wall = wall_clock();
-    const u64 begin = core_clock() + (at & zero);
-    at = follow_many(at, hops);
-    const u64 end = core_clock() + (at & zero);
-    out[0] = end - begin;
-    out[1] = wall_clock() - wall;
-    out[2] = at;
+    timed_chase<Plain>((u64)start, warm, hops, out, zero);
     fence_device();
     compare_swap(done, 0, 1);
     return;

@@ -21,7 +21,7 @@ DEVICE void note_facts(u64* facts, u64 flops, u64 sum) {
   }
 }
 
-#ifdef NVIDIA
+#if defined(NVIDIA) && __CUDA_ARCH__ >= 800
 
 #define WARPS (blockDim.x / 32)
 #define TILES 8
@@ -36,8 +36,8 @@ DEVICE void note_facts(u64* facts, u64 flops, u64 sum) {
     for (u32 i = 0; i < 2; ++i) b[i] = operand(i + 4, pattern, mask);                             \
     for (u32 t = 0; t < TILES; ++t)                                                               \
       for (u32 i = 0; i < 4; ++i) d[t][i] = (T)0;                                                 \
-    __syncthreads();                                                                              \
-    const u64 begin = core_clock();                                                               \
+    __shared__ u64 stamps[STAMPS];                                                                \
+    const u64 begin = start_block();                                                              \
     _Pragma("unroll 1") for (u32 r = 0; r < rounds; ++r) {                                        \
       _Pragma("unroll") for (u32 s = 0; s < 4; ++s)                                               \
         _Pragma("unroll") for (u32 t = 0; t < TILES; ++t)                                         \
@@ -46,9 +46,7 @@ DEVICE void note_facts(u64* facts, u64 flops, u64 sum) {
                          "+" KIND(d[t][3])                                                        \
                        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));       \
     }                                                                                             \
-    __syncthreads();                                                                              \
-    const u64 end = core_clock();                                                                 \
-    stamp_block(clocks, begin, end);                                                              \
+    stop_block(clocks, begin, stamps);                                                            \
     T total = (T)0;                                                                               \
     for (u32 t = 0; t < TILES; ++t)                                                               \
       for (u32 i = 0; i < 4; ++i) total += d[t][i];                                               \
@@ -95,8 +93,7 @@ DEVICE u64 tile_descriptor(const void* tile) {
     const u64 a = tile_descriptor(room + threadIdx.x / 128 * 64 * ROW_BYTES / 4);                 \
     const u64 b = tile_descriptor(room + GROUPS * 64 * ROW_BYTES / 4);                            \
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");                                  \
-    __syncthreads();                                                                              \
-    const u64 begin = core_clock();                                                               \
+    const u64 begin = start_block();                                                              \
     _Pragma("unroll 1") for (u32 r = 0; r < rounds; ++r) {                                        \
       asm volatile("wgmma.fence.sync.aligned;" ::: "memory");                                     \
       _Pragma("unroll") for (u32 s = 0; s < PRODUCTS; ++s)                                        \
@@ -108,9 +105,7 @@ DEVICE u64 tile_descriptor(const void* tile) {
       asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");                              \
       asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");                              \
     }                                                                                             \
-    __syncthreads();                                                                              \
-    const u64 end = core_clock();                                                                 \
-    stamp_block(clocks, begin, end);                                                              \
+    stop_block(clocks, begin, (u64*)room);                                                        \
     T total = (T)0;                                                                               \
     _Pragma("unroll") for (u32 i = 0; i < 128; ++i) total += d[i];                                \
     out[thread_number()] = total / (T)128;                                                        \
@@ -173,8 +168,8 @@ matrix_f64(u32 rounds, u32 pattern, u32 mask, u64* clocks, double* out, u64* fac
   for (u32 i = 0; i < F64_B; ++i) b[i] = operand_f64(i + F64_A, pattern, mask);
   for (u32 t = 0; t < F64_TILES; ++t)
     for (u32 i = 0; i < F64_D; ++i) d[t][i] = 0.0;
-  __syncthreads();
-  const u64 begin = core_clock();
+  __shared__ u64 stamps[STAMPS];
+  const u64 begin = start_block();
 #pragma unroll 1
   for (u32 r = 0; r < rounds; ++r) {
 #pragma unroll
@@ -182,9 +177,7 @@ matrix_f64(u32 rounds, u32 pattern, u32 mask, u64* clocks, double* out, u64* fac
 #pragma unroll
       for (u32 t = 0; t < F64_TILES; ++t) F64_PRODUCT(d[t], a, b);
   }
-  __syncthreads();
-  const u64 end = core_clock();
-  stamp_block(clocks, begin, end);
+  stop_block(clocks, begin, stamps);
   double total = 0.0;
   for (u32 t = 0; t < F64_TILES; ++t)
     for (u32 i = 0; i < F64_D; ++i) total += d[t][i];
@@ -203,8 +196,8 @@ matrix_f4e2m1(u32 rounds, u32 pattern, u32 mask, u64* clocks, float* out, u64* f
   for (u32 i = 0; i < 2; ++i) b[i] = operand(i + 4, pattern, mask);
   for (u32 t = 0; t < TILES; ++t)
     for (u32 i = 0; i < 4; ++i) d[t][i] = 0.0f;
-  __syncthreads();
-  const u64 begin = core_clock();
+  __shared__ u64 stamps[STAMPS];
+  const u64 begin = start_block();
 #pragma unroll 1
   for (u32 r = 0; r < rounds; ++r) {
 #pragma unroll
@@ -218,9 +211,7 @@ matrix_f4e2m1(u32 rounds, u32 pattern, u32 mask, u64* clocks, float* out, u64* f
             : "+f"(d[t][0]), "+f"(d[t][1]), "+f"(d[t][2]), "+f"(d[t][3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(one));
   }
-  __syncthreads();
-  const u64 end = core_clock();
-  stamp_block(clocks, begin, end);
+  stop_block(clocks, begin, stamps);
   float total = 0.0f;
   for (u32 t = 0; t < TILES; ++t)
     for (u32 i = 0; i < 4; ++i) total += d[t][i];
@@ -268,15 +259,13 @@ DEVICE double filled<double>(u32 first, u32 pattern, u32 mask) {
   matrix_##NAME(u32 rounds, u32 pattern, u32 mask, u64* clocks, T* out, u64* facts) {             \
     const V a = filled<V>(0, pattern, mask), b = filled<V>(16, pattern, mask);                    \
     D d[TILES] = {};                                                                              \
-    __syncthreads();                                                                              \
-    const u64 begin = core_clock();                                                               \
+    __shared__ u64 stamps[STAMPS];                                                                \
+    const u64 begin = start_block();                                                              \
     _Pragma("unroll 1") for (u32 r = 0; r < rounds; ++r) {                                        \
       _Pragma("unroll") for (u32 s = 0; s < 4; ++s)                                               \
         _Pragma("unroll") for (u32 t = 0; t < TILES; ++t) d[t] = PRODUCT;                         \
     }                                                                                             \
-    __syncthreads();                                                                              \
-    const u64 end = core_clock();                                                                 \
-    stamp_block(clocks, begin, end);                                                              \
+    stop_block(clocks, begin, stamps);                                                            \
     const u32 count = sizeof(D) / sizeof(T);                                                      \
     T total = (T)0;                                                                               \
     for (u32 t = 0; t < TILES; ++t)                                                               \

@@ -24,7 +24,10 @@ OP(add_f64, double, STEP2("add.f64 %0, %0, %1;", "d"))
 OP(mul_f64, double, STEP2("mul.f64 %0, %0, %1;", "d"))
 OP(fma_f64, double, STEP2("fma.rn.f64 %0, %0, %1, %1;", "d"))
 OP(fma_f16x2, u32, STEP2("fma.rn.f16x2 %0, %0, %1, %1;", "r"))
+#if __CUDA_ARCH__ >= 800
 OP(fma_bf16x2, u32, STEP2("fma.rn.bf16x2 %0, %0, %1, %1;", "r"))
+#define HAS_BF16X2
+#endif
 OP(div_f32, float, STEP2("div.rn.f32 %0, %1, %0;", "f"))
 OP(sqrt_f32, float, STEP1("sqrt.rn.f32 %0, %0;", "f"))
 OP(div_f64, double, STEP2("div.rn.f64 %0, %1, %0;", "d"))
@@ -103,11 +106,11 @@ OP(mul_i64, u64, x = x * y; KEEP(x))
 // values differ by thread for all the compiler knows, so that they live in vector registers.
 template <typename Op, int ILP, int DEPTH, typename T>
 DEVICE void chain(u32 steps, T seed, T other, u32 zero, u64* clocks, T* out) {
+  __shared__ u64 stamps[STAMPS];
   T x[ILP];
 #pragma unroll
   for (int i = 0; i < ILP; ++i) x[i] = seed + (T)(threadIdx.x * zero);
-  __syncthreads();
-  const u64 begin = core_clock();
+  const u64 begin = start_block();
 #pragma unroll 1
   for (u32 s = 0; s < steps; ++s) {
 #pragma unroll
@@ -115,9 +118,7 @@ DEVICE void chain(u32 steps, T seed, T other, u32 zero, u64* clocks, T* out) {
 #pragma unroll
       for (int i = 0; i < ILP; ++i) x[i] = Op::step(x[i], other);
   }
-  __syncthreads();
-  const u64 end = core_clock();
-  stamp_block(clocks, begin, end);
+  stop_block(clocks, begin, stamps);
   T* mine = out + thread_number() * 8;
 #pragma unroll
   for (int i = 0; i < ILP; ++i) mine[i] = x[i];
@@ -172,8 +173,10 @@ CHAINS(sin_f32, float)
 CHAINS(shuffle_i32, u32)
 CHAINS(convert_i32_f32, u32)
 #endif
-#ifdef NVIDIA
+#ifdef HAS_BF16X2
 CHAINS(fma_bf16x2, u32)
+#endif
+#ifdef NVIDIA
 CHAINS(dot4_i8, u32)
 #endif
 #ifdef HAS_F32X2

@@ -15,8 +15,7 @@ DEVICE void read_shared(u32 stride, u32 rounds, u32 zero, u64* clocks, u32* sums
   for (u32 i = threadIdx.x; i < WORDS; i += blockDim.x) words[i] = i;
   const T* at = (const T*)room + (threadIdx.x % LANES) * stride;
   u32 total = 0;
-  __syncthreads();
-  const u64 begin = core_clock();
+  const u64 begin = start_block();
 #pragma unroll 1
   for (u32 r = 0; r < rounds; ++r) {
     T v[IN_FLIGHT];
@@ -26,9 +25,7 @@ DEVICE void read_shared(u32 stride, u32 rounds, u32 zero, u64* clocks, u32* sums
     for (u32 i = 0; i < IN_FLIGHT; ++i) total += value_of(v[i]);
     at += zero;
   }
-  __syncthreads();
-  const u64 end = core_clock();
-  stamp_block(clocks, begin, end);
+  stop_block(clocks, begin, (u64*)room);
   sums[thread_number()] = total;
 }
 KERNEL BLOCK_OF(1024) shared_read_4(u32 stride, u32 rounds, u32 zero, u64* clocks, u32* sums) {

@@ -5,36 +5,36 @@
 // a[i] = value(i): the loads of a group are all issued before its first store.
 template <typename V>
 DEVICE void store(pair* a, u64 n, V value) {
-  const Walk w = walk(n);
-  u64 i = w.first;
+  const Tiles t = tiles<IN_FLIGHT>(n);
+  u64 i = t.first;
 #pragma unroll 1
-  for (; i + (IN_FLIGHT - 1) * w.step < w.end; i += IN_FLIGHT * w.step) {
+  for (; i + (IN_FLIGHT - 1) * t.near < t.end; i += t.step) {
     pair v[IN_FLIGHT];
 #pragma unroll
-    for (u32 k = 0; k < IN_FLIGHT; ++k) v[k] = value(i + k * w.step);
+    for (u32 k = 0; k < IN_FLIGHT; ++k) v[k] = value(i + k * t.near);
 #pragma unroll
-    for (u32 k = 0; k < IN_FLIGHT; ++k) a[i + k * w.step] = v[k];
+    for (u32 k = 0; k < IN_FLIGHT; ++k) a[i + k * t.near] = v[k];
   }
-  for (; i < w.end; i += w.step) a[i] = value(i);
+  for (; i < t.end; i += t.near) a[i] = value(i);
 }
 
 // The sum of value(i), one for each thread.
 template <typename V>
 DEVICE void sum(double* sums, u64 n, V value) {
-  const Walk w = walk(n);
-  u64 i = w.first;
+  const Tiles t = tiles<2 * IN_FLIGHT>(n);
+  u64 i = t.first;
   pair total[IN_FLIGHT];
 #pragma unroll
   for (u32 k = 0; k < IN_FLIGHT; ++k) total[k] = spread(0.0);
 #pragma unroll 1
-  for (; i + (2 * IN_FLIGHT - 1) * w.step < w.end; i += 2 * IN_FLIGHT * w.step) {
+  for (; i + (2 * IN_FLIGHT - 1) * t.near < t.end; i += t.step) {
     pair v[2 * IN_FLIGHT];
 #pragma unroll
-    for (u32 k = 0; k < 2 * IN_FLIGHT; ++k) v[k] = value(i + k * w.step);
+    for (u32 k = 0; k < 2 * IN_FLIGHT; ++k) v[k] = value(i + k * t.near);
 #pragma unroll
     for (u32 k = 0; k < 2 * IN_FLIGHT; ++k) total[k % IN_FLIGHT] = total[k % IN_FLIGHT] + v[k];
   }
-  for (; i < w.end; i += w.step) total[0] = total[0] + value(i);
+  for (; i < t.end; i += t.near) total[0] = total[0] + value(i);
   sums[thread_number()] = fold((total[0] + total[1]) + (total[2] + total[3]));
 }
 

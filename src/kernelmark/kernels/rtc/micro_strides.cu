@@ -10,14 +10,14 @@ DEVICE u32 value_of(quad v) { return fold(v); }
 template <typename T>
 DEVICE void read_strided(const T* data, u32 width, u32 stride, u32 pitch, u32 rounds, u32 zero,
                          u64* clocks, u32* sums) {
+  __shared__ u64 stamps[STAMPS];
   const u32 lane = threadIdx.x % LANES;
   const T* at = data + (lane % width) * stride + (lane / width) * pitch;
   u32 total = 0;
 #pragma unroll 1
   for (u32 part = 0; part < 2; ++part) {  // once to bring the lines in
     const u32 many = part ? rounds : 1;
-    __syncthreads();
-    const u64 begin = core_clock();
+    const u64 begin = start_block();
 #pragma unroll 1
     for (u32 r = 0; r < many; ++r) {
       T v[IN_FLIGHT];
@@ -27,9 +27,7 @@ DEVICE void read_strided(const T* data, u32 width, u32 stride, u32 pitch, u32 ro
       for (u32 i = 0; i < IN_FLIGHT; ++i) total += value_of(v[i]);
       at += zero;
     }
-    __syncthreads();
-    const u64 end = core_clock();
-    stamp_block(clocks, begin, end);
+    stop_block(clocks, begin, stamps);
   }
   sums[thread_number()] = total;
 }

@@ -39,16 +39,18 @@ class Cache(Microbenchmark[_State, list[_windows.Reading]]):
     summary = "Read bandwidth over the working set of a unit, from its own cache outwards."
     kinds = EVERYWHERE
     measures = (
-        "Every unit (SM, CU, core) has one block that reads a window of memory again and again, "
-        "16 bytes a load, all loads of a warp in flight. `private` windows are different for each "
+        "Every unit (SM, CU, core) has one block that reads a window of memory again and again, in "
+        "chunks of 4 KiB, 16 bytes a load, all loads of a warp in flight. The warps of a GPU take "
+        "the chunks in a scattered order, so that a cache serves no more of them than its share of "
+        "the window; a core of a CPU takes them in turn. `private` windows are different for each "
         "unit; the `shared` one is the same for all. The bytes a core cycle come from clocks read "
         "inside the kernel, the bytes a second from events around it."
     )
     misleads = (
         "Beyond the private cache, a shared window flatters the next level: all units ask for the "
         "same lines at about the same time. Private windows of n units need n times the room in a "
-        "shared cache. The size where the curve falls is smaller than the cache where the driver "
-        "keeps part of it as shared memory."
+        "shared cache. The curve does not fall at the cache's size but where the next level can no "
+        "longer serve what misses it: `latency` tells the size."
     )
     parameters = FrozenDict(
         {
@@ -93,8 +95,8 @@ class Cache(Microbenchmark[_State, list[_windows.Reading]]):
         scale="log",
         colour="windows",
         panels=(
-            Panel(y="bytes_per_s", title="all units (TB/s)", per=1e12),
-            Panel(y="bytes_per_clk", title="one unit (B/clk)"),
+            Panel(y="bytes_per_s", title="all units (TB/s)", per=1e12, zero=True),
+            Panel(y="bytes_per_clk", title="one unit (B/clk)", zero=True),
         ),
     )
 
@@ -148,8 +150,7 @@ class Cache(Microbenchmark[_State, list[_windows.Reading]]):
         # The plateau, not its highest point: a maximum of many readings is a reading of the noise.
         best = sorted((r.bytes_per_clk for _, r in own), reverse=True)[: max(1, len(own) // 4)]
         peak = best[len(best) // 2]
-        near = [(size, r) for size, r in own if r.bytes_per_clk >= 0.9 * peak]
-        rates = sorted(r.bytes_per_s for _, r in near)
+        rates = sorted(r.bytes_per_s for _, r in own if r.bytes_per_clk >= 0.95 * peak)
         hardware = rig.hardware
         return Findings(
             rows=rows,
@@ -161,7 +162,6 @@ class Cache(Microbenchmark[_State, list[_windows.Reading]]):
                     "B/s",
                     limit=hardware.bandwidth("l1"),
                 ),
-                *metric("l1_size", max(size for size, _ in near), "B", headline=False),
             ],
         )
 

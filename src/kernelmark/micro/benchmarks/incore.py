@@ -80,6 +80,12 @@ class Incore(Microbenchmark[_State, _Raw]):
             help="the same over the warps: the unit's cycles for one warp's instruction",
             unit="cycles",
         ),
+        Column(
+            name="per_clk",
+            help="lanes of a unit that finish one in a cycle",
+            unit="1/clk",
+            limit=_chains.most_lanes,
+        ),
     )
     figure = Figure(
         x="warps",
@@ -101,7 +107,7 @@ class Incore(Microbenchmark[_State, _Raw]):
             cycles=given.whole("cycles"),
             samples=given.whole("samples") * (1 if rig.exclusive else 5),
             seconds=given.number("seconds"),
-            room=_chains.room(rig, 2 * rig.grid),
+            room=_chains.room(rig, rig.grid),
         )
 
     def timed(self, rig: Rig, state: _State) -> _Raw:
@@ -143,17 +149,20 @@ class Incore(Microbenchmark[_State, _Raw]):
         return None
 
     def metrics(self, rig: Rig, state: _State, raw: _Raw) -> Findings:
-        # On a CPU every core has its own units: what more cores add is not a shorter cycle.
-        rows: list[Record] = [
-            {
-                "op": name,
-                "warps": warps,
-                "ilp": ilp,
-                "cycles": cycles,
-                "reciprocal": cycles / (warps if rig.block > 1 else 1),
-            }
-            for (name, warps, ilp), cycles in raw.points.items()
-        ]
+        rows: list[Record] = []
+        for (name, warps, ilp), cycles in raw.points.items():
+            # On a CPU every core has its own units: what more cores add is not a shorter cycle.
+            reciprocal = cycles / (warps if rig.block > 1 else 1)
+            rows.append(
+                {
+                    "op": name,
+                    "warps": warps,
+                    "ilp": ilp,
+                    "cycles": cycles,
+                    "reciprocal": reciprocal,
+                    "per_clk": rig.lanes / reciprocal if reciprocal > 0 else None,
+                }
+            )
         found: list[MicroMetric] = []
         for name in state.ops:
             latency = raw.points.get((name, state.warps[0], state.ilps[0]))

@@ -59,7 +59,12 @@ class Instructions(Microbenchmark[_State, _Raw]):
     columns = (
         Column(name="op", help="instruction and dtype"),
         Column(name="latency", help="cycles until the result can be used", unit="cycles"),
-        Column(name="per_clk", help="lanes of a unit that finish one in a cycle", unit="1/clk"),
+        Column(
+            name="per_clk",
+            help="lanes of a unit that finish one in a cycle",
+            unit="1/clk",
+            limit=_chains.most_lanes,
+        ),
         Column(name="ns", help="latency in nanoseconds", unit="ns"),
     )
     figure = Figure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from kernelmark.core.frozen import FrozenDict
@@ -30,7 +31,7 @@ def _bytes(megabytes: tuple[float, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    windows: tuple[_windows.Window, ...]
+    points: tuple[tuple[str, _windows.Window], ...]
     room: _windows.Room
     seconds: float
     samples: int
@@ -40,14 +41,18 @@ class L2Cache(Microbenchmark[_State, list[_windows.Reading]]):
     name = "l2-cache"
     summary = "Read bandwidth of the shared cache over the footprint, out to main memory."
     measures = (
-        "Every unit reads the whole footprint, each beginning at another place, so that no unit "
-        "finds anything in its own cache and all together ask the shared one for everything. Small "
-        "footprints are served by the second level, the largest by main memory."
+        "Every unit reads the whole footprint in chunks of 4 KiB, each in a scattered order of its "
+        "own, so that a unit's own cache serves no more than its share of the footprint and all "
+        "ask the shared one for the rest: they are `apart`. `together`, all go through the same "
+        "order at about the same time, and requests for the same lines may be merged on the way. "
+        "Small footprints are served by the second level, the largest by main memory."
     )
     misleads = (
         "Where the shared cache has several parts, data that all units read may be kept in each of "
-        "them: the edge then lies at one part's size, not at the sum. Footprints under a few times "
-        "a unit's own cache still hit there. What one unit alone can draw is another question."
+        "them: the edge then lies at one part's size, not at the sum. A footprint of n times a "
+        "unit's own cache still finds one n-th there. Together, one fetch serves all units, so "
+        "that beyond the shared cache the curve does not fall. What one unit alone can draw is "
+        "another question."
     )
     parameters = FrozenDict(
         {
@@ -55,13 +60,15 @@ class L2Cache(Microbenchmark[_State, list[_windows.Reading]]):
                 help="bytes of the footprint",
                 quick=_bytes(_QUICK),
                 full=_bytes(_FULL),
-                brief=_bytes((8, 12, 16, 1024)),
+                brief=_bytes((12, 16, 20, 3072)),
             ),
-            "seconds": Parameter(help="length of a launch", quick=2e-3, full=4e-3),
-            "samples": Parameter(help="launches timed for a point", quick=5, full=11),
+            "units": Parameter(help="apart, together", quick=("apart", "together")),
+            "seconds": Parameter(help="length of a launch", quick=2e-3, full=3e-3),
+            "samples": Parameter(help="launches timed for a point", quick=5, full=7),
         }
     )
     columns = (
+        Column(name="units", help="apart or together"),
         Column(name="size_bytes", help="bytes of the footprint", unit="B"),
         Column(
             name="bytes_per_s",
@@ -83,16 +90,21 @@ class L2Cache(Microbenchmark[_State, list[_windows.Reading]]):
         title="footprint (MiB)",
         per=MIB,
         scale="log",
-        panels=(Panel(y="bytes_per_s", title="all units (TB/s)", per=1e12),),
+        colour="units",
+        panels=(Panel(y="bytes_per_s", title="all units (TB/s)", per=1e12, zero=True),),
     )
 
     def setup(self, rig: Rig, given: Settings) -> _State:
         free = int(0.5 * rig.device.free_bytes())
         sizes = [size for size in given.wholes("sizes") if size <= free]
-        windows = tuple(_windows.shared(rig, size, apart=True) for size in sizes)
+        points = tuple(
+            (units, _windows.shared(rig, size, apart=units == "apart"))
+            for units in given.words("units")
+            for size in sizes
+        )
         return _State(
-            windows=windows,
-            room=_windows.room(rig, max(w.nbytes for w in windows)),
+            points=points,
+            room=_windows.room(rig, max(w.nbytes for _, w in points)),
             seconds=given.number("seconds"),
             samples=given.whole("samples"),
         )
@@ -100,11 +112,11 @@ class L2Cache(Microbenchmark[_State, list[_windows.Reading]]):
     def timed(self, rig: Rig, state: _State) -> list[_windows.Reading]:
         return [
             _windows.measure(rig, state.room, w, seconds=state.seconds, samples=state.samples)
-            for w in state.windows
+            for _, w in state.points
         ]
 
     def verify(self, rig: Rig, state: _State, raw: list[_windows.Reading]) -> str | None:
-        for window in (state.windows[0], state.windows[-1]):
+        for _, window in (state.points[0], state.points[-1]):
             wrong = _windows.check(rig, state.room, window)
             if wrong is not None:
                 return wrong
@@ -112,9 +124,10 @@ class L2Cache(Microbenchmark[_State, list[_windows.Reading]]):
 
     def metrics(self, rig: Rig, state: _State, raw: list[_windows.Reading]) -> Findings:
         rows: list[Record] = []
-        for window, reading in zip(state.windows, raw, strict=True):
+        for (units, window), reading in zip(state.points, raw, strict=True):
             rows.append(
                 {
+                    "units": units,
                     "size_bytes": window.nbytes,
                     "bytes_per_s": reading.bytes_per_s,
                     "bytes_per_clk": reading.bytes_per_clk,
@@ -123,23 +136,29 @@ class L2Cache(Microbenchmark[_State, list[_windows.Reading]]):
                 }
             )
         cache = int(rig.info.cache_bytes)
-        # Well outside a unit's own cache, well inside the smallest part of the shared one.
-        inside = [
-            r.bytes_per_s
-            for w, r in zip(state.windows, raw, strict=True)
-            if 4 * MIB <= w.nbytes <= max(4 * MIB, cache * 0.4)
-        ]
-        outside = [
-            r.bytes_per_s
-            for w, r in zip(state.windows, raw, strict=True)
-            if w.nbytes >= max(8 * cache, 512 * MIB)
-        ]
-        hardware = rig.hardware
+
+        def within(units: str, low: float, high: float) -> float | None:
+            """The middle one of the footprints from `low` to `high` bytes."""
+            return _middle(
+                [
+                    reading.bytes_per_s
+                    for (own, window), reading in zip(state.points, raw, strict=True)
+                    if own == units and low <= window.nbytes <= high
+                ]
+            )
+
+        # Well outside a unit's own cache, well inside the smallest part of the shared one; and so
+        # far outside that one that what it holds does not count.
+        inside = 0.2 * cache, 0.4 * cache
+        outside = max(32 * cache, 1024 * MIB), math.inf
+        l2, dram = rig.hardware.bandwidth("l2"), rig.hardware.bandwidth("dram")
+        together = within("together", *inside)
         return Findings(
             rows=rows,
             metrics=[
-                *metric("l2_read", _middle(inside), "B/s", limit=hardware.bandwidth("l2")),
-                *metric("dram_read", _middle(outside), "B/s", limit=hardware.bandwidth("dram")),
+                *metric("l2_read", within("apart", *inside), "B/s", limit=l2),
+                *metric("l2_read_together", together, "B/s", limit=l2, headline=False),
+                *metric("dram_read", within("apart", *outside), "B/s", limit=dram),
             ],
         )
 

@@ -94,7 +94,7 @@ class L2Stream(Microbenchmark[_State, list[_Point]]):
         per=MIB,
         scale="log",
         colour="kernel",
-        panels=(Panel(y="bytes_per_s", title="all units (TB/s)", per=1e12),),
+        panels=(Panel(y="bytes_per_s", title="all units (TB/s)", per=1e12, zero=True),),
     )
 
     def setup(self, rig: Rig, given: Settings) -> _State:
@@ -161,9 +161,9 @@ class L2Stream(Microbenchmark[_State, list[_Point]]):
                 if wrong is not None:
                     return wrong
                 continue
-            rig.zero(state.arrays[0], MIB)
+            rig.zero(state.arrays[0], window.nbytes)
             rig.run(self._call(rig, state, kernel, window, rounds))
-            found = rig.read(state.arrays[0], np.float32, MIB // 4)
+            found = rig.read(state.arrays[0], np.float32, window.nbytes // 4)
             if not (found == wanted[kernel]).all():
                 odd = found[found != wanted[kernel]]
                 return f"{kernel} wrote {odd[0]} in {odd.size} places, not {wanted[kernel]}"

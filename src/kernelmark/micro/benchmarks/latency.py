@@ -27,6 +27,7 @@ from kernelmark.micro.rig import Rig
 
 KIB, MIB = 2**10, 2**20
 _LINE = 128
+_NEAR_LAP = 2**13  # lines: a launch begins with a unit's own cache empty, and that is less
 
 
 def _sizes(last: int, per_octave: int) -> tuple[int, ...]:
@@ -82,12 +83,12 @@ class Latency(Microbenchmark[_State, _Raw]):
             "sizes": Parameter(
                 help="bytes of the working set",
                 quick=_sizes(256 * MIB, 2),
-                full=_sizes(1024 * MIB, 6),
+                full=_sizes(512 * MIB, 4),
                 brief=tuple(KIB * k for k in (16, 32, 64, 2048, 3072, 4096, 196608, 262144)),
             ),
-            "samples": Parameter(help="followings of a chain", quick=3, full=9),
-            "most": Parameter(help="hops timed at most", quick=2**15, full=2**17),
-            "refine": Parameter(help="bisections of each level's edge", quick=4, full=7, brief=0),
+            "samples": Parameter(help="followings of a chain", quick=3, full=5),
+            "most": Parameter(help="hops timed at most", quick=2**15, full=2**16),
+            "refine": Parameter(help="bisections of each level's edge", quick=4, full=6, brief=0),
         }
     )
     columns = (
@@ -128,7 +129,7 @@ class Latency(Microbenchmark[_State, _Raw]):
         )
         ring = chaser.ring(state.sizes[0], _LINE)
         chaser.link(ring, index=True)
-        found = [chaser.follow(state.most, ring.size, index=True) for _ in range(state.samples)]
+        found = [chaser.follow(state.most, ring.size, "index") for _ in range(state.samples)]
         index = min(found, key=lambda hop: hop.cycles)
         return _Raw(hops=hops, index=index, levels=tuple(levels), edges=edges)
 
@@ -138,16 +139,21 @@ class Latency(Microbenchmark[_State, _Raw]):
         ring = chaser.ring(size, _LINE)
         chaser.link(ring)
         hops = int(min(max(ring.size, 2**13), state.most))
-        # Once round, so that every level holds what it can; far beyond the caches a part will do.
-        warm = int(min(ring.size, 4 * state.most))
+        warm = self._lap(rig, state, ring)
         found = []
         for _ in range(state.samples):
             found.append(chaser.follow(hops, warm))
-            warm = int(min(ring.size, 2**13))
+            warm = int(min(ring.size, _NEAR_LAP))
         return _chase.Hop(
             cycles=rig.typical(hop.cycles for hop in found),
             seconds=rig.typical(hop.seconds for hop in found),
         )
+
+    def _lap(self, rig: Rig, state: _State, ring: _chase.Offsets) -> int:
+        """Hops once round, so that every level holds what it can; far beyond the caches, where
+        none of the chain is left in them, a part will do."""
+        near = ring.size * _LINE <= 2 * rig.info.cache_bytes
+        return int(ring.size if near else min(ring.size, 4 * state.most))
 
     def _edge(self, rig: Rig, state: _State, near: _chase.Level, far: _chase.Level) -> _Edge:
         """The largest size that is still followed at the near level's pace."""
@@ -169,8 +175,8 @@ class Latency(Microbenchmark[_State, _Raw]):
         ring = chaser.ring(size, _LINE)
         chaser.link(ring)
         if rig.block > 1:
-            chaser.follow(_chase.UNROLLED, int(min(ring.size, 4 * state.most)))
-            return chaser.each(_chase.EACH, int(min(ring.size, 2**14)))
+            chaser.follow(_chase.UNROLLED, self._lap(rig, state, ring))
+            return chaser.each(_chase.EACH, int(min(ring.size, _NEAR_LAP)))
         return np.array([chaser.follow(2**12, 2**12).cycles for _ in range(16)])
 
     def verify(self, rig: Rig, state: _State, raw: _Raw) -> str | None:

@@ -88,7 +88,7 @@ class LoadedLatency(Microbenchmark[_State, list[_Point]]):
         x="bytes_per_s",
         title="drawn by the others (TB/s)",
         per=1e12,
-        panels=(Panel(y="ns", title="ns a load"),),
+        panels=(Panel(y="ns", title="ns a load", zero=True),),
     )
 
     def setup(self, rig: Rig, given: Settings) -> _State:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,8 +56,17 @@ class _State:
     grid: int
     block: int
     seconds: float
+    rest: float
     sustained: float
     samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Burst:
+    call: Call
+    flops: float  # of one block
+    samples: Samples
+    cycles: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +85,9 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
     measures = (
         "Products are issued one after the other on operands that stay in registers, or on Hopper "
         "in shared memory, with enough independent sums to hide the latency: nothing else is in "
-        "the loop. `flops_per_s` is a short burst, `sustained_per_s` the end of a longer run, when "
-        "power may have lowered the clock; the operations a cycle and unit do not depend on it. "
+        "the loop. `flops_per_s` is a short burst after a rest, `sustained_per_s` the end of a "
+        "longer run, when power may have lowered the clock; the operations a cycle and unit do not "
+        "depend on it. "
         "Operands are random, since what they toggle is what they draw. A dtype that the GPU has "
         "no instruction for has no row."
     )
@@ -88,9 +99,10 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
     parameters = FrozenDict(
         {
             "dtypes": Parameter(help="number formats", quick=tuple(PATTERNS)),
-            "seconds": Parameter(help="length of a burst", quick=2e-3, full=5e-3),
+            "seconds": Parameter(help="length of a burst", quick=2e-3),
+            "rest": Parameter(help="seconds of rest before each burst", quick=0.01),
             "sustained": Parameter(
-                help="how long each dtype runs on", quick=0.25, full=2.0, brief=0.0
+                help="how long each dtype runs on", quick=0.25, full=1.0, brief=0.0
             ),
             "samples": Parameter(help="bursts", quick=5, full=11),
         }
@@ -117,6 +129,7 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
         scale="band",
         panels=(
             Panel(y="flops_per_s", title="burst (TFLOP/s)", per=1e12, mark="bar"),
+            Panel(y="sustained_per_s", title="sustained (TFLOP/s)", per=1e12, mark="bar"),
             Panel(y="per_clk", title="FLOP/clk of a unit", mark="bar"),
         ),
     )
@@ -140,6 +153,7 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
             grid=grid,
             block=block,
             seconds=given.number("seconds"),
+            rest=given.number("rest"),
             sustained=given.number("sustained"),
             samples=given.whole("samples"),
         )
@@ -156,33 +170,40 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
         )
 
     def timed(self, rig: Rig, state: _State) -> dict[str, _Point]:
+        # All bursts first: after a long run the clock stays down for a while.
+        bursts = {dtype: self._burst(rig, state, dtype) for dtype in state.dtypes}
         found = {}
-        for dtype in state.dtypes:
-            rounds, call = rig.calibrated(
-                lambda n, d=dtype: self._call(rig, state, d, n, ones=False),  # type: ignore[misc]
-                8,
-                state.seconds,
-            )
-            cycles: list[float] = []
-
-            def note(into: list[float] = cycles) -> None:
-                into.append(float(np.median(rig.cycles(state.clocks, state.grid))))
-
-            burst = rig.sample(call, samples=state.samples, launches=1, after=note)
+        for dtype, burst in bursts.items():
             launches = max(1, int(0.02 / state.seconds))
-            long = rig.sustain(call, state.sustained, launches) if state.sustained else burst
-            seen = rig.look()
-            flops = float(rig.read(state.facts, np.uint64, 1)[0]) * rounds
+            long = burst.samples
+            if state.sustained:
+                long = rig.sustain(burst.call, state.sustained, launches)
             late = sorted(long.seconds[-max(3, len(long.seconds) // 3) :])
             found[dtype] = _Point(
-                flops_per_s=flops * state.grid / burst.typical_s,
-                sustained_per_s=flops * state.grid / late[len(late) // 2],
-                per_clk=flops * (state.grid // rig.grid) / rig.typical(cycles),
-                burst=burst,
+                flops_per_s=burst.flops * state.grid / burst.samples.typical_s,
+                sustained_per_s=burst.flops * state.grid / late[len(late) // 2],
+                per_clk=burst.flops * (state.grid // rig.grid) / burst.cycles,
+                burst=burst.samples,
                 long=long,
-                seen=seen,
+                seen=rig.look(),
             )
         return found
+
+    def _burst(self, rig: Rig, state: _State, dtype: str) -> _Burst:
+        rounds, call = rig.calibrated(
+            lambda n: self._call(rig, state, dtype, n, ones=False), 8, state.seconds
+        )
+        cycles, timed = [], []
+        for _ in range(state.samples):
+            time.sleep(state.rest)
+            timed.append(rig.time(call))
+            cycles.append(float(np.median(rig.cycles(state.clocks, state.grid))))
+        return _Burst(
+            call=call,
+            flops=float(rig.read(state.facts, np.uint64, 1)[0]) * rounds,
+            samples=rig.samples(timed),
+            cycles=rig.typical(cycles),
+        )
 
     def verify(self, rig: Rig, state: _State, raw: dict[str, _Point]) -> str | None:
         """Ones times ones: every sum is the number of products that went into it."""
@@ -219,6 +240,14 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
             most = rig.hardware.flops("matrix", dtype)
             found += metric(f"flops_{dtype}", point.flops_per_s, "FLOP/s", limit=most)
             found += metric(f"per_clk_{dtype}", point.per_clk, "FLOP/clk", limit=limit)
+            if state.sustained:
+                found += metric(
+                    f"sustained_{dtype}",
+                    point.sustained_per_s,
+                    "FLOP/s",
+                    limit=most,
+                    headline=False,
+                )
         missing = [d for d in PATTERNS if d not in raw]
         notes = [f"no instruction here for: {', '.join(missing)}"] if missing else []
         return Findings(rows=rows, metrics=found, notes=notes)

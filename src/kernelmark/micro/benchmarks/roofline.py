@@ -77,7 +77,7 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
                 brief=(1, 512),
             ),
             "dtypes": Parameter(help="f32, f64", quick=("f32", "f64")),
-            "seconds": Parameter(help="how long a point repeats", quick=0.1, full=0.6, brief=0.05),
+            "seconds": Parameter(help="how long a point repeats", quick=0.1, full=0.25, brief=0.05),
             "most": Parameter(help="bytes read by a launch", quick=1024 * MIB),
         }
     )

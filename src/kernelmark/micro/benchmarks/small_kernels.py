@@ -79,8 +79,8 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
                 full=tuple(int(64 * KIB * 2 ** (n / 2)) // 16 * 16 for n in range(28)),
                 brief=(64 * KIB, 16 * MIB),
             ),
-            "launches": Parameter(help="launches in a row", quick=1000, full=10_000),
-            "samples": Parameter(help="timings of a point", quick=3, full=9),
+            "launches": Parameter(help="launches in a row", quick=1000, full=3000),
+            "samples": Parameter(help="timings of a point", quick=3, full=7),
         }
     )
     columns = (

@@ -28,12 +28,13 @@ _LEAST_CPU_BYTES = 64 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """How many threads: `blocks` blocks of `block` threads on each unit."""
+    """How many threads: `blocks` blocks of `block` threads on each unit at a time."""
 
     block: int
     blocks: int
     grid: int
     shared_bytes: int = 0
+    kind: str = "staying"
 
     @property
     def threads(self) -> int:
@@ -53,7 +54,9 @@ class Stream(Microbenchmark[_State, list[Samples]]):
     kinds = EVERYWHERE
     measures = (
         "Arrays far larger than every cache, in double precision, 16 bytes a load and four loads "
-        "of each array in flight in a thread, by a grid that stays on the device. Threads on a "
+        "of each array in flight in a thread. The grid is `staying`, as many blocks as fit, which "
+        "go through the arrays together, or `passing`, with a thread for each four vectors (for "
+        "each element of a stencil), which keeps closer to the order of the memory. Threads on a "
         "unit are swept from few to as many as fit. `triad` is a=b+q·c with three arrays, "
         "`schoenauer` a=b+c·d with four; stencils along one dimension count two arrays. Bytes are "
         "each array once. On a CPU the sweep is over cores."
@@ -75,14 +78,16 @@ class Stream(Microbenchmark[_State, list[Samples]]):
                 full=(32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048),
                 brief=(1024, 2048),
             ),
+            "grids": Parameter(help="staying, passing", quick=("staying", "passing")),
             "nbytes": Parameter(help="bytes of an array", quick=1024 * MIB, full=2048 * MIB),
-            "samples": Parameter(help="launches timed for a point", quick=5, full=21),
+            "samples": Parameter(help="launches timed for a point", quick=5, full=11),
         }
     )
     columns = (
         Column(name="kernel", help="stream"),
         Column(name="threads", help="threads on each unit; cores of a CPU"),
         Column(name="block", help="threads of a block"),
+        Column(name="grid", help="staying or passing"),
         Column(
             name="bytes_per_s",
             help="bytes read and written a second",
@@ -96,7 +101,8 @@ class Stream(Microbenchmark[_State, list[Samples]]):
         title="threads on a unit",
         scale="log",
         colour="kernel",
-        panels=(Panel(y="bytes_per_s", title="GB/s", per=1e9),),
+        facet="grid",
+        panels=(Panel(y="bytes_per_s", title="GB/s", per=1e9, zero=True),),
     )
 
     def setup(self, rig: Rig, given: Settings) -> _State:
@@ -109,7 +115,8 @@ class Stream(Microbenchmark[_State, list[Samples]]):
         points = [
             (kernel, shape)
             for kernel in given.words("kernels")
-            for shape in _shapes(rig, arrays, kernel, given.wholes("threads"))
+            for kind in given.words("grids")
+            for shape in _shapes(rig, arrays, kernel, kind, given.wholes("threads"))
         ]
         samples = given.whole("samples") * (1 if rig.exclusive else 3)
         return _State(arrays=arrays, points=tuple(points), samples=samples)
@@ -129,8 +136,8 @@ class Stream(Microbenchmark[_State, list[Samples]]):
         return found
 
     def verify(self, rig: Rig, state: _State, raw: list[Samples]) -> str | None:
-        last = dict(state.points)
-        for kernel, shape in last.items():
+        last = {(kernel, shape.kind): shape for kernel, shape in state.points}
+        for (kernel, _), shape in last.items():
             wrong = _streams.check(rig, state.arrays, kernel, grid=shape.grid, block=shape.block)
             if wrong is not None:
                 return wrong
@@ -145,6 +152,7 @@ class Stream(Microbenchmark[_State, list[Samples]]):
                     "kernel": kernel,
                     "threads": shape.threads if rig.block > 1 else shape.grid,
                     "block": shape.block,
+                    "grid": shape.kind,
                     "bytes_per_s": moved / samples.typical_s,
                     "spread": samples.spread(),
                 }
@@ -159,25 +167,33 @@ class Stream(Microbenchmark[_State, list[Samples]]):
         return Findings(rows=rows, metrics=found, notes=[note])
 
 
-def _shapes(rig: Rig, arrays: _streams.Arrays, kernel: str, wanted: list[int]) -> list[_Shape]:
+def _shapes(
+    rig: Rig, arrays: _streams.Arrays, kernel: str, kind: str, wanted: list[int]
+) -> list[_Shape]:
     """Shapes with about so many threads on a unit, as far as they fit."""
+    passing = kind == "passing"
     if rig.block == 1:
-        cores = sorted({1, max(1, rig.threads // 2), rig.threads})
+        cores = [] if passing else sorted({1, max(1, rig.threads // 2), rig.threads})
         return [_Shape(block=1, blocks=1, grid=count) for count in cores]
+    if passing and kernel in _streams.SUMS:
+        return []  # a sum a thread would be a stream of its own
     from kernelmark.micro._gpu_rig import GpuRig
 
     assert isinstance(rig, GpuRig)
     found: dict[int, _Shape] = {}
     for threads in wanted:
         blocks = 1 if threads <= 512 else 2
-        block = min(1024, threads // blocks)
+        # Whole warps: a group of loads is a warp's.
+        block = max(1, min(1024, threads // blocks) // rig.lanes) * rig.lanes
         call = _streams.call(rig, arrays, kernel, grid=1, block=block)
         blocks = min(blocks, rig.resident(call))
+        every = -(-_streams.groups(rig, arrays, kernel) // block)
         shape = _Shape(
             block=block,
             blocks=blocks,
-            grid=rig.grid * blocks,
+            grid=every if passing else rig.grid * blocks,
             shared_bytes=rig.spoiler(blocks),
+            kind=kind,
         )
         found.setdefault(shape.threads, shape)
     return list(found.values())

@@ -39,8 +39,9 @@ class Tlb(Microbenchmark[_State, list[_chase.Hop]]):
     summary = "Latency over the span of one load a page: the reach of address translation."
     measures = (
         "A chain visits one line in every page of a span, each time at another place in the page, "
-        "so that the lines themselves stay in the shared cache while the pages grow. Where the "
-        "latency rises, a level of address translation no longer covers the span."
+        "so that the lines themselves stay in the shared cache while the pages grow; a unit's own "
+        "cache is passed by. Where the latency rises, a level of address translation no longer "
+        "covers the span."
     )
     misleads = (
         "The page size is the driver's choice, 2 MiB as a rule; a stride under it gives the same "
@@ -55,7 +56,7 @@ class Tlb(Microbenchmark[_State, list[_chase.Hop]]):
                 full=(64 * KIB, 2 * MIB, 32 * MIB),
             ),
             "span": Parameter(
-                help="bytes of the largest span", quick=16 * GIB, full=64 * GIB, brief=4 * GIB
+                help="bytes of the largest span", quick=64 * GIB, full=128 * GIB, brief=4 * GIB
             ),
             "hops": Parameter(help="hops timed", quick=2**13, full=2**15, brief=2**12),
             "samples": Parameter(help="followings of a chain", quick=3, full=5),
@@ -73,15 +74,16 @@ class Tlb(Microbenchmark[_State, list[_chase.Hop]]):
         per=MIB,
         scale="log",
         colour="stride_bytes",
-        panels=(Panel(y="cycles", title="cycles a load"),),
+        panels=(Panel(y="cycles", title="cycles a load", zero=True),),
     )
 
     def setup(self, rig: Rig, given: Settings) -> _State:
-        span = min(given.whole("span"), int(0.5 * rig.device.free_bytes()))
+        span = min(given.whole("span"), int(0.7 * rig.device.free_bytes()))
+        lines = max(64, rig.info.cache_bytes // 4 // _LINE)
         points = []
         for stride in given.wholes("strides"):
             pages = 4
-            while pages * stride <= span:
+            while pages * stride <= span and pages <= lines:
                 points.append((stride, pages))
                 pages *= 2
         return _State(
@@ -99,8 +101,7 @@ class Tlb(Microbenchmark[_State, list[_chase.Hop]]):
             # Another line in each page: the same one everywhere would share a cache set.
             lines = random.integers(0, stride // _LINE, pages).astype(np.uint64)
             state.chaser.link(order * np.uint64(stride) + lines[order] * np.uint64(_LINE))
-            warm = min(pages, 2 * state.hops)
-            hops = [state.chaser.follow(state.hops, warm) for _ in range(state.samples)]
+            hops = [state.chaser.follow(state.hops, pages, "beyond") for _ in range(state.samples)]
             found.append(
                 _chase.Hop(
                     cycles=rig.typical(hop.cycles for hop in hops),

@@ -1,0 +1,69 @@
+"""Roofs out of what an H200 gave, through the store, into percentages."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from pathlib import Path
+
+from kernelmark.api import roofs as api
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.micro import MicroMetric, MicroResult
+from kernelmark.core.result import Status
+from kernelmark.micro import gpu_roofs
+from kernelmark.micro.hardware import Hardware
+from kernelmark.report.percent import share
+from kernelmark.stores import open_store
+
+GPU = DeviceInfo(name="cuda:0", kind="cuda", model="NVIDIA H200", arch="sm_90", units=132)
+RECORDED = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu_micro.json"
+
+
+def recorded():
+    """The metrics that an H200 gave, as results."""
+    by_name = {}
+    figures = json.loads(RECORDED.read_text("utf-8"))["figures"]
+    for name, value in figures["metrics"].items():
+        benchmark, _, metric = name.partition(" ")
+        by_name.setdefault(benchmark, []).append(MicroMetric(name=metric, value=value, unit=""))
+    return [
+        MicroResult(
+            benchmark=name,
+            device="cuda:0",
+            arch="sm_90",
+            status=Status.OK,
+            started=time.time(),
+            metrics=tuple(metrics),
+        )
+        for name, metrics in by_name.items()
+    ]
+
+
+def test_what_an_h200_gave_becomes_percentages(tmp_path, make_result):
+    with open_store(tmp_path / "store.sqlite") as store:
+        store.add_roofs(gpu_roofs.roofs_of(recorded()), host=platform.node())
+        roofs = api._roofs(GPU, 0, store, "stored", print)
+    hardware = Hardware.of(GPU)
+    for found in roofs:
+        if found.kind == "flops":
+            assert 0.4 < found.value / hardware.flops(found.unit, found.name).value < 1.01
+        elif found.kind == "bytes":
+            assert 0.5 < found.value / hardware.bandwidth(found.name).value < 1.01
+    names = {(found.unit, found.name) for found in roofs if found.kind == "flops"}
+    assert {("vector", "f32"), ("matrix", "bf16"), ("matrix", "f8e4m3")} <= names
+
+    product = make_result(
+        "gemm m=8192 n=8192 k=8192 dtype=bf16", device="cuda:0", arch="sm_90", median_s=1.625e-3
+    )
+    found = share(product, roofs, GPU)
+    assert found is not None
+    assert (found.bound, found.roof.unit) == ("compute", "matrix")
+    assert 0.65 < found.value < 0.8
+    vector = make_result(
+        "gemm m=1 n=8192 k=8192 dtype=bf16", device="cuda:0", arch="sm_90", median_s=4e-5
+    )
+    found = share(vector, roofs, GPU)
+    assert found is not None
+    assert found.bound == "memory"
+    assert 0.5 < found.value < 1

@@ -16,122 +16,26 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
+from detector_suites import of_ab_suites, of_suites
 from kernelmark.compare.history import story
 from kernelmark.core.result import Status
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.changepoint import change_points
-from kernelmark.stats.fdr import adjusted
 from kernelmark.stats.paired import Looks
-from kernelmark.stats.shrink import Common, common
 from kernelmark.testing import evidence
+from simulated import NOISES, Machine, Noise, Trial
 
 RESULTS = Path(__file__).parent / "results" / "detectors.json"
-SAMPLES = 40
-NIGHTS = 64
 LOOKS = Looks()
 EFFECTS = (0.01, 0.02, 0.05, 0.10)
-Values = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Noise:
-    """Logarithmic standard deviations. `drift` wanders with `memory` from one process to the next;
-    `mode` of a share of processes is a second level; `wild` samples are far too long."""
-
-    process: float
-    sample: float
-    drift: float = 0.0
-    memory: float = 0.97
-    mode: float = 0.0
-    share: float = 0.25
-    wild: float = 0.0
-
-
-NOISES = {
-    "quiet": Noise(process=0.002, sample=0.004),
-    "drifting": Noise(process=0.004, sample=0.006, drift=0.012, wild=0.02),
-    "bimodal": Noise(process=0.003, sample=0.005, mode=0.03),
-}
-
-
-class Machine:
-    """Gives processes one after another; the time between them moves the drift."""
-
-    def __init__(self, noise: Noise, random: np.random.Generator) -> None:
-        self.noise = noise
-        self.random = random
-        self.level = random.normal(0, noise.drift)
-
-    def processes(self, effects: Sequence[float]) -> Values:
-        """Times of processes in a row, one line each, in units of the undisturbed one."""
-        n, count = self.noise, len(effects)
-        fresh = self.random.normal(0, n.drift * math.sqrt(1 - n.memory**2), count)
-        drift = np.empty(count)
-        for i in range(count):
-            self.level = n.memory * self.level + fresh[i]
-            drift[i] = self.level
-        return self._times(drift + np.log1p(effects))
-
-    def nights(self, effects: Sequence[float]) -> Values:
-        """One process a night: the drift has forgotten the night before."""
-        return self._times(
-            self.random.normal(0, self.noise.drift, len(effects)) + np.log1p(effects)
-        )
-
-    def _times(self, centres: Values) -> Values:
-        n, count = self.noise, len(centres)
-        centres = centres + self.random.normal(0, n.process, count)
-        centres = centres + n.mode * (self.random.random(count) < n.share)
-        logs = centres[:, None] + self.random.normal(0, n.sample, (count, SAMPLES))
-        if n.wild:
-            logs += 0.1 * (self.random.random(logs.shape) < n.wild)
-        times: Values = np.exp(logs)
-        return times
-
-
-@dataclass
-class Trial:
-    """What rules may look at: head is slower by `effect`."""
-
-    machine: Machine
-    effect: float
-
-    def rounds(self, count: int) -> tuple[Values, Values]:
-        """Medians of pairs of fresh processes; which side is first is drawn for every other round
-        and turned in the next (ABBA)."""
-        first = np.repeat(self.machine.random.random((count + 1) // 2) < 0.5, 2)[:count]
-        first[1::2] = ~first[1::2]
-        order = np.stack([first, ~first], axis=1)  # whether head runs at each place of a round
-        medians = np.median(self.machine.processes(self.effect * order.ravel()), axis=1)
-        pairs = medians.reshape(count, 2)
-        return np.where(first, pairs[:, 1], pairs[:, 0]), np.where(first, pairs[:, 0], pairs[:, 1])
-
-    def blocked(self, count: int) -> tuple[Values, Values]:
-        """Medians: all of base, then all of head."""
-        times = self.machine.processes([0.0] * count + [self.effect] * count)
-        medians = np.median(times, axis=1)
-        return medians[:count], medians[count:]
-
-    def interleaved(self, count: int) -> tuple[Values, Values]:
-        """Samples of `count` processes a side, one after the other in turn."""
-        times = self.machine.processes([0.0, self.effect] * count)
-        return times[::2].ravel(), times[1::2].ravel()
-
-    def past_and_newest(self) -> tuple[Values, Values]:
-        """The nights before, and one that head ran in."""
-        times = self.machine.nights([0.0] * NIGHTS + [self.effect])
-        return times[:-1], times[-1]
-
-
 Says = Callable[[Trial], tuple[str, int]]  # slower, faster or none; processes used
 
 
@@ -258,9 +162,10 @@ def main() -> int:
         for noise, kind in NOISES.items()
     }
     suites = of_suites(20 if options.quick else 400)
+    ab_suites = of_ab_suites(5 if options.quick else 100)
     steps = of_steps(20 if options.quick else 200)
-    show(rules, suites, steps)
-    bars = bars_of(rules)
+    show(rules, suites, ab_suites, steps)
+    bars = bars_of(rules, ab_suites)
     print("\n" + evidence.told(bars))
     print(f"{time.perf_counter() - began:.0f} s")
     target = options.json or (None if options.quick else RESULTS)
@@ -275,6 +180,7 @@ def main() -> int:
                 "share_of_trials_with_an_effect": 1 / 3,
                 "rules": rules,
                 "suites": suites,
+                "ab_suites": ab_suites,
                 "steps": steps,
             },
         )
@@ -298,56 +204,6 @@ def of_rule(says: Says, noise: Noise, trials: int) -> dict[str, float]:
         if effect == 0:
             figures["processes"] = round(cost / count, 1)
     return figures
-
-
-def of_suites(trials: int) -> list[dict[str, Any]]:
-    """`kmark compare`: 60 rows, 3 blocks a side, 3 rows slower by 5 %; spreads that differ from
-    row to row; with and without what rows learn from each other."""
-    made = []
-    for spread in (0.0, 0.6):
-        for shared in (False, True):
-            false_rows = false_suites = found = 0
-            for number in range(trials):
-                random = np.random.default_rng([number, 7])
-                for effect in (0.0, 0.05):
-                    hits = suite(random, spread, effect, shared=shared)
-                    if effect == 0:
-                        false_rows += int(hits.sum())
-                        false_suites += bool(hits.any())
-                    else:
-                        found += int(hits[:3].sum())
-            made.append(
-                {
-                    "spread_of_spreads": spread,
-                    "rows_learn_from_each_other": shared,
-                    "false_rows_percent": round(100 * false_rows / trials / 60, 3),
-                    "false_suites_percent": round(100 * false_suites / trials, 2),
-                    "found_5_percent": round(100 * found / trials / 3, 1),
-                }
-            )
-    return made
-
-
-def suite(
-    random: np.random.Generator, spread: float, effect: float, *, shared: bool
-) -> NDArray[np.bool_]:
-    """Which rows of one suite the robust rule alarms on (its arithmetic, without results)."""
-    rows, blocks = 60, 3
-    sigma = 0.005 * np.exp(random.normal(0, spread, rows))
-    logs = random.normal(0, 1, (rows, 2, blocks)) * sigma[:, None, None]
-    logs[:3, 1] += math.log1p(effect)
-    variances = logs.var(axis=2, ddof=1)
-    known = common(list(variances.ravel()), [blocks - 1] * 2 * rows) if shared else Common()
-    mixed, freedom = known.mixed(variances, blocks - 1)  # type: ignore[arg-type]
-    parts = np.asarray(mixed) / blocks
-    total = parts.sum(axis=1)
-    free = total**2 / (parts**2 / freedom).sum(axis=1)
-    gap = logs[:, 1].mean(axis=1) - logs[:, 0].mean(axis=1)
-    p = 2 * stats.t.sf(np.abs(gap) / np.sqrt(total), free)
-    hits: NDArray[np.bool_] = (np.array(adjusted(list(p))) <= 0.01) & (
-        np.abs(gap) > math.log1p(0.01)
-    )
-    return hits
 
 
 def of_steps(trials: int) -> dict[str, dict[str, float]]:
@@ -375,7 +231,9 @@ def of_steps(trials: int) -> dict[str, dict[str, float]]:
     return made
 
 
-def bars_of(rules: dict[str, dict[str, dict[str, float]]]) -> list[tuple[str, str, bool]]:
+def bars_of(
+    rules: dict[str, dict[str, dict[str, float]]], ab_suites: dict[str, dict[str, float]]
+) -> list[tuple[str, str, bool]]:
     ours = {noise: figures["kernelmark ab (robust)"] for noise, figures in rules.items()}
     bars = []
     for noise, figures in ours.items():
@@ -393,12 +251,21 @@ def bars_of(rules: dict[str, dict[str, dict[str, float]]]) -> list[tuple[str, st
                 figures["+2 %"] >= 90.0,
             )
         )
+    for noise, figures in ab_suites.items():
+        bars.append(
+            (
+                f"ab, {noise} noise, 60 pairs: at most 1 % of pairs alarm where nothing changed",
+                f"{figures['false_pairs']} %",
+                figures["false_pairs"] <= 1.0,
+            )
+        )
     return bars
 
 
 def show(
     rules: dict[str, dict[str, dict[str, float]]],
     suites: list[dict[str, Any]],
+    ab_suites: dict[str, dict[str, float]],
     steps: dict[str, dict[str, float]],
 ) -> None:
     names = ["same", *(f"+{100 * effect:g} %" for effect in EFFECTS), "processes"]
@@ -412,6 +279,9 @@ def show(
     print("\nkmark compare, 60 rows of 3 blocks a side")
     for row in suites:
         print("  " + ", ".join(f"{name} {value}" for name, value in row.items()))
+    print("\nkmark ab, 60 pairs of which 3 are slower, percent")
+    for noise, figures in ab_suites.items():
+        print(f"  {noise}: " + ", ".join(f"{name} {value:g}" for name, value in figures.items()))
     print("\nsteps in 60 nights, percent of series")
     for noise, figures in steps.items():
         print(f"  {noise}: " + ", ".join(f"{name} {value:g}" for name, value in figures.items()))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from kernelmark import ops
+from kernelmark.backends import _fake_model
 from kernelmark.backends.fake import MAX_FLOPS, Script, backend
 from kernelmark.core.errors import CompileError, OutOfMemory, Unsupported
 from kernelmark.core.timing import Timer
@@ -45,6 +46,11 @@ def test_answers_are_right_or_wrong_as_asked(problem):
     assert launched(problem)[0] <= 1
     assert launched(problem, behaviour="wrong")[0] > 1
     assert launched(problem, behaviour="nan")[0] > 1
+
+
+def test_two_elements_of_four_bits_share_a_byte():
+    packed = ops.parse("batched_gemm_quant batch=2 m=3 n=4 k=64 scheme=afp4wfp4")
+    assert launched(packed)[0] <= 1
 
 
 def test_each_fault_is_the_one_asked_for():
@@ -200,3 +206,42 @@ def test_large_problems_are_refused_with_the_limit():
     reason = backend.supports(ops.parse("gemm m=4096 n=4096 k=4096 dtype=f32"), FakeDevice().info)
     assert reason is not None
     assert str(MAX_FLOPS) in reason
+
+
+# Tiles
+
+
+def test_tiles_cost_what_the_model_says():
+    config = dict(_fake_model.DEFAULT)
+    factor = _fake_model.tiled(PROBLEM, config).factor
+    assert times(config) == pytest.approx([2 * 10e-6 * factor] * 10, rel=1e-9)
+    assert times({**config, "time_us": 50.0})[0] == pytest.approx(2 * 50e-6 * factor, rel=1e-9)
+    info = backend.compile(PROBLEM, config, FakeDevice().info)
+    assert info.resources["shared_bytes"] == (32 + 32) * 16 * 2
+
+
+def test_the_space_has_something_to_find_and_every_way_to_fail():
+    space = backend.space(PROBLEM, FakeDevice().info)
+    costs = [_fake_model.tiled(PROBLEM, config) for config in space]
+    good = sorted(cost.factor for cost in costs if not cost.fault)
+    default = _fake_model.tiled(PROBLEM, space.default)
+    assert not default.fault
+    assert good[0] < 0.85 * default.factor < default.factor < good[-1]
+    faults = {cost.fault for cost in costs}
+    assert faults == {"", "wrong", "raise", "crash", "hang", "compile_error"}
+    assert sum(bool(cost.fault) for cost in costs) < len(costs) / 5
+    assert any(cost.resources["stack_bytes"] > 1024 for cost in costs)
+
+
+def test_where_the_best_tiles_are_depends_on_the_problem():
+    def best(key):
+        problem = ops.parse(key)
+        costs = ((_fake_model.tiled(problem, c), c) for c in _fake_model.space())
+        return min((cost.factor, tuple(c.values())) for cost, c in costs if not cost.fault)[1]
+
+    assert best("gemm m=8 n=8 k=8 dtype=f32") != best("gemm m=4096 n=4096 k=64 dtype=f32")
+
+
+def test_tiles_are_given_whole():
+    with pytest.raises(Unsupported, match="tiles are given whole"):
+        Script.read({"tile_m": 32})

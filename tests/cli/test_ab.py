@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -110,3 +111,11 @@ def test_lint_configs(kmark, tmp_path):
 def test_lint_configs_of_no_folder(refused, tmp_path):
     refused("lint-configs", str(tmp_path / "none"))
     refused("lint-configs", str(tmp_path))
+
+
+def test_too_few_rounds_for_one_of_many_are_told(kmark):
+    words = [word if word != "m=8" else "m=[8:328:8]" for word in FAKE]
+    ended = kmark(*words, "--dry-run")
+    assert ended.code == 0
+    assert re.search(r"only one of \d+ pairs has cannot be seen in 6 rounds; it takes", ended.err)
+    assert "note" not in kmark(*FAKE, "--dry-run").err

@@ -130,6 +130,26 @@ def test_a_moved_sentinel_holds_the_alarm(kmark, nights):
     assert free.code == 1
 
 
+def test_a_run_is_marked_where_a_sentinel_stepped(kmark, nights):
+    nights([(1.0, 1.0) if n < 15 else (1.06, 1.3) for n in range(25)])
+    ended = kmark("history", "--json", "-")
+    assert list(json.loads(ended.out)["runs_marked"]) == ["night-15"]
+    assert "sentinel moved with run night-15: copy n=1 dtype=f32: slower" in ended.err
+    assert "a sentinel moved too" in kmark("history").out
+    free = kmark("history", "--sentinels", "")
+    assert "sentinel" not in free.err + free.out
+
+
+def test_a_run_without_sentinels_is_told(kmark, nights, tmp_path):
+    nights([(1.0, 1.0)] * 3)
+    assert "no sentinels" not in kmark("history").err
+    other = tmp_path / "other.toml"
+    other.write_text('name = "other"\nwhy = "w"\nsource = "s"\ndtype = "f32"\n[[problems]]\n'
+                     'op = "copy"\ncolumns = ["n"]\nrows = [[5]]\n')  # fmt: skip
+    ended = kmark("history", "--sentinels", str(other))
+    assert "run night-02 has no sentinels" in ended.err
+
+
 def test_a_crash_is_an_alarm(kmark, nights):
     nights([(1.0, 1.0)] * 6 + [(0.0, 1.0)])
     ended = kmark("history", "--check")
@@ -166,7 +186,7 @@ def test_selection(kmark, nights, refused):
     nights([(1.0, 1.0)] * 3)
     assert "1 series over 3 runs" in kmark("history", "-b", "triton").err
     assert "2 series over 3 runs" in kmark("history", "--filter", "m=7").err
-    assert "3 series over 2 runs" in kmark("history", "--runs", "2", "-o", "gemm").err
+    assert "3 series over 2 runs" in kmark("history", "--runs", "2", "-o", "gemm,copy").err
     assert "no series matches" in refused("history", "-o", "conv", code=4).err
     assert "no stored result" in refused("history", "--arch", "sm_90", code=4).err
 

@@ -401,6 +401,13 @@ def test_a_terminal_gets_a_bar_and_colour_unless_it_says_no(fake_words):
     assert "20.00 µs" in plain
 
 
+def test_help_keeps_to_no_color_too():
+    assert "\x1b[1m" in on_terminal(("run", "--help"))
+    plain = on_terminal(("run", "--help"), NO_COLOR="1")
+    assert "--suite" in plain
+    assert not re.search("\x1b\\[[0-9;]*m", plain)
+
+
 def test_a_narrow_terminal_keeps_numbers_whole(stored):
     narrow = on_terminal(("show", "mine"), COLUMNS="60", NO_COLOR="1")
     lines = [line.rstrip() for line in narrow.replace("\r", "").splitlines()]

@@ -208,7 +208,32 @@ class TestConv(OpContract):
         return np.moveaxis(y, 1, 3) if nhwc else y, flops
 
 
+class TestCopy(OpContract):
+    op = ops.registry.get("copy")
+    examples = (
+        {"n": 1, "dtype": "f32"},
+        {"n": 77, "dtype": "f64"},
+        {"n": 5000, "dtype": "bf16"},
+        {"n": 300, "x": "i8"},
+        {"n": 300, "dtype": "f8e4m3fnuz"},
+    )
+    refused = (
+        {"dtype": "f32"},
+        {"n": 8},
+        {"n": 0, "dtype": "f32"},
+        {"n": 8, "dtype": "i32"},
+        {"n": 8, "dtype": "f4e2m1"},
+        {"n": 8, "dtype": "f32", "m": 8},
+    )
+
+    def dense(self, problem, arrays):
+        return arrays["x"]
+
+    def count_flops(self, problem):
+        return 0
+
+
 def test_every_op_has_a_contract():
-    tested = {one.op.name for one in (TestGemm, TestBatchedGemm, TestAttention, TestConv)}
+    tested = {one.op.name for one in (TestGemm, TestBatchedGemm, TestAttention, TestConv, TestCopy)}
     elsewhere = {"batched_gemm_quant"}  # tests/ops/test_batched_gemm_quant.py
     assert set(ops.registry.names()) == tested | elsewhere

@@ -61,3 +61,14 @@ def test_rerun_names_everything_that_changes_the_number(make_result):
     ):
         assert pair == words[words.index(pair[0]) :][:2]
     assert "--timer" not in words
+
+
+def test_rerun_repeats_what_was_changed_of_a_preset(make_result):
+    def again(timing):
+        return shlex.split(rerun(make_result(timing=timing)))[6:]
+
+    assert again(Timing()) == []
+    assert again(Timing.preset("quick")) == ["--timing", "quick"]
+    changed = Timing.preset("full", max_s=3.25, seed=7)
+    assert again(changed) == ["--timing", "full", "--max-s", "3.25", "--seed", "7"]
+    assert again(Timing(max_allocations=4)) == ["--max-blocks", "4"]

@@ -186,6 +186,49 @@ def test_false_alarms_are_as_rare_as_promised():
     assert len(wrong) <= 6  # 1 % of 300 are 3; more than 6 come once in thirty seeds
 
 
+class OneSlow(World):
+    """Only the pair with m = 8 is slower on head's side, or on base's."""
+
+    def __init__(self, *, on: int = 1) -> None:
+        super().__init__(noise=0.004)
+        self._on = on
+
+    def __call__(self, side):
+        place = super().__call__(side)
+        plain = place.measure
+
+        def measure(case, process=0):
+            found = plain(case, process)
+            slow = side == self._on and case.problem.dims["m"] == 8
+            return result(case, found.measurement.median_s * (1.04 if slow else 1.0), process)
+
+        place.measure = measure
+        return place
+
+
+def test_one_of_many_is_found_when_there_are_rounds_enough():
+    pairs = [pair(8 * m) for m in range(1, 41)]
+    few = rows_of(OneSlow(), pairs, looks=Looks(rounds=(10,)))
+    (lone,) = [row for row in few if row.pair.base.problem.dims["m"] == 8]
+    assert lone.status is VerdictStatus.UNSURE
+    assert "among so many pairs" in lone.reason
+    enough = rows_of(OneSlow(), pairs)
+    changed = {row.pair.base.problem.dims["m"]: row for row in enough if row.alarms}
+    assert list(changed) == [8]
+    assert len(changed[8].base_s) > 10, "it waits for the look that can tell it from chance"
+    assert changed[8].paired is not None
+    assert changed[8].paired.q_value is not None
+    assert changed[8].paired.q_value <= 0.01
+
+
+@pytest.mark.parametrize(("on", "status"), [(1, VerdictStatus.SLOWER), (0, VerdictStatus.FASTER)])
+def test_swapping_sides_mirrors_the_suite(on, status):
+    rows = rows_of(OneSlow(on=on), [pair(8 * m) for m in range(1, 13)])
+    found = {row.pair.base.problem.dims["m"]: row.status for row in rows}
+    assert found.pop(8) is status
+    assert not set(found.values()) & {VerdictStatus.SLOWER, VerdictStatus.FASTER}
+
+
 def test_illegal_rules_are_refused():
     with pytest.raises(UsageError, match="one order more often"):
         Rule(looks=Looks(rounds=(9, 16)))

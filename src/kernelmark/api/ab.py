@@ -23,6 +23,7 @@ from kernelmark.runners.ab import (
     compile_ahead,
     local_opener,
 )
+from kernelmark.runners.alive import living
 from kernelmark.runners.environments import Side, environment_of
 from kernelmark.runners.lane import threads_of
 from kernelmark.runners.targets import find
@@ -77,6 +78,11 @@ def compare_sides(
     if not plan.pairs:
         raise NothingToDo("there is nothing to compare")
     runs = _Runs(plan, environments, store, argv)
+    with living(runs.ids if store is not None else []):
+        return _measured(plan, runs, on_event)
+
+
+def _measured(plan: AbPlan, runs: _Runs, on_event: OnEvent | None) -> AbReport:
     threads = threads_of(plan.pairs[0].base, find(plan.device)[1])
     opener = local_opener(plan.sides, plan.device, plan.timeout_s, threads)
     experiment = Experiment(plan.pairs, plan.rule, opener)
@@ -131,6 +137,10 @@ class _Runs:
         if store is not None:
             for run in self._runs:
                 store.add_run(run)
+
+    @property
+    def ids(self) -> list[str]:
+        return [run.id for run in self._runs]
 
     def keep(self, row: Row) -> None:
         self._rows.append(row)

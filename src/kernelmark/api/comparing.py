@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kernelmark.api.reading import read_run
 from kernelmark.compare import rulefile
-from kernelmark.compare.history import MIN_EFFECT, History, Story, hold, stories
+from kernelmark.compare.history import MIN_EFFECT, History, Story, hold, marked, stories
 from kernelmark.compare.match import By
 from kernelmark.compare.rules.base import Rule
 from kernelmark.compare.verdicts import Audit, Comparison
@@ -64,13 +64,17 @@ def history(
         raise NothingToDo("no stored result matches", hint="see `kmark list runs`")
     keys = set(sentinel_keys(sentinels))
     found = stories(points, min_effect=min_effect)
-    found, moved = hold(found, {one.series: one.problem for one in found if one.problem in keys})
+    watch = {one.series: one.problem for one in found if one.problem in keys}
+    found, moved = hold(found, watch)
     by_id = {run.id: run for run in newest}
     return History(
         stories=tuple(found),
         runs=tuple(reversed(newest)),
         changes=_changes(found, by_id),
         moved=tuple(moved),
+        marked=marked(found, watch),
+        watched=not keys
+        or any(one.series in watch and one.newest.run_id == newest[0].id for one in found),
         audit=audit(store, newest[:_AUDITED]),
         baseline_name=baseline or "",
         baseline={} if baseline is None else _baseline(store, baseline),

@@ -68,11 +68,7 @@ def plan(selection: Selection, timing: Timing) -> Plan:
     for name in selection.devices:
         _check_kind(name)
     infos = targets.expand(selection.devices)
-    if infos[0].kind == "cpu" and timing.threads > infos[0].units:
-        raise UsageError(
-            f"{timing.threads} threads were asked for and {infos[0].units} cores are usable",
-            hint=f"use at most {infos[0].units}",
-        )
+    targets.check_threads(infos[0], timing.threads)
     chosen, notes = _backends(selection, problems, infos[0])
     cases = [
         Case(problem=problem, backend=name, timing=timing, config=selection.config)
@@ -191,7 +187,7 @@ def _backends(
     all_ops = frozenset(problem.op for problem in problems)
     if selection.backends:
         for name in selection.backends:
-            _require(name, info)
+            require(name, info)
         return dict.fromkeys(selection.backends, all_ops), []
     chosen: dict[str, frozenset[str]] = {}
     notes: list[str] = []
@@ -225,7 +221,8 @@ def _able(
     return frozenset(able), first_reason
 
 
-def _require(name: str, info: DeviceInfo) -> None:
+def require(name: str, info: DeviceInfo) -> None:
+    """Refuse a backend that is not available or does not run on this kind of device."""
     backend = backend_folder.find(name)
     if info.kind not in backend.device_kinds:
         raise UsageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ class Results(Sequence[Result]):
         self, result_set: ResultSet, roofs: Sequence[Roof] = (), notes: Sequence[str] = ()
     ) -> None:
         self.result_set = result_set
-        self.roofs = tuple(roofs)
+        self.roofs = tuple(roofs) or result_set.roofs
         self.notes = tuple(notes)
         self.rows = tables.rows(result_set, self.roofs)
 
@@ -78,8 +79,9 @@ class Results(Sequence[Result]):
         return compare(other, self.result_set, rule=rule, match=match)
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """The exact document that `kmark import` reads."""
-        return _kept(codec.dumps(self.result_set) + "\n", path)
+        """The exact document that `kmark import` reads, with the roofs."""
+        whole = dataclasses.replace(self.result_set, roofs=self.roofs)
+        return _kept(codec.dumps(whole) + "\n", path)
 
     def to_csv(self, path: str | Path | None = None) -> str:
         return _kept(render.csv_text(self.records()), path)

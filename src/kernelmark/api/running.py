@@ -11,6 +11,7 @@ from kernelmark.api.plan import Plan
 from kernelmark.api.results import Results
 from kernelmark.api.roofs import RoofMode, roofs_for_plan
 from kernelmark.core.result import Run
+from kernelmark.runners.alive import living
 from kernelmark.runners.capture import environment
 from kernelmark.runners.events import Note
 from kernelmark.runners.local import LocalRunner
@@ -71,13 +72,14 @@ def measure(
         )
     else:
         run = resumed
-    result_set = run_cases(
-        run=run,
-        cases=plan.cases,
-        runner=runner,
-        store=store,
-        on_event=on_event,
-        resume=resumed is not None,
-        retry_failed=conduct.retry_failed,
-    )
+    with living([run.id] if store is not None else []):
+        result_set = run_cases(
+            run=run,
+            cases=plan.cases,
+            runner=runner,
+            store=store,
+            on_event=on_event,
+            resume=resumed is not None,
+            retry_failed=conduct.retry_failed,
+        )
     return Results(result_set, roofs=roofs, notes=plan.notes)

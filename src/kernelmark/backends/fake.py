@@ -1,12 +1,14 @@
 """A scripted backend that drives the whole pipeline without a library: right answers, wrong ones,
 crashes, hangs and every other way a case can end, chosen by its config.
 
-On the fake device a launch moves the device's own clock; on the CPU it really takes its time.
+On the fake device a launch moves the device's own clock; on the CPU it really takes its time. A
+config that names tiles costs, and fails, as a made-up model says: something to tune.
 Answers come from the op's reference over the whole output, so problems must not be large.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import resource
@@ -22,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmark import ops
+from kernelmark.backends import _fake_model
 from kernelmark.backends._rules import refuse_unknown, wrong_device
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.diskcache import DiskCache, cache_root, digest
@@ -68,6 +71,13 @@ class Script:
     after: int = 0
     compile_s: float = 0.0  # the first time in a cache folder
     hog_bytes: int = 1 << 28
+    # All of these, or none: the model's tiles.
+    tile_m: int = 0
+    tile_n: int = 0
+    depth: int = 0
+    warps: int = 0
+    stages: int = 0
+    swizzle: int = 0
 
     @classmethod
     def read(cls, config: Config) -> Script:
@@ -84,8 +94,21 @@ class Script:
             if field.name != "behaviour" and not _is_number(value, whole=whole):
                 kind = "a whole number" if whole else "a number"
                 raise Unsupported(f"fake: {field.name}={value!r} is not {kind} of at least 0")
+        given = [name for name in _fake_model.TILES if config.get(name)]
+        if given and len(given) < len(_fake_model.TILES):
+            raise Unsupported(f"fake: tiles are given whole: {', '.join(_fake_model.TILES)}")
         values: dict[str, Any] = dict(config)
         return cls(**values)
+
+    def on(self, problem: Problem) -> tuple[Script, Mapping[str, int]]:
+        """The script with what its tiles come to on a problem, and what they use."""
+        if not self.tile_m:
+            return self, {}
+        tiles = {name: getattr(self, name) for name in _fake_model.TILES}
+        cost = _fake_model.tiled(problem, tiles)
+        behaviour = cost.fault if cost.fault and self.behaviour == "ok" else self.behaviour
+        changed = {"time_us": self.time_us * cost.factor, "behaviour": behaviour}
+        return dataclasses.replace(self, **changed), cost.resources  # type: ignore[arg-type]
 
 
 def _is_number(value: object, *, whole: bool) -> bool:
@@ -176,7 +199,8 @@ class FakeBackend(Backend):
         wrong = wrong_device(self.name, self.device_kinds, info)
         if wrong is not None:
             return wrong
-        flops = ops.registry.get(problem.op).flops(problem)
+        op = ops.registry.get(problem.op)
+        flops = max(op.flops(problem), op.output(problem).count)
         if flops > MAX_FLOPS:
             return (
                 f"fake works out the whole answer by the reference, so it takes problems of at "
@@ -185,28 +209,24 @@ class FakeBackend(Backend):
         return None
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
-        """A space whose best point is known: `time_us` is the time itself."""
-        times = tuple(float(t) for t in (10, 20, 5, 40))
-        return Space(
-            parameters={"time_us": times, "noise": (0.0, 0.01)},
-            default={"time_us": times[0], "noise": 0.0},
-        )
+        """Made-up tiles; the default takes about as long as `{}`."""
+        return _fake_model.space()
 
     def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
         """Takes `compile_s` once for a problem and config, as a compiler with a disk cache does."""
-        script = Script.read(config)
+        script, resources = Script.read(config).on(problem)
         name = f"fake_{script.behaviour}"
         if script.behaviour == "compile_error":
             raise CompileError("fake: the compiler refuses, as the config asks")
         if not script.compile_s:
-            return KernelInfo(name=name)
+            return KernelInfo(name=name, resources=resources)
         cache = DiskCache(cache_root() / "fake", 1 << 20)
         key = digest(problem.key, config_key(config))
         if cache.get(key) is not None:
-            return KernelInfo(name=name, cached=True)
+            return KernelInfo(name=name, cached=True, resources=resources)
         time.sleep(script.compile_s)
         cache.put(key, b"compiled")
-        return KernelInfo(name=name, compile_s=script.compile_s)
+        return KernelInfo(name=name, compile_s=script.compile_s, resources=resources)
 
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
@@ -214,7 +234,7 @@ class FakeBackend(Backend):
         reason = self.supports(problem, device.info)
         if reason is not None:
             raise Unsupported(reason)
-        script = Script.read(config)
+        script, _ = Script.read(config).on(problem)
         info = self.compile(problem, config, device.info)
         if script.behaviour == "oom":
             raise OutOfMemory("fake: the device has no memory left, as the config asks")
@@ -235,6 +255,9 @@ class _Held(Inputs):
     def take(self, name: str, where: NDArray[np.int64]) -> NDArray[np.float64]:
         return self._values[name][where]
 
+    def runs(self, name: str, starts: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+        return self.take(name, starts[:, None] + np.arange(count))
+
 
 def _answer(problem: Problem, device: Device, arguments: ArgumentSet) -> NDArray[np.float64]:
     """The right output, from the inputs as they lie in the device's memory."""
@@ -244,6 +267,8 @@ def _answer(problem: Problem, device: Device, arguments: ArgumentSet) -> NDArray
         if spec.role == "in":
             tensor = arguments[spec.name]
             data = device.read(tensor.buffer, tensor.offset, spec.nbytes)
+            if spec.type.bits < 8:  # two in a byte, the first in the low half
+                data = np.stack([data & 15, data >> 4], axis=-1).ravel()[: spec.count]
             values[spec.name] = decode(data.view(storage(spec.dtype)), spec.dtype)
     everywhere = np.arange(op.output(problem).count, dtype=np.int64)
     return op.reference(problem, _Held(values), everywhere).value

@@ -81,7 +81,7 @@ Alpha = Annotated[
     typer.Option(
         "--alpha",
         metavar="P",
-        help="Chance of a false alarm for a pair.",
+        help="Share of alarms that may be false; of a single pair, the chance of one.",
         rich_help_panel=COMPARISON,
     ),
 ]
@@ -154,6 +154,8 @@ def ab(
     """
     outputs = Outputs(json=json, csv=csv, md=md)
     plan = plan_of(context.params)
+    if not quiet and (note := _lone(plan)):
+        say(note)
     if dry_run:
         return _preview(plan)
     from kernelmark.api.ab import captured, compare_sides
@@ -294,6 +296,20 @@ def _rule(params: Mapping[str, Any]) -> Rule:
             hint=f"the first look needs about {need + need % 2} rounds, or a larger --alpha",
         )
     return Rule(looks=looks, delta=params["delta"], seed=params["seed"] or 1)
+
+
+def _lone(plan: AbPlan) -> str:
+    """What a change of one pair alone would take, where the rounds are too few for it."""
+    from kernelmark.stats.suite import rounds_for_one
+
+    looks, pairs = plan.rule.looks, len(plan.pairs)
+    need = rounds_for_one(looks, pairs)
+    if need <= looks.last:
+        return ""
+    return (
+        f"note: a change that only one of {counted(pairs, 'pair')} has cannot be seen in "
+        f"{looks.last} rounds; it takes about {need + need % 2} (--rounds)"
+    )
 
 
 def _preview(plan: AbPlan) -> int:

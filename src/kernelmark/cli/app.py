@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
@@ -23,8 +23,25 @@ from kernelmark.cli import (
     roofs,
     showing,
     transfer,
+    tune,
 )
 from kernelmark.cli.main import Interrupted
+
+_IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
+    "doctor": doctor.doctor,
+    "list": listing.list_things,
+    "run": measuring.run,
+    "show": showing.show,
+    "compare": compare.compare,
+    "ab": ab.ab,
+    "history": history.history,
+    "tune": tune.app,
+    "lint-configs": lint_configs.lint_configs,
+    "export": transfer.export,
+    "import": transfer.import_results,
+    "micro": micro.micro,
+    "roofs": roofs.roofs,
+}
 
 
 @contextlib.contextmanager
@@ -42,6 +59,9 @@ class PlainGroup(TyperGroup):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.rich_markup_mode = None
+        if self.commands.keys() == _IN_ORDER.keys():
+            # The parser puts groups of commands last, whatever their place in the order of work.
+            self.commands = {name: self.commands[name] for name in _IN_ORDER}
 
     def make_context(self, *given: Any, **named: Any) -> Any:
         with _told():
@@ -65,18 +85,11 @@ app = typer.Typer(
         "4 nothing to run or show, 130 interrupted (everything so far is stored)."
     ),
 )
-app.command("doctor")(doctor.doctor)
-app.command("list")(listing.list_things)
-app.command("run")(measuring.run)
-app.command("show")(showing.show)
-app.command("compare")(compare.compare)
-app.command("ab")(ab.ab)
-app.command("history")(history.history)
-app.command("lint-configs")(lint_configs.lint_configs)
-app.command("export")(transfer.export)
-app.command("import")(transfer.import_results)
-app.command("micro")(micro.micro)
-app.command("roofs")(roofs.roofs)
+for _name, _thing in _IN_ORDER.items():
+    if isinstance(_thing, typer.Typer):
+        app.add_typer(_thing, name=_name, cls=PlainGroup)
+    else:
+        app.command(_name)(_thing)
 
 
 def _version(asked: bool) -> None:

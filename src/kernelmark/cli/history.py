@@ -240,8 +240,9 @@ def _put(found: History, shown: list[Story], outputs: Outputs) -> None:
 
 
 def _tell(found: History, shown: list[Story], alarms: list[Story], *, quiet: bool) -> None:
+    from kernelmark.core.units import counted
     from kernelmark.report import history as report
-    from kernelmark.report.compare import change_text, counted
+    from kernelmark.report.compare import change_text
 
     if not quiet:
         for text in report.notes(found):

@@ -16,8 +16,21 @@ if TYPE_CHECKING:
     from kernelmark.report.tables import Table
 
 What = Annotated[
-    Literal["ops", "backends", "devices", "suites", "runs", "dtypes"],
-    typer.Argument(metavar="WHAT", help="ops, backends, devices, suites, runs or dtypes."),
+    Literal[
+        "ops",
+        "backends",
+        "devices",
+        "suites",
+        "runs",
+        "dtypes",
+        "logs",
+        "strategies",
+        "emitters",
+    ],
+    typer.Argument(
+        metavar="WHAT",
+        help="ops, backends, devices, suites, runs, dtypes, logs, strategies or emitters.",
+    ),
 ]
 OneOp = Annotated[
     str | None, typer.Option("-o", "--op", metavar="OP", help="With ops: this op's parameters.")
@@ -34,7 +47,8 @@ def list_things(
     store: o.StorePlace = None,
     json: o.Json = None,
 ) -> int:
-    """List ops, backends, devices, suites, stored runs or dtypes.
+    """List ops, backends, devices, suites, stored runs, dtypes, formats of logs, search strategies
+    or emitters.
 
     `kmark list ops -o gemm` explains the parameters of one op.
     """
@@ -53,6 +67,9 @@ def list_things(
             "devices": devices,
             "suites": suites,
             "dtypes": dtypes,
+            "logs": logs,
+            "strategies": strategies,
+            "emitters": emitters,
         }[what]()
     if json is None:
         put_table(table)
@@ -148,6 +165,7 @@ def suites() -> Table:
 
 def runs(place: str | None, limit: int) -> Table:
     from kernelmark.core.units import duration_text
+    from kernelmark.runners import alive
     from kernelmark.stores import open_store
 
     rows = []
@@ -162,7 +180,7 @@ def runs(place: str | None, limit: int) -> Table:
                     run.suite,
                     time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started)),
                     duration_text(run.finished - run.started) if run.finished else "",
-                    run.state.value,
+                    alive.state(run).value,
                     str(run.cases),
                     outcome,
                 )
@@ -186,6 +204,32 @@ def dtypes() -> Table:
     ]
     columns = ("dtype", "bits", "kind", "largest", "rounding error")
     return _table(columns, rows, right=("bits", "largest", "rounding error"))
+
+
+def logs() -> Table:
+    """Formats of `import --workload`."""
+    from kernelmark.workloads.logs import reading
+
+    rows = [(name, reading.named(name).summary) for name in reading.names()]
+    return _table(("log", "what is read"), rows)
+
+
+def strategies() -> Table:
+    from kernelmark.tune.strategies import registry
+
+    rows = [(name, registry.get(name).summary) for name in registry.names()]
+    return _table(("strategy", "how it searches"), rows)
+
+
+def emitters() -> Table:
+    """Formats of `export --as`; what may be given to one --with is NAME=VALUE."""
+    from kernelmark.tune.emitters import registry
+
+    rows = []
+    for name in registry.names():
+        one = registry.get(name)
+        rows.append((name, one.summary, " ".join(one.options) or "–"))
+    return _table(("emitter", "what it writes", "--with"), rows)
 
 
 def _table(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["app", "ended_by", "main", "prepared"]
 
 INTERRUPTED = 130
+_GROUPS = ("tune",)
 _REPORT = "run the command again with --debug and report what it prints"
 
 
@@ -42,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         from kernelmark.cli.app import command
         from kernelmark.cli.output import flush
 
+        _plain_help(words)
         code = command()(words, prog_name="kmark", standalone_mode=False, obj=tuple(words))
         flush()
     except BaseException as error:
@@ -49,6 +51,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise
         code = ended_by(error, words)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _plain_help(words: Sequence[str]) -> None:
+    """Under NO_COLOR help is without bold and dim too, as all our own output is."""
+    if os.environ.get("NO_COLOR") and ("--help" in words or "-h" in words):
+        from typer import rich_utils
+
+        rich_utils.COLOR_SYSTEM = None
 
 
 def _open_streams() -> None:
@@ -62,8 +72,8 @@ def _open_streams() -> None:
 def prepared(argv: Sequence[str]) -> tuple[list[str], bool]:
     """The words for the parser, and whether `--debug` was among them.
 
-    `kmark` alone asks for its help. A bare `--resume` is given its value here, since an option's
-    value is not optional to the parser."""
+    `kmark` or `kmark tune` alone asks for its help. A bare `--resume` is given its value here,
+    since an option's value is not optional to the parser."""
     words: list[str] = []
     debug = False
     for i, word in enumerate(argv):
@@ -73,7 +83,8 @@ def prepared(argv: Sequence[str]) -> tuple[list[str], bool]:
             words.append("--resume=latest")
         else:
             words.append(word)
-    return words or ["--help"], debug
+    alone = not words or (len(words) == 1 and words[0] in _GROUPS)
+    return [*words, "--help"] if alone else words, debug
 
 
 def ended_by(error: BaseException, words: Sequence[str] = ()) -> int:

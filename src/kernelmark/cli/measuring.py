@@ -85,7 +85,8 @@ def run(
             raise NothingToDo("there is nothing to run")
         if dry_run:
             return _preview(plan, opened, resumed)
-        # Nobody would see a percentage where the JSON document alone is written: it holds none.
+        # Nobody looks at a percentage where the JSON document alone is written: no roofs are
+        # measured for it.
         with_roofs = opened is not None or outputs.shows_percent
         results = _measured(plan, context, opened, resumed=resumed, with_roofs=with_roofs)
         return _told(results, opened, outputs, quiet=quiet)

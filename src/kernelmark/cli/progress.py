@@ -23,13 +23,15 @@ OnEvent = Callable[[e.Event], None]
 
 
 @contextlib.contextmanager
-def reporter(plan: Plan, *, quiet: bool) -> Iterator[OnEvent]:
-    """What a run tells its events to. Quiet, it still tells of lost devices and of waiting."""
+def reporter(plan: Plan | None, *, quiet: bool) -> Iterator[OnEvent]:
+    """What a run tells its events to. Quiet, it still tells of lost devices and of waiting.
+
+    Without a plan the number of cases is what the first event says."""
     if quiet:
         yield _only_trouble
     elif fancy(sys.stderr):
         with _bar() as bar:
-            yield _unharmed(Drawn(bar, len(plan.cases)))
+            yield _unharmed(Drawn(bar, len(plan.cases) if plan else 0))
     else:
         yield Lines()
 

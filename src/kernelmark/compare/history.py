@@ -106,13 +106,17 @@ class History:
     """Series with what was found in them, and the runs they are of, oldest first.
 
     `changes` is what differs in the environment at each step, by (run before, run after); `moved`
-    are sentinels that moved in the newest run; `baseline` the times of a pinned run by series.
+    are sentinels that moved in the newest run, `marked` those that stepped in earlier ones, by run;
+    `watched` says whether the newest run has sentinels at all; `baseline` the times of a pinned run
+    by series.
     """
 
     stories: tuple[Story, ...]
     runs: tuple[Run, ...]
     changes: Mapping[tuple[str, str], tuple[tuple[str, str, str], ...]]
     moved: tuple[str, ...]
+    marked: Mapping[str, tuple[str, ...]]
+    watched: bool
     audit: Audit
     baseline_name: str
     baseline: Mapping[str, float]
@@ -179,6 +183,26 @@ def hold(found: Sequence[Story], sentinels: Mapping[str, str]) -> tuple[list[Sto
         return list(found), []
     reason = "a sentinel moved: the machine is not what it was"
     return [_held(one, reason) if one.screen.flagged else one for one in found], moved
+
+
+def marked(found: Sequence[Story], sentinels: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Sentinels that stepped with a run, by run: again those that every backend agrees on."""
+    by_key: dict[str, list[Story]] = {}
+    for one in found:
+        if one.series in sentinels:
+            by_key.setdefault(sentinels[one.series], []).append(one)
+    told: dict[str, list[str]] = {}
+    for key, mine in by_key.items():
+        for run_id in dict.fromkeys(step.run_id for one in mine for step in one.steps):
+            present = [one for one in mine if any(p.run_id == run_id for p in one.points)]
+            ratios = [s.ratio for one in present for s in one.steps if s.run_id == run_id]
+            if len(ratios) == len(present) and len({ratio > 1 for ratio in ratios}) == 1:
+                told.setdefault(run_id, []).append(f"{key}: {_direction(ratios[0])}")
+    return {run_id: tuple(texts) for run_id, texts in told.items()}
+
+
+def _direction(ratio: float) -> str:
+    return (VerdictStatus.SLOWER if ratio > 1 else VerdictStatus.FASTER).value
 
 
 def _held(one: Story, reason: str) -> Story:

@@ -3,7 +3,8 @@
 A document is `{"kernelmark": "<kind>", "version": 1, …fields}`. Fields of nested values carry no
 envelope. Unknown fields, missing fields, wrong types and unknown versions are refused with a
 sentence that names the place. Floats survive exactly; `nan` and infinities travel as strings,
-which JSON proper requires.
+which JSON proper requires. A field marked `OPTIONAL` came later: it is not written while it has its
+default, and may be missing, so that old files are read and files without it are read by old tools.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.micro import MicroResult
 from kernelmark.core.problem import Problem, parse_key
-from kernelmark.core.result import Case, Result, ResultSet, Run
+from kernelmark.core.result import OPTIONAL, Case, Result, ResultSet, Run
 from kernelmark.core.roof import Roof
 from kernelmark.core.verdict import Verdict
 
@@ -102,7 +103,12 @@ def plain(value: Any) -> Json:
     if isinstance(value, Problem):
         return value.key
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        optional = _optional(type(value))
+        return {
+            f.name: plain(getattr(value, f.name))
+            for f in dataclasses.fields(value)
+            if f.name not in optional or getattr(value, f.name) != f.default
+        }
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, Mapping):
@@ -152,7 +158,7 @@ def _read_fields(value: Json, kind: type, where: str) -> Any:
             f"{where}: unknown field {unknown[0]!r}",
             hint="the file may come from a newer kernelmark",
         )
-    missing = sorted(hints.keys() - value.keys())
+    missing = sorted(hints.keys() - value.keys() - _optional(kind))
     if missing:
         raise CodecError(f"{where}: field {missing[0]!r} is missing")
     fields = {name: read(v, hints[name], f"{where}.{name}") for name, v in value.items()}
@@ -164,6 +170,11 @@ def _built(where: str, make: Any) -> Any:
         return make()
     except UsageError as error:
         raise CodecError(f"{where}: {error.message}", hint=error.hint) from None
+
+
+@functools.cache
+def _optional(kind: type) -> frozenset[str]:
+    return frozenset(f.name for f in dataclasses.fields(kind) if OPTIONAL in f.metadata)
 
 
 @functools.cache

@@ -14,10 +14,13 @@ from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 
 ConfigValue = str | int | float | bool
 Config = Mapping[str, ConfigValue]
+# Marks a field of a value that documents of older versions do not have.
+OPTIONAL = "optional"
 _config_text = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
@@ -251,7 +254,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultSet:
-    """A run with its results: what a file holds and what `kmark export`, `import` exchange."""
+    """A run with its results: what a file holds and what `kmark export`, `import` exchange; with
+    the roofs that they were compared with, if any."""
 
     run: Run
     results: tuple[Result, ...]
+    roofs: tuple[Roof, ...] = field(default=(), metadata={OPTIONAL: True})

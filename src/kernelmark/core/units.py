@@ -31,6 +31,11 @@ def bytes_text(count: float) -> str:
     return f"{count:.0f} B"
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 step`, `3 steps`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def duration_text(seconds: float) -> str:
     """A span for progress and estimates: 45 s, 3 min 20 s, 2 h 05 min."""
     whole = round(seconds)

@@ -33,7 +33,7 @@ ORDER = (
 )
 _FIELDS = (
     *("problem", "base_backend", "head_backend", "status", "base_us", "head_us", "ratio", "low"),
-    *("high", "rounds", "detectable", "same_binary", "reason"),
+    *("high", "q_value", "rounds", "detectable", "same_binary", "reason"),
 )
 
 
@@ -94,15 +94,14 @@ def rows_table(report: AbReport) -> Table:
 
 
 def summary(report: AbReport) -> str:
-    """`1 slower, 58 same, 2 unsure`, and what chance would give."""
+    """`1 slower, 58 same, 2 unsure`, and what may be chance of it."""
     counts = dict.fromkeys(ORDER, 0)
     for row in report.rows:
         counts[row.status] += 1
     told = ", ".join(f"{count} {status.value}" for status, count in counts.items() if count)
-    expected = report.rule.looks.alpha * len(report.rows)
+    share = 100 * report.rule.looks.alpha
     return (
-        f"{told or 'no pairs'}; by chance at most {expected:.2g} of {len(report.rows)} would be "
-        f"called changed"
+        f"{told or 'no pairs'}; of those called changed at most {share:g} % are chance, on average"
     )
 
 
@@ -209,8 +208,9 @@ def _values(row: Row) -> dict[str, Any]:
     paired = row.paired
     times = [s.measurement.median_s * 1e6 if s.measurement else None for s in _sides(row)]
     found: dict[str, float | None] = dict.fromkeys(("ratio", "low", "high", "detectable"))
+    found["q_value"] = None if paired is None else paired.q_value
     if paired is not None:
-        for name in found:
+        for name in ("ratio", "low", "high", "detectable"):
             value = float(getattr(paired, name))
             found[name] = value if math.isfinite(value) and value > 0 else None
     return {

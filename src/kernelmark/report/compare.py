@@ -10,7 +10,7 @@ from kernelmark.compare.verdicts import Comparison, Row
 from kernelmark.core import codec
 from kernelmark.core.problem import parse_key
 from kernelmark.core.result import Result, Run, config_key
-from kernelmark.core.units import time_text
+from kernelmark.core.units import counted, time_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.detail import facts
 from kernelmark.report.names import backend_text, rerun, short
@@ -172,11 +172,6 @@ def moved_text(moved: str) -> str:
     """`gemm m=8 … dtype=f32: slower` of a sentinel's key and verdict."""
     key, _, status = moved.rpartition(": ")
     return f"{short(parse_key(key))}: {status}"
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 step`, `3 steps`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def change_text(ratio: float | None, low: float | None = None, high: float | None = None) -> str:

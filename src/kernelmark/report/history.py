@@ -9,13 +9,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from kernelmark.compare.history import History, Point, Story
+from kernelmark.compare.history import History, Point, SeriesStep, Story
 from kernelmark.core.problem import parse_key
 from kernelmark.core.result import Status
 from kernelmark.core.timing import Timing
-from kernelmark.core.units import time_text
+from kernelmark.core.units import counted, time_text
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.report.compare import change_text, counted, moved_text
+from kernelmark.report.compare import change_text, moved_text
 from kernelmark.report.names import config_text, short
 from kernelmark.report.render import Cell
 from kernelmark.report.tables import NONE, Column, Table
@@ -60,7 +60,7 @@ def steps(history: History, shown: Sequence[Story]) -> Table:
             parts(story)["problem"],
             parts(story)["backend"],
             change_text(step.ratio),
-            changes_text(history.changes.get((step.before_id, step.run_id), ())),
+            _why(history, step),
         )
         for step, story in found
     ]
@@ -75,6 +75,16 @@ def notes(history: History) -> list[str]:
         f"sentinel moved in run {history.runs[-1].id}: {moved_text(text)}; its alarms are held"
         for text in history.moved
     ]
+    told += [
+        f"sentinel moved with run {run_id}: {moved_text(text)}; steps there may be the machine's"
+        for run_id, texts in history.marked.items()
+        for text in texts
+    ]
+    if not history.watched:
+        told.append(
+            f"run {history.runs[-1].id} has no sentinels, which tell a change of the machine from "
+            "one of the code: add -s sentinels to kmark run"
+        )
     rate = history.audit.rate
     if rate is not None:
         told.append(
@@ -119,6 +129,7 @@ def document(history: History, shown: Sequence[Story]) -> dict[str, Any]:
             {"id": run.id, "label": run.label, "started": run.started} for run in history.runs
         ],
         "sentinels_moved": list(history.moved),
+        "runs_marked": {run_id: list(texts) for run_id, texts in history.marked.items()},
         "same_binary": {"compared": history.audit.compared, "alarms": history.audit.alarms},
         "baseline": history.baseline_name or None,
         "series": [_series_document(history, story) for story in shown],
@@ -170,6 +181,11 @@ def changes_text(changes: Sequence[tuple[str, str, str]]) -> str:
     if len(told) > _MOST_CHANGES:
         told = [*told[:_MOST_CHANGES], f"and {len(told) - _MOST_CHANGES} more"]
     return "; ".join(told) or "nothing that was recorded"
+
+
+def _why(history: History, step: SeriesStep) -> str:
+    changes = changes_text(history.changes.get((step.before_id, step.run_id), ()))
+    return f"{changes}; a sentinel moved too" if step.run_id in history.marked else changes
 
 
 def _cells(history: History, story: Story, *, several: bool) -> tuple[str, ...]:

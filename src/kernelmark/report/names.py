@@ -13,6 +13,14 @@ from kernelmark.core.result import Case, Config, Result
 from kernelmark.core.timing import PRESETS, Timing
 
 _USUAL = Timing()
+_STOP_RULE = {
+    "processes": "--processes",
+    "max_allocations": "--max-blocks",
+    "target_rel_ci": "--target-ci",
+    "max_s": "--max-s",
+    "warmup_s": "--warmup-s",
+    "seed": "--seed",
+}
 
 
 def short(problem: Problem) -> str:
@@ -120,9 +128,7 @@ def rerun(result: Result) -> str:
         words += ["-d", result.device]
     for name, value in sorted(case.config.items()):
         words += ["--config", f"{name}={_value_text(value)}"]
-    usual = _preset(case.timing)
-    if usual != "default":
-        words += ["--timing", usual]
+    words += _timing_words(case.timing)
     for name in ("cache", "timer", "strain", "duty", "threads"):
         value = getattr(case.timing, name)
         if value != getattr(_USUAL, name):
@@ -130,13 +136,17 @@ def rerun(result: Result) -> str:
     return shlex.join(words)
 
 
-def _preset(timing: Timing) -> str:
-    """The preset that a timing's stop rule is that of, or the default one."""
-    rule = ("processes", "allocations", "max_allocations", "max_s", "warmup_s", "target_rel_ci")
+def _timing_words(timing: Timing) -> list[str]:
+    """The preset that is nearest to a timing's stop rule, and options for what differs from it."""
+    found: list[list[str]] = []
     for name, preset in PRESETS.items():
-        if all(getattr(timing, field) == getattr(preset, field) for field in rule):
-            return name
-    return "default"
+        words = [] if name == "default" else ["--timing", name]
+        for field, option in _STOP_RULE.items():
+            value = getattr(timing, field)
+            if value != getattr(preset, field):
+                words += [option, str(value)]
+        found.append(words)
+    return min(found, key=len)
 
 
 def _value_text(value: object) -> str:

@@ -165,10 +165,10 @@ def summary(made: Sequence[Row]) -> str:
 
 
 def rate(result: Result, bound: str | None) -> str:
-    """Bytes a second where memory is the bound, FLOP/s elsewhere."""
+    """Bytes a second where memory is the bound or nothing is computed, FLOP/s elsewhere."""
     if result.measurement is None:
         return NONE
-    if bound == "memory":
+    if bound == "memory" or (result.flops == 0 and result.bytes):
         return rate_text(result.bytes_per_s or 0.0, "B/s")
     return rate_text(result.flops_per_s or 0.0, "FLOP/s")
 

@@ -4,7 +4,8 @@ A round starts a fresh worker for each side and measures every pair that is stil
 right after the other, pairs in a new random order. Rounds come in twos: which side goes first is
 drawn for every pair in the first round and turned round in the second (ABBA), so that a drift of
 the device meets both sides alike. At preset looks a pair whose verdict is certain enough leaves;
-the looks share one chance of a false alarm (`stats.paired.Looks`).
+the looks share one chance of a false alarm (`stats.paired.Looks`), and pairs are called changed
+only as discoveries among all of them (`stats.suite`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from kernelmark.runners.environments import Side
 from kernelmark.runners.execute import join
 from kernelmark.runners.lane import Answer, Failure, Lane, gather_items
 from kernelmark.stats.paired import DELTA, Looks, Paired
+from kernelmark.stats.suite import suite_verdicts
 
 # A round is one of many: short, two blocks of memory, no stop rule of its own.
 ROUND = Timing(
@@ -128,10 +130,16 @@ class _Track:
         self.parts: tuple[list[Result], list[Result]] = ([], [])
         self.times: tuple[list[float], list[float]] = ([], [])
         self.head_first = False
+        self.looked = 0  # rounds at its last look
 
     @property
     def rounds(self) -> int:
         return min(len(self.times[0]), len(self.times[1]))
+
+    @property
+    def seen(self) -> tuple[list[float], list[float]]:
+        """Times up to its last look."""
+        return self.times[0][: self.looked], self.times[1][: self.looked]
 
     def row(self, status: VerdictStatus, reason: str, paired: Paired | None = None) -> Row:
         return Row(
@@ -152,6 +160,7 @@ class Experiment:
 
     def __init__(self, pairs: Sequence[Pair], rule: Rule, opener: Opener) -> None:
         self._tracks = [_Track(_planned(pair, rule)) for pair in pairs]
+        self._family: list[_Track] = []  # that were looked at together, once at least
         self._rule = rule
         self._opener = opener
         self._random = random.Random(rule.seed)
@@ -218,11 +227,16 @@ class Experiment:
         return track.row(VerdictStatus.IGNORED, f"both fail: {_why('head', head)}")
 
     def _look(self, rounds: int) -> Iterator[Row]:
-        for track in list(self._tracks):
-            paired = self._rule.looks.verdict(
-                track.times[0], track.times[1], delta=self._rule.delta
-            )
-            if paired.decided or rounds == self._rule.looks.last:
+        looks = self._rule.looks
+        for track in self._tracks:
+            track.looked = rounds
+        # Those that left stay in the family that false discoveries are counted in.
+        self._family = self._family or list(self._tracks)
+        found = suite_verdicts(
+            looks, [track.seen for track in self._family], delta=self._rule.delta
+        )
+        for track, paired in zip(self._family, found, strict=True):
+            if track in self._tracks and (paired.decided or rounds == looks.last):
                 self._tracks.remove(track)
                 yield track.row(paired.status, paired.reason, paired)
 

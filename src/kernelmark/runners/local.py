@@ -15,7 +15,7 @@ from kernelmark.runners.events import Event, Note
 from kernelmark.runners.lane import Lane, Limits
 from kernelmark.runners.plan import order
 from kernelmark.runners.process import WorkerSpec
-from kernelmark.runners.targets import expand, find
+from kernelmark.runners.targets import check_threads, expand, find
 
 
 class LocalRunner:
@@ -83,13 +83,8 @@ class LocalRunner:
 
         Closing the iterator, or an exception, ends every worker."""
         given = list(cases)
-        cores = self.infos[0].units
         for case in given:
-            if self.infos[0].kind == "cpu" and case.timing.threads > cores:
-                raise UsageError(
-                    f"{case.timing.threads} threads were asked for and {cores} cores are usable",
-                    hint=f"use {cores} threads or less",
-                )
+            check_threads(self.infos[0], case.timing.threads)
         return self._run(given)
 
     def _run(self, given: Sequence[Case]) -> Iterator[Event]:

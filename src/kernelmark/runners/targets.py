@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from kernelmark import devices
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
+from kernelmark.core.units import counted
 from kernelmark.devices.base import DeviceKind
 
 _NAME = re.compile(r"([a-z][a-z0-9_]*)(?::(\d+)(?:-(\d+))?)?\Z")
@@ -24,6 +25,16 @@ def find(name: str) -> tuple[DeviceKind, DeviceInfo]:
             return kind, info
     known = ", ".join(info.name for info in kind.infos())
     raise UsageError(f"there is no device {name!r}", hint=f"there are: {known}")
+
+
+def check_threads(info: DeviceInfo, threads: int) -> None:
+    """Refuse more threads than the CPU has cores for."""
+    if info.kind == "cpu" and threads > info.units:
+        usable = "is" if info.units == 1 else "are"
+        raise UsageError(
+            f"{threads} threads were asked for and {counted(info.units, 'core')} {usable} usable",
+            hint=f"use {counted(info.units, 'thread')}{'' if info.units == 1 else ' or less'}",
+        )
 
 
 def expand(names: Sequence[str]) -> list[DeviceInfo]:

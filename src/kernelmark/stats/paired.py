@@ -41,7 +41,8 @@ class SignedRank:
 class Paired:
     """What paired rounds say. `ratio` is head over base: above 1 is slower; `low` and `high` bound
     it with 1 - `alpha`. `detectable` is the least slowdown (0.02 is 2 %) that this many rounds with
-    this spread would find in nine of ten comparisons."""
+    this spread would find in nine of ten comparisons. `q_value` is the share of false discoveries
+    at which this one would still be a discovery among its suite; None where it was judged alone."""
 
     status: VerdictStatus
     reason: str
@@ -52,6 +53,7 @@ class Paired:
     rounds: int
     alpha: float
     detectable: float
+    q_value: float | None = None
 
     @property
     def decided(self) -> bool:

@@ -183,6 +183,7 @@ class Store(MicroStore):
         except UsageError:
             self.add_run(new.run)
             self._add_positions(new.run.id, _positions(new.results))
+            self.add_roofs(new.roofs, host=new.run.environment.host)
             return Imported(run_id=new.run.id, added=len(new.results), known=0, changed=True)
         if (known.run.started, known.run.environment) != (new.run.started, new.run.environment):
             raise StoreError(

@@ -69,6 +69,9 @@ EXAMPLES: tuple[str, ...] = (
     "conv n=1 c=64 h=5 w=5 k=8 r=3 s=3 pad=1 dtype=f16",
     "conv n=1 c=32 h=5 w=5 k=8 r=3 s=3 pad=1 dtype=bf16 layout=nhwc",
     "conv n=2 c=8 h=6 w=6 k=8 r=3 s=3 dtype=i8",
+    "copy n=1 dtype=f32",
+    "copy n=100003 dtype=f16",
+    "copy n=4099 dtype=i8",
 )
 POISONS = (0xFF, 0x5C)
 

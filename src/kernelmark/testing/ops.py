@@ -78,7 +78,7 @@ class OpContract(ABC):
     def test_costs(self, example: Example) -> None:
         problem = self.op.problem(**example)
         assert isinstance(self.op.flops(problem), int)
-        assert self.op.flops(problem) > 0
+        assert self.op.flops(problem) >= 0
         counted = self.count_flops(problem)
         assert counted is None or counted == self.op.flops(problem)
         each_once = sum(spec.count * DTYPES[spec.dtype].bits for spec in self.op.tensors(problem))

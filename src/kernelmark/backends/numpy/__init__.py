@@ -10,7 +10,7 @@ import numpy as np
 from kernelmark import ops
 from kernelmark.backends._rules import refuse_unknown, unknown_op, wrong_device
 from kernelmark.backends.base import Backend, Kernel
-from kernelmark.backends.numpy import attention, conv, gemm
+from kernelmark.backends.numpy import attention, conv, copy, gemm
 from kernelmark.backends.numpy.products import Plan, missing
 from kernelmark.backends.numpy.threads import set_threads
 from kernelmark.core.environment import DeviceInfo
@@ -25,6 +25,7 @@ PLANS = {
     "batched_gemm": gemm.plan,
     "attention": attention.plan,
     "conv": conv.plan,
+    "copy": copy.plan,
 }
 
 

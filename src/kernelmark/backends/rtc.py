@@ -1,0 +1,114 @@
+"""Our own plain kernels, from one source for both vendors, compiled at run time: a copy, which of
+one element is as near to an empty kernel as can be checked. They depend on nothing that is under
+test, so they are what a machine is watched by."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, Protocol, cast
+
+from kernelmark.backends._rules import refuse_unknown, unknown_op, wrong_device
+from kernelmark.backends.base import Backend, Kernel
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import Unsupported
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config, KernelInfo
+from kernelmark.devices.base import ArgumentSet, Device, Stream
+from kernelmark.gpu import rtc
+from kernelmark.gpu.driver import Driver, pack
+from kernelmark.gpu.rtc import Binary, compile_source
+from kernelmark.kernels import rtc as kernels
+
+OPS = ("copy",)
+FILE = "copy.cu"
+_BLOCK = 256
+_BLOCKS_A_UNIT = 16
+_BYTES_A_THREAD = 64  # eight loads of eight
+
+
+class Gpu(Protocol):
+    """What launching needs of a GPU device."""
+
+    info: DeviceInfo
+    driver: Driver
+
+
+class RtcKernel(Kernel):
+    """The copy, with the arguments of every set packed."""
+
+    def __init__(self, device: Gpu, sets: Sequence[ArgumentSet], binary: Binary) -> None:
+        driver = device.driver
+        self.info = _told(binary)
+        self._driver = driver
+        self._module = driver.load(binary.code)
+        self._function = driver.function(self._module, "copy")
+        nbytes = sets[0]["x"].spec.nbytes if sets else 0
+        wanted = -(-nbytes // (_BLOCK * _BYTES_A_THREAD))
+        self._grid = (max(1, min(wanted, _BLOCKS_A_UNIT * device.info.units)), 1, 1)
+        self._arguments: list[Any] = [
+            pack(
+                ctypes.c_void_p(one["y"].address),
+                ctypes.c_void_p(one["x"].address),
+                ctypes.c_uint64(nbytes),
+            )
+            for one in sets
+        ]
+
+    def launch(self, stream: Stream, set_index: int) -> None:
+        block = (_BLOCK, 1, 1)
+        self._driver.launch(self._function, self._grid, block, self._arguments[set_index], stream)
+
+    def close(self) -> None:
+        self._driver.destroy("module", self._module)
+
+
+class RtcBackend(Backend):
+    """Kernels of kernels/rtc for the ops that sentinels are made of."""
+
+    name = "rtc"
+    summary = "our own plain kernels, compiled at run time: copy"
+    device_kinds = ("cuda", "hip")
+
+    def available(self) -> str | None:
+        """A compiler of either vendor is enough: which one it takes, the device says."""
+        reasons = [rtc.unavailable(kind) for kind in self.device_kinds]
+        return None if None in reasons else reasons[0]
+
+    def version(self) -> str:
+        return "1"
+
+    def libraries(self) -> dict[str, str]:
+        return {}
+
+    def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
+        return (
+            wrong_device(self.name, self.device_kinds, info)
+            or unknown_op(self.name, OPS, problem)
+            or rtc.unavailable(info.kind)
+        )
+
+    def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
+        return _told(_built(info))
+
+    def prepare(
+        self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
+    ) -> Kernel:
+        refuse_unknown(self.name, config)
+        reason = self.supports(problem, device.info)
+        if reason is not None:
+            raise Unsupported(reason)
+        return RtcKernel(cast(Gpu, device), sets, _built(device.info))
+
+
+def _built(info: DeviceInfo) -> Binary:
+    return compile_source(kernels.source(FILE), arch=info.arch, name=FILE)
+
+
+def _told(binary: Binary) -> KernelInfo:
+    return KernelInfo(
+        name="copy", compile_s=binary.seconds, cached=binary.cached, binary_hash=binary.hash
+    )
+
+
+backend = RtcBackend()

@@ -1,0 +1,51 @@
+"""Tables of what tuning came to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from kernelmark.core.units import time_text
+from kernelmark.report.names import short
+from kernelmark.report.tables import NONE, Column, Table
+from kernelmark.report.tuning import percent
+from kernelmark.tune.outcome import Outcome
+
+
+def outcome_table(outcomes: Sequence[Outcome]) -> Table:
+    """One row an outcome, in the order given."""
+    names = ("plan", "share", "reference", "tuned", "ratio", "tried", "outcome")
+    right = ("share", "reference", "tuned", "ratio", "tried")
+    columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
+    return Table(columns=columns, rows=tuple(map(_row, outcomes)))
+
+
+def by_worth(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Those that are kept first, and of them those that save most of the workload's time."""
+    return sorted(outcomes, key=_worth)
+
+
+def _worth(outcome: Outcome) -> tuple[bool, float]:
+    saved = outcome.saved_s if math.isfinite(outcome.saved_s) else -math.inf
+    return not outcome.kept, -saved
+
+
+def _row(outcome: Outcome) -> tuple[str, ...]:
+    return (
+        f"{outcome.name}: {short(outcome.problem)}",
+        percent(outcome.share) if outcome.share else NONE,
+        _time(outcome.reference.median_s),
+        _time(outcome.tuned.median_s),
+        NONE if math.isnan(outcome.ratio) else f"{outcome.ratio:.3f} ×",
+        str(outcome.evaluations),
+        f"{'kept' if outcome.kept else 'not kept'}, {outcome.reason}",
+    )
+
+
+def outcome_line(outcome: Outcome) -> str:
+    """One outcome in one line."""
+    return f"{outcome.name}: {'kept' if outcome.kept else 'not kept'}, {outcome.reason}"
+
+
+def _time(seconds: float) -> str:
+    return NONE if math.isnan(seconds) else time_text(seconds)

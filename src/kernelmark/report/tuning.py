@@ -1,0 +1,264 @@
+"""Tables of a tuning folder: what problems cost, what is planned, how far it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from kernelmark.core.units import time_text
+from kernelmark.report.names import short
+from kernelmark.report.tables import NONE, Column, Table, width_text
+from kernelmark.tune.outcome import Metrics
+from kernelmark.tune.planner import Draft, Fate, Refused
+from kernelmark.tune.standing import Standing
+from kernelmark.tune.summary import Cost, Summary
+
+# Intervals wider than this make a share a guess.
+_WIDE = 0.2
+
+
+def summary_table(costs: Sequence[Cost]) -> Table:
+    """What each problem costs, in the order given."""
+    columns = (
+        Column(name="problem"),
+        Column(name="calls", align="right"),
+        Column(name="a call", align="right"),
+        Column(name="±", align="right"),
+        Column(name="all calls", align="right"),
+        Column(name="share", align="right"),
+        Column(name="up to here", align="right"),
+        Column(name="status"),
+    )
+    rows = tuple(
+        (
+            short(cost.problem),
+            str(cost.count),
+            _time(cost.time_s),
+            width_text(cost.rel_half_width),
+            _time(cost.total_s) if cost.total_s else NONE,
+            percent(cost.share) if cost.total_s else NONE,
+            percent(cost.cumulative) if cost.total_s else NONE,
+            _status(cost),
+        )
+        for cost in costs
+    )
+    return Table(columns=columns, rows=rows)
+
+
+def summary_line(found: Summary) -> str:
+    """The whole in one sentence."""
+    basis = found.basis
+    calls = sum(cost.count for cost in found.costs)
+    line = f"{_counted(calls, 'call')} of {_counted(len(found.costs), 'problem')}"
+    where = f"with {basis.backend} {basis.version} on {basis.device}"
+    if not found.total_s:
+        return f"{line}: none of them could be timed {where}"
+    line += f" take{'s' if calls == 1 else ''} {_time(found.total_s)} {where}"
+    if len(found.selected) < len(found.costs):
+        line += (
+            f"; {_counted(len(found.selected), 'problem')} at or above the threshold "
+            f"{'is' if len(found.selected) == 1 else 'are'} {percent(found.coverage)} of it"
+        )
+    return line
+
+
+def plan_table(drafts: Sequence[Draft], fates: Mapping[str, Fate]) -> Table:
+    """Plans with what became of their files."""
+    columns = (
+        Column(name="plan"),
+        Column(name="problem"),
+        Column(name="calls", align="right"),
+        Column(name="share", align="right"),
+        Column(name="reference", align="right"),
+        Column(name="combinations", align="right"),
+        Column(name="file"),
+    )
+    rows = tuple(
+        (
+            draft.plan.name,
+            short(draft.plan.problem),
+            str(draft.plan.count),
+            percent(draft.plan.share) if draft.plan.share else NONE,
+            _time(draft.plan.reference_s) if draft.plan.reference_s else NONE,
+            str(draft.combinations),
+            _fate(fates[draft.plan.name]),
+        )
+        for draft in drafts
+    )
+    return Table(columns=columns, rows=rows)
+
+
+def plan_records(
+    drafts: Sequence[Draft], fates: Mapping[str, Fate], refused: Sequence[Refused]
+) -> list[dict[str, str | int | float | None]]:
+    """One flat record a problem; one without a plan has its reason."""
+    made: list[dict[str, str | int | float | None]] = [
+        {
+            "plan": draft.plan.name,
+            "problem": draft.plan.problem.key,
+            "count": draft.plan.count,
+            "pct_of_total": round(100 * draft.plan.share, 6),
+            "reference_us": _us(draft.plan.reference_s) or None,
+            "combinations": draft.combinations,
+            "file": fates[draft.plan.name].value,
+            "reason": "",
+        }
+        for draft in drafts
+    ]
+    for one in refused:
+        record = dict.fromkeys(made[0] if made else ("plan", "problem", "count", "reason"))
+        cost = one.cost
+        known = {"plan": "", "problem": cost.problem.key, "count": cost.count, "reason": one.reason}
+        made.append(record | known)
+    return made
+
+
+def reasons(refused: Sequence[Refused]) -> list[str]:
+    """Why problems have no plan, each reason once."""
+    groups: dict[str, list[Refused]] = {}
+    for one in refused:
+        groups.setdefault(one.reason, []).append(one)
+    return [
+        f"no plan for {_counted(len(group), 'problem')} ({_first(group)}): {reason}"
+        for reason, group in groups.items()
+    ]
+
+
+def doubts(found: Summary) -> list[str]:
+    """What should be known before shares are believed."""
+    wide = [c for c in found.costs if c.total_s and c.rel_half_width > _WIDE]
+    told = []
+    if wide:
+        share = math.fsum(cost.share for cost in wide)
+        told.append(
+            f"the times of {_counted(len(wide), 'problem')} ({percent(share)} of the whole) are "
+            f"known to no better than ± {100 * _WIDE:.0f} %: measure on a quiet machine, or with "
+            "--timing default"
+        )
+    return told
+
+
+def plans_line(
+    drafts: Sequence[Draft],
+    fates: Mapping[str, Fate],
+    refused: Sequence[Refused],
+    left_out: Sequence[Cost],
+) -> str:
+    """What was planned in one sentence."""
+    counts = {fate: sum(one is fate for one in fates.values()) for fate in Fate}
+    told = ", ".join(f"{count} {fate.value}" for fate, count in counts.items() if count)
+    line = _counted(len(drafts), "plan") + (f" ({told})" if told else "")
+    share = math.fsum(draft.plan.share for draft in drafts)
+    line += f" for {percent(share)} of the time" if share else ""
+    line += f", {_counted(len(refused), 'problem')} that cannot be tuned" if refused else ""
+    return line + (f", {len(left_out)} below the threshold" if left_out else "")
+
+
+def standing_table(found: Sequence[Standing]) -> Table:
+    """How far each plan is."""
+    names = ("plan", "problem", "share", "state", "evaluated", "failed", "best", "ratio", "")
+    right = ("share", "evaluated", "failed", "best", "ratio")
+    columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
+    return Table(columns=columns, rows=tuple(_standing(one) for one in found))
+
+
+def _standing(one: Standing) -> tuple[str, ...]:
+    plan, outcome = one.plan, one.outcome
+    best = outcome.tuned.median_s if outcome else one.best_s
+    ratio = outcome.ratio if outcome else math.nan
+    return (
+        one.name,
+        short(plan.problem) if plan else NONE,
+        percent(plan.share) if plan and plan.share else NONE,
+        one.state.value,
+        f"{one.evaluations} of {plan.budget.evaluations}" if plan else NONE,
+        str(one.failures) if one.evaluations else NONE,
+        _time(best),
+        NONE if math.isnan(ratio) else f"{ratio:.3f} ×",
+        one.reason,
+    )
+
+
+def standing_records(found: Sequence[Standing]) -> list[dict[str, str | int | float | None]]:
+    """One flat record a plan; times in microseconds."""
+    return [
+        {
+            "plan": one.name,
+            "problem": one.plan.problem.key if one.plan else "",
+            "state": one.state.value,
+            "count": one.plan.count if one.plan else None,
+            "pct_of_total": 100 * one.plan.share if one.plan else None,
+            "budget": one.plan.budget.evaluations if one.plan else None,
+            "evaluations": one.evaluations,
+            "failures": one.failures,
+            "best_us": _us(one.best_s),
+            "reference_us": _us(one.outcome.reference.median_s) if one.outcome else None,
+            "tuned_us": _us(one.outcome.tuned.median_s) if one.outcome else None,
+            "ratio": _number(one.outcome.ratio) if one.outcome else None,
+            "low": _number(one.outcome.low) if one.outcome else None,
+            "high": _number(one.outcome.high) if one.outcome else None,
+            "kept": ("yes" if one.outcome.kept else "no") if one.outcome else None,
+            "reason": one.reason,
+        }
+        for one in found
+    ]
+
+
+def metrics_line(metrics: Metrics) -> str:
+    """What tuning came to, in one sentence."""
+    if not metrics.kept:
+        return f"none of {_counted(metrics.problems, 'problem')} is kept"
+    line = (
+        f"{metrics.kept} of {_counted(metrics.problems, 'problem')} kept: "
+        f"{metrics.geomean_uplift:.3f} × faster in the geometric mean, "
+        f"{metrics.average_uplift:.3f} × on average"
+    )
+    if metrics.coverage:
+        line += (
+            f"; that saves {percent(metrics.weighted_saving)} of the workload's time, of which "
+            f"they are {percent(metrics.coverage)}"
+        )
+    return line
+
+
+def percent(share: float) -> str:
+    """`12.3 %`, with three digits down to a ten-thousandth."""
+    value = 100 * share
+    for limit, digits in ((0.1, 3), (1, 2), (10, 2), (99.95, 1)):
+        if value < limit:
+            return f"{value:.{digits}f} %"
+    return f"{value:.0f} %"
+
+
+def _first(group: Sequence[Refused]) -> str:
+    name = short(group[0].cost.problem)
+    return name if len(group) == 1 else f"{name}, …"
+
+
+def _status(cost: Cost) -> str:
+    if cost.status is None:
+        return "not timed"
+    if cost.reason:
+        return f"{cost.status.value}: {cost.reason}"
+    return cost.status.value if cost.selected else f"{cost.status.value}, below the threshold"
+
+
+def _fate(fate: Fate) -> str:
+    return "edited by hand, left alone" if fate is Fate.EDITED else fate.value
+
+
+def _us(seconds: float) -> float | None:
+    return _number(seconds * 1e6)
+
+
+def _number(value: float) -> float | None:
+    """None for what JSON cannot say."""
+    return value if math.isfinite(value) else None
+
+
+def _time(seconds: float) -> str:
+    return NONE if math.isnan(seconds) else time_text(seconds)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,53 @@
+"""What a store and a file say of a run: its roofs, and whether it still goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def test_a_killed_run_is_listed_as_interrupted(tmp_path):
+    words = ["run", "-o", "gemm", "-d", "fake", "-b", "fake", "--dtype", "f32"]
+    words += ["-a", "m=8", "-a", "n=8", "-a", "k=8", "--config", "behaviour=hang"]
+    started = subprocess.Popen(
+        [sys.executable, "-m", "kernelmark", *words], stderr=subprocess.PIPE, text=True
+    )
+
+    def state() -> str:
+        listed = subprocess.run(
+            [sys.executable, "-m", "kernelmark", "list", "runs", "--json", "-"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        rows = json.loads(listed.stdout or "[]")
+        return str(rows[0]["state"]) if rows else ""
+
+    end = time.monotonic() + 30
+    while state() != "running" and time.monotonic() < end:
+        time.sleep(0.1)
+    started.kill()
+    started.wait()
+    assert state() == "interrupted"
+
+
+def test_a_file_holds_the_roofs_it_was_compared_with(kmark, tmp_path):
+    words = ("run", "-p", "gemm m=64 n=64 k=64 dtype=f32", "-b", "numpy", "--max-s", "0.05")
+    assert kmark(*words, "--roofs", "fresh", "--warmup-s", "0.01").code == 0
+    file = str(tmp_path / "run.json")
+    assert kmark("export", "--json", file).code == 0
+    stored, read = kmark("show"), kmark("show", file)
+    assert re.search(r"\d %", stored.out.splitlines()[-1])
+    assert read.out == stored.out
+    document = json.loads(Path(file).read_text())
+    assert {roof["kind"] for roof in document["roofs"]} >= {"flops", "bytes"}
+    elsewhere = str(tmp_path / "elsewhere.sqlite")
+    assert kmark("import", file, "--store", elsewhere).code == 0
+    assert kmark("show", "--store", elsewhere).out == stored.out
+    del document["roofs"]  # as an older kernelmark wrote it
+    Path(file).write_text(json.dumps(document))
+    assert kmark("show", file).code == 0

@@ -1,0 +1,77 @@
+"""Whether a run's process is there: held, given back, killed, or nobody knows."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from kernelmark.core.environment import Environment
+from kernelmark.core.result import Run, RunState
+from kernelmark.runners import alive
+
+HOLD = """
+import sys, time
+from kernelmark.runners.alive import living
+with living(["one"]):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def run():
+    return Run(id="one", started=1.0, environment=Environment(host=platform.node()))
+
+
+def test_a_run_goes_on_while_it_is_held(run):
+    with alive.living(["one", "two"]):
+        assert alive.state(run) is RunState.RUNNING
+        assert alive.state(dataclasses.replace(run, id="two")) is RunState.RUNNING
+    # whoever ended properly has told the store; the lock says nothing then
+    assert alive.state(run) is RunState.RUNNING
+
+
+def test_a_killed_one_is_interrupted_and_can_go_on(run):
+    child = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "held\n"
+    assert alive.state(run) is RunState.RUNNING
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    assert alive.state(run) is RunState.INTERRUPTED
+    assert alive.state(run) is RunState.INTERRUPTED, "asking changes nothing"
+    with alive.living(["one"]):
+        assert alive.state(run) is RunState.RUNNING
+
+
+def test_other_hosts_and_other_states_are_as_stored(run):
+    child = subprocess.run(
+        [sys.executable, "-c", HOLD.replace("time.sleep(60)", "import os; os._exit(1)")],
+        check=False,
+        capture_output=True,
+    )
+    assert child.returncode == 1
+    elsewhere = dataclasses.replace(run, environment=Environment(host="another"))
+    done = dataclasses.replace(run, state=RunState.DONE)
+    assert alive.state(run) is RunState.INTERRUPTED
+    assert alive.state(elsewhere) is RunState.RUNNING
+    assert alive.state(done) is RunState.DONE
+
+
+def test_without_a_folder_it_goes_on(run, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "file"))
+    with alive.living(["one"]):
+        assert alive.state(run) is RunState.RUNNING

@@ -1,14 +1,18 @@
-"""`kmark export` and `kmark import`: runs between stores and files."""
+"""`kmark export` and `kmark import`: runs between stores and files, winners into files."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli.output import Outputs, say
-from kernelmark.core.errors import UsageError
+from kernelmark.core.errors import KernelmarkError, UsageError
+
+if TYPE_CHECKING:
+    from kernelmark.core.result import ResultSet
+    from kernelmark.workloads.importers.base import Given
 
 Files = Annotated[
     list[str],
@@ -16,7 +20,7 @@ Files = Annotated[
         metavar="FILE…",
         help="Files that export or run --json wrote, - is stdin; or files of other tools: nvbench "
         "and Google Benchmark JSON, hipblaslt-bench output, tritonbench and reference CSVs, "
-        "rocprofv3 traces.",
+        "rocprofv3 traces. With --workload, logs of calls (kmark list logs), one for each process.",
     ),
 ]
 FOREIGN = "Files of other tools"
@@ -32,7 +36,7 @@ Form = Annotated[
         "--as",
         metavar="FORMAT",
         help="The format: nvbench, googlebench, hipblaslt-bench, tritonbench, rocprof or "
-        "reference-csv. Default: found out.",
+        "reference-csv; with --workload, one of kmark list logs. Default: found out.",
     ),
 ]
 Label = Annotated[str, _foreign("--label", metavar="TEXT", help="A name for the run.")]
@@ -49,24 +53,107 @@ Started = Annotated[
         help="When, as 2024-10-01. Default: what the file says, else its date.",
     ),
 ]
+LOGS = "Logs of calls"
+
+
+def _log(name: str, *, metavar: str | None = None, help: str) -> Any:
+    return typer.Option(name, metavar=metavar, help=help, rich_help_panel=LOGS)
+
+
+WorkloadFolder = Annotated[
+    str | None,
+    _log(
+        "--workload",
+        metavar="DIR",
+        help="Read logs of calls, and write the problems and their counts to DIR/workload.csv.",
+    ),
+]
+ListDtype = Annotated[
+    str | None,
+    _log("--dtype", metavar="DTYPE", help="Of lists that hold sizes only. Default: bf16."),
+]
+SkippedFile = Annotated[
+    str | None,
+    _log("--skipped", metavar="FILE", help="Every line that was skipped, as CSV; - is stdout."),
+]
+Force = Annotated[
+    bool, _log("--force", help="Replace a workload of other logs, or one that was edited.")
+]
+WINNERS = "Winners of a tuning folder"
+
+
+def _winners(*names: str, metavar: str, help: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=WINNERS)
+
+
+Exported = Annotated[
+    str,
+    typer.Argument(
+        metavar="[RUN]",
+        help="A run: its id or the beginning of it, label, latest, latest~1, or an exported "
+        "JSON file; with --as a tuning folder.",
+    ),
+]
+As = Annotated[
+    str | None,
+    _winners(
+        "--as",
+        metavar="FORMAT",
+        help="For the library that runs them: cublaslt, python; not yet run on AMD hardware: "
+        "aiter, hipblaslt, rocblas, tensile, tunableop.",
+    ),
+]
+Output = Annotated[
+    str | None, _winners("-o", "--output", metavar="PATH", help="The new file, or folder of files.")
+]
+Base = Annotated[
+    str | None,
+    _winners(
+        "--base",
+        metavar="PATH",
+        help="What the winners are merged with: it is read, PATH gets the files that change. "
+        "aiter and tensile need it.",
+    ),
+]
+With = Annotated[
+    list[str] | None,
+    _winners("--with", metavar="NAME=VALUE", help="What a format asks for: kmark list emitters."),
+]
 
 
 def export(
-    ref: o.RunRef = "latest",
+    ref: Exported = "latest",
     store: o.StorePlace = None,
     json: o.Json = None,
     csv: o.Csv = None,
     md: o.Md = None,
+    form: As = None,
+    output: Output = None,
+    base: Base = None,
+    words: With = None,
 ) -> int:
-    """Write a run as JSON, CSV or Markdown.
+    """Write a run as JSON, CSV or Markdown; or a tuning folder's winners as FORMAT.
 
     JSON is exact, for import; CSV is flat, in seconds and bytes. Without an option, JSON goes to
     stdout.
+
+    For example: kmark export DIR --as python -o tuned.py
     """
     from kernelmark.cli.loading import loaded
     from kernelmark.cli.telling import put_results
 
     asked = Outputs(json=json, csv=csv, md=md)
+    if form is not None:
+        from kernelmark.cli.tune_apply import export_winners
+
+        if asked.any or store is not None:
+            raise UsageError(
+                "--as writes winners, --json, --csv, --md and --store are for runs",
+                hint="give one or the other",
+            )
+        return export_winners(ref, form, output=output, base=base, words=words or ())
+    if output is not None or base is not None or words:
+        raise UsageError("-o, --base and --with go with --as", hint="say a format: --as python")
     outputs = asked if asked.any else Outputs(json="-")
     with loaded(ref, store) as (results, _):
         put_results(results, outputs, table=False)
@@ -75,19 +162,46 @@ def export(
 
 def import_results(
     files: Files,
+    workload: WorkloadFolder = None,
     form: Form = None,
     label: Label = "",
     backend: Backend = "",
     device: Device = "",
     arch: Arch = "",
     started: Started = None,
+    dtype: ListDtype = None,
+    skipped: SkippedFile = None,
+    force: Force = False,
     store: o.StorePlace = None,
 ) -> int:
     """Bring exported runs, or results of other tools, into the store. What is there stays as it is.
 
     A mean without dispersion enters history and threshold rules only.
+
+    With --workload, logs of calls become the workload of a tuning folder instead: calls are counted
+    over lines and files, and a line that cannot be read is told and skipped.
     """
-    from kernelmark.api.reading import read_file
+    if workload is not None:
+        if label or backend or device or started is not None or store is not None:
+            raise UsageError(
+                "--label, --backend, --device, --started and --store are for results",
+                hint="leave them out, or leave --workload out",
+            )
+        from kernelmark.cli.workload import import_workload
+
+        return import_workload(
+            files,
+            workload,
+            form=form,
+            arch=arch,
+            dtype=dtype or "bf16",
+            skipped=skipped,
+            force=force,
+        )
+    if dtype is not None or skipped is not None or force:
+        raise UsageError(
+            "--dtype, --skipped and --force are for logs of calls", hint="add: --workload DIR"
+        )
     from kernelmark.stores import open_store
     from kernelmark.workloads.importers.base import Given, iso_time
 
@@ -96,8 +210,24 @@ def import_results(
         raise UsageError(f"--started {started!r} is not a date", hint="write: 2024-10-01")
     given = Given(label=label, backend=backend, device=device, arch=arch, started=when)
     # Every file is read before any is stored: a bad one leaves the store as it was.
-    found = [read_file(file, given, form) for file in files]
+    found = [_results(file, given, form) for file in files]
     with open_store(store) as opened:
         for result_set in found:
             say(str(opened.add_result_set(result_set)))
     return 0
+
+
+def _results(file: str, given: Given, form: str | None) -> ResultSet:
+    """The run in a file; one that is a log of calls instead is told so."""
+    from kernelmark.api.reading import read_file
+    from kernelmark.workloads import logs
+
+    try:
+        return read_file(file, given, form)
+    except KernelmarkError:
+        known = None if file == "-" or form is not None else logs.recognized(file)
+        if known is None:
+            raise
+        raise UsageError(
+            f"{file}: is a log of calls ({known}), not of results", hint="add: --workload DIR"
+        ) from None

@@ -1,0 +1,116 @@
+"""`kmark import --workload`: logs of calls into a tuning folder, and what came of them in words."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernelmark.cli.output import check_writable, counted, say, write
+
+if TYPE_CHECKING:
+    from kernelmark.workloads.logs import Reading
+    from kernelmark.workloads.logs.skips import Skips
+
+_REASONS = 8  # that are told
+
+
+def import_workload(
+    files: Sequence[str],
+    folder: str,
+    *,
+    form: str | None = None,
+    arch: str = "",
+    dtype: str = "bf16",
+    skipped: str | None = None,
+    force: bool = False,
+) -> int:
+    """Read logs, write FOLDER/workload.csv, and say what was read and what was not."""
+    from kernelmark.core.dtype import dtype as checked
+    from kernelmark.tune.folder import TuningFolder
+    from kernelmark.workloads import logs
+    from kernelmark.workloads.logs import inputs
+
+    if skipped is not None:
+        check_writable(skipped)
+    checked(dtype)
+    name = Path(folder).expanduser().absolute().name
+    reading = logs.read(files, name=name, arch=arch, dtype=dtype, form=form)
+    if skipped is not None:
+        write(skipped, _table(reading.skipped))
+    place = TuningFolder.make(folder)
+    inputs.save(reading, place.workload, arch=arch, force=force)
+    _tell(reading, arch)
+    say(f"written: {place.workload}; next: kmark tune summarise {shlex.quote(folder)}")
+    return 0
+
+
+def _tell(reading: Reading, arch: str) -> None:
+    workload = reading.workload
+    problems = len({call.problem for call in workload.calls})
+    formats = dict.fromkeys(name for one in reading.inputs for name in one.formats)
+    say(
+        f"{_many(workload.total, 'call')} of {_many(problems, 'problem')} "
+        f"in {_many(len(reading.inputs), 'file')} ({', '.join(formats)})"
+    )
+    _tell_lost(reading)
+    again = sum(one.again for one in reading.inputs)
+    if again:
+        say(f"{_many(again, 'call')} logged a second time by another kind of line, counted once")
+    _tell_copies(reading)
+    logged = {"hipblaslt", "rocblas"} & formats.keys()  # others name the family
+    if not arch and logged and any(_is_shared_f8(call.blas) for call in workload.calls):
+        say("8-bit floats were read as OCP's; if the log is of gfx940 to gfx942: --arch gfx942")
+    _tell_skipped(reading.skipped)
+
+
+def _tell_copies(reading: Reading) -> None:
+    first: dict[str, str] = {}
+    for one in reading.inputs:
+        if one.sha256 in first:
+            say(f"{first[one.sha256]} and {one.place} hold the same bytes, and both were counted")
+        first.setdefault(one.sha256, one.place)
+
+
+def _tell_lost(reading: Reading) -> None:
+    lost: dict[str, int] = {}
+    for call in reading.workload.calls:
+        for word in call.lost:
+            lost[word] = lost.get(word, 0) + call.count
+    if lost:
+        most = sorted(lost.items(), key=lambda item: (-item[1], item[0]))
+        words = ", ".join(f"{word} ({_many(count, 'call')})" for word, count in most)
+        say(f"left out of the problems: {words}")
+
+
+def _tell_skipped(skips: Skips) -> None:
+    groups = skips.groups()
+    say(f"{_many(len(skips), 'line')} skipped{':' if groups else ''}")
+    for group in groups[:_REASONS]:
+        first = group.first[0]
+        numbers = ", ".join(str(one.line) for one in group.first if one.file == first.file)
+        more = ", …" if group.count > len(group.first) else ""
+        say(f"  {group.count:,} × {group.reason} ({first.file}: line {numbers}{more})")
+    if len(groups) > _REASONS:
+        say(f"  and {len(groups) - _REASONS} other reasons; --skipped FILE writes all")
+
+
+def _table(skips: Skips) -> str:
+    text = io.StringIO(newline="")
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(("file", "line", "reason"))
+    rows.writerows((one.file, one.line, one.reason) for one in skips)
+    return text.getvalue()
+
+
+def _is_shared_f8(blas: Mapping[str, str]) -> bool:
+    from kernelmark.workloads.logs.blas_words import SHARED_F8
+
+    return bool(SHARED_F8 & {blas.get("a_type"), blas.get("b_type")})
+
+
+def _many(count: int, noun: str) -> str:
+    return counted(count, noun).replace(str(count), f"{count:,}", 1)

@@ -1,0 +1,161 @@
+"""The words that BLAS logs write: names, types and values of many generations as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from kernelmark.core.errors import ProblemError
+
+_LONGEST = 18  # digits of an integer: 64 bits
+_NAMES = {
+    "M": "m",
+    "N": "n",
+    "K": "k",
+    "transposeA": "transA",
+    "transposeB": "transB",
+    "activation": "activation_type",
+    "rocblas_function": "function",
+    "swizzle_a": "swizzleA",
+    "swizzle_b": "swizzleB",
+}
+_DTYPES = {
+    "f64_r": "f64",
+    "f32_r": "f32",
+    "f16_r": "f16",
+    "bf16_r": "bf16",
+    "i8_r": "i8",
+    "i32_r": "i32",
+    "f8_r": "f8e4m3",
+    "bf8_r": "f8e5m2",
+    "f8_fnuz_r": "f8e4m3fnuz",
+    "bf8_fnuz_r": "f8e5m2fnuz",
+}
+_TOKENS = {name: token for token, name in _DTYPES.items()}
+# The same letters for two formats: which one it was, only the device says.
+SHARED_F8 = frozenset({"f8_r", "bf8_r"})
+FNUZ_ARCHS = ("gfx940", "gfx941", "gfx942")
+_COMPUTE = {
+    "f64_r": "f64",
+    "f32_r": "f32",
+    "f16_r": "f16",
+    "i32_r": "i32",
+    "xf32_r": "f32",
+    "f32_f16_r": "f32",
+    "f32_bf16_r": "f32",
+}
+_COMPUTE_NAMES = {"f32_fast_f16_r": "f32_f16_r", "f32_fast_bf16_r": "f32_bf16_r"}
+_COMPUTE_NAMES |= {"f32_fast_xf32_r": "xf32_r", "f32_pedantic_r": "f32_r"}
+_YES = frozenset({"1", "true", "yes", "on"})
+_NO = frozenset({"0", "false", "no", "off", "none", ""})
+_FLAGS = (
+    *("bias_vector", "scaleAlpha_vector", "gradient", "use_e", "swizzleA", "swizzleB"),
+    *("grouped_gemm", "amaxD"),
+)
+_SCALES = ("scaleA", "scaleB", "scaleC", "scaleD")
+_WHOLE = (
+    *("m", "n", "k", "batch_count", "lda", "ldb", "ldc", "ldd"),
+    *("stride_a", "stride_b", "stride_c", "stride_d"),
+)
+
+
+def normal(given: Mapping[str, str]) -> dict[str, str]:
+    """Fields by one set of names, their values in one form; an empty value is no value."""
+    fields = {_NAMES.get(name, name): text.strip() for name, text in given.items()}
+    for name in _WHOLE:
+        if fields.get(name):
+            fields[name] = str(whole(fields, name))
+    for name in ("alpha", "beta"):
+        if fields.get(name):
+            fields[name] = number_text(real(fields, name))
+    for name in _FLAGS:
+        if name in fields:
+            fields[name] = _flag(name, fields[name])
+    for name in _SCALES:
+        if name in fields:
+            fields[name] = _scale(fields[name])
+    for name in ("transA", "transB"):
+        if fields.get(name):
+            fields[name] = fields[name].upper().removeprefix("OP_")
+    if fields.get("compute_type"):
+        # The profile's c_ is a prefix of compute types, never one of data types.
+        compute = fields["compute_type"].removeprefix("c_")
+        fields["compute_type"] = _COMPUTE_NAMES.get(compute, compute)
+    activation = fields.get("activation_type", "").lower()
+    fields["activation_type"] = "none" if activation in _NO else activation
+    return fields
+
+
+def whole(fields: Mapping[str, str], name: str, default: str = "") -> int:
+    """A whole number that is not negative."""
+    text = fields.get(name) or default
+    if not text.isascii() or not text.isdecimal() or len(text) > _LONGEST:
+        raise ProblemError(f"{name}={text[:24]} is not a whole number")
+    return int(text)
+
+
+def real(fields: Mapping[str, str], name: str, default: str = "") -> float:
+    """A finite number."""
+    text = fields.get(name) or default
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ProblemError(f"{name}={text[:24]} is not a finite number")
+    return value
+
+
+def number_text(value: float) -> str:
+    """1.000000, 1.0 and 1 are the same factor."""
+    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+
+
+def letter(fields: Mapping[str, str], name: str) -> str:
+    """n or t; of real numbers the conjugate transpose is the transpose."""
+    text = fields.get(name, "").strip().upper()
+    if text not in ("N", "T", "C"):
+        raise ProblemError(f"{name}={text[:12]} is neither N nor T")
+    return "n" if text == "N" else "t"
+
+
+def dtype(fields: Mapping[str, str], name: str, arch: str) -> str:
+    """The dtype that a token stands for on this architecture."""
+    text = fields.get(name, "")
+    if text not in _DTYPES:
+        raise ProblemError(f"{name}={text[:24]} is no type that can be computed with")
+    fnuz = text in SHARED_F8 and arch.startswith(FNUZ_ARCHS)
+    return _DTYPES[text] + ("fnuz" if fnuz else "")
+
+
+def token(dtype_name: str) -> str:
+    """What BLAS libraries call a dtype."""
+    if dtype_name not in _TOKENS:
+        raise ProblemError(f"has the dtype {dtype_name}, which BLAS libraries have no name for")
+    return _TOKENS[dtype_name]
+
+
+def accumulator(fields: Mapping[str, str]) -> str:
+    """The dtype that a compute type sums in."""
+    text = fields.get("compute_type", "")
+    if text not in _COMPUTE:
+        raise ProblemError(f"compute_type={text[:24]} is unknown")
+    return _COMPUTE[text]
+
+
+def _flag(name: str, text: str) -> str:
+    if text.lower() in _YES:
+        return "1"
+    if text.lower() in _NO:
+        return "0"
+    raise ProblemError(f"{name}={text[:24]} is neither true nor false")
+
+
+def _scale(text: str) -> str:
+    """0 is no scale, 1 a scalar, 2 a vector, 3 blocks. Old logs write s and v, PyTorch the scale's
+    type."""
+    if text.lower() in _NO:
+        return "0"
+    if text.lower() in _YES or text == "s" or text.endswith("_r"):
+        return "1"
+    return "2" if text == "v" else text

@@ -1,0 +1,57 @@
+"""Commands: a call as the command line of a benchmark client that repeats it."""
+
+from __future__ import annotations
+
+from kernelmark.workloads.logs.base import BadLine
+
+_SOLUTION = b"--solution_index "
+# Options that may stand without a value; every other one that ends a line was cut off.
+_BARE = frozenset(
+    (
+        *("grouped_gemm", "bias_vector", "scaleC", "scaleD", "scaleAlpha_vector", "gradient"),
+        *("use_e", "flush", "any_stride", "c_equal_d", "use_gpu_timer", "swizzleA", "swizzleB"),
+        *("amaxD", "amaxScaleA", "amaxScaleB", "print_kernel_info", "use_user_args", "verify"),
+    )
+)
+
+
+def without_solution(line: bytes) -> bytes:
+    """The command less the kernel that was chosen."""
+    at = line.find(_SOLUTION)
+    if at < 0:
+        return line.rstrip()
+    end = line.find(b" ", at + len(_SOLUTION))
+    return line[:at].rstrip() if end < 0 else line[:at] + line[end + 1 :].rstrip()
+
+
+def options(text: str) -> list[tuple[str, str]]:
+    """Names and values in order; an option without a value is 1."""
+    found: list[tuple[str, str]] = []
+    name = ""
+    for word in text.split():
+        if _is_option(word):
+            if name:
+                found.append(_bare(name))
+            name, equals, value = word.lstrip("-").partition("=")
+            if equals:
+                found.append((name, value))
+                name = ""
+        elif name:
+            found.append((name, word))
+            name = ""
+        else:
+            raise BadLine(f"has {word[:24]!r} where an option should be")
+    if name:
+        found.append(_bare(name))
+    return found
+
+
+def _bare(name: str) -> tuple[str, str]:
+    if name not in _BARE:
+        raise BadLine(f"has no value for {name}")
+    return name, "1"
+
+
+def _is_option(word: str) -> bool:
+    """-m and --lda, not -1.5."""
+    return word.startswith("-") and len(word) > 1 and not (word[1].isdigit() or word[1] == ".")

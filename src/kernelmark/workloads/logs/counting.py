@@ -1,0 +1,190 @@
+"""Counting: the calls of one log, where nearly every line is the same as another one.
+
+Identical lines of a piece of the log are counted before anybody looks into them, and what differs
+between lines of one call is left out before it is remembered: a call is parsed once, not a million
+times.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kernelmark.core.errors import UsageError
+from kernelmark.workloads.logs.base import NOTHING, Given, LogReader, RowReader
+from kernelmark.workloads.logs.skips import Skips
+from kernelmark.workloads.workload import Call
+
+NO_CALL = "is no call of a known form"
+_BROKEN = 10_000
+_TRY_AGAIN = 8
+_HEADER = 4096
+# Every table has a column of that name; a look at it spares noise the readers' closer one.
+_HAS_K = re.compile(rb"(?:\A|[\s,;\"])[kK](?:[\s,;\"]|\Z)")
+_SILENT = (b"#", b"---", b"//")  # comments, and what begins a YAML document
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A distinct part of lines: its calls, or why it has none."""
+
+    calls: tuple[Call, ...]
+    reason: str = ""
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """A call, how often it is in the log, and by which kind of line of which format."""
+
+    format: str
+    kind: str
+    call: Call
+    count: int
+
+
+class Counting:
+    """Takes the lines of one log in order; `first` is the first that is neither empty nor a
+    comment."""
+
+    def __init__(
+        self, readers: Sequence[LogReader], given: Given, place: str, skips: Skips, first: bytes
+    ) -> None:
+        self._readers = readers
+        # Asked of every distinct line, so those that never know one are left out.
+        self._known = [
+            (one.name, one.part, one) for one in readers if type(one).part is not RowReader.part
+        ]
+        self._given = given
+        self._place = place
+        self._skips = skips
+        self._seen: dict[tuple[str, str, bytes], _Seen] = {}
+        self._headers: dict[bytes, tuple[RowReader, str]] = {}
+        self._table = next(
+            ((rows, one.name) for one in readers if (rows := one.rows(first)) is not None), None
+        )
+        self._broken = 0
+        self._differ = False
+        self._pieces = 0
+        self.lines = 0
+
+    def take(self, lines: Sequence[bytes], numbers: Sequence[int] | None = None) -> None:
+        """`numbers` are the lines' own; else each follows the one before."""
+        if numbers is None:
+            numbers = range(self.lines + 1, self.lines + 1 + len(lines))
+        self.lines += len(lines)
+        bad: dict[bytes, str] = {}
+        others: Counter[bytes] = Counter()
+        known, seen = self._known, self._seen
+        for line, times in self._distinct(lines):
+            for name, part_of, reader in known:
+                part = part_of(line)
+                if part is not None:
+                    kind, key, count = part
+                    found = seen.get((name, kind, key))
+                    if found is None:
+                        found = self._new(reader, name, kind, key)
+                    found.count += count * times
+                    if found.reason:
+                        bad[line] = found.reason
+                    break
+            else:
+                others[line] += times
+        if others:
+            self._take_others(lines, numbers, others, bad)
+        if bad:
+            for number, line in zip(numbers, lines, strict=True):
+                if line in bad:
+                    self._skips.add(self._place, number, bad[line])
+
+    def _distinct(self, lines: Sequence[bytes]) -> Iterable[tuple[bytes, int]]:
+        """Lines and how often each is there. Where nearly all differ, as times and pointers make
+        them, counting is work for nothing: then it is left out, and now and then tried again."""
+        if self._differ and self._pieces % _TRY_AGAIN:
+            found: Iterable[tuple[bytes, int]] = zip(lines, itertools.repeat(1))
+        else:
+            counts = Counter(lines)
+            self._differ = 2 * len(counts) > len(lines)
+            found = counts.items()
+        self._pieces += 1
+        return found
+
+    def _new(self, reader: RowReader, name: str, kind: str, key: bytes) -> _Seen:
+        found = _Seen(calls=())
+        if kind != NOTHING[0]:
+            try:
+                found.calls = tuple(reader.calls(kind, key, self._given))
+            except UsageError as error:
+                found.reason = error.message
+        # A log of nothing but broken lines is not kept in memory.
+        if found.reason:
+            self._broken += 1
+        if not found.reason or self._broken < _BROKEN:
+            self._seen[name, kind, key] = found
+        return found
+
+    def _take_others(
+        self,
+        lines: Sequence[bytes],
+        numbers: Sequence[int],
+        others: Mapping[bytes, int],
+        bad: dict[bytes, str],
+    ) -> None:
+        """Rows of tables, whose meaning depends on the header above them, and noise."""
+        headers = [line for line in others if self._is_header(line)]
+        if not headers:
+            for line, times in others.items():
+                if reason := self._row(line, times):
+                    bad[line] = reason
+            return
+        for number, line in zip(numbers, lines, strict=True):
+            if line in self._headers:
+                self._table = self._headers[line]
+            elif line in others and (reason := self._row(line, 1)):
+                self._skips.add(self._place, number, reason)
+
+    def _is_header(self, line: bytes) -> bool:
+        if line not in self._headers and len(line) < _HEADER and _HAS_K.search(line):
+            for reader in self._readers:
+                if (table := reader.table(line, self._place)) is not None:
+                    # Rows of tables with other columns are told apart by the number.
+                    self._headers[line] = table, f"{reader.name} {len(self._headers)}"
+                    break
+        return line in self._headers
+
+    def _row(self, line: bytes, times: int) -> str:
+        text = line.strip()
+        if not text or text.startswith(_SILENT):
+            return ""
+        if self._table is None:
+            return NO_CALL
+        reader, name = self._table
+        part = reader.part(line)
+        if part is None:
+            return NO_CALL
+        kind, key, count = part
+        found = self._seen.get((name, kind, key)) or self._new(reader, name, kind, key)
+        found.count += count * times
+        return found.reason
+
+    def counted(self) -> Iterator[Counted]:
+        """Every call that was found."""
+        for (name, kind, _), seen in self._seen.items():
+            for call in seen.calls:
+                if count := seen.count * call.count:
+                    yield Counted(format=name.split()[0], kind=kind, call=call, count=count)
+
+
+def once_each(found: Iterable[Counted]) -> tuple[list[Counted], int]:
+    """A library that logs at several levels at once logs each call by several kinds of lines: of
+    each problem, the kind with the most calls counts. Also, how many calls were left out."""
+    found = list(found)
+    totals: dict[tuple[str, str], Counter[str]] = {}
+    for one in found:
+        totals.setdefault((one.format, one.call.problem.key), Counter())[one.kind] += one.count
+    best = {key: max(kinds, key=lambda kind: kinds[kind]) for key, kinds in totals.items()}
+    kept = [one for one in found if one.kind == best[one.format, one.call.problem.key]]
+    return kept, sum(one.count for one in found) - sum(one.count for one in kept)

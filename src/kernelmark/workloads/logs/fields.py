@@ -1,0 +1,52 @@
+"""Fields of a call that may be several: a grouped product repeats its sizes for each member."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from kernelmark.workloads.logs.base import BadLine
+
+_GROUPED = "grouped_gemm"
+_OFF = ("0", "false")
+# What differs between the members of a group; everything else they share.
+_OF_MEMBERS = frozenset(
+    (
+        *("m", "n", "k", "lda", "ldb", "ldc", "ldd", "lde", "batch_count"),
+        *("stride_a", "stride_b", "stride_c", "stride_d", "stride_e", "M", "N", "K"),
+    )
+)
+
+
+def calls_of(pairs: Iterable[tuple[str, str]]) -> Iterator[dict[str, str]]:
+    """The fields of each call that names and values in order give: one, or a group's members."""
+    given: dict[str, list[str]] = {}
+    for name, value in pairs:
+        given.setdefault(name, []).append(value)
+    grouped = given.get(_GROUPED, ["0"])[0].lower() not in _OFF
+    shared = {name: values[0] for name, values in given.items()}
+    repeated = {name: values for name, values in given.items() if len(values) > 1}
+    if not grouped:
+        _same(repeated)
+        yield shared
+        return
+    _same({name: values for name, values in repeated.items() if name not in _OF_MEMBERS})
+    members = max(len(given.get("m", ())), len(given.get("M", ())), 1)
+    for index in range(members):
+        own = {
+            name: _one(name, values, index, members)
+            for name, values in repeated.items()
+            if name in _OF_MEMBERS
+        }
+        yield shared | own
+
+
+def _same(repeated: dict[str, list[str]]) -> None:
+    for name, values in repeated.items():
+        if len(set(values)) > 1:
+            raise BadLine(f"gives {name} twice: {values[0][:24]} and {values[1][:24]}")
+
+
+def _one(name: str, values: Sequence[str], index: int, members: int) -> str:
+    if len(values) != members:
+        raise BadLine(f"gives {name} {len(values)} times for {members} products")
+    return values[index]

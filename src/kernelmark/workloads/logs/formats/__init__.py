@@ -1,0 +1,1 @@
+"""Formats of logs: one file each, every one with a `reader`."""

@@ -1,0 +1,222 @@
+"""hipblaslt: what hipBLASLt logs of each call, at every level that tells the sizes.
+
+HIPBLASLT_LOG_MASK=32         a `hipblaslt-bench …` command a call
+HIPBLASLT_LOG_MASK=64, 128    a map a distinct call with its count, when the process ends; 128
+                              adds the kernel. PyTorch's TunableOp writes shorter ones
+HIPBLASLT_LOG_LEVEL=4         trace lines: `…[rocblaslt_matmul] A=… Adesc=[…] …`
+HIPBLASLT_TUNING_FILE         a table, as hipblaslt-bench prints it
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from kernelmark.workloads.logs import blas, command, fields, flow_map
+from kernelmark.workloads.logs.base import NOTHING, BadLine, Given, LogReader, Part, RowReader
+from kernelmark.workloads.logs.table import BlasTable
+from kernelmark.workloads.workload import Call
+
+_COMMAND = b"hipblaslt-bench "
+_MAPS = (b"- { function: m", b"- {function: m")
+_PREFIX = 200  # bytes of a line before the name of the function
+_LEVEL = b"[HIPBLASLT]"
+_TRACED = b"[rocblaslt_matmul]"
+_DESCRIPTIONS = ("Adesc", "Bdesc", "Cdesc", "Ddesc", "computeDesc")
+_TABLE = {"transA", "transB", "m", "n", "k", "a_type"}
+_OWN = {"grouped_gemm", "solution_index", "hipblaslt-Gflops"}
+_POINTER = re.compile(rb"=0x[0-9a-f]+")
+_COUNT = b"call_count:"
+_INDEX = b"solution_index:"
+_KERNEL = b"kernel_name:"
+_PAIR = re.compile(r"(\w+)=(\S*)")
+_SILENT = (b"Git Version:", b"hipBLASLt version:", b"hipBLASLt git version:", b"Rotating buffer")
+_TYPES = {
+    "R_64F": "f64_r",
+    "R_32F": "f32_r",
+    "R_16F": "f16_r",
+    "R_16BF": "bf16_r",
+    "R_8I": "i8_r",
+    "R_32I": "i32_r",
+    "R_8F_E4M3": "f8_r",
+    "R_8F_E5M2": "bf8_r",
+    "R_8F_E4M3_FNUZ": "f8_fnuz_r",
+    "R_8F_E5M2_FNUZ": "bf8_fnuz_r",
+}
+_COMPUTES = {
+    "COMPUTE_64F": "f64_r",
+    "COMPUTE_32F": "f32_r",
+    "COMPUTE_32F_PEDANTIC": "f32_r",
+    "COMPUTE_16F": "f16_r",
+    "COMPUTE_32I": "i32_r",
+    "COMPUTE_32XF": "xf32_r",
+    "COMPUTE_32F_16F": "f32_f16_r",
+    "COMPUTE_32F_16BF": "f32_bf16_r",
+}
+
+
+class Hipblaslt(LogReader):
+    name = "hipblaslt"
+    summary = "hipBLASLt logs: masks 32, 64 and 128, trace lines, tuning files"
+
+    def part(self, line: bytes) -> Part | None:
+        # What nearly all lines begin with is looked at first: a million of them are asked for.
+        first = line[:1]
+        if first == b"h" and line.startswith(_COMMAND):
+            return "bench", command.without_solution(line), 1
+        if first == b"-" and line.startswith(_MAPS):
+            return _profile(line)
+        if first == b"[" and line.find(_TRACED, 0, _PREFIX) >= 0:
+            return "trace", _without_pointers(line), 1
+        return self._anywhere(line)
+
+    def _anywhere(self, line: bytes) -> Part | None:
+        """A call after something else on its line: a time, a rank, a progress bar."""
+        if (at := line.find(_COMMAND)) >= 0:
+            if line.startswith(b"#"):
+                return None
+            return "bench", command.without_solution(line[at:]), 1
+        if (at := line.find(b"{")) >= 0 and b"transA" in line:
+            other = line.startswith(b"#") or b"TunableOp_" in line[:at]
+            return None if other or b"rocblas_function" in line else _profile(line[at:])
+        if _LEVEL in line:
+            return ("trace", _without_pointers(line), 1) if _TRACED in line else NOTHING
+        return NOTHING if line.startswith(_SILENT) else None
+
+    def calls(self, kind: str, part: bytes, given: Given) -> Iterator[Call]:
+        text = part.decode("utf-8", "replace")
+        if kind == "trace":
+            yield blas.call(_traced(text), given.arch)
+            return
+        if kind == "cut":
+            raise BadLine("ends before its closing brace")
+        if kind == "bench":
+            pairs = command.options(text.partition(" ")[2])
+        else:
+            pairs = flow_map.entries(text if "}" in text else text + "}")
+        yield from (blas.call(_checked(one, kind), given.arch) for one in fields.calls_of(pairs))
+
+    def table(self, line: bytes, place: str) -> RowReader | None:
+        # A prefix of hipblaslt-bench is [0]:
+        columns = line.strip().rpartition(b":")[2].decode("utf-8", "replace").split(",")
+        if not set(columns) >= _TABLE or not _OWN & set(columns):
+            return None
+        return BlasTable(columns)
+
+
+def _profile(line: bytes) -> Part:
+    """What is before the kernel and the count, if these end the map; else see `_any_order`."""
+    at = line.rfind(_COUNT)
+    end = line[at + len(_COUNT) :]
+    if at < 0 or b"}" not in end:
+        return _any_order(line)
+    try:
+        count = int(end.rstrip(b"} \r"))
+    except ValueError:
+        return _any_order(line)
+    chosen = line.rfind(_INDEX, 0, at)
+    if chosen < 0:
+        return "profile", line[:at], count
+    if line.count(b",", chosen, at) == 3 and line.find(_KERNEL, chosen, at) >= 0:
+        return "extended", line[:chosen], count
+    return _any_order(line)
+
+
+def _any_order(line: bytes) -> Part:
+    """A map that does not end with its count: of another version, or of another writer."""
+    if b"}" not in line:
+        return "cut", b"", 1
+    kind = "extended" if _KERNEL in line else "profile"
+    part, count = flow_map.cut(line, _COUNT)
+    for name in (_INDEX, b"solution_Name:", b"solution_name:", _KERNEL):
+        part, _ = flow_map.cut(part, name)
+    if not count:
+        return kind, part, 1
+    return (kind, part, int(count)) if count.isdigit() and len(count) < 18 else (kind, line, 1)
+
+
+def _without_pointers(line: bytes) -> bytes:
+    """The descriptions and the factors alone: the rest differs in every line."""
+    pieces = line.split(b"desc=[", 4)
+    bias = pieces[-1].find(b" biasPointer=")
+    if len(pieces) != 5 or bias < 0:
+        return _POINTER.sub(b"", line)
+    _, a, b, c, d = pieces
+    factors = d.find(b" alpha", bias)
+    stream = d.find(b" stream=", bias)
+    return b"Adesc=[%b] Bdesc=[%b] Cdesc=[%b] Ddesc=[%b]%b" % (
+        a[: a.find(b"]")],
+        b[: b.find(b"]")],
+        c[: c.find(b"]")],
+        d[:bias],
+        b"" if factors < 0 else d[factors : stream if stream > 0 else None],
+    )
+
+
+def _traced(text: str) -> dict[str, str]:
+    """Fields of a call from the descriptions of its matrices: stored rows and columns."""
+    groups = dict(re.findall(r"(\w+)=\[([^\]]*)\]", text))
+    try:
+        a, b, c, d, compute = (dict(_PAIR.findall(groups[name])) for name in _DESCRIPTIONS)
+    except KeyError:
+        raise BadLine("ends before the descriptions of its matrices do") from None
+    if any(matrix.get("order", "col") != "col" for matrix in (a, b, c, d)):
+        raise BadLine("has matrices stored by rows")
+    found = {
+        "transA": compute.get("transA", ""),
+        "transB": compute.get("transB", ""),
+        "m": d.get("rows", ""),
+        "n": d.get("cols", ""),
+        "k": a.get("rows" if compute.get("transA") != "OP_N" else "cols", ""),
+        "batch_count": d.get("batch_count", "1"),
+        "compute_type": _known(_COMPUTES, compute.get("computeType", "")),
+        "scale_type": _TYPES.get(compute.get("scaleType", ""), ""),
+    }
+    for name, matrix in zip("abcd", (a, b, c, d), strict=True):
+        kind = matrix.get("type", "")
+        # Some versions have no word for the type of a C that is not used.
+        found[f"{name}_type"] = "" if (name, kind) == ("c", "Invalid") else _known(_TYPES, kind)
+        found[f"ld{name}"] = matrix.get("ld", "")
+        found[f"stride_{name}"] = matrix.get("batch_stride", "")
+    factors = dict(_PAIR.findall(text.rpartition("]")[2]))
+    found |= {name: factors[name] for name in ("alpha", "beta") if name in factors}
+    if "alphaVector" in factors:
+        found["scaleAlpha_vector"] = "1"
+    return found | _epilogue(compute.get("epilogue", ""))
+
+
+def _epilogue(text: str) -> dict[str, str]:
+    words = text.removeprefix("EPILOGUE_").split("_")
+    found = {}
+    for name in ("relu", "gelu", "swish", "dgelu"):
+        if name.upper() in words:
+            found["activation_type"] = name
+    if "BIAS" in words:
+        found["bias_vector"] = "1"
+    if "AUX" in words:
+        found["use_e"] = "1"
+    if any(word.startswith(("DGELU", "BGRAD")) for word in words):
+        found["gradient"] = "1"
+    return found
+
+
+def _known(names: dict[str, str], text: str) -> str:
+    if text not in names:
+        raise BadLine(f"has the unknown type {text[:24]!r}")
+    return names[text]
+
+
+def _checked(found: dict[str, str], kind: str) -> dict[str, str]:
+    """Command lines that people write name one precision for all; a log never does. Maps of
+    PyTorch have the type of a bias and no beta where there is a bias, and do not say so."""
+    if kind != "bench":
+        bias = "bias_type" in found and "beta" not in found and "bias_vector" not in found
+        return found | {"bias_vector": "1"} if bias else found
+    precision = found.get("precision") or found.get("r")
+    if not precision:
+        return found
+    types = {f"{name}_type": precision for name in "abcd"}
+    return {"transA": "N", "transB": "N", "compute_type": "f32_r"} | types | found
+
+
+reader = Hipblaslt()

@@ -1,0 +1,120 @@
+"""rocblas: what rocBLAS logs of each matrix product, at each of its layers.
+
+    ROCBLAS_LAYER=1    trace lines: `rocblas_gemm_ex,T,N,…` with pointers between
+    ROCBLAS_LAYER=2    a `rocblas-bench …` command a call
+    ROCBLAS_LAYER=4    a map a distinct call with its count, when the process ends
+
+and the tables that rocblas-gemm-tune reads and writes. Calls that multiply no matrices are passed
+over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kernelmark.workloads.logs import blas, command, fields, flow_map
+from kernelmark.workloads.logs.base import NOTHING, BadLine, Given, LogReader, Part, RowReader
+from kernelmark.workloads.logs.table import BlasTable
+from kernelmark.workloads.workload import Call
+
+_COMMAND = b"rocblas-bench "
+_FUNCTION = b"rocblas_function"
+_GEMM = b"gemm"
+_OWN = {"input_type", "rocblas-Gflops"}
+_PRECISIONS = {"h": "f16_r", "s": "f32_r", "d": "f64_r"}
+# What each kind of trace line holds, in order; - is a pointer or a word of no use here.
+_EX = (
+    *("transA", "transB", "m", "n", "k", "alpha", "-", "a_type", "lda", "stride_a"),
+    *("-", "b_type", "ldb", "stride_b", "beta", "-", "c_type", "ldc", "stride_c"),
+    *("-", "d_type", "ldd", "stride_d", "batch_count", "compute_type"),
+)
+_PLAIN = (
+    *("transA", "transB", "m", "n", "k", "alpha", "-", "lda", "stride_a"),
+    *("-", "ldb", "stride_b", "beta", "-", "ldc", "stride_c", "batch_count"),
+)
+
+
+class Rocblas(LogReader):
+    name = "rocblas"
+    summary = "rocBLAS logs: bench commands, profiles, traces, rocblas-gemm-tune tables"
+
+    def part(self, line: bytes) -> Part | None:
+        at = line.find(_COMMAND)
+        if at >= 0:
+            if line[:1] == b"#":
+                return None
+            return ("bench", command.without_solution(line[at:]), 1) if _GEMM in line else NOTHING
+        if _FUNCTION in line and b"{" in line:
+            return _profile(line) if _GEMM in line else NOTHING
+        if line.startswith(b"rocblas_") and b"," in line:
+            name = line[: line.find(b",")]
+            return ("trace", _without_pointers(line), 1) if _GEMM in name else NOTHING
+        return None
+
+    def calls(self, kind: str, part: bytes, given: Given) -> Iterator[Call]:
+        text = part.decode("utf-8", "replace")
+        if kind == "trace":
+            yield blas.call(_typed(_traced(text)), given.arch)
+            return
+        if kind == "bench":
+            pairs = command.options(text.partition(" ")[2])
+        else:
+            pairs = flow_map.entries(text)
+        for found in fields.calls_of(pairs):
+            yield blas.call(_typed(found), given.arch)
+
+    def table(self, line: bytes, place: str) -> RowReader | None:
+        columns = line.strip().decode("utf-8", "replace").split(",")
+        if not {"transA", "transB"} <= set(columns) or not _OWN & set(columns):
+            return None
+        return BlasTable(columns)
+
+
+def _profile(line: bytes) -> Part | None:
+    if line[:1] == b"#":
+        return None
+    part, count = flow_map.cut(line, b"call_count:")
+    part, _ = flow_map.cut(part, b"solution_index:")
+    good = count.isdigit() and len(count) < 18
+    return ("profile", part, int(count)) if good else ("profile", line, 1)
+
+
+def _without_pointers(line: bytes) -> bytes:
+    cells = line.rstrip().split(b",")
+    return b",".join(b"-" if cell[:2] == b"0x" else cell for cell in cells)
+
+
+def _traced(text: str) -> dict[str, str]:
+    function, *values = text.split(",")
+    function = function.removeprefix("rocblas_").removesuffix("_64")
+    strided, batched = "_strided_batched" in function, "_batched" in function
+    found = {"function": function}
+    names = [
+        name
+        for name in (_EX if function.endswith("_ex") else _PLAIN)
+        if (strided or not name.startswith("stride_")) and (batched or name != "batch_count")
+    ]
+    if len(values) < len(names):
+        raise BadLine(f"has {len(values)} values for {len(names)} arguments")
+    found |= {name: value for name, value in zip(names, values, strict=False) if name != "-"}
+    if not function.endswith("_ex"):
+        found["r"] = function[0]
+    return found
+
+
+def _typed(found: dict[str, str]) -> dict[str, str]:
+    """Functions for one type name it once: -r f32_r, or by their first letter."""
+    function = found.get("rocblas_function") or found.get("f") or found.get("function", "")
+    function = function.removeprefix("rocblas_")
+    precision = found.get("r") or found.get("precision", "")
+    if not precision and function[:1] in _PRECISIONS and function[1:].startswith("gemm"):
+        precision = function[0]
+    precision = _PRECISIONS.get(precision, precision)
+    types = {}
+    if precision:
+        types = {f"{name}_type": precision for name in "abcd"} | {"compute_type": precision}
+    others = {name: value for name, value in found.items() if name != "rocblas_function"}
+    return types | others | {"function": function or "gemm"}
+
+
+reader = Rocblas()

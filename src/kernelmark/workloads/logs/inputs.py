@@ -1,0 +1,75 @@
+"""Which logs a workload's file is from, in a file beside it: inputs.json."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from kernelmark.core.errors import UsageError
+from kernelmark.workloads import workload as files
+from kernelmark.workloads.logs.reading import Reading
+
+_FILE = "inputs.json"
+
+
+def save(reading: Reading, path: Path, *, arch: str = "", force: bool = False) -> None:
+    """Write a workload's file at `path` and what it is from.
+
+    A file that is from other logs, or that was edited, is left alone unless `force`.
+    """
+    if path.exists() and not force:
+        _check(reading, path)
+    files.write(path, reading.workload)
+    document = {
+        "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "arch": arch,
+        "workload_sha256": _digest(path),
+        "inputs": [
+            {
+                "path": one.place,
+                "sha256": one.sha256,
+                "bytes": one.size,
+                "lines": one.lines,
+                "calls": one.calls,
+                "formats": list(one.formats),
+            }
+            for one in reading.inputs
+        ],
+        "skipped_lines": len(reading.skipped),
+    }
+    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    path.with_name(_FILE).write_text(text, encoding="utf-8", errors="surrogateescape")
+
+
+def _check(reading: Reading, path: Path) -> None:
+    known = _read(path.with_name(_FILE))
+    before = known.get("inputs", [])
+    if sorted(one["sha256"] for one in before) != sorted(one.sha256 for one in reading.inputs):
+        of = ", ".join(str(one["path"]) for one in before[:3]) or "something else"
+        raise UsageError(
+            f"{path} is there already, and is from {of}{' …' if len(before) > 3 else ''}",
+            hint="name another folder, or replace it: --force",
+        )
+    if known.get("workload_sha256") != _digest(path):
+        raise UsageError(
+            f"{path} was changed since it was imported",
+            hint="name another folder, or lose the changes: --force",
+        )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What was remembered; nothing if there is no such file, or none of ours."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if all({"path", "sha256"} <= one.keys() for one in found["inputs"]):
+            return dict(found)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    return {}
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,105 @@
+"""Logs as bytes and as lines: plain or gzipped files, stdin; large ones a piece at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sys
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from kernelmark.core.errors import UsageError
+
+_CHUNK = 1 << 22
+_PACKED = 1 << 12
+_LONGEST_LINE = 1 << 24
+_GZIP = b"\x1f\x8b"
+_MARK = b"\xef\xbb\xbf"  # of UTF-8, at the beginning of files from Windows
+
+
+class Source:
+    """One opened log. Its digest and size are of the bytes as stored, and whole once every chunk
+    was taken; `complaint` says what was wrong with them."""
+
+    def __init__(self, place: str, file: BinaryIO) -> None:
+        self.place = place
+        self.size = 0
+        self.complaint = ""
+        self._file = file
+        self._digest = hashlib.sha256()
+        self._pieces = self._unpacked()
+        self.head = next(self._pieces, b"").removeprefix(_MARK)
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    def chunks(self) -> Iterator[bytes]:
+        """Every byte, unpacked; once."""
+        yield self.head
+        yield from self._pieces
+
+    def _raw(self) -> Iterator[bytes]:
+        while data := self._file.read(_CHUNK):
+            self.size += len(data)
+            self._digest.update(data)
+            yield data
+
+    def _unpacked(self) -> Iterator[bytes]:
+        unpack = None
+        for number, data in enumerate(self._raw()):
+            if number == 0 and data.startswith(_GZIP):
+                unpack = zlib.decompressobj(wbits=31)
+            if unpack is None:
+                yield data
+                continue
+            # Of damaged data nothing is given, so little of it is tried at once.
+            for at in range(0, len(data), _PACKED):
+                piece = data[at : at + _PACKED]
+                while piece and not self.complaint:
+                    try:
+                        yield unpack.decompress(piece, _CHUNK)
+                    except zlib.error:
+                        self.complaint = "the compressed file is damaged from here on"
+                    piece = unpack.unconsumed_tail or unpack.unused_data
+                    if unpack.eof and piece:  # several files in one, as `cat a.gz b.gz` makes
+                        unpack = zlib.decompressobj(wbits=31)
+        if unpack is not None and not unpack.eof and not self.complaint:
+            self.complaint = "the compressed file ends here, before its end"
+
+
+@contextlib.contextmanager
+def opened(place: str) -> Iterator[Source]:
+    """The log at `place`, `-` for stdin."""
+    if place == "-":
+        yield Source(place, sys.stdin.buffer)
+        return
+    try:
+        with Path(place).expanduser().open("rb") as file:
+            yield Source(place, file)
+    except FileNotFoundError:
+        raise UsageError(f"{place}: there is no such file") from None
+    except OSError as error:
+        raise UsageError(f"{place}: cannot be read: {error.strerror or error}") from None
+
+
+def lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Lines in lists, without their ends; a line that is too long for one is cut."""
+    rest, too_long = b"", False
+    for chunk in chunks:
+        whole = (rest + chunk).split(b"\n")
+        rest = whole.pop()
+        if too_long and whole:
+            del whole[0]  # what follows the part of it that was given
+            too_long = False
+        if whole:
+            yield whole
+        if too_long:
+            rest = b""
+        elif len(rest) > _LONGEST_LINE:
+            yield [rest]
+            rest, too_long = b"", True
+    if rest:
+        yield [rest]

@@ -1,0 +1,229 @@
+"""Reading: logs, one for each process that ran, as one workload."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelmark.core.errors import UsageError
+from kernelmark.core.registry import Registry
+from kernelmark.workloads.logs import folded, opening
+from kernelmark.workloads.logs.base import Given, LogReader
+from kernelmark.workloads.logs.counting import NO_CALL, Counted, Counting, once_each
+from kernelmark.workloads.logs.skips import Skips
+from kernelmark.workloads.workload import Call, Workload
+
+_HEAD = 1 << 16
+registry: Registry[LogReader] = Registry("kernelmark.workloads.logs.formats", "reader")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """A log that was read. `again` counts calls that it holds a second time, by another kind of
+    line, and that were counted once."""
+
+    place: str
+    sha256: str
+    size: int  # bytes as stored
+    lines: int
+    calls: int
+    formats: tuple[str, ...]
+    again: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What logs came to."""
+
+    workload: Workload
+    inputs: tuple[Input, ...]
+    skipped: Skips
+
+
+def names() -> list[str]:
+    """Every format as a user types it."""
+    return [name.replace("_", "-") for name in registry.names()]
+
+
+def named(name: str) -> LogReader:
+    """The reader of that format."""
+    return registry.get(name.replace("-", "_"))
+
+
+def read(
+    places: Sequence[str],
+    *,
+    name: str = "",
+    arch: str = "",
+    dtype: str = "bf16",
+    form: str | None = None,
+) -> Reading:
+    """The workload in logs; `-` is stdin. Counts of equal calls are summed over lines and files.
+
+    Two calls are equal if they are the same problem, by the same BLAS call, with the same lost;
+    several may be one problem. `form` names a format instead of finding it out. A log without a
+    single readable call is an error that says what was tried.
+    """
+    _refuse_twice(places)
+    given = Given(arch=arch, dtype=dtype)
+    skips = Skips()
+    inputs, calls = [], _Merged()
+    for place in places:
+        with opening.opened(place) as source:
+            found, lines = _read_one(source, given, form, skips)
+        kept, again = once_each(found)
+        if not kept:
+            raise _unreadable(place, source.size, skips, form)
+        calls.add(kept, place)
+        inputs.append(
+            Input(
+                place=place,
+                sha256=source.sha256,
+                size=source.size,
+                lines=lines,
+                calls=sum(one.count for one in kept),
+                formats=tuple(dict.fromkeys(one.format for one in kept)),
+                again=again,
+            )
+        )
+    workload = Workload(name=name or Path(places[0]).stem, calls=calls.sorted())
+    return Reading(workload=workload, inputs=tuple(inputs), skipped=skips)
+
+
+def recognized(place: str) -> str | None:
+    """The format that a file begins in; None if it is in none of them."""
+    with opening.opened(place) as source:
+        for reader in _readers(None):
+            if reader.is_document(source.head):
+                return reader.name
+        counting = _counting(source, Given(), None, Skips())
+        for lines in opening.lines([source.head]):
+            counting.take(lines)
+        return next((one.format for one in counting.counted()), None)
+
+
+def _refuse_twice(places: Sequence[str]) -> None:
+    if not places:
+        raise UsageError("no log is named")
+    for number, place in enumerate(places):
+        if place in places[:number]:
+            raise UsageError(
+                f"{place} is given twice", hint="its calls would be counted twice; name it once"
+            )
+
+
+def _readers(form: str | None) -> list[LogReader]:
+    """What may read; those whose lines look like nothing in particular are last."""
+    if form is not None:
+        return [named(form)]
+    return sorted((registry.get(name) for name in registry.names()), key=lambda one: one.alone)
+
+
+def _read_one(
+    source: opening.Source, given: Given, form: str | None, skips: Skips
+) -> tuple[list[Counted], int]:
+    for reader in _readers(form):
+        if reader.is_document(source.head):
+            return _document(reader, source, given, skips)
+    counting = _counting(source, given, form, skips)
+    if folded.is_folded(source.head):
+        for lines, numbers in folded.joined(opening.lines(source.chunks())):
+            counting.take(lines, numbers)
+    else:
+        for lines in opening.lines(source.chunks()):
+            counting.take(lines)
+    if source.complaint:
+        skips.add(source.place, counting.lines + 1, source.complaint)
+    return list(counting.counted()), counting.lines
+
+
+def _counting(source: opening.Source, given: Given, form: str | None, skips: Skips) -> Counting:
+    readers, first = _readers(form), _first_line(source.head)
+    if form is None:
+        readers = [one for one in readers if not one.alone or _begins(one, first, source.place)]
+    else:
+        lines = source.head[:_HEAD].splitlines()
+        first = next((line for line in lines if readers[0].rows(line) is not None), first)
+    return Counting(readers, given, source.place, skips, first)
+
+
+def _first_line(head: bytes) -> bytes:
+    for line in head[:_HEAD].splitlines():
+        if line.strip() and not line.lstrip().startswith(b"#"):
+            return line
+    return b""
+
+
+def _begins(reader: LogReader, line: bytes, place: str) -> bool:
+    return reader.rows(line) is not None or reader.table(line, place) is not None
+
+
+def _document(
+    reader: LogReader, source: opening.Source, given: Given, skips: Skips
+) -> tuple[list[Counted], int]:
+    counts: dict[Call, int] = {}
+    last = 0
+    for line, found in reader.document(source.chunks(), given):
+        last = max(last, line)
+        if isinstance(found, str):
+            skips.add(source.place, line, found)
+        else:
+            counts[found] = counts.get(found, 0) + 1
+    if source.complaint:
+        skips.add(source.place, last + 1, source.complaint)
+    counted = [
+        Counted(format=reader.name, kind="document", call=call, count=count * call.count)
+        for call, count in counts.items()
+    ]
+    return counted, last
+
+
+def _unreadable(place: str, size: int, skips: Skips, form: str | None) -> UsageError:
+    if size == 0:
+        return UsageError(f"{place}: is empty", hint="leave it out, or log again")
+    of_calls = [
+        group
+        for group in skips.groups()
+        if group.reason != NO_CALL and any(one.file == place for one in group.first)
+    ]
+    tried = form or ", ".join(names())
+    if not of_calls:
+        return UsageError(f"{place}: holds no call in any format tried", hint=f"tried: {tried}")
+    first = of_calls[-1].first[0]  # of the most frequent reason
+    return UsageError(
+        f"{place}: holds no call that can be read; line {first.line} {first.reason}",
+        hint=f"tried: {tried}",
+    )
+
+
+class _Merged:
+    """Equal calls of several logs as one."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Call, int] = {}
+        self._sources: dict[Call, dict[str, None]] = {}
+
+    def add(self, found: Iterable[Counted], place: str) -> None:
+        for one in found:
+            call = Call(problem=one.call.problem, blas=one.call.blas, lost=one.call.lost)
+            self._counts[call] = self._counts.get(call, 0) + one.count
+            self._sources.setdefault(call, {})[place] = None
+
+    def sorted(self) -> tuple[Call, ...]:
+        """Most frequent first, then by what they are: the order of lines and files is no matter."""
+        found = [
+            Call(
+                problem=call.problem,
+                count=count,
+                blas=call.blas,
+                lost=call.lost,
+                sources=tuple(self._sources[call]),
+            )
+            for call, count in self._counts.items()
+        ]
+        return tuple(sorted(found, key=_order))
+
+
+def _order(call: Call) -> tuple[int, str, list[tuple[str, str]], tuple[str, ...]]:
+    return -call.count, call.problem.key, sorted(call.blas.items()), call.lost

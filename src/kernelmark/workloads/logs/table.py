@@ -1,0 +1,85 @@
+"""Tables: rows of comma-separated cells under a header that names them."""
+
+from __future__ import annotations
+
+import csv
+import re
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+
+from kernelmark.workloads.logs import blas
+from kernelmark.workloads.logs.base import BadLine, Given, Part, RowReader
+from kernelmark.workloads.workload import BLAS_FIELDS, Call
+
+_MARK = b"\0"
+_LONGEST = 18  # digits of an integer: 64 bits
+_PAIR = re.compile(r"(?<![^,])\([^()\"]*\)(?![^,])")
+
+
+class Table(RowReader):
+    """Rows of which only the columns in `wanted` make the call."""
+
+    def __init__(self, columns: Sequence[str], wanted: Iterable[str]) -> None:
+        self._columns = [name.strip().strip('"') for name in columns]
+        wanted = frozenset(wanted)
+        self._kept = [i for i, name in enumerate(self._columns) if name in wanted]
+
+    def part(self, line: bytes) -> Part | None:
+        cells = self._cells(line)
+        if len(cells) < 2:
+            return None
+        if len(cells) != len(self._columns):
+            return "cells", str(len(cells)).encode(), 1
+        return "row", _MARK.join(cells[i].strip() for i in self._kept), 1
+
+    def calls(self, kind: str, part: bytes, given: Given) -> Iterable[Call]:
+        if kind == "cells":
+            raise BadLine(f"has {part.decode()} values for {len(self._columns)} columns")
+        texts = part.decode("utf-8", "replace").split(_MARK.decode())
+        names = [self._columns[i] for i in self._kept]
+        return self.row(dict(zip(names, texts, strict=True)), given)
+
+    @abstractmethod
+    def row(self, cells: Mapping[str, str], given: Given) -> Iterable[Call]:
+        """The calls of one row."""
+
+    def _cells(self, line: bytes) -> list[bytes]:
+        line = line.strip().replace(_MARK, b" ")
+        if b'"' in line:
+            return _quoted(line.decode("latin-1"))
+        if b"(" in line:  # a complex factor is (1,0)
+            return _quoted(_PAIR.sub(r'"\g<0>"', line.decode("latin-1")))
+        return line.split(b",")
+
+
+def whole(cells: Mapping[str, str], name: str) -> int:
+    """A cell that must hold a whole number."""
+    text = cells.get(name, "")
+    if not (text.isascii() and text.isdecimal()) or len(text) > _LONGEST:
+        raise BadLine(f"has {name}={text[:24]}, which is not a whole number")
+    return int(text)
+
+
+def _quoted(text: str) -> list[bytes]:
+    try:
+        return [cell.encode("latin-1") for cell in next(csv.reader([text]), [])]
+    except csv.Error:
+        return []
+
+
+class BlasTable(Table):
+    """Rows of BLAS fields, as the clients of the libraries print them."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        extras = ("M", "N", "K", "grouped_gemm", "scaleC", "scaleD", "amaxD", "use_e", "gradient")
+        types = ("input_type", "output_type", "swizzle_a", "swizzle_b", "bias_source")
+        super().__init__(columns, (*BLAS_FIELDS, *extras, *types))
+
+    def row(self, cells: Mapping[str, str], given: Given) -> Iterable[Call]:
+        found = dict(cells)
+        source, target = found.pop("input_type", ""), found.pop("output_type", "")
+        if source:
+            found |= {"a_type": source, "b_type": source}
+        if target:
+            found |= {"c_type": target, "d_type": target}
+        yield blas.call(found, given.arch)

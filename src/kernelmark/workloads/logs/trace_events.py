@@ -1,0 +1,78 @@
+"""Events of a Chrome trace, one at a time: a trace of minutes has more than fits in memory."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+_START = re.compile(r'"traceEvents"\s*:\s*\[')
+_NEXT = re.compile(r'\{\s*"(?:ph|name|cat)"')
+_BETWEEN = re.compile(r"[\s,]*")
+_LONGEST = 1 << 20  # characters of one event
+BROKEN = "is an event that cannot be read"
+CUT_OFF = "is where the trace ends, before its end"
+
+
+def events(chunks: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """Line numbers with the event that begins there, or with why there is none."""
+    text = _Text(chunks)
+    text.begin()
+    decoder = json.JSONDecoder(strict=False)
+    while True:
+        text.skip()
+        if text.rest.startswith("]", text.at):
+            return
+        try:
+            event, end = decoder.raw_decode(text.rest, text.at)
+        except (ValueError, RecursionError):
+            if len(text.rest) - text.at <= _LONGEST and text.more():
+                continue
+            found = _NEXT.search(text.rest, text.at + 1)
+            yield text.line, BROKEN if found else CUT_OFF
+            if found is None:
+                return
+            text.to(found.start())
+            continue
+        if isinstance(event, dict):
+            yield text.line, event
+        text.to(end)
+
+
+class _Text:
+    """What was read: a buffer, a place in it, and the number of the line there."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = iter(chunks)
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace")
+        self.rest = ""
+        self.at = 0
+        self.line = 1
+
+    def more(self) -> bool:
+        chunk = next(self._chunks, None)
+        self.rest += self._decode.decode(chunk or b"", final=chunk is None)
+        return chunk is not None
+
+    def to(self, place: int) -> None:
+        self.line += self.rest.count("\n", self.at, place)
+        self.at = place
+        if place > _LONGEST:
+            self.rest, self.at = self.rest[place:], 0
+
+    def skip(self) -> None:
+        """Over what stands between events."""
+        if found := _BETWEEN.match(self.rest, self.at):
+            self.to(found.end())
+
+    def begin(self) -> None:
+        """To the first event, or to the end if there is none."""
+        while True:
+            if self.rest.lstrip()[:1] == "[":
+                return self.to(self.rest.index("[") + 1)
+            if found := _START.search(self.rest):
+                return self.to(found.end())
+            if not self.more():
+                return self.to(len(self.rest))

@@ -1,0 +1,160 @@
+"""`kmark import LOG… --workload DIR`: what it writes, what it says, and what it leaves alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+
+import pytest
+
+from kernelmark.testing.logs import write_log
+from kernelmark.workloads.workload import read
+
+LINE = (
+    "hipblaslt-bench --api_method c -m 48 -n 5 -k 32 --transA T --transB N --a_type bf16_r "
+    "--compute_type f32_r --activation_type none"
+)
+
+
+@pytest.fixture
+def log(tmp_path):
+    def make(*lines: str, name: str = "a.log") -> str:
+        path = tmp_path / name
+        path.write_text("".join(f"{line}\n" for line in lines))
+        return str(path)
+
+    return make
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return str(tmp_path / "mine")
+
+
+def test_a_log_becomes_a_tuning_folder(kmark, tmp_path, folder):
+    write_log(tmp_path / "0.log", calls=900, shapes=30, largest=256)
+    write_log(tmp_path / "1.log", calls=900, shapes=30, largest=256, form="mask64")
+    ended = kmark("import", str(tmp_path / "0.log"), str(tmp_path / "1.log"), "--workload", folder)
+    assert ended.code == 0, ended.err
+    assert ended.out == ""
+    first, *others = ended.err.splitlines()
+    assert first == "1,800 calls of 30 problems in 2 files (hipblaslt)"
+    assert "0 lines skipped" in others
+    assert any("scaleA" in line and "left out of the problems" in line for line in others)
+    assert any("--arch gfx942" in line for line in others)
+    assert f"next: kmark tune summarise {folder}" in others[-1]
+    workload = read(tmp_path / "mine" / "workload.csv")
+    assert workload.total == 1800
+    assert workload.name == "mine"
+    assert [call.count for call in workload.calls] == sorted(
+        (call.count for call in workload.calls), reverse=True
+    )
+
+
+def test_copies_are_counted_and_told(kmark, log, folder):
+    first, second = log(LINE), log(LINE, name="b.log")
+    ended = kmark("import", first, second, "--workload", folder)
+    assert "2 calls of 1 problem in 2 files" in ended.err
+    assert f"{first} and {second} hold the same bytes" in ended.err
+
+
+def test_the_architecture_says_which_floats(kmark, log, folder, tmp_path):
+    place = log(LINE.replace("bf16_r", "f8_r") + " --d_type bf16_r")
+    ended = kmark("import", place, "--workload", folder, "--arch", "gfx942")
+    assert "OCP" not in ended.err
+    (call,) = read(tmp_path / "mine" / "workload.csv").calls
+    assert call.problem.dtypes["a"] == "f8e4m3fnuz"
+
+
+def test_lines_that_are_skipped_are_told_and_written(kmark, log, folder, tmp_path):
+    place = log("starting", LINE, LINE[:48], "noise", LINE)
+    skipped = tmp_path / "skipped.csv"
+    ended = kmark("import", place, "--workload", folder, "--skipped", str(skipped))
+    assert ended.code == 0
+    lines = ended.err.splitlines()
+    at = lines.index("3 lines skipped:")
+    assert lines[at + 1] == f"  1 × has no transA ({place}: line 3)"
+    assert lines[at + 2] == f"  2 × is no call of a known form ({place}: line 1, 4)"
+    rows = list(csv.DictReader(skipped.open()))
+    assert [(row["line"], row["reason"]) for row in rows] == [
+        ("1", "is no call of a known form"),
+        ("3", "has no transA"),
+        ("4", "is no call of a known form"),
+    ]
+    ended = kmark("import", place, "--workload", folder, "--skipped", "-")
+    assert ended.out == skipped.read_text()
+
+
+def test_another_workload_is_left_alone(kmark, refused, log, folder, tmp_path):
+    first = log(LINE)
+    second = log(LINE.replace("-m 48", "-m 64"), name="b.log")
+    assert kmark("import", first, "--workload", folder).code == 0
+    assert kmark("import", first, "--workload", folder).code == 0, "the same again"
+    ended = refused("import", second, "--workload", folder)
+    assert f"is there already, and is from {first}" in ended.err
+    assert "--force" in ended.err
+    assert kmark("import", second, "--workload", folder, "--force").code == 0
+    (call,) = read(tmp_path / "mine" / "workload.csv").calls
+    assert call.problem.dims["n"] == 64
+    known = json.loads((tmp_path / "mine" / "inputs.json").read_text())
+    assert [one["path"] for one in known["inputs"]] == [second]
+
+
+def test_edits_are_not_lost(kmark, refused, log, folder, tmp_path):
+    place = log(LINE)
+    kmark("import", place, "--workload", folder)
+    file = tmp_path / "mine" / "workload.csv"
+    file.write_text(file.read_text().replace(",1,", ",9,", 1))
+    assert "was changed since" in refused("import", place, "--workload", folder).err
+    assert read(file).calls[0].count == 9
+    (tmp_path / "mine" / "inputs.json").write_text("[]")
+    assert "is from something else" in refused("import", place, "--workload", folder).err
+
+
+def test_stdin_and_lists(kmark, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"5,48,32\n6,48,32\n")))
+    ended = kmark("import", "-", "--workload", folder, "--dtype", "f16")
+    assert "2 calls of 2 problems in 1 file (shapes)" in ended.err
+    assert read(tmp_path / "mine" / "workload.csv").calls[0].problem.dtypes["a"] == "f16"
+
+
+def test_a_log_without_workload_is_told_what_it_is(refused, log, tmp_path):
+    assert "is a log of calls (hipblaslt)" in refused("import", log("noise", LINE)).err
+    assert "add: --workload DIR" in refused("import", log("5,48,32", name="x.csv")).err
+    trace = tmp_path / "t.json"
+    trace.write_text('{"schemaVersion": 1, "traceEvents": []}')
+    assert "is a log of calls (torch-trace)" in refused("import", str(trace)).err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--workload", "DIR", "--label", "x"), "are for results"),
+        (("--workload", "DIR", "--as", "nvbench"), "unknown reader 'nvbench'"),
+        (("--workload", "DIR", "--dtype", "f33"), "unknown dtype 'f33'"),
+        (("--workload", "DIR", "--skipped", "/nonexistent/x"), "no folder"),
+        (("--force",), "are for logs of calls"),
+        (("--dtype", "f16"), "are for logs of calls"),
+    ],
+)
+def test_what_does_not_go_together(refused, log, folder, words, sentence):
+    asked = [folder if word == "DIR" else word for word in words]
+    assert sentence in refused("import", log(LINE), *asked).err
+
+
+def test_nothing_is_made_of_a_file_without_calls(refused, log, folder, tmp_path):
+    ended = refused("import", log("nothing"), "--workload", folder)
+    assert "holds no call in any format tried" in ended.err
+    assert "hipblaslt" in ended.err.splitlines()[1]
+    assert not (tmp_path / "mine").exists()
+    (tmp_path / "mine").write_text("")
+    assert "cannot be made" in refused("import", log(LINE), "--workload", folder).err
+
+
+def test_formats_are_listed(kmark):
+    ended = kmark("list", "logs")
+    assert ended.code == 0
+    for name in ("hipblaslt", "rocblas", "tunableop", "aiter-csv", "shapes", "torch-trace"):
+        assert name in ended.out

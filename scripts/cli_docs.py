@@ -50,15 +50,24 @@ def text() -> str:
     group: Any = get_command(app)
     parts = [HEAD, "## Everywhere\n", _options(group)]
     for name, command in group.commands.items():
-        arguments = [p for p in command.params if p.param_type_name == "argument"]
-        words = " ".join(p.metavar for p in arguments)
-        parts += [f"## kmark {name}\n", f"`kmark {name} [OPTIONS] {words}".rstrip() + "`\n"]
-        parts.append(" ".join(command.help.split()) + "\n")
-        if arguments:
-            rows = [f"| `{p.metavar}` | {_help(p)} |" for p in arguments]
-            parts.append("\n".join(["| argument | |", "| --- | --- |", *rows]) + "\n")
-        parts.append(_options(command))
+        parts += _section(f"kmark {name}", command)
     return "\n".join(parts)
+
+
+def _section(name: str, command: Any) -> list[str]:
+    """A command, or a group and then each of its commands."""
+    if hasattr(command, "commands"):
+        shown = {word: one for word, one in command.commands.items() if not one.hidden}
+        parts = [f"## {name}\n", f"`{name} COMMAND …`\n", f"{command.help}\n"]
+        return parts + [p for word, one in shown.items() for p in _section(f"{name} {word}", one)]
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    words = " ".join(p.metavar for p in arguments)
+    parts = [f"## {name}\n", f"`{name} [OPTIONS] {words}".rstrip() + "`\n"]
+    parts.append(" ".join(command.help.split()) + "\n")
+    if arguments:
+        rows = [f"| `{p.metavar}` | {_help(p)} |" for p in arguments]
+        parts.append("\n".join(["| argument | |", "| --- | --- |", *rows]) + "\n")
+    return [*parts, _options(command)]
 
 
 def _options(command: Any) -> str:

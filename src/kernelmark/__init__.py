@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kernelmark import backends, devices, micro, ops
-    from kernelmark.api import Results, open_store, run, suite, suites
+    from kernelmark.api import Results, open_store, run, suite, suites, tuning
     from kernelmark.core.errors import KernelmarkError
     from kernelmark.core.problem import Problem
     from kernelmark.core.result import Case, Measurement, Result, Run, Status
@@ -42,6 +42,7 @@ __all__ = [
     "run",
     "suite",
     "suites",
+    "tuning",
 ]
 
 _HOMES = {
@@ -67,6 +68,8 @@ def __getattr__(name: str) -> object:
         value: object = getattr(importlib.import_module(_HOMES[name]), name)
     elif name in ("backends", "devices", "micro", "ops"):
         value = importlib.import_module(f"kernelmark.{name}")
+    elif name == "tuning":
+        value = importlib.import_module("kernelmark.api.tuning")
     elif name == "__version__":
         from importlib.metadata import PackageNotFoundError, version
 

@@ -136,7 +136,11 @@ def test_docs_say_what_the_commands_do():
 def test_every_option_is_explained():
     from typer.main import get_command
 
-    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+    commands = dict(get_command(app).commands)  # type: ignore[attr-defined]
+    for name, group in list(commands.items()):
+        commands |= {f"{name} {word}": one for word, one in getattr(group, "commands", {}).items()}
+    assert "tune plan" in commands
+    for name, command in commands.items():
         assert command.help, name
         for parameter in command.params:
             assert parameter.help, f"{name} {parameter.name}"

@@ -56,6 +56,10 @@ def parsed(line: str) -> tuple[str, Any]:
     name, *_ = words
     assert name in group.commands, f"no such command: {name}"
     command, rest = group.commands[name], words[1:]
+    while hasattr(command, "commands"):
+        word, *rest = rest
+        assert word in command.commands, f"no such command: {line}"
+        name, command = f"{name} {word}", command.commands[word]
     return name, command.make_context(name, rest, parent=outer)
 
 
@@ -67,7 +71,8 @@ def test_there_are_commands():
 
 
 def test_a_wrong_flag_would_be_found():
-    for line in ("kmark run --no-such-flag", "kmark walk", "kmark run --timing slow"):
+    wrong = ("kmark run --no-such-flag", "kmark walk", "kmark run --timing slow")
+    for line in (*wrong, "kmark tune walk DIR", "kmark tune show DIR --no-such-flag"):
         with pytest.raises(Exception, match=r"[Nn]o such (option|command)|not one of"):
             parsed(line)
 
@@ -78,6 +83,9 @@ def test_the_command_parses(page, line):
         return  # `kmark COMMAND …` speaks of all of them
     if re.fullmatch(r"kmark \w+", line):  # a command's name in a sentence
         assert line.split()[1] in get_command(app).commands
+        return
+    if re.fullmatch(r"kmark tune \w+", line):
+        assert line.split()[2] in get_command(app).commands["tune"].commands
         return
     line = line.replace(" …", "").replace("OP -", "gemm -")
     name, context = parsed(line)

@@ -99,5 +99,5 @@ def test_what_is_not_there_yet_is_not_there():
     from kernelmark.cli.main import app
 
     names = {command.name for command in app.registered_commands}
-    assert "Not there yet: tuning, a web page." in TEXT
+    assert "Not there yet: a web page, nightly runs." in TEXT
     assert not names & {"tune", "serve", "report"}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelmark.core.errors import UsageError
-from kernelmark.tune.aiter_config import FAMILIES, STANDARD, _bucket, bounds, lint, lookup
+from kernelmark.tune.aiter_config import FAMILIES, STANDARD, bounds, bucket_of, lint, lookup
 
 GOOD = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "num_warps": 4}
 
@@ -100,7 +100,7 @@ def test_bounds_of_the_families():
 def test_the_bucket_is_the_tightest_that_holds_m(names, m):
     buckets = dict.fromkeys([*names, "any"], GOOD)
     limits = sorted(x for x in STANDARD if f"M_LEQ_{x}" in names and m <= x)
-    assert _bucket(buckets, m, STANDARD) == (f"M_LEQ_{limits[0]}" if limits else "any")
+    assert bucket_of(buckets, m, STANDARD) == (f"M_LEQ_{limits[0]}" if limits else "any")
 
 
 def test_a_clean_folder_has_no_findings(root):

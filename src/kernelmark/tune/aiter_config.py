@@ -118,12 +118,12 @@ def lookup(
 ) -> Found:
     """The config for a shape; a family without a default file, or a bucket that is missing, is
     a usage error. `k` counts elements."""
-    folder, prefix, default = _folder(root, family, arch, backend)
+    folder, prefix, default = folder_of(root, family, arch, backend)
     suffixes = [f"B={batch}-N={n}-K={k}"] if batch is not None else []
     special = (folder / f"{prefix}{family}-{suffix}.json" for suffix in [*suffixes, f"N={n}-K={k}"])
     file = next((path for path in special if path.is_file()), default)
     buckets = read(file)
-    name = _bucket(buckets, m, bounds(family))
+    name = bucket_of(buckets, m, bounds(family))
     if name is None:
         raise UsageError(f"{file}: no bucket for m={m}", hint="add an 'any' bucket")
     return Found(
@@ -134,9 +134,18 @@ def lookup(
 def read(file: Path) -> dict[str, Bucket]:
     """The buckets of a file, its notes left out."""
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"{file}: is not JSON: {error}", hint="is it cut short?") from None
+    return parse(text, file)
+
+
+def parse(text: str, file: Path) -> dict[str, Bucket]:
+    """The buckets of a file's text; `file` is for what is said of it."""
+    try:
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file}: is not JSON: {error}", hint="is it cut short?") from None
     if not isinstance(document, dict):
@@ -144,7 +153,7 @@ def read(file: Path) -> dict[str, Bucket]:
     return {name: value for name, value in document.items() if isinstance(value, dict)}
 
 
-def _folder(root: Path, family: str, arch: str, backend: str | None) -> tuple[Path, str, Path]:
+def folder_of(root: Path, family: str, arch: str, backend: str | None) -> tuple[Path, str, Path]:
     """(folder, prefix of its file names, default file) of the first place that has a default."""
     small = family.lower().replace("-", "_")
     nested = [
@@ -163,7 +172,7 @@ def _folder(root: Path, family: str, arch: str, backend: str | None) -> tuple[Pa
     )
 
 
-def _bucket(buckets: Mapping[str, Bucket], m: int, known: tuple[int, ...]) -> str | None:
+def bucket_of(buckets: Mapping[str, Bucket], m: int, known: tuple[int, ...]) -> str | None:
     upper = (f"M_LEQ_{x}" for x in known if m <= x)
     lower = (f"M_GEQ_{x}" for x in reversed(known) if m >= x)
     return next((name for name in (*upper, *lower, "any") if name in buckets), None)
@@ -176,7 +185,7 @@ def lint(root: Path) -> Lint:
     """Everything wrong with the configs under `root`."""
     if not root.is_dir():
         raise UsageError(f"{root} is not a folder")
-    files = sorted(path for path in root.rglob("*.json") if _name(root, path) is not None)
+    files = sorted(path for path in root.rglob("*.json") if name_of(root, path) is not None)
     if not files:
         raise UsageError(
             f"{root} holds no GEMM configs", hint="give the folder above gemm/ and gfx…/"
@@ -189,7 +198,7 @@ def lint(root: Path) -> Lint:
     return Lint(files=len(files), findings=tuple(findings))
 
 
-def _name(root: Path, path: Path) -> Name | None:
+def name_of(root: Path, path: Path) -> Name | None:
     """What a path means, or None for a file that no lookup of GEMM configs reads."""
     parts = path.relative_to(root).parts
     if parts[0] == "gemm" and len(parts) in (2, 3):
@@ -214,7 +223,7 @@ def _split(stem: str) -> tuple[str, str]:
 
 
 def _check(root: Path, path: Path) -> Iterator[tuple[str, str]]:
-    name = _name(root, path)
+    name = name_of(root, path)
     assert name is not None
     try:
         buckets = read(path)

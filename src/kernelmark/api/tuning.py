@@ -1,0 +1,28 @@
+"""Tune a workload, from its log to kernels that are faster.
+
+import kernelmark as km
+km.tuning.summarise("mymodel", backend="torch", device="cuda:0")
+km.tuning.plan("mymodel", backend="triton", device="cuda:0", thr=0.1)
+km.tuning.run("mymodel", devices=["cuda:0"]).metrics
+"""
+
+from __future__ import annotations
+
+from kernelmark.api.plan import Selection
+from kernelmark.api.tuning_plan import Planned, plan
+from kernelmark.api.tuning_run import Tuned, run
+from kernelmark.api.tuning_summary import summarise
+from kernelmark.tune.plan import Acceptance, Budget
+from kernelmark.tune.summary import Summary
+
+__all__ = [
+    "Acceptance",
+    "Budget",
+    "Planned",
+    "Selection",
+    "Summary",
+    "Tuned",
+    "plan",
+    "run",
+    "summarise",
+]

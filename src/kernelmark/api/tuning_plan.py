@@ -1,0 +1,219 @@
+"""Plans for the problems of a tuning folder, or for problems that make one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelmark import backends
+from kernelmark.api.plan import Selection, problems_of, require
+from kernelmark.api.tuning_summary import Place, check_percent, read_workload
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.problem import Problem
+from kernelmark.core.timing import Timing
+from kernelmark.gpu.absent import absent
+from kernelmark.runners import targets
+from kernelmark.tune import planner, strategies
+from kernelmark.tune import summary as summaries
+from kernelmark.tune.folder import TuningFolder
+from kernelmark.tune.plan import Acceptance, Budget
+from kernelmark.tune.planner import Draft, Fate, Refused, Settings
+from kernelmark.tune.summary import Cost, Summary
+from kernelmark.workloads import select
+from kernelmark.workloads import workload as workloads
+from kernelmark.workloads.workload import Call, Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What `plan` did: a draft for each problem with what became of its file, problems that
+    cannot be tuned, and problems that were not selected."""
+
+    drafts: tuple[Draft, ...]
+    fates: Mapping[str, Fate]
+    refused: tuple[Refused, ...]
+    left_out: tuple[Cost, ...]
+    notes: tuple[str, ...] = ()
+
+
+def plan(
+    place: Place,
+    *,
+    backend: str,
+    reference: str | None = None,
+    device: str | None = None,
+    arch: str | None = None,
+    thr: float | None = None,
+    selection: Selection | None = None,
+    strategy: str = "kmark",
+    seed: int = 1,
+    budget: Budget | None = None,
+    acceptance: Acceptance | None = None,
+    force: bool = False,
+) -> Planned:
+    """Write a plan for each problem whose share is at least `thr` percent (default: those that
+    the summary selected). Files that were edited by hand stay as they are unless `force`.
+
+    `selection` adds problems to the folder, which is made if it is not there; one with nothing
+    but a filter or limit picks from the folder's own. `arch` stands for a device that is not
+    here. Without a `reference` that of the summary is to be beaten, else the backend's own
+    choice."""
+    asked = selection or Selection()
+    folder, workload, added = _workload_for(place, asked)
+    known = _summary_for(folder, thr)
+    info = _target(device, arch, known)
+    chosen = Settings(
+        backend=backend,
+        reference=reference or (known.basis.backend if known else backend),
+        strategy=strategy,
+        seed=seed,
+        budget=budget or Budget(),
+        acceptance=acceptance or Acceptance(),
+    )
+    _check_settings(chosen, info, here=arch is None)
+    costs = _picked(planner.costs_of(workload, known, thr), asked, folder)
+    names = planner.named(folder, [cost.problem for cost in costs])
+    made, refused = planner.drafts(
+        [cost for cost in costs if cost.selected],
+        names=names,
+        blas=_logged(workload),
+        settings=chosen,
+        info=info,
+        # Times of another architecture weigh problems, but are not the reference's here.
+        timed_by=known.basis.backend if known and known.basis.arch == info.arch else "",
+    )
+    if made and added:
+        workloads.write(TuningFolder.make(place).workload, workload)
+    fates = planner.write(folder, made, names, force=force) if made else {}
+    return Planned(
+        drafts=tuple(made),
+        fates=fates,
+        refused=tuple(refused),
+        left_out=tuple(cost for cost in costs if not cost.selected),
+        notes=_notes(folder, workload, known, costs, made, fates),
+    )
+
+
+def _workload_for(place: Place, asked: Selection) -> tuple[TuningFolder, Workload, bool]:
+    """The folder and its problems with those that are asked for, and whether that adds any."""
+    if not _has_problems(asked):
+        if asked.axes or asked.dtypes:
+            raise UsageError("axes and dtypes need an op", hint="for example: -o gemm -a m=512")
+        folder = TuningFolder.open(place)
+        return folder, read_workload(folder), False
+    wanted = problems_of(asked, Timing())
+    folder = TuningFolder(Path(place).expanduser())
+    there = read_workload(folder).calls if folder.workload.is_file() else ()
+    have = {call.problem for call in there}
+    new = tuple(Call(problem=problem) for problem in wanted if problem not in have)
+    return folder, Workload(name=folder.path.name, calls=(*there, *new)), bool(new)
+
+
+def _summary_for(folder: TuningFolder, thr: float | None) -> Summary | None:
+    """The summary, if there is one; a threshold insists on it."""
+    if thr is not None:
+        check_percent(thr)
+    known = summaries.read(folder.summary)
+    if known is None and thr:
+        raise UsageError(
+            "a threshold needs the problems' shares, which are not known yet",
+            hint=f"kmark tune summarise {folder.path}",
+        )
+    return known
+
+
+def _has_problems(asked: Selection) -> bool:
+    return bool(asked.ops or asked.suites or asked.problems)
+
+
+def _picked(costs: list[Cost], asked: Selection, folder: TuningFolder) -> list[Cost]:
+    """Those that a filter or limit leaves; one that came with ops or a suite is spent on them."""
+    if not _has_problems(asked):
+        keep = [cost.problem for cost in costs]
+        if asked.filter is not None:
+            keep = select.matching(keep, asked.filter)
+        chosen = set(keep if asked.limit is None else keep[: asked.limit])
+        costs = [cost for cost in costs if cost.problem in chosen]
+    if not any(cost.selected for cost in costs):
+        raise NothingToDo(
+            f"no problem of {folder.path} is selected", hint="lower --thr, or leave --filter out"
+        )
+    return costs
+
+
+def _target(device: str | None, arch: str | None, known: Summary | None) -> DeviceInfo:
+    if arch is not None:
+        if device is not None:
+            raise UsageError(
+                "an architecture stands for a device that is not here: --arch and -d do not go "
+                "together",
+                hint="leave one of them out",
+            )
+        return absent(arch)
+    name = device or (known.basis.device.split(",")[0] if known else "cpu")
+    return targets.find(name)[1]
+
+
+def _check_settings(chosen: Settings, info: DeviceInfo, *, here: bool) -> None:
+    asked = chosen.acceptance
+    for number in (chosen.seed, chosen.budget.minutes, asked.min_ratio, asked.min_gain_us):
+        if not (math.isfinite(number) and number >= 0):
+            raise UsageError(f"a seed, a time and a gain are not negative: {number:g} is asked for")
+    for name in dict.fromkeys((chosen.backend, chosen.reference)):
+        if here:
+            require(name, info)
+        elif info.kind not in backends.find(name).device_kinds:
+            kinds = ", ".join(backends.find(name).device_kinds)
+            raise UsageError(
+                f"backend {name} does not run on {info.arch}", hint=f"it runs on: {kinds}"
+            )
+    strategies.registry.get(chosen.strategy)
+
+
+def _logged(workload: Workload) -> dict[Problem, Mapping[str, str]]:
+    """The logged fields of each problem's most frequent call."""
+    found: dict[Problem, Mapping[str, str]] = {}
+    for call in sorted(workload.calls, key=lambda call: -call.count):
+        if call.blas:
+            found.setdefault(call.problem, call.blas)
+    return found
+
+
+def _notes(
+    folder: TuningFolder,
+    workload: Workload,
+    known: Summary | None,
+    costs: Sequence[Cost],
+    made: Sequence[Draft],
+    fates: Mapping[str, Fate],
+) -> tuple[str, ...]:
+    notes = []
+    untimed = sum(cost.status is None for cost in costs)
+    again = f"kmark tune summarise {folder.path}"
+    if known is None:
+        notes.append(f"shares are not known, so the order is by calls × work: {again}")
+    elif untimed:
+        notes.append(f"{untimed} of {len(costs)} problems are not timed yet: {again}")
+    lost = sorted({word for call in workload.calls for word in call.lost})
+    if lost:
+        notes.append(f"some logged calls do more than their problem: {', '.join(lost)}")
+    others = [name for name in folder.names() if name not in fates]
+    if others:
+        notes.append(
+            f"{len(others)} other plans from before are in {folder.plans} and will run too: "
+            f"{_some(others)}"
+        )
+    if old := planner.outdated(folder, made, fates):
+        notes.append(
+            f"{_some(old)} asked for another search before: move its file in {folder.trials} away "
+            "to begin anew, or give the plan its former settings to go on"
+        )
+    return tuple(notes)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more

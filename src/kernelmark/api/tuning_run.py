@@ -1,0 +1,164 @@
+"""Run the plans of a tuning folder.
+
+from kernelmark.api import tuning_run
+done = tuning_run.run("mymodel", devices=("cuda:0",))
+print(done.metrics.geomean_uplift, [outcome.name for outcome in done.outcomes if outcome.kept])
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.runners.local import LocalRunner
+from kernelmark.tune import planfile, results
+from kernelmark.tune import summary as summaries
+from kernelmark.tune.driver import Driver, OnEvent
+from kernelmark.tune.folder import TuningFolder
+from kernelmark.tune.outcome import Metrics, Outcome
+from kernelmark.tune.plan import TunePlan
+
+# A candidate that takes longer is of no use to anybody.
+TIMEOUT_S = 30.0
+COMPILE_TIMEOUT_S = 180.0
+_KINDS = {"sm_": "cuda", "gfx": "hip", "fake": "fake"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """What a run left: outcomes of this and of earlier runs, plans that cannot be tuned with the
+    reason, and plans that were not reached in time."""
+
+    folder: TuningFolder
+    outcomes: tuple[Outcome, ...]
+    retired: dict[str, str]
+    unreached: tuple[str, ...]
+    metrics: Metrics
+    interrupted: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether a plan came to nothing: it could not be tuned, or no candidate was right."""
+        return bool(self.retired) or any(not o.tuned.verified for o in self.outcomes)
+
+
+def run(
+    place: str | os.PathLike[str],
+    *,
+    devices: Sequence[str] = (),
+    only: Sequence[str] = (),
+    jobs: int | None = None,
+    minutes: float = 0.0,
+    timeout_s: float = TIMEOUT_S,
+    compile_timeout_s: float = COMPILE_TIMEOUT_S,
+    on_event: OnEvent | None = None,
+) -> Tuned:
+    """Search, final and results of every plan, or of those that `only` names. What journals hold
+    is not evaluated again. Ctrl-C or SIGTERM ends every worker and returns what was reached."""
+    if minutes < 0:
+        raise UsageError("minutes must not be negative", hint="0 is no limit")
+    folder = TuningFolder.open(place)
+    every = plans(folder)
+    chosen = _chosen(every, only)
+    runner = LocalRunner(
+        devices_of(folder, chosen, devices),
+        timeout_s=timeout_s,
+        compile_timeout_s=compile_timeout_s,
+        jobs=jobs,
+    )
+    driver = Driver(chosen, runner, folder.trials, minutes=minutes, on_event=on_event)
+    try:
+        with _terminable():
+            driver.run()
+    except KeyboardInterrupt:
+        return _written(folder, every, driver, interrupted=True)
+    except BaseException:
+        _written(folder, every, driver, interrupted=True)
+        raise
+    return _written(folder, every, driver)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM as Ctrl-C: what a batch system sends first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+
+
+def plans(folder: TuningFolder) -> list[TunePlan]:
+    """Every plan of a folder, in the order of their names."""
+    found = [planfile.read(folder.plan(name)) for name in folder.names()]
+    if not found:
+        raise NothingToDo(
+            f"{folder.path} has no plans", hint=f"kmark tune plan {folder.path} -b BACKEND"
+        )
+    return found
+
+
+def _chosen(every: Sequence[TunePlan], only: Sequence[str]) -> list[TunePlan]:
+    if not only:
+        return list(every)
+    known = {plan.name: plan for plan in every}
+    for name in only:
+        if name not in known:
+            shown = ", ".join(list(known)[:8])
+            raise UsageError(f"there is no plan {name!r}", hint=f"there are: {shown}")
+    return [known[name] for name in only]
+
+
+def devices_of(
+    folder: TuningFolder, chosen: Sequence[TunePlan], asked: Sequence[str]
+) -> tuple[str, ...]:
+    """Device names. A bare number is a device of the plans' kind; without any, it is the device of
+    the summary, or the first of that kind."""
+    arch = next((plan.arch for plan in chosen if plan.arch), "")
+    kind = next((name for start, name in _KINDS.items() if arch.startswith(start)), "cpu")
+    if asked:
+        return tuple(f"{kind}:{name}" if name.isdigit() else name for name in asked)
+    known = summaries.read(folder.summary)
+    if known is not None and known.basis.arch == arch:
+        return tuple(known.basis.device.split(","))
+    return (kind if kind in ("cpu", "fake") else f"{kind}:0",)
+
+
+def _written(
+    folder: TuningFolder, every: Sequence[TunePlan], driver: Driver, *, interrupted: bool = False
+) -> Tuned:
+    """Write what is there: of this run, and of plans that it was not asked to run."""
+    found = dict(driver.outcomes)
+    asked = {plan.name for plan in driver.plans}
+    try:
+        before = {outcome.name: outcome for outcome in results.read(folder)}
+    except NothingToDo:
+        before = {}
+    for plan in every:
+        old = before.get(plan.name)
+        if plan.name not in found and old is not None and old.problem == plan.problem:
+            found[plan.name] = old
+    outcomes = tuple(found[plan.name] for plan in every if plan.name in found)
+    unreached = tuple(
+        plan.name
+        for plan in every
+        if plan.name in asked and plan.name not in driver.outcomes | driver.retired
+    )
+    metrics = results.write(folder, outcomes, retired=driver.retired, unreached=unreached)
+    return Tuned(
+        folder=folder,
+        outcomes=outcomes,
+        retired=driver.retired,
+        unreached=unreached,
+        metrics=metrics,
+        interrupted=interrupted,
+    )

@@ -1,0 +1,188 @@
+"""What the problems of a tuning folder cost, timed with the reference."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kernelmark import backends
+from kernelmark.api.plan import Selection, require
+from kernelmark.api.plan import plan as plan_cases
+from kernelmark.api.running import Conduct, measure
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Result, RunState
+from kernelmark.core.timing import Timing
+from kernelmark.runners import targets
+from kernelmark.runners.events import CaseFinished, Event, Note
+from kernelmark.runners.session import OnEvent
+from kernelmark.tune import summary as summaries
+from kernelmark.tune.folder import TuningFolder
+from kernelmark.tune.summary import Basis, Cost, Summary
+from kernelmark.workloads import workload as workloads
+from kernelmark.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from kernelmark.stores.store import Store
+
+Place = str | os.PathLike[str]
+
+# Whom to ask where no reference is named, the first that is here: what a program would call.
+_REFERENCES = ("torch", "hipblaslt", "cublaslt", "rocblas", "numpy", "fake")
+_CHECKPOINT_S = 1.0
+
+
+def summarise(
+    place: Place,
+    *,
+    backend: str | None = None,
+    device: str | Sequence[str] = "cpu",
+    timing: str = "quick",
+    thr: float = 0.0,
+    store: Store | None = None,
+    retry_failed: bool = False,
+    argv: Sequence[str] = (),
+    on_event: OnEvent | None = None,
+) -> Summary:
+    """Time each distinct problem of a tuning folder once with the reference, and weigh it by its
+    calls. `thr` is in percent (0.1 is 0.1 %): problems below it are left out of plans.
+
+    What summary.csv has from the same backend, version, device and timing is not timed again.
+    Ctrl-C raises once everything so far is in the file."""
+    check_percent(thr)
+    folder = TuningFolder.open(place)
+    workload = read_workload(folder)
+    devices = (device,) if isinstance(device, str) else tuple(device)
+    infos = targets.expand(devices)
+    name = backend or _reference(infos[0])
+    require(name, infos[0])
+    basis = Basis(
+        backend=name,
+        version=backends.find(name).version(),
+        model=infos[0].model,
+        arch=infos[0].arch,
+        timing=timing,
+        device=",".join(info.name for info in infos),
+    )
+    book = _Book(folder, basis, summaries.counts(workload), thr, retry_failed=retry_failed)
+    tell = on_event or (lambda event: None)
+    if book.kept:
+        tell(Note(text=f"{book.kept} of {book.problems} problems are timed already"))
+    todo = book.todo
+    if todo:
+        asked = Selection(
+            problems=tuple(problem.key for problem in todo), backends=(name,), devices=devices
+        )
+        results = measure(
+            plan_cases(asked, Timing.preset(timing)),
+            conduct=Conduct(label=f"tune {folder.path.name}", roofs="none"),
+            store=store,
+            argv=argv,
+            on_event=book.listening(tell),
+        )
+        for result in results:
+            book.take(result, results.run.id if store is not None else "")
+        if results.run.state is RunState.INTERRUPTED:
+            book.write()
+            raise KeyboardInterrupt(
+                f"interrupted; what was timed so far is in {folder.summary}, and the same "
+                "command goes on with the rest"
+            )
+    return book.write()
+
+
+class _Book:
+    """The costs of a folder while they are being found out, written down every few seconds."""
+
+    def __init__(
+        self,
+        folder: TuningFolder,
+        basis: Basis,
+        called: Mapping[Problem, int],
+        thr: float,
+        *,
+        retry_failed: bool,
+    ) -> None:
+        self._path = folder.summary
+        self._basis = basis
+        self._thr = thr
+        self._costs = {p: Cost(problem=p, count=count) for p, count in called.items()}
+        self._written = time.monotonic()
+        before = summaries.read(self._path)
+        if before is not None and before.basis == basis:
+            self._keep(before, retry_failed=retry_failed)
+        self.kept = sum(cost.status is not None for cost in self._costs.values())
+
+    @property
+    def problems(self) -> int:
+        return len(self._costs)
+
+    @property
+    def todo(self) -> list[Problem]:
+        return [problem for problem, cost in self._costs.items() if cost.status is None]
+
+    def listening(self, tell: OnEvent) -> OnEvent:
+        """As `tell`, writing down what ended."""
+
+        def heard(event: Event) -> None:
+            if isinstance(event, CaseFinished):
+                self.take(event.result)
+                if time.monotonic() - self._written > _CHECKPOINT_S:
+                    self.write()
+            tell(event)
+
+        return heard
+
+    def take(self, result: Result, run: str = "") -> None:
+        problem = result.case.problem
+        self._costs[problem] = summaries.timed(problem, self._costs[problem].count, result, run)
+
+    def write(self) -> Summary:
+        found = summaries.summary(self._basis, self._costs.values(), thr=self._thr)
+        summaries.write(self._path, found)
+        self._written = time.monotonic()
+        return found
+
+    def _keep(self, before: Summary, *, retry_failed: bool) -> None:
+        for cost in before.costs:
+            again = cost.status is not None and cost.status.failed and retry_failed
+            if cost.problem in self._costs and not again:
+                count = self._costs[cost.problem].count
+                self._costs[cost.problem] = summaries.counted(cost, count)
+
+
+def read_workload(folder: TuningFolder) -> Workload:
+    """The problems of a folder with their counts; one without any is nothing to do."""
+    found = workloads.read(folder.workload)
+    if not found.calls:
+        raise NothingToDo(
+            f"{folder.workload} has no problems", hint=f"kmark import LOG --workload {folder.path}"
+        )
+    return found
+
+
+def check_percent(thr: float) -> None:
+    if not (math.isfinite(thr) and 0 <= thr <= 100):
+        raise UsageError(
+            f"a threshold is from 0 to 100 percent, not {thr:g}", hint="0.1 means 0.1 %"
+        )
+
+
+def _reference(info: DeviceInfo) -> str:
+    """The first of the known references that is here and runs on the device."""
+    for name in _REFERENCES:
+        if name not in backends.registry:
+            continue
+        try:
+            backend = backends.find(name)
+        except KernelmarkError:
+            continue
+        if info.kind in backend.device_kinds and backend.available() is None:
+            return name
+    raise UsageError(
+        f"no reference is available on {info.name}", hint="name one with -b; see kmark doctor"
+    )

@@ -1,0 +1,337 @@
+"""`kmark tune`: from a workload to kernels that are faster, step by step, in a tuning folder."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernelmark.cli import options as o
+from kernelmark.cli import tune_apply, tune_run, tune_show
+from kernelmark.cli.output import Outputs, counted, put_table, say, write
+
+if TYPE_CHECKING:
+    from kernelmark.api.plan import Selection
+    from kernelmark.api.tuning import Planned
+    from kernelmark.tune.summary import Cost, Summary
+
+SOME_FAILED = 3
+NOTHING = 4
+SEARCH = "Search"
+# Rows that are shown of a long table.
+_TOP = 20
+
+
+def _option(*names: str, help: str, metavar: str | None = None, panel: str = o.SELECTION) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel)
+
+
+Folder = Annotated[
+    str,
+    typer.Argument(
+        metavar="DIR", help="A tuning folder: what 'kmark import LOG --workload DIR' makes."
+    ),
+]
+NewFolder = Annotated[
+    str,
+    typer.Argument(
+        metavar="DIR",
+        help="A tuning folder; with -s, -o or -p it is made if it is not there, or gets more "
+        "problems.",
+    ),
+]
+Reference = Annotated[
+    str | None,
+    _option(
+        "-b",
+        "--backend",
+        metavar="BACKEND",
+        help="The reference: what the workload's program calls. Default: the first of torch, "
+        "hipblaslt, cublaslt, rocblas, numpy that is here.",
+    ),
+]
+Tuned = Annotated[
+    str, _option("-b", "--backend", metavar="BACKEND", help="What is tuned; or a .py file.")
+]
+ToBeat = Annotated[
+    str | None,
+    _option(
+        "--reference",
+        metavar="BACKEND",
+        help="What winners have to beat. Default: that of the summary, else the tuned backend's "
+        "own choice.",
+    ),
+]
+OneDevice = Annotated[
+    str | None,
+    _option("-d", "--device", metavar="DEVICE", help="Default: that of the summary, else cpu."),
+]
+Arch = Annotated[
+    str | None,
+    _option(
+        "--arch", metavar="ARCH", help="For a GPU that is not here, in place of -d: gfx942, sm_90."
+    ),
+]
+_THR = "In percent of the whole time: 0.1 is 0.1 %."
+Threshold = Annotated[
+    float,
+    _option("--thr", metavar="PERCENT", help=f"Select problems with at least this share. {_THR}"),
+]
+PlanThreshold = Annotated[
+    float | None,
+    _option(
+        "--thr",
+        metavar="PERCENT",
+        help=f"Only problems with at least this share. {_THR} Default: those that the summary "
+        "selected.",
+    ),
+]
+Limit = Annotated[
+    int | None,
+    _option(
+        "--limit",
+        metavar="N",
+        help="The N problems that cost most; with -s, -o or -p a fair sample of N of those.",
+    ),
+]
+Every = Annotated[bool, _option("--all", help="Show every row.", panel=o.OUTPUT)]
+RetryFailed = Annotated[bool, _option("--retry-failed", help="Time again what failed.")]
+StrategyName = Annotated[
+    str,
+    _option("--strategy", metavar="NAME", help="kmark list strategies says which.", panel=SEARCH),
+]
+Evaluations = Annotated[
+    int, _option("--evaluations", metavar="N", help="Candidates a problem at most.", panel=SEARCH)
+]
+Minutes = Annotated[
+    float,
+    _option("--minutes", metavar="M", help="Minutes a problem at most; 0: no limit.", panel=SEARCH),
+]
+Seed = Annotated[
+    int, _option("--seed", metavar="N", help="The same seed, the same search.", panel=SEARCH)
+]
+MinRatio = Annotated[
+    float,
+    _option(
+        "--min-ratio",
+        metavar="FACTOR",
+        help="Keep a winner only if it is faster by this factor.",
+        panel=SEARCH,
+    ),
+]
+MinGain = Annotated[
+    float,
+    _option(
+        "--min-gain-us",
+        metavar="US",
+        help="Keep a winner only if it saves these µs a call.",
+        panel=SEARCH,
+    ),
+]
+Force = Annotated[bool, _option("--force", help="Overwrite edited plans too.", panel=o.RUNNING)]
+
+
+def summarise(
+    context: typer.Context,
+    folder: Folder,
+    backend: Reference = None,
+    devices: o.Devices = None,
+    timing: o.Preset = "quick",
+    thr: Threshold = 0.0,
+    retry_failed: RetryFailed = False,
+    every: Every = False,
+    store: o.StorePlace = None,
+    no_store: o.NoStore = False,
+    json: o.Json = None,
+    csv: o.Csv = None,
+    md: o.Md = None,
+    quiet: o.Quiet = False,
+) -> int:
+    """Time each distinct problem with the reference: what do the calls cost, which are worth it?
+
+    Writes DIR/summary.csv. What it has of the same backend, version, device and timing is not
+    timed again.
+    """
+    from kernelmark.api import tuning
+    from kernelmark.cli.progress import reporter
+    from kernelmark.stores import open_store
+
+    outputs = Outputs(json=json, csv=csv, md=md)
+    with contextlib.ExitStack() as stack:
+        opened = None if no_store else stack.enter_context(open_store(store))
+        on_event = stack.enter_context(reporter(None, quiet=quiet))
+        found = tuning.summarise(
+            folder,
+            backend=backend,
+            device=o.comma_list(devices) or ("cpu",),
+            timing=timing,
+            thr=thr,
+            store=opened,
+            retry_failed=retry_failed,
+            argv=tuple(context.obj or ()),
+            on_event=on_event,
+        )
+    _put_summary(found, outputs, every=every)
+    _tell_summary(found, folder, quiet=quiet)
+    return SOME_FAILED if any(c.status and c.status.failed for c in found.costs) else 0
+
+
+def _put_summary(found: Summary, outputs: Outputs, *, every: bool) -> None:
+    import json as codec
+
+    from kernelmark.report import tuning as report
+    from kernelmark.report.render import csv_text, markdown
+    from kernelmark.tune.summary import records
+
+    if outputs.json is not None:
+        document = {"total_us": found.total_s * 1e6, "problems": records(found)}
+        write(outputs.json, codec.dumps(document, indent=1, allow_nan=False) + "\n")
+    if outputs.csv is not None:
+        write(outputs.csv, csv_text(records(found)))
+    shown = found.costs if every else found.costs[:_TOP]
+    if outputs.md is not None:
+        write(outputs.md, markdown(report.summary_table(shown)))
+    if not outputs.stdout_taken:
+        put_table(report.summary_table(shown), styles=[_style(cost) for cost in shown])
+        if len(shown) < len(found.costs):
+            say(f"and {counted(len(found.costs) - len(shown), 'more problem')}: --all shows them")
+
+
+def _tell_summary(found: Summary, folder: str, *, quiet: bool) -> None:
+    from kernelmark.report import tuning as report
+
+    if found.failed:
+        say(
+            f"{counted(len(found.failed), 'problem')} could not be timed and "
+            f"{'has' if len(found.failed) == 1 else 'have'} no share: see status"
+        )
+    for text in report.doubts(found):
+        say(f"warning: {text}")
+    say(report.summary_line(found))
+    if not quiet:
+        say(f"next: kmark tune plan {folder} -b BACKEND")
+
+
+def _style(cost: Cost) -> str:
+    if cost.status is not None and cost.status.failed:
+        return "red"
+    return "" if cost.selected and cost.total_s else "dim"
+
+
+def plan(
+    context: typer.Context,
+    folder: NewFolder,
+    backend: Tuned,
+    reference: ToBeat = None,
+    device: OneDevice = None,
+    arch: Arch = None,
+    suites: o.Suites = None,
+    ops: o.Ops = None,
+    axes: o.Axes = None,
+    dtypes: o.Dtypes = None,
+    problems: o.Problems = None,
+    filter: o.Filter = None,
+    limit: Limit = None,
+    thr: PlanThreshold = None,
+    strategy: StrategyName = "kmark",
+    evaluations: Evaluations = 100,
+    minutes: Minutes = 0.0,
+    seed: Seed = 1,
+    min_ratio: MinRatio = 1.03,
+    min_gain_us: MinGain = 0.5,
+    force: Force = False,
+    every: Every = False,
+    json: o.Json = None,
+    csv: o.Csv = None,
+    md: o.Md = None,
+    quiet: o.Quiet = False,
+) -> int:
+    """Write DIR/plans: one file a problem with its space, budget and seed, to be edited by hand.
+
+    A file that was edited is never overwritten without --force. Names stay when problems are added.
+
+    Without a log: kmark tune plan DIR -b iree -o gemm -a m=[256,512] -a n=512 -a k=512 --dtype f32
+    """
+    from kernelmark.api import tuning
+    from kernelmark.tune.plan import Acceptance, Budget
+
+    outputs = Outputs(json=json, csv=csv, md=md)
+    done = tuning.plan(
+        folder,
+        backend=backend,
+        reference=reference,
+        device=device,
+        arch=arch,
+        thr=thr,
+        selection=_selection(context.params),
+        strategy=strategy,
+        seed=seed,
+        budget=Budget(evaluations=evaluations, minutes=minutes),
+        acceptance=Acceptance(min_ratio=min_ratio, min_gain_us=min_gain_us),
+        force=force,
+    )
+    _put_plans(done, outputs, every=every)
+    return _told_plans(done, folder, quiet=quiet)
+
+
+def _selection(params: Mapping[str, Any]) -> Selection:
+    from kernelmark.api.plan import Selection
+
+    return Selection(
+        ops=o.comma_list(params["ops"]),
+        problems=tuple(params["problems"] or ()),
+        suites=o.comma_list(params["suites"]),
+        axes=tuple(params["axes"] or ()),
+        dtypes=o.comma_list(params["dtypes"]),
+        filter=params["filter"],
+        limit=params["limit"],
+    )
+
+
+def _put_plans(done: Planned, outputs: Outputs, *, every: bool) -> None:
+    import json as codec
+
+    from kernelmark.report import tuning as report
+    from kernelmark.report.render import csv_text, markdown
+
+    records = report.plan_records(done.drafts, done.fates, done.refused)
+    if outputs.json is not None:
+        write(outputs.json, codec.dumps(records, indent=1, allow_nan=False) + "\n")
+    if outputs.csv is not None:
+        write(outputs.csv, csv_text(records))
+    shown = done.drafts if every else done.drafts[:_TOP]
+    if outputs.md is not None:
+        write(outputs.md, markdown(report.plan_table(shown, done.fates)))
+    if shown and not outputs.stdout_taken:
+        put_table(report.plan_table(shown, done.fates))
+        if len(shown) < len(done.drafts):
+            say(f"and {counted(len(done.drafts) - len(shown), 'more plan')}: --all shows them")
+
+
+def _told_plans(done: Planned, folder: str, *, quiet: bool) -> int:
+    from kernelmark.report import tuning as report
+
+    for line in report.reasons(done.refused):
+        say(line)
+    if not quiet:
+        for note in done.notes:
+            say(f"note: {note}")
+    say(report.plans_line(done.drafts, done.fates, done.refused, done.left_out))
+    if not quiet and done.drafts:
+        say(f"next: kmark tune run {folder}")
+    return 0 if done.drafts else NOTHING
+
+
+app = typer.Typer(
+    name="tune",
+    help="Tune a workload's problems: summarise, plan, run, show, apply.",
+    no_args_is_help=True,
+)
+app.command("summarise")(summarise)
+app.command("summarize", hidden=True)(summarise)
+app.command("plan")(plan)
+app.command("run")(tune_run.run)
+app.command("show")(tune_show.show)
+app.command("apply")(tune_apply.apply)

@@ -1,0 +1,241 @@
+"""`kmark tune apply` and `kmark export --as`: winners in the files of their libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernelmark.cli import options as o
+from kernelmark.cli.output import counted, put, put_table, say
+from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+
+if TYPE_CHECKING:
+    from kernelmark.tune.emitters.base import Change, Emitter, Fields
+    from kernelmark.tune.outcome import Outcome
+
+REGRESSION = 1
+SOME_WRONG = 3
+
+
+def _option(*names: str, help: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help)
+
+
+Folder = Annotated[
+    str,
+    typer.Argument(
+        metavar="DIR",
+        help="A tuning folder that 'kmark tune run' has been through; for tensile also a folder "
+        "of incremental logic.",
+    ),
+]
+As = Annotated[
+    str,
+    _option(
+        "--as",
+        metavar="FORMAT",
+        help="cublaslt, python; not yet run on AMD hardware: aiter, hipblaslt, rocblas, tensile, "
+        "tunableop.",
+    ),
+]
+To = Annotated[
+    str,
+    _option(
+        "--to", metavar="PATH", help="The file, or for aiter and tensile the folder, to change."
+    ),
+]
+DryRun = Annotated[
+    bool | None,
+    typer.Option(
+        "--dry-run/--write",
+        help="Only show the difference, and prove on a copy that it does what it should. "
+        "Default: write, but tensile only with --write.",
+    ),
+]
+NoBackup = Annotated[bool, _option("--no-backup", help="Leave no copy of what was there.")]
+NoCompare = Annotated[
+    bool, _option("--no-compare", help="Do not time reference and tuned again afterwards.")
+]
+With = Annotated[
+    list[str] | None,
+    _option("--with", metavar="NAME=VALUE", help="What a format asks for: kmark list emitters."),
+]
+
+
+def apply(
+    folder: Folder,
+    form: As,
+    to: To,
+    dry_run: DryRun = None,
+    no_backup: NoBackup = False,
+    no_compare: NoCompare = False,
+    words: With = None,
+    quiet: o.Quiet = False,
+) -> int:
+    """Put a tuning folder's winners into a library's files: show the difference, write, compare.
+
+    Every winner is looked up as the library would, and every other lookup must be what it was.
+    What is there is copied to a .bak file first.
+
+    For example: kmark tune apply DIR --as aiter --to aiter/ops/triton/configs --dry-run
+    """
+    from kernelmark.tune import apply as applying
+
+    into = Path(to).expanduser()
+    emitter, outcomes, given = _loaded(folder, form, words or ())
+    change = applying.prepare(emitter, outcomes, into, given)
+    put(change.diff(into))
+    _tell(change, emitter, quiet=quiet)
+    if not change.edits:
+        return _nothing(change, into)
+    if emitter.careful if dry_run is None else dry_run:
+        more = "; --write writes it" if dry_run is None else ""
+        say(f"dry run: {counted(len(change.edits), 'file')} would change{more}")
+        return 0
+    written = applying.write(emitter, change, into, backup=not no_backup)
+    for file in written.files:
+        say(f"written: {file}")
+    for copy in written.backups:
+        say(f"as it was: {copy}")
+    say(f"read back: {_proof(change)}")
+    names = {wanted.name for wanted in change.wanted}
+    kept = [outcome for outcome in outcomes if outcome.name in names]
+    return 0 if no_compare or not kept else _compared(kept, folder, quiet=quiet)
+
+
+def export_winners(
+    folder: str, form: str, *, output: str | None, base: str | None, words: Sequence[str]
+) -> int:
+    """Winners as new files; `-` is stdout for a format of one file."""
+    from kernelmark.tune import apply as applying
+
+    if output is None:
+        raise UsageError(f"--as {form} needs a place to write to", hint="give it: -o PATH")
+    emitter, outcomes, given = _loaded(folder, form, words)
+    if emitter.needs_base and base is None:
+        raise UsageError(
+            f"{form} winners are merged into files that are there: they are not given",
+            hint="--base PATH reads them; 'kmark tune apply' changes them in place",
+        )
+    to = Path(output).expanduser()
+    into = Path(base).expanduser() if base is not None else to
+    if base is None and to.exists():
+        raise UsageError(
+            f"{output} exists", hint=f"kmark tune apply {folder} --as {form} --to {output} merges"
+        )
+    change = applying.prepare(emitter, outcomes, into, given)
+    if not change.edits:
+        _tell(change, emitter, quiet=False)
+        return _nothing(change, into)
+    if output == "-":
+        if len(change.edits) > 1 or change.edits[0].path != Path():
+            raise UsageError(f"{form} writes a folder of files", hint="give it: -o PATH")
+        put(change.edits[0].after)
+    else:
+        for file in applying.export(emitter, change, to):
+            say(f"written: {file}")
+    _tell(change, emitter, quiet=False)
+    say(f"read back: {_proof(change)}")
+    return 0
+
+
+def _loaded(
+    folder: str, form: str, words: Sequence[str]
+) -> tuple[Emitter, Sequence[Outcome], Fields]:
+    from kernelmark.tune import results
+    from kernelmark.tune.emitters import registry
+    from kernelmark.tune.emitters.base import checked_options
+    from kernelmark.tune.folder import TuningFolder
+
+    emitter = registry.get(form)
+    given = checked_options(emitter, words)
+    place = Path(folder).expanduser()
+    if not place.is_dir():
+        raise UsageError(f"{folder} is no folder", hint="name a tuning folder")
+    tuning = TuningFolder(place)
+    if "logic" in emitter.options and not results.outcomes_file(tuning).exists():
+        return emitter, (), {"logic": str(place), **given}
+    outcomes = results.read(tuning)
+    if not any(outcome.kept for outcome in outcomes):
+        raise NothingToDo(f"{folder}: none of {len(outcomes)} outcomes is kept")
+    return emitter, outcomes, given
+
+
+def _tell(change: Change, emitter: Emitter, *, quiet: bool) -> None:
+    for held in change.held:
+        say(f"{held.name} is not written: {held.reason}")
+    if quiet:
+        return
+    for note in change.notes:
+        say(f"note: {note}")
+    if emitter.caution:
+        say(f"note: {emitter.caution}")
+
+
+def _nothing(change: Change, into: Path) -> int:
+    if change.written:
+        say(f"{into} has {_winners(change)} already: nothing to change")
+        return 0
+    raise NothingToDo("no winner can be written in this format", hint="the reasons are above")
+
+
+def _winners(change: Change) -> str:
+    return counted(change.written, "winner")
+
+
+def _proof(change: Change) -> str:
+    same = sum(not wanted.name for wanted in change.wanted)
+    return f"{_winners(change)} found, {counted(same, 'other lookup')} unchanged"
+
+
+def _compared(kept: Sequence[Outcome], folder: str, *, quiet: bool) -> int:
+    """Reference and tuned in turns, as in the final."""
+    from kernelmark.report.tables import Column, Table
+    from kernelmark.tune.recompare import recompare
+
+    say(f"comparing {counted(len(kept), 'winner')} with the reference again")
+    try:
+        found = recompare(
+            kept,
+            acceptance=_asked(folder),
+            on_outcome=lambda one: None if quiet else say(f"{one.name}: {one.reason}"),
+        )
+    except KernelmarkError as error:
+        say(f"reference and tuned were not compared again: {error.message}")
+        return 0
+    columns = tuple(
+        Column(name=name, align="right" if name != "name" else "left")
+        for name in ("name", "tuned", "reference", "ratio", "before")
+    )
+    before = {outcome.name: outcome.ratio for outcome in kept}
+    rows = tuple(_row(outcome, before[outcome.name]) for outcome in found)
+    put_table(Table(columns=columns, rows=rows))
+    if any(not outcome.tuned.verified for outcome in found):
+        return SOME_WRONG
+    return REGRESSION if any(outcome.high < 1.0 for outcome in found) else 0
+
+
+def _row(outcome: Outcome, before: float) -> tuple[str, ...]:
+    from kernelmark.core.units import time_text
+
+    ratio = f"{outcome.ratio:.3f} ({outcome.low:.3f} to {outcome.high:.3f})"
+    times = (time_text(outcome.tuned.median_s), time_text(outcome.reference.median_s))
+    return (outcome.name, *times, ratio, f"{before:.3f}")
+
+
+def _asked(folder: str) -> Any:
+    """What each plan asks of its winner; the usual where there is no plan any more."""
+    from kernelmark.tune import planfile
+    from kernelmark.tune.folder import TuningFolder
+    from kernelmark.tune.plan import Acceptance
+
+    tuning = TuningFolder(Path(folder).expanduser())
+
+    def acceptance(name: str) -> Acceptance:
+        path = tuning.plan(name)
+        return planfile.read(path).acceptance if path.is_file() else Acceptance()
+
+    return acceptance

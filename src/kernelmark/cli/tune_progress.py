@@ -1,0 +1,131 @@
+"""Progress of a tuning run on stderr: a bar on a terminal, else lines."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from kernelmark.cli.output import console, fancy, say
+from kernelmark.core.units import duration_text, time_text
+from kernelmark.report.outcomes import outcome_line
+from kernelmark.tune import events as e
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+OnEvent = Callable[[e.Event], None]
+# Between lines that say how far it is, where there is no bar.
+_EVERY_S = 10.0
+
+
+@contextlib.contextmanager
+def reporter(*, quiet: bool) -> Iterator[OnEvent]:
+    """What a run tells its events to. Quiet, it still tells of devices and plans that are lost."""
+    if quiet:
+        yield _trouble
+    elif fancy(sys.stderr):
+        with _bar() as bar:
+            yield Drawn(bar)
+    else:
+        yield Lines()
+
+
+class Lines:
+    """A line for every plan that ended, and now and then one that says how far it is."""
+
+    def __init__(self, tell: Callable[[str], object] = say) -> None:
+        self._tell = tell
+        self._last = time.monotonic()
+
+    def __call__(self, event: e.Event) -> None:
+        if isinstance(event, e.Began) and event.known:
+            self._tell(f"{event.name}: goes on with {event.known} of {event.limit} candidates")
+        elif isinstance(event, e.Ended):
+            told = "" if event.fresh else " (as found before)"
+            done, total = event.progress.plans_done, event.progress.plans
+            self._tell(f"[{done:{len(str(total))}}/{total}] {outcome_line(event.outcome)}{told}")
+        elif isinstance(event, e.Tried) and time.monotonic() - self._last > _EVERY_S:
+            self._last = time.monotonic()
+            self._tell(f"{far(event.progress)}; {best(event)}")
+        else:
+            _trouble(event, self._tell)
+
+
+class Drawn:
+    """A bar over candidates with the plan at hand, and lines for plans that ended."""
+
+    def __init__(self, bar: Bar) -> None:
+        self._bar = bar
+        self._task = bar.add_task("starting", total=None, left="")
+
+    def __call__(self, event: e.Event) -> None:
+        with contextlib.suppress(OSError):  # the terminal may go away: the run goes on
+            if isinstance(event, e.Tried):
+                self._show(event.progress)
+                self._bar.update(self._task, description=best(event))
+            elif isinstance(event, e.Ended):
+                self._show(event.progress)
+                if event.fresh:
+                    self._print(outcome_line(event.outcome))
+            else:
+                _trouble(event, self._print)
+
+    def _show(self, progress: e.Progress) -> None:
+        left = f"{progress.per_minute:.0f}/min, about {duration_text(progress.left_s)} left"
+        self._bar.update(
+            self._task,
+            completed=progress.candidates_done,
+            total=progress.candidates,
+            left=left if progress.per_minute else "",
+        )
+
+    def _print(self, text: str) -> None:
+        self._bar.console.print(text, markup=False, highlight=False)
+
+
+def far(progress: e.Progress) -> str:
+    """How far a run is, in words."""
+    text = (
+        f"{progress.plans_done} of {progress.plans} plans, {progress.candidates_done} of "
+        f"{progress.candidates} candidates"
+    )
+    if progress.per_minute:
+        text += f", {progress.per_minute:.0f} a minute, about {duration_text(progress.left_s)} left"
+    return text
+
+
+def best(event: e.Tried) -> str:
+    """What the plan at hand is at: the best so far, or its final."""
+    if event.trial.step.startswith(("final", "near")):
+        return f"{event.name}: the best against the reference"
+    if event.best_s is None:
+        return f"{event.name}: nothing right yet"
+    text = f"{event.name}: best {time_text(event.best_s)}"
+    if event.reference_s:
+        text += f", {event.reference_s / event.best_s:.2f} × the reference"
+    return text
+
+
+def _trouble(event: e.Event, tell: Callable[[str], object] = say) -> None:
+    if isinstance(event, e.Lost):
+        tell(f"warning: {event.device} is lost: {event.reason}")
+    elif isinstance(event, e.Retired):
+        tell(f"warning: {event.name} cannot be tuned: {event.reason}")
+    elif isinstance(event, e.Note):
+        tell(f"note: {event.text}")
+
+
+def _bar() -> Bar:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    return Progress(
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[left]}", markup=False),
+        TextColumn("{task.description}", markup=False),
+        console=console(stderr=True),
+        transient=True,
+    )

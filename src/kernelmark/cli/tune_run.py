@@ -1,0 +1,123 @@
+"""`kmark tune run`: search, check and compare every plan of a tuning folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernelmark.cli import options as o
+from kernelmark.cli.output import Outputs, counted, put_results_table, say, write
+
+if TYPE_CHECKING:
+    from kernelmark.api.tuning_run import Tuned
+
+SOME_FAILED = 3
+INTERRUPTED = 130
+
+
+def _option(*names: str, help: str, metavar: str | None = None, panel: str = o.SELECTION) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel)
+
+
+Folder = Annotated[str, typer.Argument(metavar="DIR", help="A tuning folder with plans.")]
+Devices = Annotated[
+    list[str] | None,
+    _option(
+        "-d",
+        "--devices",
+        metavar="DEVICE,…",
+        help="Devices that share the plans: cuda:0-3, or 0,1 for those of the plans' kind. "
+        "Default: that of the summary.",
+    ),
+]
+Only = Annotated[
+    list[str] | None, _option("--only", metavar="NAME,…", help="Only these plans. Repeated.")
+]
+Minutes = Annotated[
+    float,
+    _option(
+        "--minutes",
+        metavar="M",
+        help="Stop searching after M minutes and compare what was found; 0: no limit. The same "
+        "command goes on later.",
+        panel=o.RUNNING,
+    ),
+]
+Timeout = Annotated[
+    float,
+    _option("--timeout", metavar="S", help="Seconds a candidate may take.", panel=o.RUNNING),
+]
+
+
+def run(
+    folder: Folder,
+    devices: Devices = None,
+    only: Only = None,
+    jobs: o.Jobs = None,
+    minutes: Minutes = 0.0,
+    timeout: Timeout = 30.0,
+    json: o.Json = None,
+    csv: o.Csv = None,
+    md: o.Md = None,
+    quiet: o.Quiet = False,
+) -> int:
+    """Search each plan's space, time the best again beside the reference, keep what is faster.
+
+    Everything is in DIR/trials as soon as it is known: after Ctrl-C or a crash the same command
+    goes on, and evaluates nothing twice. Results are in DIR/results.
+    """
+    from kernelmark.api import tuning_run
+    from kernelmark.cli.tune_progress import reporter
+
+    outputs = Outputs(json=json, csv=csv, md=md)
+    with reporter(quiet=quiet) as on_event:
+        done = tuning_run.run(
+            folder,
+            devices=o.comma_list(devices),
+            only=o.comma_list(only),
+            jobs=jobs,
+            minutes=minutes,
+            timeout_s=timeout,
+            on_event=on_event,
+        )
+    _put(done, outputs)
+    _tell(done, folder, quiet=quiet)
+    if done.interrupted:
+        return INTERRUPTED
+    return SOME_FAILED if done.failed else 0
+
+
+def _put(done: Tuned, outputs: Outputs) -> None:
+    from kernelmark.report.outcomes import by_worth, outcome_table
+    from kernelmark.report.render import markdown
+    from kernelmark.tune import results
+
+    if outputs.json is not None:
+        write(outputs.json, results.dumps(done.outcomes))
+    if outputs.csv is not None:
+        rows = [results.row(outcome) for outcome in done.outcomes]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        write(outputs.csv, results.csv_text(rows, names))
+    shown = by_worth(done.outcomes)
+    table = outcome_table(shown)
+    if outputs.md is not None:
+        write(outputs.md, markdown(table))
+    if not outputs.stdout_taken and done.outcomes:
+        put_results_table(table, styles=["" if outcome.kept else "dim" for outcome in shown])
+
+
+def _tell(done: Tuned, folder: str, *, quiet: bool) -> None:
+    from kernelmark.report.tuning import metrics_line
+
+    if done.outcomes:
+        say(metrics_line(done.metrics))
+    if done.retired:
+        say(f"{counted(len(done.retired), 'plan')} could not be tuned: {', '.join(done.retired)}")
+    if done.interrupted:
+        say(f"interrupted; everything so far is in {folder}: kmark tune run {folder} goes on")
+    elif done.unreached:
+        left = counted(len(done.unreached), "plan")
+        say(f"{left} not reached in time: kmark tune run {folder} goes on")
+    if not quiet and done.metrics.kept and not done.interrupted:
+        say(f"results: {done.folder.results}; next: kmark export {folder} --as FORMAT -o PATH")

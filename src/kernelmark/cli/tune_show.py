@@ -1,0 +1,77 @@
+"""`kmark tune show`: how far the plans of a tuning folder are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernelmark.cli import options as o
+from kernelmark.cli.output import Outputs, counted, put_table, say, write
+from kernelmark.core.errors import NothingToDo
+
+if TYPE_CHECKING:
+    from kernelmark.tune.standing import Standing
+
+# Rows that are shown of a long table.
+_TOP = 20
+
+Folder = Annotated[str, typer.Argument(metavar="DIR", help="A tuning folder with plans.")]
+Every = Annotated[bool, typer.Option("--all", help="Show every row.", rich_help_panel=o.OUTPUT)]
+
+
+def show(
+    folder: Folder,
+    every: Every = False,
+    json: o.Json = None,
+    csv: o.Csv = None,
+    md: o.Md = None,
+    quiet: o.Quiet = False,
+) -> int:
+    """Show how far each plan is: missing, running, stopped, done or failed; best and ratio so far.
+
+    It can be asked while 'kmark tune run' is at work.
+    """
+    from kernelmark.tune.folder import TuningFolder
+    from kernelmark.tune.standing import standings
+
+    outputs = Outputs(json=json, csv=csv, md=md)
+    found = standings(TuningFolder.open(folder))
+    if not found:
+        raise NothingToDo(f"{folder} has no plans yet", hint=f"kmark tune plan {folder} -b BACKEND")
+    _put_standings(found, outputs, every=every)
+    _tell_standings(found, quiet=quiet)
+    return 0
+
+
+def _put_standings(found: Sequence[Standing], outputs: Outputs, *, every: bool) -> None:
+    import json as codec
+
+    from kernelmark.report import tuning as report
+    from kernelmark.report.render import csv_text, markdown
+
+    records = report.standing_records(found)
+    if outputs.json is not None:
+        write(outputs.json, codec.dumps(records, indent=1, allow_nan=False) + "\n")
+    if outputs.csv is not None:
+        write(outputs.csv, csv_text(records))
+    shown = found if every else found[:_TOP]
+    if outputs.md is not None:
+        write(outputs.md, markdown(report.standing_table(shown)))
+    if not outputs.stdout_taken:
+        put_table(report.standing_table(shown))
+        if len(shown) < len(found):
+            say(f"and {counted(len(found) - len(shown), 'more plan')}: --all shows them")
+
+
+def _tell_standings(found: Sequence[Standing], *, quiet: bool) -> None:
+    from kernelmark.report import tuning as report
+    from kernelmark.tune.outcome import Metrics
+
+    states = Counter(one.state for one in found)
+    say(", ".join(f"{count} {state.value}" for state, count in sorted(states.items())))
+    outcomes = [one.outcome for one in found if one.outcome is not None]
+    if outcomes and not quiet:
+        say(report.metrics_line(Metrics.of(outcomes)))

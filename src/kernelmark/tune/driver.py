@@ -1,0 +1,357 @@
+"""Driver: many sessions over the devices and cores of this machine.
+
+Each device times one case at a time. Cores compile what the sessions ask for next: while one
+session's batch is compiled, another's is timed. Sessions open in a window over the list of plans,
+longest first, so that which winners a session starts from depends on the list and not on who was
+faster.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.result import Case, Status
+from kernelmark.runners.dispatch import START_ATTEMPTS, compiles
+from kernelmark.runners.lane import (
+    Answer,
+    Failure,
+    Item,
+    Lane,
+    Phase,
+    failed_result,
+    gather_items,
+    measure_request,
+    read_result,
+    threads_of,
+)
+from kernelmark.runners.local import LocalRunner
+from kernelmark.runners.plan import work
+from kernelmark.tune.builders import FINAL, Builders
+from kernelmark.tune.evaluate import Request, Round, Work, compiled_trial, static_reason, trial_of
+from kernelmark.tune.events import Began, Ended, Event, Lost, Note, Retired, Tried
+from kernelmark.tune.journal import Journal, Trial
+from kernelmark.tune.outcome import Outcome
+from kernelmark.tune.plan import TunePlan
+from kernelmark.tune.session import Pipeline, Session
+from kernelmark.tune.tally import Tally
+from kernelmark.tune.transfer import Winner
+
+# Sessions that are open on a device at once: enough that one of them has something to time.
+OPEN = 6
+_LARGEST_BATCH = 16
+# After these a worker is as good as new.
+_HARMLESS = (Status.OK, Status.UNSUPPORTED, Status.COMPILE_ERROR)
+
+OnEvent = Callable[[Event], None]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Live:
+    """An open session, and what of its round is still to be done."""
+
+    session: Session
+    work: Work[Outcome | None]
+    lane: Lane
+    round: Round = field(default_factory=lambda: Round(requests=()))
+    waiting: list[Request] = field(default_factory=list)
+    timed: Request | None = None
+    started: float = 0.0  # seconds since the epoch
+
+    @property
+    def name(self) -> str:
+        return self.session.plan.name
+
+    @property
+    def engaged(self) -> bool:
+        """In the middle of a round that nothing may come between."""
+        return self.round.together and 0 < len(self.waiting) < len(self.round.requests)
+
+
+class Driver:
+    """One tuning run. `outcomes` has what was reached, by plan; `retired` the plans that cannot be
+    tuned, with the reason; a plan in neither was not reached in time."""
+
+    def __init__(
+        self,
+        plans: Sequence[TunePlan],
+        runner: LocalRunner,
+        trials: Path,
+        *,
+        minutes: float = 0.0,
+        on_event: OnEvent | None = None,
+    ) -> None:
+        self.plans = sorted(plans, key=lambda plan: (-_cost(plan), plan.name))
+        self.outcomes: dict[str, Outcome] = {}
+        self.retired: dict[str, str] = {}
+        self._trials = trials
+        self._tell: OnEvent = on_event or (lambda event: None)
+        self._lanes = [runner.lane(info.name) for info in runner.infos]
+        jobs = runner.jobs if any(compiles(plan.backend) for plan in plans) else 0
+        first = runner.infos[0].name
+        self._builders = Builders([runner.lane(first, compile_only=True) for _ in range(jobs)])
+        self._on_cpu = runner.infos[0].kind == "cpu"
+        self._window = min(len(plans), OPEN * len(self._lanes))
+        self._pipeline = self._shape(jobs)
+        self._live: list[Live] = []
+        self._next = 0
+        self._timing: dict[Lane, Live] = {}
+        self._deadline = time.monotonic() + 60 * minutes if minutes else None
+        self._tally = Tally(self.plans, self._deadline)
+
+    def _shape(self, jobs: int) -> Pipeline:
+        """Batches small enough to learn between them, large enough to keep every core busy."""
+        share = max(1, self._window // len(self._lanes))
+        cores = max(1, jobs // len(self._lanes))
+        if self._on_cpu:
+            return Pipeline(batch=max(2, min(cores, _LARGEST_BATCH)))
+        if share == 1:
+            return Pipeline(batch=max(2, min(cores, _LARGEST_BATCH)), ahead=2)
+        return Pipeline(batch=max(2, min(-(-3 * cores // (2 * share)), _LARGEST_BATCH)))
+
+    def run(self) -> None:
+        """Until every plan has its outcome or time is up. Whatever ends it ends every worker."""
+        try:
+            self._open_sessions()
+            while self._live:
+                if self._out_of_time:
+                    for live in self._live:
+                        live.session.stop = True
+                self._hand_out()
+                # What could not even be started is handed out again: there is nobody to wait for.
+                if self._builders.busy or self._timing:
+                    for lane, item in gather_items([*self._lanes, *self._builders.lanes]):
+                        self._take(lane, item)
+                self._open_sessions()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        for lane in self._lanes:
+            lane.close()
+        self._builders.close()
+        for live in self._live:
+            live.session.journal.close()
+
+    # Sessions
+
+    def _open_sessions(self) -> None:
+        """As many as the window allows: none is opened before those it may learn from have ended,
+        on whatever machine."""
+        while self._next < len(self.plans) and not self._out_of_time:
+            before = self.plans[: max(0, self._next - self._window + 1)]
+            if any(p.name not in self.outcomes and p.name not in self.retired for p in before):
+                return
+            self._next += 1
+            self._open(self.plans[self._next - 1], [p.name for p in before])
+            self._hand_out()  # listing a large space takes a while: the others go on meanwhile
+
+    @property
+    def _out_of_time(self) -> bool:
+        return self._deadline is not None and time.monotonic() > self._deadline
+
+    def _open(self, plan: TunePlan, before: Sequence[str]) -> None:
+        lane = self._freest()
+        ended = [self.outcomes[name] for name in before if name in self.outcomes]
+        winners = [_winner(outcome) for outcome in ended if outcome.tuned.config]
+        journal = None
+        try:
+            journal = Journal(self._trials / f"{plan.name}.jsonl")
+            session = Session(plan, lane.info, journal, pipeline=self._pipeline, winners=winners)
+        except KernelmarkError as error:
+            if journal is not None:
+                journal.close()
+            self._retire(plan.name, error)
+            return
+        live = Live(session=session, work=session.work(), lane=lane)
+        self._live.append(live)
+        if (done := session.done) is not None:
+            self._end(live, done, fresh=False)
+            return
+        known = len(journal.reached(session.steps))
+        self._tally.began(plan.name, known)
+        self._tell(Began(name=plan.name, device=lane.info.name, known=known, limit=session.limit))
+        self._advance(live)
+
+    def _freest(self) -> Lane:
+        alive = [lane for lane in self._lanes if not lane.dead]
+        return min(alive, key=lambda lane: sum(live.lane is lane for live in self._live))
+
+    def _advance(self, live: Live) -> None:
+        """Let a session go on: to its next round, or to its outcome."""
+        try:
+            live.round = next(live.work)
+        except StopIteration as stop:
+            if stop.value is None:  # out of time before there was anything to compare
+                self._forget(live)
+            else:
+                self._end(live, stop.value, fresh=True)
+        except KernelmarkError as error:
+            self._forget(live)
+            self._retire(live.name, error)
+        else:
+            live.waiting = list(live.round.requests)
+
+    def _end(self, live: Live, outcome: Outcome, *, fresh: bool) -> None:
+        self._forget(live)
+        self.outcomes[live.name] = outcome
+        self._tally.ended(outcome)
+        self._tell(Ended(outcome=outcome, fresh=fresh, progress=self._tally.progress))
+
+    def _forget(self, live: Live) -> None:
+        live.session.journal.close()
+        self._live.remove(live)
+        self._builders.forget(live.session.plan.problem.key)
+
+    def _retire(self, name: str, error: KernelmarkError) -> None:
+        hint = f" ({error.hint})" if error.hint else ""
+        self.retired[name] = f"{error.message}{hint}"
+        self._tally.retired(name)
+        self._tell(Retired(name=name, reason=self.retired[name]))
+
+    # Handing out
+
+    def _hand_out(self) -> None:
+        while self._settle():
+            pass
+        if not (self._on_cpu and self._timing):
+            self._builders.start(self._cases())
+        for reason in self._builders.lost:
+            self._tell(Note(text=f"a compile worker cannot be started: {reason}"))
+        self._builders.lost.clear()
+        if self._on_cpu and (self._builders.busy or any(map(self._builders.awaits, self._cases()))):
+            return  # compiling would disturb what is timed
+        for lane in self._lanes:
+            if lane.idle and lane not in self._timing:
+                self._time(lane)
+
+    def _cases(self) -> Iterator[Case]:
+        """What to compile: what is waited for before what may be."""
+        for live in self._live:
+            yield from (request.case for request in live.waiting)
+        for live in self._live:
+            yield from live.round.ahead
+
+    def _settle(self) -> bool:
+        """Record what compiling alone has decided; whether a session went on by that."""
+        moved = False
+        for live in list(self._live):
+            for request in list(live.waiting):
+                trial = self._settled(live, request)
+                if trial is not None:
+                    live.waiting.remove(request)
+                    self._record(live, trial)
+            if not live.waiting and live.timed is None:
+                self._advance(live)
+                moved = True
+        return moved
+
+    def _settled(self, live: Live, request: Request) -> Trial | None:
+        found = self._builders.found(request.case)
+        if found is None:
+            return None
+        status, error = found.status, found.error
+        if status is Status.OK:
+            reason = static_reason(found.kernel.resources, live.lane.info)
+            if reason is None:
+                return None
+            status, error = Status.SKIPPED, reason
+        elif status not in FINAL:
+            return None
+        cost_s = self._builders.cost_s(request.case)
+        return compiled_trial(request, status, error, found.kernel, cost_s, live.session.plan)
+
+    def _time(self, lane: Lane) -> None:
+        """The next case of an idle device: of a round that is under way, else of the oldest."""
+        mine = [live for live in self._live if live.lane is lane]
+        for live in [live for live in mine if live.engaged] or mine:
+            ready = [request for request in live.waiting if self._builders.ready(request.case)]
+            if not ready or (live.round.together and len(ready) < len(live.waiting)):
+                continue
+            request = ready[0]
+            live.waiting.remove(request)
+            live.timed, live.started = request, time.time()
+            self._timing[lane] = live
+            document = measure_request(request.case, request.process)
+            for item in lane.give(document, threads=threads_of(request.case, lane.info)):
+                self._take(lane, item)
+            return
+
+    # Taking in
+
+    def _take(self, lane: Lane, item: Item) -> None:
+        if lane in self._builders.lanes:
+            self._builders.take(lane, item)
+        elif isinstance(item, Phase) or lane not in self._timing:
+            return
+        elif isinstance(item, Failure) and not item.started:
+            self._not_started(lane, item)
+        else:
+            self._take_timed(lane, item)
+
+    def _take_timed(self, lane: Lane, item: Answer | Failure) -> None:
+        live = self._timing.pop(lane)
+        request, live.timed = live.timed, None
+        assert request is not None
+        if isinstance(item, Answer):
+            result = read_result(request.case, lane.info, item.message, live.started)
+        else:
+            result = failed_result(request.case, lane.info, item, live.started)
+        # A wrong answer inside its own output harms nobody.
+        inside = result.status is Status.WRONG and result.check and result.check.guards_intact
+        if result.status not in _HARMLESS and not inside:
+            lane.retire()
+        cost_s = self._builders.cost_s(request.case)
+        self._record(live, trial_of(request, result, live.session.plan, cost_s))
+        if not live.waiting:
+            self._advance(live)
+
+    def _record(self, live: Live, trial: Trial) -> None:
+        session = live.session
+        new, final = session.is_new(trial), trial.step.startswith("final")
+        self._tally.tried(live.name, candidate=new, final=final)
+        session.record(trial)
+        self._tell(
+            Tried(
+                name=live.name,
+                device=live.lane.info.name,
+                trial=trial,
+                best_s=session.best_s,
+                reference_s=session.plan.reference_s,
+                progress=self._tally.progress,
+            )
+        )
+
+    def _not_started(self, lane: Lane, item: Failure) -> None:
+        """The request goes back; a device that starts no worker again and again is given up."""
+        live = self._timing.pop(lane)
+        if live.timed is not None:
+            live.waiting.insert(0, live.timed)
+            live.timed = None
+        if lane.start_failures < START_ATTEMPTS:
+            return
+        lane.dead = item.error.strip().splitlines()[-1]
+        self._tell(Lost(device=lane.info.name, reason=lane.dead))
+        if all(other.dead for other in self._lanes):
+            raise KernelmarkError(
+                f"no device is left: {lane.dead}", hint="kmark doctor says what is wrong with it"
+            )
+        for one in self._live:
+            if one.lane is lane:
+                one.lane = self._freest()
+
+
+def _winner(outcome: Outcome) -> Winner:
+    tuned = outcome.tuned
+    return Winner(
+        problem=outcome.problem, backend=tuned.backend, arch=outcome.arch, config=tuned.config
+    )
+
+
+def _cost(plan: TunePlan) -> float:
+    """What a plan is expected to cost beside the others."""
+    size = work(Case(problem=plan.problem, backend=plan.backend)) or 1.0
+    return size * plan.budget.evaluations

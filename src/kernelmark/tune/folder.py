@@ -1,0 +1,153 @@
+"""TuningFolder: where everything about tuning one workload lies, in files that can be read.
+
+workload.csv         problems with their counts                      (kmark import --workload)
+inputs.json          which logs those are from                       (kmark import --workload)
+summary.csv          what each problem costs with the reference      (kmark tune summarise)
+plans/NAME.toml      how each problem is tuned, to be edited         (kmark tune plan)
+trials/NAME.jsonl    every candidate that was evaluated              (kmark tune run)
+results/             reference against tuned, and what is kept       (kmark tune run)
+state.json           names given to problems, digests of plans as they were written
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernelmark.core.errors import UsageError
+from kernelmark.core.frozen import FrozenDict
+
+_VERSION = 1
+_DIGITS = re.compile(r"(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """`names` maps a problem's key to its plan's name; `written` a plan's name to the digest of
+    the file that `kmark tune plan` wrote last."""
+
+    names: Mapping[str, str] = field(default_factory=FrozenDict)
+    written: Mapping[str, str] = field(default_factory=FrozenDict)
+
+
+@dataclass(frozen=True, slots=True)
+class TuningFolder:
+    """The paths of a tuning folder, whether they exist or not; `open` insists on a workload."""
+
+    path: Path
+
+    @classmethod
+    def open(cls, place: str | os.PathLike[str]) -> TuningFolder:
+        """The tuning folder at `place`; a path that is none is a usage error."""
+        folder = cls(Path(place).expanduser())
+        if folder.workload.is_file():
+            return folder
+        if not folder.path.exists():
+            reason = "there is no such folder"
+        elif not folder.path.is_dir():
+            reason = "it is a file"
+        else:
+            reason = "it has no workload.csv"
+        raise UsageError(
+            f"{place} is no tuning folder: {reason}", hint=f"kmark import LOG --workload {place}"
+        )
+
+    @classmethod
+    def make(cls, place: str | os.PathLike[str]) -> TuningFolder:
+        """The folder at `place`, made if it is not there; its workload is yet to be written."""
+        folder = cls(Path(place).expanduser())
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"{place} cannot be made: {error.strerror}", hint="name another folder"
+            ) from None
+        return folder
+
+    @property
+    def workload(self) -> Path:
+        return self.path / "workload.csv"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.csv"
+
+    @property
+    def plans(self) -> Path:
+        return self.path / "plans"
+
+    @property
+    def trials(self) -> Path:
+        return self.path / "trials"
+
+    @property
+    def results(self) -> Path:
+        return self.path / "results"
+
+    @property
+    def state(self) -> Path:
+        return self.path / "state.json"
+
+    def plan(self, name: str) -> Path:
+        return self.plans / f"{name}.toml"
+
+    def journal(self, name: str) -> Path:
+        return self.trials / f"{name}.jsonl"
+
+    def names(self) -> list[str]:
+        """Names of the plans that are there, BBS_TN_2 before BBS_TN_10."""
+        return sorted((path.stem for path in self.plans.glob("*.toml")), key=_natural)
+
+    def read_state(self) -> State:
+        """What was remembered; nothing if there is no such file yet."""
+        try:
+            document = json.loads(self.state.read_text(encoding="utf-8"))
+            names, written = document["names"], document["written"]
+            if not all(isinstance(x, str) for x in (*names.values(), *written.values())):
+                raise TypeError
+        except FileNotFoundError:
+            return State()
+        except OSError as error:
+            raise UsageError(f"{self.state}: cannot be read: {error.strerror}") from None
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise UsageError(
+                f"{self.state}: is not what kmark wrote",
+                hint="delete it: names are then taken from the plans, which all count as edited",
+            ) from None
+        return State(names=FrozenDict(names), written=FrozenDict(written))
+
+    def write_state(self, state: State) -> None:
+        document = {
+            "version": _VERSION,
+            "names": dict(state.names),
+            "written": dict(state.written),
+        }
+        write_whole(self.state, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """`text` in a file that appears whole or not at all, and survives a crash once this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _natural(name: str) -> tuple[str | int, ...]:
+    """`split` puts words at even places and numbers at odd ones, so tuples compare."""
+    return tuple(int(word) if i % 2 else word for i, word in enumerate(_DIGITS.split(name)))

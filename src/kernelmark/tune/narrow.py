@@ -1,0 +1,66 @@
+"""The space that a plan lets a search go over: the backend's own, narrowed by the plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from kernelmark import backends
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import UsageError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.result import ConfigValue
+from kernelmark.core.space import Space
+from kernelmark.tune._toml import value_text
+from kernelmark.tune.plan import TunePlan
+
+_SHOWN = 12  # values of a parameter that a hint lists
+
+
+def space_of(plan: TunePlan, info: DeviceInfo, place: str = "") -> Space:
+    """What may be tried for `plan` on a device; `place` is the plan's file, for errors."""
+    place = place or plan.name
+    whole = backends.find(plan.backend).space(plan.problem, info)
+    if whole is None:
+        raise UsageError(
+            f"{place}: {plan.backend} has nothing to tune for this problem on {info.name}",
+            hint="kmark list backends says what there is",
+        )
+    return narrowed(whole, plan.space, place)
+
+
+def narrowed(
+    space: Space, allowed: Mapping[str, tuple[ConfigValue, ...]], place: str = "plan"
+) -> Space:
+    """`space` with only the `allowed` values of the parameters that are named there.
+
+    A value that the space does not have is refused: it would be another kernel than the rest of
+    the file speaks of. The default stays, also outside of the narrowed values."""
+    parameters = dict(space.parameters)
+    for name, values in allowed.items():
+        if name not in parameters:
+            raise UsageError(
+                f"{place}: space.{name} is no parameter of this space",
+                hint=f"it has: {', '.join(parameters)}",
+            )
+        wanted = [_own(value, parameters[name], f"{place}: space.{name}") for value in values]
+        parameters[name] = tuple(dict.fromkeys(wanted))
+    made = dataclasses.replace(space, parameters=FrozenDict(parameters))
+    if next(iter(made), None) is None:
+        raise UsageError(
+            f"{place}: space: every combination of these values is forbidden",
+            hint="allow more values of a parameter",
+        )
+    return made
+
+
+def _own(value: ConfigValue, known: tuple[ConfigValue, ...], place: str) -> ConfigValue:
+    """The space's own value that `value` means: 10 is also 10.0, but 1 is not true."""
+    for one in known:
+        if one == value and isinstance(one, bool) == isinstance(value, bool):
+            return one
+    shown = ", ".join(value_text(one) for one in known[:_SHOWN])
+    more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+    raise UsageError(
+        f"{place}: {value_text(value)} is not in the space", hint=f"it has: {shown}{more}"
+    )

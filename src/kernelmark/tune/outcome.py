@@ -1,0 +1,84 @@
+"""Outcome: what tuning one problem came to. What is kept is decided here and nowhere else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config, KernelInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A backend's config for a problem, as timed in the final. `worst` is the largest error in
+    units of its tolerance over every check that was made; above 1 it is wrong."""
+
+    backend: str
+    config: Config = field(default_factory=FrozenDict)
+    median_s: float = math.nan
+    kernel: KernelInfo = field(default_factory=KernelInfo)
+    worst: float = math.nan
+    version: str = ""  # of the library underneath
+
+    @property
+    def verified(self) -> bool:
+        return self.worst <= 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """`ratio` is reference time / tuned time, a median over interleaved rounds, with its interval.
+
+    `share` is the problem's part of the workload's time with the reference, 0 to 1. `blas` holds
+    the fields of the call as its log gave them (transA, lda, a_type, …), for emitters."""
+
+    name: str  # BBS_TN_0
+    problem: Problem
+    device: str
+    arch: str
+    reference: Choice
+    tuned: Choice
+    ratio: float
+    low: float
+    high: float
+    kept: bool
+    reason: str  # why it is kept or not, one sentence
+    count: int = 1
+    share: float = 0.0
+    evaluations: int = 0
+    blas: Mapping[str, str] = field(default_factory=FrozenDict)
+
+    @property
+    def saved_s(self) -> float:
+        """Seconds saved over the workload's calls."""
+        return (self.reference.median_s - self.tuned.median_s) * self.count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """Uplifts over the kept outcomes, as factors; `weighted_saving` and `coverage` are shares of
+    the workload's whole time with the reference."""
+
+    problems: int
+    kept: int
+    average_uplift: float
+    geomean_uplift: float
+    weighted_saving: float
+    coverage: float
+
+    @classmethod
+    def of(cls, outcomes: Iterable[Outcome]) -> Metrics:
+        every = list(outcomes)
+        kept = [outcome for outcome in every if outcome.kept]
+        ratios = [outcome.ratio for outcome in kept]
+        return cls(
+            problems=len(every),
+            kept=len(kept),
+            average_uplift=sum(ratios) / len(ratios) if ratios else 1.0,
+            geomean_uplift=math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else 1.0,
+            weighted_saving=sum(o.share * (1 - 1 / o.ratio) for o in kept),
+            coverage=sum(outcome.share for outcome in kept),
+        )

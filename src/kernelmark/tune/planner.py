@@ -1,0 +1,197 @@
+"""From what problems cost to one plan each, and to files that leave a user's edits alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kernelmark import backends
+from kernelmark.backends.base import Backend
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Case, Config, Status
+from kernelmark.core.space import Space
+from kernelmark.runners.plan import work
+from kernelmark.tune import journal, planfile
+from kernelmark.tune.folder import State, TuningFolder, digest, write_whole
+from kernelmark.tune.naming import assign
+from kernelmark.tune.plan import Acceptance, Budget, TunePlan
+from kernelmark.tune.session import search_digest
+from kernelmark.tune.summary import Cost, Summary, counted, counts, summary
+from kernelmark.workloads.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What all plans of one call have in common."""
+
+    backend: str
+    reference: str
+    strategy: str = "kmark"
+    seed: int = 1
+    budget: Budget = field(default_factory=Budget)
+    acceptance: Acceptance = field(default_factory=Acceptance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A plan with the space that it was made from."""
+
+    plan: TunePlan
+    default: Config
+    combinations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A problem that no plan is written for, with the reason."""
+
+    cost: Cost
+    reason: str
+
+
+class Fate(StrEnum):
+    """What became of a plan's file."""
+
+    NEW = "new"
+    CHANGED = "changed"  # it was as it had been written, and is another now
+    SAME = "same"
+    EDITED = "edited"  # by hand, so it was left alone
+
+
+def costs_of(workload: Workload, known: Summary | None, thr: float | None) -> list[Cost]:
+    """Every problem of the workload by contribution: as timed, then, untimed, by calls × work.
+
+    Counts are today's, so shares are right after another log was imported. `thr` is in percent;
+    without one the summary's own selection holds, and what it does not know is selected unless it
+    leaves problems out."""
+    called = counts(workload)
+    timed = {} if known is None else {cost.problem: cost for cost in known.costs}
+    whole = all(cost.selected for cost in timed.values())
+    made = [
+        counted(timed[problem], count)
+        if problem in timed
+        else Cost(problem=problem, count=count, selected=whole)
+        for problem, count in called.items()
+    ]
+    selected = {cost.problem: cost.selected for cost in made}
+    if known is not None:
+        made = list(summary(known.basis, made, thr=thr or 0.0).costs)
+        if thr is None:
+            made = [dataclasses.replace(c, selected=selected[c.problem]) for c in made]
+    return sorted(made, key=lambda cost: (-cost.total_s, -cost.count * _work(cost.problem)))
+
+
+def drafts(
+    costs: Iterable[Cost],
+    *,
+    names: Mapping[str, str],
+    blas: Mapping[Problem, Mapping[str, str]],
+    settings: Settings,
+    info: DeviceInfo,
+    timed_by: str = "",
+) -> tuple[list[Draft], list[Refused]]:
+    """A plan for each problem that can be tuned, in the order given. `timed_by` is the backend
+    that the costs were timed with: what it could not do is no reference, and its times are only
+    told as the reference's if it is the reference."""
+    backend, reference = backends.find(settings.backend), backends.find(settings.reference)
+    made: list[Draft] = []
+    refused: list[Refused] = []
+    for cost in costs:
+        own = timed_by == settings.reference
+        failed = own and cost.status not in (None, Status.OK)
+        reason = f"{settings.reference} {cost.status}: {cost.reason}" if failed else None
+        reason = reason or _refusal(reference, cost.problem, info)
+        reason = reason or _refusal(backend, cost.problem, info)
+        space = None
+        if reason is None:
+            space, reason = _space(backend, cost.problem, info)
+        if space is None:
+            refused.append(Refused(cost=cost, reason=reason or ""))
+            continue
+        plan = TunePlan(
+            name=names[cost.problem.key],
+            problem=cost.problem,
+            backend=settings.backend,
+            reference_backend=settings.reference,
+            arch=info.arch,
+            strategy=settings.strategy,
+            seed=settings.seed,
+            budget=settings.budget,
+            acceptance=settings.acceptance,
+            space=FrozenDict(space.parameters),
+            count=cost.count,
+            share=round(cost.share, 8),
+            reference_s=float(f"{cost.time_s:.6g}") if own and cost.status is Status.OK else 0.0,
+            blas=FrozenDict(blas.get(cost.problem, {})),
+        )
+        made.append(Draft(plan=plan, default=space.default, combinations=space.size))
+    return made, refused
+
+
+def named(folder: TuningFolder, problems: Sequence[Problem]) -> dict[str, str]:
+    """Names by key, those given before kept. Where the state is lost, plans say theirs."""
+    given = dict(folder.read_state().names)
+    taken = set(given.values())
+    for name in folder.names():
+        if name not in taken:
+            given.setdefault(planfile.read(folder.plan(name)).problem.key, name)
+    return given | assign(problems, given)
+
+
+def write(
+    folder: TuningFolder, made: Iterable[Draft], names: Mapping[str, str], *, force: bool = False
+) -> dict[str, Fate]:
+    """Every plan in its file, unless that was edited by hand and is not to be overwritten."""
+    written = dict(folder.read_state().written)
+    fates: dict[str, Fate] = {}
+    for draft in made:
+        name = draft.plan.name
+        path, text = folder.plan(name), planfile.text(draft.plan, default=draft.default)
+        there = path.read_text(encoding="utf-8") if path.exists() else None
+        if there == text:
+            fates[name] = Fate.SAME
+        elif there is not None and digest(there) != written.get(name) and not force:
+            fates[name] = Fate.EDITED
+            continue
+        else:
+            fates[name] = Fate.NEW if there is None else Fate.CHANGED
+            write_whole(path, text)
+        written[name] = digest(text)
+    folder.write_state(State(names=FrozenDict(names), written=FrozenDict(written)))
+    return fates
+
+
+def outdated(folder: TuningFolder, made: Iterable[Draft], fates: Mapping[str, Fate]) -> list[str]:
+    """Names of plans whose journal is of another search: it would not be gone on with."""
+    found = []
+    for draft in made:
+        path = folder.journal(draft.plan.name)
+        if fates[draft.plan.name] is Fate.CHANGED and path.exists():
+            header = journal.read(path)[0]
+            if header is not None and header.plan != search_digest(draft.plan):
+                found.append(draft.plan.name)
+    return found
+
+
+def _refusal(backend: Backend, problem: Problem, info: DeviceInfo) -> str | None:
+    reason = backend.supports(problem, info)
+    return None if reason is None else f"{backend.name}: {reason.removeprefix(f'{backend.name}: ')}"
+
+
+def _space(backend: Backend, problem: Problem, info: DeviceInfo) -> tuple[Space | None, str | None]:
+    try:
+        space = backend.space(problem, info)
+    except KernelmarkError as error:
+        return None, f"{backend.name}: {error.message}"
+    if space is None or not space.size:
+        return None, f"{backend.name} has nothing to tune for it on {info.arch}"
+    return space, None
+
+
+def _work(problem: Problem) -> float:
+    return work(Case(problem=problem, backend="")) or 0.0

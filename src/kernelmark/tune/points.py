@@ -1,0 +1,163 @@
+"""Points: the legal configurations of a space as one numbered list.
+
+Strategies work on the numbers: with the whole list in memory every proposal is legal and
+distinct, and neighbours are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.result import Config, ConfigValue
+from kernelmark.core.space import Space
+
+Codes = NDArray[np.integer]
+Numbers = NDArray[np.int64]
+
+TRIES = 5  # combinations looked at for each point that may be kept
+
+
+class Points:
+    """`codes[i, p]` is the index in `values[p]` of the value that point i gives to `names[p]`."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        values: Sequence[Sequence[ConfigValue]],
+        codes: NDArray[np.integer],
+    ) -> None:
+        self.names = tuple(names)
+        self.values = tuple(tuple(v) for v in values)
+        longest = max((len(v) for v in self.values), default=0)
+        self.codes: Codes = np.ascontiguousarray(
+            codes, np.int16 if longest <= np.iinfo(np.int16).max else np.int32
+        )
+
+    @classmethod
+    def of(cls, space: Space, *, limit: int = 200_000, seed: int = 1) -> Points:
+        """Every legal point of `space`, in the space's order. Of a space with more than `limit`
+        there is a sample; the default and its neighbours are always in it."""
+        names = list(space.parameters)
+        values = [tuple(v) for v in space.parameters.values()]
+        dims = [len(v) for v in values]
+        if not names or not space.size:
+            return cls(names, values, np.zeros((0, len(names)), np.int16))
+        random = np.random.default_rng(seed)
+        if space.size <= TRIES * limit:
+            legal = _legal(space, values, _unravel(np.arange(space.size), dims))
+            if len(legal) <= limit:
+                return cls(names, values, legal)
+            drawn = legal[random.choice(len(legal), limit, replace=False)]
+        else:
+            draws = np.stack([random.integers(0, d, TRIES * limit) for d in dims], axis=1)
+            drawn = _legal(space, values, draws)
+        first = _legal(space, values, _round_default(space, values))
+        kept = np.concatenate([first, drawn])
+        _, order = np.unique(kept, axis=0, return_index=True)
+        kept = kept[np.sort(order)[:limit]]
+        return cls(names, values, kept[np.lexsort(kept.T[::-1])])
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def config(self, i: int) -> Config:
+        """The configuration of point `i`."""
+        row = self.codes[i]
+        return FrozenDict(
+            {n: v[c] for n, v, c in zip(self.names, self.values, row.tolist(), strict=True)}
+        )
+
+    def index(self, config: Config) -> int | None:
+        """The number of the point with exactly these values; None when there is none."""
+        if len(config) != len(self.names):
+            return None
+        code = []
+        for name, known in zip(self.names, self._value_codes, strict=True):
+            if name not in config or config[name] not in known:
+                return None
+            code.append(known[config[name]])
+        found = self.find(np.array([code]))
+        return int(found[0]) if found[0] >= 0 else None
+
+    def find(self, codes: NDArray[np.integer]) -> Numbers:
+        """The number of the point with each row of codes; −1 where there is none."""
+        if not len(self) or not len(codes):
+            return np.full(len(codes), -1, np.int64)
+        keys = codes.astype(np.int64) @ self._weights
+        sorted_keys, order = self._sorted
+        at = np.minimum(np.searchsorted(sorted_keys, keys), len(self) - 1)
+        found = order[at]
+        # Weights of a huge space are random: equal keys are not proof.
+        right = (self.codes[found] == codes).all(axis=1)
+        return np.where(right, found, -1)
+
+    def neighbours(self, i: int) -> Numbers:
+        """The points that differ from `i` in one parameter, by parameter and value."""
+        found = self.find(_one_changed(self.codes[i], [len(v) for v in self.values]))
+        return found[found >= 0]
+
+    @cached_property
+    def _value_codes(self) -> list[dict[ConfigValue, int]]:
+        return [{value: code for code, value in enumerate(v)} for v in self.values]
+
+    @cached_property
+    def _weights(self) -> Numbers:
+        """Multipliers that turn codes into a key: mixed radix, or random ones where that would
+        not fit into 63 bits."""
+        product = 1
+        weights = []
+        for dim in reversed([len(v) for v in self.values]):
+            weights.append(product)
+            product *= dim
+        if product < 2**63:
+            return np.array(weights[::-1], np.int64)
+        return np.random.default_rng(0).integers(1, 2**62, len(self.values))
+
+    @cached_property
+    def _sorted(self) -> tuple[Numbers, Numbers]:
+        keys = self.codes.astype(np.int64) @ self._weights
+        order = np.argsort(keys, kind="stable")
+        return keys[order], order
+
+
+def _unravel(numbers: Numbers, dims: Iterable[int]) -> Codes:
+    codes: Codes = np.stack(np.unravel_index(numbers, tuple(dims)), axis=1)
+    return codes
+
+
+def _legal(space: Space, values: Sequence[Sequence[ConfigValue]], codes: Codes) -> Codes:
+    """The rows whose configuration the space does not forbid."""
+    names = list(space.parameters)
+    columns = [[v[c] for c in codes[:, p].tolist()] for p, v in enumerate(values)]
+    forbids = space.forbids
+    keep = [
+        forbids(dict(zip(names, row, strict=True))) is None for row in zip(*columns, strict=True)
+    ]
+    legal: Codes = codes[np.array(keep, bool)]
+    return legal
+
+
+def _round_default(space: Space, values: Sequence[Sequence[ConfigValue]]) -> Codes:
+    """Codes of the default and of everything one parameter away; no row without a default."""
+    row = []
+    for name, known in zip(space.parameters, values, strict=True):
+        if name not in space.default or space.default[name] not in known:
+            return np.zeros((0, len(values)), np.int64)
+        row.append(known.index(space.default[name]))
+    return np.concatenate([np.array([row]), _one_changed(np.array(row), [len(v) for v in values])])
+
+
+def _one_changed(row: Codes, dims: Sequence[int]) -> Codes:
+    """All rows that differ from `row` in one place."""
+    made = []
+    for p, dim in enumerate(dims):
+        others = np.delete(np.arange(dim), int(row[p]))
+        rows = np.repeat(row[None].astype(np.int64), len(others), axis=0)
+        rows[:, p] = others
+        made.append(rows)
+    return np.concatenate(made)

@@ -1,0 +1,133 @@
+"""Recompare: reference and tuned once more, in turns, by the final that tuned configs go through.
+
+The search is not repeated: the tuned config is the only finalist.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kernelmark import backends
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.result import Result, Status
+from kernelmark.runners.lane import (
+    Failure,
+    Lane,
+    Phase,
+    failed_result,
+    gather_items,
+    measure_request,
+    read_result,
+    threads_of,
+)
+from kernelmark.runners.local import LocalRunner
+from kernelmark.tune.evaluate import Request, Work, trial_of
+from kernelmark.tune.finals import finals
+from kernelmark.tune.journal import Journal, Trial
+from kernelmark.tune.outcome import Outcome
+from kernelmark.tune.plan import Acceptance, TunePlan
+
+# After these a worker is as good as new.
+_HARMLESS = (Status.OK, Status.UNSUPPORTED, Status.COMPILE_ERROR)
+
+
+def recompare(
+    outcomes: Sequence[Outcome],
+    *,
+    acceptance: Callable[[str], Acceptance] = lambda name: Acceptance(),
+    on_outcome: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """Each outcome decided anew on its own device. If one of them cannot run here, that is an
+    error before any is timed; a kernel of another name is not kept."""
+    runners = {outcome.device: LocalRunner([outcome.device]) for outcome in outcomes}
+    for outcome in outcomes:
+        _check_here(outcome, runners[outcome.device].infos[0])
+    found = []
+    for device, runner in runners.items():
+        lane = runner.lane(runner.infos[0].name)
+        try:
+            for outcome in (one for one in outcomes if one.device == device):
+                again = _again(outcome, lane, acceptance(outcome.name))
+                on_outcome(again)
+                found.append(again)
+        finally:
+            lane.close()
+    return found
+
+
+def _check_here(outcome: Outcome, info: DeviceInfo) -> None:
+    if info.arch != outcome.arch:
+        raise UsageError(f"{info.name} is {info.arch} here, and {outcome.arch} was tuned")
+    for choice in (outcome.tuned, outcome.reference):
+        backend = backends.find(choice.backend)
+        reason = backend.available() or backend.supports(outcome.problem, info)
+        if reason is not None:
+            raise UsageError(reason)
+
+
+def _again(outcome: Outcome, lane: Lane, asked: Acceptance) -> Outcome:
+    plan = TunePlan(
+        name=outcome.name,
+        problem=outcome.problem,
+        backend=outcome.tuned.backend,
+        reference_backend=outcome.reference.backend,
+        reference_config=outcome.reference.config,
+        acceptance=dataclasses.replace(asked, finalists=1),
+        count=outcome.count,
+        share=outcome.share,
+        blas=outcome.blas,
+    )
+    finalist = Trial(
+        config=outcome.tuned.config,
+        step="full",
+        status=Status.OK,
+        seconds=outcome.tuned.median_s,
+    )
+    with tempfile.TemporaryDirectory(prefix="kmark-") as place:
+        journal = Journal(Path(place) / f"{outcome.name}.jsonl")
+        try:
+            work = finals(plan, lane.info, journal, [finalist], outcome.evaluations)
+            again = _played(work, plan, lane, journal)
+        finally:
+            journal.close()
+    was, now = outcome.tuned.kernel.name, again.tuned.kernel.name
+    if was and now and was != now:
+        reason = f"another kernel runs now: {now}, not {was}"
+        return dataclasses.replace(again, kept=False, reason=reason)
+    return again
+
+
+def _played(work: Work[Outcome], plan: TunePlan, lane: Lane, journal: Journal) -> Outcome:
+    while True:
+        try:
+            asked = next(work)
+        except StopIteration as stop:
+            done: Outcome = stop.value
+            return done
+        for request in asked.requests:
+            journal.record(trial_of(request, _measured(request, lane), plan))
+
+
+def _measured(request: Request, lane: Lane) -> Result:
+    case, started = request.case, time.time()
+    items = lane.give(measure_request(case, 0), threads=threads_of(case, lane.info))
+    while True:
+        for item in items:
+            if isinstance(item, Phase):
+                continue
+            if isinstance(item, Failure):
+                if not item.started:
+                    last = item.error.strip().splitlines()[-1]
+                    raise KernelmarkError(f"{lane.info.name}: no worker can be started: {last}")
+                result = failed_result(case, lane.info, item, started)
+            else:
+                result = read_result(case, lane.info, item.message, started)
+            if result.status not in _HARMLESS:
+                lane.retire()
+            return result
+        items = [item for _, item in gather_items([lane])]

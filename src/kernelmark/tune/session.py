@@ -1,0 +1,222 @@
+"""Session: the search for one plan, from the default config to an outcome.
+
+A session asks, and is answered by its journal; it does not know who measures, nor when. What it
+asks next depends on the answers and on nothing else, so that one that is begun again over the same
+journal walks the same way, without measuring, up to where it was cut off.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from kernelmark import backends
+from kernelmark.core import codec
+from kernelmark.core.diskcache import digest
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import UsageError
+from kernelmark.core.result import Config
+from kernelmark.tune import strategies, transfer
+from kernelmark.tune.evaluate import Evaluator, Work
+from kernelmark.tune.finals import finals, nothing_found
+from kernelmark.tune.journal import COMPILE, Finished, Header, Journal, Trial, now
+from kernelmark.tune.narrow import space_of
+from kernelmark.tune.outcome import Outcome
+from kernelmark.tune.plan import TunePlan
+from kernelmark.tune.points import Points
+from kernelmark.tune.transfer import Winner
+
+# A plan of which so many candidates failed, and none went well, is given up.
+MAX_FAILURES = 16
+# What of a plan says nothing about its candidates: changing it keeps their answers.
+_BESIDE = ("budget", "acceptance", "count", "share", "reference_s", "blas", "arch")
+_BESIDE_REFERENCE = ("reference_backend", "reference_config")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """How many candidates are asked for at once, and how many such batches are on their way:
+    with two, one is compiled while the other is timed."""
+
+    batch: int = 4
+    ahead: int = 1
+
+
+class Session:
+    """One plan on one device. `stop` ends the search after the batch at hand."""
+
+    def __init__(
+        self,
+        plan: TunePlan,
+        info: DeviceInfo,
+        journal: Journal,
+        *,
+        pipeline: Pipeline | None = None,
+        winners: Iterable[Winner] = (),
+    ) -> None:
+        self.plan = plan
+        self.info = info
+        self.journal = journal
+        self.stop = False
+        self.evaluations = 0
+        self.best: Trial | None = None
+        self.best_s: float | None = None  # with what the search was not told yet
+        self._failures = 0
+        if plan.arch and plan.arch != info.arch:
+            raise UsageError(
+                f"{plan.name} was planned for {plan.arch}, and {info.name} is {info.arch}",
+                hint="kmark tune plan --force lists the space for this device",
+            )
+        self._space = space = space_of(plan, info)
+        pipeline = pipeline or Pipeline()
+        starts = [space.default] if space.default else []
+        if journal.header is None:
+            starts += transfer.starts(plan, info.arch, winners, self._points)
+        self.header = journal.begin(
+            Header(
+                plan=search_digest(plan),
+                space=digest(*(f"{n}={v!r}" for n, v in space.parameters.items()))[:16],
+                problem=plan.problem.key,
+                backend=plan.backend,
+                version=library_version(plan.backend),
+                kernelmark_version=_own_version(),
+                arch=info.arch,
+                model=info.model,
+                device=info.name,
+                batch=pipeline.batch,
+                ahead=pipeline.ahead,
+                starts=tuple(starts),
+                at=now(),
+            )
+        )
+        self._evaluator = Evaluator(plan, info, journal)
+        for trial in journal.trials:
+            self._notice(trial)
+
+    @cached_property
+    def _points(self) -> Points:
+        """Listed when needed: it can take a second, and a plan that is done does without."""
+        return Points.of(self._space)
+
+    @property
+    def limit(self) -> int:
+        """Candidates that the search may evaluate."""
+        return min(self.plan.budget.evaluations, len(self._points))
+
+    @property
+    def done(self) -> Outcome | None:
+        """The outcome, when the journal has it and the plan asks for nothing else by now."""
+        last = self.journal.finished
+        return last.outcome if last is not None and last.plan == plan_digest(self.plan) else None
+
+    @property
+    def steps(self) -> list[str]:
+        """The fidelities of candidates, in order."""
+        return [step.name for step in self._evaluator.steps]
+
+    def is_new(self, trial: Trial) -> bool:
+        """Whether this is the first that is heard of a candidate."""
+        own = not trial.backend and not trial.problem
+        return own and trial.step in (COMPILE, self.steps[0])
+
+    def record(self, trial: Trial) -> None:
+        """Keep the answer to a request."""
+        self.journal.record(trial)
+        self._notice(trial)
+
+    def _notice(self, trial: Trial) -> None:
+        if trial.ok and not trial.problem and not trial.backend and trial.step in self.steps:
+            self.best_s = min(self.best_s or math.inf, trial.seconds or math.inf)
+
+    def work(self) -> Work[Outcome | None]:
+        """Search, then the final against the reference; None if it was stopped with nothing."""
+        yield from self._search()
+        if self.best is None and self.stop:
+            return None
+        if self.best is None:
+            outcome = nothing_found(self.plan, self.info, self.journal, self.evaluations)
+        else:
+            reached = self.journal.reached(self.steps)
+            outcome = yield from finals(
+                self.plan, self.info, self.journal, reached, self.evaluations
+            )
+        # One that was stopped goes on when it is begun again.
+        asked = "" if self.stop else plan_digest(self.plan)
+        self.journal.finish(Finished(plan=asked, outcome=outcome))
+        return outcome
+
+    def _search(self) -> Work[None]:
+        numbers = (self._points.index(config) for config in self.header.starts)
+        search = strategies.registry.get(self.plan.strategy).begin(
+            self._points,
+            budget=self.limit,
+            seed=self.plan.seed,
+            starts=[number for number in numbers if number is not None],
+        )
+        batches: deque[list[int]] = deque()
+        asked = 0
+        while not self._over:
+            while len(batches) < self.header.ahead and asked < self.limit:
+                batch = search.ask(min(self.header.batch, self.limit - asked))
+                if not batch:
+                    break
+                asked += len(batch)
+                batches.append(batch)
+            if not batches:
+                return
+            batch = batches.popleft()
+            ahead = [self._points.config(point) for later in batches for point in later]
+            trials = yield from self._evaluator.batch(self._configs(batch), ahead)
+            for point, trial in zip(batch, trials, strict=True):
+                search.tell(point, trial.seconds if trial.ok else None)
+                self._learn(trial)
+
+    def _configs(self, batch: list[int]) -> list[Config]:
+        return [self._points.config(point) for point in batch]
+
+    def _learn(self, trial: Trial) -> None:
+        self.evaluations += 1
+        if not trial.ok or trial.seconds is None:
+            self._failures += 1
+        elif self.best is None or trial.seconds < (self.best.seconds or 0.0):
+            self.best = trial
+
+    @property
+    def _over(self) -> bool:
+        budget = self.plan.budget
+        if self.best is None and self._failures >= MAX_FAILURES:
+            return True
+        return self.stop or bool(budget.minutes and self.journal.cost_s >= 60 * budget.minutes)
+
+
+def search_digest(plan: TunePlan) -> str:
+    """Of what decides which candidates there are and in which order they are met."""
+    return _digest(plan, (*_BESIDE, *_BESIDE_REFERENCE))
+
+
+def plan_digest(plan: TunePlan) -> str:
+    """Of everything that an outcome depends on."""
+    return _digest(plan, ("count", "share", "reference_s", "blas", "arch"))
+
+
+def _digest(plan: TunePlan, without: tuple[str, ...]) -> str:
+    names = [field.name for field in dataclasses.fields(plan) if field.name not in without]
+    return digest(*(f"{name}={codec.plain(getattr(plan, name))}" for name in names))[:16]
+
+
+def library_version(backend: str) -> str:
+    """The version of a backend's library, "" where it cannot be told here."""
+    found = backends.find(backend)
+    return "" if found.available() is not None else found.version()
+
+
+def _own_version() -> str:
+    try:
+        return importlib.metadata.version("kernelmark")
+    except importlib.metadata.PackageNotFoundError:  # only put on a path
+        return ""

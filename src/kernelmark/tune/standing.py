@@ -1,0 +1,117 @@
+"""Standing: how far the tuning of each plan is, from its file and journal alone."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.result import config_key
+from kernelmark.tune import journal, planfile, results
+from kernelmark.tune.folder import TuningFolder
+from kernelmark.tune.outcome import Outcome
+from kernelmark.tune.plan import TunePlan
+from kernelmark.tune.session import plan_digest
+
+
+class State(StrEnum):
+    """Where the tuning of a plan stands."""
+
+    MISSING = "missing"  # it was not begun
+    RUNNING = "running"  # a process is at it now
+    STOPPED = "stopped"  # `kmark tune run` goes on with it
+    DONE = "done"
+    FAILED = "failed"  # its plan or journal cannot be read, or no candidate went well
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One plan. `evaluations` counts candidates, `failures` those of them that never went well;
+    `best_s` is the shortest time of any, before the final."""
+
+    name: str
+    state: State
+    plan: TunePlan | None = None
+    evaluations: int = 0
+    failures: int = 0
+    best_s: float = math.nan
+    outcome: Outcome | None = None
+    reason: str = ""
+
+
+def standings(folder: TuningFolder) -> list[Standing]:
+    """Every plan of a folder, in the order of their names."""
+    retired = _retired(folder)
+    return [standing(folder, name, retired.get(name, "")) for name in folder.names()]
+
+
+def standing(folder: TuningFolder, name: str, retired: str = "") -> Standing:
+    """One plan's; what cannot be read is told as its reason. `retired` is why the last run gave
+    it up, if it did."""
+    try:
+        plan = planfile.read(folder.plan(name))
+    except KernelmarkError as error:
+        return Standing(name=name, state=State.FAILED, reason=error.message)
+    path = folder.journal(name)
+    if not path.exists():
+        state = State.FAILED if retired else State.MISSING
+        return Standing(name=name, state=state, plan=plan, reason=retired)
+    try:
+        _, trials, last = journal.load(path)
+    except KernelmarkError as error:
+        return Standing(name=name, state=State.FAILED, plan=plan, reason=error.message)
+    own = [trial for trial in trials if _is_search(trial)]
+    met = {config_key(trial.config) for trial in own}
+    good = {config_key(trial.config) for trial in own if trial.ok}
+    times = [trial.seconds for trial in own if trial.ok and trial.seconds is not None]
+    return Standing(
+        name=name,
+        state=_state(path, plan, last, went_well=bool(good), retired=bool(retired)),
+        plan=plan,
+        evaluations=len(met),
+        failures=len(met - good),
+        best_s=min(times, default=math.nan),
+        outcome=last.outcome if last else None,
+        reason=last.outcome.reason if last else retired,
+    )
+
+
+def _is_search(trial: journal.Trial) -> bool:
+    """Whether a candidate was evaluated here; not in the final, nor on a neighbouring size."""
+    return not (trial.backend or trial.problem or trial.step.startswith("final "))
+
+
+def _state(
+    path: Path, plan: TunePlan, last: journal.Finished | None, *, went_well: bool, retired: bool
+) -> State:
+    if _locked(path):
+        return State.RUNNING
+    if last is None:
+        return State.FAILED if retired else State.STOPPED
+    if not went_well:
+        return State.FAILED
+    # A search that was stopped, or whose plan asks for more by now, goes on.
+    return State.DONE if last.plan == plan_digest(plan) else State.STOPPED
+
+
+def _locked(path: Path) -> bool:
+    """Whether a process has the journal open for writing."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def _retired(folder: TuningFolder) -> dict[str, str]:
+    """Plans that the last run gave up, with the reasons that it left beside its metrics."""
+    try:
+        document = json.loads(results.metrics_file(folder).read_text(encoding="utf-8"))
+        return {str(name): str(why) for name, why in document["retired"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}

@@ -1,0 +1,22 @@
+"""Every point, in the space's order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelmark.tune.points import Points
+from kernelmark.tune.strategies._known import Queue
+from kernelmark.tune.strategies.base import Search, Strategy
+
+
+class Exhaustive(Strategy):
+    name = "exhaustive"
+    summary = "every point in order; for small spaces"
+
+    def begin(
+        self, points: Points, *, budget: int, seed: int, starts: Sequence[int] = ()
+    ) -> Search:
+        return Queue([*starts, *range(len(points))], len(points))
+
+
+strategy = Exhaustive()

@@ -1,0 +1,140 @@
+"""A genetic search with the parameters of the GEMM workflow that hipBLASLt's tuners use.
+
+Tournaments of two, uniform crossover of nine in ten, a mutation in each gene with probability
+1 / parameters, survival by fitness with a twentieth as elite, and a fresh population when the best
+and the mean of five generations have stopped rising. The population is scaled to the budget: 30
+generations are what it is divided by, between 10 and 512 individuals. Children are bred one at a
+time from whoever has been measured, so that a batch never waits for a generation to end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark.tune.points import Points
+from kernelmark.tune.strategies._known import Known
+from kernelmark.tune.strategies.base import Search, Strategy
+
+GENERATIONS = 30
+SMALLEST, LARGEST = 10, 512
+CROSSOVER = 0.9
+ELITE = 0.05
+PATIENCE = 5  # generations that the rise is looked at over
+RISE = 0.0008
+DIVERSITY = 0.5  # share of distinct values below which the population is halved
+TRIES = 20  # children bred until one is legal and new
+
+
+class Genetic(Strategy):
+    name = "genetic"
+    summary = "genetic algorithm: tournaments, uniform crossover, elitism, restarts"
+
+    def begin(
+        self, points: Points, *, budget: int, seed: int, starts: Sequence[int] = ()
+    ) -> Search:
+        size = min(LARGEST, max(SMALLEST, math.ceil(budget / GENERATIONS)))
+        return GeneticSearch(points, size, seed, starts)
+
+
+class GeneticSearch(Search):
+    """`_people` are the fittest measured points of the current population, fittest first."""
+
+    def __init__(self, points: Points, size: int, seed: int, starts: Sequence[int]) -> None:
+        self._points = points
+        self._dims = np.array([len(v) for v in points.values])
+        self._size = self._full = size
+        self._random = np.random.default_rng(seed)
+        self._known = Known(len(points), starts)
+        self._people: list[int] = []
+        self._founders = size  # random individuals still to be asked for
+        self._told = 0
+        self._bests: list[float] = []
+        self._means: list[float] = []
+
+    def ask(self, n: int) -> list[int]:
+        chosen = list(self._known.starts(n))
+        while len(chosen) < n:
+            point = self._founder() if self._founders > 0 else self._child()
+            if point is None:
+                break
+            chosen.append(self._known.take(point))
+        return chosen
+
+    def _founder(self) -> int | None:
+        self._founders -= 1
+        return self._known.random(self._random)
+
+    def _child(self) -> int | None:
+        """A legal child that was never asked for; anything new when breeding gives none."""
+        if len(self._people) > 1:
+            for _ in range(TRIES):
+                point = int(self._points.find(self._bred()[None])[0])
+                if point >= 0 and not self._known.seen[point]:
+                    return point
+            around = self._points.neighbours(self._parent())
+            fresh = around[~self._known.seen[around]]
+            if len(fresh):
+                return int(self._random.choice(fresh))
+        return self._known.random(self._random)
+
+    def _parent(self) -> int:
+        """The fitter of two: `_people` are in order of fitness."""
+        return self._people[int(self._random.integers(0, len(self._people), 2).min())]
+
+    def _bred(self) -> NDArray[np.int64]:
+        child = self._points.codes[self._parent()].astype(np.int64)
+        if self._random.random() < CROSSOVER:
+            other = self._points.codes[self._parent()]
+            child = np.where(self._random.random(len(child)) < 0.5, child, other)
+        mutated = self._random.random(len(child)) < 1 / len(child)
+        return np.where(mutated, self._random.integers(0, self._dims), child)
+
+    def tell(self, point: int, seconds: float | None) -> None:
+        self._known.tell(point, seconds)
+        if point not in self._people:
+            self._people.append(point)
+        self._people.sort(key=lambda p: (self._known.seconds[p], p))
+        del self._people[self._size :]
+        self._told += 1
+        if self._told % self._size == 0:
+            self._generation()
+
+    def _generation(self) -> None:
+        fitness = [1 / self._known.seconds[p] for p in self._people]  # a failure has fitness 0
+        self._bests.append(max(fitness))
+        self._means.append(sum(fitness) / len(fitness))
+        if self._stuck(self._bests) and self._stuck(self._means):
+            # A fresh population beside the elite; the best times stay known.
+            del self._people[max(1, round(ELITE * self._size)) :]
+            self._founders = self._size = self._full
+            self._bests.clear()
+            self._means.clear()
+        elif self._diversity() < DIVERSITY:
+            self._size = max(SMALLEST, self._size // 2)
+
+    def _stuck(self, history: Sequence[float]) -> bool:
+        """Whether the average of the last generations is no higher than that of those before."""
+        if len(history) <= PATIENCE:
+            return False
+        newer, older = history[-PATIENCE:], history[-PATIENCE - 1 : -1]
+        return sum(newer) <= sum(older) * (1 + RISE)
+
+    def _diversity(self) -> float:
+        """Mean share of genes in which two individuals differ, over what a random pair shows."""
+        rows = self._points.codes[self._people]
+        differ = [1 - float(np.square(_shares(column)).sum()) for column in rows.T]
+        expected = [1 - 1 / len(values) for values in self._points.values]
+        return sum(differ) / max(1e-9, sum(expected))
+
+
+def _shares(column: NDArray[np.integer]) -> NDArray[np.float64]:
+    _, counts = np.unique(column, return_counts=True)
+    shares: NDArray[np.float64] = counts / len(column)
+    return shares
+
+
+strategy = Genetic()

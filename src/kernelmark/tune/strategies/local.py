@@ -1,0 +1,77 @@
+"""Local search from many starts: the first better neighbour is the next place to look around."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from kernelmark.tune.points import Points
+from kernelmark.tune.strategies._known import Known
+from kernelmark.tune.strategies.base import Search, Strategy
+
+SHAKEN = 0.5  # of the restarts, those that begin near the best point and not anywhere
+CHANGES = 3  # parameters that a shake changes
+
+
+class Local(Strategy):
+    name = "local"
+    summary = "first-improvement local search with restarts"
+
+    def begin(
+        self, points: Points, *, budget: int, seed: int, starts: Sequence[int] = ()
+    ) -> Search:
+        return LocalSearch(points, seed, starts)
+
+
+class LocalSearch(Search):
+    """`_place` is where the search stands; `_around` are its neighbours still to be tried."""
+
+    def __init__(self, points: Points, seed: int, starts: Sequence[int]) -> None:
+        self._points = points
+        self._random = np.random.default_rng(seed)
+        self._known = Known(len(points), starts)
+        self._place: int | None = None
+        self._around: list[int] = []
+        self._pending: set[int] = set()
+
+    def ask(self, n: int) -> list[int]:
+        chosen = list(self._known.starts(n))
+        while len(chosen) < n and self._known.left:
+            chosen.append(self._known.take(self._next()))
+        self._pending.update(chosen)
+        return chosen
+
+    def _next(self) -> int:
+        while self._around:
+            point = self._around.pop()
+            if not self._known.seen[point]:
+                return point
+        if not self._pending:
+            self._place = None  # a local optimum: whatever comes next is the new place
+        return self._restart()
+
+    def _restart(self) -> int:
+        best = min(self._known.seconds, key=self._known.seconds.__getitem__, default=None)
+        if best is not None and self._random.random() < SHAKEN:
+            place = best
+            for _ in range(CHANGES):
+                place = int(self._random.choice([*self._points.neighbours(place).tolist(), place]))
+            if not self._known.seen[place]:
+                return place
+        point = self._known.random(self._random)
+        assert point is not None  # `ask` looked
+        return point
+
+    def tell(self, point: int, seconds: float | None) -> None:
+        self._pending.discard(point)
+        time = self._known.tell(point, seconds)
+        here = math.inf if self._place is None else self._known.seconds[self._place]
+        if time < here:
+            self._place = point
+            around = self._points.neighbours(point)
+            self._around = self._random.permutation(around).tolist()
+
+
+strategy = Local()

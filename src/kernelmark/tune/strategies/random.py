@@ -1,0 +1,25 @@
+"""Random points, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kernelmark.tune.points import Points
+from kernelmark.tune.strategies._known import Queue
+from kernelmark.tune.strategies.base import Search, Strategy
+
+
+class Random(Strategy):
+    name = "random"
+    summary = "random points without repetition"
+
+    def begin(
+        self, points: Points, *, budget: int, seed: int, starts: Sequence[int] = ()
+    ) -> Search:
+        order = np.random.default_rng(seed).permutation(len(points))
+        return Queue([*starts, *order.tolist()], len(points))
+
+
+strategy = Random()

@@ -1,0 +1,251 @@
+"""Summary: what each problem of a workload costs with the reference, and its share of the whole.
+
+A problem's cost is its number of calls times the time of one. What the reference could not do has
+its reason and no share.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernelmark import ops
+from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Result, Status
+from kernelmark.tune.folder import write_whole
+from kernelmark.workloads.workload import Workload
+
+_US = 1e6
+_DIGITS = 6  # after the point
+COLUMNS = (
+    *("problem", "count", "time_us", "low_us", "high_us", "total_us"),
+    *("pct_of_total", "cumulative_pct", "selected", "status", "reason"),
+    *("backend", "version", "device", "model", "arch", "timing", "run"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """What times were taken with. Those of another basis are not mixed in; which of several like
+    devices it was makes no other one."""
+
+    backend: str
+    version: str
+    model: str
+    arch: str
+    timing: str
+    device: str = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """One distinct problem. `status` is None until it is timed; `share` and `cumulative` are of
+    the whole workload's time, 0 to 1."""
+
+    problem: Problem
+    count: int
+    status: Status | None = None
+    time_s: float = math.nan
+    low_s: float = math.nan
+    high_s: float = math.nan
+    reason: str = ""
+    run: str = ""
+    share: float = 0.0
+    cumulative: float = 0.0
+    selected: bool = True
+
+    @property
+    def rel_half_width(self) -> float:
+        """Half of the interval's width as a share of the time; infinite where none is known."""
+        width = (self.high_s - self.low_s) / 2 / self.time_s
+        return width if math.isfinite(width) else math.inf
+
+    @property
+    def total_s(self) -> float:
+        """Seconds over all calls; 0 where there is no time that counts."""
+        return self.count * self.time_s if self.status is Status.OK else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Costs, the largest first."""
+
+    basis: Basis
+    costs: tuple[Cost, ...]
+
+    @property
+    def total_s(self) -> float:
+        return math.fsum(cost.total_s for cost in self.costs)
+
+    @property
+    def selected(self) -> tuple[Cost, ...]:
+        return tuple(cost for cost in self.costs if cost.selected)
+
+    @property
+    def coverage(self) -> float:
+        """The share of the selected problems."""
+        return math.fsum(cost.share for cost in self.selected)
+
+    @property
+    def untimed(self) -> int:
+        return sum(cost.status is None for cost in self.costs)
+
+    @property
+    def failed(self) -> tuple[Cost, ...]:
+        """What the reference could not do or did wrongly."""
+        return tuple(c for c in self.costs if c.status not in (None, Status.OK))
+
+
+def counts(workload: Workload) -> dict[Problem, int]:
+    """Calls of each distinct problem: logged calls that differ only in what our problem does not
+    tell apart (leading dimensions, an activation) are one problem."""
+    found: dict[Problem, int] = {}
+    for call in workload.calls:
+        found[call.problem] = found.get(call.problem, 0) + call.count
+    return found
+
+
+def timed(problem: Problem, count: int, result: Result, run: str = "") -> Cost:
+    """The cost that a result shows; a wrong result keeps its time but has no share."""
+    measured, reason = result.measurement, result.error
+    if result.status is not Status.OK and not reason:
+        failed = result.check is not None and not result.check.passed
+        reason = (result.check.detail if failed and result.check else "") or "no reason was given"
+    cost = Cost(
+        problem=problem, count=count, status=result.status, run=run, reason=_one_line(reason)
+    )
+    if measured is None:
+        return cost
+    return dataclasses.replace(
+        cost, time_s=measured.median_s, low_s=measured.low_s, high_s=measured.high_s
+    )
+
+
+def counted(cost: Cost, count: int) -> Cost:
+    """The same time with another number of calls."""
+    return dataclasses.replace(cost, count=count)
+
+
+def summary(basis: Basis, costs: Iterable[Cost], *, thr: float = 0.0) -> Summary:
+    """Costs sorted, with their shares; `thr` is in percent: problems below it are not selected.
+
+    A threshold of 0 selects every problem, also those that could not be timed."""
+    every = sorted(costs, key=lambda cost: (-cost.total_s, -cost.count, cost.problem.key))
+    whole = math.fsum(cost.total_s for cost in every)
+    made: list[Cost] = []
+    so_far = 0.0
+    for cost in every:
+        so_far += cost.total_s
+        share = cost.total_s / whole if whole else 0.0
+        made.append(
+            dataclasses.replace(
+                cost,
+                share=share,
+                cumulative=min(1.0, so_far / whole) if whole else 0.0,
+                selected=100 * share >= thr,
+            )
+        )
+    return Summary(basis=basis, costs=tuple(made))
+
+
+def records(found: Summary) -> list[dict[str, str | int | float | None]]:
+    """One flat record a problem: the rows of summary.csv, with units in the columns' names."""
+    basis = found.basis
+    return [
+        {
+            "problem": cost.problem.key,
+            "count": cost.count,
+            "time_us": _us(cost.time_s),
+            "low_us": _us(cost.low_s),
+            "high_us": _us(cost.high_s),
+            "total_us": _us(cost.total_s),
+            "pct_of_total": round(100 * cost.share, _DIGITS),
+            "cumulative_pct": round(100 * cost.cumulative, _DIGITS),
+            "selected": "yes" if cost.selected else "no",
+            "status": cost.status.value if cost.status else "",
+            "reason": cost.reason,
+            "backend": basis.backend,
+            "version": basis.version,
+            "device": basis.device,
+            "model": basis.model,
+            "arch": basis.arch,
+            "timing": basis.timing,
+            "run": cost.run,
+        }
+        for cost in found.costs
+    ]
+
+
+def write(path: Path, found: Summary) -> None:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for record in records(found):
+        writer.writerow({k: repr(v) if isinstance(v, float) else v for k, v in record.items()})
+    write_whole(path, out.getvalue())
+
+
+def read(path: Path) -> Summary | None:
+    """The summary in a file; None if there is none yet. `selected` may have been edited."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path}: cannot be read: {error}", hint=_AGAIN) from None
+    if not rows:
+        return None
+    if missing := [name for name in COLUMNS if name not in rows[0]]:
+        raise UsageError(f"{path}: there is no column {missing[0]}", hint=_AGAIN)
+    costs = [_cost(row, f"{path}: line {number}") for number, row in enumerate(rows, 2)]
+    first = rows[0]
+    basis = Basis(**{name: first[name] or "" for name in _BASIS})
+    return Summary(basis=basis, costs=tuple(costs))
+
+
+_BASIS = ("backend", "version", "device", "model", "arch", "timing")
+_AGAIN = "delete it and summarise again: kmark tune summarise DIR"
+
+
+def _cost(row: Mapping[str, str | None], place: str) -> Cost:
+    cells = {name: row.get(name) or "" for name in COLUMNS}
+    if cells["selected"] not in ("yes", "no"):
+        raise UsageError(f"{place}: selected is {cells['selected']!r}, not yes or no")
+    try:
+        return Cost(
+            problem=ops.parse(cells["problem"]),
+            count=int(cells["count"]),
+            status=Status(cells["status"]) if cells["status"] else None,
+            time_s=_seconds(cells["time_us"]),
+            low_s=_seconds(cells["low_us"]),
+            high_s=_seconds(cells["high_us"]),
+            reason=cells["reason"],
+            run=cells["run"],
+            share=float(cells["pct_of_total"]) / 100,
+            cumulative=float(cells["cumulative_pct"]) / 100,
+            selected=cells["selected"] == "yes",
+        )
+    except KernelmarkError as error:
+        raise UsageError(f"{place}: {error.message}", hint=error.hint or _AGAIN) from None
+    except ValueError as error:
+        raise UsageError(f"{place}: {error}", hint=_AGAIN) from None
+
+
+def _us(seconds: float) -> float | None:
+    """Microseconds to a picosecond; None for what is not known, as an interval of one block."""
+    return round(seconds * _US, _DIGITS) if math.isfinite(seconds) else None
+
+
+def _seconds(text: str) -> float:
+    return float(text) / _US if text else math.nan
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,315 @@
+"""`kmark tune summarise | plan | show` on the fake device and backend."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import signal
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from kernelmark import ops
+from kernelmark.api.tuning import plan as plan_tuning
+from kernelmark.workloads.workload import Call, Workload, write
+
+GEMM = ("-o", "gemm", "-a", "m=[8,16,32]", "-a", "n=16", "-a", "k=16", "--dtype", "f32")
+RANDOM = ("--strategy", "random")
+FAKE = ("-b", "fake", "-d", "fake", *RANDOM)
+LARGE = "gemm m=4096 n=4096 k=4096 dtype=f32"
+
+
+def rows(path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.open()))
+
+
+def key(m: int) -> str:
+    return ops.parse(f"gemm m={m} n=16 k=16 dtype=f32").key
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three problems called 70, 20 and 10 times, and one that the fake backend cannot do."""
+    place = tmp_path / "work"
+    place.mkdir()
+    counts = {key(8): 10, key(16): 70, key(32): 20, ops.parse(LARGE).key: 5}
+    calls = tuple(Call(problem=ops.parse(k), count=n) for k, n in counts.items())
+    write(place / "workload.csv", Workload(name="work", calls=calls))
+    return place
+
+
+@pytest.fixture
+def summarised(kmark, folder):
+    ended = kmark("tune", "summarise", str(folder), "-b", "fake", "-d", "fake", "--thr", "15")
+    assert ended.code == 0, ended.err
+    return folder
+
+
+def test_the_group_alone_shows_its_commands_in_order_of_work(kmark):
+    ended = kmark("tune")
+    assert ended.code == 0
+    places = [ended.out.index(f"\n  {name} ") for name in ("summarise", "plan", "run", "show")]
+    assert places == sorted(places)
+    assert "summarize" not in ended.out
+
+
+def test_a_path_that_is_no_tuning_folder_is_told(refused, tmp_path):
+    for words in (("summarise",), ("plan", "-b", "fake"), ("show",)):
+        ended = refused("tune", words[0], str(tmp_path), *words[1:])
+        assert "is no tuning folder: it has no workload.csv" in ended.err
+        assert f"hint: kmark import LOG --workload {tmp_path}" in ended.err
+
+
+# summarise
+
+
+def test_shares_are_calls_times_time(kmark, summarised):
+    found = {row["problem"]: row for row in rows(summarised / "summary.csv")}
+    assert float(found[key(16)]["pct_of_total"]) == pytest.approx(70, abs=0.1)
+    assert float(found[key(16)]["total_us"]) == pytest.approx(700, rel=1e-3)
+    assert float(found[key(32)]["cumulative_pct"]) == pytest.approx(90, abs=0.1)
+    assert [row["selected"] for row in found.values()] == ["yes", "yes", "no", "no"]
+    assert found[ops.parse(LARGE).key]["status"] == "unsupported"
+    assert "works out the whole answer" in found[ops.parse(LARGE).key]["reason"]
+    assert kmark("show", "latest", "-q").out.count("gemm") == 4  # a run like any other
+
+
+def test_the_table_and_the_words(kmark, folder):
+    ended = kmark("tune", "summarize", str(folder), "-d", "fake", "-b", "fake", "--no-store", "-q")
+    lines = ended.out.splitlines()
+    assert lines[2].startswith("gemm m=16 n=16 k=16 dtype=f32")
+    assert "70.0 %" in lines[2]
+    assert "100 calls" not in ended.err
+    assert "105 calls of 4 problems take 1.000 ms with fake 1 on fake" in ended.err
+    assert "1 problem could not be timed and has no share" in ended.err
+
+
+def test_nothing_is_timed_twice(kmark, summarised):
+    before = (summarised / "summary.csv").read_text()
+    again = ("tune", "summarise", str(summarised), "-b", "fake", "-d", "fake")
+    ended = kmark(*again, "--thr", "15")
+    assert "note: 4 of 4 problems are timed already" in ended.err
+    assert "[1/" not in ended.err
+    assert (summarised / "summary.csv").read_text() == before
+    ended = kmark(*again, "--timing", "default")
+    assert "[4/4]" in ended.err
+
+
+def test_only_what_is_new_is_timed(kmark, summarised):
+    calls = [Call(problem=ops.parse(key(m)), count=10) for m in (8, 16, 64)]
+    write(summarised / "workload.csv", Workload(name="work", calls=tuple(calls)))
+    ended = kmark("tune", "summarise", str(summarised), "-b", "fake", "-d", "fake")
+    assert "note: 2 of 3 problems are timed already" in ended.err
+    assert "[1/1]" in ended.err
+    found = rows(summarised / "summary.csv")
+    assert [row["count"] for row in found] == ["10", "10", "10"]
+    assert [float(row["pct_of_total"]) for row in found] == pytest.approx([33.33] * 3, abs=0.1)
+
+
+def test_data_goes_where_it_is_asked_to(kmark, folder, tmp_path):
+    words = ("tune", "summarise", str(folder), "-b", "fake", "-d", "fake", "--no-store", "-q")
+    ended = kmark(*words, "--csv", "-", "--json", str(tmp_path / "x.json"))
+    found = list(csv.DictReader(io.StringIO(ended.out)))
+    assert [row["count"] for row in found] == ["70", "20", "10", "5"]
+    document = json.loads((tmp_path / "x.json").read_text())
+    assert document["total_us"] == pytest.approx(1000, rel=1e-3)
+    assert kmark(*words, "--md", "-").out.startswith("| problem | calls |")
+
+
+@pytest.mark.parametrize("thr", ["-1", "101", "nan"])
+def test_a_threshold_is_in_percent(refused, folder, thr):
+    ended = refused("tune", "summarise", str(folder), "-b", "fake", "-d", "fake", "--thr", thr)
+    assert "a threshold is from 0 to 100 percent" in ended.err
+
+
+def test_a_reference_that_is_none_is_told(refused, folder):
+    ended = refused("tune", "summarise", str(folder), "-b", "nump")
+    assert "unknown backend 'nump'" in ended.err
+    ended = refused("tune", "summarise", str(folder), "-b", "numpy", "-d", "fake")
+    assert "backend numpy does not run on fake" in ended.err
+
+
+def test_a_killed_summary_goes_on(folder, kmark, tmp_path):
+    """What was timed before a kill is in the file within seconds, and is not timed again."""
+    problems = [ops.parse(f"gemm m={m} n=8 k=8 dtype=f32") for m in range(1, 81)]
+    calls = tuple(Call(problem=problem) for problem in problems)
+    write(folder / "workload.csv", Workload(name="work", calls=calls))
+    words = ("tune", "summarise", str(folder), "-b", "fake", "-d", "fake", "--no-store")
+    with subprocess.Popen(
+        [sys.executable, "-m", "kernelmark", *words], stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stderr is not None
+        for line in running.stderr:
+            timed = rows(folder / "summary.csv") if _there(folder) else []
+            if any(row["status"] for row in timed) or "[80/" in line:
+                break
+        running.send_signal(signal.SIGKILL)
+    done = sum(bool(row["status"]) for row in rows(folder / "summary.csv"))
+    assert 0 < done < 80
+    ended = kmark(*words)
+    assert f"note: {done} of 80 problems are timed already" in ended.err
+    assert all(row["status"] == "ok" for row in rows(folder / "summary.csv"))
+
+
+def _there(folder) -> bool:
+    return (folder / "summary.csv").exists()
+
+
+# plan
+
+
+def test_plans_of_a_summary(kmark, summarised):
+    ended = kmark("tune", "plan", str(summarised), "-b", "fake", "--strategy", "random")
+    assert ended.code == 0, ended.err
+    assert sorted(p.name for p in (summarised / "plans").iterdir()) == [
+        "SSS_NN_0.toml",
+        "SSS_NN_1.toml",
+    ]
+    found = tomllib.loads((summarised / "plans" / "SSS_NN_0.toml").read_text())
+    assert found["problem"] == key(16)
+    assert found["count"] == 70
+    assert found["share"] == pytest.approx(0.7, abs=1e-3)
+    assert found["reference"]["backend"] == "fake"
+    assert found["reference"]["time_s"] == pytest.approx(10e-6, rel=1e-3)
+    assert "2 plans (2 new) for 90.0 % of the time, 2 below the threshold" in ended.err
+
+
+def test_another_threshold_and_names_that_stay(kmark, summarised):
+    words = ("tune", "plan", str(summarised), "-b", "fake", "--strategy", "random")
+    kmark(*words)
+    ended = kmark(*words, "--thr", "0")
+    assert "SSS_NN_2" in ended.out
+    assert "no plan for 1 problem (gemm m=4096" in ended.err
+    assert "fake unsupported: " in ended.err
+    assert "3 plans (1 new, 2 same)" in ended.err
+
+
+def test_a_suite_or_problems_need_no_log(kmark, tmp_path):
+    place = tmp_path / "direct"
+    ended = kmark("tune", "plan", str(place), *FAKE, *GEMM)
+    assert ended.code == 0, ended.err
+    assert [row["count"] for row in rows(place / "workload.csv")] == ["1", "1", "1"]
+    assert "note: shares are not known" in ended.err
+    ended = kmark("tune", "plan", str(place), *FAKE, "-p", "gemm m=64 n=16 k=16 dtype=f32")
+    assert "4 plans (1 new, 3 same)" in ended.err
+    ended = kmark("tune", "plan", str(place), *FAKE, "--filter", "m=8 ")
+    assert "1 plan (1 same)" in ended.err
+    assert "note: 3 other plans from before" in ended.err
+
+
+def test_an_edited_plan_is_left_alone(kmark, tmp_path):
+    place = tmp_path / "direct"
+    kmark("tune", "plan", str(place), *FAKE, *GEMM)
+    path = place / "plans" / "SSS_NN_1.toml"
+    path.write_text(path.read_text().replace("seed = 1", "seed = 7"))
+    ended = kmark("tune", "plan", str(place), *FAKE, "--evaluations", "9")
+    assert "edited by hand, left alone" in ended.out
+    assert "3 plans (2 changed, 1 edited)" in ended.err
+    assert "seed = 7" in path.read_text()
+    ended = kmark("tune", "plan", str(place), *FAKE, "--evaluations", "9", "--force")
+    assert "3 plans (1 changed, 2 same)" in ended.err
+    assert "evaluations = 9" in path.read_text()
+
+
+def test_plans_for_a_gpu_that_is_not_here(kmark, tmp_path):
+    place = tmp_path / "amd"
+    words = ("-b", "triton", "--strategy", "random", "-o", "gemm", "-a", "m=[16,4096]")
+    words += ("-a", "n=4096", "-a", "k=4096", "-a", "tb=t", "--dtype", "bf16,f8e4m3")
+    ended = kmark("tune", "plan", str(place), "--arch", "gfx942", *words)
+    assert ended.code == 0, ended.err
+    found = tomllib.loads((place / "plans" / "BBS_TN_0.toml").read_text())
+    assert found["arch"] == "gfx942"
+    assert found["space"]["kpack"] == [1, 2]
+    assert "no plan for 2 problems" in ended.err
+    assert "gfx942 has no OCP 8-bit floats" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("-b", "fake", "-d", "fake", "--arch", "gfx942"), "--arch and -d do not go together"),
+        (("-b", "triton", "--arch", "mi300"), "'mi300' is not a GPU architecture"),
+        (("-b", "cublaslt", "--arch", "gfx942"), "backend cublaslt does not run on gfx942"),
+        (("-b", "fake", "-d", "fake", "--strategy", "best"), "unknown strategy 'best'"),
+        (("-b", "fake", "-d", "fake", "--thr", "1"), "a threshold needs the problems' shares"),
+        (("-b", "fake", "-d", "fake", "--evaluations", "0"), "a budget is at least 1 evaluation"),
+        (("-b", "fake", "-d", "fake", "--seed", "-1"), "-1 is asked for"),
+        (("-b", "fake", "-d", "fake", "--minutes", "nan"), "nan is asked for"),
+        (("-b", "fake", "-d", "fake", "-a", "m=3"), "axes and dtypes need an op"),
+        (("-b", "fake", "-d", "fake:7"), "there is no device 'fake:7'"),
+        (("-b", "numpy", "-d", "fake"), "backend numpy does not run on fake"),
+    ],
+)
+def test_what_cannot_be_planned_is_told(refused, folder, words, told):
+    assert told in refused("tune", "plan", str(folder), *words).err
+    assert not (folder / "plans").exists()
+
+
+def test_where_nothing_can_be_tuned_nothing_is_written(kmark, folder):
+    ended = kmark("tune", "plan", str(folder), "-b", "numpy", "-d", "cpu", *RANDOM)
+    assert ended.code == 4
+    assert ended.out == ""
+    assert "numpy has nothing to tune" in ended.err
+    assert "0 plans" in ended.err
+
+
+def test_plans_as_data(kmark, folder, tmp_path):
+    ended = kmark("tune", "plan", str(folder), *FAKE, "--json", "-", "--csv", str(tmp_path / "x"))
+    found = json.loads(ended.out)
+    assert [one["file"] for one in found] == ["new", "new", "new", None]
+    assert found[0]["problem"] == key(16)
+    assert "works out the whole answer" in found[3]["reason"]
+    assert [row["plan"] for row in rows(tmp_path / "x")][:2] == ["SSS_NN_1", "SSS_NN_2"]
+
+
+def test_a_refused_request_leaves_no_folder_behind(refused, kmark, tmp_path):
+    place = tmp_path / "direct"
+    refused("tune", "plan", str(place), "-b", "fak", *GEMM)
+    assert kmark("tune", "plan", str(place), "-b", "numpy", *RANDOM, *GEMM).code == 4
+    assert not place.exists()
+
+
+def test_times_of_another_architecture_are_not_the_references(kmark, summarised):
+    words = ("-b", "triton", "--reference", "triton", "--arch", "gfx942", "--strategy", "random")
+    ended = kmark("tune", "plan", str(summarised), *words)
+    assert ended.code == 0, ended.err
+    found = tomllib.loads((summarised / "plans" / "SSS_NN_0.toml").read_text())
+    assert found["share"] == pytest.approx(0.7, abs=1e-3)
+    assert found["reference"]["time_s"] == 0
+
+
+def test_a_filter_that_leaves_nothing_is_told(refused, folder):
+    ended = refused("tune", "plan", str(folder), *FAKE, "--filter", "m=9 ", code=4)
+    assert "is selected" in ended.err
+
+
+def test_the_logged_fields_of_the_most_frequent_call_are_in_the_plan(tmp_path):
+    one = ops.parse(key(8))
+    calls = (
+        Call(problem=one, count=2, blas={"transA": "N", "lda": "16"}),
+        Call(problem=one, count=9, blas={"transA": "N", "lda": "99"}, lost=("lda",)),
+    )
+    write(tmp_path / "workload.csv", Workload(name="x", calls=calls))
+    done = plan_tuning(tmp_path, backend="fake", device="fake", strategy="random")
+    (draft,) = done.drafts
+    assert draft.plan.blas["lda"] == "99"
+    assert draft.plan.count == 11
+    assert "some logged calls do more than their problem: lda" in done.notes
+
+
+# show
+
+
+def test_show_before_anything_ran(kmark, refused, folder):
+    assert "has no plans yet" in refused("tune", "show", str(folder), code=4).err
+    kmark("tune", "plan", str(folder), *FAKE)
+    ended = kmark("tune", "show", str(folder))
+    assert ended.code == 0
+    assert ended.out.count("missing") == 3
+    assert "3 missing" in ended.err
+    found = json.loads(kmark("tune", "show", str(folder), "--json", "-").out)
+    assert [one["state"] for one in found] == ["missing"] * 3
+    assert found[0]["budget"] == 100

@@ -1,0 +1,199 @@
+"""`kmark tune apply` and `kmark export --as`, over the fake device."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import runpy
+
+import pytest
+import yaml
+
+from kernelmark import ops
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.tune import results
+from kernelmark.tune.emitters import registry
+from kernelmark.tune.folder import TuningFolder
+from kernelmark.tune.outcome import Choice, Outcome
+
+CONFIG = FrozenDict({"block_m": 16, "num_warps": 4, "num_stages": 2})
+
+
+def outcome(name="SSS_NN_0", m=8, **more):
+    problem = ops.registry.get("gemm").problem(m=m, n=8, k=8, dtype="f32")
+    given = {
+        "name": name,
+        "problem": problem,
+        "device": "fake",
+        "arch": "fake",
+        "reference": Choice(backend="fake", config=FrozenDict({"time_us": 20.0}), median_s=2e-5),
+        "tuned": Choice(backend="triton", config=CONFIG, median_s=1e-5, worst=0.1),
+        "ratio": 2.0,
+        "low": 1.9,
+        "high": 2.1,
+        "kept": True,
+        "reason": "faster",
+    }
+    return Outcome(**{**given, **more})
+
+
+@pytest.fixture
+def tuned(tmp_path):
+    """A tuning folder with these outcomes."""
+
+    def make(*outcomes: Outcome) -> str:
+        folder = TuningFolder(tmp_path / "tuning")
+        folder.results.mkdir(parents=True, exist_ok=True)
+        results.write(folder, outcomes or (outcome(),))
+        return str(folder.path)
+
+    return make
+
+
+@pytest.fixture
+def fake_winner(monkeypatch):
+    """A winner that can be run here, in a format that takes it."""
+    monkeypatch.setattr(type(registry.get("python")), "backends", ("triton", "fake"))
+    return outcome(
+        tuned=Choice(backend="fake", config=FrozenDict({"time_us": 10.0}), median_s=1e-5, worst=0.1)
+    )
+
+
+def test_export_writes_a_file_that_runs(kmark, tuned, tmp_path):
+    ended = kmark("export", tuned(), "--as", "python", "-o", str(tmp_path / "t.py"))
+    assert ended.code == 0, ended
+    assert ended.out == ""
+    assert "read back: 1 winner found, 0 other lookups unchanged" in ended.err
+    lookup = runpy.run_path(str(tmp_path / "t.py"))["lookup"]
+    assert lookup("gemm", ["f32"] * 4, "nn", 8, 8, 8, arch="fake")["num_warps"] == 4
+
+
+def test_export_to_stdout_is_only_data(kmark, tuned):
+    ended = kmark("export", tuned(), "--as", "python", "-o", "-")
+    assert ended.code == 0
+    assert ended.out.startswith('"""Tuned configs')
+    compile(ended.out, "tuned.py", "exec")
+
+
+def test_export_of_a_run_is_as_before(kmark):
+    assert (
+        kmark(
+            *("run", "-o", "gemm", "-d", "fake", "-b", "fake", "--dtype", "f32", "-a", "m=8"),
+            *("-a", "n=8", "-a", "k=8", "--max-s", "0.05", "--warmup-s", "0.01", "--label", "one"),
+        ).code
+        == 0
+    )
+    whole = kmark("export", "one")
+    assert json.loads(whole.out)["kernelmark"] == "results"
+    assert kmark("export").out == whole.out
+    assert kmark("export", "one", "--csv", "-").out.count("\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--as", "nonsense", "-o", "x"], "unknown emitter 'nonsense'"),
+        (["--as", "python"], "needs a place"),
+        (["--as", "python", "-o", "x", "--csv", "-"], "--as writes winners"),
+        (["-o", "x"], "go with --as"),
+        (["--as", "aiter", "-o", "x"], "are not given"),
+        (["--as", "python", "-o", "x", "--with", "a=1"], "has no option 'a'"),
+    ],
+)
+def test_export_refuses(refused, tuned, words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message in refused("export", tuned(), *words).err
+
+
+def test_export_does_not_overwrite(refused, tuned, tmp_path):
+    (tmp_path / "t.py").write_text("mine")
+    refused("export", tuned(), "--as", "python", "-o", str(tmp_path / "t.py"))
+    assert (tmp_path / "t.py").read_text() == "mine"
+
+
+def test_a_dry_run_shows_the_difference_and_writes_nothing(kmark, tuned, tmp_path):
+    to = tmp_path / "t.py"
+    ended = kmark("tune", "apply", tuned(), "--as", "python", "--to", str(to), "--dry-run")
+    assert ended.code == 0
+    assert ended.out.startswith("--- /dev/null")
+    assert "+CONFIGS = {" in ended.out
+    assert "dry run: 1 file would change" in ended.err
+    assert not to.exists()
+
+
+def test_applying_writes_backs_up_and_compares(kmark, tuned, fake_winner, tmp_path):
+    to = tmp_path / "t.py"
+    assert kmark("tune", "apply", tuned(), "--as", "python", "--to", str(to)).code == 0
+    before = to.read_text()
+    other = dataclasses.replace(outcome("SSS_NN_1", m=16), kept=False)
+    ended = kmark("tune", "apply", tuned(fake_winner, other), "--as", "python", "--to", str(to))
+    assert ended.code == 0, ended
+    assert [copy.read_text() for copy in tmp_path.glob("t.py.*.bak")] == [before]
+    assert "1 winner found, 1 other lookup unchanged" in ended.err
+    assert "SSS_NN_0: faster: 2.000 ×" in ended.err
+    assert "2.000 (2.000 to 2.000)" in ended.out
+    again = kmark("tune", "apply", tuned(fake_winner, other), "--as", "python", "--to", str(to))
+    assert (again.code, again.out) == (0, "")
+    assert "already" in again.err
+
+
+def test_a_gain_that_is_gone_is_a_regression(kmark, tuned, fake_winner, tmp_path):
+    slow = dataclasses.replace(fake_winner.tuned, config=FrozenDict({"time_us": 40.0}))
+    folder = tuned(dataclasses.replace(fake_winner, tuned=slow))
+    ended = kmark("tune", "apply", folder, "--as", "python", "--to", str(tmp_path / "t.py"))
+    assert ended.code == 1, ended
+
+
+def test_a_device_that_is_not_here_is_one_sentence(kmark, tuned, tmp_path):
+    folder = tuned(outcome(device="hip:0", arch="gfx950"))
+    ended = kmark("tune", "apply", folder, "--as", "python", "--to", str(tmp_path / "t.py"))
+    assert ended.code == 0
+    assert "reference and tuned were not compared again: " in ended.err
+
+
+def test_nothing_kept_is_nothing_to_do(refused, kmark, tuned, tmp_path):
+    folder = tuned(outcome(kept=False))
+    ended = kmark("tune", "apply", folder, "--as", "python", "--to", str(tmp_path / "t.py"))
+    assert ended.code == 4
+    ended = kmark("tune", "apply", tuned(), "--as", "rocblas", "--to", str(tmp_path / "t.csv"))
+    assert ended.code == 4
+    assert "SSS_NN_0 is not written: it was tuned with triton" in ended.err
+    (tmp_path / "empty").mkdir()
+    assert kmark("export", str(tmp_path / "empty"), "--as", "python", "-o", "x").code == 4
+
+
+def test_tensile_is_written_only_when_asked(kmark, tmp_path):
+    table = [[[64, 64, 1, 64], [0, 0.5]]]
+    head = [{"MinimumRequiredVersion": "4.33.0"}, "gfx950", "gfx950", [], {"DataType": 7}]
+    for name, depth, better in (("base", 1, 0.5), ("inc", 2, 0.9)):
+        table = [[[64, 64, 1, 64], [0, better]]]
+        made = {"SolutionIndex": 0, "SolutionNameMin": name, "DepthU": depth}
+        document = [*head, [made], [2, 3, 0, 1], table, None, None, "DeviceEfficiency", "Equality"]
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.yaml").write_text(yaml.safe_dump(document))
+    before = (tmp_path / "base/x.yaml").read_text()
+    words = ("tune", "apply", str(tmp_path / "inc"), "--as", "tensile", "--to")
+    ended = kmark(*words, str(tmp_path / "base"))
+    assert ended.code == 0
+    assert "--write writes it" in ended.err
+    assert "Not yet run on AMD hardware" in ended.err
+    assert (tmp_path / "base/x.yaml").read_text() == before
+    ended = kmark(*words, str(tmp_path / "base"), "--write")
+    assert ended.code == 0
+    assert "[O] [64, 64, 1, 64] efficiency 0.5 -> 0.9" in ended.err
+    assert yaml.safe_load((tmp_path / "base/x.yaml").read_text())[5][0]["DepthU"] == 2
+    assert len(list((tmp_path / "base").glob("x.yaml.*.bak"))) == 1
+
+
+def test_help_names_every_format_and_what_was_not_tried(kmark):
+    for words in (("tune", "apply"), ("export",)):
+        shown = " ".join(kmark(*words, "--help").out.split())
+        assert all(name in shown for name in registry.names())
+        assert "not yet run on AMD hardware" in shown
+    cautious = [name for name in registry.names() if registry.get(name).caution]
+    assert cautious == ["aiter", "hipblaslt", "rocblas", "tensile", "tunableop"]
+
+
+def test_emitters_are_listed(kmark):
+    ended = kmark("list", "emitters")
+    assert all(name in ended.out for name in registry.names())

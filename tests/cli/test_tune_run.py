@@ -1,0 +1,76 @@
+"""`kmark tune run` on the fake device."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kernelmark.core.result import config_key
+from kernelmark.testing.tuning import fake_plans, make_folder
+from kernelmark.tune import results
+
+WORDS = ("--timeout", "2", "--jobs", "1")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return make_folder(tmp_path / "t", fake_plans(2, evaluations=4))
+
+
+def test_it_tunes_shows_and_writes(kmark, folder):
+    ended = kmark("tune", "run", str(folder.path), *WORDS)
+    assert ended.code == 0, ended.err
+    assert "SSS_NN_0" in ended.out
+    assert "kept" in ended.err
+    outcomes = results.read(folder)
+    assert [outcome.name for outcome in outcomes] == ["SSS_NN_0", "SSS_NN_1"]
+    for path in (results.raw(folder), results.final(folder), results.metrics_file(folder)):
+        assert path.exists()
+    again = kmark("tune", "run", str(folder.path), "--only", "SSS_NN_1", "--json", "-", *WORDS)
+    assert "as found before" in again.err
+    document = json.loads(again.out)
+    assert document["kernelmark"] == "outcomes"
+    # What was not asked for stays in the results.
+    assert [one["name"] for one in document["outcomes"]] == ["SSS_NN_0", "SSS_NN_1"]
+    assert config_key(document["outcomes"][0]["tuned"]["config"]) == config_key(
+        outcomes[0].tuned.config
+    )
+
+
+def test_a_bare_number_is_a_device_of_the_plans_kind(kmark, folder, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_FAKE_DEVICES", "2")
+    ended = kmark("tune", "run", str(folder.path), "-d", "0,1", *WORDS)
+    assert ended.code == 0, ended.err
+    told = json.loads(results.metrics_file(folder).read_text())
+    assert told["devices"] == ["fake", "fake:1"]
+
+
+def test_what_is_wrong_is_told_in_a_sentence(kmark, folder, tmp_path):
+    ended = kmark("tune", "run", str(tmp_path / "none"))
+    assert ended.code == 2
+    assert "no tuning folder" in ended.err
+    ended = kmark("tune", "run", str(folder.path), "--only", "XXX")
+    assert ended.code == 2
+    assert "SSS_NN_0" in ended.err
+    for path in folder.plans.glob("*.toml"):
+        path.unlink()
+    assert kmark("tune", "run", str(folder.path)).code == 4
+
+
+def test_a_plan_that_cannot_be_tuned_is_exit_code_3(kmark, folder):
+    path = folder.plan("SSS_NN_0")
+    path.write_text(path.read_text().replace('arch = "fake"', 'arch = "sm_90"'))
+    ended = kmark("tune", "run", str(folder.path), "-d", "fake", *WORDS)
+    assert ended.code == 3
+    assert "planned for sm_90" in ended.err
+    assert [outcome.name for outcome in results.read(folder)] == ["SSS_NN_1"]
+
+
+def test_a_journal_of_an_edited_plan_is_refused(kmark, folder):
+    assert kmark("tune", "run", str(folder.path), *WORDS).code == 0
+    path = folder.plan("SSS_NN_0")
+    path.write_text(path.read_text().replace("seed = 1", "seed = 2"))
+    ended = kmark("tune", "run", str(folder.path), *WORDS)
+    assert ended.code == 3
+    assert "another plan" in ended.err

@@ -1,0 +1,202 @@
+"""Real workers on the fake device: every plan to its outcome, whatever candidates do."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import signal
+import time
+from collections import Counter
+
+import pytest
+
+from kernelmark.backends import _fake_model
+from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.result import Status, config_key
+from kernelmark.runners.local import LocalRunner
+from kernelmark.testing.tuning import fake_plans, killed_after, left, make_folder, start
+from kernelmark.tune import journal
+from kernelmark.tune.driver import Driver
+from kernelmark.tune.events import Began, Ended, Lost, Retired, Tried
+from kernelmark.tune.plan import Budget
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "cache"))
+
+
+def run(tmp_path, plans, devices=("fake",), **given):
+    heard = []
+    driver = Driver(
+        plans,
+        LocalRunner(list(devices), timeout_s=2, jobs=2),
+        tmp_path / "trials",
+        on_event=heard.append,
+        **given,
+    )
+    driver.run()
+    return driver, heard
+
+
+def trials(tmp_path, name):
+    return journal.read(tmp_path / "trials" / f"{name}.jsonl")[1]
+
+
+def test_every_plan_comes_to_a_verified_outcome(tmp_path):
+    plans = fake_plans(2, evaluations=10)
+    driver, heard = run(tmp_path, plans)
+    assert driver.outcomes.keys() == {plan.name for plan in plans}
+    assert not driver.retired
+    for plan in plans:
+        outcome = driver.outcomes[plan.name]
+        assert outcome.evaluations == 10
+        assert outcome.tuned.verified
+        assert outcome.reference.verified
+        factor = _fake_model.tiled(plan.problem, outcome.tuned.config).factor
+        assert outcome.ratio == pytest.approx(1 / factor, rel=1e-6)
+        counts = Counter(t.key for t in trials(tmp_path, plan.name))
+        assert max(counts.values()) == 1
+    last = [event for event in heard if isinstance(event, Tried)][-1]
+    assert last.progress.candidates_done == 20
+    assert sum(isinstance(event, Ended) for event in heard) == 2
+    # Again, nothing is left to do, and no worker is started for it.
+    before = time.monotonic()
+    again, _ = run(tmp_path, plans)
+    assert again.outcomes == driver.outcomes
+    assert time.monotonic() - before < 2.0
+
+
+def bad_configs():
+    """A config of the fake space for each way to fail that its model has."""
+    problem = fake_plans(1)[0].problem
+    found = {}
+    for config in _fake_model.space():
+        cost = _fake_model.tiled(problem, config)
+        if cost.fault:
+            found.setdefault(cost.fault, config)
+        elif cost.resources["stack_bytes"] > 1000:
+            found.setdefault("spills", config)
+    return found
+
+
+def test_candidates_fail_in_every_way_and_are_data(tmp_path):
+    wanted = bad_configs()
+    assert set(wanted) == {"compile_error", "wrong", "raise", "crash", "hang", "spills"}
+    plans = []
+    for fault, config in wanted.items():
+        plan = fake_plans(1, evaluations=1)[0]
+        space = {name: (value,) for name, value in config.items()}
+        plans.append(dataclasses.replace(plan, name=f"X_{fault}", space=space))
+    driver, _ = run(tmp_path, plans)
+    seen = {plan.name[2:]: trials(tmp_path, plan.name)[0] for plan in plans}
+    assert {fault: trial.status for fault, trial in seen.items()} == {
+        "compile_error": Status.COMPILE_ERROR,
+        "wrong": Status.WRONG,
+        "raise": Status.RUNTIME_ERROR,
+        "crash": Status.CRASHED,
+        "hang": Status.TIMEOUT,
+        "spills": Status.SKIPPED,
+    }
+    assert seen["spills"].seconds is None
+    assert "spills" in seen["spills"].error
+    for outcome in driver.outcomes.values():
+        assert not outcome.kept
+        assert not outcome.tuned.verified
+
+
+def test_plans_are_shared_by_devices_and_retired_one_by_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_FAKE_DEVICES", "2")
+    good = fake_plans(2, evaluations=3, rounds=2)
+    bad = dataclasses.replace(good[0], name="BAD", space={"no_such": (1,)})
+    driver, heard = run(tmp_path, [*good, bad], devices=("fake", "fake:1"))
+    assert driver.outcomes.keys() == {plan.name for plan in good}
+    assert "no_such" in driver.retired["BAD"]
+    assert {e.device for e in heard if isinstance(e, Began)} == {"fake", "fake:1"}
+    assert [e.name for e in heard if isinstance(e, Retired)] == ["BAD"]
+
+
+def test_a_dead_devices_plans_move_to_the_others(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_FAKE_DEVICES", "2")
+    plans = fake_plans(2, evaluations=3, rounds=2)
+    heard = []
+    runner = LocalRunner(["fake", "fake:1"], timeout_s=2, jobs=1)
+    driver = Driver(plans, runner, tmp_path / "trials", on_event=heard.append)
+    # The second device goes away once its facts are known.
+    lost = driver._lanes[1]
+    lost._spec = dataclasses.replace(lost._spec, variables={"KERNELMARK_FAKE_DEVICES": "1"})
+    driver.run()
+    assert driver.outcomes.keys() == {plan.name for plan in plans}
+    assert [e.device for e in heard if isinstance(e, Lost)] == ["fake:1"]
+
+
+def test_without_any_device_it_says_so(tmp_path):
+    driver = Driver(
+        fake_plans(1),
+        LocalRunner(["fake"], variables={"KERNELMARK_FAKE_DEVICES": "0"}, jobs=0),
+        tmp_path / "trials",
+    )
+    with pytest.raises(KernelmarkError, match="no device is left"):
+        driver.run()
+
+
+def test_minutes_end_a_run_which_goes_on_later(tmp_path):
+    plans = fake_plans(8, evaluations=400, rounds=2)
+    driver, _ = run(tmp_path, plans, minutes=0.05)
+    begun = {path.stem for path in (tmp_path / "trials").glob("*.jsonl")}
+    assert driver.outcomes.keys() == begun
+    assert len(begun) < len(plans)
+    assert all(outcome.evaluations < 400 for outcome in driver.outcomes.values())
+    name = next(iter(begun))
+    few = len(trials(tmp_path, name))
+    plan = next(plan for plan in plans if plan.name == name)
+    more = driver.outcomes[name].evaluations + 2
+    again, _ = run(tmp_path, [dataclasses.replace(plan, budget=Budget(evaluations=more))])
+    assert again.outcomes[name].evaluations == more
+    assert len(trials(tmp_path, name)) > few
+
+
+def test_winners_are_starts_of_later_plans(tmp_path, monkeypatch):
+    monkeypatch.setattr("kernelmark.tune.driver.OPEN", 1)
+    plans = fake_plans(2, evaluations=6, rounds=2)
+    driver, _ = run(tmp_path, plans)
+    first, second = driver.plans
+    header = journal.read(tmp_path / "trials" / f"{second.name}.jsonl")[0]
+    won = config_key(driver.outcomes[first.name].tuned.config)
+    assert won in [config_key(config) for config in header.starts]
+    assert len(journal.read(tmp_path / "trials" / f"{first.name}.jsonl")[0].starts) == 1
+
+
+# Kills
+
+
+def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path):
+    plans = fake_plans(3, evaluations=8)
+    words = ("--timeout", "2", "-q", "--jobs", "1")
+    right = make_folder(tmp_path / "right", plans)
+    assert start(right, *words).wait(120) in (0, 3)
+    folder = make_folder(tmp_path / "killed", plans)
+    moments = random.Random(7)
+    kills = sum(killed_after(start(folder, *words), moments.uniform(1.0, 3.0)) for _ in range(2))
+    assert kills >= 1
+    assert start(folder, *words).wait(120) in (0, 3)
+    undisturbed, found = left(right), left(folder)
+    assert found.winners == undisturbed.winners
+    assert found.twice == []
+    assert found.evaluated.keys() == undisturbed.evaluated.keys()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_with_130_and_leaves_everything(tmp_path, number):
+    folder = make_folder(tmp_path / "t", fake_plans(2, evaluations=300))
+    process = start(folder, "--timeout", "2")
+    deadline = time.monotonic() + 30
+    while not list(folder.trials.glob("*.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(number)
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 130, told
+    assert "goes on" in told
+    for path in folder.trials.glob("*.jsonl"):
+        journal.Journal(path).close()

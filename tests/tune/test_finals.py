@@ -1,0 +1,239 @@
+"""What is kept: verified, surely faster, by enough, and large enough to be judged."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from kernelmark import ops
+from kernelmark.core.result import KernelInfo, Status
+from kernelmark.devices.fake import FakeDevice
+from kernelmark.testing.tuning import fake_plans
+from kernelmark.tune import results
+from kernelmark.tune.finals import Score, decide, finalists, finals, neighbours
+from kernelmark.tune.folder import TuningFolder
+from kernelmark.tune.journal import Journal, Trial
+from kernelmark.tune.outcome import Choice, Metrics, Outcome
+from kernelmark.tune.plan import Acceptance
+
+ASKED = Acceptance()
+PLAN = fake_plans(1)[0]
+INFO = FakeDevice().info
+
+
+def judged(
+    reference_us=20.0, ratio=1.5, low=1.4, high=None, fault=None, reference_fault=None, rounds=6
+):
+    return decide(
+        ASKED,
+        reference=Choice(backend="r", median_s=reference_us * 1e-6),
+        tuned=Choice(backend="t", median_s=reference_us / ratio * 1e-6),
+        score=Score(ratio=ratio, low=low, high=high or 1.1 * ratio, rounds=rounds),
+        fault=fault,
+        reference_fault=reference_fault,
+    )
+
+
+def test_what_is_surely_and_clearly_faster_is_kept():
+    assert judged() == (True, "faster: 1.500 × (1.400 to 1.650), 6.67 µs a call")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"fault": "it is wrong on x"}, "not verified"),
+        ({"reference_us": 3.9}, "too small to judge"),
+        ({"low": 1.4, "high": 2.2}, "too noisy to judge"),
+        ({"low": 0.999}, "not surely faster"),
+        ({"low": 0.0, "rounds": 4}, "it takes 6 rounds"),
+        ({"ratio": 1.02, "low": 1.01}, "1.03 × is asked for"),
+        ({"ratio": 1.05, "low": 1.04, "reference_us": 5.0}, "0.5 µs is asked for"),
+    ],
+)
+def test_anything_less_is_not(given, why):
+    kept, reason = judged(**given)
+    assert not kept
+    assert why in reason
+    assert "\n" not in reason
+
+
+def test_a_wrong_reference_is_told():
+    assert "the reference itself: it is wrong" in judged(reference_fault="it is wrong")[1]
+
+
+def played(path, say, configs=({"a": 1}, {"a": 2}), plan=PLAN):
+    """A final over scripted answers: `say(side, round or problem)` gives µs and a status."""
+    journal = Journal(path)
+    reached = [
+        Trial(config=c, step="full", status=Status.OK, seconds=1e-6 * i)
+        for i, c in enumerate(configs, 1)
+    ]
+    work = finals(plan, INFO, journal, reached, 2)
+    try:
+        while True:
+            for request in next(work).requests:
+                side = "ref" if not request.case.config else f"a{request.case.config['a']}"
+                near = request.case.problem != plan.problem
+                what = "near" if near else int(request.step.split()[-1])
+                us, status = say(side, what)
+                journal.record(
+                    Trial(
+                        config=request.case.config,
+                        step=request.step,
+                        status=status,
+                        seconds=us * 1e-6,
+                        worst={Status.OK: 0.2, Status.WRONG: 7.0}.get(status),
+                        error="" if status is Status.OK else "bad",
+                        problem=request.case.problem.key if near else "",
+                    )
+                )
+    except StopIteration as stop:
+        return stop.value
+
+
+def test_the_final_ranks_anew(tmp_path):
+    times = {"ref": 30.0, "a1": 25.0, "a2": 20.0}
+    outcome = played(tmp_path / "j", lambda side, what: (times[side], Status.OK))
+    assert outcome.kept
+    assert dict(outcome.tuned.config) == {"a": 2}
+    assert outcome.ratio == pytest.approx(1.5)
+    assert outcome.tuned.worst == 0.2
+    assert outcome.reference.median_s == pytest.approx(30e-6)
+
+
+def test_one_that_is_wrong_next_door_gives_way_to_the_next(tmp_path):
+    times = {"ref": 30.0, "a1": 25.0, "a2": 20.0}
+
+    def say(side, what):
+        bad = side == "a2" and what == "near"
+        return times[side], Status.WRONG if bad else Status.OK
+
+    outcome = played(tmp_path / "j", say)
+    assert outcome.kept
+    assert dict(outcome.tuned.config) == {"a": 1}
+
+
+def test_one_that_cannot_do_the_size_next_door_is_not_wrong(tmp_path):
+    def say(side, what):
+        return 10.0 if side != "ref" else 30.0, Status.UNSUPPORTED if what == "near" else Status.OK
+
+    outcome = played(tmp_path / "j", say)
+    assert outcome.kept
+    assert outcome.tuned.verified
+
+
+def test_when_all_are_wrong_nothing_is_kept(tmp_path):
+    def say(side, what):
+        return 10.0 if side != "ref" else 30.0, Status.OK if side == "ref" else Status.WRONG
+
+    outcome = played(tmp_path / "j", say)
+    assert not outcome.kept
+    assert not outcome.tuned.verified
+    assert "not verified" in outcome.reason
+
+
+def test_noise_is_no_gain(tmp_path):
+    drift = [1.0, 1.1, 0.95, 1.05, 0.9, 1.02]
+
+    def say(side, what):
+        us = 20.0 * (drift[what] if side != "ref" and what != "near" else 1.0)
+        return us, Status.OK
+
+    outcome = played(tmp_path / "j", say, configs=({"a": 1},))
+    assert not outcome.kept
+    assert "not surely faster" in outcome.reason
+
+
+def test_a_reference_that_fails_has_no_time_to_beat(tmp_path):
+    def say(side, what):
+        return 10.0, Status.CRASHED if side == "ref" else Status.OK
+
+    played_out = played(tmp_path / "j", say)
+    assert "the reference itself: it is crashed" in played_out.reason
+
+
+def test_finalists_were_timed_longest():
+    def of(number, step, seconds):
+        return Trial(config={"a": number}, step=step, status=Status.OK, seconds=seconds)
+
+    reached = [of(1, "short", 1.0), of(2, "full", 3.0), of(3, "full", 2.0)]
+    bad = dataclasses.replace(of(4, "full", 0.1), status=Status.WRONG)
+    assert [c["a"] for c in finalists([*reached, bad], 3)] == [3, 2, 1]
+    assert [c["a"] for c in finalists(reached, 2)] == [3, 2]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "gemm m=1 n=48 k=64 dtype=f16",
+        "batched_gemm batch=2 m=16 n=32 k=48 dtype=bf16 tb=t",
+        "attention batch=1 heads=2 seq=32 dim=16 dtype=f16 causal=yes",
+        "conv n=1 c=4 h=8 w=8 k=4 r=3 s=3 pad=1 dtype=f32",
+    ],
+)
+def test_neighbours_are_other_problems_of_the_same_kind(key):
+    problem = ops.parse(key)
+    found = neighbours(problem, 2)
+    assert len({p.key for p in found}) == 2
+    for one in found:
+        assert one != problem
+        assert (one.op, one.dtypes, one.options) == (problem.op, problem.dtypes, problem.options)
+
+
+# Results
+
+
+def outcome(name="A", ratio=2.0, *, kept=True, share=0.25, **changes):
+    given = {
+        "name": name,
+        "problem": PLAN.problem,
+        "device": "fake",
+        "arch": "fake",
+        "reference": Choice(backend="fake", median_s=20e-6, worst=0.5),
+        "tuned": Choice(backend="fake", config={"tile_m": 32}, median_s=20e-6 / ratio, worst=0.25),
+        "ratio": ratio,
+        "low": ratio,
+        "high": ratio,
+        "kept": kept,
+        "reason": "because",
+        "count": 100,
+        "share": share,
+    }
+    return Outcome(**{**given, **changes})
+
+
+def test_results_are_files_that_add_up(tmp_path):
+    folder = TuningFolder.make(tmp_path)
+    failed = outcome("C", math.nan, kept=False, tuned=Choice(backend="fake"))
+    every = [outcome("A", 2.0), outcome("B", 1.25, share=0.5), failed]
+    metrics = results.write(folder, every, retired={"D": "no space"})
+    assert metrics == Metrics.of(every)
+    raw = results.raw(folder).read_text().splitlines()
+    final = results.final(folder).read_text().splitlines()
+    assert (len(raw), len(final)) == (4, 3)
+    assert raw[0] == final[0]
+    first = dict(zip(raw[0].split(","), raw[1].split(","), strict=False))
+    assert (first["us_reference"], first["us_tuned"], first["uplift_pct"]) == ("20", "10", "100")
+    assert "nan" not in raw[3]
+    told = json.loads(results.metrics_file(folder).read_text())
+    assert told["weighted_uplift_pct"] == pytest.approx(22.5)
+    assert told["coverage_pct"] == pytest.approx(75.0)
+    assert told["retired"] == {"D": "no space"}
+    again = results.read(folder)
+    assert again[:2] == tuple(every[:2])
+    assert results.dumps(again) == results.dumps(every)
+
+
+def test_a_changed_kernel_is_told_by_its_code(tmp_path):
+    same = KernelInfo(name="k", binary_hash="x")
+    one = outcome()
+    both = dataclasses.replace(
+        one,
+        reference=dataclasses.replace(one.reference, kernel=same),
+        tuned=dataclasses.replace(one.tuned, kernel=same),
+    )
+    assert results.row(one)["kernel_changed"] == "yes"
+    assert results.row(both)["kernel_changed"] == "no"

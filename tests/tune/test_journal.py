@@ -1,0 +1,126 @@
+"""A journal keeps what it was given, drops what was cut in half, and refuses what is foreign."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelmark.core.errors import UsageError
+from kernelmark.core.result import KernelInfo, Status
+from kernelmark.tune.journal import COMPILE, Header, Journal, Trial, read
+
+HEADER = Header(
+    plan="p",
+    space="s",
+    problem="gemm",
+    backend="fake",
+    version="1",
+    kernelmark_version="0",
+    arch="fake",
+    model="a script",
+    device="fake",
+    batch=2,
+    ahead=1,
+    starts=({"a": 1, "b": True, "c": "x", "d": 0.5},),
+)
+
+
+def trial(number=1, step="short", **changes):
+    given = {"config": {"a": number}, "step": step, "status": Status.OK, "seconds": 1e-5}
+    return Trial(**{**given, **changes})
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "trials" / "X.jsonl"
+
+
+def filled(path, *trials):
+    journal = Journal(path)
+    journal.begin(HEADER)
+    for one in trials:
+        journal.record(one)
+    journal.close()
+    return path
+
+
+def test_what_is_recorded_is_read_back(path):
+    kernel = KernelInfo(name="k", resources={"registers": 5})
+    wrong = trial(2, status=Status.WRONG, worst=math.inf, error="set 0: bad", kernel=kernel)
+    filled(path, trial(1), wrong)
+    header, trials, outcome = read(path)
+    assert (header, outcome) == (HEADER, None)
+    assert trials[1] == wrong
+    again = Journal(path)
+    assert again.find(config={"a": 2}, step="short") == wrong
+    assert again.find(config={"a": 2}, step="full") is None
+
+
+def test_what_does_not_compile_answers_every_step(path):
+    bad = trial(3, step=COMPILE, status=Status.COMPILE_ERROR, seconds=None)
+    journal = Journal(filled(path, bad))
+    assert journal.find(config={"a": 3}, step="full") == bad
+    assert journal.find(config={"a": 3}, step="full", backend="other") is None
+
+
+@given(cut=st.integers(min_value=0, max_value=2000))
+def test_a_cut_at_any_byte_loses_whole_lines_only(tmp_path_factory, cut):
+    path = filled(tmp_path_factory.mktemp("j") / "X.jsonl", *(trial(i) for i in range(4)))
+    data = path.read_bytes()
+    path.write_bytes(data[:cut])
+    journal = Journal(path)
+    whole = data[:cut].count(b"\n")
+    assert len(journal.trials) + (journal.header is not None) == whole
+    journal.begin(HEADER)
+    journal.record(trial(9))
+    journal.close()
+    assert read(path)[1][-1] == trial(9)
+    assert len(read(path)[1]) == max(0, whole - 1) + 1
+
+
+def test_a_spoilt_last_line_is_dropped_and_one_before_it_refused(path):
+    filled(path, trial(1), trial(2))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:-1], b"\0\0\0\n"]))
+    journal = Journal(path)
+    assert len(journal.trials) == 1
+    journal.record(trial(3))
+    journal.close()
+    assert len(read(path)[1]) == 2
+    path.write_bytes(b"".join([lines[0], b"{}\n", *lines[1:]]))
+    with pytest.raises(UsageError, match="line 2"):
+        Journal(path)
+
+
+@pytest.mark.parametrize("name", ["plan", "space", "version", "kernelmark_version", "arch"])
+def test_another_plan_or_version_is_refused_with_a_hint(path, name):
+    journal = Journal(filled(path))
+    with pytest.raises(UsageError, match="another") as caught:
+        journal.begin(dataclasses.replace(HEADER, **{name: "z"}))
+    assert caught.value.hint
+
+
+def test_the_first_header_stays(path):
+    journal = Journal(filled(path))
+    other = dataclasses.replace(HEADER, batch=7, starts=(), device="fake:1")
+    assert journal.begin(other) == HEADER
+
+
+def test_two_runs_cannot_write_one_journal(path):
+    first = Journal(filled(path))
+    with pytest.raises(UsageError, match="another kmark tune run"):
+        Journal(path)
+    assert read(path)[0] == HEADER
+    first.close()
+    Journal(path).close()
+
+
+def test_reached_is_the_furthest_of_each_candidate(path):
+    near = trial(1, step="near", problem="gemm m=2")
+    journal = Journal(filled(path, trial(1), trial(2), trial(1, step="full", seconds=2e-5), near))
+    found = journal.reached(["short", "full"])
+    assert [(t.config["a"], t.step) for t in found] == [(1, "full"), (2, "short")]

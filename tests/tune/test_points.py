@@ -1,0 +1,112 @@
+"""Points: the numbered list of a space."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.space import Space
+from kernelmark.tune.points import Points
+
+SPACE = Space(
+    parameters={"block": (16, 32, 64), "mode": ("a", "b"), "pad": (False, True)},
+    default=FrozenDict({"block": 32, "mode": "a", "pad": False}),
+    forbids=lambda c: "no" if c["block"] == 64 and c["pad"] else None,
+)
+
+
+def test_all_legal_points_in_the_spaces_order() -> None:
+    points = Points.of(SPACE)
+    assert [dict(points.config(i)) for i in range(len(points))] == [dict(c) for c in SPACE]
+    assert points.names == ("block", "mode", "pad")
+    assert points.values == ((16, 32, 64), ("a", "b"), (False, True))
+    assert points.codes.dtype == np.int16
+
+
+def test_index_is_the_inverse_of_config() -> None:
+    points = Points.of(SPACE)
+    for i in range(len(points)):
+        assert points.index(points.config(i)) == i
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"block": 16, "mode": "a"},
+        {"block": 17, "mode": "a", "pad": False},
+        {"block": 64, "mode": "a", "pad": True},
+        {"block": 16, "mode": "a", "pad": False, "more": 1},
+    ],
+)
+def test_a_configuration_that_is_no_point_has_no_number(config: dict[str, int | str]) -> None:
+    assert Points.of(SPACE).index(config) is None
+
+
+def test_neighbours_differ_in_one_parameter() -> None:
+    points = Points.of(SPACE)
+    for i in range(len(points)):
+        want = [
+            j for j in range(len(points)) if int((points.codes[i] != points.codes[j]).sum()) == 1
+        ]
+        assert sorted(points.neighbours(i).tolist()) == want
+
+
+def test_a_large_space_is_sampled_with_the_default_and_its_neighbours() -> None:
+    big = Space(
+        parameters={f"p{k}": tuple(range(10)) for k in range(8)},
+        default=FrozenDict({f"p{k}": 3 for k in range(8)}),
+        forbids=lambda c: "odd sum" if sum(int(v) for v in c.values()) % 2 else None,
+    )
+    points = Points.of(big, limit=500, seed=3)
+    assert len(points) == 500
+    default = points.index(big.default)
+    assert default is not None
+    # An odd change of one parameter is forbidden: of 9 values 4 or 5 are left.
+    assert len(points.neighbours(default)) >= 8 * 4
+    assert all(sum(points.codes[i].tolist()) % 2 == 0 for i in range(500))
+    assert len({tuple(r) for r in points.codes.tolist()}) == 500
+    again = Points.of(big, limit=500, seed=3)
+    assert np.array_equal(points.codes, again.codes)
+
+
+def test_legal_points_beyond_the_limit_are_sampled_too() -> None:
+    space = Space(parameters={"a": tuple(range(30)), "b": tuple(range(30))})
+    assert len(Points.of(space, limit=200)) == 200
+    assert len(Points.of(space, limit=900)) == 900
+
+
+def test_a_space_too_large_for_a_number_still_finds_its_points() -> None:
+    huge = Space(parameters={f"p{k}": tuple(range(9)) for k in range(30)})
+    points = Points.of(huge, limit=300)
+    assert len(points) == 300
+    assert points.find(points.codes).tolist() == list(range(300))
+    other = points.codes.copy()
+    other[:, 0] = (other[:, 0] + 1) % 9
+    assert (points.find(other) == -1).all()
+
+
+@pytest.mark.parametrize("parameters", [{}, {"a": ()}, {"a": (1,), "b": ()}])
+def test_an_empty_space_has_no_points(parameters: dict[str, tuple[int, ...]]) -> None:
+    assert len(Points.of(Space(parameters=parameters))) == 0
+
+
+def test_nothing_is_legal() -> None:
+    points = Points.of(Space(parameters={"a": (1, 2)}, forbids=lambda c: "never"))
+    assert len(points) == 0
+    assert points.index({"a": 1}) is None
+
+
+def test_one_long_parameter() -> None:
+    """A list of solutions is one parameter; it may be longer than 16 bits."""
+    points = Points.of(Space(parameters={"solution": tuple(range(40_000))}))
+    assert points.index({"solution": 39_999}) == 39_999
+    assert len(points.neighbours(5)) == 39_999
+
+
+def test_codes_are_the_product_of_values() -> None:
+    points = Points.of(Space(parameters={"a": (5, 6), "b": ("x", "y", "z")}))
+    assert points.codes.tolist() == [list(c) for c in itertools.product(range(2), range(3))]

@@ -1,0 +1,175 @@
+"""How far plans are, from their files and journals; the words that tables say it in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from kernelmark import ops
+from kernelmark.core.result import Status
+from kernelmark.report import tuning as report
+from kernelmark.tune import planfile, results
+from kernelmark.tune.folder import TuningFolder, write_whole
+from kernelmark.tune.journal import Finished, Journal, Trial
+from kernelmark.tune.outcome import Choice, Metrics, Outcome
+from kernelmark.tune.plan import Budget, TunePlan
+from kernelmark.tune.session import plan_digest
+from kernelmark.tune.standing import State, standings
+
+PLAN = TunePlan(
+    name="SSS_NN_0",
+    problem=ops.parse("gemm m=8 n=16 k=32 dtype=f32"),
+    backend="fake",
+    reference_backend="fake",
+    strategy="random",
+    share=0.25,
+    count=7,
+)
+
+
+def outcome(*, kept: bool = True, ratio: float = 1.25) -> Outcome:
+    return Outcome(
+        name=PLAN.name,
+        problem=PLAN.problem,
+        device="fake",
+        arch="fake",
+        reference=Choice(backend="fake", median_s=10e-6, worst=0.1),
+        tuned=Choice(backend="fake", config={"warps": 2}, median_s=8e-6, worst=0.1),
+        ratio=ratio,
+        low=1.2,
+        high=1.3,
+        kept=kept,
+        reason="faster: 1.250 ×" if kept else "gains too little",
+        share=PLAN.share,
+        count=PLAN.count,
+    )
+
+
+def trial(warps: int, seconds: float | None = None, **more: object) -> Trial:
+    good = seconds is not None
+    status = Status.OK if good else Status.CRASHED
+    given = {"step": "short", **more}
+    return Trial(config={"warps": warps}, status=status, seconds=seconds, **given)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = TuningFolder(tmp_path)
+    write_whole(made.plan(PLAN.name), planfile.text(PLAN))
+    return made
+
+
+@pytest.fixture
+def journal(folder):
+    made = Journal(folder.journal(PLAN.name))
+    yield made
+    made.close()
+
+
+def only(folder):
+    (one,) = standings(folder)
+    return one
+
+
+def test_a_plan_that_was_not_begun(folder):
+    one = only(folder)
+    assert (one.state, one.evaluations, one.outcome) == (State.MISSING, 0, None)
+    assert math.isnan(one.best_s)
+
+
+def test_a_plan_that_is_at_work_then_stopped(folder, journal):
+    journal.record(trial(1, 9e-6))
+    journal.record(trial(2))
+    journal.record(trial(4, 7e-6))
+    journal.record(trial(4, 8e-6, step="full"))
+    journal.record(trial(8, 1e-6, backend="numpy"))  # the reference
+    journal.record(trial(1, 1e-6, problem="gemm m=9"))  # a neighbouring size
+    journal.record(trial(0, 1e-6, step="final abc round 0"))
+    one = only(folder)
+    assert one.state is State.RUNNING
+    assert (one.evaluations, one.failures) == (3, 1)
+    assert one.best_s == 7e-6
+    journal.close()
+    assert only(folder).state is State.STOPPED
+
+
+def test_a_plan_that_is_done(folder, journal):
+    journal.record(trial(1, 9e-6))
+    journal.finish(Finished(plan=plan_digest(PLAN), outcome=outcome()))
+    journal.close()
+    one = only(folder)
+    assert one.state is State.DONE
+    assert one.reason == "faster: 1.250 ×"
+    (row,) = report.standing_table([one]).rows
+    assert row[2:] == (
+        *("25.0 %", "done", "1 of 100", "0", "8.000 µs", "1.250 ×", "faster: 1.250 ×"),
+    )
+    (record,) = report.standing_records([one])
+    assert record["kept"] == "yes"
+    assert record["reference_us"] == pytest.approx(10.0)
+    assert record["pct_of_total"] == pytest.approx(25.0)
+
+
+def test_a_plan_that_asks_for_more_than_was_done_goes_on(folder, journal):
+    journal.record(trial(1, 9e-6))
+    journal.finish(Finished(plan=plan_digest(PLAN), outcome=outcome()))
+    journal.close()
+    more = dataclasses.replace(PLAN, budget=Budget(evaluations=500))
+    write_whole(folder.plan(PLAN.name), planfile.text(more))
+    assert only(folder).state is State.STOPPED
+    assert only(folder).outcome == outcome()
+
+
+def test_a_plan_without_one_good_candidate_failed(folder, journal):
+    journal.record(trial(1))
+    nothing = outcome(kept=False, ratio=math.nan)
+    journal.finish(Finished(plan="x", outcome=nothing))
+    journal.close()
+    one = only(folder)
+    assert one.state is State.FAILED
+    assert json.dumps(report.standing_records([one]), allow_nan=False)
+
+
+def test_a_plan_that_was_given_up_says_why(folder):
+    results.write(folder, [], retired={PLAN.name: "no device can do it"})
+    one = only(folder)
+    assert (one.state, one.reason) == (State.FAILED, "no device can do it")
+
+
+def test_files_that_cannot_be_read_are_rows(folder, journal):
+    journal.record(trial(1, 9e-6))
+    journal.close()
+    path = folder.journal(PLAN.name)
+    path.write_bytes(b"nonsense\n" + path.read_bytes())
+    assert only(folder).state is State.FAILED
+    assert "line 1" in only(folder).reason
+    folder.plan(PLAN.name).write_text("seed = 'x'")
+    assert only(folder).state is State.FAILED
+    (row,) = report.standing_table([only(folder)]).rows
+    assert row[1] == "–"
+
+
+def test_metrics_in_one_sentence():
+    assert report.metrics_line(Metrics.of([outcome(kept=False)])) == "none of 1 problem is kept"
+    line = report.metrics_line(Metrics.of([outcome(), outcome(kept=False)]))
+    assert line.startswith("1 of 2 problems kept: 1.250 × faster in the geometric mean")
+    assert "that saves 5.00 % of the workload's time, of which they are 25.0 %" in line
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.0, "0.000 %"),
+        (0.00012, "0.012 %"),
+        (0.0056, "0.56 %"),
+        (0.0567, "5.67 %"),
+        (0.123, "12.3 %"),
+        (0.9999, "100 %"),
+        (1.0, "100 %"),
+    ],
+)
+def test_shares_in_percent(share, text):
+    assert report.percent(share) == text

@@ -187,6 +187,14 @@ def test_space_is_a_table_or_a_function_of_the_problem(tmp_path):
     assert other.parameters == {"tile": (1, 17, 33), "fast": (True,)}
 
 
+@pytest.mark.parametrize("given", ["3", "{'tile': 3}", "{'tile': 'wide'}", "lambda problem: None"])
+def test_a_space_that_is_none_is_told(tmp_path, given):
+    info = devices.get("cpu").infos()[0]
+    made = FileBackend(write(tmp_path, "a", kernel_text("pass") + f"space = {given}\n"))
+    with pytest.raises(UsageError, match="space is not a table of names and their values"):
+        made.space(PROBLEM, info)
+
+
 def test_several_ops_and_kinds_of_devices(tmp_path):
     text = kernel_text("pass").replace('op = "gemm"', 'op = ("gemm", "conv")\ndevices = ["cpu"]')
     backend = FileBackend(write(tmp_path, "several", text))

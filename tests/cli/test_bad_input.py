@@ -63,6 +63,9 @@ def test_is_refused_with_code_2(refused, words, sentence):
     ("words", "hint"),
     [
         (("run", "-s", "./nosuch.toml"), "kmark list suites"),
+        (("micro", "cache", "--quick", "--full"), "kmark micro --help"),
+        (("history", "--micro"), "kmark history --help"),
+        (("roofs", "--device"), "kmark roofs --help"),
         (("run", "-s", "latin.toml"), "kmark list suites"),
         (("run", "-s", "folder.toml"), "kmark list suites"),
         (("ab", "-s", "smoke,nosuch.toml", "-b", "numpy"), "kmark list suites"),

@@ -163,7 +163,7 @@ def test_many_rows_show_what_changed(kmark, tmp_path):
         store.add_result_set(run("head", *[10.0] * 29, 20.0, started=2.0))
     ended = kmark("compare", "base", "head")
     assert len(ended.out.splitlines()) == 3
-    assert "29 rows that did not change are left out" in ended.err
+    assert "29 rows are left out, as no change was found" in ended.err
     assert len(kmark("compare", "base", "head", "--all").out.splitlines()) == 32
 
 
@@ -209,3 +209,23 @@ def test_import_refuses(refused, tmp_path):
     other = tmp_path / "y.csv"
     other.write_text("a,b\n")
     assert "no format" in refused("import", str(other)).err
+
+
+def test_the_comment_repeats_the_whole_command(kmark, two):
+    words = ("compare", "golden", "head", "--rule", "ratio", "--match", "problem")
+    words = (*words, "--fail-on", "slower:3%,broken")
+    assert "\nkmark " + " ".join(words) + "\n" in kmark(*words, "--md", "-").out
+
+
+def test_rows_that_are_unsure_are_not_called_unchanged(kmark, tmp_path):
+    rows = "".join(f"{i},t,b,{64 + i},64,64,f16,N,N,9.0,1,1,True\n" for i in range(30))
+    for name in ("a_gemm.csv", "b_gemm.csv"):
+        (tmp_path / name).write_text(GOLDEN_CSV.splitlines()[0] + "\n" + rows)
+    ended = kmark("compare", *(str(tmp_path / f"{n}_gemm.csv") for n in "ab"), "--match", "problem")
+    assert "30 unsure" in ended.err
+    assert "that did not change" not in ended.err
+    assert "--all shows them" in ended.err
+
+
+def test_a_rule_that_is_not_there_is_told_about_rules(refused, two):
+    assert "rule" in refused("compare", "golden", "head", "--rule", "no.toml").err.splitlines()[1]

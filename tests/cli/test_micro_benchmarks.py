@@ -76,8 +76,11 @@ def test_two_runs_compared_and_history(kmark, tmp_path):
     assert story.code == 0
     assert len(story.out.strip().splitlines()) >= 4
     assert kmark("history", "--micro", "instructions", "--csv", "-").out.startswith("run,started")
-    brought = kmark("micro", "import", str(file))
+    assert "nothing was added" in kmark("micro", "import", str(file)).err
+    other = ("--store", str(tmp_path / "other.sqlite"))
+    brought = kmark("micro", "import", str(file), *other)
     assert "1 result stored as" in brought.err
+    assert "nothing was added" in kmark("micro", "import", str(file), *other).err
 
 
 def test_listing(kmark):
@@ -136,3 +139,37 @@ def test_roofs_are_measured_stored_and_used(kmark, tmp_path):
     assert all(isinstance(r, Roof) and r.threads == 1 for r in roofs)
     stored = kmark("roofs", "--stored", "--threads", "1", "--json", "-")
     assert {one["kernelmark"] for one in json.loads(stored.out)} == {"roof"}
+
+
+def test_a_comparison_goes_where_it_is_asked_for(kmark, tmp_path):
+    file, figure = tmp_path / "first.json", tmp_path / "both.json"
+    assert kmark(*QUICK, "--json", str(file)).code == 0
+    assert kmark(*QUICK).code == 0
+    words = ("micro", "compare", str(file), "latest")
+    (record, *_) = json.loads(kmark(*words, "--json", "-").out)
+    assert record["ratio"] == pytest.approx(record["head_value"] / record["base_value"])
+    assert kmark(*words, "--csv", "-").out.startswith("benchmark,metric,unit,base,head")
+    assert "| ratio | verdict |" in kmark(*words, "--md", "-").out.replace("  ", " ")
+    assert "drawn" in kmark(*words, "-f", str(figure)).err
+    drawn = {point["who"] for point in json.loads(figure.read_text())["data"]["values"]}
+    assert len(drawn) == 2
+
+
+def test_ctrl_c_tells_what_is_kept(kmark, monkeypatch):
+    from kernelmark.micro import session
+
+    before = session.run
+
+    def one_and_no_more(names, **given):
+        yield from before(names, **given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "run", one_and_no_more)
+    ended = kmark(*QUICK)
+    assert ended.code == 130
+    assert "interrupted after 1 result; stored as" in ended.err
+
+
+def test_a_parameter_that_is_too_small_is_refused(refused):
+    for word in ("samples=0", "cycles=-1"):
+        assert "is too small" in refused("micro", "instructions", "-p", word).err

@@ -131,7 +131,7 @@ def test_applying_writes_backs_up_and_compares(kmark, tuned, fake_winner, tmp_pa
     assert [copy.read_text() for copy in tmp_path.glob("t.py.*.bak")] == [before]
     assert "1 winner found, 1 other lookup unchanged" in ended.err
     assert "SSS_NN_0: faster: 2.000 ×" in ended.err
-    assert "2.000 (2.000 to 2.000)" in ended.out
+    assert "2.000 × (2.000 to 2.000)" in ended.out
     again = kmark("tune", "apply", tuned(fake_winner, other), "--as", "python", "--to", str(to))
     assert (again.code, again.out) == (0, "")
     assert "already" in again.err

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 
 import pytest
 
@@ -44,6 +46,28 @@ def test_a_bare_number_is_a_device_of_the_plans_kind(kmark, folder, monkeypatch)
     assert ended.code == 0, ended.err
     told = json.loads(results.metrics_file(folder).read_text())
     assert told["devices"] == ["fake", "fake:1"]
+
+
+def test_what_the_clock_cut_short_is_told(kmark, tmp_path):
+    plans = fake_plans(1, evaluations=400, rounds=2)
+    folder = make_folder(tmp_path / "t", plans)
+    ended = kmark("tune", "run", str(folder.path), "--minutes", "0.05", *WORDS)
+    assert ended.code == 0, ended.err
+    told = "time was up: the search of 1 plan was cut short"
+    assert f"{told}; kmark tune run {folder.path} goes on" in ended.err
+
+
+def test_a_full_disk_is_told_with_the_file(kmark, folder, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    ended = kmark("tune", "run", str(folder.path), "-q", *WORDS)
+    assert ended.code == 2
+    told, hint = ended.err.splitlines()
+    assert told.startswith(f"kmark: {folder.trials}/SSS_NN_")
+    assert told.endswith("cannot be written: No space left on device")
+    assert hint.startswith("hint: make room")
 
 
 def test_what_is_wrong_is_told_in_a_sentence(kmark, folder, tmp_path):

@@ -89,6 +89,8 @@ def test_the_command_parses(page, line):
         return
     line = line.replace(" …", "").replace("OP -", "gemm -")
     name, context = parsed(line)
+    if name == "tune plan":
+        assert all(suites.load(suite).problems for suite in context.params["suites"] or ())
     if name != "run" or PLACEHOLDER.search(line) or context.params["resume"] is not None:
         return
     selection, _ = selection_of(context.params)

@@ -206,6 +206,7 @@ class TestSettings:
         assert chosen.whole("samples") == 5
         assert chosen.wholes("sizes") == [4096, 8192]
         assert chosen.whole("refine") == 0
+        assert self.LATENCY.settings("quick", {"refine": "0"}).whole("refine") == 0
 
     @pytest.mark.parametrize(
         ("chosen", "sentence"),
@@ -215,6 +216,9 @@ class TestSettings:
             ({"samples": "1,2"}, "samples='1,2' is not whole number"),
             ({"sizes": ""}, "sizes='' is not whole numbers"),
             ({"sizes": []}, "is not whole numbers"),
+            ({"sizes": [4096, 0]}, "sizes=0 is too small"),
+            ({"samples": 0}, "samples=0 is too small"),
+            ({"refine": -1}, "refine=-1 is too small"),
         ],
     )
     def test_refusals(self, chosen, sentence):

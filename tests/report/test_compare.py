@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -120,3 +121,32 @@ def test_change_text():
     assert report.change_text(0.5) == "-50.0 %"
     assert report.change_text(None) == "–"
     assert report.change_text(1.0, 0.0, float("inf")) == "+0.0 %"
+
+
+def test_both_backends_are_named_where_they_differ(make_result):
+    base = run("golden", make_result(KEYS[0], backend="rocblas", median_s=1e-5))
+    head = run("tot", make_result(KEYS[0], backend="hipblaslt", median_s=2e-5))
+    found = compare(base, head, rule=ratio, by="problem")
+    assert "rocblas → hipblaslt" in text(report.table(found.rows))
+    assert any("rocblas → hipblaslt" in text(made) for made in report.explain(found.rows[0]))
+    (record,) = report.records(found)
+    assert (record["base_backend"], record["backend"]) == ("rocblas", "hipblaslt")
+
+
+def test_files_are_called_by_their_names(make_result):
+    unnamed = run("20260101-000000-abcdef", make_result(KEYS[0], median_s=1e-5))
+    file = dataclasses.replace(
+        unnamed, run=dataclasses.replace(unnamed.run, label="", suite="golden.csv")
+    )
+    made = report.comment(compare(file, file, rule=ratio), command="again", failed=False)
+    assert "Base `golden.csv`" in made
+
+
+def test_what_cannot_be_measured_again_has_no_command(make_result):
+    sides = [
+        run(name, make_result(KEYS[0], device="unknown", median_s=time_s))
+        for name, time_s in (("golden", 1e-5), ("tot", 2e-5))
+    ]
+    found = compare(*sides, rule=ratio)
+    assert "kmark run" not in report.comment(found, command="kmark compare a b", failed=True)
+    assert not any("again" in text(made) for made in report.explain(found.rows[0]))

@@ -228,3 +228,27 @@ class TestFigures:
             vega.check_name(tmp_path / "x.gif")
         with pytest.raises(UsageError, match="no folder"):
             vega.check_name(tmp_path / "missing" / "x.png")
+
+
+def test_two_days_of_one_device_are_told_apart():
+    later = dataclasses.replace(CACHE, started=CACHE.started + 86_400)
+    names = [c.name for c in micro.comparison_table([CACHE], [later]).columns]
+    assert names[2] != names[3]
+    assert names[-1] == "verdict"
+    points = micro_figure.figure([CACHE, later])["data"]["values"]
+    assert len({point["who"] for point in points}) == 2
+    assert [c.name for c in micro.comparison_table([CACHE], [CACHE]).columns][2:4] == [
+        "base",
+        "head",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rate", "title", "shown"),
+    [(3.2e13, "TB/s", 32.0), (1.5e11, "GB/s", 150.0), (2e8, "MB/s", 200.0)],
+)
+def test_a_figure_is_in_units_that_can_be_read(rate, title, shown):
+    row = {**CACHE.rows[0], "bytes_per_s": rate}
+    drawn = micro_figure.figure(dataclasses.replace(CACHE, rows=(row,)))
+    assert title in json.dumps(drawn["concat"][0])
+    assert drawn["data"]["values"][0]["bytes_per_s"] == pytest.approx(shown)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import shlex
 
 import pytest
@@ -72,3 +73,19 @@ def test_rerun_repeats_what_was_changed_of_a_preset(make_result):
     changed = Timing.preset("full", max_s=3.25, seed=7)
     assert again(changed) == ["--timing", "full", "--max-s", "3.25", "--seed", "7"]
     assert again(Timing(max_allocations=4)) == ["--max-blocks", "4"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "command"),
+    [
+        ({"device": "unknown"}, False),
+        ({"backend": "rocblas", "device": "hip:0", "timed_s": 0.0}, False),
+        ({"backend": "numpy", "timed_s": 0.0}, True),
+        ({"backend": "rocblas", "device": "hip:0"}, True),
+    ],
+)
+def test_what_another_tool_measured_has_no_command(make_result, changes, command):
+    timed_s = changes.pop("timed_s", 0.2)
+    result = make_result(**changes)
+    measured = dataclasses.replace(result.measurement, timed_s=timed_s)
+    assert bool(rerun(dataclasses.replace(result, measurement=measured))) is command

@@ -173,3 +173,31 @@ def test_a_wrong_kernel_says_nothing_about_the_roof(make_result, make_set, make_
     assert not any("above 100 %" in text for text in tables.warnings(tables.rows(fast, roofs)))
     right = make_set(make_result(median_s=1e-6))
     assert any("above 100 %" in text for text in tables.warnings(tables.rows(right, roofs)))
+
+
+def test_sentinels_come_last_under_a_line_of_their_own(make_result, make_set):
+    results = make_set(
+        make_result("gemm m=8 n=8 k=8 dtype=f32"), make_result("gemm m=1 n=8 k=8 dtype=f32")
+    )
+    key = results.results[1].case.problem.key
+    made = tables.rows(results, sentinels=[key])
+    table = tables.results_table(made)
+    first = [row[0] for row in table.rows]
+    assert [text.split()[:2] for text in first] == [
+        ["gemm", "m=8"],
+        ["sentinels:"],
+        ["gemm", "m=1"],
+    ]
+    assert {len(row) for row in table.rows} == {len(table.columns)}
+    assert len(tables.divided(made)) == len(table.rows)
+
+
+def test_sentinels_alone_have_no_line(make_result, make_set):
+    results = make_set(make_result("gemm m=8 n=8 k=8 dtype=f32"))
+    made = tables.rows(results, sentinels=[results.results[0].case.problem.key])
+    assert len(tables.results_table(made).rows) == len(tables.divided(made)) == 1
+
+
+def test_nothing_is_a_rate_where_no_work_is_known(make_result, make_set):
+    made = tables.rows(make_set(make_result(flops=0, bytes=0)))
+    assert tables.rate(made[0].result, None) == tables.NONE

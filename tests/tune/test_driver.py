@@ -147,12 +147,14 @@ def test_minutes_end_a_run_which_goes_on_later(tmp_path):
     assert driver.outcomes.keys() == begun
     assert len(begun) < len(plans)
     assert all(outcome.evaluations < 400 for outcome in driver.outcomes.values())
+    assert set(driver.cut) == begun
     name = next(iter(begun))
     few = len(trials(tmp_path, name))
     plan = next(plan for plan in plans if plan.name == name)
     more = driver.outcomes[name].evaluations + 2
     again, _ = run(tmp_path, [dataclasses.replace(plan, budget=Budget(evaluations=more))])
     assert again.outcomes[name].evaluations == more
+    assert again.cut == []
     assert len(trials(tmp_path, name)) > few
 
 

@@ -46,8 +46,9 @@ def test_what_is_surely_and_clearly_faster_is_kept():
     [
         ({"fault": "it is wrong on x"}, "not verified"),
         ({"reference_us": 3.9}, "too small to judge"),
-        ({"low": 1.4, "high": 2.2}, "too noisy to judge"),
+        ({"low": 1.4, "high": 3.0}, "too noisy to judge"),
         ({"low": 0.999}, "not surely faster"),
+        ({"ratio": 0.2, "low": 0.1, "high": 0.3}, "slower: 0.200 × (0.100 to 0.300)"),
         ({"low": 0.0, "rounds": 4}, "it takes 6 rounds"),
         ({"ratio": 1.02, "low": 1.01}, "1.03 × is asked for"),
         ({"ratio": 1.05, "low": 1.04, "reference_us": 5.0}, "0.5 µs is asked for"),
@@ -225,6 +226,15 @@ def test_results_are_files_that_add_up(tmp_path):
     again = results.read(folder)
     assert again[:2] == tuple(every[:2])
     assert results.dumps(again) == results.dumps(every)
+
+
+def test_without_shares_no_part_of_the_workload_is_claimed(tmp_path):
+    folder = TuningFolder.make(tmp_path)
+    results.write(folder, [outcome("A", 2.0, share=0.0)])
+    told = json.loads(results.metrics_file(folder).read_text())
+    assert told["weighted_uplift_pct"] is None
+    assert told["coverage_pct"] is None
+    assert told["geomean_uplift_pct"] == pytest.approx(100)
 
 
 def test_a_changed_kernel_is_told_by_its_code(tmp_path):

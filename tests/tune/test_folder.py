@@ -67,7 +67,8 @@ def test_a_file_appears_whole_or_stays_as_it_was(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(UsageError, match="file cannot be written: No space left") as refused:
         write_whole(path, "after")
+    assert refused.value.hint
     assert path.read_text() == "before"
     assert list(tmp_path.iterdir()) == [path]

@@ -154,6 +154,7 @@ def test_what_is_wrong_is_told_with_file_and_key(place, old, new, told):
     assert refused.value.message.startswith(f"{place}: ")
     assert told in refused.value.message
     assert "\n" not in refused.value.message
+    assert refused.value.hint
 
 
 @given(st.text() | st.binary().map(lambda b: b.decode("latin-1")))

@@ -104,7 +104,7 @@ def test_a_plan_that_is_done(folder, journal):
     assert one.state is State.DONE
     assert one.reason == "faster: 1.250 ×"
     (row,) = report.standing_table([one]).rows
-    assert row[2:] == (
+    assert row[1:] == (
         *("25.0 %", "done", "1 of 100", "0", "8.000 µs", "1.250 ×", "faster: 1.250 ×"),
     )
     (record,) = report.standing_records([one])
@@ -137,6 +137,14 @@ def test_a_plan_that_was_given_up_says_why(folder):
     results.write(folder, [], retired={PLAN.name: "no device can do it"})
     one = only(folder)
     assert (one.state, one.reason) == (State.FAILED, "no device can do it")
+
+
+def test_why_it_was_given_up_is_not_told_while_somebody_is_at_it(folder, journal):
+    results.write(folder, [], retired={PLAN.name: "another run was at it"})
+    journal.record(trial(1, 9e-6))
+    assert (only(folder).state, only(folder).reason) == (State.RUNNING, "")
+    journal.close()
+    assert only(folder).reason == "another run was at it"
 
 
 def test_files_that_cannot_be_read_are_rows(folder, journal):

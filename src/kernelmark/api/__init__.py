@@ -50,6 +50,7 @@ def run(
     label: str = "",
     limit: int | None = None,
     filter: str | None = None,
+    sentinels: bool = False,
     roofs: RoofMode = "stored",
     timeout_s: float = 300.0,
     on_event: OnEvent | None = None,
@@ -59,7 +60,8 @@ def run(
 
         km.run("gemm", m=[256, 512], n=512, k=512, dtype="f32", backend=["numpy", "torch"])
 
-    `store` is False, True for the user's own store, or a place or opened store. An illegal request
+    `store` is False, True for the user's own store, or a place or opened store. `sentinels` adds
+    three problems that should never change to a suite, as `kmark run` does. An illegal request
     raises before anything runs; a case that fails is a result with its status. Ctrl-C raises
     KeyboardInterrupt once everything finished is stored.
     """
@@ -74,6 +76,7 @@ def run(
         config=config or {},
         filter=filter,
         limit=limit,
+        sentinels=sentinels,
     )
     how = Timing.preset(timing) if isinstance(timing, str) else timing
     made = plan(selection, how)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kernelmark.api.reading import read_run
+from kernelmark.api.sentinels import SENTINELS, sentinel_keys
 from kernelmark.compare import rulefile
 from kernelmark.compare.history import MIN_EFFECT, History, Story, hold, marked, stories
 from kernelmark.compare.match import By
@@ -15,12 +16,10 @@ from kernelmark.compare.verdicts import compare as compare_sets
 from kernelmark.core.environment import difference
 from kernelmark.core.errors import NothingToDo
 from kernelmark.core.result import ResultSet, Run
-from kernelmark.workloads import suites
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
 
-SENTINELS = "sentinels"
 # Newest runs that are compared with the one before each, to count false alarms.
 _AUDITED = 6
 
@@ -98,13 +97,6 @@ def audit(store: Store, newest: Sequence[Run]) -> Audit:
             alarms += found.alarms
         later = earlier
     return Audit(compared=compared, alarms=alarms)
-
-
-def sentinel_keys(name_or_path: str) -> list[str]:
-    """Keys of the problems of a suite of sentinels; an empty name is none."""
-    if not name_or_path:
-        return []
-    return [problem.key for problem in suites.load(name_or_path).problems]
 
 
 def _changes(

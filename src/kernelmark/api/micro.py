@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kernelmark.core import codec
 from kernelmark.core.errors import CodecError, NothingToDo, UsageError
 from kernelmark.core.micro import MicroResult
+from kernelmark.core.units import counted
 from kernelmark.micro import registry, session
 from kernelmark.micro.base import Mode
 from kernelmark.runners.targets import find
@@ -40,15 +41,20 @@ def measure(
 ) -> tuple[str, list[MicroResult]]:
     """(run id, results); each is stored as it ends."""
     run_id = new_run_id()
-    found = []
-    for result in session.run(
-        names, device=device, threads=threads, mode=mode, parameters=parameters, tell=tell
-    ):
-        found.append(result)
-        if store is not None:
-            store.add_micro(run_id, [result])
-        if on_result is not None:
-            on_result(result)
+    found: list[MicroResult] = []
+    try:
+        for result in session.run(
+            names, device=device, threads=threads, mode=mode, parameters=parameters, tell=tell
+        ):
+            if store is not None:
+                store.add_micro(run_id, [result])
+            found.append(result)
+            if on_result is not None:
+                on_result(result)
+    except KeyboardInterrupt:
+        there = f"after {counted(len(found), 'result')}"
+        kept = f"; stored as {run_id}" if store is not None and found else "; nothing is stored"
+        raise KeyboardInterrupt(f"interrupted {there}{kept}") from None
     return run_id, found
 
 

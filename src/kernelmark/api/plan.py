@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from kernelmark import backends as backend_folder
 from kernelmark import devices as device_folder
 from kernelmark import ops as op_folder
+from kernelmark.api.sentinels import SENTINELS, companions
 from kernelmark.backends.base import Backend
 from kernelmark.core.dtype import dtype as known_dtype
 from kernelmark.core.environment import DeviceInfo
@@ -30,7 +31,8 @@ _EXAMPLES = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """What to measure. Problems come from `suites`, from `ops` with `axes`, or are written out;
-    beside a suite, `ops` picks from it. No backends means all that can."""
+    beside a suite, `ops` picks from it. No backends means all that can. `sentinels` are added to
+    suites; nothing else that is chosen here touches them."""
 
     ops: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
@@ -42,6 +44,7 @@ class Selection:
     config: Config = field(default_factory=FrozenDict)
     filter: str | None = None
     limit: int | None = None
+    sentinels: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +84,16 @@ def plan(selection: Selection, timing: Timing) -> Plan:
             f"no backend that is available on {infos[0].name} can do any of these problems",
             hint="; ".join(notes) or "see kmark doctor",
         )
+    named = selection.suites
+    if selection.sentinels and named and SENTINELS not in named:
+        have = {case.id for case in cases}
+        added = [case for case in companions(list(chosen), infos[0], timing) if case.id not in have]
+        cases += added
+        named = (*named, SENTINELS) if added else named
     return Plan(
         cases=tuple(cases),
         devices=tuple(infos),
-        suite=",".join(selection.suites),
+        suite=",".join(named),
         notes=tuple(notes),
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from kernelmark.api.sentinels import beside_suite
 from kernelmark.core import codec
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Result, ResultSet, Run, Status
@@ -28,7 +29,7 @@ class Results(Sequence[Result]):
         self.result_set = result_set
         self.roofs = tuple(roofs) or result_set.roofs
         self.notes = tuple(notes)
-        self.rows = tables.rows(result_set, self.roofs)
+        self.rows = tables.rows(result_set, self.roofs, beside_suite(result_set.run))
 
     @property
     def run(self) -> Run:

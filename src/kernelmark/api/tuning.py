@@ -9,19 +9,23 @@ km.tuning.run("mymodel", devices=["cuda:0"]).metrics
 from __future__ import annotations
 
 from kernelmark.api.plan import Selection
+from kernelmark.api.tuning_check import check
 from kernelmark.api.tuning_plan import Planned, plan
 from kernelmark.api.tuning_run import Tuned, run
 from kernelmark.api.tuning_summary import summarise
+from kernelmark.tune.check import Check
 from kernelmark.tune.plan import Acceptance, Budget
 from kernelmark.tune.summary import Summary
 
 __all__ = [
     "Acceptance",
     "Budget",
+    "Check",
     "Planned",
     "Selection",
     "Summary",
     "Tuned",
+    "check",
     "plan",
     "run",
     "summarise",

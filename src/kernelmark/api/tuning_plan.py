@@ -93,7 +93,7 @@ def plan(
         fates=fates,
         refused=tuple(refused),
         left_out=tuple(cost for cost in costs if not cost.selected),
-        notes=_notes(folder, workload, known, costs, made, fates),
+        notes=_notes(folder, workload, known, costs, made, fates) if made else (),
     )
 
 
@@ -139,7 +139,8 @@ def _picked(costs: list[Cost], asked: Selection, folder: TuningFolder) -> list[C
         costs = [cost for cost in costs if cost.problem in chosen]
     if not any(cost.selected for cost in costs):
         raise NothingToDo(
-            f"no problem of {folder.path} is selected", hint="lower --thr, or leave --filter out"
+            f"no problem of {folder.path} is selected",
+            hint="lower --thr, or leave --filter and --limit out",
         )
     return costs
 
@@ -161,7 +162,10 @@ def _check_settings(chosen: Settings, info: DeviceInfo, *, here: bool) -> None:
     asked = chosen.acceptance
     for number in (chosen.seed, chosen.budget.minutes, asked.min_ratio, asked.min_gain_us):
         if not (math.isfinite(number) and number >= 0):
-            raise UsageError(f"a seed, a time and a gain are not negative: {number:g} is asked for")
+            raise UsageError(
+                f"a seed, a time and a gain are not negative: {number:g} is asked for",
+                hint="0 minutes are no limit; a ratio of 1 and a gain of 0 keep all that is faster",
+            )
     for name in dict.fromkeys((chosen.backend, chosen.reference)):
         if here:
             require(name, info)

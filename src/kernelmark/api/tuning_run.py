@@ -11,15 +11,17 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
-from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.devices import registry as device_kinds
 from kernelmark.runners.local import LocalRunner
 from kernelmark.tune import planfile, results
 from kernelmark.tune import summary as summaries
 from kernelmark.tune.driver import Driver, OnEvent
-from kernelmark.tune.folder import TuningFolder
+from kernelmark.tune.folder import TuningFolder, unwritable
 from kernelmark.tune.outcome import Metrics, Outcome
 from kernelmark.tune.plan import TunePlan
 
@@ -32,13 +34,15 @@ _KINDS = {"sm_": "cuda", "gfx": "hip", "fake": "fake"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
     """What a run left: outcomes of this and of earlier runs, plans that cannot be tuned with the
-    reason, and plans that were not reached in time."""
+    reason, plans that were not reached in time, and plans that have an outcome but whose search
+    was ended by the clock."""
 
     folder: TuningFolder
     outcomes: tuple[Outcome, ...]
     retired: dict[str, str]
     unreached: tuple[str, ...]
     metrics: Metrics
+    cut: tuple[str, ...] = ()
     interrupted: bool = False
 
     @property
@@ -64,7 +68,8 @@ def run(
         raise UsageError("minutes must not be negative", hint="0 is no limit")
     folder = TuningFolder.open(place)
     every = plans(folder)
-    chosen = _chosen(every, only)
+    chosen = picked(every, only)
+    _require(folder, chosen, devices)
     runner = LocalRunner(
         devices_of(folder, chosen, devices),
         timeout_s=timeout_s,
@@ -77,8 +82,11 @@ def run(
             driver.run()
     except KeyboardInterrupt:
         return _written(folder, every, driver, interrupted=True)
-    except BaseException:
-        _written(folder, every, driver, interrupted=True)
+    except BaseException as error:
+        with suppress(OSError, KernelmarkError):  # a full disk must not hide what went wrong first
+            _written(folder, every, driver, interrupted=True)
+        if isinstance(error, OSError) and error.filename:
+            raise unwritable(Path(error.filename), error) from None
         raise
     return _written(folder, every, driver)
 
@@ -107,7 +115,8 @@ def plans(folder: TuningFolder) -> list[TunePlan]:
     return found
 
 
-def _chosen(every: Sequence[TunePlan], only: Sequence[str]) -> list[TunePlan]:
+def picked(every: Sequence[TunePlan], only: Sequence[str]) -> list[TunePlan]:
+    """Those of the plans that `only` names; all of them if it names none."""
     if not only:
         return list(every)
     known = {plan.name: plan for plan in every}
@@ -116,6 +125,19 @@ def _chosen(every: Sequence[TunePlan], only: Sequence[str]) -> list[TunePlan]:
             shown = ", ".join(list(known)[:8])
             raise UsageError(f"there is no plan {name!r}", hint=f"there are: {shown}")
     return [known[name] for name in only]
+
+
+def _require(folder: TuningFolder, chosen: Sequence[TunePlan], asked: Sequence[str]) -> None:
+    """Plans for a GPU may have been written where there is none."""
+    names = devices_of(folder, chosen, asked)
+    arch = next((plan.arch for plan in chosen if plan.arch.startswith(("sm_", "gfx"))), "")
+    kind = device_kinds.get(names[0].partition(":")[0]) if arch and not asked else None
+    if kind is not None and (reason := kind.available()) is not None:
+        raise UsageError(
+            f"the plans are for {arch}, and no such GPU is here: {reason}",
+            hint=f"run them where there is one; 'kmark tune check {folder.path}' compiles "
+            "candidates without it",
+        )
 
 
 def devices_of(
@@ -160,5 +182,6 @@ def _written(
         retired=driver.retired,
         unreached=unreached,
         metrics=metrics,
+        cut=tuple(driver.cut),
         interrupted=interrupted,
     )

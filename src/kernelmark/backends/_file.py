@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -79,7 +79,15 @@ class FileBackend(Backend):
         given = _attribute(self._module, "space", None)
         if given is None:
             return None
-        values: Mapping[str, Sequence[Any]] = given(problem) if callable(given) else given
+        values: Any = given(problem) if callable(given) else given
+        if not isinstance(values, Mapping) or not all(
+            isinstance(choices, Iterable) and not isinstance(choices, str)
+            for choices in values.values()
+        ):
+            raise UsageError(
+                f"{self._path}: space is not a table of names and their values",
+                hint='for example: space = {"rows": [64, 128, 256]}',
+            )
         return Space(parameters={name: tuple(choices) for name, choices in values.items()})
 
     def prepare(

@@ -43,6 +43,8 @@ _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
     "roofs": roofs.roofs,
 }
 
+COMMANDS = tuple(_IN_ORDER)
+
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -112,10 +113,17 @@ def compare(
         put_tables(report.explain(_row(found, explain)))
         return 0
     bad = [row for row in found.rows if row.verdict in limits]
-    command = shlex.join(["kmark", "compare", base, head, "--rule", rule])
+    command = _command(base, head, rule=rule, match=match, fail_on=words)
     _put(found, outputs, command=command, failed=bool(bad), every=every)
     _tell(found, bad, quiet=quiet)
     return REGRESSION if bad else 0
+
+
+def _command(base: str, head: str, *, rule: str, match: str, fail_on: Sequence[str]) -> str:
+    words = ["kmark", "compare", base, head, "--rule", rule]
+    words += [] if match == "case" else ["--match", match]
+    words += ["--fail-on", ",".join(fail_on)] if fail_on else []
+    return shlex.join(words)
 
 
 def _put(found: Comparison, outputs: Outputs, *, command: str, failed: bool, every: bool) -> None:
@@ -148,12 +156,8 @@ def _tell(found: Comparison, bad: list[Row], *, quiet: bool) -> None:
             say(f"note: {text}")
         hidden = len(found.rows) - len(found.changed)
         if len(found.rows) > _FEW and hidden:
-            rows = (
-                "1 row that did not change is"
-                if hidden == 1
-                else f"{hidden} rows that did not change are"
-            )
-            say(f"note: {rows} left out: --all shows them")
+            rows = "1 row is" if hidden == 1 else f"{hidden} rows are"
+            say(f"note: {rows} left out, as no change was found: --all shows them")
     say(report.summary(found))
     if bad:
         say(f"{len(bad)} of them fail; why, for one: kmark compare … --explain {bad[0].number}")

@@ -18,7 +18,7 @@ _RESULTS = (
 _FILES = {
     "run": _SUITE,
     "ab": _SUITE,
-    "import": "'kmark import --help' says which files can be read",
+    "import": "name the tool it is of by --as; 'kmark import --help' says which files can be read",
     "show": _RESULTS,
     "export": _RESULTS,
     "compare": _RESULTS,
@@ -31,13 +31,26 @@ def general_hint(error: KernelmarkError, words: Sequence[str]) -> str | None:
         return "'kmark list ops -o OP' explains the parameters of an op"
     if not isinstance(error, UsageError):
         return None
-    command = next((word for word in words if not word.startswith("-")), "")
+    command = command_of(words)
     place, colon, _ = error.message.partition(": ")
     if colon and place in _places(words):
-        return _FILES.get(command, f"see 'kmark {command} --help'")
+        return _FILES.get(command, f"see '{command_path(words)} --help'")
     if colon and _is_device(place):
         return "'kmark doctor' says what is missing, 'kmark list devices' which devices there are"
-    return f"see 'kmark {command} --help'" if command in _FILES else "see 'kmark --help'"
+    return f"see '{command_path(words)} --help'"
+
+
+def command_path(words: Sequence[str]) -> str:
+    """`kmark run`, as far as `words` name a command."""
+    return f"kmark {command_of(words)}".strip()
+
+
+def command_of(words: Sequence[str]) -> str:
+    """The command that `words` call; empty for none that there is."""
+    from kernelmark.cli.app import COMMANDS
+
+    word = next((word for word in words if not word.startswith("-")), "")
+    return word if word in COMMANDS else ""
 
 
 def _places(words: Sequence[str]) -> set[str]:

@@ -106,7 +106,7 @@ def ended_by(error: BaseException, words: Sequence[str] = ()) -> int:
         complain(str(error) or "interrupted", None)
         return INTERRUPTED
     if hasattr(error, "format_message"):  # every usage error of the parser, whatever its class
-        return _misused(error)
+        return _misused(error, words)
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
         complain(f"{place}{error.strerror or error}", "--debug shows where it happened")
@@ -127,12 +127,13 @@ def _unread(error: BaseException) -> bool:
     )
 
 
-def _misused(error: BaseException) -> int:
+def _misused(error: BaseException, words: Sequence[str]) -> int:
+    from kernelmark.cli.hints import command_path
     from kernelmark.cli.output import complain
 
     message = str(error.format_message()).strip()  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
-    path = getattr(context, "command_path", None) or "kmark"
+    path = getattr(context, "command_path", None) or command_path(words)
     lines = [line.strip() for line in message.splitlines() if line.strip()] or ["misused"]
     sentence = lines[0][:1].lower() + lines[0][1:].rstrip(".")
     rest = f"{' '.join(lines[1:])}; " if lines[1:] else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ _TIMING_FIELDS = (
 )
 _CHOOSING = (
     *("ops", "backends", "devices", "suites", "axes", "dtypes", "problems", "filter", "limit"),
-    *("config", "timing", "max_blocks", "target_ci", *_TIMING_FIELDS),
+    *("no_sentinels", "config", "timing", "max_blocks", "target_ci", *_TIMING_FIELDS),
 )
 
 
@@ -42,6 +43,7 @@ def run(
     problems: o.Problems = None,
     filter: o.Filter = None,
     limit: o.Limit = None,
+    no_sentinels: o.NoSentinels = False,
     config: o.ConfigWords = None,
     timing: o.Preset = "default",
     cache: o.CacheState = None,
@@ -77,10 +79,11 @@ def run(
     """
     outputs = Outputs(json=json, csv=csv, md=md)
     _check_resume(resume, retry_failed=retry_failed, no_store=no_store)
-    plan = _plan(context.params) if resume is None else None
+    plan = _plan(context.params, sentinels=not no_store) if resume is None else None
     with _opened(store, no_store=no_store or dry_run, resume=resume) as (opened, resumed):
         if plan is None and resumed is not None:
-            plan = _plan(_chosen_before(context, resumed))
+            named = resumed.suite.split(",")
+            plan = _plan(_chosen_before(context, resumed), sentinels="sentinels" in named)
         if plan is None:
             raise NothingToDo("there is nothing to run")
         if dry_run:
@@ -127,10 +130,12 @@ def selection_of(params: Mapping[str, Any]) -> tuple[Selection, Timing]:
         raise in_flags(error) from None
 
 
-def _plan(params: Mapping[str, Any]) -> Plan:
+def _plan(params: Mapping[str, Any], *, sentinels: bool) -> Plan:
     from kernelmark.api.plan import plan
 
-    return plan(*selection_of(params))
+    selection, timing = selection_of(params)
+    wanted = sentinels and not params["no_sentinels"]
+    return plan(dataclasses.replace(selection, sentinels=wanted), timing)
 
 
 @contextlib.contextmanager

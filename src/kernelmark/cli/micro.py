@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.micro_stored import VERBS, obey
+from kernelmark.cli.micro_stored import VERBS, compared, obey
 from kernelmark.cli.output import Outputs, put, put_table, say, write
 from kernelmark.core.errors import NothingToDo, UsageError
 
@@ -130,6 +130,11 @@ def micro(
         return _pack(names, precompile, output)
     outputs = Outputs(json=json, csv=csv, md=md)
     drawn = _checked(figure)
+    if names and names[0] == "compare":
+        sides = compared(names[1:], store, outputs)
+        if drawn is not None:
+            _draw([*sides[0], *sides[1]], drawn)
+        return 0
     if names and names[0] in VERBS:
         found = obey(names[0], names[1:], store)
         if found is None:

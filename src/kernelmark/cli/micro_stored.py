@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ VERBS = ("list", "show", "compare", "import")
 
 
 def obey(verb: str, rest: Sequence[str], place: str | None) -> list[MicroResult] | None:
-    """What a verb gives to be shown; None where it has said everything itself."""
+    """What list, show or import gives to be shown; None where it has said everything itself."""
     if verb == "list":
         put_table(_listing(rest))
         return None
@@ -26,22 +27,44 @@ def obey(verb: str, rest: Sequence[str], place: str | None) -> list[MicroResult]
     if verb == "import":
         _import(rest, place)
         return None
-    if verb == "show":
-        if len(rest) > 1:
-            raise UsageError("show takes one run", hint="kmark micro show latest")
-        return api.results_of(
-            rest[0] if rest else "latest", lambda: open_store(place, readonly=True)
-        )
-    if len(rest) != 2:
-        raise UsageError("compare takes two runs or files", hint="kmark micro compare A B")
-    base, head = (api.results_of(ref, lambda: open_store(place, readonly=True)) for ref in rest)
-    from kernelmark.report.micro import comparison_table
+    if len(rest) > 1:
+        raise UsageError("show takes one run", hint="kmark micro show latest")
+    return api.results_of(rest[0] if rest else "latest", lambda: open_store(place, readonly=True))
 
-    table = comparison_table(base, head)
+
+def compared(
+    refs: Sequence[str], place: str | None, outputs: Outputs
+) -> tuple[list[MicroResult], list[MicroResult]]:
+    """Two runs or files side by side, in a table or where `outputs` says; their results."""
+    from kernelmark.api import micro as api
+    from kernelmark.report import micro as report
+    from kernelmark.report.render import csv_text, markdown
+    from kernelmark.stores import open_store
+
+    if len(refs) != 2:
+        raise UsageError("compare takes two runs or files", hint="kmark micro compare A B")
+    base, head = (api.results_of(ref, lambda: open_store(place, readonly=True)) for ref in refs)
+    table = report.comparison_table(base, head)
     if not table.rows:
-        raise NothingToDo("the two have no metric in common")
-    put_table(table)
-    return None
+        told = [", ".join(dict.fromkeys(r.benchmark for r in side)) for side in (base, head)]
+        raise NothingToDo(
+            "the two have no metric in common", hint=f"the first has {told[0]}, the other {told[1]}"
+        )
+    records = report.comparison_records(base, head)
+    made: tuple[tuple[str | None, Callable[[], str]], ...] = (
+        (
+            outputs.json,
+            lambda: json.dumps(records, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+        ),
+        (outputs.csv, lambda: csv_text(records)),
+        (outputs.md, lambda: markdown(table)),
+    )
+    for where, text in made:
+        if where is not None:
+            write(where, text())
+    if not outputs.stdout_taken:
+        put_table(table)
+    return base, head
 
 
 def _import(files: Sequence[str], place: str | None) -> None:
@@ -52,10 +75,21 @@ def _import(files: Sequence[str], place: str | None) -> None:
         raise UsageError("import takes files", hint="kmark micro import FILE.json")
     found = [(file, api.read(file)) for file in files]
     with open_store(place) as store:
+        known = {_mark(result) for _, result in store.micro()}
         for file, results in found:
             run_id = new_run_id()
-            store.add_micro(run_id, results)
-            say(f"{file}: {counted(len(results), 'result')} stored as {run_id}")
+            fresh = [result for result in results if _mark(result) not in known]
+            known |= {_mark(result) for result in fresh}
+            store.add_micro(run_id, fresh)
+            if fresh:
+                say(f"{file}: {counted(len(fresh), 'result')} stored as {run_id}")
+            else:
+                say(f"{file}: everything in it is in the store already; nothing was added")
+
+
+def _mark(result: MicroResult) -> tuple[object, ...]:
+    """What tells one result from all others."""
+    return result.host, result.device, result.benchmark, result.started
 
 
 def history(name: str, place: str | None, outputs: Outputs, *, limit: int, arch: str | None) -> int:

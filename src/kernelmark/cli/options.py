@@ -251,6 +251,15 @@ StorePlace = Annotated[
     ),
 ]
 NoStore = Annotated[bool, _option(OUTPUT, "--no-store", help="Keep nothing in a store.")]
+NoSentinels = Annotated[
+    bool,
+    _option(
+        SELECTION,
+        "--no-sentinels",
+        help="Leave out the sentinels: a launch, a copy and a product, measured beside every "
+        "stored run of a suite so that a change of the machine is told from one of the code.",
+    ),
+]
 Label = Annotated[
     str, _option(OUTPUT, "--label", metavar="TEXT", help="A name for the run, to find it by.")
 ]

@@ -193,7 +193,8 @@ def put_results_table(table: Table, *, styles: Sequence[str]) -> None:
         if row[0] != above:
             drawn.print(Text(row[0], style="cyan"))
             above = row[0]
-        drawn.print(Text(line(row), style=style))
+        if any(row[1:]):
+            drawn.print(Text(line(row), style=style))
 
 
 def _widths(table: Table) -> list[int]:

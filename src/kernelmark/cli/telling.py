@@ -45,7 +45,9 @@ def put_results(results: Results, outputs: Outputs, *, table: bool = True) -> No
             if place == "-":
                 write(place, text())
         if table and not outputs.stdout_taken and results.rows:
-            put_results_table(results.table, styles=[_style(row) for row in results.rows])
+            put_results_table(
+                results.table, styles=[_style(row) for row in tables.divided(results.rows)]
+            )
             flush()
 
 
@@ -92,7 +94,9 @@ def _tell_failure(failure: tables.Failure, run_id: str | None) -> None:
         say(f"  and {count - _COMMANDS} more: kmark show {run_id} --status {failure.status.value}")
 
 
-def _style(row: tables.Row) -> str:
+def _style(row: tables.Row | None) -> str:
+    if row is None:
+        return "dim"
     if row.result.status.failed:
         return "red"
     if row.result.status is not Status.OK:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli import tune_apply, tune_run, tune_show
-from kernelmark.cli.output import Outputs, counted, put_table, say, write
+from kernelmark.cli import tune_apply, tune_check, tune_run, tune_show
+from kernelmark.cli.output import Outputs, counted, put_results_table, say, write
 
 if TYPE_CHECKING:
     from kernelmark.api.plan import Selection
@@ -194,7 +194,7 @@ def _put_summary(found: Summary, outputs: Outputs, *, every: bool) -> None:
     if outputs.md is not None:
         write(outputs.md, markdown(report.summary_table(shown)))
     if not outputs.stdout_taken:
-        put_table(report.summary_table(shown), styles=[_style(cost) for cost in shown])
+        put_results_table(report.summary_table(shown), styles=[_style(cost) for cost in shown])
         if len(shown) < len(found.costs):
             say(f"and {counted(len(found.costs) - len(shown), 'more problem')}: --all shows them")
 
@@ -273,7 +273,7 @@ def plan(
         force=force,
     )
     _put_plans(done, outputs, every=every)
-    return _told_plans(done, folder, quiet=quiet)
+    return _told_plans(done, folder, arch=arch, quiet=quiet)
 
 
 def _selection(params: Mapping[str, Any]) -> Selection:
@@ -305,12 +305,12 @@ def _put_plans(done: Planned, outputs: Outputs, *, every: bool) -> None:
     if outputs.md is not None:
         write(outputs.md, markdown(report.plan_table(shown, done.fates)))
     if shown and not outputs.stdout_taken:
-        put_table(report.plan_table(shown, done.fates))
+        put_results_table(report.plan_table(shown, done.fates), styles=[""] * len(shown))
         if len(shown) < len(done.drafts):
             say(f"and {counted(len(done.drafts) - len(shown), 'more plan')}: --all shows them")
 
 
-def _told_plans(done: Planned, folder: str, *, quiet: bool) -> int:
+def _told_plans(done: Planned, folder: str, *, arch: str | None, quiet: bool) -> int:
     from kernelmark.report import tuning as report
 
     for line in report.reasons(done.refused):
@@ -320,18 +320,20 @@ def _told_plans(done: Planned, folder: str, *, quiet: bool) -> int:
             say(f"note: {note}")
     say(report.plans_line(done.drafts, done.fates, done.refused, done.left_out))
     if not quiet and done.drafts:
-        say(f"next: kmark tune run {folder}")
+        here = f"kmark tune check {folder}, and where there is a {arch}: " if arch else ""
+        say(f"next: {here}kmark tune run {folder}")
     return 0 if done.drafts else NOTHING
 
 
 app = typer.Typer(
     name="tune",
-    help="Tune a workload's problems: summarise, plan, run, show, apply.",
+    help="Tune a workload's problems: summarise, plan, check, run, show, apply.",
     no_args_is_help=True,
 )
 app.command("summarise")(summarise)
 app.command("summarize", hidden=True)(summarise)
 app.command("plan")(plan)
+app.command("check")(tune_check.check)
 app.command("run")(tune_run.run)
 app.command("show")(tune_show.show)
 app.command("apply")(tune_apply.apply)

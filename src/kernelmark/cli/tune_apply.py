@@ -160,7 +160,10 @@ def _loaded(
         return emitter, (), {"logic": str(place), **given}
     outcomes = results.read(tuning)
     if not any(outcome.kept for outcome in outcomes):
-        raise NothingToDo(f"{folder}: none of {len(outcomes)} outcomes is kept")
+        raise NothingToDo(
+            f"{folder}: none of {counted(len(outcomes), 'outcome')} is kept",
+            hint=f"kmark tune show {folder} says why",
+        )
     return emitter, outcomes, given
 
 
@@ -221,9 +224,9 @@ def _compared(kept: Sequence[Outcome], folder: str, *, quiet: bool) -> int:
 def _row(outcome: Outcome, before: float) -> tuple[str, ...]:
     from kernelmark.core.units import time_text
 
-    ratio = f"{outcome.ratio:.3f} ({outcome.low:.3f} to {outcome.high:.3f})"
+    ratio = f"{outcome.ratio:.3f} × ({outcome.low:.3f} to {outcome.high:.3f})"
     times = (time_text(outcome.tuned.median_s), time_text(outcome.reference.median_s))
-    return (outcome.name, *times, ratio, f"{before:.3f}")
+    return (outcome.name, *times, ratio, f"{before:.3f} ×")
 
 
 def _asked(folder: str) -> Any:

@@ -105,7 +105,7 @@ def best(event: e.Tried) -> str:
         return f"{event.name}: nothing right yet"
     text = f"{event.name}: best {time_text(event.best_s)}"
     if event.reference_s:
-        text += f", {event.reference_s / event.best_s:.2f} × the reference"
+        text += f", {event.reference_s / event.best_s:.2f} × as fast as the reference"
     return text
 
 

@@ -116,8 +116,18 @@ def _tell(done: Tuned, folder: str, *, quiet: bool) -> None:
         say(f"{counted(len(done.retired), 'plan')} could not be tuned: {', '.join(done.retired)}")
     if done.interrupted:
         say(f"interrupted; everything so far is in {folder}: kmark tune run {folder} goes on")
-    elif done.unreached:
-        left = counted(len(done.unreached), "plan")
-        say(f"{left} not reached in time: kmark tune run {folder} goes on")
+    elif done.unreached or done.cut:
+        say(f"time was up: {_left(done)}; kmark tune run {folder} goes on")
     if not quiet and done.metrics.kept and not done.interrupted:
         say(f"results: {done.folder.results}; next: kmark export {folder} --as FORMAT -o PATH")
+
+
+def _left(done: Tuned) -> str:
+    """What the clock left undone."""
+    told = []
+    if done.cut:
+        were = "was" if len(done.cut) == 1 else "were"
+        told.append(f"the search of {counted(len(done.cut), 'plan')} {were} cut short")
+    if done.unreached:
+        told.append(f"{counted(len(done.unreached), 'plan')} not reached")
+    return ", ".join(told)

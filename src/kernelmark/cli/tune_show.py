@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.output import Outputs, counted, put_table, say, write
+from kernelmark.cli.output import Outputs, counted, put_results_table, say, write
 from kernelmark.core.errors import NothingToDo
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _put_standings(found: Sequence[Standing], outputs: Outputs, *, every: bool) 
     if outputs.md is not None:
         write(outputs.md, markdown(report.standing_table(shown)))
     if not outputs.stdout_taken:
-        put_table(report.standing_table(shown))
+        put_results_table(report.standing_table(shown), styles=[""] * len(shown))
         if len(shown) < len(found):
             say(f"and {counted(len(found) - len(shown), 'more plan')}: --all shows them")
 

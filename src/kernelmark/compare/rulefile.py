@@ -134,7 +134,10 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError(f"{path}: there is no such file") from None
+        raise UsageError(
+            f"{path}: there is no such file",
+            hint=f"a rule is a TOML file, or one of {', '.join(rules.names())}",
+        ) from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:

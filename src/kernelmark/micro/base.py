@@ -159,7 +159,9 @@ class Microbenchmark(ABC, Generic[S, R]):
                 raise UsageError(f"{self.name} has no parameter {name!r}", hint=f"it has: {known}")
         values = {name: p.value(mode) for name, p in self.parameters.items()}
         for name, value in chosen.items():
-            values[name] = _as_given(self.name, name, value, values[name])
+            given = _as_given(self.name, name, value, values[name])
+            _check_size(self.name, name, given, self.parameters[name])
+            values[name] = given
         return Settings(values)
 
 
@@ -211,3 +213,19 @@ def _as_given(benchmark: str, name: str, value: Any, like: Setting) -> Setting:
         ) from None
     chosen: Setting = made if many else made[0]
     return chosen
+
+
+def _check_size(benchmark: str, name: str, given: Setting, parameter: Parameter) -> None:
+    """Refuse what is below zero, and no count or size at all where no mode has that either."""
+
+    def every(setting: Setting) -> tuple[Any, ...]:
+        return setting if isinstance(setting, tuple) else (setting,)
+
+    usual = [value for mode in MODES for value in every(parameter.value(mode))]
+    least = 1 if isinstance(usual[0], int) and 0 not in usual else 0
+    wrong = [value for value in every(given) if not isinstance(value, str) and not value >= least]
+    if wrong:
+        raise UsageError(
+            f"{benchmark}: {name}={wrong[0]} is too small",
+            hint=f"{least} is the least; usual is {name}={usual[0]}",
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from kernelmark.compare.verdicts import Comparison, Row
@@ -98,13 +99,13 @@ def explain(row: Row) -> list[Table]:
     shown = row.pair.shown
     what = [
         ("problem", shown.case.problem.key),
-        ("backend", backend_text(shown.case)),
+        ("backend", _backends(row)),
         ("timing", shown.case.timing.identity),
         ("case", shown.case.id),
         ("verdict", row.status.value),
         ("reason", row.judgement.reason),
         ("same binary", "yes" if row.pair.same_binary else "no, or not known"),
-        ("again", rerun(shown)),
+        *([("again", command)] if (command := rerun(shown)) else []),
     ]
     made = [facts(f"row {row.number}", what)]
     if row.judgement.facts:
@@ -135,7 +136,8 @@ def comment(comparison: Comparison, *, command: str, failed: bool) -> str:
         parts += [markdown(_untitled(environment(comparison))), "</details>"]
     else:
         parts += ["", "The environments do not differ."]
-    again = [rerun(row.pair.shown) for row in changed[:_MOST_COMMANDS]]
+    every = [rerun(row.pair.shown) for row in changed]
+    again = [one for one in every if one][:_MOST_COMMANDS]
     parts += ["", "<details><summary>Again</summary>", "", "```sh", command, *again, "```", ""]
     parts.append("</details>")
     return "\n".join(parts) + "\n"
@@ -189,7 +191,7 @@ def _cells(row: Row, *, several: bool) -> tuple[str, ...]:
     return (
         str(row.number),
         short(shown.case.problem),
-        backend_text(shown.case),
+        _backends(row),
         *([shown.device] if several else []),
         _time(judged.base_s),
         _time(judged.head_s),
@@ -225,7 +227,14 @@ def _record(comparison: Comparison, row: Row) -> dict[str, Cell]:
         "p_value": judged.p_value,
         "detectable": judged.detectable,
         "same_binary": "yes" if row.pair.same_binary else "no",
+        "base_backend": row.pair.base.case.backend if row.pair.base else None,
     }
+
+
+def _backends(row: Row) -> str:
+    """The backend, or both where the best of each side is compared."""
+    sides = [side for side in (row.pair.base, row.pair.head) if side is not None]
+    return " → ".join(dict.fromkeys(backend_text(side.case) for side in sides))
 
 
 def _status(result: Result | None) -> str | None:
@@ -259,7 +268,9 @@ def _rows(count: int) -> str:
 
 
 def _run_text(run: Run) -> str:
-    return f"`{run.label or run.id}`"
+    # What an importer read is named after its file.
+    file = "" if run.argv or Path(run.suite).suffix in ("", ".toml") else run.suite
+    return f"`{run.label or file or run.id}`"
 
 
 def _run_document(run: Run) -> dict[str, Any]:

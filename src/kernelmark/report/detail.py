@@ -54,8 +54,8 @@ def _what(row: Row) -> list[tuple[str, str]]:
     ]
     if result.error:
         pairs.append(("reason", result.error))
-    pairs.append(("again", rerun(result)))
-    return pairs
+    again = rerun(result)
+    return [*pairs, ("again", again)] if again else pairs
 
 
 def _measured(row: Row, measured: Measurement) -> list[tuple[str, str]]:

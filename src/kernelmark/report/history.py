@@ -83,7 +83,7 @@ def notes(history: History) -> list[str]:
     if not history.watched:
         told.append(
             f"run {history.runs[-1].id} has no sentinels, which tell a change of the machine from "
-            "one of the code: add -s sentinels to kmark run"
+            "one of the code: kmark run -s SUITE measures them beside the suite"
         )
     rate = history.audit.rate
     if rate is not None:

@@ -82,22 +82,45 @@ def comparison_table(base: Sequence[MicroResult], head: Sequence[MicroResult]) -
         if key not in right:
             continue
         one, other = left[key], right[key]
-        ratio = other.value / one.value if one.value else float("nan")
+        ratio = _ratio(one, other)
         rows.append(
             (
                 key[0],
                 key[1],
                 value_text(one.value, one.unit),
                 value_text(other.value, other.unit),
-                f"{ratio:.3f} ×",
-                _verdict(one, ratio),
+                NONE if ratio is None else f"{ratio:.3f} ×",
+                "" if ratio is None else _verdict(one, ratio),
             )
         )
-    names = ("benchmark", "metric", _who(base), _who(head), "ratio", "")
+    names = ("benchmark", "metric", *_sides(base, head), "ratio", "verdict")
     columns = tuple(
         Column(name=n, align="left" if i in (0, 1, 5) else "right") for i, n in enumerate(names)
     )
     return Table(columns=columns, rows=tuple(rows))
+
+
+def comparison_records(
+    base: Sequence[MicroResult], head: Sequence[MicroResult]
+) -> list[dict[str, str | int | float | None]]:
+    """One flat record a metric that both sides have, in SI units."""
+    left, right = _metrics(base), _metrics(head)
+    sides = _sides(base, head)
+    return [
+        {
+            "benchmark": key[0],
+            "metric": key[1],
+            "unit": one.unit,
+            "base": sides[0],
+            "head": sides[1],
+            "base_value": one.value,
+            "head_value": right[key].value,
+            "ratio": _ratio(one, right[key]),
+            "verdict": "" if (ratio := _ratio(one, right[key])) is None else _verdict(one, ratio),
+        }
+        for key, one in left.items()
+        if key in right
+    ]
 
 
 def history_table(points: Sequence[tuple[str, MicroResult]]) -> Table:
@@ -219,6 +242,25 @@ def _metrics(results: Iterable[MicroResult]) -> dict[tuple[str, str], MicroMetri
         if result.status is Status.OK
         for metric in result.metrics
     }
+
+
+def _ratio(base: MicroMetric, head: MicroMetric) -> float | None:
+    return head.value / base.value if base.value else None
+
+
+def _sides(base: Sequence[MicroResult], head: Sequence[MicroResult]) -> tuple[str, str]:
+    """What the two are called: by their devices, else by when they were taken."""
+    names = _who(base), _who(head)
+    if names[0] != names[1] or not base or not head:
+        return names
+    first, second = (min(result.started for result in side) for side in (base, head))
+    if first == second:
+        return "base", "head"
+    return _moment(first), _moment(second)
+
+
+def _moment(started: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started))
 
 
 def _who(results: Sequence[MicroResult]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +31,7 @@ def figure(results: MicroResult | Sequence[MicroResult]) -> Spec:
     names = {result.benchmark for result in every}
     if len(names) > 1:
         raise UsageError(f"{', '.join(sorted(names))} cannot share one figure")
-    design = registry.get(plain_name(every[0].benchmark)).figure
+    design = fitted(registry.get(plain_name(every[0].benchmark)).figure, every)
     values = data(every, design)
     panels = [panel for panel in design.panels if any(panel.y in value for value in values)]
     drawn = [spec for panel in panels for spec in _facets(design, panel, every, values)]
@@ -41,7 +42,12 @@ def figure(results: MicroResult | Sequence[MicroResult]) -> Spec:
         "config": {
             "font": "sans-serif",
             "axis": {"labelFontSize": 11, "titleFontSize": 12, "gridOpacity": 0.5},
-            "legend": {"labelFontSize": 11, "titleFontSize": 12, "symbolLimit": 60},
+            "legend": {
+                "labelFontSize": 11,
+                "titleFontSize": 12,
+                "symbolLimit": 60,
+                "labelLimit": 320,
+            },
             "range": {"category": _PALETTE},
             "view": {"stroke": None},
         },
@@ -50,10 +56,28 @@ def figure(results: MicroResult | Sequence[MicroResult]) -> Spec:
     }
 
 
+def fitted(design: Figure, results: Sequence[MicroResult]) -> Figure:
+    """The figure with smaller units where all values would be fractions: a CPU's are."""
+    panels = tuple(_fitted(panel, results) for panel in design.panels)
+    return dataclasses.replace(design, panels=panels)
+
+
+def _fitted(panel: Panel, results: Sequence[MicroResult]) -> Panel:
+    given = (_scaled(row.get(panel.y), panel.per) for result in results for row in result.rows)
+    highest = max((y for y in given if isinstance(y, float)), default=1.0)
+    for large, small in (("T", "G"), ("G", "M")):
+        for rate in ("B/s", "FLOP/s"):
+            if highest < 1 and large + rate in panel.title:
+                title = panel.title.replace(large + rate, small + rate)
+                smaller = dataclasses.replace(panel, title=title, per=panel.per / 1000)
+                return _fitted(smaller, results)
+    return panel
+
+
 def data(results: Sequence[MicroResult], design: Figure) -> list[dict[str, Any]]:
     """The points to draw, in the units of the axes."""
     found: list[dict[str, Any]] = []
-    for result in results:
+    for result, who in zip(results, who_of(results), strict=True):
         units = {column.name: column.unit for column in result.columns}
         for row in result.rows:
             if any(row.get(name) != value for name, value in design.where.items()):
@@ -68,10 +92,22 @@ def data(results: Sequence[MicroResult], design: Figure) -> list[dict[str, Any]]
                     point[panel.y] = y
             for name in filter(None, (design.colour, design.facet)):
                 point[name] = _label(row.get(name), in_bytes=units.get(name) == "B")
-            point["who"] = result.model or result.device
+            point["who"] = who
             if len(point) > 2:
                 found.append(point)
     return found
+
+
+def who_of(results: Sequence[MicroResult]) -> list[str]:
+    """A name for each result: the device's model, and when it was taken where they share one."""
+    models = [result.model or result.device for result in results]
+    if len(set(models)) == len(models):
+        return models
+    times = [time.localtime(result.started) for result in results]
+    return [
+        f"{model}, {time.strftime('%Y-%m-%d %H:%M:%S', when)}"
+        for model, when in zip(models, times, strict=True)
+    ]
 
 
 def _facets(
@@ -122,7 +158,7 @@ def _panel(
     if design.colour:
         encoding["color"] = {"field": design.colour, "type": "nominal", "sort": None}
         if several:
-            encoding["strokeDash"] = {"field": "who", "title": "device"}
+            encoding["strokeDash"] = {"field": "who", "legend": None}
             encoding["shape"] = {"field": "who", "title": "device"}
     elif several:
         encoding["color"] = {"field": "who", "type": "nominal", "title": "device"}

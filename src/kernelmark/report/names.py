@@ -6,7 +6,7 @@ import functools
 import shlex
 from collections.abc import Mapping
 
-from kernelmark import ops
+from kernelmark import backends, ops
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.problem import Problem, parse_key
 from kernelmark.core.result import Case, Config, Result
@@ -121,8 +121,12 @@ def backend_text(case: Case) -> str:
 
 
 def rerun(result: Result) -> str:
-    """The command line that measures this case again."""
+    """The command line that measures this case again; none for what another tool measured."""
     case = result.case
+    ours = result.measurement is None or result.measurement.timed_s > 0
+    known = case.backend in backends.registry or case.backend.endswith(".py")
+    if result.device == "unknown" or not (ours or known):
+        return ""
     words = ["kmark", "run", "-p", short(case.problem), "-b", case.backend]
     if result.device != "cpu":
         words += ["-d", result.device]

@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 
 from kernelmark.core.units import time_text
-from kernelmark.report.names import short
 from kernelmark.report.tables import NONE, Column, Table
-from kernelmark.report.tuning import percent
+from kernelmark.report.tuning import percent, titled
 from kernelmark.tune.outcome import Outcome
 
 
@@ -32,7 +31,7 @@ def _worth(outcome: Outcome) -> tuple[bool, float]:
 
 def _row(outcome: Outcome) -> tuple[str, ...]:
     return (
-        f"{outcome.name}: {short(outcome.problem)}",
+        titled(outcome),
         percent(outcome.share) if outcome.share else NONE,
         _time(outcome.reference.median_s),
         _time(outcome.tuned.median_s),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +17,7 @@ from kernelmark.report.names import backend_text, rerun, short
 from kernelmark.report.percent import Share, share
 
 NONE = "–"
+_SENTINELS = "sentinels:"
 # Other times of a kernel, in the order of their columns, which are there when any row has one.
 BESIDE = {"hot_s": "hot", "host_s": "eager", "profiler_s": "profiler"}
 
@@ -39,7 +41,8 @@ class Table:
 class Row:
     """One result as a reader meets it. `times_best` is its time over that of the fastest right
     result for the same problem; None where there is nothing to compare with. `tied` is true where
-    its interval and the fastest one's overlap: the ranking is within the noise."""
+    its interval and the fastest one's overlap: the ranking is within the noise. A `sentinel` was
+    measured beside what was asked for."""
 
     result: Result
     problem: str
@@ -47,6 +50,7 @@ class Row:
     share: Share | None
     times_best: float | None = None
     tied: bool = False
+    sentinel: bool = False
 
     @property
     def ranks(self) -> bool:
@@ -63,15 +67,27 @@ class Failure:
 
     @property
     def commands(self) -> tuple[str, ...]:
-        return tuple(rerun(row.result) for row in self.rows)
+        return tuple(filter(None, (rerun(row.result) for row in self.rows)))
 
 
-def rows(results: ResultSet, roofs: Sequence[Roof] = ()) -> list[Row]:
-    """One row a result: problems in a natural order, the fastest first in each, failures last."""
+def rows(
+    results: ResultSet, roofs: Sequence[Roof] = (), sentinels: Collection[str] = ()
+) -> list[Row]:
+    """One row a result: problems in a natural order, the fastest first in each, failures last.
+    `sentinels`, keys of problems, come after everything else."""
     infos = {info.name: info for info in results.run.environment.devices}
     best = _best(results.results)
     made = [_row(result, roofs, infos.get(result.device), best) for result in results.results]
-    return sorted(made, key=_order)
+    marked = [
+        dataclasses.replace(row, sentinel=row.result.case.problem.key in sentinels) for row in made
+    ]
+    return sorted(marked, key=_order)
+
+
+def divided(made: Sequence[Row]) -> list[Row | None]:
+    """The rows as the table has them: None is the line between the others and the sentinels."""
+    first = next((i for i, row in enumerate(made) if row.sentinel), 0)
+    return [*made[:first], None, *made[first:]] if first else list(made)
 
 
 def results_table(made: Sequence[Row], title: str = "") -> Table:
@@ -92,7 +108,10 @@ def results_table(made: Sequence[Row], title: str = "") -> Table:
         Column(name="status"),
     ]
     cells = []
-    for row in made:
+    for row in divided(made):
+        if row is None:
+            cells.append((_SENTINELS, *[""] * (len(columns) - 1)))
+            continue
         line = [row.problem, row.backend]
         line += [row.result.device] if several_devices else []
         line += [*_numbers(row)]
@@ -166,7 +185,7 @@ def summary(made: Sequence[Row]) -> str:
 
 def rate(result: Result, bound: str | None) -> str:
     """Bytes a second where memory is the bound or nothing is computed, FLOP/s elsewhere."""
-    if result.measurement is None:
+    if result.measurement is None or not (result.flops or result.bytes):
         return NONE
     if bound == "memory" or (result.flops == 0 and result.bytes):
         return rate_text(result.bytes_per_s or 0.0, "B/s")
@@ -224,6 +243,7 @@ def _order(row: Row) -> tuple[object, ...]:
     problem = row.result.case.problem
     time_s = row.result.measurement.median_s if row.ranks and row.result.measurement else 0.0
     return (
+        row.sentinel,
         problem.op,
         tuple(problem.dtypes.values()),
         tuple(problem.dims.values()),

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from kernelmark.core.units import time_text
 from kernelmark.report.names import short
 from kernelmark.report.tables import NONE, Column, Table, width_text
-from kernelmark.tune.outcome import Metrics
+from kernelmark.tune.outcome import Metrics, Outcome
+from kernelmark.tune.plan import TunePlan
 from kernelmark.tune.planner import Draft, Fate, Refused
 from kernelmark.tune.standing import Standing
 from kernelmark.tune.summary import Cost, Summary
@@ -62,11 +63,15 @@ def summary_line(found: Summary) -> str:
     return line
 
 
+def titled(plan: TunePlan | Outcome) -> str:
+    """A plan by its name and problem."""
+    return f"{plan.name}: {short(plan.problem)}"
+
+
 def plan_table(drafts: Sequence[Draft], fates: Mapping[str, Fate]) -> Table:
     """Plans with what became of their files."""
     columns = (
         Column(name="plan"),
-        Column(name="problem"),
         Column(name="calls", align="right"),
         Column(name="share", align="right"),
         Column(name="reference", align="right"),
@@ -75,8 +80,7 @@ def plan_table(drafts: Sequence[Draft], fates: Mapping[str, Fate]) -> Table:
     )
     rows = tuple(
         (
-            draft.plan.name,
-            short(draft.plan.problem),
+            titled(draft.plan),
             str(draft.plan.count),
             percent(draft.plan.share) if draft.plan.share else NONE,
             _time(draft.plan.reference_s) if draft.plan.reference_s else NONE,
@@ -156,7 +160,7 @@ def plans_line(
 
 def standing_table(found: Sequence[Standing]) -> Table:
     """How far each plan is."""
-    names = ("plan", "problem", "share", "state", "evaluated", "failed", "best", "ratio", "")
+    names = ("plan", "share", "state", "evaluated", "failed", "best", "ratio", "reason")
     right = ("share", "evaluated", "failed", "best", "ratio")
     columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
     return Table(columns=columns, rows=tuple(_standing(one) for one in found))
@@ -167,8 +171,7 @@ def _standing(one: Standing) -> tuple[str, ...]:
     best = outcome.tuned.median_s if outcome else one.best_s
     ratio = outcome.ratio if outcome else math.nan
     return (
-        one.name,
-        short(plan.problem) if plan else NONE,
+        titled(plan) if plan else one.name,
         percent(plan.share) if plan and plan.share else NONE,
         one.state.value,
         f"{one.evaluations} of {plan.budget.evaluations}" if plan else NONE,

@@ -20,6 +20,7 @@ from kernelmark.core import codec
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.timing import Timing
+from kernelmark.core.units import counted
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.runners.environments import Side
 from kernelmark.runners.execute import join
@@ -245,7 +246,7 @@ class Experiment:
         return [
             track.row(
                 VerdictStatus.UNSURE,
-                f"stopped after {track.rounds} rounds, before it was looked at",
+                f"stopped after {counted(track.rounds, 'round')}, before it was looked at",
             )
             for track in self._tracks
             if all(track.parts)

@@ -35,15 +35,21 @@ class Worker:
         self.threads = threads
         self.out = out
         self.opened: object | None = None
+        self.info: DeviceInfo
         self._loaded: set[str] = set()
 
     def open(self, *, touch: bool) -> None:
-        """Find the device; open it too unless this worker only compiles."""
+        """Find the device; open it too unless this worker only compiles. Such a one may be given
+        an architecture in place of a device."""
+        from kernelmark.gpu.absent import absent
         from kernelmark.runners.targets import find
 
+        if not touch and self.device.startswith(("sm_", "gfx")):
+            self.info = absent(self.device)
+            return
         kind, info = find(self.device)
         # The parent's name for the device: one that sees a single GPU would call it 0.
-        self.info: DeviceInfo = dataclasses.replace(info, name=self.device)
+        self.info = dataclasses.replace(info, name=self.device)
         if touch:
             self.opened = kind.open(info.index, self.threads)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelmark.core.result import Status
+from kernelmark.core.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,4 +42,4 @@ class Imported:
         if not self.changed:
             return f"run {self.run_id} is already in the store; nothing was added"
         known = f", {self.known} were already there" if self.known else ""
-        return f"run {self.run_id}: {self.added} results added{known}"
+        return f"run {self.run_id}: {counted(self.added, 'result')} added{known}"

@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 
-LENGTH, LENGTH_SPREAD = 1.0, 1.0  # prior median of a length scale, and its spread in logarithm
+LENGTH_SPREAD = 1.0  # of the logarithm of a length scale round the one that is expected
 NOISE, NOISE_SPREAD = 1e-3, 1.0  # of the variance of what is observed
 LEAST_NOISE = 1e-5
 STEPS = 20
@@ -33,9 +33,9 @@ class Surrogate:
     def __init__(self, features: Features) -> None:
         self._table = features.table
         self._groups = features.groups
-        count = features.count
-        self._prior = np.array([-2 * math.log(LENGTH)] * count + [0.0, math.log(NOISE)])
-        self._spread = np.array([2 * LENGTH_SPREAD] * count + [1.0, 2 * NOISE_SPREAD])
+        lengths = -2 * np.log(features.lengths)
+        self._prior = np.concatenate([lengths, [0.0, math.log(NOISE)]])
+        self._spread = np.array([2 * LENGTH_SPREAD] * features.count + [1.0, 2 * NOISE_SPREAD])
         self._theta = self._prior.copy()
         self._points: list[int] = []
         self._believed: tuple[int, Singles] | None = None

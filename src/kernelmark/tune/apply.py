@@ -87,8 +87,8 @@ def write(emitter: Emitter, change: Change, into: Path, *, backup: bool = True) 
     done: list[Path] = []
     try:
         for edit in change.edits:
-            done.append(into / edit.path)
             write_whole(into / edit.path, edit.after)
+            done.append(into / edit.path)
         _prove(emitter, change, into)
     except BaseException:
         for edit in change.edits:

@@ -73,7 +73,8 @@ class Live:
 
 class Driver:
     """One tuning run. `outcomes` has what was reached, by plan; `retired` the plans that cannot be
-    tuned, with the reason; a plan in neither was not reached in time."""
+    tuned, with the reason; a plan in neither was not reached in time, and `cut` are those with an
+    outcome whose search was ended by the clock."""
 
     def __init__(
         self,
@@ -87,6 +88,7 @@ class Driver:
         self.plans = sorted(plans, key=lambda plan: (-_cost(plan), plan.name))
         self.outcomes: dict[str, Outcome] = {}
         self.retired: dict[str, str] = {}
+        self.cut: list[str] = []
         self._trials = trials
         self._tell: OnEvent = on_event or (lambda event: None)
         self._lanes = [runner.lane(info.name) for info in runner.infos]
@@ -198,6 +200,8 @@ class Driver:
     def _end(self, live: Live, outcome: Outcome, *, fresh: bool) -> None:
         self._forget(live)
         self.outcomes[live.name] = outcome
+        if fresh and live.session.stop:
+            self.cut.append(live.name)
         self._tally.ended(outcome)
         self._tell(Ended(outcome=outcome, fresh=fresh, progress=self._tally.progress))
 

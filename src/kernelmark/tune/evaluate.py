@@ -97,9 +97,16 @@ def _timing(
     )
 
 
+def spilled_bytes(resources: Mapping[str, int]) -> int:
+    """Bytes a thread keeps in memory for want of registers.
+
+    AMD's count of spills is of stores, not of registers: its stack says more, where it is told."""
+    return resources.get("stack_bytes", 4 * resources.get("spilled_registers", 0))
+
+
 def static_reason(resources: Mapping[str, int], info: DeviceInfo) -> str | None:
     """Why a compiled kernel need not be timed, from what it uses; None if it may be good."""
-    spilled = max(resources.get("stack_bytes", 0), 4 * resources.get("spilled_registers", 0))
+    spilled = spilled_bytes(resources)
     if spilled > MAX_SPILLED_BYTES:
         return f"spills {bytes_text(spilled)} a thread, above {bytes_text(MAX_SPILLED_BYTES)}"
     most = int(info.attributes.get("shared_per_block", "0"))

@@ -30,7 +30,7 @@ from kernelmark.tune.plan import Acceptance, TunePlan
 
 ALPHA = 0.05  # of the interval of the ratio
 # An interval whose ends differ by more says that the machine was busy, not how fast a kernel is.
-_WIDEST = 1.5
+_WIDEST = 2.0
 _US = 1e-6
 _FIRST_SEED = 1001  # far from those of the search
 _RULE = GoldenTot()
@@ -283,9 +283,11 @@ def decide(
     if score.low <= 1.0:
         few = least_rounds(ALPHA)
         short = f"; it takes {few} rounds to tell" if score.rounds < few else ""
-        return False, f"not surely faster: {shown} over {score.rounds} rounds{short}{beside}"
+        verdict = "slower" if score.high < 1.0 else "not surely faster"
+        return False, f"{verdict}: {shown} over {score.rounds} rounds{short}{beside}"
     if score.high > _WIDEST * score.low:
-        return False, f"too noisy to judge: {shown} over {score.rounds} rounds; tune again{beside}"
+        told = f"{shown} over {score.rounds} rounds; more rounds in its plan may tell"
+        return False, f"too noisy to judge: {told}{beside}"
     if score.ratio < asked.min_ratio:
         return False, f"gains too little: {shown}, {asked.min_ratio:g} × is asked for{beside}"
     if gain_us < asked.min_gain_us:

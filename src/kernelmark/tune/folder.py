@@ -11,6 +11,7 @@ state.json           names given to problems, digests of plans as they were writ
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -132,16 +133,27 @@ class TuningFolder:
 
 def write_whole(path: Path, text: str) -> None:
     """`text` in a file that appears whole or not at all, and survives a crash once this returns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("w", encoding="utf-8", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        raise unwritable(path, error) from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def unwritable(path: Path, error: OSError) -> UsageError:
+    """An error that names the file, which a full disk's own does not."""
+    return UsageError(
+        f"{path} cannot be written: {error.strerror or error}",
+        hint="make room or allow writing there, then give the same command again",
+    )
 
 
 def digest(text: str) -> str:

@@ -174,9 +174,13 @@ class Journal:
         text = json.dumps(
             {"line": name, **codec.plain(line)}, separators=(",", ":"), allow_nan=False
         )
-        self._file.write(text.encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._file.write(text.encode() + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            error.filename = str(self.path)  # a full disk does not say which file it was
+            raise
         self._take(line)
 
     def find(

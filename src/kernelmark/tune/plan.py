@@ -22,7 +22,10 @@ class Budget:
 
     def __post_init__(self) -> None:
         if self.evaluations < 1 or self.minutes < 0:
-            raise UsageError("a budget is at least 1 evaluation and no negative time")
+            raise UsageError(
+                "a budget is at least 1 evaluation and no negative time",
+                hint="--evaluations 100; --minutes 0 is no limit",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,7 +144,10 @@ def _document(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: is not valid TOML: {error}") from None
+        raise UsageError(
+            f"{path}: is not valid TOML: {error}",
+            hint="mend that line, or write the file anew: kmark tune plan --force",
+        ) from None
 
 
 def _known(table: Mapping[str, Any], names: tuple[str, ...], place: str, prefix: str) -> None:
@@ -171,7 +174,9 @@ def _text(
     if found is None:
         raise UsageError(f"{place}: {prefix}{key} is missing", hint="kmark tune plan writes it")
     if not isinstance(found, str):
-        raise UsageError(f"{place}: {prefix}{key} = {found!r} is not text")
+        raise UsageError(
+            f"{place}: {prefix}{key} = {found!r} is not text", hint=f'write {key} = "{found}"'
+        )
     return found
 
 
@@ -193,7 +198,10 @@ def _problem(document: Mapping[str, Any], place: str) -> Problem:
     try:
         return ops.parse(key)
     except KernelmarkError as error:
-        raise UsageError(f"{place}: problem: {error.message}", hint=error.hint) from None
+        raise UsageError(
+            f"{place}: problem: {error.message}",
+            hint=error.hint or "kmark list ops says what a problem may be",
+        ) from None
 
 
 def _whole(
@@ -202,7 +210,8 @@ def _whole(
     found = table.get(key, default)
     if not isinstance(found, int) or isinstance(found, bool) or found < least:
         raise UsageError(
-            f"{place}: {prefix}{key} = {found!r} is not a whole number of at least {least}"
+            f"{place}: {prefix}{key} = {found!r} is not a whole number of at least {least}",
+            hint=f"usual is {key} = {default}",
         )
     return found
 
@@ -220,7 +229,10 @@ def _real(
     number = isinstance(found, int | float) and not isinstance(found, bool)
     if not number or not math.isfinite(found) or not 0 <= found <= most:
         between = "of at least 0" if math.isinf(most) else f"from 0 to {most:g}"
-        raise UsageError(f"{place}: {prefix}{key} = {found!r} is not a number {between}")
+        raise UsageError(
+            f"{place}: {prefix}{key} = {found!r} is not a number {between}",
+            hint=f"usual is {key} = {default!r}",
+        )
     return float(found)
 
 
@@ -262,7 +274,10 @@ def _simple(value: object, place: str) -> None:
     if not isinstance(value, str | int | float) or (
         isinstance(value, float) and not math.isfinite(value)
     ):
-        raise UsageError(f"{place}: {value!r} is not a word, number or truth value")
+        raise UsageError(
+            f"{place}: {value!r} is not a word, number or truth value",
+            hint='write 16, "wide" or true',
+        )
 
 
 def _words(table: Mapping[str, Any], place: str) -> Mapping[str, str]:

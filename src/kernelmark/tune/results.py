@@ -26,6 +26,8 @@ from kernelmark.tune.outcome import Metrics, Outcome
 
 _KIND = "outcomes"
 _US = 1e6
+# Without a summary nobody knows what part of the workload a problem is.
+_NO_SHARES = {"weighted_uplift_pct": None, "coverage_pct": None}
 _SKINNY = 128  # rows or columns up to which a product is bound by its weights' bytes
 
 Row = dict[str, Any]
@@ -63,6 +65,7 @@ def write(
     write_whole(final(folder), csv_text(kept, names))
     document = {
         **percents(found),
+        **({} if any(outcome.share for outcome in outcomes) else _NO_SHARES),
         "retired": dict(retired or {}),
         "unreached": list(unreached),
         "evaluations": sum(outcome.evaluations for outcome in outcomes),

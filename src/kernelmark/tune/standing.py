@@ -76,8 +76,15 @@ def standing(folder: TuningFolder, name: str, retired: str = "") -> Standing:
         failures=len(met - good),
         best_s=min(times, default=math.nan),
         outcome=last.outcome if last else None,
-        reason=last.outcome.reason if last else retired,
+        reason=_reason(path, last, retired),
     )
+
+
+def _reason(path: Path, last: journal.Finished | None, retired: str) -> str:
+    """Why it was given up says nothing once somebody is at it again."""
+    if last is not None:
+        return last.outcome.reason
+    return "" if _locked(path) else retired
 
 
 def _is_search(trial: journal.Trial) -> bool:

@@ -350,6 +350,20 @@ def test_no_such_file_and_no_such_format(tmp_path):
         importers.read(tmp_path / "a.csv", Given(), "nosuch")
 
 
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("nvbench", b'{"meta":{"argv":[]},"devices":[{"id":0,"sm_version":900}]'),
+        ("nvbench", b'{"meta":{},"benchmarks":[{"states":[{"tag":"nv/cold/time/gpu/mean"'),
+        ("googlebench", b'{"context":{"num_cpus":8},"benchmarks":['),
+        ("googlebench", b'{"context":{},"benchmarks":[{"name":"a","run_type":"iteration"'),
+    ],
+)
+def test_files_that_were_shortened_are_still_known(name, head):
+    known = [one for one in importers.names() if importers.named(one).recognizes("x.json", head)]
+    assert known == [name]
+
+
 def test_every_importer_has_its_files_name():
     for name in importers.names():
         importer = importers.named(name)

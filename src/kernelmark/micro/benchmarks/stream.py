@@ -98,7 +98,7 @@ class Stream(Microbenchmark[_State, list[Samples]]):
     )
     figure = Figure(
         x="threads",
-        title="threads on a unit",
+        title="threads on a unit; cores of a CPU",
         scale="log",
         colour="kernel",
         facet="grid",

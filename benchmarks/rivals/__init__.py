@@ -1,0 +1,1 @@
+"""Other tuners' strategies on a simulated space: `evaluations(space, name, seed, budget)`."""

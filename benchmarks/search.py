@@ -1,0 +1,304 @@
+"""How near to the optimum each strategy is after 25, 50, 100 and 200 evaluations, on spaces that
+were measured exhaustively on real GPUs: kernelmark's strategies, Kernel Tuner's and Optuna's.
+
+    python benchmarks/search.py --spaces FOLDER     writes benchmarks/results/search.json
+    python benchmarks/search.py --quick             our default and random only, few seeds
+
+A search is simulated: one evaluation is one look-up. Every distinct legal configuration that a
+strategy asks for is charged once, failed ones too; asking again is free, a restriction is free to
+check. Quality = least time of the space / least time found so far. A strategy's figure is the mean
+over the spaces of the median over seeds. Nobody is given a start or a default configuration.
+
+Finished searches are kept in a file (--partial), so that an interrupted run goes on where it was;
+one made by other code (a hash of the sources, a library's version) is made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parent
+RESULTS = HERE / "results" / "search.json"
+PARTIAL = REPOSITORY / "scratch" / "search" / "partial.jsonl"
+BUDGETS = (25, 50, 100, 200)
+OURS = "kernelmark kmark"
+RIVALS = ("kernel_tuner", "optuna")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One search."""
+
+    contender: str  # "kernelmark kmark", "optuna tpe"
+    space: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a search reached; `version` says which code made it."""
+
+    contender: str
+    space: str
+    seed: int
+    version: str
+    quality: tuple[float, ...]
+    evaluations: int
+    seconds: float
+
+
+def main() -> int:
+    options = _options()
+    folder = options.spaces
+    if not folder.is_dir():
+        print(f"no measured spaces in {folder}: give --spaces FOLDER or set KERNELMARK_SPACES")
+        return 0
+    from kernelmark.testing import evidence
+
+    spaces = sorted(p.name.removesuffix(".json") for p in folder.glob("*.json"))
+    contenders = list(_contenders(options))
+    began = time.perf_counter()
+    done = _run(folder, list(_jobs(contenders, spaces, options)), options)
+    table = aggregate(done, spaces)
+    show(table, done, spaces)
+    bars = bars_of(table)
+    print("\n" + evidence.told(bars))
+    print(f"{time.perf_counter() - began:.0f} s")
+    target = options.json or (None if options.quick or options.only else RESULTS)
+    if target is not None:
+        evidence.write(
+            target,
+            title="Quality of a search after so many evaluations, beside other tuners",
+            bars=bars,
+            figures=figures_of(table, done, spaces),
+            libraries={name: _rival(name).version() for name in RIVALS if not options.quick},
+        )
+    return 0 if all(holds for _, _, holds in bars) else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Search strategies on measured spaces")
+    default = os.environ.get("KERNELMARK_SPACES") or REPOSITORY.parent / "shared/data/spaces"
+    parser.add_argument("--spaces", type=Path, default=Path(default))
+    parser.add_argument("--seeds", type=int, default=31)
+    parser.add_argument("--slow-seeds", type=int, default=3, help="of strategies that take minutes")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--partial", type=Path, default=PARTIAL)
+    parser.add_argument("--only", default="", help="contenders whose name has this word")
+    parser.add_argument("--quick", action="store_true", help="ours and random, 5 seeds")
+    parser.add_argument("--json", type=Path, help="file to write to")
+    return parser.parse_args()
+
+
+def _contenders(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
+    """Names, and whether a search takes minutes."""
+    ours = ("kmark", "random") if options.quick else ("kmark", "local", "genetic", "random")
+    names = [(f"kernelmark {name}", False) for name in ours]
+    if not options.quick:
+        for rival in RIVALS:
+            module = _rival(rival)
+            names += [(f"{rival} {name}", name in module.SLOW) for name in module.NAMES]
+    yield from (n for n in names if options.only in n[0] or n[0] == OURS)
+
+
+def _jobs(
+    contenders: Sequence[tuple[str, bool]], spaces: Sequence[str], options: argparse.Namespace
+) -> Iterator[Job]:
+    seeds = 5 if options.quick else options.seeds
+    for contender, slow in contenders:
+        for space in spaces:
+            for seed in range(options.slow_seeds if slow else seeds):
+                yield Job(contender, space, seed)
+
+
+def _rival(name: str) -> Any:
+    return importlib.import_module(f"rivals.{name}")
+
+
+def _run(folder: Path, jobs: Sequence[Job], options: argparse.Namespace) -> list[Done]:
+    """The searches of `jobs`: those already in the partial file, and the others now."""
+    versions = {c: _version(c) for c in {job.contender for job in jobs}}
+    known = _read_partial(options.partial)
+    done, missing = [], []
+    for job in jobs:
+        had = known.get(job)
+        if had is not None and had.version == versions[job.contender]:
+            done.append(had)
+        else:
+            missing.append(job)
+    if not missing:
+        return done
+    print(f"{len(done)} searches are known, {len(missing)} to make", file=sys.stderr)
+    options.partial.parent.mkdir(parents=True, exist_ok=True)
+    # One thread a process: these matrices are small, and threads of two workers would fight.
+    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    context = multiprocessing.get_context("spawn")
+    with (
+        options.partial.open("a", encoding="utf-8") as file,
+        ProcessPoolExecutor(options.jobs, mp_context=context) as pool,
+    ):
+        waiting = [pool.submit(_search, folder, job, versions[job.contender]) for job in missing]
+        for future in as_completed(waiting):
+            made = future.result()
+            done.append(made)
+            file.write(json.dumps(asdict(made)) + "\n")
+            file.flush()
+    return done
+
+
+def _read_partial(path: Path) -> dict[Job, Done]:
+    known = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            row = json.loads(line)
+            made = Done(**{**row, "quality": tuple(row["quality"])})
+        except (json.JSONDecodeError, TypeError, KeyError):
+            continue  # the line that was being written when the run was stopped
+        known[Job(made.contender, made.space, made.seed)] = made
+    return known
+
+
+def _version(contender: str) -> str:
+    """What a figure depends on: the sources of ours, or a library's version and how we drive it."""
+    source, _, _ = contender.partition(" ")
+    if source != "kernelmark":
+        text = (HERE / "rivals" / f"{source}.py").read_bytes()
+        return f"{_rival(source).version()} {hashlib.sha256(text).hexdigest()[:8]}"
+    tune = REPOSITORY / "src" / "kernelmark" / "tune"
+    files = [tune / n for n in ("points.py", "_features.py", "_surrogate.py")]
+    files += sorted(tune.glob("strategies/*.py"))
+    text = b"".join(p.read_bytes() for p in files if p.name != "__init__.py")
+    return hashlib.sha256(text).hexdigest()[:12]
+
+
+@lru_cache(maxsize=8)
+def _space(path: Path) -> Any:
+    from kernelmark.tune.simulate import read
+
+    return read(path)
+
+
+def _search(folder: Path, job: Job, version: str) -> Done:
+    """One search, in a worker."""
+    from kernelmark.tune.simulate import quality, simulate
+
+    space = _space(folder / f"{job.space}.json")
+    source, _, name = job.contender.partition(" ")
+    budget = max(BUDGETS)
+    began = time.process_time()
+    if source == "kernelmark":
+        from kernelmark.tune.strategies import registry
+
+        search = registry.get(name).begin(space.points, budget=budget, seed=job.seed)
+        asked = simulate(space, search, budget)
+    else:
+        asked = _rival(source).evaluations(space, name, job.seed, budget)
+    seconds = time.process_time() - began
+    return Done(
+        **asdict(job),
+        version=version,
+        quality=tuple(round(quality(space, asked, n), 5) for n in BUDGETS),
+        evaluations=len(asked),
+        seconds=round(seconds, 3),
+    )
+
+
+Table = dict[str, tuple[float, ...]]
+
+
+def aggregate(done: Sequence[Done], spaces: Sequence[str]) -> Table:
+    """Of each contender: the mean over spaces of the median over seeds, at each budget."""
+    medians = medians_of(done)
+    return {
+        contender: tuple(
+            round(statistics.fmean(by_space[s][b] for s in spaces), 4) for b in range(len(BUDGETS))
+        )
+        for contender, by_space in medians.items()
+        if all(s in by_space for s in spaces)
+    }
+
+
+def medians_of(done: Sequence[Done]) -> dict[str, dict[str, tuple[float, ...]]]:
+    groups: dict[tuple[str, str], list[tuple[float, ...]]] = defaultdict(list)
+    for one in done:
+        groups[one.contender, one.space].append(one.quality)
+    made: dict[str, dict[str, tuple[float, ...]]] = defaultdict(dict)
+    for (contender, space), rows in groups.items():
+        columns = zip(*rows, strict=True)
+        made[contender][space] = tuple(statistics.median(column) for column in columns)
+    return made
+
+
+def bars_of(table: Table) -> list[tuple[str, str, bool]]:
+    """Ours ahead of every rival at every budget."""
+    bars = []
+    rivals = {n: row for n, row in table.items() if not n.startswith("kernelmark ")}
+    if not rivals:
+        rivals = {n: row for n, row in table.items() if n != OURS}
+    for b, budget in enumerate(BUDGETS):
+        best = max(rivals, key=lambda n: rivals[n][b])
+        bars.append(
+            (
+                f"after {budget} evaluations ahead of every other strategy",
+                f"{table[OURS][b]:.3f}, the best other one ({best}) {rivals[best][b]:.3f}",
+                table[OURS][b] > rivals[best][b],
+            )
+        )
+    return bars
+
+
+def figures_of(table: Table, done: Sequence[Done], spaces: Sequence[str]) -> Mapping[str, Any]:
+    medians = medians_of(done)
+    seeds: dict[str, set[int]] = defaultdict(set)
+    cost: dict[str, list[float]] = defaultdict(list)
+    for one in done:
+        seeds[one.contender].add(one.seed)
+        cost[one.contender].append(1e3 * one.seconds / max(1, one.evaluations))
+    order = sorted(table, key=lambda n: -sum(table[n]))
+    return {
+        "budgets": list(BUDGETS),
+        "spaces": list(spaces),
+        "strategies": {
+            name: {
+                "seeds": len(seeds[name]),
+                "ms_per_proposal": round(statistics.fmean(cost[name]), 2),
+                "mean_over_spaces": list(table[name]),
+                "median_per_space": {s: list(medians[name][s]) for s in spaces},
+            }
+            for name in order
+        },
+    }
+
+
+def show(table: Table, done: Sequence[Done], spaces: Sequence[str]) -> None:
+    figures = figures_of(table, done, spaces)["strategies"]
+    head = "".join(f"{b:>8}" for b in BUDGETS)
+    print(f"{'mean over spaces of the median over seeds':44}{head}{'seeds':>8}{'ms':>9}")
+    for name, row in figures.items():
+        values = "".join(f"{v:>8.3f}" for v in row["mean_over_spaces"])
+        print(f"{name:44}{values}{row['seeds']:>8}{row['ms_per_proposal']:>9.2f}")
+    for space in spaces:
+        print(f"\n{space:44}{head}")
+        for name, row in figures.items():
+            values = "".join(f"{v:>8.3f}" for v in row["median_per_space"][space])
+            print(f"{name:44}{values}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

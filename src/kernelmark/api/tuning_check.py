@@ -1,0 +1,32 @@
+"""Compile a sample of the candidates of a tuning folder, without the GPU that they are for.
+
+from kernelmark.api import tuning_check
+for one in tuning_check.check("mymodel", candidates=32):
+    print(one.plan.name, [c.kernel.resources for c in one.candidates])
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from kernelmark.api.tuning_run import COMPILE_TIMEOUT_S, picked, plans
+from kernelmark.tune import check as checks
+from kernelmark.tune.check import Check
+from kernelmark.tune.folder import TuningFolder
+
+
+def check(
+    place: str | os.PathLike[str],
+    *,
+    only: Sequence[str] = (),
+    candidates: int = 16,
+    jobs: int | None = None,
+    compile_timeout_s: float = COMPILE_TIMEOUT_S,
+) -> Iterator[Check]:
+    """Every plan, or those that `only` names, one after the other as they are compiled. Nothing
+    is written to the folder."""
+    asked = picked(plans(TuningFolder.open(place)), only)
+    return checks.check(
+        asked, candidates=candidates, jobs=jobs, compile_timeout_s=compile_timeout_s
+    )

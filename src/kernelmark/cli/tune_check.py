@@ -1,0 +1,96 @@
+"""`kmark tune check`: compile candidates without their GPU, and say what they use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernelmark.cli import options as o
+from kernelmark.cli.output import Outputs, put_results_table, say, write
+
+if TYPE_CHECKING:
+    from kernelmark.tune.check import Check
+
+SOME_FAILED = 3
+
+
+def _option(*names: str, help: str, metavar: str | None = None, panel: str = o.SELECTION) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel)
+
+
+Folder = Annotated[str, typer.Argument(metavar="DIR", help="A tuning folder with plans for a GPU.")]
+Only = Annotated[
+    list[str] | None, _option("--only", metavar="NAME,…", help="Only these plans. Repeated.")
+]
+Candidates = Annotated[
+    int,
+    _option(
+        "--candidates",
+        metavar="N",
+        help="Of each plan: the backend's own choice, then a random sample by the plan's seed.",
+    ),
+]
+Jobs = Annotated[
+    int | None,
+    _option("--jobs", metavar="N", help="Cores that compile. Default: all.", panel=o.RUNNING),
+]
+Timeout = Annotated[
+    float,
+    _option("--timeout", metavar="S", help="Seconds a compilation may take.", panel=o.RUNNING),
+]
+
+
+def check(
+    folder: Folder,
+    only: Only = None,
+    candidates: Candidates = 16,
+    jobs: Jobs = None,
+    timeout: Timeout = 180.0,
+    json: o.Json = None,
+    csv: o.Csv = None,
+    md: o.Md = None,
+    quiet: o.Quiet = False,
+) -> int:
+    """Compile some candidates of each plan, and tell which spill or do not fit: needs no GPU.
+
+    The rule is that of 'kmark tune run'. Nothing is timed, and nothing is written to DIR. CSV and
+    JSON have a row for each candidate, with its registers and spills.
+    """
+    from kernelmark.api import tuning_check
+    from kernelmark.tune.check import Verdict
+
+    outputs = Outputs(json=json, csv=csv, md=md)
+    found = []
+    for one in tuning_check.check(
+        folder,
+        only=o.comma_list(only),
+        candidates=candidates,
+        jobs=jobs,
+        compile_timeout_s=timeout,
+    ):
+        found.append(one)
+        if not quiet:
+            good, asked = one.count(Verdict.ACCEPTED), len(one.candidates)
+            say(f"{one.plan.name}: {good} of {asked} candidates accepted")
+    _put(found, outputs)
+    return 0 if all(one.count(Verdict.ACCEPTED) for one in found) else SOME_FAILED
+
+
+def _put(found: Sequence[Check], outputs: Outputs) -> None:
+    import json as codec
+
+    from kernelmark.report import checks as report
+    from kernelmark.report.render import csv_text, markdown
+
+    records = report.check_records(found)
+    if outputs.json is not None:
+        write(outputs.json, codec.dumps(records, indent=1, allow_nan=False) + "\n")
+    if outputs.csv is not None:
+        write(outputs.csv, csv_text(records))
+    if outputs.md is not None:
+        write(outputs.md, markdown(report.check_table(found)))
+    if not outputs.stdout_taken:
+        put_results_table(report.check_table(found), styles=[""] * len(found))
+    say(report.check_line(found))

@@ -1,0 +1,77 @@
+"""Tables of what candidates use, from compiling alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from kernelmark.core.result import config_key
+from kernelmark.core.units import bytes_text, counted
+from kernelmark.report.tables import NONE, Column, Table
+from kernelmark.report.tuning import titled
+from kernelmark.tune.check import Candidate, Check, Verdict
+from kernelmark.tune.evaluate import spilled_bytes
+
+
+def check_table(found: Sequence[Check]) -> Table:
+    """One row a plan. Registers and spills are a thread's, from the least to the most."""
+    right = ("compiled", "accepted", "rejected", "failed", "registers", "spilled")
+    names = ("plan", *right, "the others, for example")
+    columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
+    return Table(columns=columns, rows=tuple(map(_row, found)))
+
+
+def _row(one: Check) -> tuple[str, ...]:
+    built = [c for c in one.candidates if c.verdict is not Verdict.FAILED]
+    registers = [
+        c.kernel.resources["registers"] for c in built if "registers" in c.kernel.resources
+    ]
+    spilled = [spilled_bytes(c.kernel.resources) for c in built]
+    return (
+        titled(one.plan),
+        str(len(one.candidates)),
+        *(str(one.count(verdict)) for verdict in Verdict),
+        _span(registers, str),
+        _span(spilled, bytes_text),
+        next((c.reason for c in one.candidates if c.reason), ""),
+    )
+
+
+def _span(values: Sequence[int], text: Callable[[int], str]) -> str:
+    if not values:
+        return NONE
+    low, high = text(min(values)), text(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def check_records(found: Sequence[Check]) -> list[dict[str, str | int | float | None]]:
+    """One flat record a candidate; what a compiler did not say is None."""
+    return [_record(one, candidate) for one in found for candidate in one.candidates]
+
+
+def _record(one: Check, candidate: Candidate) -> dict[str, str | int | float | None]:
+    used = candidate.kernel.resources
+    return {
+        "plan": one.plan.name,
+        "problem": one.plan.problem.key,
+        "arch": one.plan.arch,
+        "verdict": candidate.verdict.value,
+        "reason": candidate.reason,
+        "registers": used.get("registers"),
+        "accumulation_registers": used.get("accumulation_registers"),
+        "spilled_registers": used.get("spilled_registers"),
+        "stack_bytes": used.get("stack_bytes"),
+        "shared_bytes": used.get("shared_bytes"),
+        "compile_s": round(candidate.seconds, 6),
+        "config": config_key(candidate.config),
+    }
+
+
+def check_line(found: Sequence[Check]) -> str:
+    """All plans in one sentence."""
+    every = [candidate for one in found for candidate in one.candidates]
+    counts = Counter(candidate.verdict for candidate in every)
+    told = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict)
+    archs = ", ".join(dict.fromkeys(one.plan.arch for one in found))
+    where = f"{counted(len(every), 'candidate')} of {counted(len(found), 'plan')}"
+    return f"{where} compiled for {archs}: {told}"

@@ -1,0 +1,160 @@
+"""Check: what a sample of a plan's candidates uses, compiled where their GPU need not be.
+
+Only compilers work here. What a search would reject by registers, spills or shared memory is
+rejected by the same rule, so a space can be judged on a laptop before a GPU is at hand.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from kernelmark import backends, devices
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.result import Case, Config, KernelInfo, Status
+from kernelmark.core.space import Space
+from kernelmark.gpu.absent import absent
+from kernelmark.gpu.rtc import vendor_of
+from kernelmark.runners.dispatch import compiles
+from kernelmark.runners.lane import Lane, Limits, gather_items
+from kernelmark.runners.process import WorkerSpec
+from kernelmark.tune.builders import Builders, Compiled
+from kernelmark.tune.evaluate import static_reason
+from kernelmark.tune.narrow import space_of
+from kernelmark.tune.plan import TunePlan
+from kernelmark.tune.points import Points
+
+
+class Verdict(StrEnum):
+    """What compiling says of a candidate."""
+
+    ACCEPTED = "accepted"  # it would be timed
+    REJECTED = "rejected"  # by what it uses
+    FAILED = "failed"  # it did not compile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A compiled candidate; `reason` says why it would not be timed."""
+
+    config: Config
+    verdict: Verdict
+    reason: str
+    kernel: KernelInfo
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """The candidates of one plan that were compiled."""
+
+    plan: TunePlan
+    candidates: tuple[Candidate, ...]
+
+    def count(self, verdict: Verdict) -> int:
+        return sum(one.verdict is verdict for one in self.candidates)
+
+
+def check(
+    plans: Sequence[TunePlan], *, candidates: int, jobs: int | None, compile_timeout_s: float
+) -> Iterator[Check]:
+    """Each plan with up to `candidates` of its space: the backend's own choice, then a random
+    sample by the plan's seed. A plan that is not for a GPU is refused before anything starts."""
+    if candidates < 1:
+        raise UsageError(f"{candidates} candidates cannot be checked", hint="ask for at least 1")
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"{jobs} jobs compile nothing", hint="ask for at least 1")
+    infos = [_target(plan) for plan in plans]
+    count = jobs or len(os.sched_getaffinity(0))
+    return _checked(list(zip(plans, infos, strict=True)), candidates, count, compile_timeout_s)
+
+
+def _target(plan: TunePlan) -> DeviceInfo:
+    if reason := backends.find(plan.backend).available():
+        raise UsageError(f"{plan.name}: {reason}")
+    if not compiles(plan.backend):
+        raise UsageError(
+            f"{plan.name}: {plan.backend} compiles nothing ahead that could be looked at",
+            hint="kmark tune run times it instead",
+        )
+    try:
+        vendor_of(plan.arch)
+    except UsageError:
+        raise UsageError(
+            f"{plan.name} is planned for {plan.arch or 'no architecture'}, which is no GPU's",
+            hint="kmark tune plan DIR -b triton --arch gfx942 plans for one",
+        ) from None
+    return absent(plan.arch)
+
+
+def _checked(
+    plans: Sequence[tuple[TunePlan, DeviceInfo]], candidates: int, jobs: int, timeout_s: float
+) -> Iterator[Check]:
+    builders = Builders([])
+    try:
+        for plan, info in plans:
+            # Workers know one architecture; plans of one folder usually have the same.
+            if not builders.lanes or builders.lanes[0].info.arch != info.arch:
+                builders.close()
+                builders = Builders([_lane(info, timeout_s) for _ in range(jobs)])
+            configs = _sample(plan, space_of(plan, info), candidates)
+            found = _compiled(plan, configs, builders)
+            told = tuple(_told(*one, info) for one in zip(configs, found, strict=True))
+            builders.forget(plan.problem.key)
+            yield Check(plan=plan, candidates=told)
+    finally:
+        builders.close()
+
+
+def _lane(info: DeviceInfo, timeout_s: float) -> Lane:
+    spec = WorkerSpec(device=info.arch, compile_only=True)
+    kind = devices.registry.get(info.kind)
+    return Lane(kind, info, spec, Limits(compile_timeout_s=timeout_s))
+
+
+def _sample(plan: TunePlan, space: Space, most: int) -> list[Config]:
+    points = Points.of(space)
+    first = points.index(space.default)
+    order = np.random.default_rng(plan.seed).permutation(len(points)).tolist()
+    if first is not None:
+        order = [first, *(point for point in order if point != first)]
+    return [points.config(point) for point in order[:most]]
+
+
+def _compiled(plan: TunePlan, configs: Sequence[Config], builders: Builders) -> list[Compiled]:
+    cases = [Case(problem=plan.problem, backend=plan.backend, config=one) for one in configs]
+    while True:
+        found = [one for case in cases if (one := builders.found(case)) is not None]
+        if len(found) == len(cases):
+            return found
+        builders.start(cases)
+        if all(lane.dead for lane in builders.lanes):
+            raise KernelmarkError(
+                f"no compile worker can be started: {builders.lost[-1]}",
+                hint="kmark doctor says what is wrong here",
+            )
+        if builders.busy:
+            for lane, item in gather_items(builders.lanes):
+                builders.take(lane, item)
+
+
+def _told(config: Config, found: Compiled, info: DeviceInfo) -> Candidate:
+    reason: str | None
+    if found.status is Status.OK:
+        reason = static_reason(found.kernel.resources, info)
+        verdict = Verdict.REJECTED if reason else Verdict.ACCEPTED
+    else:
+        first = (found.error.strip().splitlines() or [""])[0]
+        verdict, reason = Verdict.FAILED, f"{found.status.value}: {first}"
+    return Candidate(
+        config=config,
+        verdict=verdict,
+        reason=reason or "",
+        kernel=found.kernel,
+        seconds=found.seconds,
+    )

@@ -1,0 +1,53 @@
+"""`kmark tune check`, and what other commands say of a GPU that is not here."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+
+import pytest
+
+from kernelmark import devices
+from kernelmark.testing.tuning import fake_plans, make_folder
+
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="needs Triton's compilers"
+)
+
+
+@pytest.fixture
+def planned(kmark, tmp_path):
+    place = str(tmp_path / "amd")
+    ended = kmark(
+        *("tune", "plan", place, "-b", "triton", "--arch", "gfx942"),
+        *("-p", "gemm m=256 n=256 k=256 dtype=bf16 tb=t"),
+    )
+    assert ended.code == 0, ended.err
+    assert f"next: kmark tune check {place}, and where there is a gfx942:" in ended.err
+    return place
+
+
+@needs_triton
+def test_it_tells_registers_and_spills_of_each_candidate(kmark, planned):
+    ended = kmark("tune", "check", planned, "--candidates", "2", "--jobs", "1", "--csv", "-")
+    assert ended.code == 0, ended.err
+    rows = list(csv.DictReader(io.StringIO(ended.out)))
+    assert len(rows) == 2
+    assert {row["arch"] for row in rows} == {"gfx942"}
+    assert all(int(row["registers"]) > 0 and row["spilled_registers"] != "" for row in rows)
+    assert "2 candidates of 1 plan compiled for gfx942" in ended.err
+
+
+@needs_triton
+@pytest.mark.skipif(devices.registry.get("hip").available() is None, reason="needs no AMD GPU")
+def test_a_run_without_the_gpu_says_what_can_be_done_here(refused, planned):
+    ended = refused("tune", "run", planned)
+    assert "the plans are for gfx942, and no such GPU is here" in ended.err
+    assert f"'kmark tune check {planned}'" in ended.err
+
+
+def test_it_says_what_it_refuses(refused, tmp_path):
+    folder = make_folder(tmp_path / "t", fake_plans(1))
+    assert "is no GPU's" in refused("tune", "check", str(folder.path)).err
+    assert "no tuning folder" in refused("tune", "check", str(tmp_path / "none")).err

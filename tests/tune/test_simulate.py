@@ -1,0 +1,172 @@
+"""Simulated spaces, read from what other tuners write."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelmark.core.errors import CodecError
+from kernelmark.tune.simulate import Simulated, folder, quality, read, simulate
+from kernelmark.tune.strategies import registry
+
+CACHE: dict[str, Any] = {
+    "device_name": "a GPU",
+    "kernel_name": "k",
+    "tune_params_keys": ["block", "mode"],
+    "tune_params": {"block": [64, 32, 128], "mode": ["a", "b"]},
+    "objective": "time",
+    "cache": {
+        "32,a": {"block": 32, "mode": "a", "time": 2.0},
+        "64,a": {"block": 64, "mode": "a", "time": 0.5},
+        "64,b": {"block": 64, "mode": "b", "time": "CompilationFailedConfig"},
+        "128,b": {"block": 128, "mode": "b", "time": 1e20},
+    },
+}
+
+
+def times(space: Simulated) -> dict[tuple[Any, ...], float | None]:
+    return {
+        tuple(space.points.config(i).values()): space.seconds(i) for i in range(len(space.points))
+    }
+
+
+def test_a_kernel_tuner_cache(tmp_path: Path) -> None:
+    path = tmp_path / "k.json"
+    path.write_text(json.dumps(CACHE))
+    space = read(path)
+    assert space.name == "k"
+    assert space.points.values == ((64, 32, 128), ("a", "b"))  # the file's order, not sorted
+    assert times(space) == {
+        (32, "a"): 2e-3,
+        (64, "a"): 5e-4,
+        (64, "b"): None,
+        (128, "b"): None,
+    }
+    assert space.best_s == 5e-4
+
+
+def test_a_cache_of_an_open_session_lacks_its_last_brackets(tmp_path: Path) -> None:
+    path = tmp_path / "k.json"
+    path.write_text(json.dumps(CACHE)[:-2] + ",\n")
+    assert len(read(path).points) == 4
+
+
+def test_a_packed_cache(tmp_path: Path) -> None:
+    path = tmp_path / "k.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(CACHE).encode()))
+    assert read(path).name == "k"
+    assert len(read(path).points) == 4
+
+
+def t4(value: float, unit: str, invalidity: str = "correct", block: int = 32) -> dict[str, Any]:
+    return {
+        "configuration": {"block": block, "pad": True},
+        "times": {"compilation": 3.0, "runtimes": [value]},
+        "invalidity": invalidity,
+        "correctness": 1,
+        "measurements": [
+            {"name": "power", "value": 5, "unit": "W"},
+            {"name": "time", "value": value, "unit": unit},
+        ],
+        "objectives": ["time"],
+    }
+
+
+def test_t4_results(tmp_path: Path) -> None:
+    path = tmp_path / "t4.json"
+    results = [
+        t4(2.0, "ms", block=64),
+        t4(3.0, "s", block=32),
+        t4(1.0, "", "compile", block=16),
+        t4(4.0, "", block=8),
+    ]
+    document = {
+        "schema_version": "1.0.0",
+        "metadata": {"timeunit": "milliseconds"},
+        "results": results,
+    }
+    path.write_text(json.dumps(document))
+    space = read(path)
+    assert space.points.values[0] == (8, 16, 32, 64)
+    assert times(space) == {
+        (64, True): 2e-3,
+        (32, True): 3.0,
+        (16, True): None,
+        (8, True): 4e-3,
+    }
+
+
+def write_pair(path: Path, name: str = "pair") -> Path:
+    idx = np.array([[0, 0], [0, 1], [1, 0], [2, 1]])
+    np.savez(path / f"{name}.npz", idx=idx, time_ms=np.array([4.0, np.nan, 1.0, 2.0]))
+    file = path / f"{name}.json"
+    document = {
+        "name": name,
+        "params": {"x": [1, 2, 4], "y": [0, 1]},
+        "const": {"z": 7},
+        "restrictions": ["x*y<=4"],
+    }
+    file.write_text(json.dumps(document))
+    return file
+
+
+def test_the_compact_pair(tmp_path: Path) -> None:
+    space = read(write_pair(tmp_path))
+    assert times(space) == {(1, 0): 4e-3, (1, 1): None, (2, 0): 1e-3, (4, 1): 2e-3}
+    assert space.restrictions == ("x*y<=4",)
+    assert space.constants == {"z": 7}
+    assert [s.name for s in folder(tmp_path)] == ["pair"]
+
+
+def test_quality_counts_from_the_first_point_that_works(tmp_path: Path) -> None:
+    space = read(write_pair(tmp_path))
+    asked = simulate(space, registry.get("exhaustive").begin(space.points, budget=9, seed=0), 9)
+    assert asked == [0, 1, 2, 3]
+    assert [quality(space, asked, n) for n in (1, 2, 3, 4)] == [0.25, 0.25, 1.0, 1.0]
+    assert quality(space, [1], 5) == 0.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"cache": 3}',
+        '{"cache": {}, "tune_params_keys": ["a"], "tune_params": {"a": [1]}}',
+        '{"results": [{"configuration": 4}]}',
+        '{"cache": {"1": {"a": 1, "time": "x"}}, "tune_params": {"a": [1]}}',
+    ],
+)
+def test_what_is_no_measured_space_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    with pytest.raises(CodecError, match=r"bad\.json"):
+        read(path)
+
+
+KEYS = ["cache", "results", "params", "tune_params", "configuration", "time", "a"]
+ANY_JSON = st.recursive(
+    st.none() | st.integers() | st.text(max_size=4),
+    lambda c: st.lists(c, max_size=3) | st.dictionaries(st.sampled_from(KEYS), c, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(ANY_JSON)
+def test_any_json_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    path.write_text(json.dumps(value))
+    try:
+        space = read(path)
+    except CodecError:
+        return
+    assert math.isfinite(space.best_s)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelmark.core.timing import Timer, Timing
+from kernelmark.core.timing import Strain, Timer, Timing
 from kernelmark.devices.base import Stream
 from kernelmark.devices.fake import FakeDevice, Script
 from kernelmark.measure.loop import RECORDED_LIMIT, Pace, Sampler, choose_pace
@@ -130,3 +130,32 @@ def test_a_batch_is_what_its_samples_are_one_by_one(evict: bool) -> None:
     assert [s.launch_s for s in batch] == pytest.approx([s.launch_s for s in singles])
     assert [s.timed_s for s in batch] == pytest.approx([s.timed_s for s in singles])
     assert device.evictions == (16 if evict else 0)
+
+
+class Queued:
+    """A kernel with a queue of its own that takes sixteen launches at a time."""
+
+    def launch(self, stream: Stream, set_index: int) -> None: ...
+
+    def replay_s(self, order: object) -> float:
+        return 0.0
+
+    def even_launches(self, launches: int) -> int:
+        return -(-launches // 16) * 16
+
+
+@pytest.mark.parametrize(
+    ("sets", "launches", "evict", "even"),
+    [
+        (64, 4, False, 16),
+        (64, 4, True, 16),  # both lengths in whole batches, also after an eviction
+        (64, 17, True, 32),
+        (31, 4, True, 4),  # there, twice sixteen would meet a set twice, the second time hot
+    ],
+)
+def test_both_lengths_are_whole_batches_of_a_queue(sets, launches, evict, even) -> None:
+    sampler = Sampler(
+        FakeDevice(), Queued().launch, sets=sets, timer=Timer.AUTO, strain=Strain.NONE
+    )
+    pace = Pace(launches=launches, two_lengths=True, evict=evict)
+    assert sampler.fit(pace).launches == even

@@ -152,9 +152,12 @@ class Sampler:
 
     def fit(self, pace: Pace) -> Pace:
         """The pace in numbers that a kernel with a queue of its own takes evenly."""
-        if self._queue is None or pace.evict:
+        if self._queue is None:
             return pace
-        return dataclasses.replace(pace, launches=self._queue.even_launches(pace.launches))
+        launches = self._queue.even_launches(pace.launches)
+        if pace.evict and launches * (2 if pace.two_lengths else 1) > self.sets:
+            return pace  # a second visit to a set would not be cold
+        return dataclasses.replace(pace, launches=launches)
 
     def replay(self, launches: int) -> tuple[Reading, float, Timer]:
         """One plain replay from where the rotation stands: reading, host seconds, method."""

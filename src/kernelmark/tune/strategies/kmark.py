@@ -3,7 +3,8 @@
 A few points spread over the space come first. Then every question is the point whose expected
 improvement, times the chance that it works at all, is the largest of the whole list. Times are
 modelled by their logarithm, with those slower than the median pressed together: how bad a bad point
-is does not help to find a good one.
+is does not help to find a good one. When nothing better was found for a while, every other question
+is the most promising one next to the best points: no model is right about a needle.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ from kernelmark.tune.strategies.base import Search, Strategy
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 
-SPREAD = 10  # questions before the model is asked
+SPREAD = 6  # questions before the model is asked
 DRAWN = 200  # random points of which the one farthest from all others is taken
 NEEDED = 3  # working points without which there is nothing to model
 REFIT = 1.3  # growth of what is known after which length scales are learned anew
 REFIT_LEAST = 3
 MODELLED = 400  # known points a model is made of; beyond, the best and a sample of the others
 LISTED = 20_000  # candidates of a question; a longer list is sampled
-ELITE = 30  # best points whose neighbours are always candidates
+NEAR = 30  # best points whose neighbours are always candidates
+STUCK = 30  # answers without a better one after which the elite's neighbours are looked at
+ELITE = 8
 FAILED_LIKE = 0.75  # quantile of the working points that a failed one is taken for
 CERTAIN = 0.95  # the largest chance of failing that is believed in
 
@@ -60,6 +63,8 @@ class KmarkSearch(Search):
         self._in_model: set[int] = set()
         self._next_fit = 0
         self._pending: dict[int, None] = {}
+        self._best = math.inf
+        self._since = 0  # answers since the best one
 
     def ask(self, n: int) -> list[int]:
         chosen = list(self._known.starts(n))
@@ -76,8 +81,13 @@ class KmarkSearch(Search):
     def tell(self, point: int, seconds: float | None) -> None:
         if not self._known.seen[point]:
             self._asked(point)
-        self._known.tell(point, seconds)
         self._pending.pop(point, None)
+        self._since += 1
+        time = self._known.tell(point, seconds)
+        if time < self._best:
+            self._best, self._since = time, 0
+            if len(self._points) > LISTED:
+                self._next_fit = 0  # its neighbours are no candidates yet
 
     def _asked(self, point: int) -> None:
         self._pending[point] = None
@@ -114,7 +124,7 @@ class KmarkSearch(Search):
             deviation = model.deviation().astype(float)
             score = _log_improvement((best - means[0]) / deviation) + np.log(deviation) + works
             score[self._known.seen[model.candidates]] = -np.inf
-            at = int(np.argmax(score))
+            at = self._highest(score)
             if score[at] == -np.inf:
                 break
             point = int(model.candidates[at])
@@ -123,6 +133,21 @@ class KmarkSearch(Search):
             chosen.append(point)
         model.forget()
         return chosen
+
+    def _highest(self, score: Floats) -> int:
+        """Where the score is highest; when stuck, in turn only next to the best points."""
+        if self._since >= STUCK and self._known.left % 2:
+            near = np.isin(self._surrogate.candidates, self._neighbours(ELITE))
+            at = int(np.argmax(np.where(near, score, -np.inf)))
+            if near[at] and score[at] > -np.inf:
+                return at
+        return int(np.argmax(score))
+
+    def _neighbours(self, count: int) -> Numbers:
+        """The neighbours of the `count` best points."""
+        known = self._known.seconds
+        best = sorted(known, key=lambda p: (known[p], p))[:count]
+        return np.concatenate([self._points.neighbours(p) for p in best])
 
     def _observed(self) -> tuple[Floats, Floats]:
         """Bring the model up to date; its observations as scores, and which of them failed."""
@@ -165,9 +190,7 @@ class KmarkSearch(Search):
         count = len(self._points)
         if count <= LISTED:
             return np.arange(count)
-        known = self._known.seconds
-        best = sorted(known, key=lambda p: (known[p], p))[:ELITE]
-        near = np.concatenate([self._points.neighbours(p) for p in best])
+        near = self._neighbours(NEAR)
         drawn = self._random.choice(count, LISTED, replace=False)
         made: Numbers = np.unique(np.concatenate([near[: LISTED // 2], drawn]))
         return made

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib
+import importlib.metadata
 import json
 import multiprocessing
 import os
@@ -69,6 +70,11 @@ def main() -> int:
     if not folder.is_dir():
         print(f"no measured spaces in {folder}: give --spaces FOLDER or set KERNELMARK_SPACES")
         return 0
+    try:
+        libraries = {} if options.quick else {name: _rival(name).version() for name in RIVALS}
+    except importlib.metadata.PackageNotFoundError as error:
+        print(f"{error.name} is not installed: pip install 'kernelmark[bench]', or use --quick")
+        return 2
     from kernelmark.testing import evidence
 
     spaces = sorted(p.name.removesuffix(".json") for p in folder.glob("*.json"))
@@ -87,7 +93,7 @@ def main() -> int:
             title="Quality of a search after so many evaluations, beside other tuners",
             bars=bars,
             figures=figures_of(table, done, spaces),
-            libraries={name: _rival(name).version() for name in RIVALS if not options.quick},
+            libraries=libraries,
         )
     return 0 if all(holds for _, _, holds in bars) else 1
 

@@ -48,18 +48,19 @@ class Points:
         if not names or not space.size:
             return cls(names, values, np.zeros((0, len(names)), np.int16))
         random = np.random.default_rng(seed)
+        kept = _legal(space, values, _round_default(space, values))
         if space.size <= TRIES * limit:
             legal = _legal(space, values, _unravel(np.arange(space.size), dims))
             if len(legal) <= limit:
                 return cls(names, values, legal)
             drawn = legal[random.choice(len(legal), limit, replace=False)]
-        else:
-            draws = np.stack([random.integers(0, d, TRIES * limit) for d in dims], axis=1)
-            drawn = _legal(space, values, draws)
-        first = _legal(space, values, _round_default(space, values))
-        kept = np.concatenate([first, drawn])
-        _, order = np.unique(kept, axis=0, return_index=True)
-        kept = kept[np.sort(order)[:limit]]
+            kept = _distinct(np.concatenate([kept, drawn]))
+        for _ in range(TRIES):
+            if len(kept) >= limit:
+                break
+            drawn = np.stack([random.integers(0, d, limit) for d in dims], axis=1)
+            kept = _distinct(np.concatenate([kept, _legal(space, values, drawn)]))
+        kept = kept[:limit]
         return cls(names, values, kept[np.lexsort(kept.T[::-1])])
 
     def __len__(self) -> int:
@@ -140,6 +141,13 @@ def _legal(space: Space, values: Sequence[Sequence[ConfigValue]], codes: Codes) 
     ]
     legal: Codes = codes[np.array(keep, bool)]
     return legal
+
+
+def _distinct(codes: Codes) -> Codes:
+    """Each row once, in the order of their first places."""
+    _, first = np.unique(codes, axis=0, return_index=True)
+    rows: Codes = codes[np.sort(first)]
+    return rows
 
 
 def _round_default(space: Space, values: Sequence[Sequence[ConfigValue]]) -> Codes:

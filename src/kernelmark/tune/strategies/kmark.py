@@ -34,7 +34,7 @@ LISTED = 20_000  # candidates of a question; a longer list is sampled
 NEAR = 30  # best points whose neighbours are always candidates
 STUCK = 30  # answers without a better one after which the elite's neighbours are looked at
 ELITE = 8
-FAILED_LIKE = 0.75  # quantile of the working points that a failed one is taken for
+FAILED_LIKE = 0.5  # quantile of the working points that a failed one is taken for
 CERTAIN = 0.95  # the largest chance of failing that is believed in
 
 
@@ -56,7 +56,6 @@ class KmarkSearch(Search):
         self._features = features(points)
         self._surrogate = Surrogate(self._features)
         self._spread = min(SPREAD, max(NEEDED, budget // 3))
-        self._nearest = np.full(len(points), np.inf, np.float32)  # to anything asked or told
         table = self._features.table
         self._scale = (table.std(axis=0) if len(table) else table.sum(axis=0)) + np.float32(1e-9)
         self._modelled: list[int] = []
@@ -68,19 +67,15 @@ class KmarkSearch(Search):
 
     def ask(self, n: int) -> list[int]:
         chosen = list(self._known.starts(n))
-        for point in chosen:
-            self._asked(point)
+        self._pending |= dict.fromkeys(chosen)
         if len(chosen) < n and self._ready():
             chosen += self._by_model(n - len(chosen))
         while len(chosen) < n and self._known.left:
-            point = self._far_away()
-            self._asked(self._known.take(point))
-            chosen.append(point)
+            chosen.append(self._known.take(self._far_away()))
+            self._pending[chosen[-1]] = None
         return chosen
 
     def tell(self, point: int, seconds: float | None) -> None:
-        if not self._known.seen[point]:
-            self._asked(point)
         self._pending.pop(point, None)
         self._since += 1
         time = self._known.tell(point, seconds)
@@ -89,19 +84,20 @@ class KmarkSearch(Search):
             if len(self._points) > LISTED:
                 self._next_fit = 0  # its neighbours are no candidates yet
 
-    def _asked(self, point: int) -> None:
-        self._pending[point] = None
-        table = self._features.table
-        apart = np.square((table - table[point]) / self._scale).sum(axis=1)
-        self._nearest = np.minimum(self._nearest, apart)
-
     def _far_away(self) -> int:
         """Of some random points never asked for, the one farthest from all that were."""
         drawn = self._random.integers(0, len(self._points), DRAWN)
         drawn = drawn[~self._known.seen[drawn]]
         if not len(drawn):
             drawn = np.flatnonzero(~self._known.seen)
-        return int(drawn[np.argmax(self._nearest[drawn])])
+        seen = np.flatnonzero(self._known.seen)
+        if not len(seen):
+            return int(drawn[0])
+        table = self._features.table
+        here, there = table[drawn] / self._scale, table[seen] / self._scale
+        square = np.square(there).sum(axis=1) - 2 * here @ there.T
+        nearest = np.square(here).sum(axis=1) + square.min(axis=1)
+        return int(drawn[np.argmax(nearest)])
 
     def _ready(self) -> bool:
         """Whether enough is known, and not all the same, for a model to say anything."""
@@ -127,11 +123,10 @@ class KmarkSearch(Search):
             at = self._highest(score)
             if score[at] == -np.inf:
                 break
-            point = int(model.candidates[at])
-            self._asked(self._known.take(point))
-            model.believe(point)
-            chosen.append(point)
+            chosen.append(self._known.take(int(model.candidates[at])))
+            model.believe(chosen[-1])
         model.forget()
+        self._pending |= dict.fromkeys(chosen)
         return chosen
 
     def _highest(self, score: Floats) -> int:

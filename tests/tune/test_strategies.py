@@ -137,8 +137,8 @@ def test_half_of_the_points_fail(name: str) -> None:
 
 
 @strategies
-@pytest.mark.parametrize("value", [math.inf, math.nan])
-def test_a_time_that_is_no_number_is_a_failure(name: str, value: float) -> None:
+@pytest.mark.parametrize("value", [math.inf, math.nan, 0.0, -1e-3])
+def test_a_time_that_is_no_time_is_a_failure(name: str, value: float) -> None:
     seconds = bowl(LARGER)
     asked = drive(begin(name, LARGER), lambda i: value if i % 3 == 0 else seconds(i), 40)
     assert len(set(asked)) == 40

@@ -30,8 +30,9 @@ class Known:
     def tell(self, point: int, seconds: float | None) -> float:
         """Note what the point gave, and give it back with infinity for a failure."""
         self.take(point)
-        right = seconds is not None and math.isfinite(seconds)
-        self.seconds[point] = seconds if right and seconds is not None else math.inf
+        if seconds is None or not math.isfinite(seconds) or seconds <= 0:
+            seconds = math.inf
+        self.seconds[point] = seconds
         return self.seconds[point]
 
     def starts(self, n: int) -> Iterator[int]:

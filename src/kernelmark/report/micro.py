@@ -253,10 +253,8 @@ def _sides(base: Sequence[MicroResult], head: Sequence[MicroResult]) -> tuple[st
     names = _who(base), _who(head)
     if names[0] != names[1] or not base or not head:
         return names
-    first, second = (min(result.started for result in side) for side in (base, head))
-    if first == second:
-        return "base", "head"
-    return _moment(first), _moment(second)
+    first, second = (_moment(min(result.started for result in side)) for side in (base, head))
+    return ("base", "head") if first == second else (first, second)
 
 
 def _moment(started: float) -> str:

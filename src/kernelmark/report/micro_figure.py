@@ -99,15 +99,19 @@ def data(results: Sequence[MicroResult], design: Figure) -> list[dict[str, Any]]
 
 
 def who_of(results: Sequence[MicroResult]) -> list[str]:
-    """A name for each result: the device's model, and when it was taken where they share one."""
-    models = [result.model or result.device for result in results]
-    if len(set(models)) == len(models):
-        return models
+    """A name for each result, no two alike: the device's model, where they share one with when it
+    was taken, and where they share that too with its place."""
+    names = [result.model or result.device for result in results]
+    if len(set(names)) == len(names):
+        return names
     times = [time.localtime(result.started) for result in results]
-    return [
-        f"{model}, {time.strftime('%Y-%m-%d %H:%M:%S', when)}"
-        for model, when in zip(models, times, strict=True)
+    names = [
+        f"{name}, {time.strftime('%Y-%m-%d %H:%M:%S', when)}"
+        for name, when in zip(names, times, strict=True)
     ]
+    if len(set(names)) == len(names):
+        return names
+    return [f"{name} ({place})" for place, name in enumerate(names, 1)]
 
 
 def _facets(

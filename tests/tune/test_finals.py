@@ -13,7 +13,8 @@ from kernelmark.core.result import KernelInfo, Status
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.testing.tuning import fake_plans
 from kernelmark.tune import results
-from kernelmark.tune.finals import Score, decide, finalists, finals, neighbours
+from kernelmark.tune.accept import Score, decide
+from kernelmark.tune.finals import finalists, finals, neighbours, timings
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.journal import Journal, Trial
 from kernelmark.tune.outcome import Choice, Metrics, Outcome
@@ -78,7 +79,7 @@ def played(path, say, configs=({"a": 1}, {"a": 2}), plan=PLAN):
             for request in next(work).requests:
                 side = "ref" if not request.case.config else f"a{request.case.config['a']}"
                 near = request.case.problem != plan.problem
-                what = "near" if near else int(request.step.split()[-1])
+                what = "near" if near else " ".join(request.step.split()[2:])
                 us, status = say(side, what)
                 journal.record(
                     Trial(
@@ -103,6 +104,44 @@ def test_the_final_ranks_anew(tmp_path):
     assert outcome.ratio == pytest.approx(1.5)
     assert outcome.tuned.worst == 0.2
     assert outcome.reference.median_s == pytest.approx(30e-6)
+
+
+def test_what_made_a_finalist_the_best_does_not_count_for_it(tmp_path):
+    """Equal kernels: the luckier of the heats is chosen, and the final tells that it was luck."""
+    lucky = {"ref": 30.0, "a1": 30.0, "a2": 20.0}
+    outcome = played(
+        tmp_path / "j",
+        lambda side, what: (lucky[side] if "heat" in what else 30.0, Status.OK),
+    )
+    assert dict(outcome.tuned.config) == {"a": 2}
+    assert outcome.ratio == pytest.approx(1.0)
+    assert not outcome.kept
+
+
+def test_one_that_breaks_in_the_final_gives_way_to_the_next(tmp_path):
+    times = {"ref": 30.0, "a1": 25.0, "a2": 20.0}
+
+    def say(side, what):
+        bad = (side, what) == ("a2", "round 3")
+        return times[side], Status.WRONG if bad else Status.OK
+
+    outcome = played(tmp_path / "j", say)
+    assert outcome.kept
+    assert dict(outcome.tuned.config) == {"a": 1}
+    assert outcome.ratio == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_the_timings_of_a_final_are_foretold(tmp_path, most):
+    asked = []
+
+    def say(side, what):
+        asked.append(what)
+        return 30.0, Status.OK
+
+    plan = dataclasses.replace(PLAN, acceptance=Acceptance(finalists=most, neighbours=0, rounds=5))
+    played(tmp_path / "j", say, plan=plan)
+    assert len(asked) == timings(plan)
 
 
 def test_one_that_is_wrong_next_door_gives_way_to_the_next(tmp_path):
@@ -140,7 +179,8 @@ def test_noise_is_no_gain(tmp_path):
     drift = [1.0, 1.1, 0.95, 1.05, 0.9, 1.02]
 
     def say(side, what):
-        us = 20.0 * (drift[what] if side != "ref" and what != "near" else 1.0)
+        number = int(what.split()[-1]) if what != "near" else 0
+        us = 20.0 * (drift[number] if side != "ref" else 1.0)
         return us, Status.OK
 
     outcome = played(tmp_path / "j", say, configs=({"a": 1},))

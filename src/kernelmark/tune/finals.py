@@ -1,9 +1,10 @@
 """The final: the best candidates against the reference, and what is kept.
 
-The fastest of many noisy times is partly the luckiest, so the search's own times decide nothing
-here. Reference and finalists are timed again in turns, in fresh memory and on fresh inputs, first
-forwards, then backwards (ABBA), and the best of them also has to be right on sizes next to the
-problem's, where masks and tails differ.
+The fastest of many noisy times is partly the luckiest, so the times that chose a candidate never
+say how fast it is. All finalists run two heats; the best of these then plays the final against the
+reference alone, and the final's times are what is told. Both are in turns, first forwards, then
+backwards (ABBA), in fresh memory and on fresh inputs. The winner also has to be right on sizes next
+to the problem's, where masks and tails differ.
 """
 
 from __future__ import annotations
@@ -15,25 +16,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelmark import backends, ops
-from kernelmark.compare.rules.golden_tot import GoldenTot
 from kernelmark.core.diskcache import digest
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Case, Config, Status, config_key
-from kernelmark.core.units import time_text
-from kernelmark.stats.paired import least_rounds, signed_rank
+from kernelmark.tune.accept import Score, decide
 from kernelmark.tune.evaluate import Request, Round, Work, final_timing, ladder
 from kernelmark.tune.journal import Journal, Trial
 from kernelmark.tune.outcome import Choice, Outcome
-from kernelmark.tune.plan import Acceptance, TunePlan
+from kernelmark.tune.plan import TunePlan
 
-ALPHA = 0.05  # of the interval of the ratio
-# An interval whose ends differ by more says that the machine was busy, not how fast a kernel is.
-_WIDEST = 2.0
-_US = 1e-6
+_HEATS = 2  # once forwards, once backwards
 _FIRST_SEED = 1001  # far from those of the search
-_RULE = GoldenTot()
 # What a config may be on a size it was not made for: not there, but not wrong either.
 _NO_FAULT = (Status.OK, Status.UNSUPPORTED, Status.COMPILE_ERROR, Status.SKIPPED)
 # Sizes next to a problem's, by op: the first that the op accepts are taken.
@@ -57,13 +52,21 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """Reference over finalist, over the rounds that both ended well."""
+class Stage:
+    """Rounds in which all `sides` are timed in turns, the reference first. Its trials are found in
+    the journal by who took part: another field is another stage."""
 
-    ratio: float
-    low: float
-    high: float
+    name: str  # heat, round
+    sides: tuple[Side, ...]
     rounds: int
+    seeds: int
+
+    def step(self, number: int) -> str:
+        everyone = sorted(side.key for side in self.sides)
+        return f"final {digest(*everyone, str(self.seeds))[:8]} {self.name} {number}"
+
+    def seed(self, number: int) -> int:
+        return _FIRST_SEED + number // 2 % max(1, self.seeds)
 
 
 def finals(
@@ -71,13 +74,27 @@ def finals(
 ) -> Work[Outcome]:
     """Time, verify, decide."""
     match = _Match(plan, info, journal, finalists(reached, plan.acceptance.finalists))
-    yield from match.play()
-    for side in match.ranked():
+    yield from match.play(match.heats)
+    ranked = match.ranked()
+    for side in ranked:
         yield from match.verify(side)
         if match.fault(side) is None:
+            yield from match.play(match.final(side))
+        if match.fault(side) is None:
             return match.outcome(side, evaluations)
-    ranked = match.ranked() or match.sides
-    return match.outcome(ranked[0], evaluations)
+    return match.outcome((ranked or match.sides)[0], evaluations)
+
+
+def timings(plan: TunePlan) -> int:
+    """How many timings a final takes when its favourite wins."""
+    asked = plan.acceptance
+    heats = _HEATS * (1 + asked.finalists) if asked.finalists > 1 else 0
+    return heats + 2 * _even(asked.rounds)
+
+
+def _even(rounds: int) -> int:
+    """Rounds come in twos, forwards and backwards."""
+    return max(2, rounds + rounds % 2)
 
 
 def finalists(reached: Sequence[Trial], most: int) -> list[Config]:
@@ -105,26 +122,31 @@ class _Match:
         self.journal = journal
         self.reference = Side(backend=plan.reference_backend, config=plan.reference_config)
         self.sides = [Side(backend=plan.backend, config=config) for config in configs]
-        everyone = sorted(side.key for side in (self.reference, *self.sides))
-        self._tag = digest(*everyone, str(plan.acceptance.seeds))[:8]
+        everyone = (self.reference, *self.sides)
+        alone = len(self.sides) == 1
+        seeds = plan.acceptance.seeds
+        self.heats = Stage(name="heat", sides=everyone, rounds=0 if alone else _HEATS, seeds=seeds)
+
+    def final(self, side: Side) -> Stage:
+        asked = self.plan.acceptance
+        both = (self.reference, side)
+        return Stage(name="round", sides=both, rounds=_even(asked.rounds), seeds=asked.seeds)
 
     # Timing
 
-    def play(self) -> Work[None]:
-        """All rounds, two by two. Who fails is out; the reference is timed to the end."""
-        for first in range(0, max(2, self.plan.acceptance.rounds), 2):
-            for number in (first, first + 1):
-                yield from self._round(number)
+    def play(self, stage: Stage) -> Work[None]:
+        """All rounds. Who fails is out; the reference is timed to the end."""
+        for number in range(stage.rounds):
+            yield from self._round(stage, number)
 
-    def _round(self, number: int) -> Work[None]:
+    def _round(self, stage: Stage, number: int) -> Work[None]:
         """One round, whole: a half of one that was cut off is not paired with a later half."""
-        playing = [self.reference, *(s for s in self.sides if self._trial_fault(s) is None)]
+        playing = [s for s in stage.sides if s == self.reference or self._failed(s) is None]
         if number % 2:
             playing.reverse()
-        if all(self._found(side, number) is not None for side in playing):
+        if all(self._found(side, stage, number) is not None for side in playing):
             return
-        seed = _FIRST_SEED + number // 2 % max(1, self.plan.acceptance.seeds)
-        timing = final_timing(self.info, seed)
+        timing = final_timing(self.info, stage.seed(number))
         yield Round(
             requests=tuple(
                 Request(
@@ -134,7 +156,7 @@ class _Match:
                         config=side.config,
                         timing=timing,
                     ),
-                    step=self._step(number),
+                    step=stage.step(number),
                     process=number + 1,
                 )
                 for side in playing
@@ -142,20 +164,22 @@ class _Match:
             together=True,
         )
 
-    def _step(self, number: int) -> str:
-        return f"final {self._tag} round {number}"
-
-    def _found(self, side: Side, number: int) -> Trial | None:
+    def _found(self, side: Side, stage: Stage, number: int) -> Trial | None:
         owner = "" if side.backend == self.plan.backend else side.backend
-        return self.journal.find(config=side.config, step=self._step(number), backend=owner)
+        return self.journal.find(config=side.config, step=stage.step(number), backend=owner)
 
-    def _trials(self, side: Side) -> list[Trial]:
-        rounds = range(max(2, self.plan.acceptance.rounds) + 1)
-        found = (self._found(side, number) for number in rounds)
+    def _trials(self, side: Side, stage: Stage) -> list[Trial]:
+        found = (self._found(side, stage, number) for number in range(stage.rounds))
         return [trial for trial in found if trial is not None]
 
-    def _trial_fault(self, side: Side) -> Trial | None:
-        return next((trial for trial in self._trials(side) if not trial.ok), None)
+    def _failed(self, side: Side) -> Trial | None:
+        """The first trial of a side that did not go well, in any stage it was in."""
+        stages = [
+            self.heats,
+            *(self.final(one) for one in self.sides if side in (one, self.reference)),
+        ]
+        every = (trial for stage in stages for trial in self._trials(side, stage))
+        return next((trial for trial in every if not trial.ok), None)
 
     # Verifying
 
@@ -185,7 +209,7 @@ class _Match:
 
     def fault(self, side: Side) -> str | None:
         """What is wrong with a side on any check that was made, or None."""
-        failed = self._trial_fault(side)
+        failed = self._failed(side)
         if failed is not None:
             return f"it is {failed.status.value} in the final: {failed.error}"
         for problem in self._near() if side != self.reference else ():
@@ -196,42 +220,48 @@ class _Match:
 
     # Deciding
 
-    def score(self, side: Side) -> Score | None:
-        """The ratio over all rounds in which both have a time; a wrong reference has one too."""
-        pairs = []
-        for number in range(max(2, self.plan.acceptance.rounds) + 1):
-            base, head = self._found(self.reference, number), self._found(side, number)
+    def ratios(self, side: Side, stage: Stage) -> list[float]:
+        """Logarithms, of the rounds in which both have a time; a wrong reference has one too."""
+        found = []
+        for number in range(stage.rounds):
+            base = self._found(self.reference, stage, number)
+            head = self._found(side, stage, number)
             if base and head and base.seconds and head.seconds and head.ok:
-                pairs.append(math.log(base.seconds / head.seconds))
-        if not pairs:
-            return None
-        found = signed_rank(pairs, ALPHA)
-        low, high = (0.0 if found.low == -math.inf else math.exp(found.low)), math.exp(found.high)
-        return Score(ratio=math.exp(found.centre), low=low, high=high, rounds=len(pairs))
+                found.append(math.log(base.seconds / head.seconds))
+        return found
 
     def ranked(self) -> list[Side]:
-        """Sides that have a time and did not fail, the fastest first."""
-        scored = [(side, self.score(side)) for side in self.sides]
-        good = [(s, score) for s, score in scored if score and self._trial_fault(s) is None]
-        return [side for side, _ in sorted(good, key=lambda pair: -pair[1].ratio)]
+        """Sides that did not fail, the fastest of the heats first."""
+        if not self.heats.rounds:
+            return self.sides
+        places = [
+            (statistics.fmean(ratios), side)
+            for side in self.sides
+            if self._failed(side) is None and (ratios := self.ratios(side, self.heats))
+        ]
+        return [side for _, side in sorted(places, key=lambda place: -place[0])]
 
-    def choice(self, side: Side) -> Choice:
-        trials = self._trials(side)
+    def choice(self, side: Side, stage: Stage) -> Choice:
+        """What a side was in the final, and its worst error in any check."""
+        trials = self._trials(side, stage)
         near = [self._near_trial(side, problem) for problem in self._near()]
-        checked = [*trials, *(t for t in near if t is not None and side != self.reference)]
+        checked = [*self._trials(side, self.heats), *trials]
+        checked += [t for t in near if t is not None and side != self.reference]
         times = [trial.seconds for trial in trials if trial.seconds is not None]
         found = backends.find(side.backend)
         return Choice(
             backend=side.backend,
             config=side.config,
             median_s=statistics.median(times) if times else math.nan,
-            kernel=trials[-1].kernel if trials else Choice(backend=side.backend).kernel,
+            kernel=checked[-1].kernel if checked else Choice(backend=side.backend).kernel,
             worst=_worst(checked),
             version="" if found.available() is not None else found.version(),
         )
 
     def outcome(self, side: Side, evaluations: int) -> Outcome:
-        reference, tuned, score = self.choice(self.reference), self.choice(side), self.score(side)
+        stage = self.final(side)
+        reference, tuned = self.choice(self.reference, stage), self.choice(side, stage)
+        score = Score.of(self.ratios(side, stage))
         kept, reason = decide(
             self.plan.acceptance,
             reference=reference,
@@ -257,45 +287,6 @@ def _worst(trials: Sequence[Trial]) -> float:
     if any(trial.status not in _NO_FAULT for trial in trials):
         return math.inf
     return max((t.worst for t in trials if t.worst is not None), default=math.nan)
-
-
-def decide(
-    asked: Acceptance,
-    *,
-    reference: Choice,
-    tuned: Choice,
-    score: Score | None,
-    fault: str | None,
-    reference_fault: str | None,
-) -> tuple[bool, str]:
-    """Whether the tuned config is kept, and why, in one sentence."""
-    if fault is not None:
-        return False, f"not verified: {fault}"
-    if score is None:
-        return False, f"the reference has no time: {reference_fault or 'nothing was measured'}"
-    beside = f"; the reference itself: {reference_fault}" if reference_fault else ""
-    gain_us = (reference.median_s - tuned.median_s) / _US
-    shown = f"{score.ratio:.3f} × ({score.low:.3f} to {score.high:.3f})"
-    smallest = _RULE.ignore_below_us
-    if reference.median_s < smallest * _US:
-        told = time_text(reference.median_s)
-        return False, f"too small to judge: the reference takes {told}, under {smallest:g} µs"
-    if score.low <= 1.0:
-        few = least_rounds(ALPHA)
-        short = f"; it takes {few} rounds to tell" if score.rounds < few else ""
-        verdict = "slower" if score.high < 1.0 else "not surely faster"
-        return False, f"{verdict}: {shown} over {score.rounds} rounds{short}{beside}"
-    if score.high > _WIDEST * score.low:
-        told = f"{shown} over {score.rounds} rounds; more rounds in its plan may tell"
-        return False, f"too noisy to judge: {told}{beside}"
-    if score.ratio < asked.min_ratio:
-        return False, f"gains too little: {shown}, {asked.min_ratio:g} × is asked for{beside}"
-    if gain_us < asked.min_gain_us:
-        floor = f"{asked.min_gain_us:g} µs is asked for"
-        return False, f"gains too little: {gain_us:.2f} µs a call, {floor}{beside}"
-    if tuned.median_s > _RULE.factor * reference.median_s + _RULE.slack_us * _US:
-        return False, f"harms: slower than {_RULE.factor:g} × reference + {_RULE.slack_us:g} µs"
-    return True, f"faster: {shown}, {gain_us:.2f} µs a call{beside}"
 
 
 def nothing_found(plan: TunePlan, info: DeviceInfo, journal: Journal, evaluations: int) -> Outcome:

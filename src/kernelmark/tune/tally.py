@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from kernelmark.tune.events import Progress
+from kernelmark.tune.finals import timings
 from kernelmark.tune.outcome import Outcome
 from kernelmark.tune.plan import TunePlan
 
@@ -68,5 +69,4 @@ class Tally:
         """Timings that a plan still needs."""
         plan = self._plans[name]
         search = _TIMINGS * (plan.budget.evaluations - self._candidates[name])
-        rounds = plan.acceptance.rounds * (1 + plan.acceptance.finalists)
-        return max(0.0, search) + max(0.0, rounds - self._finals[name])
+        return max(0.0, search) + max(0, timings(plan) - self._finals[name])

@@ -23,6 +23,27 @@ def lines_of(rows, batch, batches, m, SWAPPED: tl.constexpr):
 
 
 @triton.jit
+def place(
+    batches,
+    m,
+    n,
+    A_SWAPPED: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    """Rows, columns and batch of this program's tile, and which lines of A and B it reads; those
+    beyond the edge read the last one."""
+    row, column = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M)
+    batch = tl.program_id(2).to(tl.int64)
+    rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = column * BLOCK_N + tl.arange(0, BLOCK_N)
+    a_lines = lines_of(tl.minimum(rows, m - 1), batch, batches, m, A_SWAPPED)
+    b_lines = batch * n + tl.minimum(columns, n - 1).to(tl.int64)
+    return rows, columns, batch, a_lines, b_lines
+
+
+@triton.jit
 def put(
     acc,
     bias,
@@ -75,12 +96,9 @@ def int8_tiles(
     GROUP_M: tl.constexpr,
 ):
     """int8 · int8, then a factor for each row of A and each row of B."""
-    row, column = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M)
-    batch = tl.program_id(2).to(tl.int64)
-    rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = column * BLOCK_N + tl.arange(0, BLOCK_N)
-    a_lines = lines_of(tl.minimum(rows, m - 1), batch, batches, m, A_SWAPPED)
-    b_lines = batch * n + tl.minimum(columns, n - 1).to(tl.int64)
+    rows, columns, batch, a_lines, b_lines = place(
+        batches, m, n, A_SWAPPED, BLOCK_M, BLOCK_N, GROUP_M
+    )
     start = tl.program_id(1) * k_split
     ks = start + tl.arange(0, BLOCK_K)
     a_at = a + a_lines[:, None] * k + ks[None, :]
@@ -130,12 +148,9 @@ def group_tiles(
     GROUP_M: tl.constexpr,
 ):
     """A quantised on the way, BLOCK_K elements of a row with one scale; one scale for all of B."""
-    row, column = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M)
-    batch = tl.program_id(2).to(tl.int64)
-    rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = column * BLOCK_N + tl.arange(0, BLOCK_N)
-    a_lines = lines_of(tl.minimum(rows, m - 1), batch, batches, m, A_SWAPPED)
-    b_lines = batch * n + tl.minimum(columns, n - 1).to(tl.int64)
+    rows, columns, batch, a_lines, b_lines = place(
+        batches, m, n, A_SWAPPED, BLOCK_M, BLOCK_N, GROUP_M
+    )
     start = tl.program_id(1) * k_split
     ks = start + tl.arange(0, BLOCK_K)
     a_at = a + a_lines[:, None] * k + ks[None, :]
@@ -217,6 +232,43 @@ def decoded(packed, exponents, ROWS: tl.constexpr, DEPTH: tl.constexpr):
 
 
 @triton.jit
+def columns_of(
+    base,
+    lines,
+    k,
+    at,
+    left,
+    EVEN_K: tl.constexpr,
+    DEPTH: tl.constexpr,
+    PER: tl.constexpr,
+    DOWN: tl.constexpr = False,
+):
+    """DEPTH elements from `at` on of each of the lines, PER in one of what is stored; zeros beyond
+    the first `left`. With DOWN a line is a column of the result."""
+    columns = tl.arange(0, DEPTH // PER)
+    if DOWN:
+        where = base + lines[None, :] * (k // PER) + (at // PER + columns)[:, None]
+        inside = columns[:, None] * PER < left
+    else:
+        where = base + lines[:, None] * (k // PER) + (at // PER + columns)[None, :]
+        inside = columns[None, :] * PER < left
+    if EVEN_K:
+        return tl.load(where)
+    return tl.load(where, mask=inside, other=0)
+
+
+@triton.jit
+def quantised_of(
+    base, lines, k, at, left, EVEN_K: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr
+):
+    """16-bit elements as MXFP4: codes [ROWS, DEPTH / 32, 32] and e8m0 codes, as integers."""
+    x = columns_of(base, lines, k, at, left, EVEN_K, DEPTH, 1).to(tl.float32)
+    x = tl.reshape(x, (ROWS, DEPTH // 32, 32))
+    exponents = group_exponents(x)
+    return element_codes(x, exponents), exponents
+
+
+@triton.jit
 def mxfp4_emulated_tiles(
     a,
     b,
@@ -242,52 +294,23 @@ def mxfp4_emulated_tiles(
     GROUP_M: tl.constexpr,
 ):
     """MXFP4 decoded to PRODUCT, which holds every such number exactly, and multiplied there."""
-    row, column = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M)
-    batch = tl.program_id(2).to(tl.int64)
-    rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = column * BLOCK_N + tl.arange(0, BLOCK_N)
-    a_lines = lines_of(tl.minimum(rows, m - 1), batch, batches, m, A_SWAPPED)
-    b_lines = batch * n + tl.minimum(columns, n - 1).to(tl.int64)
+    rows, columns, batch, a_lines, b_lines = place(
+        batches, m, n, A_SWAPPED, BLOCK_M, BLOCK_N, GROUP_M
+    )
     start = tl.program_id(1) * k_split
     end = min(start + k_split, k)
-    ks = tl.arange(0, BLOCK_K)
-    pairs = tl.arange(0, BLOCK_K // 2)
-    groups = tl.arange(0, BLOCK_K // 32)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for at in range(start, end, BLOCK_K):
         left = end - at
         if QUANTISE_A:
-            x = tl.load(
-                a + a_lines[:, None] * k + (at + ks)[None, :],
-                mask=None if EVEN_K else ks[None, :] < left,
-                other=None if EVEN_K else 0,
-            )
-            x = tl.reshape(x.to(tl.float32), (BLOCK_M, BLOCK_K // 32, 32))
-            exponents = group_exponents(x)
-            numbers = numbers_of(element_codes(x, exponents)) * power_of(exponents)[:, :, None]
-            x = tl.reshape(numbers, (BLOCK_M, BLOCK_K))
+            codes, exponents = quantised_of(a, a_lines, k, at, left, EVEN_K, BLOCK_M, BLOCK_K)
+            x = tl.reshape(numbers_of(codes) * power_of(exponents)[:, :, None], (BLOCK_M, BLOCK_K))
         else:
-            packed = tl.load(
-                a + a_lines[:, None] * (k // 2) + (at // 2 + pairs)[None, :],
-                mask=None if EVEN_K else pairs[None, :] * 2 < left,
-                other=None if EVEN_K else 0,
-            )
-            exponents = tl.load(
-                a_scale + a_lines[:, None] * (k // 32) + (at // 32 + groups)[None, :],
-                mask=None if EVEN_K else groups[None, :] * 32 < left,
-                other=None if EVEN_K else 0,
-            )
+            packed = columns_of(a, a_lines, k, at, left, EVEN_K, BLOCK_K, 2)
+            exponents = columns_of(a_scale, a_lines, k, at, left, EVEN_K, BLOCK_K, 32)
             x = decoded(packed, exponents, BLOCK_M, BLOCK_K)
-        packed = tl.load(
-            b + b_lines[:, None] * (k // 2) + (at // 2 + pairs)[None, :],
-            mask=None if EVEN_K else pairs[None, :] * 2 < left,
-            other=None if EVEN_K else 0,
-        )
-        exponents = tl.load(
-            b_scale + b_lines[:, None] * (k // 32) + (at // 32 + groups)[None, :],
-            mask=None if EVEN_K else groups[None, :] * 32 < left,
-            other=None if EVEN_K else 0,
-        )
+        packed = columns_of(b, b_lines, k, at, left, EVEN_K, BLOCK_K, 2)
+        exponents = columns_of(b_scale, b_lines, k, at, left, EVEN_K, BLOCK_K, 32)
         y = decoded(packed, exponents, BLOCK_N, BLOCK_K)
         acc = tl.dot(x.to(PRODUCT), tl.trans(y.to(PRODUCT)), acc, out_dtype=tl.float32)
     put(acc, bias, d, rows, columns, batch, batches, m, n, D_SWAPPED, HAS_BIAS, SPLIT)
@@ -318,54 +341,25 @@ def mxfp4_native_tiles(
     GROUP_M: tl.constexpr,
 ):
     """MXFP4 by the matrix unit's own scaled product."""
-    row, column = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M)
-    batch = tl.program_id(2).to(tl.int64)
-    rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = column * BLOCK_N + tl.arange(0, BLOCK_N)
-    a_lines = lines_of(tl.minimum(rows, m - 1), batch, batches, m, A_SWAPPED)
-    b_lines = batch * n + tl.minimum(columns, n - 1).to(tl.int64)
+    rows, columns, batch, a_lines, b_lines = place(
+        batches, m, n, A_SWAPPED, BLOCK_M, BLOCK_N, GROUP_M
+    )
     start = tl.program_id(1) * k_split
     end = min(start + k_split, k)
-    ks = tl.arange(0, BLOCK_K)
-    pairs = tl.arange(0, BLOCK_K // 2)
-    groups = tl.arange(0, BLOCK_K // 32)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for at in range(start, end, BLOCK_K):
         left = end - at
         if QUANTISE_A:
-            x = tl.load(
-                a + a_lines[:, None] * k + (at + ks)[None, :],
-                mask=None if EVEN_K else ks[None, :] < left,
-                other=None if EVEN_K else 0,
-            )
-            x = tl.reshape(x.to(tl.float32), (BLOCK_M, BLOCK_K // 32, 32))
-            exponents = group_exponents(x)
-            codes = tl.reshape(element_codes(x, exponents), (BLOCK_M, BLOCK_K // 2, 2))
-            low, high = tl.split(codes)
-            left_bytes = (low | (high << 4)).to(tl.uint8)
-            left_scale = exponents.to(tl.uint8)
+            codes, exponents = quantised_of(a, a_lines, k, at, left, EVEN_K, BLOCK_M, BLOCK_K)
+            low, high = tl.split(tl.reshape(codes, (BLOCK_M, BLOCK_K // 2, 2)))
+            x = (low | (high << 4)).to(tl.uint8)
+            x_scale = exponents.to(tl.uint8)
         else:
-            left_bytes = tl.load(
-                a + a_lines[:, None] * (k // 2) + (at // 2 + pairs)[None, :],
-                mask=None if EVEN_K else pairs[None, :] * 2 < left,
-                other=None if EVEN_K else 0,
-            )
-            left_scale = tl.load(
-                a_scale + a_lines[:, None] * (k // 32) + (at // 32 + groups)[None, :],
-                mask=None if EVEN_K else groups[None, :] * 32 < left,
-                other=None if EVEN_K else 0,
-            )
-        right_bytes = tl.load(
-            b + b_lines[None, :] * (k // 2) + (at // 2 + pairs)[:, None],
-            mask=None if EVEN_K else pairs[:, None] * 2 < left,
-            other=None if EVEN_K else 0,
-        )
-        right_scale = tl.load(
-            b_scale + b_lines[:, None] * (k // 32) + (at // 32 + groups)[None, :],
-            mask=None if EVEN_K else groups[None, :] * 32 < left,
-            other=None if EVEN_K else 0,
-        )
-        acc = tl.dot_scaled(left_bytes, left_scale, "e2m1", right_bytes, right_scale, "e2m1", acc)
+            x = columns_of(a, a_lines, k, at, left, EVEN_K, BLOCK_K, 2)
+            x_scale = columns_of(a_scale, a_lines, k, at, left, EVEN_K, BLOCK_K, 32)
+        y = columns_of(b, b_lines, k, at, left, EVEN_K, BLOCK_K, 2, DOWN=True)
+        y_scale = columns_of(b_scale, b_lines, k, at, left, EVEN_K, BLOCK_K, 32)
+        acc = tl.dot_scaled(x, x_scale, "e2m1", y, y_scale, "e2m1", acc)
     put(acc, bias, d, rows, columns, batch, batches, m, n, D_SWAPPED, HAS_BIAS, SPLIT)
 
 

@@ -46,6 +46,35 @@ def absorb(
 
 
 @triton.jit
+def edge_of(
+    k,
+    v,
+    k_row,
+    v_row,
+    where,
+    end,
+    DIM_QK: tl.constexpr,
+    DIM_V: tl.constexpr,
+    PAD_QK: tl.constexpr,
+    PAD_V: tl.constexpr,
+):
+    """Keys (a column each) and values (a row each) at `where`, zeros from `end` on."""
+    columns = tl.arange(0, PAD_QK)
+    v_columns = tl.arange(0, PAD_V)
+    k_tile = tl.load(
+        k + where[None, :].to(tl.int64) * k_row + columns[:, None],
+        mask=(columns[:, None] < DIM_QK) & (where[None, :] < end),
+        other=0.0,
+    )
+    v_tile = tl.load(
+        v + where[:, None].to(tl.int64) * v_row + v_columns[None, :],
+        mask=(v_columns[None, :] < DIM_V) & (where[:, None] < end),
+        other=0.0,
+    )
+    return k_tile, v_tile
+
+
+@triton.jit
 def attention_tiles(
     q,
     k,
@@ -142,15 +171,8 @@ def attention_tiles(
             k_tile = k_tiles.load([at, 0]).T
             v_tile = v_tiles.load([at, 0])
         else:
-            k_tile = tl.load(
-                k + where[None, :].to(tl.int64) * k_row + columns[:, None],
-                mask=(columns[:, None] < DIM_QK) & (where[None, :] < seq_kv),
-                other=0.0,
-            )
-            v_tile = tl.load(
-                v + where[:, None].to(tl.int64) * v_row + v_columns[None, :],
-                mask=(v_columns[None, :] < DIM_V) & (where[:, None] < seq_kv),
-                other=0.0,
+            k_tile, v_tile = edge_of(
+                k, v, k_row, v_row, where, seq_kv, DIM_QK, DIM_V, PAD_QK, PAD_V
             )
         seen = where[None, :] < seq_kv
         if CAUSAL:
@@ -225,16 +247,7 @@ def attention_split(
     ahead = seq_kv - seq_q
     for at in range(start, end, BLOCK_N):
         where = at + places
-        k_tile = tl.load(
-            k + where[None, :].to(tl.int64) * k_row + columns[:, None],
-            mask=(columns[:, None] < DIM_QK) & (where[None, :] < end),
-            other=0.0,
-        )
-        v_tile = tl.load(
-            v + where[:, None].to(tl.int64) * v_row + v_columns[None, :],
-            mask=(v_columns[None, :] < DIM_V) & (where[:, None] < end),
-            other=0.0,
-        )
+        k_tile, v_tile = edge_of(k, v, k_row, v_row, where, end, DIM_QK, DIM_V, PAD_QK, PAD_V)
         seen = where[None, :] < end
         if CAUSAL:
             seen = seen & (where[None, :] <= ahead + query[:, None])

@@ -205,7 +205,7 @@ def test_import_refuses(refused, tmp_path):
     file = tmp_path / "x-gemm.csv"
     file.write_text(GOLDEN_CSV)
     assert "not a date" in refused("import", str(file), "--started", "yesterday").err
-    assert "unknown importer" in refused("import", str(file), "--as", "excel").err
+    assert "unknown format" in refused("import", str(file), "--as", "excel").err
     other = tmp_path / "y.csv"
     other.write_text("a,b\n")
     assert "no format" in refused("import", str(other)).err

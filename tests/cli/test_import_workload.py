@@ -128,11 +128,60 @@ def test_a_log_without_workload_is_told_what_it_is(refused, log, tmp_path):
     assert "is a log of calls (torch-trace)" in refused("import", str(trace)).err
 
 
+def test_formats_are_named_in_one_spelling_and_taken_in_several(kmark, refused, log, folder):
+    place = log("M,N,K,q_dtype_w", "5,48,32,torch.int8")
+    for word in ("aiter-csv", "aiter_csv", "aiter"):
+        ended = kmark("import", place, "--workload", folder, "--as", word)
+        assert "1 call of 1 problem in 1 file (aiter-csv)" in ended.err
+    ended = refused("import", place, "--workload", folder, "--as", "t")
+    assert "format 't' may be torch-trace or tunableop" in ended.err
+    ended = refused("import", place, "--workload", folder, "--as", "torch_tracer")
+    assert "did you mean torch-trace?" in ended.err
+    assert "aiter_csv" not in ended.err
+    assert "add: --workload DIR" in refused("import", place, "--as", "aiter_csv").err
+
+
+def test_how_a_list_was_read_is_told(kmark, log, folder):
+    place = log("op,M,N,K,dtype,transA,transB", "gemm,48,5,32,fp16,T,N", name="x.csv")
+    ended = kmark("import", place, "--workload", folder)
+    assert ended.code == 0
+    assert "1 call of 1 problem in 1 file (shapes)" in ended.err
+    assert f"{place}: transA and transB were read as in BLAS" in ended.err
+    assert f"{place}: columns that were not read: op" in ended.err
+
+
+def test_timings_are_sent_to_history(kmark, refused, log, folder, tmp_path):
+    columns = '"Kind","Kernel_Name","Start_Timestamp","End_Timestamp"'
+    place = log(columns, '"KERNEL_DISPATCH","k",1000,3000', name="x_kernel_trace.csv")
+    ended = refused("import", place, "--workload", folder)
+    assert "holds timings (rocprof), not problems" in ended.err
+    assert f"kmark import {place}" in ended.err
+    assert not (tmp_path / "mine").exists()
+    assert "1 result added" in kmark("import", place).err
+    assert "not problems" in refused("import", log(LINE), place, "--workload", folder).err
+
+
+@pytest.mark.parametrize("words", [(), ("--workload", "DIR")])
+def test_what_is_no_file_or_empty(refused, log, folder, tmp_path, words):
+    asked = [folder if word == "DIR" else word for word in words]
+    (tmp_path / "logs").mkdir()
+    ended = refused("import", str(tmp_path / "logs"), *asked)
+    assert "is a folder" in ended.err
+    assert "logs/*" in ended.err
+    assert "--as" not in refused("import", str(tmp_path / "none.log"), *asked).err
+    for name in ("x.log", "x.csv"):
+        assert "is empty" in refused("import", log(name=name), *asked).err
+    assert not (tmp_path / "mine").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (("--workload", "DIR", "--label", "x"), "are for results"),
-        (("--workload", "DIR", "--as", "nvbench"), "unknown reader 'nvbench'"),
+        (
+            ("--workload", "DIR", "--as", "nvbench"),
+            "nvbench is a format of results, not of logs of calls",
+        ),
         (("--workload", "DIR", "--dtype", "f33"), "unknown dtype 'f33'"),
         (("--workload", "DIR", "--skipped", "/nonexistent/x"), "no folder"),
         (("--force",), "are for logs of calls"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kernelmark.compare.rules.golden_tot import GoldenTot
 from kernelmark.report import tuning as report
-from kernelmark.tune import finals
+from kernelmark.tune import accept
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plan import Acceptance
 
@@ -38,7 +38,7 @@ def test_defaults_are_those_of_a_plan():
 
 def test_limits_are_those_of_the_code():
     assert f"at least {GoldenTot().ignore_below_us:g} µs" in FLAT
-    assert f"({100 * (1 - finals.ALPHA):g} %, Wilcoxon's signed ranks" in FLAT
+    assert f"({100 * (1 - accept.ALPHA):g} %, Wilcoxon's signed ranks" in FLAT
     assert f"no better than ± {100 * report._WIDE:.0f} %" in FLAT
 
 

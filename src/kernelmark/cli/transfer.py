@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -222,6 +223,8 @@ def _results(file: str, given: Given, form: str | None) -> ResultSet:
     from kernelmark.api.reading import read_file
     from kernelmark.workloads import logs
 
+    if file != "-":
+        _check_place(file)
     try:
         return read_file(file, given, form)
     except KernelmarkError:
@@ -231,3 +234,16 @@ def _results(file: str, given: Given, form: str | None) -> ResultSet:
         raise UsageError(
             f"{file}: is a log of calls ({known}), not of results", hint="add: --workload DIR"
         ) from None
+
+
+def _check_place(file: str) -> None:
+    """What is no file is told before any format is tried."""
+    path = Path(file).expanduser()
+    if path.is_dir():
+        hint = f"name the files in it: {file.rstrip('/')}/*"
+        raise UsageError(f"{file}: is a folder", hint=hint)
+    if not path.exists():
+        raise UsageError(
+            f"{file}: there is no such file",
+            hint="look at its spelling; 'kmark import --help' says which files can be read",
+        )

@@ -61,6 +61,9 @@ def _tell(reading: Reading, arch: str) -> None:
     if again:
         say(f"{_many(again, 'call')} logged a second time by another kind of line, counted once")
     _tell_copies(reading)
+    for one in reading.inputs:
+        for note in one.notes:
+            say(f"{one.place}: {note}")
     logged = {"hipblaslt", "rocblas"} & formats.keys()  # others name the family
     if not arch and logged and any(_is_shared_f8(call.blas) for call in workload.calls):
         say("8-bit floats were read as OCP's; if the log is of gfx940 to gfx942: --arch gfx942")

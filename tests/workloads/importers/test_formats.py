@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sqlite3
 import struct
@@ -76,6 +77,11 @@ TRACE = """\
 "KERNEL_DISPATCH","Agent 7","void add<float>(float*, int)",1000,3000,64,1024
 "KERNEL_DISPATCH","Agent 7","void add<float>(float*, int)",5000,8000,64,1024
 "KERNEL_DISPATCH","Agent 7","void add<float>(float*, int)",9000,9500,64,2048
+"""
+OLD_TRACE = """\
+Index,KernelName,gpu-id,queue-id,pid,tid,grd,wgr,lds,scr,DispatchNs,BeginNs,EndNs,CompleteNs
+0,"add(float*, int) [clone .kd]",0,1,5,5,1024,64,0,0,900,1000,3000,3100
+1,"add(float*, int) [clone .kd]",0,1,5,5,1024,64,0,0,4900,5000,8000,8100
 """
 GOOGLE = {
     "context": {
@@ -168,8 +174,8 @@ NVBENCH = {
 def read(tmp_path):
     def call(name, content, **given):
         path = tmp_path / name
-        text = content if isinstance(content, str) else json.dumps(content)
-        path.write_text(text, encoding="utf-8")
+        text = content if isinstance(content, str | bytes) else json.dumps(content)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
         return importers.read(path, Given(**given))
 
     return call
@@ -259,6 +265,13 @@ def test_rocprof_trace_has_samples(read):
     assert one.case.problem.dims == {"workgroup_size_x": 64, "grid_size_x": 1024}
 
 
+def test_the_trace_of_the_older_rocprof_has_samples(read):
+    (one,) = read("results.csv", OLD_TRACE).results
+    assert times_us(one) == [2.0, 3.0]
+    assert one.kernel.name == "add(float*, int) [clone .kd]"
+    assert one.case.problem.dims == {"wgr": 64, "grd": 1024}
+
+
 def test_rocpd_database(tmp_path):
     path = tmp_path / "1_results.db"
     with sqlite3.connect(path) as connection:
@@ -329,6 +342,11 @@ def test_the_same_file_is_the_same_run(read):
         ("a-gemm.csv", GEMM_CSV.replace("2048", "20.5"), "K=20.5 is not an integer"),
         ("a-gemm.csv", GEMM_CSV.splitlines()[0], "no results"),
         ("a.csv", "x,mean_microseconds\n1,2\n", "neither a GEMM"),
+        ("x_kernel_trace.csv", TRACE[:-40], "line 4 has fewer values than columns"),
+        ("x_kernel_stats.csv", STATS[:100], "line 2 has fewer values than columns"),
+        ("a-gemm.csv", GEMM_CSV.replace("13.5", ""), "line 2: a number is missing"),
+        ("x.csv.gz", gzip.compress(TRACE.encode()), "is compressed"),
+        ("x.csv", "", "is empty"),
         ("log.txt", HIPBLASLT.replace(",0,0,none,", ",0,none,"), "values for"),
         ("gemm.csv", TRITONBENCH.replace(";10;0.010 (", ";0.010 ("), "line 2 has 4 cells"),
         ("out.json", json.dumps(GOOGLE)[:-20], "not JSON"),
@@ -340,13 +358,15 @@ def test_refused(read, name, content, sentence):
     with pytest.raises(KernelmarkError) as refused:
         read(name, content)
     assert sentence in refused.value.message
+    said = ("fewer values", "a number is missing", "is compressed", "is empty", "no results")
+    assert refused.value.hint or not any(words in sentence for words in said)
 
 
 def test_no_such_file_and_no_such_format(tmp_path):
     with pytest.raises(KernelmarkError, match="no such file"):
         importers.read(tmp_path / "none.csv", Given())
     (tmp_path / "a.csv").write_text("x")
-    with pytest.raises(KernelmarkError, match="unknown importer"):
+    with pytest.raises(KernelmarkError, match="unknown format"):
         importers.read(tmp_path / "a.csv", Given(), "nosuch")
 
 

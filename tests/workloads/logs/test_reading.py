@@ -77,6 +77,15 @@ def test_noise_is_told_by_line_and_nothing_else_is(read, told):
     assert told(reading) == [(n, "is no call of a known form") for n in (1, 5, 8, 9)]
 
 
+@pytest.mark.parametrize("first", ["128,256,-64", "128,256", "12.5,1,2", "1 2 3 4 5"])
+def test_a_list_may_begin_with_a_bad_row(read, told, first):
+    found = read(f"{first}\n128,256,64\n")
+    assert [c.problem.key for c in found.workload.calls] == [
+        ops.parse("gemm m=128 n=256 k=64 dtype=bf16 tb=t").key
+    ]
+    assert [line for line, _ in told(found)] == [1]
+
+
 def test_formats_in_one_file(read):
     rows = "GemmTunableOp_Half_TN,tn_48_5_32"
     reading = read("\n".join([rows, LINE, "M,N,K,q_dtype_w", "5,48,32,torch.int8", LINE, rows]))
@@ -139,10 +148,10 @@ def test_a_log_without_calls_is_an_error_that_says_what_was_tried(read, text, se
 def test_what_is_asked_for_has_to_be_there(tmp_path):
     with pytest.raises(UsageError, match="no such file"):
         logs.read([str(tmp_path / "none.log")])
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="is a folder"):
         logs.read([str(tmp_path)])
     (tmp_path / "a").write_text(LINE)
-    with pytest.raises(UsageError, match="unknown reader"):
+    with pytest.raises(UsageError, match="is a format of results"):
         logs.read([str(tmp_path / "a")], form="nvbench")
     with pytest.raises(UsageError, match="given twice"):
         logs.read([str(tmp_path / "a"), str(tmp_path / "a")])
@@ -214,7 +223,12 @@ GOOD = (
     "GemmStridedBatchedTunableOp_Half_TN,tn_48_5_32_B_3_ld_32_32_48,Default,0.5",
 )
 PIECES = st.sampled_from(
-    (*GOOD, "M,N,K,q_dtype_w", "5,48,32,torch.int8", "m,n,k", "5 48 32", "- {", "}", "- M: 4", "[")
+    (
+        *(*GOOD, "M,N,K,q_dtype_w", "5,48,32,torch.int8", "m,n,k", "5 48 32", "- {", "}", "- M: 4"),
+        *("[", "M,N,K,transA,transB,dtype,alpha,bias", "48,5,32,T,N,fp16,1,no", "B;H;S;D"),
+        *("2;4;128;64", "n,c,h_out,w_out,k,r,s,layout", "1,4,7,6,8,3,3,nchw_fchw", "problem,count"),
+        *("gemm m=8 n=8 k=8 dtype=f16,3", "| M | N | K |", "|---|---|---|"),
+    )
 )
 
 

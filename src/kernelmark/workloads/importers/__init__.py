@@ -6,11 +6,13 @@ enters history and threshold rules, never an interval.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.registry import Registry
+from kernelmark.workloads import naming
 
 if TYPE_CHECKING:
     from kernelmark.core.result import ResultSet
@@ -18,37 +20,59 @@ if TYPE_CHECKING:
 
 registry: Registry[Importer] = Registry("kernelmark.workloads.importers", "importer")
 _HEAD_BYTES = 16384
+_GZIP = b"\x1f\x8b"
 
 
 def names() -> list[str]:
     """Every format as a user types it."""
-    return [name.replace("_", "-") for name in registry.names()]
+    return naming.names(registry)
 
 
 def named(name: str) -> Importer:
-    """The importer of that format."""
-    return registry.get(name.replace("-", "_"))
+    """The importer of that format; the beginning of its name will do."""
+    from kernelmark.workloads import logs
+
+    return naming.find(registry, name, kind=naming.RESULTS, others=logs.names())
 
 
 def recognized(path: Path) -> Importer | None:
     """The importer that knows the file by its name and its beginning."""
     with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-    known = (registry.get(name) for name in registry.names())
-    return next((one for one in known if one.recognizes(path.name, head)), None)
+        return known_by(path.name, file.read(_HEAD_BYTES))
+
+
+def known_by(name: str, head: bytes) -> Importer | None:
+    """The importer of a file of this name that begins so."""
+    known = (registry.get(one) for one in registry.names())
+    return next((one for one in known if one.recognizes(name, head[:_HEAD_BYTES])), None)
 
 
 def read(path: Path, given: Given, name: str | None = None) -> ResultSet:
     """The run in a file of another tool; its format is found out unless it is named."""
     try:
         importer = recognized(path) if name is None else named(name)
+        with path.open("rb") as file:
+            _check(path, file.read(len(_GZIP)))
         if importer is not None:
             return importer.read(path, given)
     except FileNotFoundError:
-        raise UsageError(f"{path}: there is no such file") from None
+        raise UsageError(
+            f"{path}: there is no such file",
+            hint="look at its spelling; 'kmark import --help' says which files can be read",
+        ) from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
     raise UsageError(
         f"{path}: is in no format that can be read",
         hint=f"name one by --as: {', '.join(names())}",
     )
+
+
+def _check(path: Path, head: bytes) -> None:
+    if not head:
+        raise UsageError(f"{path}: is empty", hint="leave it out, or measure again")
+    if head == _GZIP:
+        raise UsageError(
+            f"{path}: is compressed, and results are read only as they are",
+            hint=f"unpack it: gunzip -k {shlex.quote(str(path))}",
+        )

@@ -105,7 +105,10 @@ def gathered(
         )
         cases.setdefault((case.id, device), []).append(row)
     if not cases:
-        raise NothingToDo(f"{path}: there are no results in it")
+        raise NothingToDo(
+            f"{path}: there are no results in it",
+            hint="is the file cut short, or of another format than --as says?",
+        )
     when = given.started or started or path.stat().st_mtime
     run = Run(
         id=_id(path, given, when),
@@ -166,6 +169,8 @@ def legal_word(text: str) -> str:
 
 def number(text: object, place: str) -> float:
     """A finite number, or a sentence that names the place."""
+    if text is None or text == "":
+        raise UsageError(f"{place}: a number is missing", hint="is the file cut short?")
     try:
         value = float(str(text).replace(",", ""))
     except ValueError:

@@ -1,4 +1,5 @@
-"""rocprof: rocprofv3's kernel traces and statistics, as CSV or as its rocpd database.
+"""rocprof: kernel traces and statistics of rocprofv3, as CSV or as its rocpd database, and the CSVs
+of the rocprof before it.
 
 A trace gives the time of every launch: samples of one process. Statistics give a bare mean.
 Kernels of other launches than the one meant (fills, copies) are rows of their own.
@@ -28,6 +29,10 @@ _TIMING = Timing(cache=Cache.HOT, timer=Timer.PROFILER)
 _NS = 1e-9
 _SQLITE = b"SQLite format 3\0"
 _SIZES = tuple(f"{what}_Size_{axis}" for what in ("Workgroup", "Grid") for axis in "XYZ")
+_OLD_SIZES = ("wgr", "grd")
+# The kernel, where it began and where it ended, as each generation calls them.
+_NEW = ("Kernel_Name", "Start_Timestamp", "End_Timestamp")
+_OLD = ("KernelName", "BeginNs", "EndNs")
 
 
 class RocProf(Importer):
@@ -38,7 +43,7 @@ class RocProf(Importer):
         first = head.partition(b"\n")[0]
         if name.endswith(".db"):
             return head.startswith(_SQLITE)
-        trace = b"Kernel_Name" in first and b"Start_Timestamp" in first
+        trace = any(all(one.encode() in first for one in names) for names in (_NEW, _OLD))
         return trace or (b"AverageNs" in first and b"Calls" in first)
 
     def read(self, path: Path, given: Given) -> ResultSet:
@@ -51,8 +56,9 @@ class RocProf(Importer):
 def _table(path: Path) -> Iterable[Found]:
     reader = csv.DictReader(text_of(path).splitlines())
     names = reader.fieldnames or []
-    if "Start_Timestamp" in names:
-        return _trace(path, reader)
+    for columns in (_NEW, _OLD):
+        if set(columns) <= set(names):
+            return _trace(path, reader, columns)
     if "AverageNs" in names:
         return _statistics(path, reader)
     raise UsageError(
@@ -64,6 +70,7 @@ def _table(path: Path) -> Iterable[Found]:
 def _statistics(path: Path, reader: Iterable[Mapping[str, str | None]]) -> Iterator[Found]:
     for line, row in enumerate(reader, 2):
         place = f"{path}: line {line}"
+        _check(row, place)
         also = {
             name: number(row[key], place) * _NS
             for name, key in (("min_s", "MinNs"), ("max_s", "MaxNs"), ("stdev_s", "StdDev"))
@@ -72,15 +79,28 @@ def _statistics(path: Path, reader: Iterable[Mapping[str, str | None]]) -> Itera
         yield _found(str(row.get("Name")), {}, (number(row.get("AverageNs"), place) * _NS,), also)
 
 
-def _trace(path: Path, reader: Iterable[Mapping[str, str | None]]) -> Iterator[Found]:
+def _trace(
+    path: Path, reader: Iterable[Mapping[str, str | None]], columns: tuple[str, str, str]
+) -> Iterator[Found]:
+    name, begin, finish = columns
     groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[float]] = {}
     for line, row in enumerate(reader, 2):
         place = f"{path}: line {line}"
-        sizes = tuple((name, str(row[name])) for name in _SIZES if row.get(name))
-        start, end = (number(row.get(f"{side}_Timestamp"), place) for side in ("Start", "End"))
-        groups.setdefault((str(row.get("Kernel_Name")), sizes), []).append((end - start) * _NS)
-    for (name, sizes), times in groups.items():
-        yield _found(name, dict(sizes), tuple(times), {})
+        _check(row, place)
+        sizes = tuple((key, str(row[key])) for key in (*_SIZES, *_OLD_SIZES) if row.get(key))
+        start, end = (number(row.get(side), place) for side in (begin, finish))
+        groups.setdefault((str(row.get(name)), sizes), []).append((end - start) * _NS)
+    for (kernel, sizes), times in groups.items():
+        yield _found(kernel, dict(sizes), tuple(times), {})
+
+
+def _check(row: Mapping[str, str | None], place: str) -> None:
+    """A row that was cut in the middle of a number would be another time."""
+    if None in row.values():
+        raise UsageError(
+            f"{place} has fewer values than columns",
+            hint="the file was cut: import it as it was, or without that line",
+        )
 
 
 def _database(path: Path) -> Iterator[Found]:

@@ -44,6 +44,10 @@ class RowReader:
         """The calls of a part; `BadLine` or any `UsageError` if they cannot be read."""
         raise NotImplementedError
 
+    def notes(self) -> tuple[str, ...]:
+        """What is told once of a log with such lines: how they were taken, what was not read."""
+        return ()
+
 
 class LogReader(RowReader):
     """Reads one format. A format is made of lines, of tables under a header, or is a document."""

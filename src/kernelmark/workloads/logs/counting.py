@@ -22,7 +22,7 @@ NO_CALL = "is no call of a known form"
 _BROKEN = 10_000
 _TRY_AGAIN = 8
 _HEADER = 4096
-# Every table has a column of that name; a look at it spares noise the readers' closer one.
+# Tables inside a log have a column of that name; a look at it spares noise the readers' closer one.
 _HAS_K = re.compile(rb"(?:\A|[\s,;\"])[kK](?:[\s,;\"]|\Z)")
 _SILENT = (b"#", b"---", b"//")  # comments, and what begins a YAML document
 
@@ -63,6 +63,7 @@ class Counting:
         self._skips = skips
         self._seen: dict[tuple[str, str, bytes], _Seen] = {}
         self._headers: dict[bytes, tuple[RowReader, str]] = {}
+        self._first = first.strip()
         self._table = next(
             ((rows, one.name) for one in readers if (rows := one.rows(first)) is not None), None
         )
@@ -147,13 +148,18 @@ class Counting:
                 self._skips.add(self._place, number, reason)
 
     def _is_header(self, line: bytes) -> bool:
-        if line not in self._headers and len(line) < _HEADER and _HAS_K.search(line):
+        if line not in self._headers and len(line) < _HEADER and self._may_be_header(line):
             for reader in self._readers:
                 if (table := reader.table(line, self._place)) is not None:
                     # Rows of tables with other columns are told apart by the number.
                     self._headers[line] = table, f"{reader.name} {len(self._headers)}"
                     break
         return line in self._headers
+
+    def _may_be_header(self, line: bytes) -> bool:
+        if _HAS_K.search(line) or len(self._readers) == 1:
+            return True
+        return line.strip() == self._first
 
     def _row(self, line: bytes, times: int) -> str:
         text = line.strip()
@@ -169,6 +175,20 @@ class Counting:
         found = self._seen.get((name, kind, key)) or self._new(reader, name, kind, key)
         found.count += count * times
         return found.reason
+
+    def is_call(self, line: bytes) -> bool:
+        """Whether a reader knows the line wherever it is, and not as one that is no call."""
+        parts = (part_of(line) for _, part_of, _ in self._known)
+        return any(part is not None and part != NOTHING for part in parts)
+
+    def tables(self) -> list[str]:
+        """The formats of the headers that were found."""
+        return [name.split()[0] for _, name in self._headers.values()]
+
+    def notes(self) -> list[str]:
+        """What the readers of tables have to say of them."""
+        told = (note for rows, _ in self._headers.values() for note in rows.notes())
+        return list(dict.fromkeys(told))
 
     def counted(self) -> Iterator[Counted]:
         """Every call that was found."""

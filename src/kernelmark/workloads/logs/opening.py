@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,8 @@ _CHUNK = 1 << 22
 _PACKED = 1 << 12
 _LONGEST_LINE = 1 << 24
 _GZIP = b"\x1f\x8b"
+DAMAGED = "the compressed file is damaged from here on"
+CUT_OFF = "the compressed file ends here, before its end"
 _MARK = b"\xef\xbb\xbf"  # of UTF-8, at the beginning of files from Windows
 
 
@@ -27,6 +30,8 @@ class Source:
         self.place = place
         self.size = 0
         self.complaint = ""
+        self.packed = False
+        self.ended = True  # by the end of a line
         self._file = file
         self._digest = hashlib.sha256()
         self._pieces = self._unpacked()
@@ -38,8 +43,10 @@ class Source:
 
     def chunks(self) -> Iterator[bytes]:
         """Every byte, unpacked; once."""
-        yield self.head
-        yield from self._pieces
+        for data in itertools.chain([self.head], self._pieces):
+            if data:
+                self.ended = data.endswith(b"\n")
+            yield data
 
     def _raw(self) -> Iterator[bytes]:
         while data := self._file.read(_CHUNK):
@@ -51,7 +58,7 @@ class Source:
         unpack = None
         for number, data in enumerate(self._raw()):
             if number == 0 and data.startswith(_GZIP):
-                unpack = zlib.decompressobj(wbits=31)
+                unpack, self.packed = zlib.decompressobj(wbits=31), True
             if unpack is None:
                 yield data
                 continue
@@ -62,12 +69,12 @@ class Source:
                     try:
                         yield unpack.decompress(piece, _CHUNK)
                     except zlib.error:
-                        self.complaint = "the compressed file is damaged from here on"
+                        self.complaint = DAMAGED
                     piece = unpack.unconsumed_tail or unpack.unused_data
                     if unpack.eof and piece:  # several files in one, as `cat a.gz b.gz` makes
                         unpack = zlib.decompressobj(wbits=31)
         if unpack is not None and not unpack.eof and not self.complaint:
-            self.complaint = "the compressed file ends here, before its end"
+            self.complaint = CUT_OFF
 
 
 @contextlib.contextmanager
@@ -80,9 +87,19 @@ def opened(place: str) -> Iterator[Source]:
         with Path(place).expanduser().open("rb") as file:
             yield Source(place, file)
     except FileNotFoundError:
-        raise UsageError(f"{place}: there is no such file") from None
+        raise UsageError(
+            f"{place}: there is no such file",
+            hint="look at its spelling; 'kmark import --help' says which files can be read",
+        ) from None
+    except IsADirectoryError:
+        raise UsageError(
+            f"{place}: is a folder", hint=f"name the files in it: {place.rstrip('/')}/*"
+        ) from None
     except OSError as error:
-        raise UsageError(f"{place}: cannot be read: {error.strerror or error}") from None
+        raise UsageError(
+            f"{place}: cannot be read: {error.strerror or error}",
+            hint="copy it to where it can be read, or change its permissions",
+        ) from None
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:

@@ -8,13 +8,16 @@ from pathlib import Path
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.registry import Registry
+from kernelmark.workloads import naming
 from kernelmark.workloads.logs import folded, opening
 from kernelmark.workloads.logs.base import Given, LogReader
-from kernelmark.workloads.logs.counting import NO_CALL, Counted, Counting, once_each
+from kernelmark.workloads.logs.counting import Counted, Counting, once_each
 from kernelmark.workloads.logs.skips import Skips
+from kernelmark.workloads.logs.unreadable import Tried, unreadable
 from kernelmark.workloads.workload import Call, Workload
 
 _HEAD = 1 << 16
+_NO_END = "is the last and has no end: if the file was cut, its call may be another one"
 registry: Registry[LogReader] = Registry("kernelmark.workloads.logs.formats", "reader")
 
 
@@ -30,6 +33,7 @@ class Input:
     calls: int
     formats: tuple[str, ...]
     again: int = 0
+    notes: tuple[str, ...] = ()  # how it was taken, and what of it was not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +45,25 @@ class Reading:
     skipped: Skips
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What is said of a log beside its calls."""
+
+    lines: int
+    notes: tuple[str, ...] = ()
+    columns: bool = False  # whether it has a header
+
+
 def names() -> list[str]:
     """Every format as a user types it."""
-    return [name.replace("_", "-") for name in registry.names()]
+    return naming.names(registry)
 
 
 def named(name: str) -> LogReader:
-    """The reader of that format."""
-    return registry.get(name.replace("-", "_"))
+    """The reader of that format; the beginning of its name will do."""
+    from kernelmark.workloads import importers
+
+    return naming.find(registry, name, kind=naming.LOGS, others=importers.names())
 
 
 def read(
@@ -71,20 +86,21 @@ def read(
     inputs, calls = [], _Merged()
     for place in places:
         with opening.opened(place) as source:
-            found, lines = _read_one(source, given, form, skips)
+            found, read = _read_one(source, given, form, skips)
         kept, again = once_each(found)
         if not kept:
-            raise _unreadable(place, source.size, skips, form)
+            raise unreadable(source, skips, _tried(place, form), columns=read.columns)
         calls.add(kept, place)
         inputs.append(
             Input(
                 place=place,
                 sha256=source.sha256,
                 size=source.size,
-                lines=lines,
+                lines=read.lines,
                 calls=sum(one.count for one in kept),
                 formats=tuple(dict.fromkeys(one.format for one in kept)),
                 again=again,
+                notes=read.notes,
             )
         )
     workload = Workload(name=name or Path(places[0]).stem, calls=calls.sorted())
@@ -100,7 +116,8 @@ def recognized(place: str) -> str | None:
         counting = _counting(source, Given(), None, Skips())
         for lines in opening.lines([source.head]):
             counting.take(lines)
-        return next((one.format for one in counting.counted()), None)
+        formats = [one.format for one in counting.counted()] + counting.tables()
+        return next(iter(formats), None)
 
 
 def _refuse_twice(places: Sequence[str]) -> None:
@@ -120,22 +137,37 @@ def _readers(form: str | None) -> list[LogReader]:
     return sorted((registry.get(name) for name in registry.names()), key=lambda one: one.alone)
 
 
+def _tried(place: str, form: str | None) -> Tried:
+    if form is None:
+        return Tried(names())
+    name = named(form).name
+    other = recognized(place) if place != "-" else None
+    return Tried([name], named=True, looks_like=other if other != name else None)
+
+
 def _read_one(
     source: opening.Source, given: Given, form: str | None, skips: Skips
-) -> tuple[list[Counted], int]:
+) -> tuple[list[Counted], _Read]:
     for reader in _readers(form):
         if reader.is_document(source.head):
             return _document(reader, source, given, skips)
     counting = _counting(source, given, form, skips)
+    pieces = opening.lines(source.chunks())
+    last = b""
     if folded.is_folded(source.head):
-        for lines, numbers in folded.joined(opening.lines(source.chunks())):
+        for lines, numbers in folded.joined(pieces):
             counting.take(lines, numbers)
     else:
-        for lines in opening.lines(source.chunks()):
+        for lines in pieces:
             counting.take(lines)
+            last = lines[-1]
     if source.complaint:
         skips.add(source.place, counting.lines + 1, source.complaint)
-    return list(counting.counted()), counting.lines
+    notes = counting.notes()
+    if not source.ended and counting.is_call(last):
+        notes.append(f"line {counting.lines} {_NO_END}")
+    columns = bool(counting.tables())
+    return list(counting.counted()), _Read(counting.lines, tuple(notes), columns)
 
 
 def _counting(source: opening.Source, given: Given, form: str | None, skips: Skips) -> Counting:
@@ -161,7 +193,7 @@ def _begins(reader: LogReader, line: bytes, place: str) -> bool:
 
 def _document(
     reader: LogReader, source: opening.Source, given: Given, skips: Skips
-) -> tuple[list[Counted], int]:
+) -> tuple[list[Counted], _Read]:
     counts: dict[Call, int] = {}
     last = 0
     for line, found in reader.document(source.chunks(), given):
@@ -176,25 +208,7 @@ def _document(
         Counted(format=reader.name, kind="document", call=call, count=count * call.count)
         for call, count in counts.items()
     ]
-    return counted, last
-
-
-def _unreadable(place: str, size: int, skips: Skips, form: str | None) -> UsageError:
-    if size == 0:
-        return UsageError(f"{place}: is empty", hint="leave it out, or log again")
-    of_calls = [
-        group
-        for group in skips.groups()
-        if group.reason != NO_CALL and any(one.file == place for one in group.first)
-    ]
-    tried = form or ", ".join(names())
-    if not of_calls:
-        return UsageError(f"{place}: holds no call in any format tried", hint=f"tried: {tried}")
-    first = of_calls[-1].first[0]  # of the most frequent reason
-    return UsageError(
-        f"{place}: holds no call that can be read; line {first.line} {first.reason}",
-        hint=f"tried: {tried}",
-    )
+    return counted, _Read(last)
 
 
 class _Merged:

@@ -1,4 +1,4 @@
-"""Tables: rows of comma-separated cells under a header that names them."""
+"""Tables: rows of separated cells under a header that names them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,28 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
 from kernelmark.workloads.logs import blas
-from kernelmark.workloads.logs.base import BadLine, Given, Part, RowReader
+from kernelmark.workloads.logs.base import NOTHING, BadLine, Given, Part, RowReader
 from kernelmark.workloads.workload import BLAS_FIELDS, Call
 
 _MARK = b"\0"
 _LONGEST = 18  # digits of an integer: 64 bits
 _PAIR = re.compile(r"(?<![^,])\([^()\"]*\)(?![^,])")
+_SEPARATORS = ",;\t|"
 
 
 class Table(RowReader):
-    """Rows of which only the columns in `wanted` make the call."""
+    """Rows of which only the columns in `wanted` make the call. Without a separator, cells are
+    words between spaces."""
 
-    def __init__(self, columns: Sequence[str], wanted: Iterable[str]) -> None:
+    def __init__(self, columns: Sequence[str], wanted: Iterable[str], separator: str = ",") -> None:
         self._columns = [name.strip().strip('"') for name in columns]
+        self._separator = separator
         wanted = frozenset(wanted)
         self._kept = [i for i, name in enumerate(self._columns) if name in wanted]
 
     def part(self, line: bytes) -> Part | None:
+        if self._separator == "|" and not line.strip(b"|:- \r"):
+            return NOTHING
         cells = self._cells(line)
         if len(cells) < 2:
             return None
@@ -44,12 +49,25 @@ class Table(RowReader):
         """The calls of one row."""
 
     def _cells(self, line: bytes) -> list[bytes]:
-        line = line.strip().replace(_MARK, b" ")
+        line = line.replace(_MARK, b" ")
+        # At the end of a row between tabs, a tab is an empty cell.
+        line = line.strip(b" \r\n") if self._separator == "\t" else line.strip()
+        if not self._separator:
+            return line.split()
         if b'"' in line:
-            return _quoted(line.decode("latin-1"))
-        if b"(" in line:  # a complex factor is (1,0)
-            return _quoted(_PAIR.sub(r'"\g<0>"', line.decode("latin-1")))
-        return line.split(b",")
+            return _quoted(line.decode("latin-1"), self._separator)
+        if b"(" in line and self._separator == ",":  # a complex factor is (1,0)
+            return _quoted(_PAIR.sub(r'"\g<0>"', line.decode("latin-1")), ",")
+        return line.split(self._separator.encode())
+
+
+def header(line: bytes) -> tuple[list[str], str]:
+    """The cells of a line by what separates most of them, and that separator; empty for spaces."""
+    text = line.strip(b" \r\n").decode("latin-1")
+    separator = max(_SEPARATORS, key=text.count)
+    found = separator in text
+    cells = _quoted(text, separator) if found else line.split()
+    return [cell.decode("utf-8", "replace").strip() for cell in cells], separator if found else ""
 
 
 def whole(cells: Mapping[str, str], name: str) -> int:
@@ -60,9 +78,10 @@ def whole(cells: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def _quoted(text: str) -> list[bytes]:
+def _quoted(text: str, separator: str) -> list[bytes]:
     try:
-        return [cell.encode("latin-1") for cell in next(csv.reader([text]), [])]
+        cells = next(csv.reader([text], delimiter=separator), [])
+        return [cell.encode("latin-1") for cell in cells]
     except csv.Error:
         return []
 

@@ -1,0 +1,122 @@
+"""Columns of lists of shapes: the names that people give them, and what their cells say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kernelmark.workloads.logs import blas_words, dtypes
+from kernelmark.workloads.logs.base import BadLine, Given
+from kernelmark.workloads.logs.table import Table, header, whole
+
+# What a field may be called, the surest name first.
+Names = Mapping[str, Sequence[str]]
+Cells = Mapping[str, str]
+
+COUNT: Names = {
+    "count": ("count", "calls", "call_count", "num_calls", "n_calls", "frequency", "occurrences")
+}
+DTYPE: Names = {
+    "dtype": (
+        *("dtype", "type", "data_type", "datatype", "precision"),
+        *("in_dtype", "input_dtype", "input_type"),
+    )
+}
+_ANY = ("", "any", "-")  # of a cell that leaves it open
+_YES = ("yes", "true", "1")
+_NO = ("no", "false", "0", "none", "")
+_BACKWARD = re.compile(r"bwd|backward|wrw|grad", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The names in a header, as written and in lower case with underscores."""
+
+    written: tuple[str, ...]
+    names: tuple[str, ...]
+    separator: str
+
+    @classmethod
+    def of(cls, line: bytes) -> Header:
+        written, separator = header(line)
+        if not separator and not all(name.isidentifier() for name in written):
+            written = []  # a sentence
+        names = (re.sub(r"[\s.-]+", "_", name.lower()) for name in written)
+        return cls(tuple(written), tuple(names), separator)
+
+    def has(self, *names: str) -> bool:
+        return set(names) <= set(self.names)
+
+    def columns(self, known: Names) -> list[str]:
+        """For each column the field that it is, or nothing. One of two columns of the same name
+        would be a guess: then none is any."""
+        found = [""] * len(self.names)
+        for field, names in known.items():
+            name = next((name for name in names if name in self.names), None)
+            if name is None:
+                continue
+            if self.names.count(name) > 1:
+                return [""] * len(self.names)
+            if not found[at := self.names.index(name)]:
+                found[at] = field
+        return found
+
+
+class ShapeTable(Table):
+    """Rows under a header of which some columns are known."""
+
+    def __init__(self, top: Header, columns: Sequence[str]) -> None:
+        super().__init__(columns, {name for name in columns if name}, top.separator)
+        self._unread = [
+            name for name, field in zip(top.written, columns, strict=True) if name and not field
+        ]
+
+    def notes(self) -> tuple[str, ...]:
+        if not self._unread:
+            return ()
+        return (f"columns that were not read: {', '.join(self._unread)}",)
+
+
+def dtype(cells: Cells, name: str, given: Given) -> str:
+    """Our name of the dtype in a cell; as given where the list leaves it open."""
+    text = cells.get(name, "")
+    if is_open(text):
+        text = given.dtype
+    if text.endswith("_r"):
+        return blas_words.dtype({name: text}, name, given.arch)
+    return dtypes.named(text, given.arch)
+
+
+def is_open(text: str) -> bool:
+    """Whether a cell says nothing."""
+    return text.lower() in _ANY
+
+
+def flag(cells: Cells, name: str) -> bool:
+    """A cell that must be yes or no."""
+    text = cells.get(name, "").lower()
+    if text not in _YES and text not in _NO:
+        raise BadLine(f"has {name}={text[:24]}, which is neither yes nor no")
+    return text in _YES
+
+
+def sizes(cells: Cells, *names: str) -> dict[str, int]:
+    """Those of the cells that hold something."""
+    return {name: whole(cells, name) for name in names if cells.get(name)}
+
+
+def count(cells: Cells) -> int:
+    """How often the row's call is made."""
+    if not cells.get("count"):
+        return 1
+    if not (times := whole(cells, "count")):
+        raise BadLine("is called 0 times")
+    return times
+
+
+def forward(cells: Cells) -> None:
+    """Refuse a row of another pass than the forward one."""
+    op = cells.get("op", "")
+    if _BACKWARD.search(op):
+        raise BadLine(f"is {op[:40]}, a backward pass, which no op computes")

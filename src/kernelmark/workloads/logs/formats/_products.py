@@ -1,0 +1,166 @@
+"""Tables of products: M, N, K with whatever else their columns say.
+
+With ta and tb, or without letters, a product is D = A·B by rows. With transA and transB, with a
+layout as TN, or with letters under A and B, it is the call of a BLAS library, by columns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from kernelmark import ops
+from kernelmark.core.problem import Problem
+from kernelmark.workloads.logs import blas, blas_words
+from kernelmark.workloads.logs.base import BadLine, Given
+from kernelmark.workloads.logs.formats import _columns
+from kernelmark.workloads.logs.formats._columns import COUNT, DTYPE, Cells, Header, Names
+from kernelmark.workloads.logs.table import whole
+from kernelmark.workloads.workload import Call
+
+_SIZES = ("m", "n", "k")
+_BATCH = ("batch", "batch_count", "batch_size", "num_batches")
+_FIELDS: Names = {
+    **{name: (name,) for name in (*_SIZES, "ta", "tb", "alpha", "beta")},
+    **DTYPE,
+    **COUNT,
+    "a": ("a_type", "a_dtype", "dtype_a", "type_a", "a"),
+    "b": ("b_type", "b_dtype", "dtype_b", "type_b"),
+    "d": ("d_type", "d_dtype", "out_dtype", "outdtype", "output_dtype", "output_type", "d"),
+    "c": ("c_type", "c_dtype", "dtype_c", "type_c", "c"),
+    "acc": ("compute_type", "compute_dtype", "acc_dtype", "acc_type", "acc"),
+    "bias": ("bias", "has_bias"),
+}
+_LETTERS: Names = {
+    "transA": ("transa", "trans_a", "transposea", "transpose_a"),
+    "transB": ("transb", "trans_b", "transposeb", "transpose_b"),
+    "layout": ("layout", "trans", "transpose"),
+}
+# What else a BLAS call has; without letters it would have no meaning.
+_OF_BLAS = (
+    *("function", "lda", "ldb", "ldc", "ldd", "stride_a", "stride_b", "stride_c", "stride_d"),
+    *("scale_type", "bias_type", "scaleA", "scaleB", "bias_vector", "activation_type"),
+    *("grouped_gemm", "scaleC", "scaleD", "amaxD", "use_e", "gradient", "bias_source"),
+    *("swizzle_a", "swizzle_b", "swizzleA", "swizzleB", "scaleAlpha_vector"),
+)
+_LETTER = {"true": "T", "false": "N", "1": "T", "0": "N", "t": "T", "n": "N", "c": "C"}
+_TWO = re.compile(r"[NTC]{2}\Z", re.IGNORECASE)
+_NOTE = (
+    "transA and transB were read as in BLAS, of matrices stored by columns; if they are stored by "
+    "rows, name the columns ta and tb"
+)
+
+
+def table(top: Header) -> Products | None:
+    """The reader of the rows under this header, if they are products."""
+    # Beside a column a, b is what it is of b.
+    known = dict(_FIELDS)
+    known["b"] = (*known["b"], "b") if top.has("a") else known["b"]
+    known["batch"] = _BATCH if top.has("a") else (*_BATCH, "b")
+    letters = any(name in top.names for names in _LETTERS.values() for name in names)
+    if letters or top.has("a"):
+        known |= dict(_LETTERS) | {name: (name.lower(),) for name in _OF_BLAS}
+    columns = top.columns(known)
+    return Products(top, columns) if set(_SIZES) <= set(columns) else None
+
+
+class Products(_columns.ShapeTable):
+    def __init__(self, top: Header, columns: list[str]) -> None:
+        super().__init__(top, columns)
+        # Libraries that write these two write no sizes by rows.
+        self._of_library = top.has("a_type", "compute_type")
+        self._by_columns = False
+
+    def notes(self) -> tuple[str, ...]:
+        told = self._by_columns and not self._of_library
+        return (*((_NOTE,) if told else ()), *super().notes())
+
+    def row(self, cells: Cells, given: Given) -> Iterator[Call]:
+        times = _columns.count(cells)
+        letters = _letters(cells)
+        if letters:
+            self._by_columns = True
+            call = _by_columns(cells, letters, given)
+        else:
+            problem = _by_rows(cells, given)
+            call = Call(problem=problem, blas=blas.fields_of(problem))
+        yield Call(problem=call.problem, count=times, blas=call.blas, lost=call.lost)
+
+
+def problem_by_rows(sizes: Mapping[str, int], **given: str | float | bool) -> Problem:
+    """The product of a layer, weights stored N×K, unless letters say otherwise."""
+    batched = sizes.get("batch", 1) > 1
+    kept = {name: size for name, size in sizes.items() if batched or name != "batch"}
+    op = ops.registry.get("batched_gemm" if batched else "gemm")
+    return op.problem(**kept, **({"tb": "t"} | given))
+
+
+def _letters(cells: Cells) -> dict[str, str]:
+    """transA and transB of a BLAS call; empty if the row is none."""
+    text = cells.get("layout", "")
+    if not _columns.is_open(text):
+        if not _TWO.match(text):
+            raise BadLine(f"has layout={text[:12]}, which is not two letters of N and T")
+        return {"transA": text[0].upper(), "transB": text[1].upper()}
+    if "transA" in cells or "transB" in cells:
+        found = {name: cells.get(name, "") for name in ("transA", "transB")}
+        return {name: _LETTER.get(word.lower(), word) for name, word in found.items()}
+    if _is_letter(cells.get("a", "")) and _is_letter(cells.get("b", "")):
+        return {"transA": cells["a"].upper(), "transB": cells["b"].upper()}
+    return {}
+
+
+def _is_letter(text: str) -> bool:
+    return text.upper() in ("N", "T", "C")
+
+
+def _by_rows(cells: Cells, given: Given) -> Problem:
+    asked: dict[str, str | float | bool] = {
+        name: cells[name].lower() for name in ("ta", "tb") if cells.get(name)
+    }
+    asked |= {name: blas_words.real(cells, name) for name in ("alpha", "beta") if cells.get(name)}
+    asked |= _types(cells, given) | {"bias": _columns.flag(cells, "bias")}
+    required = {name: whole(cells, name) for name in _SIZES}
+    return problem_by_rows(required | _columns.sizes(cells, "batch"), **asked)
+
+
+def _by_columns(cells: Cells, letters: Mapping[str, str], given: Given) -> Call:
+    types = _types(cells, given)
+    # The operands of ours are those of BLAS in the other order.
+    swapped = {"a": types["b"], "b": types["a"]}
+    usual = ops.registry.get("gemm").problem(m=1, n=1, k=1, **swapped).dtypes
+    out = types.get("c", usual["c"])
+    fields = {name: cells[name] for name in _OF_BLAS if cells.get(name)}
+    fields |= {name: cells.get(name, "") for name in (*_SIZES, "alpha", "beta")}
+    fields |= letters
+    fields["batch_count"] = cells.get("batch", "")
+    if _columns.flag(cells, "bias"):
+        fields["bias_vector"] = "1"
+    tokens = {"a_type": types["a"], "b_type": types["b"], "c_type": out, "d_type": out}
+    tokens["compute_type"] = types.get("acc", usual["acc"])
+    fields |= {name: blas_words.token(kind) for name, kind in tokens.items()}
+    # What is in a library's words stays in them: f8_r is another type on another device.
+    said = {"a_type": "a", "b_type": "b", "c_type": "c", "d_type": "d", "compute_type": "acc"}
+    fields |= {
+        name: cells[field] for name, field in said.items() if cells.get(field, "").endswith("_r")
+    }
+    return blas.call({name: text for name, text in fields.items() if text}, given.arch)
+
+
+def _types(cells: Cells, given: Given) -> dict[str, str]:
+    """Dtypes of a and b, and of c and acc where a column names them."""
+    lettered = _is_letter(cells.get("a", ""))
+    named = {field: "" if lettered and field in "ab" else cells.get(field, "") for field in "abcd"}
+    # One that the list names stands for the other.
+    named["a"] = named["a"] or named["b"] or cells.get("dtype", "")
+    named["b"] = named["b"] or named["a"]
+    named["c"] = named["d"] or named["c"]
+    found = {name: _columns.dtype(named, name, given) for name in "ab"}
+    if not _columns.is_open(named["c"]):
+        found["c"] = _columns.dtype(named, "c", given)
+    compute = cells.get("acc", "")
+    if compute.endswith("_r"):
+        found["acc"] = blas_words.accumulator(blas_words.normal({"compute_type": compute}))
+    elif not _columns.is_open(compute):
+        found["acc"] = _columns.dtype(cells, "acc", given)
+    return found

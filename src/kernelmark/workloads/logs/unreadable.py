@@ -1,0 +1,136 @@
+"""Why a log has no calls: what the file is instead, in one sentence."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from kernelmark.core.errors import UsageError
+from kernelmark.workloads.logs.counting import NO_CALL
+from kernelmark.workloads.logs.opening import CUT_OFF, Source
+from kernelmark.workloads.logs.skips import Skips
+from kernelmark.workloads.logs.table import header
+
+_LOG_AGAIN = "leave it out, or log again"
+_COLUMNS = (
+    "a list has M,N,K (products), heads,seqlen,head_dim (attention) or N,C,H,W,K,R,S "
+    "(convolutions), and may have batch, dtype, count"
+)
+_SHOWN = 300  # characters of a header
+_HEAD = 4096
+_PACKED = {
+    b"\x28\xb5\x2f\xfd": "compressed by zstd",
+    b"\xfd7zXZ\0": "compressed by xz",
+    b"BZh": "compressed by bzip2",
+    b"PK\x03\x04": "a zip archive",
+}
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_OURS = re.compile(rb'\s*\{\s*"kernelmark"')
+_NAME = re.compile(r"[^\W\d][\w .:/()%#-]*\Z")
+_BINARY = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """The formats that were tried; whether the user named one, and which it looks like instead."""
+
+    formats: Sequence[str]
+    named: bool = False
+    looks_like: str | None = None
+
+    @property
+    def hint(self) -> str:
+        more = "; without --as every format is" if self.named else ""
+        return f"tried: {', '.join(self.formats)}{more}"
+
+
+def unreadable(source: Source, skips: Skips, tried: Tried, *, columns: bool) -> UsageError:
+    """The error of a log without a call; `columns` says whether a header was known."""
+    place, head = source.place, source.head
+    if source.complaint:
+        how = "ends" if source.complaint == CUT_OFF else "is damaged"
+        return UsageError(
+            f"{place}: the compressed file {how} before the first call",
+            hint="copy it again, or log again",
+        )
+    if not head.strip():
+        return UsageError(f"{place}: is empty", hint=_LOG_AGAIN)
+    broken = [
+        group
+        for group in skips.groups()
+        if group.reason != NO_CALL and any(one.file == place for one in group.first)
+    ]
+    if broken:
+        first = broken[-1].first[0]  # of the most frequent reason
+        return UsageError(
+            f"{place}: holds no call that can be read; line {first.line} {first.reason}",
+            hint=tried.hint,
+        )
+    if tried.looks_like:
+        return UsageError(
+            f"{place}: holds no call in {tried.formats[0]}, but looks like {tried.looks_like}",
+            hint=f"leave --as out, or: --as {tried.looks_like}",
+        )
+    if columns:
+        return UsageError(f"{place}: has columns and no rows", hint=_LOG_AGAIN)
+    return (
+        _timings(source)
+        or _no_text(place, head)
+        or ("shapes" in tried.formats and _unknown_table(place, head))
+        or UsageError(f"{place}: holds no call in any format tried", hint=tried.hint)
+    )
+
+
+def _timings(source: Source) -> UsageError | None:
+    from kernelmark.workloads import importers
+
+    place = source.place
+    importer = importers.known_by(PurePath(place).name.removesuffix(".gz"), source.head)
+    if importer is None and not _OURS.match(source.head):
+        return None
+    name = "kernelmark" if importer is None else importer.name
+    steps = "unpack it, then " if source.packed else ""
+    file = "FILE" if source.packed or place == "-" else shlex.quote(place)
+    return UsageError(
+        f"{place}: holds timings ({name}), not problems",
+        hint=f"{steps}without --workload it is taken for history: kmark import {file}",
+    )
+
+
+def _no_text(place: str, head: bytes) -> UsageError | None:
+    for begin, what in _PACKED.items():
+        if head.startswith(begin):
+            return UsageError(
+                f"{place}: is {what}, which is not read",
+                hint="unpack it first; what gzip compressed is read as it is",
+            )
+    if head.startswith(_UTF16):
+        return UsageError(
+            f"{place}: is UTF-16 text, which is not read",
+            hint=f"write it as UTF-8: iconv -f UTF-16 -t UTF-8 {shlex.quote(place)}",
+        )
+    # A log may hold a stray byte; of random ones, every ninth is none of a text.
+    some = head[:_HEAD]
+    if 50 * len(_BINARY.findall(some)) > len(some):
+        return UsageError(
+            f"{place}: is not text", hint="logs are text, or text that gzip compressed"
+        )
+    return None
+
+
+def _unknown_table(place: str, head: bytes) -> UsageError | None:
+    """Of a file that begins with names and goes on with as many cells."""
+    lines = [line for line in head.splitlines() if line.strip() and line.lstrip()[:1] != b"#"]
+    cells, separator = header(lines[0]) if lines else ([], "")
+    names = [name for name in cells if name]
+    if not separator or len(names) < 2 or not all(_NAME.match(name) for name in names):
+        return None
+    if len(lines) > 1 and len(header(lines[1])[0]) != len(cells):
+        return None
+    shown = ", ".join(names)
+    if len(shown) > _SHOWN:
+        shown = f"{shown[:_SHOWN].rpartition(', ')[0]}, …"
+    return UsageError(f"{place}: has columns that make no problem: {shown}", hint=_COLUMNS)

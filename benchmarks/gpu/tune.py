@@ -1,6 +1,7 @@
 """The tuner on a GPU: tuned Triton beside cuBLASLt, our own defaults and torch's attention.
 
     python benchmarks/gpu/tune.py --folder F --part gemm [--minutes 4]       again until it is done
+                                  --max-m 128: small products alone, before all of them
     python benchmarks/gpu/tune.py --folder F --part defaults [--minutes 4]   again until it is done
     python benchmarks/gpu/tune.py --folder F --part attention [--minutes 4]
     python benchmarks/gpu/tune.py --folder F --part strategies [--minutes 4]
@@ -33,7 +34,7 @@ from kernelmark.tune import journal
 from kernelmark.tune.driver import Driver
 from kernelmark.tune.evaluate import final_timing
 from kernelmark.tune.outcome import Outcome
-from kernelmark.tune.plan import Budget, TunePlan
+from kernelmark.tune.plan import Acceptance, Budget, TunePlan
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_tune.json"
 WEIGHTS = (
@@ -65,6 +66,7 @@ STRATEGIES = ("kmark", "genetic", "random")
 SEEDS = (1, 2, 3)
 LOOKS = (25, 50, 100)
 ROUNDS = 4  # of tuned and default in turns
+_HARDLY = Acceptance(finalists=1, rounds=2, seeds=1, neighbours=0)  # only the search is looked at
 
 
 def gemm_plans(evaluations: int) -> list[TunePlan]:
@@ -112,6 +114,7 @@ def contest_plans(seed: int, evaluations: int) -> list[TunePlan]:
             strategy=strategy,
             seed=seed,
             budget=Budget(evaluations=evaluations),
+            acceptance=_HARDLY,
         )
         for strategy in STRATEGIES
     ]
@@ -349,13 +352,15 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=4.0)
     parser.add_argument("--evaluations", type=int, default=60)
     parser.add_argument("--limit", type=int, default=1000, help="problems of the part")
+    parser.add_argument("--max-m", type=int, default=10**9, help="rows of A, in the part gemm")
     parser.add_argument("--jobs", type=int, default=None)
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     count = given.evaluations
     if given.part == "gemm":
-        tune(given.folder, gemm_plans(count)[: given.limit], given.minutes, given.jobs)
+        plans = [p for p in gemm_plans(count) if p.problem.dims["m"] <= given.max_m]
+        tune(given.folder, plans[: given.limit], given.minutes, given.jobs)
     elif given.part == "attention":
         tune(given.folder, attention_plans(count)[: given.limit], given.minutes, given.jobs)
     elif given.part == "strategies":

@@ -121,6 +121,38 @@ def test_hoppers_persistent_kernel_compiles() -> None:
     assert plan.calls[0].build("sm_90").scratch_bytes > 0  # where its descriptors are made
 
 
+def test_warps_that_load_and_warps_that_multiply() -> None:
+    problem = ops.parse("gemm m=128 n=128 k=256 dtype=bf16 tb=t")
+    config = {"persistent": True, "block_m": 128, "block_n": 128, "block_k": 64, "num_warps": 4}
+    config |= {"specialize": True, "split_k": 1}
+    plan = _planner(problem).plan(problem, config, info("sm_90"))
+    assert plan.calls[0].build("sm_90").threads > 128  # the launch has the loading warps too
+    with pytest.raises(Unsupported, match="only the persistent kernel"):
+        backend.compile(problem, {"persistent": False, "specialize": True}, info("sm_90"))
+
+
+@pytest.mark.parametrize("kind", ["bf16", "f8e4m3"])
+def test_few_rows_reach_the_wide_matrix_unit_when_swapped(kind: str) -> None:
+    import triton
+
+    problem = ops.parse(f"gemm m=16 n=128 k=512 a={kind} b={kind} c=bf16 tb=t")
+    config = {"block_m": 16, "block_n": 64, "block_k": 128, "split_k": 2, "fused_sum": True}
+    config |= {"num_warps": 4, "num_stages": 3, "persistent": False, "swap": True}
+    call = _planner(problem).plan(problem, config, info("sm_90")).calls[0]
+    source = building._source(call.function, call.arguments, dict(call.constants))
+    options = building._usable(tuple(call.options.items()), "sm_90")
+    text = triton.compile(source, target=building.target("sm_90"), options=options).asm["ptx"]
+    assert "wgmma.mma_async" in text
+    # Every thread's partial sums are stored, then announced; what is read then is not from the L1.
+    at = text.index("atom.global.gpu.acq_rel.add")
+    stored = text.rindex("st.global", 0, at)
+    assert "bar.sync" in text[stored:at]
+    loads = [line for line in text[at:].splitlines() if "ld.global" in line]
+    assert loads
+    assert all("ld.global.cg" in line for line in loads)
+    assert "bar.sync" in text[at : text.index("ld.global.cg", at)]
+
+
 def test_a_second_time_costs_nothing() -> None:
     problem = ops.parse(PROBLEMS[0])
     first = backend.compile(problem, {}, info("sm_90"))

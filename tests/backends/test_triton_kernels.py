@@ -15,6 +15,7 @@ import pytest
 GEMM = {"block_m": 32, "block_n": 32, "block_k": 32, "group_m": 2, "split_k": 1}
 GEMM |= {"persistent": False}
 FUSED = {**GEMM, "split_k": 3, "fused_sum": True}
+SWAPPED = {**GEMM, "block_m": 16, "block_n": 64, "swap": True}
 TILES = {"block_m": 32, "block_n": 32, "split_kv": 0}
 SPLIT = {"block_m": 16, "block_n": 16, "split_kv": 4}
 CONV = {"block_m": 16, "block_n": 16, "block_k": 16}
@@ -30,6 +31,18 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("gemm m=33 n=47 k=161 dtype=f16 alpha=0.5 beta=2.0 bias=yes", FUSED, "sm_90"),
     ("gemm m=65 n=33 k=128 dtype=i8 ta=t", FUSED, "gfx942"),
     ("batched_gemm batch=3 m=17 n=40 k=96 dtype=f16 beta=1.0 tb=t", FUSED, "sm_90"),
+    # A tile of more than 4096 elements sums in a loop, a smaller one unrolled.
+    (
+        "gemm m=65 n=130 k=161 dtype=f16 tb=t",
+        {**FUSED, "block_m": 64, "block_n": 128, "split_k": 5},
+        "sm_90",
+    ),
+    ("gemm m=33 n=147 k=161 dtype=f16 tb=t alpha=0.5 beta=2.0 bias=yes", SWAPPED, "sm_90"),
+    (
+        "batched_gemm batch=2 m=17 n=70 k=96 dtype=f16 tb=t bias=yes",
+        {**SWAPPED, "split_k": 3, "fused_sum": True},
+        "sm_90",
+    ),
     ("gemm m=20 n=40 k=64 dtype=i8 alpha=2.0 beta=-3.0 bias=yes", GEMM, "sm_90"),
     ("gemm m=20 n=40 k=64 dtype=i8 bias=yes", {**GEMM, "split_k": 2}, "sm_90"),
     ("gemm m=32 n=48 k=64 dtype=f16 c=f32", GEMM, "sm_90"),
@@ -43,6 +56,11 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("batched_gemm batch=3 m=17 n=19 k=64 dtype=f16 beta=1.0", {**GEMM, "split_k": 2}, "sm_90"),
     ("gemm m=64 n=48 k=64 dtype=f16 tb=t bias=yes", {**GEMM, "persistent": True}, "sm_90"),
     ("gemm m=40 n=56 k=64 dtype=f16 ta=t alpha=0.5", {**GEMM, "persistent": True}, "sm_90"),
+    (
+        "gemm m=64 n=80 k=96 dtype=f16 tb=t",
+        {**GEMM, "persistent": True, "specialize": True},
+        "sm_90",
+    ),
     (
         "batched_gemm batch=2 m=64 n=32 k=64 dtype=f16 tb=t beta=1.0",
         {**GEMM, "persistent": True},

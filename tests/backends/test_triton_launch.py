@@ -52,6 +52,7 @@ class Driver:
     loaded: list[bytes] = field(default_factory=list)
     allowed: list[tuple[int, int]] = field(default_factory=list)
     launched: list[Launched] = field(default_factory=list)
+    filled: list[tuple[int, int, int, int]] = field(default_factory=list)
     unloaded: list[int] = field(default_factory=list)
 
     def load(self, code: bytes) -> int:
@@ -81,6 +82,10 @@ class Driver:
         ]
         self.launched.append(Launched(function, grid, block, values, stream, shared_bytes))
 
+    def fill(self, address: int, byte: int, nbytes: int, stream: int) -> None:
+        assert not self.launched
+        self.filled.append((address, byte, nbytes, stream))
+
     def destroy(self, word: str, handle: int) -> None:
         assert word == "module"
         self.unloaded.append(handle)
@@ -91,10 +96,7 @@ class Gpu:
     driver: Any
     info: DeviceInfo = INFO
     held: list[int] = field(default_factory=list)
-    written: list[tuple[int, int, bytes]] = field(default_factory=list)
-
-    def write(self, buffer: Memory, offset: int, data: Any) -> None:
-        self.written.append((buffer.address, offset, data.tobytes()))
+    stream: int = 77
 
     def allocate(self, nbytes: int) -> Memory:
         self.held.append(2**40 + 2**20 * len(self.held))
@@ -201,7 +203,7 @@ def test_what_must_be_zero_before_the_first_launch_is_made_so(
     plan = Plan(calls=(one,), workspace_bytes=64, zeroed_bytes=8)
     kernel = TritonKernel(plan, gpu, sets(1))  # type: ignore[arg-type]
     workspace, zeroed = gpu.held
-    assert gpu.written == [(zeroed, 0, bytes(8))]
+    assert driver.filled == [(zeroed, 0, 8, 77)]  # in order with the launches, which come after
     kernel.launch(77, 0)
     assert driver.launched[0].values == [zeroed, workspace, 0, 0]
 

@@ -9,12 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelmark import ops
-from kernelmark.backends.triton import backend
+from kernelmark.backends.triton import backend, gemm
 from kernelmark.backends.triton.plan import ceil_div, check_config, power_of_two
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import ProblemError, Unsupported
+from kernelmark.tune.emitters._aiter_buckets import to_bucket
 
-SHARED = {"sm_80": 166912, "sm_90": 232448, "gfx90a": 65536, "gfx942": 65536, "gfx950": 163840}
+SHARED = {
+    "sm_80": 166912,
+    "sm_90": 232448,
+    "sm_120": 101376,
+    "gfx90a": 65536,
+    "gfx942": 65536,
+    "gfx950": 163840,
+}
 
 
 def info(arch: str, *, shared: int | None = None) -> DeviceInfo:
@@ -106,6 +114,79 @@ def test_persistent_kernels_want_rows_that_descriptors_can_address() -> None:
     split = {**space.default, "persistent": True, "split_k": 2}
     assert "does not split k" in (space.forbids(split) or "")
     assert True not in backend.space(problem, info("sm_80")).parameters["persistent"]  # type: ignore[union-attr]
+
+
+def legal(key: str, arch: str, **fixed: object) -> list[dict[str, object]]:
+    space = backend.space(ops.parse(key), info(arch))
+    assert space is not None
+    return [dict(c) for c in space if all(c[name] == value for name, value in fixed.items())]
+
+
+@pytest.mark.parametrize(
+    ("key", "arch"),
+    [
+        ("gemm m=16 n=2048 k=5120 dtype=f8e4m3 tb=t", "sm_90"),
+        ("gemm m=100 n=256 k=1000 dtype=f16", "sm_80"),
+        ("gemm m=64 n=512 k=1152 dtype=bf16 tb=t", "gfx942"),
+    ],
+)
+def test_no_kernel_is_in_a_space_twice(key: str, arch: str) -> None:
+    problem = ops.parse(key)
+    seen: dict[object, dict[str, object]] = {}
+    names = {"block_n": 64, "num_warps": 4, "num_stages": 2}
+    for config in legal(key, arch, **names):
+        calls = []
+        for call in gemm.plan(problem, config, info(arch)).calls:  # type: ignore[arg-type]
+            rows = ceil_div(problem.dims["m"], int(config["block_m"]))  # type: ignore[call-overload]
+            constants = dict(call.constants)
+            if "GROUP_M" in constants:  # more than there are rows of tiles is as many
+                constants["GROUP_M"] = min(rows, constants["GROUP_M"])  # type: ignore[type-var]
+            options = tuple(sorted(call.options.items()))
+            calls.append((call.function, call.values, call.grid, options, *constants.items()))
+        made = tuple(calls)
+        assert made not in seen, (config, seen[made])
+        seen[made] = config
+    assert len(seen) > 20
+
+
+def test_operands_are_swapped_for_few_rows_on_matrix_units_that_want_many() -> None:
+    few = "gemm m=16 n=4096 k=4096 dtype=bf16 tb=t"
+    swapped = legal(few, "sm_90", swap=True)
+    assert swapped
+    assert all(c["block_m"] < 64 <= c["block_n"] for c in swapped)  # type: ignore[operator]
+    assert not any(c["persistent"] for c in swapped)
+    assert {c["fused_sum"] for c in swapped} == {False, True}
+    for key, arch in (
+        ("gemm m=64 n=4096 k=4096 dtype=bf16 tb=t", "sm_90"),
+        ("gemm m=16 n=4096 k=4096 dtype=bf16", "sm_90"),
+        ("gemm m=16 n=4096 k=4096 dtype=f32 tb=t", "sm_90"),
+        (few, "sm_80"),
+        (few, "sm_120"),
+    ):
+        assert not legal(key, arch, swap=True, num_stages=2), (key, arch)
+
+
+def test_what_a_split_cannot_help_is_left_out() -> None:
+    many = legal("gemm m=2048 n=8192 k=4096 dtype=f16 tb=t", "sm_90", block_m=64, block_n=64)
+    assert {c["split_k"] for c in many} == {1}
+    few = legal("gemm m=64 n=8192 k=4096 dtype=f16 tb=t", "sm_90", block_m=64, block_n=64)
+    assert {1, 2, 8} <= {c["split_k"] for c in few}
+
+
+def test_accumulators_fit_into_the_registers_of_the_warps() -> None:
+    wide = legal("gemm m=512 n=512 k=512 dtype=f16 tb=t", "sm_90", block_m=128, block_n=256)
+    assert {c["num_warps"] for c in wide} == {8}
+    key = "attention heads=8 seq=1024 dim=128 dtype=bf16"
+    scores = legal(key, "sm_90", block_m=128)
+    assert {(c["block_n"], c["num_warps"]) for c in scores} >= {(64, 4), (128, 8)}
+    assert not {(c["block_n"], c["num_warps"]) for c in scores} & {(128, 4), (32, 2)}
+
+
+def test_a_config_for_amd_says_nothing_that_its_libraries_have_no_word_for() -> None:
+    problem = ops.parse("gemm m=16 n=512 k=1024 dtype=bf16 tb=t")
+    default = backend.default(problem, info("gfx950"))
+    bucket = to_bucket(default, {}, "GEMM-A16W16")
+    assert bucket["BLOCK_SIZE_M"] == default["block_m"]
 
 
 @pytest.mark.parametrize(

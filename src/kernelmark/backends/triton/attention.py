@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from kernelmark.backends.triton.gemm import dtype_reason
@@ -76,6 +77,8 @@ def default(problem: Problem, info: DeviceInfo) -> Config:
             "num_warps": 8 if crowded or (d["seq_q"] > 64 and pad >= 128) else 4,
             "num_stages": 3 if vendor_of(info.arch) == "cuda" else 1,
         }
+    most = max(1, _most_stages(problem, info, config))
+    config["num_stages"] = min(int(config["num_stages"]), most)
     config["descriptors"] = config["split_kv"] == 0 and _descriptors_fit(problem, info)
     if vendor_of(info.arch) == "hip":
         config |= {"waves_per_eu": 2, "matrix_instr_nonkdim": 16}
@@ -88,6 +91,15 @@ def _descriptors_fit(problem: Problem, info: DeviceInfo) -> bool:
     padded = d["dim_qk"] & (d["dim_qk"] - 1) or d["dim_v"] & (d["dim_v"] - 1)
     aligned = d["dim_qk"] * bits % 128 == 0 and d["dim_v"] * bits % 128 == 0
     return _hopper(info) and aligned and not padded
+
+
+def _most_stages(problem: Problem, info: DeviceInfo, config: Mapping[str, ConfigValue]) -> int:
+    """Stages of keys and values that fit into shared memory beside the queries."""
+    shared = int(info.attributes.get("shared_per_block", "0")) or 232448
+    width = problem.dims["dim_qk"] + problem.dims["dim_v"]
+    bits = dtype(problem.dtypes["kv"]).bits
+    free = shared - int(config["block_m"]) * width * bits // 16
+    return free // max(1, int(config["block_n"]) * width * bits // 8)
 
 
 def space(problem: Problem, info: DeviceInfo) -> Space:
@@ -109,17 +121,19 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
         parameters |= {"waves_per_eu": (0, 1, 2, 4), "matrix_instr_nonkdim": (16, 32)}
     fits = _descriptors_fit(problem, info) and rows > _SPLIT_ROWS
     parameters["descriptors"] = (False, True) if fits else (False,)
-    shared = int(info.attributes.get("shared_per_block", "0")) or 232448
-    width = problem.dims["dim_qk"] + problem.dims["dim_v"]
-    bits = dtype(problem.dtypes["kv"]).bits
+    pad = power_of_two(problem.dims["dim_v"], 16, 256)
+    cuda = vendor_of(info.arch) == "cuda"
 
     def forbids(config: Config) -> str | None:
         block_m, block_n = int(config["block_m"]), int(config["block_n"])
-        staged = block_n * width * bits // 8 * int(config["num_stages"])
-        if staged + block_m * width * bits // 16 > shared:
+        if int(config["num_stages"]) > _most_stages(problem, info, config):
             return "the staged keys and values do not fit into shared memory"
         if block_m * 16 < int(config["num_warps"]) * 64 and int(config["num_warps"]) > 4:
             return "more warps than the block has rows for"
+        # In float32: a block's scores and its output. Threads have 255 registers.
+        held = block_m * (block_n + pad) // (32 * int(config["num_warps"]))
+        if cuda and held >= 256:
+            return "scores and output do not fit into the registers of so few warps"
         return None
 
     return Space(parameters=parameters, default=default(problem, info), forbids=forbids)

@@ -5,6 +5,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from kernelmark.backends.triton._gemm_rules import (
+    GROUPS,
+    SPLITS,
+    Rules,
+    descriptors_fit,
+    least_depth,
+    least_group,
+    least_split,
+    shared_bytes,
+    sizes,
+    slices,
+    splits_in_vain,
+    swap_pays,
+)
 from kernelmark.backends.triton.plan import (
     WORKSPACE,
     ZEROED,
@@ -24,12 +38,7 @@ from kernelmark.core.space import Space
 from kernelmark.gpu.rtc import vendor_of
 
 _REDUCE_BLOCK = 1024
-
-
-def sizes(problem: Problem) -> tuple[int, int, int, int]:
-    """(batch, m, n, k)."""
-    dims = problem.dims
-    return dims.get("batch", 1), dims["m"], dims["n"], dims["k"]
+_PLAIN_CUDA = {"fused_sum": False, "swap": False, "specialize": False}
 
 
 def supports(problem: Problem, info: DeviceInfo) -> str | None:
@@ -77,37 +86,42 @@ def default(problem: Problem, info: DeviceInfo) -> Config:
         return _default_amd(m, n, k, batch, wide, info)
     if problem.dtypes["a"] == "f32":
         block_m, block_n = power_of_two(m, 16, 64), power_of_two(n, 32, 64)
-        return FrozenDict(_simple(block_m, block_n, 32, warps=4, stages=3))
+        plain = _simple(m, block_m, block_n, 32, warps=4, stages=3)
+        return FrozenDict({**plain, **_PLAIN_CUDA})
     best, least = None, math.inf
     for candidate in _candidates(m, n, k):
+        if candidate[2] > 1 and splits_in_vain(problem, candidate[0], candidate[1]):
+            continue
         cost = _cost(candidate, batch, m, n, k, wide, info.units)
         if cost < least:
             best, least = candidate, cost
     assert best is not None
     block_m, block_n, split = best
     block_k = (64 if block_m >= 64 else 128) * (2 if wide == 8 else 1)
-    block_k = power_of_two(k, _least_depth(wide), block_k)
+    block_k = power_of_two(k, least_depth(wide), block_k)
     large = block_m * block_n >= 128 * 256
     warps = 8 if block_m * block_n >= 128 * 128 else 4
-    stages = 3 if large else 4
-    config = _simple(block_m, block_n, block_k, warps=warps, stages=stages, split=split)
-    if _descriptors_fit(problem, info, config) and split == 1 and block_m >= 64:
+    staged_bytes = (block_m + block_n) * block_k * wide // 8
+    stages = max(2, min(3 if large else 4, shared_bytes(info) // staged_bytes))
+    split = least_split(k, split, block_k)
+    config = _simple(m, block_m, block_n, block_k, warps=warps, stages=stages, split=split)
+    config |= _PLAIN_CUDA
+    if descriptors_fit(problem, info, config) and split == 1 and block_m >= 64:
         config["persistent"] = True
     return FrozenDict(config)
 
 
 def _simple(
-    block_m: int, block_n: int, block_k: int, *, warps: int, stages: int, split: int = 1
+    m: int, block_m: int, block_n: int, block_k: int, *, warps: int, stages: int, split: int = 1
 ) -> dict[str, ConfigValue]:
     return {
         "block_m": block_m,
         "block_n": block_n,
         "block_k": block_k,
-        "group_m": 8,
+        "group_m": least_group(m, block_m, 8),
         "split_k": split,
         "num_warps": warps,
         "num_stages": stages,
-        "fused_sum": False,
         "persistent": False,
     }
 
@@ -144,12 +158,13 @@ def _cost(
 def _default_amd(m: int, n: int, k: int, batch: int, wide: int, info: DeviceInfo) -> Config:
     block_m = power_of_two(m, 16, 128)
     block_n = power_of_two(n, 32, 128)
-    block_k = power_of_two(k, _least_depth(wide), 64 * 16 // max(wide, 8))
+    block_k = power_of_two(k, least_depth(wide), 64 * 16 // max(wide, 8))
     tiles = batch * ceil_div(m, block_m) * ceil_div(n, block_n)
     split = 1
     while tiles * split * 2 <= info.units and k // (split * 2) >= 4 * block_k and split < 16:
         split *= 2
-    config = _simple(block_m, block_n, block_k, warps=4, stages=2, split=split)
+    split = least_split(k, split, block_k)
+    config = _simple(m, block_m, block_n, block_k, warps=4, stages=2, split=split)
     if block_m * block_n >= 128 * 128:
         config["num_warps"] = 8
     config |= {"waves_per_eu": 2, "matrix_instr_nonkdim": 16}
@@ -158,81 +173,33 @@ def _default_amd(m: int, n: int, k: int, batch: int, wide: int, info: DeviceInfo
     return FrozenDict(config)
 
 
-def _least_depth(wide: int) -> int:
-    """The smallest block of k that fills the matrix unit with operands of `wide` bits."""
-    return 64 if wide == 8 else 32
-
-
 def space(problem: Problem, info: DeviceInfo) -> Space:
-    """Everything the kernel can be built with for this problem."""
+    """Everything the kernel can be built with for this problem, each kernel once."""
     _, m, n, k = sizes(problem)
-    wide = dtype(problem.dtypes["a"]).bits
-    least = _least_depth(wide)
+    least = least_depth(dtype(problem.dtypes["a"]).bits)
+    heights = tuple(b for b in (16, 32, 64, 128, 256) if b == 16 or b < 2 * m)
     parameters: dict[str, tuple[ConfigValue, ...]] = {
-        "block_m": tuple(b for b in (16, 32, 64, 128, 256) if b == 16 or b < 2 * m),
+        "block_m": heights,
         "block_n": tuple(b for b in (16, 32, 64, 128, 256) if b <= 32 or b < 2 * n),
         "block_k": tuple(b for b in (32, 64, 128, 256) if b == least or least < b < 2 * k),
-        "group_m": (1, 4, 8, 16),
-        "split_k": tuple(s for s in (1, 2, 3, 4, 6, 8, 12, 16) if s == 1 or k // s >= 128),
-        "fused_sum": (False, True),
+        "group_m": tuple(g for g in GROUPS if least_group(m, heights[0], g) == g),
+        "split_k": tuple(s for s in SPLITS if s == 1 or k // s >= 128),
     }
     if vendor_of(info.arch) == "cuda":
         hopper = int(info.arch.removeprefix("sm_").rstrip("af")) >= 90
         parameters |= {"num_warps": (4, 8), "num_stages": (2, 3, 4, 5, 6)}
         parameters["persistent"] = (False, True) if hopper else (False,)
+        # Not on AMD, whose barrier waits for no stores: nobody has seen there that it need not.
+        parameters["fused_sum"] = (False, True)
+        parameters["swap"] = (False, True) if swap_pays(problem, info) else (False,)
+        parameters["specialize"] = (False,)  # to be asked for, until it has met a GPU
     else:
         parameters |= {"num_warps": (2, 4, 8), "num_stages": (1, 2, 3), "persistent": (False,)}
         parameters |= {"waves_per_eu": (0, 1, 2, 4), "matrix_instr_nonkdim": (16, 32)}
         if info.arch == "gfx942":
             parameters["kpack"] = (1, 2)
-    shared = int(info.attributes.get("shared_per_block", "0")) or 232448
-
-    def forbids(config: Config) -> str | None:
-        return _forbids(problem, info, config, wide, shared)
-
-    return Space(parameters=parameters, default=default(problem, info), forbids=forbids)
-
-
-def _forbids(
-    problem: Problem, info: DeviceInfo, config: Config, wide: int, shared: int
-) -> str | None:
-    block_m, block_n, block_k = (int(config[f"block_{x}"]) for x in "mnk")
-    staged = (block_m + block_n) * block_k * wide // 8 * int(config["num_stages"])
-    if staged > shared:
-        return f"{staged} bytes of staged tiles exceed {shared} of shared memory"
-    if block_m * block_n > 256 * 128:
-        return "the accumulator tile does not fit into registers"
-    if block_m * block_n < 32 * 32 and int(config["num_warps"]) > 4:
-        return "more warps than the tile has work for"
-    if block_k < _least_depth(wide):
-        return "8-bit operands want a deeper block"
-    if config.get("fused_sum") and int(config["split_k"]) == 1:
-        return "there are no slices of k to sum"
-    if config.get("persistent"):
-        if int(config["split_k"]) != 1:
-            return "the persistent kernel does not split k"
-        if not _descriptors_fit(problem, info, config):
-            return "rows are not a multiple of 16 bytes, as descriptors need"
-    return None
-
-
-def _descriptors_fit(problem: Problem, info: DeviceInfo, config: Config) -> bool:
-    """Whether tensor descriptors can address every operand."""
-    if vendor_of(info.arch) != "cuda" or int(info.arch.removeprefix("sm_").rstrip("af")) < 90:
-        return False
-    batch, m, n, k = sizes(problem)
-    ta, tb = problem.options["ta"] == "t", problem.options["tb"] == "t"
-    rows = {"a": m if ta else k, "b": k if tb else n, "c": n}
-    if any(rows[x] * dtype(problem.dtypes[x]).bits % 128 for x in rows):
-        return False
-    if dtype(problem.dtypes["a"]).bits == 8 and (ta or not tb):
-        return False  # the matrix unit takes 8-bit operands only with k innermost
-    if problem.dtypes["a"] in ("f32", "i8"):
-        return False
-    if batch == 1:
-        return True
-    blocks = (int(config["block_m"]), int(config["block_n"]), int(config["block_k"]))
-    return all(size % block == 0 for size, block in zip((m, n, k), blocks, strict=True))
+    rules = Rules(problem, info)
+    return Space(parameters=parameters, default=default(problem, info), forbids=rules.forbids)
 
 
 # -- plans
@@ -244,14 +211,13 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
 
     chosen = {**default(problem, info), **config}
     if chosen.get("persistent"):
-        if not _descriptors_fit(problem, info, chosen):
+        if not descriptors_fit(problem, info, chosen):
             raise Unsupported("the persistent kernel cannot address these operands by descriptors")
         return Plan(calls=(_persistent(kernels, problem, chosen, info),))
-    split = int(chosen["split_k"])
+    if chosen.get("specialize"):
+        raise Unsupported("only the persistent kernel gives its warps different work")
     _, _, _, k = sizes(problem)
-    block_k = int(chosen["block_k"])
-    per_part = ceil_div(ceil_div(k, split), block_k) * block_k
-    split = ceil_div(k, per_part)
+    split, per_part = slices(k, int(chosen["split_k"]), int(chosen["block_k"]))
     main = _tiles(kernels, problem, chosen, split, per_part)
     if split == 1:
         return Plan(calls=(main,))
@@ -320,7 +286,8 @@ def _tiles(
         "ACC": _accumulator(problem),
         "EVEN_K": k % blocks["BLOCK_K"] == 0,
         "SPLIT": split > 1,
-        "FUSED": split > 1 and bool(config.get("fused_sum")),
+        "FUSED": split if split > 1 and config.get("fused_sum") else 0,  # slices to sum
+        "SWAP": bool(config.get("swap")),
         "PRECISION": "ieee",
     }
     return arguments.call(kernels.gemm_tiles, constants, _options(config), (tiles, split, batch))
@@ -355,7 +322,7 @@ def _persistent(kernels: Any, problem: Problem, config: dict[str, Any], info: De
         **_epilogue(problem),
         **blocks,
         "ACC": _accumulator(problem),
-        "FLATTEN": True,
+        "SPECIALIZE": bool(config.get("specialize")),
         "PROGRAMS": programs,
     }
     return arguments.call(kernels.gemm_persistent, constants, _options(config), (programs, 1, 1))

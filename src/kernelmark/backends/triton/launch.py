@@ -6,9 +6,6 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from kernelmark.backends.base import Kernel
 from kernelmark.backends.triton.build import Argument, Built
 from kernelmark.backends.triton.plan import WORKSPACE, ZEROED, Call, Plan, Value
@@ -32,9 +29,10 @@ class Gpu(Protocol):
     info: DeviceInfo
     driver: Driver
 
+    @property
+    def stream(self) -> Stream: ...
     def allocate(self, nbytes: int) -> Buffer: ...
     def free(self, buffer: Buffer) -> None: ...
-    def write(self, buffer: Buffer, offset: int, data: NDArray[np.uint8]) -> None: ...
 
 
 class TritonKernel(Kernel):
@@ -53,7 +51,10 @@ class TritonKernel(Kernel):
                 ZEROED: self._own(plan.zeroed_bytes),
             }
             if plan.zeroed_bytes:
-                self._device.write(self._owned[-1], 0, np.zeros(plan.zeroed_bytes, np.uint8))
+                # On the stream of the launches: a small copy from the host may still be under way
+                # when it returns, and that stream does not wait for it.
+                zeroed = self._places[ZEROED]
+                device.driver.fill(zeroed, 0, plan.zeroed_bytes, device.stream)
             starters = [self._load(call, one) for call, one in zip(plan.calls, built, strict=True)]
         except BaseException:
             self.close()

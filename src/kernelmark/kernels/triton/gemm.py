@@ -78,13 +78,15 @@ def gemm_tiles(
     EVEN_K: tl.constexpr,
     SPLIT: tl.constexpr,
     FUSED: tl.constexpr,
+    SWAP: tl.constexpr,
     PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """One tile of D, or of one K slice of it when SPLIT."""
+    """One tile of D, or of one K slice of it when SPLIT. FUSED is how many slices the last to
+    arrive sums, or 0. SWAP works on the tile of Dᵀ, for matrix units that want many rows."""
     row, column = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M)
     part = tl.program_id(1)
     batch = tl.program_id(2).to(tl.int64)
@@ -109,7 +111,10 @@ def gemm_tiles(
     else:
         b_at = b + ks[:, None].to(tl.int64) * n + safe_columns[None, :]
         b_step = BLOCK_K * n.to(tl.int64)
-    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
+    if SWAP:
+        acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=ACC)
+    else:
+        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
     end = min(start + k_split, k)
     for at in range(start, end, BLOCK_K):
         if EVEN_K:
@@ -120,9 +125,14 @@ def gemm_tiles(
             offsets = tl.arange(0, BLOCK_K)
             x = tl.load(a_at, mask=offsets[None, :] < left, other=ZERO)
             y = tl.load(b_at, mask=offsets[:, None] < left, other=ZERO)
-        acc = tl.dot(x, y, acc, input_precision=PRECISION, out_dtype=ACC)
+        if SWAP:
+            acc = tl.dot(y.T, x.T, acc, input_precision=PRECISION, out_dtype=ACC)
+        else:
+            acc = tl.dot(x, y, acc, input_precision=PRECISION, out_dtype=ACC)
         a_at += a_step
         b_at += b_step
+    if SWAP:
+        acc = acc.T
     inside = (rows[:, None] < m) & (columns[None, :] < n)
     place = rows[:, None].to(tl.int64) * n + columns[None, :]
     if SPLIT:
@@ -133,13 +143,21 @@ def gemm_tiles(
         tl.debug_barrier()
         mine = arrivals + tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
         before = tl.atomic_add(mine, 1, sem="acq_rel")
-        if before == tl.num_programs(1) - 1:
-            tl.atomic_xchg(mine, 0)  # as the next launch needs it
+        if before == FUSED - 1:
+            # As the next launch needs it, which comes after all of this one: no order is asked.
+            tl.atomic_xchg(mine, 0, sem="relaxed")
             # In their order, so that the result repeats bit for bit; past the L1, which may be old.
+            # Small tiles all at once, or each slice would wait for the one before it to come;
+            # large ones have loads enough in one, and no registers for more.
             acc = tl.load(parts + place, mask=inside, other=ZERO, cache_modifier=".cg")
-            for _ in range(1, tl.num_programs(1)):
-                parts += m.to(tl.int64) * n
-                acc += tl.load(parts + place, mask=inside, other=ZERO, cache_modifier=".cg")
+            if BLOCK_M * BLOCK_N <= 4096:
+                for _ in tl.static_range(1, FUSED):
+                    parts += m.to(tl.int64) * n
+                    acc += tl.load(parts + place, mask=inside, other=ZERO, cache_modifier=".cg")
+            else:
+                for _ in range(1, tl.num_programs(1)):
+                    parts += m.to(tl.int64) * n
+                    acc += tl.load(parts + place, mask=inside, other=ZERO, cache_modifier=".cg")
             acc = finish(
                 acc,
                 c + batch * m * n,
@@ -221,14 +239,15 @@ def gemm_persistent(
     SCALED: tl.constexpr,
     ZERO: tl.constexpr,
     ACC: tl.constexpr,
-    FLATTEN: tl.constexpr,
+    SPECIALIZE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
     PROGRAMS: tl.constexpr,
 ):
-    """All tiles, PROGRAMS at a time; A and B arrive by tensor descriptors (TMA).
+    """All tiles, PROGRAMS at a time; A and B arrive by tensor descriptors (TMA). With SPECIALIZE
+    some warps load and others multiply; without, the loops are one, so that loading never stops.
 
     A batch is a row range of one tall matrix, so one descriptor serves all batches; this needs
     the rows of a batch to be a multiple of the block, which the plan checks."""
@@ -243,7 +262,13 @@ def gemm_persistent(
     d_tiles = tl.make_tensor_descriptor(d, [batches * m, n], [n, 1], [BLOCK_M, BLOCK_N])
     per_batch = tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N)
     steps = tl.cdiv(k, BLOCK_K)
-    for tile in tl.range(tl.program_id(0), per_batch * batches, PROGRAMS, flatten=FLATTEN):
+    for tile in tl.range(
+        tl.program_id(0),
+        per_batch * batches,
+        PROGRAMS,
+        flatten=not SPECIALIZE,
+        warp_specialize=SPECIALIZE,
+    ):
         batch = tile // per_batch
         row, column = tile_of(tile % per_batch, m, n, BLOCK_M, BLOCK_N, GROUP_M)
         row *= BLOCK_M

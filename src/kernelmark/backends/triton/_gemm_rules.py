@@ -1,0 +1,141 @@
+"""Which configs of the Triton GEMM are kernels that can be built, each of them once."""
+
+from __future__ import annotations
+
+from kernelmark.backends.triton.plan import ceil_div
+from kernelmark.core.dtype import dtype
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config
+from kernelmark.gpu.rtc import vendor_of
+
+GROUPS = (1, 4, 8, 16)
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+# Tiles from which on splitting k as well only adds traffic: several for every unit of any GPU.
+_TILES_ENOUGH = 1024
+_MOST_ACCUMULATORS = 128  # registers of a thread
+
+
+def sizes(problem: Problem) -> tuple[int, int, int, int]:
+    """(batch, m, n, k)."""
+    dims = problem.dims
+    return dims.get("batch", 1), dims["m"], dims["n"], dims["k"]
+
+
+def shared_bytes(info: DeviceInfo) -> int:
+    """What a block may use, or the most that any has."""
+    return int(info.attributes.get("shared_per_block", "0")) or 232448
+
+
+def least_depth(wide: int) -> int:
+    """The smallest block of k that fills the matrix unit with operands of `wide` bits."""
+    return 64 if wide == 8 else 32
+
+
+def least_group(m: int, block_m: int, group: int) -> int:
+    """The smallest group that walks the tiles as `group` does."""
+    rows = ceil_div(m, block_m)
+    return next((g for g in GROUPS if g >= min(rows, group)), group)
+
+
+def slices(k: int, split: int, block_k: int) -> tuple[int, int]:
+    """How many slices of k there really are, each of whole blocks, and how long one is."""
+    per_part = ceil_div(ceil_div(k, split), block_k) * block_k
+    return ceil_div(k, per_part), per_part
+
+
+def least_split(k: int, split: int, block_k: int) -> int:
+    """The smallest split that gives the slices that `split` does."""
+    wanted = slices(k, split, block_k)
+    return next((s for s in SPLITS if slices(k, s, block_k) == wanted), split)
+
+
+def splits_in_vain(problem: Problem, block_m: int, block_n: int) -> bool:
+    """Whether there are tiles enough without splitting k."""
+    batch, m, n, _ = sizes(problem)
+    return batch * ceil_div(m, block_m) * ceil_div(n, block_n) >= _TILES_ENOUGH
+
+
+def swap_pays(problem: Problem, info: DeviceInfo) -> bool:
+    """Whether B's columns may take the 64 rows that the matrix units of Hopper and of the large
+    Blackwells want, where A has fewer: with less they multiply as those before them did."""
+    if not 90 <= int(info.arch.removeprefix("sm_").rstrip("af")) < 120:
+        return False
+    _, m, n, _ = sizes(problem)
+    kind = dtype(problem.dtypes["a"])
+    # Any other way round Triton 3.6 to 3.9 load without pipelining.
+    innermost = problem.options["ta"] == "n" and problem.options["tb"] == "t"
+    return m < 64 <= n and innermost and kind.kind == "float" and kind.bits <= 16
+
+
+def descriptors_fit(problem: Problem, info: DeviceInfo, config: Config) -> bool:
+    """Whether tensor descriptors can address every operand."""
+    if vendor_of(info.arch) != "cuda" or int(info.arch.removeprefix("sm_").rstrip("af")) < 90:
+        return False
+    batch, m, n, k = sizes(problem)
+    ta, tb = problem.options["ta"] == "t", problem.options["tb"] == "t"
+    rows = {"a": m if ta else k, "b": k if tb else n, "c": n}
+    if any(rows[x] * dtype(problem.dtypes[x]).bits % 128 for x in rows):
+        return False
+    if dtype(problem.dtypes["a"]).bits == 8 and (ta or not tb):
+        return False  # the matrix unit takes 8-bit operands only with k innermost
+    if problem.dtypes["a"] in ("f32", "i8"):
+        return False
+    if batch == 1:
+        return True
+    blocks = (int(config["block_m"]), int(config["block_n"]), int(config["block_k"]))
+    return all(size % block == 0 for size, block in zip((m, n, k), blocks, strict=True))
+
+
+class Rules:
+    """Why a config is no kernel of its own for a problem. Asked for every point of a space, so what
+    is the same for all of them is worked out once."""
+
+    def __init__(self, problem: Problem, info: DeviceInfo) -> None:
+        self._problem = problem
+        self._info = info
+        self._wide = dtype(problem.dtypes["a"]).bits
+        self._cuda = vendor_of(info.arch) == "cuda"
+        self._shared = shared_bytes(info)
+        _, self._m, _, self._k = sizes(problem)
+        self._same: dict[tuple[int, int, int, int], bool] = {}
+
+    def forbids(self, config: Config) -> str | None:
+        block_m, block_n = int(config["block_m"]), int(config["block_n"])
+        block_k, split = int(config["block_k"]), int(config["split_k"])
+        staged = (block_m + block_n) * block_k * self._wide // 8 * int(config["num_stages"])
+        if staged > self._shared:
+            return f"{staged} bytes of staged tiles exceed {self._shared} of shared memory"
+        if split == 1:
+            if config.get("fused_sum"):
+                return "there are no slices of k to sum"
+        elif config.get("persistent"):
+            return "the persistent kernel does not split k"
+        elif splits_in_vain(self._problem, block_m, block_n):
+            return "there are tiles enough without splitting k"
+        if self._repeats(block_m, int(config["group_m"]), block_k, split):
+            return "a smaller group_m or split_k makes the same kernel"
+        warps = int(config["num_warps"])
+        if block_m * block_n > 256 * 128:
+            return "the accumulator tile does not fit into registers"
+        if self._cuda and block_m * block_n > _MOST_ACCUMULATORS * 32 * warps:
+            return "the accumulator tile does not fit into the registers of so few warps"
+        if block_m * block_n < 32 * 32 and warps > 4:
+            return "more warps than the tile has work for"
+        if block_k < least_depth(self._wide):
+            return "8-bit operands want a deeper block"
+        if config.get("swap") and (block_m >= 64 or block_n < 64):
+            return "swapped operands want few rows and at least 64 columns"
+        if config.get("persistent"):
+            if config.get("swap"):
+                return "the persistent kernel does not swap its operands"
+            if not descriptors_fit(self._problem, self._info, config):
+                return "rows are not a multiple of 16 bytes, as descriptors need"
+        return None
+
+    def _repeats(self, block_m: int, group: int, block_k: int, split: int) -> bool:
+        key = block_m, group, block_k, split
+        if key not in self._same:
+            plain = least_group(self._m, block_m, group), least_split(self._k, split, block_k)
+            self._same[key] = plain != (group, split)
+        return self._same[key]

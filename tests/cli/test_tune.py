@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import signal
@@ -132,6 +133,15 @@ def test_a_reference_that_is_none_is_told(refused, folder):
     assert "backend numpy does not run on fake" in ended.err
 
 
+def test_a_folder_that_cannot_be_written_is_found_before_the_timing(refused, folder, monkeypatch):
+    def denied(self):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.touch", denied)
+    told = refused("tune", "summarise", str(folder), "-b", "fake", "-d", "fake").err
+    assert "summary.csv cannot be written: Permission denied" in told
+
+
 def test_a_killed_summary_goes_on(folder, kmark, tmp_path):
     """What was timed before a kill is in the file within seconds, and is not timed again."""
     problems = [ops.parse(f"gemm m={m} n=8 k=8 dtype=f32") for m in range(1, 81)]
@@ -232,6 +242,10 @@ def test_plans_for_a_gpu_that_is_not_here(kmark, tmp_path):
     [
         (("-b", "fake", "-d", "fake", "--arch", "gfx942"), "--arch and -d do not go together"),
         (("-b", "triton", "--arch", "mi300"), "'mi300' is not a GPU architecture"),
+        (("-b", "triton", "--arch", "gfx9"), "the architecture gfx9 is unknown"),
+        (("-b", "triton", "--arch", "sm_12"), "known: sm_75, "),
+        (("-b", "hipblaslt", "--arch", "gfx942"), "hipblaslt is not a backend yet"),
+        (("-b", "fake", "-d", "fake", "--reference", "rocblas"), "rocblas is not a backend yet"),
         (("-b", "cublaslt", "--arch", "gfx942"), "backend cublaslt does not run on gfx942"),
         (("-b", "fake", "-d", "fake", "--strategy", "best"), "unknown strategy 'best'"),
         (("-b", "fake", "-d", "fake", "--thr", "1"), "a threshold needs the problems' shares"),
@@ -254,6 +268,29 @@ def test_where_nothing_can_be_tuned_nothing_is_written(kmark, folder):
     assert ended.out == ""
     assert "numpy has nothing to tune" in ended.err
     assert "0 plans" in ended.err
+    assert "hint: what can be tuned for it: " in ended.err
+
+
+def test_a_file_without_a_space_is_told_what_it_lacks(kmark, folder, tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text("op = 'gemm'\ndef prepare(problem, config, sets): return print\n")
+    ended = kmark("tune", "plan", str(folder), "-b", str(mine))
+    assert ended.code == 4
+    assert f"hint: add to {mine} what can be tried: space = " in ended.err
+
+
+def test_a_folder_is_of_one_backend_and_architecture(kmark, refused, folder):
+    assert kmark("tune", "plan", str(folder), *FAKE, "--evaluations", "2").code == 0
+    before = (folder / "plans" / "SSS_NN_1.toml").read_text()
+    ended = refused("tune", "plan", str(folder), "-b", "numpy", "--force")
+    assert "has plans for fake, not for numpy" in ended.err
+    assert "take another folder" in ended.err
+    words = ("--timeout", "2", "--jobs", "1", "--only", "SSS_NN_1", "-q")
+    assert kmark("tune", "run", str(folder), *words).code in (0, 3)
+    ended = refused("tune", "plan", str(folder), "-b", "fake", "-d", "cpu", "--force")
+    assert "has trials of fake on fake, not of fake on " in ended.err
+    assert "give -d or --arch as before" in ended.err
+    assert (folder / "plans" / "SSS_NN_1.toml").read_text() == before
 
 
 def test_plans_as_data(kmark, folder, tmp_path):

@@ -31,7 +31,7 @@ def test_from_a_log_to_winners(kmark, tmp_path):
     ended = kmark("tune", "summarise", str(place), *words)
     assert ended.code == 0, ended.err
 
-    ended = kmark("tune", "plan", str(place), "-b", "fake", "--evaluations", "6", "-q")
+    ended = kmark("tune", "plan", str(place), "-b", "fake", "--evaluations", "12", "-q")
     assert ended.code == 0, ended.err
     names = folder.names()
     assert 3 <= len(names) <= 16
@@ -61,4 +61,4 @@ def test_from_a_log_to_winners(kmark, tmp_path):
     assert len(made["CONFIGS"]) == len(kept)
     one = kept[0]
     key = next(key for key in made["CONFIGS"] if key[4] == tuple(one.problem.dims.values()))
-    assert made["CONFIGS"][key]["kwargs"]["TILE_M"] == one.tuned.config["tile_m"]
+    assert made["CONFIGS"][key]["kwargs"]["tile_m"] == one.tuned.config["tile_m"]

@@ -98,3 +98,13 @@ def test_a_journal_of_an_edited_plan_is_refused(kmark, folder):
     ended = kmark("tune", "run", str(folder.path), *WORDS)
     assert ended.code == 3
     assert "another plan" in ended.err
+
+
+@pytest.mark.parametrize("text", ["", "{"])
+def test_damaged_results_are_written_anew_from_the_journals(kmark, folder, text):
+    assert kmark("tune", "run", str(folder.path), *WORDS).code == 0
+    before = results.outcomes_file(folder).read_text()
+    results.outcomes_file(folder).write_text(text)
+    ended = kmark("tune", "run", str(folder.path), "--only", "SSS_NN_1", *WORDS)
+    assert ended.code == 0, ended.err
+    assert results.outcomes_file(folder).read_text() == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import math
@@ -9,6 +10,7 @@ import math
 import pytest
 
 from kernelmark import ops
+from kernelmark.core.errors import UsageError
 from kernelmark.core.result import KernelInfo, Status
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.testing.tuning import fake_plans
@@ -39,7 +41,7 @@ def judged(
 
 
 def test_what_is_surely_and_clearly_faster_is_kept():
-    assert judged() == (True, "faster: 1.500 × (1.400 to 1.650), 6.67 µs a call")
+    assert judged() == (True, "faster: 1.500 × (1.400 to 1.650), 6.667 µs a call")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,10 @@ def test_what_is_surely_and_clearly_faster_is_kept():
         ({"ratio": 0.2, "low": 0.1, "high": 0.3}, "slower: 0.200 × (0.100 to 0.300)"),
         ({"low": 0.0, "rounds": 4}, "it takes 6 rounds"),
         ({"ratio": 1.02, "low": 1.01}, "1.03 × is asked for"),
-        ({"ratio": 1.05, "low": 1.04, "reference_us": 5.0}, "0.5 µs is asked for"),
+        (
+            {"ratio": 1.05, "low": 1.04, "reference_us": 5.0},
+            "238.1 ns a call, 500.0 ns is asked for",
+        ),
     ],
 )
 def test_anything_less_is_not(given, why):
@@ -287,3 +292,36 @@ def test_a_changed_kernel_is_told_by_its_code(tmp_path):
     )
     assert results.row(one)["kernel_changed"] == "yes"
     assert results.row(both)["kernel_changed"] == "no"
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("gemm m=64 n=64 k=64 dtype=f32", "square memory-bound"),
+        ("gemm m=256 n=256 k=256 dtype=f32", "square"),
+        ("gemm m=4 n=4096 k=4096 dtype=bf16", "skinny memory-bound"),
+        ("gemm m=4096 n=4096 k=4096 dtype=bf16", "square compute-bound"),
+        ("gemm m=300 n=500 k=400 dtype=f32", ""),
+        ("attention batch=1 heads_q=1 heads_kv=1 seq_q=8 seq_kv=8 dim=64 dtype=f16", ""),
+    ],
+)
+def test_categories_are_those_of_suites(key, words):
+    assert results.row(outcome(problem=ops.parse(key)))["category"] == words
+
+
+def test_a_share_that_nobody_knows_is_empty(tmp_path):
+    folder = TuningFolder.make(tmp_path)
+    results.write(folder, [outcome("A", share=0.0)])
+    (row,) = csv.DictReader(results.raw(folder).open(encoding="utf-8"))
+    assert (row["pct_of_total"], row["weighted_uplift_contribution_pct"]) == ("", "")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\xff"])
+def test_damaged_outcomes_are_told_with_their_file(tmp_path, text):
+    folder = TuningFolder.make(tmp_path)
+    results.write(folder, [outcome()])
+    results.outcomes_file(folder).write_text(text, encoding="latin-1")
+    with pytest.raises(UsageError) as caught:
+        results.read(folder)
+    assert caught.value.message.startswith(f"{results.outcomes_file(folder)}: ")
+    assert f"kmark tune run {folder.path} writes it anew" in caught.value.hint

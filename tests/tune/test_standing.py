@@ -10,13 +10,14 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.core.result import Status
+from kernelmark.devices.fake import FakeDevice
 from kernelmark.report import tuning as report
 from kernelmark.tune import planfile, results
 from kernelmark.tune.folder import TuningFolder, write_whole
 from kernelmark.tune.journal import Finished, Journal, Trial
 from kernelmark.tune.outcome import Choice, Metrics, Outcome
 from kernelmark.tune.plan import Budget, TunePlan
-from kernelmark.tune.session import plan_digest
+from kernelmark.tune.session import Session, plan_digest
 from kernelmark.tune.standing import State, standings
 
 PLAN = TunePlan(
@@ -181,3 +182,22 @@ def test_metrics_in_one_sentence():
 )
 def test_shares_in_percent(share, text):
     assert report.percent(share) == text
+
+
+def test_trials_of_another_backend_are_not_the_plans(folder, journal):
+    plan = dataclasses.replace(PLAN, arch="fake")
+    Session(plan, FakeDevice().info, journal)
+    journal.finish(Finished(plan=plan_digest(plan), outcome=outcome()))
+    write_whole(folder.plan(PLAN.name), planfile.text(dataclasses.replace(plan, backend="numpy")))
+    one = only(folder)
+    assert (one.state, one.outcome) == (State.FAILED, None)
+    assert one.reason.endswith("has trials of fake, not of numpy")
+
+
+def test_a_lowered_budget_is_not_told_as_if_it_were_larger(folder, journal):
+    for warps in range(4):
+        journal.record(trial(warps, 9e-6))
+    less = dataclasses.replace(PLAN, budget=Budget(evaluations=2))
+    write_whole(folder.plan(PLAN.name), planfile.text(less))
+    (row,) = report.standing_table(standings(folder)).rows
+    assert row[3] == "4"

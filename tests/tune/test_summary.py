@@ -204,3 +204,9 @@ def test_a_table_of_something_else_is_told(tmp_path):
     (tmp_path / "summary.csv").write_text("a,b\n1,2\n")
     with pytest.raises(UsageError, match="there is no column problem"):
         read(tmp_path / "summary.csv")
+
+
+def test_an_interval_is_told_as_that_of_a_measurement():
+    cost = Cost(problem=problem(1), count=1, time_s=10e-6, low_s=4e-6, high_s=36e-6)
+    assert cost.rel_half_width == pytest.approx(32 / 2 / 12)
+    assert math.isinf(Cost(problem=problem(1), count=1).rel_half_width)

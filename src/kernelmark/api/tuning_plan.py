@@ -16,7 +16,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.timing import Timing
 from kernelmark.gpu.absent import absent
 from kernelmark.runners import targets
-from kernelmark.tune import planner, strategies
+from kernelmark.tune import ownership, planner, strategies
 from kernelmark.tune import summary as summaries
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plan import Acceptance, Budget
@@ -30,13 +30,15 @@ from kernelmark.workloads.workload import Call, Workload
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
     """What `plan` did: a draft for each problem with what became of its file, problems that
-    cannot be tuned, and problems that were not selected."""
+    cannot be tuned, and problems that were not selected. `hint` is a way out where nothing was
+    planned."""
 
     drafts: tuple[Draft, ...]
     fates: Mapping[str, Fate]
     refused: tuple[Refused, ...]
     left_out: tuple[Cost, ...]
     notes: tuple[str, ...] = ()
+    hint: str = ""
 
 
 def plan(
@@ -62,18 +64,20 @@ def plan(
     here. Without a `reference` that of the summary is to be beaten, else the backend's own
     choice."""
     asked = selection or Selection()
+    backend = backends.canonical(backend)
     folder, workload, added = _workload_for(place, asked)
     known = _summary_for(folder, thr)
     info = _target(device, arch, known)
     chosen = Settings(
         backend=backend,
-        reference=reference or (known.basis.backend if known else backend),
+        reference=backends.canonical(reference or (known.basis.backend if known else backend)),
         strategy=strategy,
         seed=seed,
         budget=budget or Budget(),
         acceptance=acceptance or Acceptance(),
     )
     _check_settings(chosen, info, here=arch is None)
+    ownership.check(folder, backend, info.arch)
     costs = _picked(planner.costs_of(workload, known, thr), asked, folder)
     names = planner.named(folder, [cost.problem for cost in costs])
     made, refused = planner.drafts(
@@ -94,7 +98,18 @@ def plan(
         refused=tuple(refused),
         left_out=tuple(cost for cost in costs if not cost.selected),
         notes=_notes(folder, workload, known, costs, made, fates) if made else (),
+        hint="" if made else _way_out(backend, refused, info),
     )
+
+
+def _way_out(backend: str, refused: Sequence[Refused], info: DeviceInfo) -> str:
+    bare = next((one.cost.problem for one in refused if one.bare), None)
+    if bare is None:
+        return ""
+    if backend.endswith(".py"):
+        return f'add to {backend} what can be tried: space = {{"rows": [64, 128, 256]}}'
+    names = ", ".join([*planner.tunable(bare, info), "a .py file of your own with a space"])
+    return f"what can be tuned for it: {names}"
 
 
 def _workload_for(place: Place, asked: Selection) -> tuple[TuningFolder, Workload, bool]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.devices import registry as device_kinds
 from kernelmark.runners.local import LocalRunner
-from kernelmark.tune import planfile, results
+from kernelmark.tune import ownership, planfile, results
 from kernelmark.tune import summary as summaries
 from kernelmark.tune.driver import Driver, OnEvent
 from kernelmark.tune.folder import TuningFolder, unwritable
@@ -159,16 +159,8 @@ def _written(
     folder: TuningFolder, every: Sequence[TunePlan], driver: Driver, *, interrupted: bool = False
 ) -> Tuned:
     """Write what is there: of this run, and of plans that it was not asked to run."""
-    found = dict(driver.outcomes)
+    found = ownership.outcomes(folder, every) | driver.outcomes
     asked = {plan.name for plan in driver.plans}
-    try:
-        before = {outcome.name: outcome for outcome in results.read(folder)}
-    except NothingToDo:
-        before = {}
-    for plan in every:
-        old = before.get(plan.name)
-        if plan.name not in found and old is not None and old.problem == plan.problem:
-            found[plan.name] = old
     outcomes = tuple(found[plan.name] for plan in every if plan.name in found)
     unreached = tuple(
         plan.name

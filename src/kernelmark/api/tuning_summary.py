@@ -13,7 +13,7 @@ from kernelmark.api.plan import Selection, require
 from kernelmark.api.plan import plan as plan_cases
 from kernelmark.api.running import Conduct, measure
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Result, RunState
 from kernelmark.core.timing import Timing
@@ -21,7 +21,7 @@ from kernelmark.runners import targets
 from kernelmark.runners.events import CaseFinished, Event, Note
 from kernelmark.runners.session import OnEvent
 from kernelmark.tune import summary as summaries
-from kernelmark.tune.folder import TuningFolder
+from kernelmark.tune.folder import TuningFolder, check_writable
 from kernelmark.tune.summary import Basis, Cost, Summary
 from kernelmark.workloads import workload as workloads
 from kernelmark.workloads.workload import Workload
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Place = str | os.PathLike[str]
 
 # Whom to ask where no reference is named, the first that is here: what a program would call.
-_REFERENCES = ("torch", "hipblaslt", "cublaslt", "rocblas", "numpy", "fake")
+_REFERENCES = ("torch", "cublaslt", "numpy", "fake")
 _CHECKPOINT_S = 1.0
 
 
@@ -58,7 +58,7 @@ def summarise(
     workload = read_workload(folder)
     devices = (device,) if isinstance(device, str) else tuple(device)
     infos = targets.expand(devices)
-    name = backend or _reference(infos[0])
+    name = backends.canonical(backend or _reference(infos[0]))
     require(name, infos[0])
     basis = Basis(
         backend=name,
@@ -74,6 +74,7 @@ def summarise(
         tell(Note(text=f"{book.kept} of {book.problems} problems are timed already"))
     todo = book.todo
     if todo:
+        check_writable(folder.summary)
         asked = Selection(
             problems=tuple(problem.key for problem in todo), backends=(name,), devices=devices
         )
@@ -175,12 +176,7 @@ def check_percent(thr: float) -> None:
 def _reference(info: DeviceInfo) -> str:
     """The first of the known references that is here and runs on the device."""
     for name in _REFERENCES:
-        if name not in backends.registry:
-            continue
-        try:
-            backend = backends.find(name)
-        except KernelmarkError:
-            continue
+        backend = backends.find(name)
         if info.kind in backend.device_kinds and backend.available() is None:
             return name
     raise UsageError(

@@ -39,8 +39,8 @@ _HANGS = 61  # among those of the largest swizzle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiled:
-    """What tiles come to: `factor` is in units of the backend's own time, `fault` "" or a
-    behaviour of the script."""
+    """What tiles come to: `factor` is the time in units of the default's, which an empty config
+    takes too; `fault` is "" or a behaviour of the script."""
 
     factor: float
     fault: str
@@ -71,10 +71,10 @@ def tiled(problem: Problem, config: Config) -> Tiled:
         fault = "hang"
     if staged > SHARED_BYTES:
         fault = "compile_error"
-    factor = _smooth(problem, size) * (1 + 4 * spilled / 1024)
-    factor *= 1 + _RUGGED * (draws["rugged"] % 1000 / 1000 - 0.5)
+    factor = _smooth(problem, size) * (1 + 4 * spilled / 1024) * _rugged(draws)
+    own = {name: int(DEFAULT[name]) for name in TILES}
     return Tiled(
-        factor=factor,
+        factor=factor / (_smooth(problem, own) * _rugged(_draws(problem, DEFAULT))),
         fault=fault if config_key(config) != config_key(DEFAULT) else "",
         resources={
             "registers": min(255, 24 + held),
@@ -82,6 +82,10 @@ def tiled(problem: Problem, config: Config) -> Tiled:
             "shared_bytes": staged,
         },
     )
+
+
+def _rugged(draws: Mapping[str, int]) -> float:
+    return 1 + _RUGGED * (draws["rugged"] % 1000 / 1000 - 0.5)
 
 
 def _smooth(problem: Problem, size: Mapping[str, int]) -> float:

@@ -209,7 +209,7 @@ class FakeBackend(Backend):
         return None
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
-        """Made-up tiles; the default takes about as long as `{}`."""
+        """Made-up tiles; the default takes as long as `{}`."""
         return _fake_model.space()
 
     def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:

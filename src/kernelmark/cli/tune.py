@@ -49,7 +49,7 @@ Reference = Annotated[
         "--backend",
         metavar="BACKEND",
         help="The reference: what the workload's program calls. Default: the first of torch, "
-        "hipblaslt, cublaslt, rocblas, numpy that is here.",
+        "cublaslt, numpy that is here.",
     ),
 ]
 Tuned = Annotated[
@@ -319,6 +319,8 @@ def _told_plans(done: Planned, folder: str, *, arch: str | None, quiet: bool) ->
         for note in done.notes:
             say(f"note: {note}")
     say(report.plans_line(done.drafts, done.fates, done.refused, done.left_out))
+    if done.hint:
+        say(f"hint: {done.hint}")
     if not quiet and done.drafts:
         here = f"kmark tune check {folder}, and where there is a {arch}: " if arch else ""
         say(f"next: {here}kmark tune run {folder}")

@@ -42,7 +42,7 @@ class Lines:
 
     def __call__(self, event: e.Event) -> None:
         if isinstance(event, e.Began) and event.known:
-            self._tell(f"{event.name}: goes on with {event.known} of {event.limit} candidates")
+            self._tell(f"{event.name}: {_known(event)}")
         elif isinstance(event, e.Ended):
             told = "" if event.fresh else " (as found before)"
             done, total = event.progress.plans_done, event.progress.plans
@@ -86,6 +86,13 @@ class Drawn:
         self._bar.console.print(text, markup=False, highlight=False)
 
 
+def _known(event: e.Began) -> str:
+    """What is there of a plan that was begun before; its budget may have been lowered since."""
+    if event.known < event.limit:
+        return f"goes on with {event.known} of {event.limit} candidates"
+    return f"has {event.known} candidates, and goes on with its final"
+
+
 def far(progress: e.Progress) -> str:
     """How far a run is, in words."""
     text = (
@@ -100,7 +107,8 @@ def far(progress: e.Progress) -> str:
 def best(event: e.Tried) -> str:
     """What the plan at hand is at: the best so far, or its final."""
     if event.trial.step.startswith(("final", "near")):
-        return f"{event.name}: the best against the reference"
+        heat = " heat " in event.trial.step
+        return f"{event.name}: {'heats of the best' if heat else 'final against the reference'}"
     if event.best_s is None:
         return f"{event.name}: nothing right yet"
     text = f"{event.name}: best {time_text(event.best_s)}"

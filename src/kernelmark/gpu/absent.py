@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import UsageError
 from kernelmark.gpu.rtc import vendor_of
 
 _KIB = 1024
 # Shared memory (LDS) that a block may use, and the SMs or CUs of the largest product, by vendors'
 # programming guides and data sheets. The space depends on the first, only its default on the other.
 _SHARED_KIB_UNITS = {
+    "sm_75": (64, 72),
     "sm_80": (163, 108),
     "sm_86": (99, 84),
     "sm_89": (99, 142),
     "sm_90": (227, 132),
     "sm_100": (227, 148),
+    "sm_103": (227, 148),
     "sm_120": (99, 188),
+    "sm_121": (99, 48),
+    "gfx908": (64, 120),
     "gfx90a": (64, 110),
     "gfx942": (64, 304),
     "gfx950": (160, 256),
+    "gfx1100": (64, 96),
+    "gfx1200": (64, 32),
+    "gfx1201": (64, 64),
     "gfx1250": (320, 256),
 }
-# Of one that is not listed: what every GPU of the vendor's last five years has.
-_LEAST = {"cuda": (99, 100), "hip": (64, 64)}
 
 
 def absent(arch: str) -> DeviceInfo:
-    """Facts of a device of this architecture; a word that is none is a usage error."""
+    """Facts of a device of this architecture; one that is not in the table is a usage error."""
     kind = vendor_of(arch)
-    shared, units = _SHARED_KIB_UNITS.get(
-        arch.rstrip("af") if kind == "cuda" else arch, _LEAST[kind]
-    )
+    name = arch.rstrip("af") if kind == "cuda" else arch
+    if name not in _SHARED_KIB_UNITS:
+        raise UsageError(
+            f"the architecture {arch} is unknown", hint=f"known: {', '.join(_SHARED_KIB_UNITS)}"
+        )
+    shared, units = _SHARED_KIB_UNITS[name]
     return DeviceInfo(
         name=f"{kind}:0",
         kind=kind,

@@ -101,7 +101,7 @@ def plan_records(
             "plan": draft.plan.name,
             "problem": draft.plan.problem.key,
             "count": draft.plan.count,
-            "pct_of_total": round(100 * draft.plan.share, 6),
+            "pct_of_total": _pct(draft.plan.share),
             "reference_us": _us(draft.plan.reference_s) or None,
             "combinations": draft.combinations,
             "file": fates[draft.plan.name].value,
@@ -174,12 +174,20 @@ def _standing(one: Standing) -> tuple[str, ...]:
         titled(plan) if plan else one.name,
         percent(plan.share) if plan and plan.share else NONE,
         one.state.value,
-        f"{one.evaluations} of {plan.budget.evaluations}" if plan else NONE,
+        _evaluated(one),
         str(one.failures) if one.evaluations else NONE,
         _time(best),
         NONE if math.isnan(ratio) else f"{ratio:.3f} ×",
         one.reason,
     )
+
+
+def _evaluated(one: Standing) -> str:
+    """Of how many: not where the budget was lowered to less than there was already."""
+    if one.plan is None:
+        return NONE
+    asked = one.plan.budget.evaluations
+    return f"{one.evaluations} of {asked}" if one.evaluations <= asked else str(one.evaluations)
 
 
 def standing_records(found: Sequence[Standing]) -> list[dict[str, str | int | float | None]]:
@@ -190,7 +198,7 @@ def standing_records(found: Sequence[Standing]) -> list[dict[str, str | int | fl
             "problem": one.plan.problem.key if one.plan else "",
             "state": one.state.value,
             "count": one.plan.count if one.plan else None,
-            "pct_of_total": 100 * one.plan.share if one.plan else None,
+            "pct_of_total": _pct(one.plan.share) if one.plan else None,
             "budget": one.plan.budget.evaluations if one.plan else None,
             "evaluations": one.evaluations,
             "failures": one.failures,
@@ -248,6 +256,11 @@ def _status(cost: Cost) -> str:
 
 def _fate(fate: Fate) -> str:
     return "edited by hand, left alone" if fate is Fate.EDITED else fate.value
+
+
+def _pct(share: float) -> float | None:
+    """A share in percent; None where nobody knows it."""
+    return round(100 * share, 6) or None
 
 
 def _us(seconds: float) -> float | None:

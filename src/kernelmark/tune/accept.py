@@ -57,7 +57,8 @@ def decide(
     if score is None:
         return False, f"the reference has no time: {reference_fault or 'nothing was measured'}"
     beside = f"; the reference itself: {reference_fault}" if reference_fault else ""
-    gain_us = (reference.median_s - tuned.median_s) / _US
+    gain_s = reference.median_s - tuned.median_s
+    gain = f"{'-' if gain_s < 0 else ''}{time_text(abs(gain_s))} a call"
     shown = f"{score.ratio:.3f} × ({score.low:.3f} to {score.high:.3f})"
     smallest = _RULE.ignore_below_us
     if reference.median_s < smallest * _US:
@@ -73,9 +74,9 @@ def decide(
         return False, f"too noisy to judge: {told}{beside}"
     if score.ratio < asked.min_ratio:
         return False, f"gains too little: {shown}, {asked.min_ratio:g} × is asked for{beside}"
-    if gain_us < asked.min_gain_us:
-        floor = f"{asked.min_gain_us:g} µs is asked for"
-        return False, f"gains too little: {gain_us:.2f} µs a call, {floor}{beside}"
+    if gain_s < asked.min_gain_us * _US:
+        floor = f"{time_text(asked.min_gain_us * _US)} is asked for"
+        return False, f"gains too little: {gain}, {floor}{beside}"
     if tuned.median_s > _RULE.factor * reference.median_s + _RULE.slack_us * _US:
         return False, f"harms: slower than {_RULE.factor:g} × reference + {_RULE.slack_us:g} µs"
-    return True, f"faster: {shown}, {gain_us:.2f} µs a call{beside}"
+    return True, f"faster: {shown}, {gain}{beside}"

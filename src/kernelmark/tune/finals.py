@@ -211,7 +211,8 @@ class _Match:
         """What is wrong with a side on any check that was made, or None."""
         failed = self._failed(side)
         if failed is not None:
-            return f"it is {failed.status.value} in the final: {failed.error}"
+            where = "a heat" if " heat " in failed.step else "the final"
+            return f"it is {failed.status.value} in {where}: {failed.error}"
         for problem in self._near() if side != self.reference else ():
             trial = self._near_trial(side, problem)
             if trial is not None and trial.status not in _NO_FAULT:

@@ -148,6 +148,16 @@ def write_whole(path: Path, text: str) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def check_writable(path: Path) -> None:
+    """Refuse a file that `write_whole` could not write, before there is anything to lose."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.touch()
+        temporary.unlink()
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
 def unwritable(path: Path, error: OSError) -> UsageError:
     """An error that names the file, which a full disk's own does not."""
     return UsageError(

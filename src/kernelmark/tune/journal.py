@@ -234,6 +234,16 @@ def load(path: Path) -> tuple[Header | None, list[Trial], Finished | None]:
     return header, trials, last
 
 
+def header(path: Path) -> Header | None:
+    """Only what a journal is for; None where its first line does not say."""
+    try:
+        with path.open("rb") as file:
+            found = _line(file.readline(), 1)
+    except (OSError, CodecError):
+        return None
+    return found if isinstance(found, Header) else None
+
+
 def now() -> float:
     """Seconds since the epoch, as a journal keeps them."""
     return round(time.time(), 3)

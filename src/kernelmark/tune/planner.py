@@ -48,10 +48,12 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A problem that no plan is written for, with the reason."""
+    """A problem that no plan is written for, with the reason; `bare` if its backend offers nothing
+    to choose from."""
 
     cost: Cost
     reason: str
+    bare: bool = False
 
 
 class Fate(StrEnum):
@@ -107,11 +109,12 @@ def drafts(
         reason = f"{settings.reference} {cost.status}: {cost.reason}" if failed else None
         reason = reason or _refusal(reference, cost.problem, info)
         reason = reason or _refusal(backend, cost.problem, info)
-        space = None
-        if reason is None:
-            space, reason = _space(backend, cost.problem, info)
+        if reason is not None:
+            refused.append(Refused(cost=cost, reason=reason))
+            continue
+        space, reason = _space(backend, cost.problem, info)
         if space is None:
-            refused.append(Refused(cost=cost, reason=reason or ""))
+            refused.append(Refused(cost=cost, reason=reason, bare=True))
             continue
         plan = TunePlan(
             name=names[cost.problem.key],
@@ -183,14 +186,28 @@ def _refusal(backend: Backend, problem: Problem, info: DeviceInfo) -> str | None
     return None if reason is None else f"{backend.name}: {reason.removeprefix(f'{backend.name}: ')}"
 
 
-def _space(backend: Backend, problem: Problem, info: DeviceInfo) -> tuple[Space | None, str | None]:
+def tunable(problem: Problem, info: DeviceInfo) -> list[str]:
+    """Backends that have something to tune for a problem; the scripted one only on its device."""
+    found = []
+    for name in backends.registry.names():
+        try:
+            backend = backends.find(name)
+            able = info.kind in backend.device_kinds and backend.supports(problem, info) is None
+            if able and (name != "fake" or info.kind == "fake") and backend.space(problem, info):
+                found.append(name)
+        except KernelmarkError:
+            continue
+    return found
+
+
+def _space(backend: Backend, problem: Problem, info: DeviceInfo) -> tuple[Space | None, str]:
     try:
         space = backend.space(problem, info)
     except KernelmarkError as error:
         return None, f"{backend.name}: {error.message}"
     if space is None or not space.size:
         return None, f"{backend.name} has nothing to tune for it on {info.arch}"
-    return space, None
+    return space, ""
 
 
 def _work(problem: Problem) -> float:

@@ -19,16 +19,19 @@ from typing import Any
 
 from kernelmark import ops
 from kernelmark.core import codec
-from kernelmark.core.errors import NothingToDo
+from kernelmark.core.errors import CodecError, NothingToDo, UsageError
+from kernelmark.core.problem import Problem
 from kernelmark.core.result import config_key
+from kernelmark.ops.base import Parameter
 from kernelmark.tune.folder import TuningFolder, write_whole
 from kernelmark.tune.outcome import Metrics, Outcome
+from kernelmark.workloads.generate import categories
 
 _KIND = "outcomes"
 _US = 1e6
 # Without a summary nobody knows what part of the workload a problem is.
 _NO_SHARES = {"weighted_uplift_pct": None, "coverage_pct": None}
-_SKINNY = 128  # rows or columns up to which a product is bound by its weights' bytes
+_PRODUCTS = ("gemm", "batched_gemm")
 
 Row = dict[str, Any]
 
@@ -91,12 +94,13 @@ def percents(metrics: Metrics) -> dict[str, float | int]:
 
 
 def row(outcome: Outcome) -> Row:
-    """An outcome as a flat row. `category` is skinny for a product of up to 128 rows or columns,
-    large for any other, and the op's name for what is no product."""
+    """An outcome as a flat row. `category` has the words of docs/suites.md that hold for a
+    product; what depends on a share that nobody knows is not a number."""
     problem, reference, tuned = outcome.problem, outcome.reference, outcome.tuned
     op = ops.registry.get(problem.op)
     moved = op.bytes(problem)
     saving = 1 - 1 / outcome.ratio if outcome.ratio > 0 else math.nan
+    share = outcome.share or math.nan
     return {
         "name": outcome.name,
         "op": problem.op,
@@ -127,11 +131,11 @@ def row(outcome: Outcome) -> Row:
         "version_tuned": tuned.version,
         "kernel_changed": "yes" if _changed(outcome) else "no",
         "arith_intensity_flops_per_byte": op.flops(problem) / moved if moved else math.nan,
-        "category": _category(outcome),
+        "category": _category(problem),
         "call_count": outcome.count,
-        "pct_of_total": 100 * outcome.share,
+        "pct_of_total": 100 * share,
         "weighted_us_saved": outcome.saved_s * _US,
-        "weighted_uplift_contribution_pct": 100 * outcome.share * saving,
+        "weighted_uplift_contribution_pct": 100 * share * saving,
         "evaluations": outcome.evaluations,
     }
 
@@ -144,11 +148,12 @@ def _changed(outcome: Outcome) -> bool:
     return (one.backend, one.config) != (other.backend, other.config)
 
 
-def _category(outcome: Outcome) -> str:
-    dims = outcome.problem.dims
-    if not {"m", "n", "k"} <= dims.keys():
-        return outcome.problem.op
-    return "skinny" if min(dims["m"], dims["n"]) <= _SKINNY else "large"
+def _category(problem: Problem) -> str:
+    if problem.op not in _PRODUCTS:
+        return ""
+    op = ops.registry.get(problem.op)
+    given: dict[str, Parameter] = {**problem.dims, **problem.dtypes}
+    return " ".join(word for word, kind in categories(problem.op).items() if kind.holds(op, given))
 
 
 def csv_text(rows: Sequence[Row], names: Sequence[str]) -> str:
@@ -177,7 +182,7 @@ def dumps(outcomes: Sequence[Outcome]) -> str:
     return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def loads(text: str) -> tuple[Outcome, ...]:
+def loads(text: str | bytes) -> tuple[Outcome, ...]:
     """What `dumps` wrote."""
     fields = codec.open_envelope(codec.parse(text), _KIND)
     found: tuple[Outcome, ...] = codec.read(fields.get("outcomes"), tuple[Outcome, ...], _KIND)
@@ -186,10 +191,14 @@ def loads(text: str) -> tuple[Outcome, ...]:
 
 def read(folder: TuningFolder) -> tuple[Outcome, ...]:
     """The outcomes of a folder."""
-    path = outcomes_file(folder)
+    path, again = outcomes_file(folder), f"kmark tune run {folder.path}"
     try:
-        return loads(path.read_text(encoding="utf-8"))
+        return loads(path.read_bytes())
     except FileNotFoundError:
-        raise NothingToDo(
-            f"{folder.path} has no results yet", hint=f"kmark tune run {folder.path}"
+        raise NothingToDo(f"{folder.path} has no results yet", hint=again) from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except CodecError as error:
+        raise UsageError(
+            f"{path}: {error.message}", hint=f"{again} writes it anew from {folder.trials}"
         ) from None

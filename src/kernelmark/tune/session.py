@@ -27,6 +27,7 @@ from kernelmark.tune.finals import finals, nothing_found
 from kernelmark.tune.journal import COMPILE, Finished, Header, Journal, Trial, now
 from kernelmark.tune.narrow import space_of
 from kernelmark.tune.outcome import Outcome
+from kernelmark.tune.ownership import weighed
 from kernelmark.tune.plan import TunePlan
 from kernelmark.tune.points import Points
 from kernelmark.tune.transfer import Winner
@@ -112,7 +113,9 @@ class Session:
     def done(self) -> Outcome | None:
         """The outcome, when the journal has it and the plan asks for nothing else by now."""
         last = self.journal.finished
-        return last.outcome if last is not None and last.plan == plan_digest(self.plan) else None
+        if last is None or last.plan != plan_digest(self.plan):
+            return None
+        return weighed(last.outcome, self.plan)
 
     @property
     def steps(self) -> list[str]:
@@ -136,15 +139,14 @@ class Session:
     def work(self) -> Work[Outcome | None]:
         """Search, then the final against the reference; None if it was stopped with nothing."""
         yield from self._search()
-        if self.best is None and self.stop:
+        # All that is known, also of a search that was larger, or had more minutes, before.
+        reached = self.journal.reached(self.steps)
+        if any(trial.ok for trial in reached):
+            outcome = yield from finals(self.plan, self.info, self.journal, reached, len(reached))
+        elif self.stop:
             return None
-        if self.best is None:
-            outcome = nothing_found(self.plan, self.info, self.journal, self.evaluations)
         else:
-            reached = self.journal.reached(self.steps)
-            outcome = yield from finals(
-                self.plan, self.info, self.journal, reached, self.evaluations
-            )
+            outcome = nothing_found(self.plan, self.info, self.journal, len(reached))
         # One that was stopped goes on when it is begun again.
         asked = "" if self.stop else plan_digest(self.plan)
         self.journal.finish(Finished(plan=asked, outcome=outcome))

@@ -14,6 +14,7 @@ from kernelmark.core.result import config_key
 from kernelmark.tune import journal, planfile, results
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.outcome import Outcome
+from kernelmark.tune.ownership import weighed
 from kernelmark.tune.plan import TunePlan
 from kernelmark.tune.session import plan_digest
 
@@ -61,9 +62,12 @@ def standing(folder: TuningFolder, name: str, retired: str = "") -> Standing:
         state = State.FAILED if retired else State.MISSING
         return Standing(name=name, state=state, plan=plan, reason=retired)
     try:
-        _, trials, last = journal.load(path)
+        header, trials, last = journal.load(path)
     except KernelmarkError as error:
         return Standing(name=name, state=State.FAILED, plan=plan, reason=error.message)
+    if header is not None and header.backend != plan.backend:
+        reason = f"{path} has trials of {header.backend}, not of {plan.backend}"
+        return Standing(name=name, state=State.FAILED, plan=plan, reason=reason)
     own = [trial for trial in trials if _is_search(trial)]
     met = {config_key(trial.config) for trial in own}
     good = {config_key(trial.config) for trial in own if trial.ok}
@@ -75,7 +79,7 @@ def standing(folder: TuningFolder, name: str, retired: str = "") -> Standing:
         evaluations=len(met),
         failures=len(met - good),
         best_s=min(times, default=math.nan),
-        outcome=last.outcome if last else None,
+        outcome=weighed(last.outcome, plan) if last else None,
         reason=_reason(path, last, retired),
     )
 

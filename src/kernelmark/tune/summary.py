@@ -18,6 +18,7 @@ from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Result, Status
+from kernelmark.stats.interval import Interval
 from kernelmark.tune.folder import write_whole
 from kernelmark.workloads.workload import Workload
 
@@ -62,8 +63,8 @@ class Cost:
 
     @property
     def rel_half_width(self) -> float:
-        """Half of the interval's width as a share of the time; infinite where none is known."""
-        width = (self.high_s - self.low_s) / 2 / self.time_s
+        """As of a measurement; infinite where there is no interval."""
+        width = Interval(low_s=self.low_s, high_s=self.high_s).rel_half_width
         return width if math.isfinite(width) else math.inf
 
     @property

@@ -49,7 +49,7 @@ class Tally:
     def progress(self) -> Progress:
         spent_s = max(time.monotonic() - self._begun, 1e-9)
         going = self._plans.keys() - self._retired
-        total = sum(self._ended.get(n, self._plans[n].budget.evaluations) for n in going)
+        total = sum(self._ended.get(n, self._asked(n)) for n in going)
         left_s = 0.0
         if self._timings:
             open_ = going - self._ended.keys()
@@ -64,6 +64,10 @@ class Tally:
             per_minute=60 * self._fresh / spent_s,
             left_s=left_s,
         )
+
+    def _asked(self, name: str) -> int:
+        """Candidates of a plan; a budget that was lowered is less than there were already."""
+        return max(self._plans[name].budget.evaluations, self._candidates[name])
 
     def _left(self, name: str) -> float:
         """Timings that a plan still needs."""

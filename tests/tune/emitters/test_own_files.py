@@ -103,6 +103,15 @@ def test_the_file_runs_alone_and_finds(w, tmp_path):
     assert again["kwargs"]["BLOCK_M"] == 16
 
 
+def test_names_of_other_kernels_stay_as_they_are(w, tmp_path):
+    file = tmp_path / "tuned.py"
+    mine = w.outcome(backend="./mine.py", config={"rows": 256, "Cols": 2, "num_warps": 4})
+    change = applying.prepare(python_format.emitter, [mine], file)
+    applying.write(python_format.emitter, change, file)
+    (found,) = run(file)["CONFIGS"].values()
+    assert found == {"kwargs": {"rows": 256, "Cols": 2}, "num_warps": 4}
+
+
 def test_options_tell_problems_apart(w, tmp_path):
     outcomes = [
         w.outcome("A_0", w.product()),
@@ -153,7 +162,8 @@ values = st.one_of(st.integers(-5, 999), st.booleans(), st.sampled_from([".cg", 
 @given(st.dictionaries(names, values, min_size=1), st.integers(1, 10**6), st.booleans())
 def test_any_config_reads_back(tmp_path_factory, w_module, config, m, bias):
     file = tmp_path_factory.mktemp("python") / "t.py"
-    outcome = w_module.outcome(problem=w_module.product(m=m, bias=bias), config=config)
+    problem = w_module.product(m=m, bias=bias)
+    outcome = w_module.outcome(problem=problem, backend="./mine.py", config=config)
     change = applying.prepare(python_format.emitter, [outcome], file)
     applying.write(python_format.emitter, change, file)
     (entry,) = python_format.emitter.read(file)

@@ -1,4 +1,4 @@
-"""python: a Python file for users of Triton: a dict of configs and a function that looks one up.
+"""python: a Python file with a dict of configs and a function that looks one up.
 
 The file imports nothing, not even kernelmark:
 
@@ -28,7 +28,7 @@ from kernelmark.tune.emitters.base import (
     settle,
     text_at,
 )
-from kernelmark.tune.outcome import Outcome
+from kernelmark.tune.outcome import Choice, Outcome
 
 # What triton.Config takes beside the kernel's own constants.
 _LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")
@@ -37,12 +37,13 @@ _PLAIN = {"alpha": 1.0, "beta": 0.0, "bias": False}
 _TYPES = (str, int, float, bool)
 Key = tuple[str, str, tuple[str, ...], str, tuple[int, ...]]
 
-_HEAD = '''"""Tuned configs of Triton kernels, written by kernelmark. Add to CONFIGS what you like:
-`kmark tune apply --as python` keeps what it finds there.
+_HEAD = '''"""Tuned configs, written by kernelmark. Add to CONFIGS what you like: `kmark tune apply
+--as python` keeps what it finds there.
 
 A key is (arch, op, dtypes, layout, dims): dtypes and dims in the op's order, for gemm a, b, c, acc
 and m, n, k; layout is the letters of A and B (n: stored as written, t: transposed) and every
-option that is not the usual one. A value is what triton.Config takes.
+option that is not the usual one. A value is what triton.Config takes; kwargs are in capitals for
+kernelmark's Triton kernels, and as the kernel has them for any other.
 """
 
 '''
@@ -57,11 +58,11 @@ def lookup(op, dtypes, layout, *dims, arch):
 
 class PythonDict(Emitter):
     name = "python"
-    summary = "a Python file with a dict of Triton configs and a lookup, which imports nothing"
+    summary = "a Python file with a dict of configs and a lookup, which imports nothing"
     backends = ("triton", "fake")
 
     def takes(self, backend: str) -> bool:
-        """Also kernels of a user's own file, whose constants have what names they have."""
+        """Also kernels of a user's own file."""
         return backend in self.backends or backend.endswith(".py")
 
     def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
@@ -70,7 +71,7 @@ class PythonDict(Emitter):
         settled = settle(self, outcomes, lambda outcome: _fields(_key(outcome)))
         wanted, made = [], dict(table)
         for fields, outcome in settled.winners.items():
-            made[_key(outcome)] = value = _value(outcome.tuned.config)
+            made[_key(outcome)] = value = _value(outcome.tuned)
             wanted.append(Wanted(fields=fields, config=_config(value), name=outcome.name))
         known = {_fields(key): _config(value) for key, value in table.items()}
         for fields in dict.fromkeys((*known, *settled.others)):
@@ -113,12 +114,12 @@ def _fields(key: Key) -> Fields:
     return FrozenDict({**shown, "dims": " ".join(map(str, dims))})
 
 
-def _value(config: Config) -> dict[str, Any]:
-    """Constants of Triton kernels are written in capitals; options of the AMD compiler are not,
-    and Triton takes them among the constants."""
-    rest = {name: value for name, value in config.items() if name not in _LAUNCH}
-    launch = {name: config[name] for name in _LAUNCH if name in config}
-    return {"kwargs": {_constant(name): value for name, value in rest.items()}, **launch}
+def _value(tuned: Choice) -> dict[str, Any]:
+    """Constants of our Triton kernels are written in capitals; options of the AMD compiler are
+    not, and Triton takes them among the constants."""
+    config, named = tuned.config, _constant if tuned.backend == "triton" else str
+    rest = {named(name): value for name, value in config.items() if name not in _LAUNCH}
+    return {"kwargs": rest, **{name: config[name] for name in _LAUNCH if name in config}}
 
 
 def _constant(name: str) -> str:
@@ -126,8 +127,8 @@ def _constant(name: str) -> str:
 
 
 def _config(value: Mapping[str, Any]) -> Config:
-    kwargs = {name.lower(): one for name, one in value["kwargs"].items()}
-    return FrozenDict({**kwargs, **{name: one for name, one in value.items() if name != "kwargs"}})
+    launch = {name: one for name, one in value.items() if name != "kwargs"}
+    return FrozenDict({**value["kwargs"], **launch})
 
 
 def _table(text: str, path: Path) -> dict[Key, dict[str, Any]]:

@@ -18,7 +18,7 @@ HEAD = """\
 
 ```sh
 kmark micro list                                # what there is
-kmark micro --all -d cuda:0                     # about a minute for a GPU
+kmark micro --quick -d cuda:0                   # all of them: about a minute for a GPU
 kmark micro cache latency --points              # every point, on the CPU
 kmark micro latency -p sizes=16384,65536,1048576 --threads 1
 kmark micro cache -f cache.png                  # or .svg, .html (works offline), .json (Vega-Lite)
@@ -37,8 +37,9 @@ result.metric("l1_bytes_per_clk").value
 ```
 
 `--quick` is the default, `--full` sweeps finer, `--brief` takes only the points that headline
-metrics need. Everything is stored beside the runs, one result a benchmark: its points, its metrics,
-the device's clocks and power meanwhile, and what it cost. Figures need
+metrics need; each of them without a name means all benchmarks, as `--all` does. `l2-cache` and
+`l2_cache` are the same. Everything is stored beside the runs, one result a benchmark: its points,
+its metrics, the device's clocks and power meanwhile, and what it cost. Figures need
 `pip install "kernelmark[plots]"`. On a CPU the same kernels are built by the host's C++ compiler.
 
 ## What can be trusted
@@ -54,9 +55,26 @@ the device's clocks and power meanwhile, and what it cost. Figures need
   is read in the stream.
 - **Physical limits.** A figure above what the hardware can do (units × bytes × clock, bus width ×
   memory clock, …) makes the result `wrong`, with the reason. Such a result cannot be made `ok`,
-  not even by editing a file.
+  not even by editing a file. `of limit` is a metric's share of it on a GPU. A CPU's limit is more
+  than any core can do (four pipes at 8 GHz, …): it only tells mistakes, so no share is shown.
 - **A failure is a row.** Benchmarks run in a process of their own; one that crashes, hangs or
   faults is told, and the rest go on. What a device lacks is `unsupported`, with the reason.
+
+## Comparing
+
+`kmark micro compare A B` shows the metrics that both have, B over A. With the larger of the two
+over the smaller, less 1, as their difference, the verdict is
+
+- `same` below 2 %: a GPU's headline metrics repeat within that ([evidence](evidence.md));
+- `unsure` below the noise: the larger `spread` of the two points that the metric is the figure of,
+  where the benchmark stores one (`cache`, `stream`, `l2-cache`, `l2-stream`); without one, 2 % on a
+  GPU and 10 % on a CPU, which does other work as well;
+- `better` or `worse` beyond that.
+
+A spread is (longest − shortest) / median of the launches in one run: it does not see what changes
+from run to run, and where other work ran it is large. `unsure` calls for another run on a quiet
+machine. What was not taken alike (`--brief` against `--quick`, other parameters, another number of
+threads) is told in a note: metrics may then be of other points.
 
 ## Roofs
 
@@ -64,6 +82,13 @@ the device's clocks and power meanwhile, and what it cost. Figures need
 cost of a launch, and stores them. `kmark run` and `kmark show` compute percentages from the newest
 ones, and measure them when there are none or they are a week old. The vendors' data sheets
 (`src/kernelmark/micro/data/datasheet.toml`) are shown beside; no percentage is computed from them.
+
+A CPU's roofs belong to a number of threads, each on a core of its own; more threads than cores are
+refused. There is one roof for main memory, the best of several streams: of read, copy and triad on
+a CPU, of the benchmark `stream` on a GPU. What a memory gives depends on the mix of reads and
+writes: on two cores of an Arm Neoverse-N1 copy moves 57 to 63 GB/s and read 36 to 40, so a kernel
+that only reads cannot pass about 65 % of that roof, however good it is. The column `how` tells a
+CPU's three rates, to set such a kernel beside the right one.
 
 ## Adding one is adding a file
 

@@ -105,10 +105,59 @@ def test_listing(kmark):
         (("micro", "show", "missing.json"), "missing.json: there is no such file", 2),
         (("micro", "cache", "--precompile", "sm_90", "-o", "x"), "takes no benchmarks", 2),
         (("roofs", "--stored", "--no-store"), "--stored does not go with --no-store", 2),
+        (("micro", "cache", "-f", "."), "must end in one of", 2),
+        (("micro",), "no benchmark is named", 2),
+        (("micro", "--threads", "1"), "no benchmark is named", 2),
     ],
 )
 def test_refusals(refused, words, sentence, code):
     assert sentence in refused(*words, code=code).err
+
+
+@pytest.mark.parametrize("words", [("roofs",), ("roofs", "--no-store"), ("micro", "cache")])
+def test_more_threads_than_cores_are_refused_and_nothing_is_stored(refused, tmp_path, words):
+    assert "9999 threads were asked for and" in refused(*words, "--threads", "9999").err
+    place = tmp_path / "store.sqlite"
+    if place.exists():
+        with open_store(place) as store:
+            assert not store.roofs()
+            assert not store.micro()
+
+
+@pytest.mark.parametrize("depth", ["--quick", "--full", "--brief"])
+def test_a_depth_alone_means_all_benchmarks(kmark, monkeypatch, depth):
+    from kernelmark.api import micro as api
+
+    asked = []
+
+    def measure(names, **given):
+        asked.append((list(names), given["mode"]))
+        return "r1", []
+
+    monkeypatch.setattr(api, "measure", measure)
+    assert kmark("micro", depth, "--no-store").code == 0
+    assert asked == [(api.names_for("cpu"), depth[2:])]
+
+
+@pytest.mark.parametrize("verb", [(), ("list",)])
+def test_an_unknown_name_is_told_in_the_spelling_of_the_list(refused, verb):
+    hint = refused("micro", *verb, "nope").err.splitlines()[1]
+    assert "incore?" not in hint
+    assert "l2-cache" in hint
+    assert "l2_cache" not in hint
+    assert "did you mean l2-cache?" in refused("micro", *verb, "l2_cahce").err
+
+
+def test_a_figure_that_may_not_be_written_is_refused_before_measuring(refused, tmp_path):
+    place = tmp_path / "locked"
+    place.mkdir()
+    place.chmod(0o500)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.access", lambda path, mode: str(path) != str(place))
+        ended = refused("micro", "cache", "-f", str(place / "x.json"))
+    assert "cannot be written: permission denied" in ended.err
+    (tmp_path / "x.json").mkdir()
+    assert "is a folder" in refused("micro", "cache", "-f", str(tmp_path / "x.json")).err
 
 
 def test_nothing_stored_is_code_4(kmark, tmp_path):
@@ -137,6 +186,7 @@ def test_roofs_are_measured_stored_and_used(kmark, tmp_path):
         roofs = store.roofs()
     assert {("flops", "f32"), ("bytes", "dram")} <= {(r.kind, r.name) for r in roofs}
     assert all(isinstance(r, Roof) and r.threads == 1 for r in roofs)
+    assert "threads" in kmark("roofs", "--stored").out.splitlines()[0].split()
     stored = kmark("roofs", "--stored", "--threads", "1", "--json", "-")
     assert {one["kernelmark"] for one in json.loads(stored.out)} == {"roof"}
 
@@ -153,6 +203,14 @@ def test_a_comparison_goes_where_it_is_asked_for(kmark, tmp_path):
     assert "drawn" in kmark(*words, "-f", str(figure)).err
     drawn = {point["who"] for point in json.loads(figure.read_text())["data"]["values"]}
     assert len(drawn) == 2
+
+
+def test_runs_of_different_depth_are_compared_with_a_note(kmark):
+    assert kmark(*QUICK).code == 0
+    assert kmark(*(word for word in QUICK if word != "--brief")).code == 0
+    told = kmark("micro", "compare", "latest~1", "latest").err
+    assert told == "note: instructions: taken as brief and as quick\n"
+    assert kmark("micro", "compare", "latest", "latest~0").err == ""
 
 
 def test_ctrl_c_tells_what_is_kept(kmark, monkeypatch):

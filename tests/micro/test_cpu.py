@@ -98,6 +98,14 @@ def test_the_first_cache_is_faster_than_memory(rig):
     assert 4 < result.metric("l1_bytes_per_clk").value <= 256
 
 
+def test_both_headlines_of_the_cache_are_of_one_of_its_fastest_points(rig):
+    result = measured(rig, "cache", sizes="4096,8192,16384,49152,65536,98304,131072,262144")
+    names = ("bytes_per_s", "bytes_per_clk")
+    told = tuple(result.metric(f"l1_{name}").value for name in names)
+    assert told in [tuple(row[name] for name in names) for row in result.rows]
+    assert told[0] >= 0.8 * max(row["bytes_per_s"] for row in result.rows)
+
+
 def test_the_clock_is_that_of_a_core(rig):
     assert 500 < rig.clock_mhz < 8000
     result = measured(rig, "instructions", ops="add_i64", samples=9)

@@ -166,6 +166,13 @@ class TestHardware:
             assert impossible(columns, rows[:1], ()) == []
             assert "per_clk is 256" in impossible(columns, rows, ())[0]
 
+    def test_an_instruction_on_two_halves_may_have_more_lanes_than_one_on_a_float(self):
+        """An A100 has 64 lanes for f32 and 128 for pairs of f16."""
+        info = dataclasses.replace(self.INFO, model="NVIDIA A100-SXM4-80GB", arch="sm_80")
+        columns = [c.on(hardware.Hardware.of(info)) for c in registry.get("instructions").columns]
+        assert impossible(columns, ({"per_clk": 128.0},), ()) == []
+        assert impossible(columns, ({"per_clk": 192.0},), ())
+
     def test_an_unknown_gpu_still_has_limits(self):
         info = dataclasses.replace(self.INFO, model="something", arch="sm_999", attributes={})
         found = hardware.Hardware.of(info)

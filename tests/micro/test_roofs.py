@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.roof import Roof
 from kernelmark.devices import registry
 from kernelmark.micro import _fallback, _native, roofs
@@ -47,6 +47,11 @@ def test_quick_gives_plausible_roofs_of_the_cpu():
     assert named["bytes", "dram"].value > 0.5e9
 
 
+def test_more_threads_than_cores_are_refused():
+    with pytest.raises(UsageError, match="9999 threads were asked for"):
+        roofs.quick("cpu", 9999)
+
+
 def test_other_devices_have_none_here():
     assert roofs.quick("cuda:0", 0) == ()
     assert roofs.quick("fake", 0) == ()
@@ -80,6 +85,22 @@ class TestCompiled:
         library = _native.library()
         assert library is not None
         assert library.run(_native.STREAM["read"], roofs._cpus(1), 2**58, 1) is None
+
+    def test_threads_that_share_a_core_are_timed_as_a_whole(self):
+        """Each alone would be as fast as if it had the core for itself: their sum is a lie."""
+        library = _native.library()
+        assert library is not None
+        (cpu,) = roofs._cpus(1)
+        done = library.run(_native.FMA["f32"], [cpu, cpu], 100_000, 5)
+        assert done is not None
+        assert done.alone_s == (done.whole_s, done.whole_s)
+
+    def test_threads_that_cannot_be_pinned_are_timed_as_a_whole(self):
+        library = _native.library()
+        assert library is not None
+        done = library.run(_native.FMA["f32"], [1023], 1000, 2)
+        assert done is not None
+        assert done.alone_s == (done.whole_s,)
 
     def test_is_compiled_once(self, tmp_path, monkeypatch):
         assert _native.library() is not None

@@ -12,7 +12,7 @@ from kernelmark.core.micro import MicroColumn, MicroMetric, MicroResult
 from kernelmark.core.result import Status
 from kernelmark.core.roof import Roof
 from kernelmark.micro import registry
-from kernelmark.report import micro, micro_figure, vega
+from kernelmark.report import micro, micro_compare, micro_figure, vega
 from kernelmark.report.render import text
 
 CACHE = MicroResult(
@@ -85,11 +85,67 @@ def test_two_devices_side_by_side():
         model="something",
         metrics=(dataclasses.replace(CACHE.metrics[0], value=1.6e13), *CACHE.metrics[1:]),
     )
-    table = micro.comparison_table([CACHE], [other])
+    table = micro_compare.table([CACHE], [other])
     assert [c.name for c in table.columns][2:4] == ["NVIDIA H200", "something"]
     assert table.rows[0][4:] == ("0.500 ×", "worse")
     assert table.rows[1][4:] == ("1.000 ×", "same")
-    assert micro.comparison_table([CACHE], [FAILED]).rows == ()
+    assert micro_compare.table([CACHE], [FAILED]).rows == ()
+
+
+@pytest.mark.parametrize(
+    ("device", "spreads", "ratio", "verdict"),
+    [
+        ("cuda:0", (0.001, 0.001), 1.019, "same"),
+        ("cuda:0", (0.001, 0.001), 1.03, "better"),
+        ("cuda:0", (0.001, 0.2), 1.19, "unsure"),
+        ("cuda:0", (0.2, 0.001), 1 / 1.19, "unsure"),
+        ("cuda:0", (0.2, 0.001), 1 / 1.21, "worse"),
+        ("cuda:0", (None, None), 1.03, "better"),
+        ("cuda:0", (None, 0.05), 1.04, "unsure"),
+        ("cpu", (None, None), 1.09, "unsure"),
+        ("cpu", (None, None), 1.11, "better"),
+        ("cpu", (0.001, 0.001), 1.03, "better"),
+        ("cpu", (None, None), 0.0, "worse"),
+    ],
+)
+def test_a_difference_within_the_spread_is_unsure(device, spreads, ratio, verdict):
+    def side(value, spread):
+        row = {**CACHE.rows[0], "bytes_per_s": value, "spread": spread}
+        return dataclasses.replace(
+            CACHE,
+            device=device,
+            rows=(row, {**row, "bytes_per_s": value / 2 + 1, "spread": 9.0}),
+            metrics=(dataclasses.replace(CACHE.metrics[0], value=value),),
+        )
+
+    sides = [side(1e13, spreads[0])], [side(1e13 * ratio, spreads[1])]
+    assert micro_compare.table(*sides).rows[0][-1] == verdict
+    (record,) = micro_compare.records(*sides)
+    assert record["verdict"] == verdict
+    assert record["spread"] == max((s for s in spreads if s is not None), default=None)
+
+
+def test_what_was_taken_in_another_way_is_told():
+    latency = dataclasses.replace(CACHE, benchmark="latency")
+    brief = [dataclasses.replace(r, mode="brief", parameters={"a": 2}) for r in (CACHE, latency)]
+    assert micro_compare.notes([CACHE, latency], [CACHE, latency]) == []
+    assert micro_compare.notes([CACHE, latency], [*brief, FAILED]) == [
+        "cache, latency: taken as quick and as brief"
+    ]
+    cpu = dataclasses.replace(CACHE, device="cpu")
+    plain = dataclasses.replace(cpu, parameters={"a": 1, "b": 3}, threads=1)
+    other = dataclasses.replace(cpu, parameters={"a": 2, "b": 3}, threads=2)
+    assert micro_compare.notes([plain], [other]) == [
+        "cache: taken with other a, with 1 and with 2 threads"
+    ]
+
+
+def test_a_ceiling_of_a_cpu_is_no_limit_to_be_near_to():
+    cpu = dataclasses.replace(CACHE, device="cpu")
+    assert "of limit" not in text(micro.headline_table([cpu]))
+    mixed = micro.headline_table([cpu, CACHE]).rows
+    assert [row[3] for row in mixed] == ["–", "97.0%"]
+    assert len(micro_figure.figure(cpu)["concat"][0]["layer"]) == 1
 
 
 def test_history_has_a_column_a_headline():
@@ -134,6 +190,11 @@ def test_roofs_beside_the_data_sheet():
     assert table.rows[2][1:4] == ("graph launch", "launches", "1000 ns")
     assert "H200" in table.title
     assert micro.roofs_table(roofs).rows[0][4] == "–"
+    assert "threads" not in [c.name for c in table.columns]
+    own = [dataclasses.replace(roofs[0], device="cpu", threads=n) for n in (1, 2)]
+    shown = micro.roofs_table(own)
+    at = [c.name for c in shown.columns].index("threads")
+    assert [row[at] for row in shown.rows] == ["1", "2"]
 
 
 class TestFigures:
@@ -229,11 +290,19 @@ class TestFigures:
         with pytest.raises(UsageError, match="no folder"):
             vega.check_name(tmp_path / "missing" / "x.png")
 
+    def test_a_file_that_cannot_be_written_is_one_sentence(self, tmp_path, monkeypatch):
+        def full(*given, **more):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(vega.Path, "write_bytes", full)
+        with pytest.raises(UsageError, match=r"x\.json cannot be written: No space left"):
+            vega.save({}, tmp_path / "x.json")
+
 
 @pytest.mark.parametrize("after_s", [86_400, 0.25, 0])
 def test_two_results_of_one_device_are_told_apart(after_s):
     later = dataclasses.replace(CACHE, started=CACHE.started + after_s)
-    names = [c.name for c in micro.comparison_table([CACHE], [later]).columns]
+    names = [c.name for c in micro_compare.table([CACHE], [later]).columns]
     assert names[2] != names[3]
     assert names[-1] == "verdict"
     points = micro_figure.figure([CACHE, later])["data"]["values"]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SOME_FAILED = 3
 HOW = "How much"
 PACKS = "Packs"
-_EXAMPLE = "for example: kmark micro cache latency, kmark micro --all -d cuda:0, kmark micro list"
+_EXAMPLE = "for example: kmark micro cache latency, kmark micro --quick (all), kmark micro list"
 
 
 def _flag(panel: str, name: str, help: str) -> Any:
@@ -39,7 +39,14 @@ Words = Annotated[
         "microbenchmarks (an id, latest, latest~1) or JSON files of them.",
     ),
 ]
-All = Annotated[bool, _flag(o.SELECTION, "--all", "All that run on the device.")]
+All = Annotated[
+    bool,
+    _flag(
+        o.SELECTION,
+        "--all",
+        "All that run on the device; --quick, --full or --brief without a name mean it too.",
+    ),
+]
 Device = Annotated[
     str,
     typer.Option(
@@ -122,8 +129,8 @@ def micro(
 ) -> int:
     """Measure what a device can do: caches, memory, instructions, matrix units, launches.
 
-    Examples: kmark micro cache latency · kmark micro --all -d cuda:0 --full · kmark micro compare
-    latest~1 latest
+    Examples: kmark micro --quick · kmark micro cache latency · kmark micro --full -d cuda:0 ·
+    kmark micro compare latest~1 latest
     """
     names = o.comma_list(words)
     if precompile or output is not None:
@@ -141,7 +148,7 @@ def micro(
             return 0
         _show(found, outputs, points=points, figure=drawn)
         return 0
-    if not names and not every:
+    if not (names or every or quick or full or brief):
         raise UsageError("no benchmark is named", hint=_EXAMPLE)
     mode = _mode(quick=quick, full=full, brief=brief)
     results = _measured(

@@ -37,20 +37,22 @@ def compared(
 ) -> tuple[list[MicroResult], list[MicroResult]]:
     """Two runs or files side by side, in a table or where `outputs` says; their results."""
     from kernelmark.api import micro as api
-    from kernelmark.report import micro as report
+    from kernelmark.report import micro_compare as report
     from kernelmark.report.render import csv_text, markdown
     from kernelmark.stores import open_store
 
     if len(refs) != 2:
         raise UsageError("compare takes two runs or files", hint="kmark micro compare A B")
     base, head = (api.results_of(ref, lambda: open_store(place, readonly=True)) for ref in refs)
-    table = report.comparison_table(base, head)
+    table = report.table(base, head)
     if not table.rows:
         told = [", ".join(dict.fromkeys(r.benchmark for r in side)) for side in (base, head)]
         raise NothingToDo(
             "the two have no metric in common", hint=f"the first has {told[0]}, the other {told[1]}"
         )
-    records = report.comparison_records(base, head)
+    for note in report.notes(base, head):
+        say(f"note: {note}")
+    records = report.records(base, head)
     made: tuple[tuple[str | None, Callable[[], str]], ...] = (
         (
             outputs.json,
@@ -95,13 +97,12 @@ def _mark(result: MicroResult) -> tuple[object, ...]:
 def history(name: str, place: str | None, outputs: Outputs, *, limit: int, arch: str | None) -> int:
     """`kmark history --micro NAME`: headline metrics of one benchmark, run by run."""
     from kernelmark.api.micro import to_json
-    from kernelmark.micro import registry
-    from kernelmark.micro.session import plain_name
+    from kernelmark.micro.session import named
     from kernelmark.report import micro as report
     from kernelmark.report.render import csv_text, markdown
     from kernelmark.stores import open_store
 
-    benchmark = registry.get(plain_name(name)).name
+    benchmark = named(name).name
     with open_store(place, readonly=True) as store:
         found = store.micro(benchmark=benchmark, arch=arch, limit=limit)
     if not found:
@@ -124,13 +125,13 @@ def history(name: str, place: str | None, outputs: Outputs, *, limit: int, arch:
 def _listing(names: Sequence[str]) -> Table:
     """The benchmarks, or the parameters of one."""
     from kernelmark.micro import registry
-    from kernelmark.micro.session import plain_name
+    from kernelmark.micro.session import named
     from kernelmark.report.tables import Column, Table
 
     rows: list[tuple[str, ...]]
     titles: tuple[str, ...]
     if names:
-        given = registry.get(plain_name(names[0])).parameters
+        given = named(names[0]).parameters
         titles = ("parameter", "meaning", "brief", "quick", "full")
         rows = [
             (name, p.help, _shown(p.value("brief")), _shown(p.quick), _shown(p.value("full")))

@@ -58,6 +58,8 @@ def roofs(
     if stored and no_store:
         raise UsageError("--stored does not go with --no-store")
     infos = targets.expand(o.comma_list(devices) or ("cpu",))
+    for info in infos:
+        targets.check_threads(info, threads)
     found: list[tuple[DeviceInfo, tuple[Roof, ...]]] = []
     if no_store:
         found = [(info, _measured(info, threads, None, quiet=quiet)) for info in infos]

@@ -105,9 +105,14 @@ OPS = {
 
 
 def most_lanes(hardware: Hardware) -> Limit:
-    """Lanes of a unit that can finish an instruction in a cycle: as many as multiply and add."""
-    bound = hardware.per_cycle("vector", "f32")
-    return Limit(value=bound.value / 2, why=f"half of {bound.value:g} {bound.why}")
+    """Lanes of a unit that can finish an instruction in a cycle: as many as multiply and add one
+    number, or two halves, whichever the unit has more of."""
+    numbers = {"f32": 1, "f16": 2, "bf16": 2}
+    known = [dtype for dtype in numbers if dtype in hardware.vector] or ["f32"]
+    bounds = {dtype: hardware.per_cycle("vector", dtype) for dtype in known}
+    dtype = max(known, key=lambda one: bounds[one].value / numbers[one])
+    bound, each = bounds[dtype], 2 * numbers[dtype]
+    return Limit(value=bound.value / each, why=f"1/{each} of {bound.value:g} {bound.why}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

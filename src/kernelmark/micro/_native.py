@@ -29,7 +29,8 @@ _BUILD_LIMIT_S = 60.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
     """One call. `whole_s` is the shortest pass of all threads together, `alone_s` each thread's
-    own shortest; `total` is what they computed in the last pass."""
+    own shortest, or the whole where threads may have shared a core; `total` is what they computed
+    in the last pass."""
 
     whole_s: float
     alone_s: tuple[float, ...]

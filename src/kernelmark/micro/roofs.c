@@ -140,7 +140,7 @@ static void triad_all(double *restrict to, const double *restrict a, const doubl
 enum { FMA_F32, FMA_F64, FMA_F16, READ, COPY, TRIAD };
 
 typedef struct {
-    int kind, cpu, passes, failed;
+    int kind, cpu, passes, failed, pinned;
     int64_t amount;                 /* steps of a chain, or doubles in one array of this thread */
     struct shared *shared;
     double sum;                     /* what the last pass computed, for the caller to verify */
@@ -157,12 +157,12 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void pin(int cpu) {
-    if (cpu < 0) return;
+static int pin(int cpu) {
+    if (cpu < 0 || cpu >= CPU_SETSIZE) return 0;
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(cpu, &set);
-    pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+    return pthread_setaffinity_np(pthread_self(), sizeof set, &set) == 0;
 }
 
 static double compute(const task_t *task, double *const whole[3], int pass) {
@@ -185,7 +185,7 @@ static double compute(const task_t *task, double *const whole[3], int pass) {
 
 static void *work(void *argument) {
     task_t *task = argument;
-    pin(task->cpu);
+    task->pinned = pin(task->cpu);
     double *arrays[3] = {NULL, NULL, NULL};
     const int needed = task->kind == READ ? 1 : task->kind == COPY ? 2 : task->kind == TRIAD ? 3 : 0;
     for (int a = 0; a < needed; a++) {
@@ -211,7 +211,8 @@ static void *work(void *argument) {
 
 /* 0 when done, 1 when memory or threads are short. `whole` takes the seconds of the shortest pass
  * from the first start to the last end, `alone` each thread's own shortest one, `sum` the total of
- * what the threads computed in the last pass. */
+ * what the threads computed in the last pass. Threads that share a core take turns, each as fast as
+ * if it had the core for itself: then `alone` is `whole`, so that nobody can add them up. */
 int kmark_roof(int kind, int threads, const int *cpus, int64_t amount, int passes,
                double *whole, double *alone, double *sum) {
     struct shared *shared = calloc(1, sizeof *shared);
@@ -227,11 +228,13 @@ int kmark_roof(int kind, int threads, const int *cpus, int64_t amount, int passe
         /* The threads before it wait at the barrier for ever: what they use must stay. */
         if (pthread_create(&handles[t], NULL, work, &tasks[t])) return 1;
     }
-    int failed = 0;
+    int failed = 0, shared_core = 0;
     *sum = 0;
     for (int t = 0; t < threads; t++) {
         pthread_join(handles[t], NULL);
         failed |= tasks[t].failed;
+        shared_core |= !tasks[t].pinned;
+        for (int other = 0; other < t; other++) shared_core |= cpus[other] == cpus[t];
         *sum += tasks[t].sum;
     }
     *whole = 1e300;
@@ -246,6 +249,7 @@ int kmark_roof(int kind, int threads, const int *cpus, int64_t amount, int passe
         }
         *whole = last - first < *whole ? last - first : *whole;
     }
+    for (int t = 0; t < threads; t++) alone[t] = shared_core ? *whole : alone[t];
     pthread_barrier_destroy(&shared->barrier);
     free(shared);
     free(tasks);

@@ -20,6 +20,7 @@ from kernelmark.core.units import bytes_text, counted, rate_text
 from kernelmark.devices import registry as devices
 from kernelmark.devices._cores import describe
 from kernelmark.micro import _fallback, _native
+from kernelmark.runners.targets import check_threads
 
 # No core of any make does more: four pipes at 8 GHz, and a cache line a nanosecond and a half.
 _MOST_PIPES = 4
@@ -53,6 +54,7 @@ def quick(device_name: str = "cpu", threads: int = 0) -> tuple[Roof, ...]:
     if device_name.partition(":")[0] != "cpu":
         return ()
     info = devices.get("cpu").infos()[0]
+    check_threads(info, threads)
     count = threads or info.units
     cpus = _cpus(count)
     native = _native.library()
@@ -96,8 +98,7 @@ def check(roof: Roof) -> None:
 
 def _cpus(count: int) -> list[int]:
     """The cores that the device would pin `count` threads to."""
-    cores = describe().cores
-    return [cores[i % len(cores)] for i in range(count)]
+    return list(describe().cores[:count])
 
 
 def _by_compiler(native: _native.Library, info: DeviceInfo, cpus: list[int]) -> Iterator[_Found]:

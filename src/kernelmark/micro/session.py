@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import platform
 import time
@@ -16,11 +17,11 @@ from kernelmark.core.micro import MicroResult
 from kernelmark.core.result import Status
 from kernelmark.core.units import duration_text
 from kernelmark.micro import build_ahead, registry
-from kernelmark.micro.base import MODES, Mode
+from kernelmark.micro.base import MODES, Microbenchmark, Mode
 from kernelmark.runners.lock import held
 from kernelmark.runners.process import Loss, WorkerProcess, WorkerSpec, gather
 from kernelmark.runners.protocol import Message
-from kernelmark.runners.targets import find
+from kernelmark.runners.targets import check_threads, find
 
 TIMEOUT_S = {"brief": 120.0, "quick": 180.0, "full": 900.0}
 START_TIMEOUT_S = 120.0
@@ -42,6 +43,18 @@ def plain_name(text: str) -> str:
     return text.strip().replace("-", "_")
 
 
+def named(text: str) -> Microbenchmark[Any, Any]:
+    """The benchmark that a user calls so; an unknown name lists those there are, as `kmark micro
+    list` writes them."""
+    plain = plain_name(text)
+    if plain in registry:
+        return registry.get(plain)
+    known = [name.replace("_", "-") for name in registry.names()]
+    close = difflib.get_close_matches(plain.replace("_", "-"), known, n=1, cutoff=0.7)
+    meant = f"did you mean {close[0]}? " if close else ""
+    raise UsageError(f"unknown benchmark {text!r}", hint=f"{meant}known: {', '.join(known)}")
+
+
 def run(
     names: Sequence[str],
     *,
@@ -55,10 +68,10 @@ def run(
     """Each benchmark's result as it ends, good or bad. What is illegal raises before any runs."""
     if mode not in MODES:
         raise UsageError(f"unknown mode {mode!r}", hint=f"known: {', '.join(MODES)}")
-    chosen = [plain_name(name) for name in names]
-    for name in chosen:
-        registry.get(name).settings(mode, parameters or {})
+    for name in names:
+        named(name).settings(mode, parameters or {})
     kind, info = find(device)
+    check_threads(info, threads)
     session = _Session(
         info=info,
         spec=MicroSpec(
@@ -70,7 +83,7 @@ def run(
         parameters=dict(parameters or {}),
         timeout_s=timeout_s or TIMEOUT_S[mode],
     )
-    return _run_all(session, chosen, tell or (lambda text: None))
+    return _run_all(session, [plain_name(name) for name in names], tell or (lambda text: None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Microbenchmarks as tables: headlines, points, two devices side by side, history."""
+"""Microbenchmarks as tables: headlines, points, history; and roofs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.micro import MicroMetric, MicroResult, Value
-from kernelmark.core.result import Status
 from kernelmark.core.roof import Roof
 from kernelmark.core.units import bytes_text, duration_text, rate_text
 from kernelmark.micro.gpu_roofs import sheet_value
@@ -43,17 +42,21 @@ def headline_table(results: Iterable[MicroResult], *, every: bool = False) -> Ta
                     result.benchmark,
                     metric.name,
                     value_text(metric.value, metric.unit),
-                    _share(metric),
+                    _share(metric, result),
                     result.status.value,
                     reason,
                 )
             )
-    names: tuple[str, ...] = ("benchmark", "metric", "value", "of limit", "status", "reason")
+    names = ("benchmark", "metric", "value", "of limit", "status", "reason")
     right = ("value", "of limit")
-    if not any(row[-1] for row in rows):
-        names, rows = names[:-1], [row[:-1] for row in rows]
-    columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
-    return Table(columns=columns, rows=tuple(rows))
+    empty = {"of limit": NONE, "reason": ""}
+    shown_at = [
+        i for i, n in enumerate(names) if n not in empty or any(row[i] != empty[n] for row in rows)
+    ]
+    columns = tuple(
+        Column(name=names[i], align="right" if names[i] in right else "left") for i in shown_at
+    )
+    return Table(columns=columns, rows=tuple(tuple(row[i] for i in shown_at) for row in rows))
 
 
 def points_table(result: MicroResult) -> Table:
@@ -72,55 +75,6 @@ def points_table(result: MicroResult) -> Table:
     )
     title = f"{result.benchmark} on {result.model or result.device} ({result.mode})"
     return Table(columns=columns, rows=rows, title=title)
-
-
-def comparison_table(base: Sequence[MicroResult], head: Sequence[MicroResult]) -> Table:
-    """The metrics that both sides have, side by side, with head over base."""
-    left, right = _metrics(base), _metrics(head)
-    rows = []
-    for key in left:
-        if key not in right:
-            continue
-        one, other = left[key], right[key]
-        ratio = _ratio(one, other)
-        rows.append(
-            (
-                key[0],
-                key[1],
-                value_text(one.value, one.unit),
-                value_text(other.value, other.unit),
-                NONE if ratio is None else f"{ratio:.3f} ×",
-                "" if ratio is None else _verdict(one, ratio),
-            )
-        )
-    names = ("benchmark", "metric", *_sides(base, head), "ratio", "verdict")
-    columns = tuple(
-        Column(name=n, align="left" if i in (0, 1, 5) else "right") for i, n in enumerate(names)
-    )
-    return Table(columns=columns, rows=tuple(rows))
-
-
-def comparison_records(
-    base: Sequence[MicroResult], head: Sequence[MicroResult]
-) -> list[dict[str, str | int | float | None]]:
-    """One flat record a metric that both sides have, in SI units."""
-    left, right = _metrics(base), _metrics(head)
-    sides = _sides(base, head)
-    return [
-        {
-            "benchmark": key[0],
-            "metric": key[1],
-            "unit": one.unit,
-            "base": sides[0],
-            "head": sides[1],
-            "base_value": one.value,
-            "head_value": right[key].value,
-            "ratio": _ratio(one, right[key]),
-            "verdict": "" if (ratio := _ratio(one, right[key])) is None else _verdict(one, ratio),
-        }
-        for key, one in left.items()
-        if key in right
-    ]
 
 
 def history_table(points: Sequence[tuple[str, MicroResult]]) -> Table:
@@ -148,7 +102,7 @@ def history_table(points: Sequence[tuple[str, MicroResult]]) -> Table:
 def roofs_table(roofs: Sequence[Roof], info: DeviceInfo | None = None) -> Table:
     """Measured roofs, with the vendor's figures beside them where there are any."""
     sheet = find_sheet(info) if info else None
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for roof in roofs:
         unit = {"flops": "FLOP/s", "bytes": "B/s", "launches": "1/s"}[roof.kind]
         vendor = sheet_value(roof, sheet)
@@ -157,6 +111,7 @@ def roofs_table(roofs: Sequence[Roof], info: DeviceInfo | None = None) -> Table:
                 roof.device,
                 roof.name if roof.kind != "launches" else f"{roof.name} launch",
                 roof.unit or roof.kind,
+                str(roof.threads or NONE),
                 _roof_text(roof, unit),
                 rate_text(vendor, unit) if vendor else NONE,
                 f"{roof.value / vendor:.0%}" if vendor else NONE,
@@ -164,8 +119,11 @@ def roofs_table(roofs: Sequence[Roof], info: DeviceInfo | None = None) -> Table:
                 roof.how,
             )
         )
-    names = ("device", "roof", "of", "measured", "data sheet", "share", "when", "how")
-    right = ("measured", "data sheet", "share")
+    names = ["device", "roof", "of", "threads", "measured", "data sheet", "share", "when", "how"]
+    if not any(roof.threads for roof in roofs):
+        names.remove("threads")
+        rows = [(*row[:3], *row[4:]) for row in rows]
+    right = ("threads", "measured", "data sheet", "share")
     columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
     title = f"data sheet: {sheet.name}, {sheet.source}" if sheet else ""
     return Table(columns=columns, rows=tuple(rows), title=title)
@@ -217,8 +175,13 @@ def metric_records(
     ]
 
 
-def _share(metric: MicroMetric) -> str:
-    return f"{metric.value / metric.limit:.1%}" if metric.limit else NONE
+def is_cpu(result: MicroResult) -> bool:
+    """A CPU's limits are more than any core can do: they tell mistakes, nothing comes near them."""
+    return result.device.partition(":")[0] == "cpu"
+
+
+def _share(metric: MicroMetric, result: MicroResult) -> str:
+    return f"{metric.value / metric.limit:.1%}" if metric.limit and not is_cpu(result) else NONE
 
 
 def _cell(value: Value, unit: str) -> str:
@@ -233,43 +196,6 @@ def _cell(value: Value, unit: str) -> str:
 
 def _plain(value: Value) -> str | int | float | None:
     return str(value).lower() if isinstance(value, bool) else value
-
-
-def _metrics(results: Iterable[MicroResult]) -> dict[tuple[str, str], MicroMetric]:
-    return {
-        (result.benchmark, metric.name): metric
-        for result in results
-        if result.status is Status.OK
-        for metric in result.metrics
-    }
-
-
-def _ratio(base: MicroMetric, head: MicroMetric) -> float | None:
-    return head.value / base.value if base.value else None
-
-
-def _sides(base: Sequence[MicroResult], head: Sequence[MicroResult]) -> tuple[str, str]:
-    """What the two are called: by their devices, else by when they were taken."""
-    names = _who(base), _who(head)
-    if names[0] != names[1] or not base or not head:
-        return names
-    first, second = (_moment(min(result.started for result in side)) for side in (base, head))
-    return ("base", "head") if first == second else (first, second)
-
-
-def _moment(started: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(started))
-
-
-def _who(results: Sequence[MicroResult]) -> str:
-    names = dict.fromkeys(result.model or result.device for result in results)
-    return ", ".join(names) or NONE
-
-
-def _verdict(metric: MicroMetric, ratio: float) -> str:
-    if not metric.better or abs(ratio - 1) < 0.02:
-        return "same" if abs(ratio - 1) < 0.02 else ""
-    return "better" if (ratio > 1) == (metric.better == "higher") else "worse"
 
 
 def _roof_text(roof: Roof, unit: str) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.micro import MicroResult, Value
 from kernelmark.core.units import bytes_text
-from kernelmark.micro import registry
 from kernelmark.micro.base import Figure, Panel
-from kernelmark.micro.session import plain_name
+from kernelmark.micro.session import named
+from kernelmark.report.micro import is_cpu
 from kernelmark.report.vega import Spec
 
 _WIDTH, _HEIGHT = 560, 260
@@ -31,7 +31,7 @@ def figure(results: MicroResult | Sequence[MicroResult]) -> Spec:
     names = {result.benchmark for result in every}
     if len(names) > 1:
         raise UsageError(f"{', '.join(sorted(names))} cannot share one figure")
-    design = fitted(registry.get(plain_name(every[0].benchmark)).figure, every)
+    design = fitted(named(every[0].benchmark).figure, every)
     values = data(every, design)
     panels = [panel for panel in design.panels if any(panel.y in value for value in values)]
     drawn = [spec for panel in panels for spec in _facets(design, panel, every, values)]
@@ -204,7 +204,7 @@ def _bound(
         column.limit / panel.per
         for result in results
         for column in result.columns
-        if column.name == panel.y and column.limit is not None
+        if column.name == panel.y and column.limit is not None and not is_cpu(result)
     }
     highest = max((v[panel.y] for v in values if panel.y in v), default=0.0)
     if len(limits) != 1 or not 0 < next(iter(limits)) <= 2.5 * highest:
@@ -255,7 +255,7 @@ def _title(results: Sequence[MicroResult]) -> str:
 def _subtitle(results: Sequence[MicroResult]) -> str:
     first = results[0]
     day = time.strftime("%Y-%m-%d", time.localtime(first.started))
-    summary = registry.get(plain_name(first.benchmark)).summary
+    summary = named(first.benchmark).summary
     return f"{summary} {first.arch}, {first.mode}, {day}"
 
 

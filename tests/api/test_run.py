@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import csv
+import dataclasses
 import io
 import signal
 
@@ -53,6 +54,13 @@ def test_shows_and_writes_itself(results, tmp_path):
     rows = list(csv.DictReader(io.StringIO(results.to_csv())))
     assert [row["m"] for row in rows] == ["8", "16"]
     assert results.to_md().startswith("| problem |")
+
+
+def test_warnings_stand_below_the_table(results):
+    measured = dataclasses.replace(results[0].measurement, warnings=("too noisy",))
+    doubtful = dataclasses.replace(results[0], measurement=measured)
+    one = km.Results(ResultSet(run=results.run, results=(doubtful,)))
+    assert str(one).endswith("warning: too noisy\n")
 
 
 def test_frame_needs_pandas_and_says_so(results, monkeypatch):

@@ -245,3 +245,7 @@ def test_where_the_best_tiles_are_depends_on_the_problem():
 def test_tiles_are_given_whole():
     with pytest.raises(Unsupported, match="tiles are given whole"):
         Script.read({"tile_m": 32})
+
+
+def test_the_default_tiles_are_the_backends_own_choice():
+    assert times(dict(_fake_model.DEFAULT)) == pytest.approx(times({}), rel=1e-9)

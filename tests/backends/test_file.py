@@ -218,6 +218,38 @@ def test_a_path_is_found_once(tmp_path):
     assert path not in backends.find("numpy").name
 
 
+def test_a_file_has_one_name(tmp_path, monkeypatch):
+    (tmp_path / "sub").mkdir()
+    path = write(tmp_path, "mine", kernel_text("pass"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.py", "./mine.py", "sub/../mine.py", path):
+        assert backends.canonical(name) == "./mine.py"
+        assert backends.find(name).name == "./mine.py"
+    monkeypatch.chdir(tmp_path / "sub")
+    assert backends.canonical("../mine.py") == path
+    assert backends.canonical("numpy") == "numpy"
+
+
+def test_one_name_is_another_file_in_another_folder(tmp_path, monkeypatch):
+    versions = set()
+    for name in ("good", "wrong"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, "mine", kernel_text(LAUNCHES[name]))
+        monkeypatch.chdir(tmp_path / name)
+        versions.add(backends.find("./mine.py").version())
+    assert len(versions) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [("'gem'", "unknown op 'gem'"), ("('gemm', 3)", "is no name")]
+)
+def test_an_op_that_there_is_not_is_refused(tmp_path, given, words):
+    text = kernel_text("pass").replace('op = "gemm"', f"op = {given}")
+    with pytest.raises(UsageError, match=words) as refused:
+        FileBackend(write(tmp_path, "mine", text))
+    assert "gemm" in (refused.value.hint or "")
+
+
 @pytest.mark.parametrize("form", ["torch", "address"])
 def test_other_forms_of_tensors(tmp_path, form):
     """torch tensors and plain addresses are the same memory as NumPy's arrays."""
@@ -262,6 +294,7 @@ def test_the_command_line_takes_a_path(kmark, tmp_path):
     code, out, _ = kmark("./mine.py", "--config", "factor=1")
     assert code == 0
     assert "./mine.py [factor=1]" in out
+    assert "./mine.py [factor=1]" in kmark("mine.py", "--config", "factor=1")[1]
     code, out, err = kmark("./mine.py", "--config", "factor=2")
     assert code == 3
     assert "wrong" in out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 
@@ -79,7 +80,9 @@ def test_dry_run(kmark):
         (("--env", "a", "--env", "b=/no/such"), "no interpreter"),
         (("--rounds", "2"), "cannot show anything"),
         (("--rounds", "9"), "one order more often"),
-        (("--rounds", "x"), "--rounds x"),
+        (("--rounds", "x"), "'x' is not a whole number"),
+        (("--rounds", "4,-6"), "'-6' is not a whole number"),
+        (("--samples", "0"), "--samples must be at least 1"),
         (("--alpha", "2"), "--alpha 2"),
         (("--delta", "0"), "least that counts"),
         (("-b", "base:numpy"), "compared one with one"),
@@ -90,6 +93,41 @@ def test_dry_run(kmark):
 def test_what_is_refused(refused, words, told):
     given = [word for word in FAKE if not (words[0] == "--rounds" and word in ("--rounds", "6"))]
     assert told in refused(*given, *words, "--no-store").err
+
+
+def test_no_problems_are_told_by_commands_of_ab(refused):
+    ended = refused("ab", "-b", "base:numpy", "-b", "head:torch")
+    assert "nothing was asked for" in ended.err
+    assert "kmark ab -b base:numpy" in ended.err
+    assert "kmark run" not in ended.err
+
+
+@pytest.mark.parametrize(("events", "told"), [(0, "no result is kept"), (2, "so far is stored as")])
+def test_ctrl_c_says_what_is_kept(kmark, monkeypatch, events, told):
+    from kernelmark.runners.ab import Experiment
+
+    real = Experiment.events
+
+    def stopped(self):
+        yield from itertools.islice(real(self), events)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Experiment, "events", stopped)
+    ended = kmark(*FAKE)
+    assert ended.code == 130
+    assert "interrupted" in ended.err.splitlines()[-1]
+    assert told in ended.err.splitlines()[-1]
+    assert ("chance" in ended.err) == ("verdict" in ended.out) == bool(events)
+    assert kmark("list", "runs").out.count("interrupted") == 2
+
+
+def test_an_error_leaves_no_run_that_seems_to_go_on(kmark, monkeypatch):
+    def fail(*given):
+        raise RuntimeError("surprise")
+
+    monkeypatch.setattr("kernelmark.runners.ab.Experiment.events", fail)
+    assert kmark(*FAKE).code == 2
+    assert kmark("list", "runs").out.count("interrupted") == 2
 
 
 def test_lint_configs(kmark, tmp_path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,7 +29,11 @@ GEMM = ("run", "-o", "gemm", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
         ((*GEMM, "-a", "m=8", "--threads", "-1"), "'--threads': -1 must not be negative"),
         ((*GEMM, "-a", "m=8", "--max-s", "-1"), "'--max-s': -1 must be positive"),
         ((*GEMM, "-a", "m=8", "--max-s", "nan"), "'--max-s': nan must be positive"),
-        ((*GEMM, "-a", "m=8", "--max-blocks", "1"), "--max-blocks must not be below"),
+        ((*GEMM, "-a", "m=8", "--max-blocks", "1"), "--max-blocks must not be below 3"),
+        ((*GEMM, "-a", "m=8", "--threads", "x"), "'--threads': 'x' is not a whole number"),
+        ((*GEMM, "-a", "m=8", "--max-s", "x"), "'--max-s': 'x' is not a number"),
+        (("micro", "--threads", "-1"), "'--threads': -1 must be at least 0"),
+        (("list", "runs", "--limit", "0"), "'--limit': 0 must be at least 1"),
         ((*GEMM, "-a", "m=8", "--target-ci", "0"), "must be positive"),
         ((*GEMM, "-a", "m=8", "--timeout", "-1"), "must be positive"),
         ((*GEMM, "-a", "m=8", "--config", "tile"), "not name=value"),
@@ -44,7 +50,7 @@ GEMM = ("run", "-o", "gemm", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
         (("run",), "nothing was asked for"),
         (("run", "--resume", "--no-store"), "--no-store"),
         (("run", "--limit", "many", "-s", "smoke"), "--limit"),
-        (("run", "--timing", "slow", "-s", "smoke"), "slow"),
+        (("run", "--timing", "slow", "-s", "smoke"), "'--timing': 'slow' is not one of 'quick', "),
         (("run", "--nonsense"), "--nonsense"),
         (("rum",), "rum"),
         (("list",), "WHAT"),
@@ -173,13 +179,18 @@ def test_files_that_are_no_results(kmark, tmp_path, content, sentence):
     assert not (tmp_path / "store.sqlite").exists()
 
 
-def test_debug_anywhere_gives_the_traceback():
-    from kernelmark.cli.main import main
-    from kernelmark.core.errors import UsageError
-
+def test_debug_anywhere_adds_the_traceback(kmark, refused):
+    plain = refused("run", "-s", "nosuch")
     for words in (("--debug", "run", "-s", "nosuch"), ("run", "-s", "nosuch", "--debug")):
-        with pytest.raises(UsageError):
-            main(words)
+        ended = kmark(*words)
+        assert (ended.code, ended.out) == (2, "")
+        assert ended.err.startswith("Traceback")
+        assert ended.err.endswith(plain.err)
+
+
+def test_the_entry_point_and_the_commands_import_in_one_direction():
+    program = "import sys, kernelmark.cli.app; assert 'kernelmark.cli.main' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_an_error_nobody_expected_is_one_sentence_too(refused, monkeypatch):

@@ -229,3 +229,44 @@ def test_rows_that_are_unsure_are_not_called_unchanged(kmark, tmp_path):
 
 def test_a_rule_that_is_not_there_is_told_about_rules(refused, two):
     assert "rule" in refused("compare", "golden", "head", "--rule", "no.toml").err.splitlines()[1]
+
+
+@pytest.fixture
+def moved(tmp_path, monkeypatch):
+    """Everything is slower in head, the first row by more, and that one is the sentinel."""
+    keys = ("gemm m=1 n=1 k=1",)
+    monkeypatch.setattr("kernelmark.api.comparing.sentinel_keys", lambda name: keys)
+    with open_store(tmp_path / "store.sqlite") as store:
+        store.add_result_set(run("base", 10.0, 20.0, 30.0))
+        store.add_result_set(run("head", 20.0, 24.0, 33.0, started=2.0))
+        store.add_result_set(run("crash", 20.0, 24.0, None, started=3.0))
+
+
+def test_changes_of_a_machine_that_moved_are_held(kmark, moved):
+    ended = kmark("compare", "base", "head")
+    assert ended.code == 0
+    assert ended.out.count("slower, held") == 3
+    assert "3 rows by robust: 3 slower; 3 of them held" in ended.err
+    assert "3 of them would fail but are held" in ended.err
+    assert "--fail-on held" in ended.err
+    assert "the machine changed, so changes of times are held" in ended.err
+    comment = kmark("compare", "base", "head", "--md", "-").out
+    assert comment.startswith("### kernelmark: changes are held, as the machine changed")
+    rows = json.loads(kmark("compare", "base", "head", "--json", "-").out)["rows"]
+    assert all(row["held"].startswith("a sentinel moved") for row in rows)
+    assert "a sentinel moved" in kmark("compare", "base", "head", "--explain", "2").out
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("base", "head", "--fail-on", "held"), 1),
+        (("base", "head", "--fail-on", "slower:30%,held"), 1),
+        (("base", "head", "--fail-on", "slower:300%,held"), 0),
+        (("base", "head", "--fail-on", "slower,broken"), 0),
+        (("base", "head", "--rule", "golden-tot"), 1),
+        (("base", "crash"), 1),
+    ],
+)
+def test_held_rows_fail_only_if_asked(kmark, moved, words, code):
+    assert kmark("compare", *words).code == code

@@ -208,6 +208,54 @@ def test_refused(refused, nights, words, sentence):
     assert sentence in refused("history", *words).err
 
 
+def test_a_label_that_no_run_has(refused, nights, tmp_path):
+    nights([(1.0, 1.0)] * 3)
+    assert "no run has a label" in refused("history", "--label", "no", code=4).err
+    with open_store(tmp_path / "store.sqlite") as store:
+        store.add_run(Run(id="one", started=1.0, environment=Environment(), label="mine"))
+    ended = refused("history", "--label", "nolabel", code=4)
+    assert "no run has the label 'nolabel'" in ended.err
+    assert "newest labels: mine" in ended.err
+
+
+def test_a_file_of_ones_own_is_found_by_any_of_its_names(kmark, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with open_store(tmp_path / "store.sqlite") as store:
+        store.add_run(Run(id="one", started=1.0, environment=Environment()))
+        store.add_results("one", [result(WORK, 1e-3, "mine.py", np.random.default_rng(1), "")])
+    ended = kmark("history", "-b", str(tmp_path / "mine.py"))
+    assert ended.code == 0, ended.err
+    assert "mine.py" in ended.out
+
+
 def test_an_empty_store_is_nothing(refused, tmp_path):
     open_store(tmp_path / "store.sqlite").close()
     assert "no run to look back at" in refused("history", code=4).err
+
+
+def test_many_series_are_cut_and_those_that_changed_come_first(kmark, tmp_path):
+    random = np.random.default_rng(1)
+    with open_store(tmp_path / "store.sqlite") as store:
+        for night in range(12):
+            run_id = f"night-{night:02}"
+            environment = Environment(libraries={})
+            store.add_run(Run(id=run_id, started=(night + 1) * DAY_S, environment=environment))
+            made = [
+                result(WORK.replace("m=7", f"m={m}"), 1e-3, "numpy", random, "")
+                for m in range(1, 60)
+            ]
+            stepped = WORK.replace("m=7", "m=60")
+            made.append(result(stepped, 1e-3 * (1 + (night > 5)), "numpy", random, ""))
+            store.add_results(run_id, made)
+    ended = kmark("history")
+    table = ended.out.split("steps\n")[0].strip().splitlines()
+    assert len(table) == 52
+    assert table[2].startswith("gemm m=60 ")
+    assert "note: 10 more series: --all shows them" in ended.err
+    assert "60 series over 12 runs" in ended.err
+    for words in (("--all",), ("-o", "gemm"), ("--filter", "gemm")):
+        ended = kmark("history", *words)
+        assert len(ended.out.split("steps\n")[0].strip().splitlines()) == 62
+        assert "more series" not in ended.err
+    assert len(kmark("history", "--csv", "-").out.splitlines()) == 60 * 12 + 1
+    assert len(json.loads(kmark("history", "--json", "-").out)["series"]) == 60

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import errno
 import io
 import json
@@ -19,7 +20,8 @@ from pathlib import Path
 import pytest
 
 from kernelmark.core import codec
-from kernelmark.core.result import ResultSet, RunState, Status
+from kernelmark.core.environment import Environment
+from kernelmark.core.result import ResultSet, Run, RunState, Status
 from kernelmark.stores import open_store
 
 # A pipe that is closed is noticed at the first write, not when all is flushed at the end.
@@ -253,6 +255,47 @@ def test_resume_keeps_the_choice_and_can_retry_failures(kmark, fake_words, refus
     assert retried.code == 3
     assert "[2/2] wrong" in retried.err
     assert kmark("list", "runs").out.count("mine") == 1
+
+
+def store_run(place, name: str, argv: str, state: RunState = RunState.INTERRUPTED) -> None:
+    with open_store(place) as store:
+        store.add_run(
+            Run(
+                id=name,
+                started=time.time(),
+                environment=Environment(),
+                argv=tuple(argv.split()),
+                state=state,
+            )
+        )
+
+
+def test_resume_takes_only_what_kmark_run_made(kmark, fake_words, refused, tmp_path):
+    place = tmp_path / "store.sqlite"
+    assert kmark(*fake_words, "--label", "mine").code == 0
+    with open_store(place) as store:
+        run = store.run("mine")
+        store.update_run(dataclasses.replace(run, state=RunState.INTERRUPTED))
+    store_run(place, "one-ab", "ab -b numpy --set head:X=1 -s smoke")
+    store_run(place, "one-tune", "tune summarise work")
+    store_run(place, "one-elsewhere", "run -s smoke", RunState.RUNNING)
+    ended = kmark("run", "--resume")
+    assert ended.code == 0, ended.err
+    assert run.id in ended.err
+    told = refused("run", "--resume", "one-ab").err
+    assert "was made by kmark ab, " in told
+    assert "kmark ab -b numpy --set head:X=1 -s smoke" in told
+    assert "was made by kmark tune summarise, " in refused("run", "--resume", "one-tune").err
+    assert "no unfinished run" in refused("run", "--resume", code=4).err
+
+
+def test_an_error_leaves_no_run_that_seems_to_go_on(kmark, fake_words, monkeypatch):
+    def fail(self, event):
+        raise RuntimeError("surprise")
+
+    monkeypatch.setattr("kernelmark.cli.progress.Lines.__call__", fail)
+    assert kmark(*fake_words).code == 2
+    assert "interrupted" in kmark("list", "runs").out
 
 
 def test_a_run_of_the_python_api_cannot_be_resumed(refused, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelmark.compare import fail_on, rules
+from kernelmark.compare import fail_on, rulefile, rules
 from kernelmark.compare.rules.ratio import rule as ratio
 from kernelmark.compare.verdicts import compare
 from kernelmark.core.environment import Environment
@@ -160,3 +160,69 @@ def test_ratio_limits(make_result):
         "same",
         "faster",
     ]
+
+
+def held(rule, make_result, make_set, *, sentinel, head):
+    """Which of a slower, a faster, a broken and a sentinel's row are held."""
+    base = [make_result(10.0, 10.01, 9.99, problem=key) for key in KEYS[:4]]
+    made = [
+        make_result(t, t * 1.001, t * 0.999, problem=k) for t, k in zip(head, KEYS, strict=False)
+    ]
+    made += [make_result(status=Status.CRASHED, problem=KEYS[2])]
+    made += [make_result(sentinel, sentinel, sentinel, problem=KEYS[3])]
+    sides = make_set(*base, id="golden"), make_set(*made, id="tot")
+    both = [compare(*pair, rule=rule, sentinels=[KEYS[3]]) for pair in (sides, sides[::-1])]
+    assert [bool(r.held) for r in both[0].rows] == [bool(r.held) for r in both[1].rows]
+    return [bool(row.held) for row in both[0].rows]
+
+
+@pytest.mark.parametrize("rule", ["robust", "ratio"])
+def test_changes_are_held_where_a_sentinel_moved(make_result, make_set, rule):
+    told = held(rules.preset(rule), make_result, make_set, sentinel=20.0, head=(20.0, 5.0))
+    assert told == [True, True, False, True]
+    told = held(rules.preset(rule), make_result, make_set, sentinel=10.0, head=(20.0, 5.0))
+    assert not any(told)
+
+
+def test_golden_tot_holds_nothing(make_result, make_set, tmp_path):
+    rule = rules.preset("golden-tot")
+    assert not any(held(rule, make_result, make_set, sentinel=20.0, head=(20.0, 5.0)))
+    mine = tmp_path / "mine.toml"
+    mine.write_text('rule = "golden-tot"\n[[where]]\nproblem = "m=1 "\nrule = "robust"\n')
+    rule = rulefile.load(str(mine))
+    told = held(rule, make_result, make_set, sentinel=20.0, head=(20.0, 5.0))
+    assert told == [True, False, False, False]
+
+
+def test_fail_on_held():
+    assert not fail_on.parse(["slower"]).held
+    assert fail_on.parse(["held"]) == fail_on.FailOn(held=True)
+    both = fail_on.parse(["slower:3%", "held"])
+    assert both.held
+    assert verdict("slower", 1.02) not in both
+    assert verdict("broken") not in both
+
+
+def test_what_failed_alike_on_both_sides_is_told_once(make_result, make_set):
+    def side(name, error):
+        return make_set(
+            make_result(1.0, problem=KEYS[0]),
+            make_result(status=Status.UNSUPPORTED, problem=KEYS[1], error=error),
+            id=name,
+        )
+
+    row = compare(side("a", "not f8"), side("b", "not f8"), rule=ratio).rows[1]
+    assert row.judgement.reason == "both: unsupported: not f8"
+    row = compare(side("a", "not f8"), side("b", "no tile"), rule=ratio).rows[1]
+    assert row.judgement.reason == "base: unsupported: not f8; head: unsupported: no tile"
+
+
+def test_times_are_medians_and_the_ratio_is_of_blocks(make_result, make_set):
+    base, head = make_result(10.0, 11.0, 19.0), make_result(10.0, 12.0, 13.0)
+    judged = (
+        compare(make_set(base), make_set(head, id="two"), rule=rules.preset("robust"))
+        .rows[0]
+        .judgement
+    )
+    assert (judged.base_s, judged.head_s) == pytest.approx((11e-6, 12e-6))
+    assert judged.ratio == pytest.approx((10 * 12 * 13 / (10 * 11 * 19)) ** (1 / 3))

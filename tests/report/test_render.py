@@ -38,7 +38,7 @@ def test_html_escapes_everything(cells):
     assert html.count("<tr>") == len(cells) + 1
     for cell in cells:
         if "<" in cell:
-            assert cell not in html
+            assert f">{cell}</td>" not in html
 
 
 def test_csv_is_flat_exact_and_keeps_failures(make_result, make_set, make_roof):
@@ -94,3 +94,9 @@ def test_detail_of_a_failure(make_result, make_set):
     found = {t.title: t for t in detail(tables.rows(make_set(result))[0], samples=False)}
     assert "measurement" not in found
     assert dict(found["case"].rows)["reason"] == "signal 9"
+
+
+def test_a_cell_of_several_lines_goes_on_under_itself():
+    columns = (Column(name="what"), Column(name="value"))
+    shown = render.text(Table(columns=columns, rows=(("reason", "one\n  two"), ("end", ""))))
+    assert shown.splitlines()[1:] == ["------  -----", "reason  one", "          two", "end"]

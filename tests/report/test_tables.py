@@ -201,3 +201,28 @@ def test_sentinels_alone_have_no_line(make_result, make_set):
 def test_nothing_is_a_rate_where_no_work_is_known(make_result, make_set):
     made = tables.rows(make_set(make_result(flops=0, bytes=0)))
     assert tables.rate(made[0].result, None) == tables.NONE
+
+
+def test_results_with_a_warning_are_marked(make_result, make_set, make_roof):
+    busy = make_result(backend="b", median_s=0.02, warnings=("other work used 2 cores",))
+    made = tables.rows(make_set(make_result(backend="a"), busy))
+    table = tables.results_table(made)
+    place = [column.name for column in table.columns].index("±")
+    assert [row[place] for row in table.rows] == ["2.0 %  ", "2.0 % !"]
+    assert [tables.warned(row) for row in made] == [False, True]
+    above = tables.rows(make_set(make_result()), [make_roof("flops", "f32", 1e9)])
+    assert tables.results_table(above).rows[0][3].endswith(tables.MARK)
+
+
+def test_a_crash_is_one_line_and_says_that_there_is_more(make_result, make_set):
+    def crash(m, address):
+        error = f"killed by signal 6\nCurrent thread {address} (most recent call first):\n  File"
+        return make_result(
+            f"gemm m={m} n=8 k=8 dtype=f32", median_s=None, status=Status.CRASHED, error=error
+        )
+
+    (found,) = tables.failures(tables.rows(make_set(crash(1, "0x1"), crash(2, "0x2"))))
+    assert (found.reason, found.cut, len(found.rows)) == ("killed by signal 6", True, 2)
+    compiler = make_result(median_s=None, status=Status.COMPILE_ERROR, error="a\nb")
+    (found,) = tables.failures(tables.rows(make_set(compiler)))
+    assert (found.reason, found.cut) == ("a\nb", False)

@@ -42,6 +42,12 @@ def test_a_run_goes_on_while_it_is_held(run):
     assert alive.state(run) is RunState.RUNNING
 
 
+def test_one_that_ended_by_an_error_does_not_go_on(run):
+    with pytest.raises(OSError, match="full"), alive.living(["one"]):
+        raise OSError("full")
+    assert alive.state(run) is RunState.INTERRUPTED
+
+
 def test_a_killed_one_is_interrupted_and_can_go_on(run):
     child = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None

@@ -68,8 +68,25 @@ def test_the_forecast_learns_what_share_of_the_budget_cases_take():
     assert forecast.seconds(other) == pytest.approx(budget_s(case) / 4)
 
 
-def test_a_huge_problem_is_expected_to_exceed_the_budget():
-    forecast, small, huge = Forecast(), gemm(64), gemm(64 * 64)
-    forecast.learn(result(small, 1e-3), 0.5)
-    launches = huge.timing.allocations * huge.timing.min_samples + 1
-    assert forecast.seconds(huge) >= launches * 1e-3 * 64**2
+def test_a_large_problem_is_expected_to_exceed_the_budget():
+    forecast, small, large = Forecast(), gemm(512), gemm(1024)
+    forecast.learn(result(small, 0.1), 0.5)
+    launches = large.timing.allocations * large.timing.min_samples + 1
+    assert forecast.seconds(large) >= launches * 0.1 * 2**3
+
+
+def test_a_small_problem_says_nothing_of_a_huge_one_or_another_op():
+    """16 ms for a launch on a busy machine, scaled up, would be hours."""
+    forecast, small, huge = Forecast(), gemm(8), gemm(4096)
+    forecast.learn(result(small, 16e-3), 1.0)
+    assert forecast.seconds(huge) == budget_s(huge)
+    copy = Case(problem=parse("copy n=64 dtype=f32"), backend="numpy")
+    assert forecast.seconds(copy) == budget_s(copy)
+
+
+def test_the_first_of_a_backend_starts_a_worker_as_no_other_does():
+    forecast, case = Forecast(), gemm(64)
+    forecast.learn(result(case, 1e-6), 20 * budget_s(case))
+    assert forecast.seconds(case) == budget_s(case)
+    forecast.learn(result(case, 1e-6), budget_s(case) / 2)
+    assert forecast.seconds(case) == pytest.approx(budget_s(case) / 2)

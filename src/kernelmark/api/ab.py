@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernelmark.core.environment import Environment
-from kernelmark.core.errors import NothingToDo
+from kernelmark.core.errors import KernelmarkError, NothingToDo
 from kernelmark.core.result import Run, RunState
 from kernelmark.report.ab import AbReport
 from kernelmark.runners.ab import (
@@ -73,13 +73,18 @@ def compare_sides(
     on_event: OnEvent | None = None,
 ) -> AbReport:
     """Measure until every pair has its verdict. Ctrl-C gives what there is, in runs whose state
-    is `interrupted`. The runs are labelled
-    `LABEL-side`."""
+    is `interrupted`. The runs are labelled `LABEL-side`."""
     if not plan.pairs:
         raise NothingToDo("there is nothing to compare")
     runs = _Runs(plan, environments, store, argv)
     with living(runs.ids if store is not None else []):
-        return _measured(plan, runs, on_event)
+        runs.begin()
+        try:
+            return _measured(plan, runs, on_event)
+        except BaseException:
+            with contextlib.suppress(KernelmarkError):  # it may be the store that fails
+                runs.finished(RunState.INTERRUPTED)
+            raise
 
 
 def _measured(plan: AbPlan, runs: _Runs, on_event: OnEvent | None) -> AbReport:
@@ -134,9 +139,11 @@ class _Runs:
             )
             for name, environment in zip(plan.names, environments, strict=True)
         ]
-        if store is not None:
+
+    def begin(self) -> None:
+        if self._store is not None:
             for run in self._runs:
-                store.add_run(run)
+                self._store.add_run(run)
 
     @property
     def ids(self) -> list[str]:

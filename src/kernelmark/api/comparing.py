@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 # Newest runs that are compared with the one before each, to count false alarms.
 _AUDITED = 6
+# Newest runs whose labels are looked at for a label that nobody has, and how many are told.
+_LOOKED_AT = 100
+_LABELS = 5
 
 
 def compare(
@@ -56,6 +59,10 @@ def history(
 ) -> History:
     """Every series over the newest `runs` runs: steps, what changed there, and alarms."""
     newest = store.runs(limit=runs, label=label)
+    if not newest and label is not None and (stored := store.runs(limit=_LOOKED_AT)):
+        labels = list(dict.fromkeys(run.label for run in stored if run.label))
+        hint = f"newest labels: {', '.join(labels[:_LABELS])}" if labels else "no run has a label"
+        raise NothingToDo(f"no run has the label {label!r}", hint=hint)
     if not newest:
         raise NothingToDo("there is no run to look back at", hint="`kmark run` adds one")
     points = store.history(since=newest[-1].started, label=label, arch=arch)

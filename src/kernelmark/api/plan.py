@@ -195,9 +195,10 @@ def _backends(
     """
     all_ops = frozenset(problem.op for problem in problems)
     if selection.backends:
-        for name in selection.backends:
+        named = [backend_folder.canonical(name) for name in selection.backends]
+        for name in named:
             require(name, info)
-        return dict.fromkeys(selection.backends, all_ops), []
+        return dict.fromkeys(named, all_ops), []
     chosen: dict[str, frozenset[str]] = {}
     notes: list[str] = []
     for name in backend_folder.registry.names():

@@ -108,7 +108,8 @@ class Results(Sequence[Result]):
         return (row.result for row in self.rows)
 
     def __str__(self) -> str:
-        return render.text(self.table)
+        told = [f"warning: {text}\n" for text in tables.warnings(self.rows)]
+        return render.text(self.table) + "".join(told)
 
     def __repr__(self) -> str:
         return f"<Results of run {self.run.id}: {tables.summary(self.rows) or 'empty'}>"

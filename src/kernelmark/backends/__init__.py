@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kernelmark.core.errors import UsageError
 from kernelmark.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -12,16 +14,43 @@ if TYPE_CHECKING:
 
 registry: Registry[Backend] = Registry("kernelmark.backends", "backend")
 
+# Libraries whose logs, results and tuning files are known here, but which nothing calls.
+NOT_YET = ("hipblaslt", "rocblas")
+
 
 def find(name: str) -> Backend:
     """The backend called `name`; a path to a Python file is a kernel of the user's own."""
-    if name.endswith(".py") and name not in registry:
-        return _of_file(name)
+    if _is_file(name):
+        # The name alone is that of another file once the working folder changes.
+        return _of_file(canonical(name), _whole(name))
+    if name in NOT_YET and name not in registry:
+        raise UsageError(
+            f"{name} is not a backend yet",
+            hint="triton and torch run on AMD GPUs, and --arch gfx942 plans and compiles triton "
+            f"without one; 'kmark import FILE' takes what {name}-bench measured",
+        )
     return registry.get(name)
 
 
+def canonical(name: str) -> str:
+    """The one name of a backend, however its file is written: `./mine.py` for a file in the
+    working folder or below, else its whole path. Series in history go by it."""
+    if not _is_file(name):
+        return name
+    path, here = _whole(name), Path.cwd()
+    return f"./{path.relative_to(here)}" if path.is_relative_to(here) else str(path)
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(".py") and name not in registry
+
+
+def _whole(name: str) -> Path:
+    return Path(name).expanduser().resolve()
+
+
 @functools.cache
-def _of_file(path: str) -> Backend:
+def _of_file(name: str, path: Path) -> Backend:
     from kernelmark.backends._file import FileBackend
 
-    return FileBackend(path)
+    return FileBackend(name)

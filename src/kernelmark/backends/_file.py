@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from kernelmark import ops
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, Unsupported, UsageError
@@ -55,8 +56,7 @@ class FileBackend(Backend):
         self._module = _load(self._path)
         self._digest = hashlib.sha256(self._path.read_bytes()).hexdigest()[:16]
         self.device_kinds = tuple(_attribute(self._module, "devices", ("cpu", "cuda", "hip")))
-        given = _attribute(self._module, "op", ())
-        self._ops = (given,) if isinstance(given, str) else tuple(given)
+        self._ops = _ops(path, _attribute(self._module, "op", ()))
         self._tensors = str(_attribute(self._module, "tensors", ""))
         if self._tensors and self._tensors not in _KINDS:
             raise UsageError(
@@ -128,6 +128,19 @@ def _load(path: Path) -> ModuleType:
                 f"{path} defines no {needed!r}", hint="it needs: op = …, def prepare(…)"
             )
     return module
+
+
+def _ops(path: str, given: Any) -> tuple[str, ...]:
+    """The ops that a file computes; one that there is not would only ever be `unsupported`."""
+    names = (given,) if isinstance(given, str) else given
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise UsageError(f"{path}: op={given!r} is no name", hint='write: op = "gemm"')
+    for name in names:
+        try:
+            ops.registry.get(name)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error.message}", hint=error.hint) from None
+    return tuple(names)
 
 
 def _attribute(module: ModuleType, name: str, default: Any) -> Any:

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.output import Outputs, counted, flush, put_table, say, write
+from kernelmark.cli.ab_telling import lone, preview, progress, told
+from kernelmark.cli.output import Outputs, put_table, say
 from kernelmark.core.errors import UsageError
 
 if TYPE_CHECKING:
     from kernelmark.api.ab import AbPlan
     from kernelmark.core.result import Case
     from kernelmark.core.timing import Timing
-    from kernelmark.report.ab import AbReport
-    from kernelmark.runners.ab import Event, Rule
+    from kernelmark.runners.ab import Rule
 
-REGRESSION = 1
-SOME_FAILED = 3
-INTERRUPTED = 130
 COMPARISON = "Comparison"
+_EXAMPLES = (
+    "for example: kmark ab -b base:numpy -b head:torch -s demo, or with -o gemm -a m=512 -a n=512 "
+    "-a k=512 --dtype f32 in place of -s"
+)
 
 Env = Annotated[
     list[str] | None,
@@ -154,10 +155,10 @@ def ab(
     """
     outputs = Outputs(json=json, csv=csv, md=md)
     plan = plan_of(context.params)
-    if not quiet and (note := _lone(plan)):
+    if not quiet and (note := lone(plan)):
         say(note)
     if dry_run:
-        return _preview(plan)
+        return preview(plan)
     from kernelmark.api.ab import captured, compare_sides
     from kernelmark.core.environment import difference
     from kernelmark.report.ab import difference_table
@@ -174,9 +175,9 @@ def ab(
             environments,
             store=opened,
             argv=tuple(context.obj or ()),
-            on_event=(lambda event: None) if quiet else _tell(len(plan.pairs)),
+            on_event=(lambda event: None) if quiet else progress(len(plan.pairs)),
         )
-    return _told(report, outputs, stored=opened is not None, quiet=quiet)
+    return told(report, outputs, stored=opened is not None, quiet=quiet)
 
 
 def plan_of(params: Mapping[str, Any]) -> AbPlan:
@@ -199,6 +200,8 @@ def plan_of(params: Mapping[str, Any]) -> AbPlan:
         filter=params["filter"],
         limit=params["limit"],
     )
+    if not (selection.ops or selection.problems or selection.suites):
+        raise UsageError("nothing was asked for", hint=_EXAMPLES)
     found = problems_of(selection, timing)
     _, info = targets.find(params["device"])
     choices = [_choices(params, name, names) for name in names]
@@ -251,6 +254,7 @@ def _choices(
     found = o.comma_list(_of_side(params["backends"] or (), name, names))
     if not found:
         raise UsageError(f"no backend is given for {name}", hint="write: -b torch")
+    found = tuple(dict.fromkeys(known.canonical(one) for one in found))
     for one in found:
         known.find(one)
     return found, parse_config(_of_side(params["config"] or (), name, names))
@@ -272,7 +276,12 @@ def _timing(params: Mapping[str, Any]) -> Timing:
     changes = {name: params[name] for name in names if params[name] is not None}
     if params["samples"] is not None:
         changes["min_samples"] = params["samples"]
-    return dataclasses.replace(ROUND, **changes)
+    try:
+        return dataclasses.replace(ROUND, **changes)
+    except UsageError as error:
+        from kernelmark.cli.telling import in_flags
+
+        raise in_flags(error) from None
 
 
 def _rule(params: Mapping[str, Any]) -> Rule:
@@ -280,9 +289,7 @@ def _rule(params: Mapping[str, Any]) -> Rule:
     from kernelmark.stats.paired import Looks, least_rounds
 
     try:
-        looks = Looks(
-            rounds=tuple(int(word) for word in params["rounds"].split(",")), alpha=params["alpha"]
-        )
+        looks = Looks(rounds=_numbers(params["rounds"]), alpha=params["alpha"])
     except ValueError as error:
         raise UsageError(
             f"--rounds {params['rounds']} --alpha {params['alpha']}: {error}",
@@ -298,85 +305,8 @@ def _rule(params: Mapping[str, Any]) -> Rule:
     return Rule(looks=looks, delta=params["delta"], seed=params["seed"] or 1)
 
 
-def _lone(plan: AbPlan) -> str:
-    """What a change of one pair alone would take, where the rounds are too few for it."""
-    from kernelmark.stats.suite import rounds_for_one
-
-    looks, pairs = plan.rule.looks, len(plan.pairs)
-    need = rounds_for_one(looks, pairs)
-    if need <= looks.last:
-        return ""
-    return (
-        f"note: a change that only one of {counted(pairs, 'pair')} has cannot be seen in "
-        f"{looks.last} rounds; it takes about {need + need % 2} (--rounds)"
-    )
-
-
-def _preview(plan: AbPlan) -> int:
-    from kernelmark.core.units import duration_text
-    from kernelmark.report.names import backend_text, short
-    from kernelmark.report.tables import Column, Table
-    from kernelmark.runners.plan import budget_s
-
-    columns = tuple(Column(name=name) for name in ("problem", *plan.names))
-    rows = tuple(
-        (short(p.base.problem), backend_text(p.base), backend_text(p.head)) for p in plan.pairs
-    )
-    put_table(Table(columns=columns, rows=rows))
-    seconds = plan.rule.looks.last * sum(
-        budget_s(case) for pair in plan.pairs for case in pair.cases
-    )
-    say(
-        f"{counted(len(plan.pairs), 'pair')} on {plan.device}, looked at after "
-        f"{', '.join(map(str, plan.rule.looks.rounds))} rounds, about {duration_text(seconds)} of "
-        "timing, if no launch is longer than its share"
-    )
-    return 0
-
-
-def _tell(total: int) -> Callable[[Event], None]:
-    from kernelmark.report.names import short
-    from kernelmark.runners.ab import Measured
-
-    left = {"pairs": total}
-
-    def tell(event: Event) -> None:
-        if isinstance(event, Measured):
-            if event.done == event.total:
-                say(f"round {event.round}: {counted(event.total, 'pair')}")
-            return
-        left["pairs"] -= 1
-        name = short(event.pair.base.problem)
-        say(f"{event.status.value}: {name}: {event.reason} ({left['pairs']} left)")
-
-    return tell
-
-
-def _told(report: AbReport, outputs: Outputs, *, stored: bool, quiet: bool) -> int:
-    from kernelmark.core.result import RunState
-    from kernelmark.report import ab as made
-
-    texts: tuple[tuple[str | None, Callable[[AbReport], str]], ...] = (
-        (outputs.json, made.to_json),
-        (outputs.csv, made.to_csv),
-        (outputs.md, made.to_md),
-    )
-    if not outputs.stdout_taken and report.rows:
-        put_table(made.rows_table(report))
-        flush()
-    for place, text in sorted(texts, key=lambda pair: pair[0] != "-"):
-        if place is not None:
-            write(place, text(report))
-    if not quiet:
-        say(made.summary(report))
-        if audit := made.audit(report):
-            say(audit)
-        if stored:
-            say(f"stored as {report.base.label} ({report.base.id}) and {report.head.label}")
-    if report.base.state is RunState.INTERRUPTED:
-        return INTERRUPTED
-    if report.regressions:
-        return REGRESSION
-    return (
-        SOME_FAILED if any(r.base.status.failed or r.head.status.failed for r in report.rows) else 0
-    )
+def _numbers(text: str) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",")]
+    if wrong := [word for word in words if not word.isdecimal()]:
+        raise ValueError(f"{wrong[0]!r} is not a whole number")
+    return tuple(map(int, words))

@@ -25,7 +25,7 @@ from kernelmark.cli import (
     transfer,
     tune,
 )
-from kernelmark.cli.main import Interrupted
+from kernelmark.cli.ending import Interrupted
 
 _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
     "doctor": doctor.doctor,

@@ -42,8 +42,8 @@ FailOnWords = Annotated[
     typer.Option(
         "--fail-on",
         metavar="VERDICT[:SIZE]",
-        help="Verdicts that end with code 1: a comma list, as slower:3%,broken; or none. "
-        "Default: slower,broken.",
+        help="Verdicts that end with code 1: a comma list, as slower:3%,broken; or none. With "
+        "held, also where a sentinel moved. Default: slower,broken.",
         rich_help_panel=JUDGING,
     ),
 ]
@@ -112,10 +112,11 @@ def compare(
 
         put_tables(report.explain(_row(found, explain)))
         return 0
-    bad = [row for row in found.rows if row.verdict in limits]
+    meant = [row for row in found.rows if row.verdict in limits]
+    bad = [row for row in meant if limits.held or not row.held]
     command = _command(base, head, rule=rule, match=match, fail_on=words)
     _put(found, outputs, command=command, failed=bool(bad), every=every)
-    _tell(found, bad, quiet=quiet)
+    _tell(found, bad, spared=len(meant) - len(bad), quiet=quiet)
     return REGRESSION if bad else 0
 
 
@@ -130,6 +131,7 @@ def _put(found: Comparison, outputs: Outputs, *, command: str, failed: bool, eve
     import json as codec
 
     from kernelmark.report import compare as report
+    from kernelmark.report.narrow import narrowed
     from kernelmark.report.render import csv_text
 
     if outputs.json is not None:
@@ -143,10 +145,10 @@ def _put(found: Comparison, outputs: Outputs, *, command: str, failed: bool, eve
         return
     shown = list(found.rows) if every or len(found.rows) <= _FEW else found.changed
     if shown:
-        put_table(report.table(shown), styles=[_style(row) for row in shown])
+        put_table(narrowed(report.table(shown)), styles=[_style(row) for row in shown])
 
 
-def _tell(found: Comparison, bad: list[Row], *, quiet: bool) -> None:
+def _tell(found: Comparison, bad: list[Row], *, spared: int, quiet: bool) -> None:
     from kernelmark.report import compare as report
 
     if not quiet:
@@ -159,6 +161,12 @@ def _tell(found: Comparison, bad: list[Row], *, quiet: bool) -> None:
             rows = "1 row is" if hidden == 1 else f"{hidden} rows are"
             say(f"note: {rows} left out, as no change was found: --all shows them")
     say(report.summary(found))
+    if spared:
+        say(
+            f"{spared} of them would fail but {'is' if spared == 1 else 'are'} held, since a "
+            "sentinel moved: the machine changed between the runs; kmark ab measures both beside "
+            "each other, --fail-on held counts held rows too"
+        )
     if bad:
         say(f"{len(bad)} of them fail; why, for one: kmark compare … --explain {bad[0].number}")
 
@@ -184,6 +192,8 @@ def _row(found: Comparison, asked: str) -> Row:
 
 
 def _style(row: Row) -> str:
+    if row.held:
+        return "yellow"
     if row.status in (VerdictStatus.SLOWER, VerdictStatus.BROKEN):
         return "red"
     if row.status in (VerdictStatus.FASTER, VerdictStatus.FIXED):

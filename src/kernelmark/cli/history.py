@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.output import Outputs, put, put_table, say, write
+from kernelmark.cli.ending import REGRESSION
+from kernelmark.cli.output import Outputs, put, put_tables, say, write
 from kernelmark.core.errors import NothingToDo, UsageError
 
 if TYPE_CHECKING:
     from kernelmark.compare.history import History, Story
+    from kernelmark.report.tables import Table
     from kernelmark.stores.store import Store
 
-REGRESSION = 1
 LOOKING = "Looking back"
 BASELINES = "Baselines"
+# Series that are shown where nothing was chosen.
+_MOST = 50
 
 Runs = Annotated[
     int,
@@ -60,6 +63,14 @@ Changed = Annotated[
     typer.Option(
         "--changed",
         help="Only series with a step or an alarm.",
+        rich_help_panel=o.OUTPUT,
+    ),
+]
+All = Annotated[
+    bool,
+    typer.Option(
+        "--all",
+        help="Show every series, not only the first 50.",
         rich_help_panel=o.OUTPUT,
     ),
 ]
@@ -125,6 +136,7 @@ def history(
     unpin: Unpin = None,
     pins: Pins = False,
     changed: Changed = False,
+    every: All = False,
     check: Check = False,
     micro: Micro = None,
     store: o.StorePlace = None,
@@ -162,7 +174,8 @@ def history(
             sentinels=sentinels,
         )
     shown = _chosen(found, o.comma_list(ops), o.comma_list(backends), filter, changed=changed)
-    _put(found, shown, outputs)
+    whole = every or changed or bool(ops or backends or filter)
+    _put(found, shown, outputs, most=len(shown) if whole else _MOST)
     names = {story.series for story in found.alarms}
     alarms = [story for story in shown if story.series in names]
     _tell(found, shown, alarms, quiet=quiet)
@@ -196,16 +209,20 @@ def _chosen(
     *,
     changed: bool,
 ) -> list[Story]:
+    from kernelmark.backends import canonical
+
     try:
         wanted = re.compile(regex or "")
     except re.error as error:
         raise UsageError(f"--filter is not a regular expression: {error}") from None
+    # A stored name of a file may be one from before it had one name only.
+    named = {canonical(name) for name in backends}
     shown = []
     for story in found.stories:
         key, backend = story.series.split(" | ")[:2]
         if (
             (not ops or key.split()[0] in ops)
-            and (not backends or backend in backends)
+            and (not named or canonical(backend) in named)
             and wanted.search(key)
         ):
             shown.append(story)
@@ -216,10 +233,11 @@ def _chosen(
     return [s for s in shown if s.steps or s.alarm or s.held] if changed else shown
 
 
-def _put(found: History, shown: list[Story], outputs: Outputs) -> None:
+def _put(found: History, shown: list[Story], outputs: Outputs, *, most: int) -> None:
     import json as codec
 
     from kernelmark.report import history as report
+    from kernelmark.report.narrow import narrowed
     from kernelmark.report.render import csv_text, markdown
 
     if outputs.json is not None:
@@ -227,16 +245,25 @@ def _put(found: History, shown: list[Story], outputs: Outputs) -> None:
         write(outputs.json, text + "\n")
     if outputs.csv is not None:
         write(outputs.csv, csv_text(report.records(found, shown)))
+    shown = report.by_worry(shown)
+    if outputs.md is not None:
+        write(outputs.md, "\n".join(map(markdown, _tables(found, shown))))
+    if not outputs.stdout_taken:
+        put_tables(map(narrowed, _tables(found, shown[:most])))
+        if len(shown) > most:
+            say(
+                f"note: {len(shown) - most} more series: --all shows them; -o, -b and --filter "
+                "choose some, --changed those with a step or an alarm"
+            )
+
+
+def _tables(found: History, shown: list[Story]) -> list[Table]:
+    from kernelmark.report import history as report
+
     made = [report.table(found, shown)] if shown else []
     if any(story.steps for story in shown):
         made.append(report.steps(found, shown))
-    if outputs.md is not None:
-        write(outputs.md, "\n".join(map(markdown, made)))
-    if not outputs.stdout_taken:
-        for i, table in enumerate(made):
-            if i:
-                put("\n")
-            put_table(table)
+    return made
 
 
 def _tell(found: History, shown: list[Story], alarms: list[Story], *, quiet: bool) -> None:
@@ -247,11 +274,13 @@ def _tell(found: History, shown: list[Story], alarms: list[Story], *, quiet: boo
     if not quiet:
         for text in report.notes(found):
             say(f"note: {text}")
+    timings = report.timings(shown)
     for story in alarms:
         known = report.parts(story)
+        backend = f"{known['backend']} {timings[story.series]}".rstrip()
         change = change_text(story.screen.ratio)
         say(
-            f"{story.screen.status.value}: {known['problem']} by {known['backend']}"
+            f"{story.screen.status.value}: {known['problem']} by {backend}"
             f"{'' if story.screen.ratio is None else f', {change}'}; {story.screen.reason}"
         )
     commands = report.confirmations(alarms)

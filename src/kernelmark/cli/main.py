@@ -13,18 +13,15 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernelmark.cli.ending import INTERRUPTED, Interrupted
+
 if TYPE_CHECKING:
     from kernelmark.cli.app import app
 
 __all__ = ["app", "ended_by", "main", "prepared"]
 
-INTERRUPTED = 130
 _GROUPS = ("tune",)
 _REPORT = "run the command again with --debug and report what it prints"
-
-
-class Interrupted(Exception):
-    """Ctrl-C in a command, with what it left behind in one sentence."""
 
 
 def __getattr__(name: str) -> Any:
@@ -48,9 +45,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         flush()
     except BaseException as error:
         if debug and not isinstance(error, SystemExit) and not _unread(error):
-            raise
+            _tell_trace(error)
         code = ended_by(error, words)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _tell_trace(error: BaseException) -> None:
+    import traceback
+
+    from kernelmark.cli.output import say
+
+    say("".join(traceback.format_exception(error)).rstrip())
 
 
 def _plain_help(words: Sequence[str]) -> None:
@@ -106,7 +111,9 @@ def ended_by(error: BaseException, words: Sequence[str] = ()) -> int:
         complain(str(error) or "interrupted", None)
         return INTERRUPTED
     if hasattr(error, "format_message"):  # every usage error of the parser, whatever its class
-        return _misused(error, words)
+        from kernelmark.cli.misuse import misused
+
+        return misused(error, words)
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
         complain(f"{place}{error.strerror or error}", "--debug shows where it happened")
@@ -125,17 +132,3 @@ def _unread(error: BaseException) -> bool:
     return isinstance(error, BrokenPipeError) or (
         isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
     )
-
-
-def _misused(error: BaseException, words: Sequence[str]) -> int:
-    from kernelmark.cli.hints import command_path
-    from kernelmark.cli.output import complain
-
-    message = str(error.format_message()).strip()  # type: ignore[attr-defined]
-    context = getattr(error, "ctx", None)
-    path = getattr(context, "command_path", None) or command_path(words)
-    lines = [line.strip() for line in message.splitlines() if line.strip()] or ["misused"]
-    sentence = lines[0][:1].lower() + lines[0][1:].rstrip(".")
-    rest = f"{' '.join(lines[1:])}; " if lines[1:] else ""
-    complain(sentence, f"{rest}see '{path} --help'")
-    return 2

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from kernelmark.cli import options as o
+from kernelmark.cli.ending import INTERRUPTED, SOME_FAILED
 from kernelmark.cli.output import Outputs, counted, put_table, say
 from kernelmark.core.errors import NothingToDo, UsageError
 
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
     from kernelmark.core.timing import Timing
     from kernelmark.stores.store import Store
 
-INTERRUPTED = 130
-SOME_FAILED = 3
+# Newest runs among which an unfinished one is looked for.
+_LOOKED_AT = 100
 # Options that choose what is measured: a resumed run has its own.
 _TIMING_FIELDS = (
     *("cache", "timer", "strain", "duty", "threads"),
@@ -153,23 +155,32 @@ def _opened(
 
 
 def _resumed(store: Store, ref: str) -> Run:
-    from kernelmark.core.result import RunState
-
     if ref == "latest":
-        unfinished = (run for run in store.runs(limit=100) if run.state is not RunState.DONE)
-        found = next(unfinished, None)
-        if found is None:
-            raise NothingToDo(
-                "there is no unfinished run", hint="name one to measure what failed again"
-            )
-    else:
-        found = store.run(ref)
+        return _newest_unfinished(store)
+    found = store.run(ref)
     if not found.argv:
         raise UsageError(
             f"run {found.id} was not started by kmark run, so its cases are not known here",
             hint="start a new run",
         )
+    if found.argv[0] != "run":
+        made_by = " ".join(found.argv[: 2 if found.argv[0] == "tune" else 1])
+        raise UsageError(
+            f"run {found.id} was made by kmark {made_by}, and kmark run cannot go on with it",
+            hint=f"give that command again: kmark {shlex.join(found.argv)}",
+        )
     return found
+
+
+def _newest_unfinished(store: Store) -> Run:
+    """Of the runs that `kmark run` made; one that still goes on is none of them."""
+    from kernelmark.core.result import RunState
+    from kernelmark.runners import alive
+
+    for run in store.runs(limit=_LOOKED_AT):
+        if run.argv[:1] == ("run",) and alive.state(run) is RunState.INTERRUPTED:
+            return run
+    raise NothingToDo("there is no unfinished run", hint="name one to measure what failed again")
 
 
 def _chosen_before(context: typer.Context, run: Run) -> Mapping[str, Any]:

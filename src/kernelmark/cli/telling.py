@@ -12,6 +12,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Status
 from kernelmark.report import tables
 from kernelmark.report.names import backend_text, short
+from kernelmark.report.narrow import narrowed
 
 if TYPE_CHECKING:
     from kernelmark.api.results import Results
@@ -23,6 +24,7 @@ _COMMANDS = 3
 _FLAGS = {
     "max_s": "--max-s",
     "max_allocations": "--max-blocks",
+    "min_samples": "--samples",
     "warmup_s": "--warmup-s",
     "target_rel_ci": "--target-ci",
     "duty=burst": "--duty burst",
@@ -46,7 +48,8 @@ def put_results(results: Results, outputs: Outputs, *, table: bool = True) -> No
                 write(place, text())
         if table and not outputs.stdout_taken and results.rows:
             put_results_table(
-                results.table, styles=[_style(row) for row in tables.divided(results.rows)]
+                narrowed(results.table),
+                styles=[_style(row) for row in tables.divided(results.rows)],
             )
             flush()
 
@@ -57,6 +60,9 @@ def tell_rest(results: Results, store: Store | None, *, quiet: bool) -> None:
         _tell_failure(failure, results.run.id if store is not None else None)
     if quiet:
         return
+    marked = sum(map(tables.warned, results.rows))
+    if marked:
+        say(f"{tables.MARK} after ± marks {counted(marked, 'result')} with a warning:")
     for text in tables.warnings(results.rows):
         say(f"warning: {_with_flags(text)}")
     for text in results.notes:
@@ -86,6 +92,8 @@ def plan_table(cases: Sequence[Case]) -> tables.Table:
 def _tell_failure(failure: tables.Failure, run_id: str | None) -> None:
     count = len(failure.rows)
     say(f"{failure.status.value}, {counted(count, 'case')}: {failure.reason}")
+    if failure.cut and run_id is not None:
+        say(f"  all of it: kmark show {run_id} --case {failure.rows[0].result.case.id}")
     if not failure.status.failed:
         return
     for command in failure.commands[:_COMMANDS]:

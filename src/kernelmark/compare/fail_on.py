@@ -1,4 +1,4 @@
-"""What makes a comparison fail: `slower,broken`, `slower:3%`, `none`."""
+"""What makes a comparison fail: `slower,broken`, `slower:3%`, `none`, `held`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.verdict import Verdict, VerdictStatus
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?)\s*%?\Z")
+_HELD = "held"
 _SIZED = (VerdictStatus.SLOWER, VerdictStatus.FASTER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailOn:
-    """Verdicts that fail, each with the least size of the change (0.03 is 3 %)."""
+    """Verdicts that fail, each with the least size of the change (0.03 is 3 %); `held` says whether
+    rows that a moved sentinel holds fail too."""
 
     sizes: tuple[tuple[VerdictStatus, float], ...] = (
         (VerdictStatus.SLOWER, 0.0),
         (VerdictStatus.BROKEN, 0.0),
     )
+    held: bool = False
 
     def __contains__(self, verdict: object) -> bool:
         if not isinstance(verdict, Verdict):
@@ -31,16 +34,21 @@ class FailOn:
 
 
 def parse(words: Sequence[str]) -> FailOn:
-    """Of words like `slower:3%`; `none` alone fails on nothing."""
-    if list(words) == ["none"]:
-        return FailOn(sizes=())
+    """Of words like `slower:3%`; `none` fails on nothing, `held` alone on the usual verdicts."""
+    held = _HELD in words
+    words = [word for word in words if word != _HELD]
+    if words == ["none"]:
+        return FailOn(sizes=(), held=held)
+    if held and not words:
+        return FailOn(held=True)
     known = [status.value for status in VerdictStatus]
     sizes = []
     for word in words:
         name, colon, size = word.partition(":")
         if name not in known:
             raise UsageError(
-                f"--fail-on: unknown verdict {name!r}", hint=f"known: {', '.join(known)}, or none"
+                f"--fail-on: unknown verdict {name!r}",
+                hint=f"known: {', '.join(known)}, held, or none",
             )
         status = VerdictStatus(name)
         found = _SIZE.match(size.strip())
@@ -50,7 +58,7 @@ def parse(words: Sequence[str]) -> FailOn:
                 hint="slower:3% fails on rows that are at least 3 % slower",
             )
         sizes.append((status, float(found[1]) / 100 if found else 0.0))
-    return FailOn(sizes=tuple(sizes))
+    return FailOn(sizes=tuple(sizes), held=held)
 
 
 def _size(verdict: Verdict) -> float:

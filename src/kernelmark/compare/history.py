@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kernelmark.compare.verdicts import Audit
+from kernelmark.compare.verdicts import HELD, Audit
 from kernelmark.core.result import Run, Status
 from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus
@@ -181,8 +181,7 @@ def hold(found: Sequence[Story], sentinels: Mapping[str, str]) -> tuple[list[Sto
     ]
     if not moved:
         return list(found), []
-    reason = "a sentinel moved: the machine is not what it was"
-    return [_held(one, reason) if one.screen.flagged else one for one in found], moved
+    return [_held(one, HELD) if one.screen.flagged else one for one in found], moved
 
 
 def marked(found: Sequence[Story], sentinels: Mapping[str, str]) -> dict[str, tuple[str, ...]]:

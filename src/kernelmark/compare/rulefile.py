@@ -63,17 +63,23 @@ class FileRule(Rule):
     def settings(self) -> dict[str, float]:
         return self.rest.settings
 
+    def holds(self, pair: Pair) -> bool:
+        return self._rule(self._kind(pair)).holds(pair)
+
     def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
-        chosen = [
-            next((i for i, where in enumerate(self.special) if where.fits(pair)), -1)
-            for pair in found
-        ]
+        chosen = [self._kind(pair) for pair in found]
         made: dict[int, Judgement] = {}
         for kind in dict.fromkeys(chosen):
-            rule = self.rest if kind < 0 else self.special[kind].rule
+            rule = self._rule(kind)
             places = [i for i, one in enumerate(chosen) if one == kind]
             made |= dict(zip(places, rule.weigh([found[i] for i in places]), strict=True))
         return [made[i] for i in range(len(found))]
+
+    def _kind(self, pair: Pair) -> int:
+        return next((i for i, where in enumerate(self.special) if where.fits(pair)), -1)
+
+    def _rule(self, kind: int) -> Preset:
+        return self.rest if kind < 0 else self.special[kind].rule
 
 
 def load(name_or_path: str) -> Rule:

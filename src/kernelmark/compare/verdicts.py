@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from kernelmark.core.errors import NothingToDo
 from kernelmark.core.result import Result, ResultSet, Run
 from kernelmark.core.verdict import Verdict, VerdictStatus
 
+# Why an alarm is held.
+HELD = "a sentinel moved: the machine is not what it was"
 ALARMS = (VerdictStatus.SLOWER, VerdictStatus.FASTER)
 # What a reader of changes wants to see, in the order to be worried.
 CHANGES = (
@@ -26,12 +29,14 @@ CHANGES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A pair, what the rule said of it, and its place in the comparison, from 1."""
+    """A pair, what the rule said of it, and its place in the comparison, from 1. `held` says why
+    its change fails nothing."""
 
     number: int
     pair: Pair
     judgement: Judgement
     verdict: Verdict
+    held: str = ""
 
     @property
     def status(self) -> VerdictStatus:
@@ -95,7 +100,8 @@ def compare(
 ) -> Comparison:
     """Join two runs and judge every row. `sentinels` are keys of problems that should not move.
 
-    Two runs that have no case in common cannot be compared.
+    Where a sentinel moved, changes of times are held, as history holds its alarms, unless the
+    rule says otherwise. Two runs that have no case in common cannot be compared.
     """
     found = pairs(base.results, head.results, by=by)
     if not any(pair.base and pair.head for pair in found):
@@ -112,14 +118,21 @@ def compare(
         )
         for number, (pair, judgement) in enumerate(zip(found, judged, strict=True), 1)
     )
+    seen = moved(rows, sentinels)
     return Comparison(
         base=base.run,
         head=head.run,
         rule=rule.name,
         settings=tuple(rule.settings.items()),
-        rows=rows,
-        moved=tuple(moved(rows, sentinels)),
+        rows=tuple(_held(row, rule) for row in rows) if seen else rows,
+        moved=tuple(seen),
     )
+
+
+def _held(row: Row, rule: Rule) -> Row:
+    if row.status not in ALARMS or not rule.holds(row.pair):
+        return row
+    return dataclasses.replace(row, held=HELD)
 
 
 def moved(rows: Sequence[Row], sentinels: Sequence[str]) -> list[str]:

@@ -78,7 +78,10 @@ class Timing:
             if getattr(self, name) < 1:
                 raise UsageError(f"timing: {name} must be at least 1")
         if self.max_allocations < self.allocations:
-            raise UsageError("timing: max_allocations must not be below allocations")
+            raise UsageError(
+                f"timing: max_allocations must not be below {self.allocations}, the blocks that "
+                "are always measured"
+            )
         if self.threads < 0 or self.seed < 0:
             raise UsageError("timing: threads and seed must not be negative")
         if not (self.max_s > 0 and self.target_rel_ci > 0 and self.min_sample_s >= 0):

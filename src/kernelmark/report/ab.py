@@ -99,10 +99,10 @@ def summary(report: AbReport) -> str:
     for row in report.rows:
         counts[row.status] += 1
     told = ", ".join(f"{count} {status.value}" for status, count in counts.items() if count)
+    if not told:
+        return "no pair was measured"
     share = 100 * report.rule.looks.alpha
-    return (
-        f"{told or 'no pairs'}; of those called changed at most {share:g} % are chance, on average"
-    )
+    return f"{told}; of those called changed at most {share:g} % are chance, on average"
 
 
 def audit(report: AbReport) -> str:

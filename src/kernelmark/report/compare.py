@@ -13,6 +13,7 @@ from kernelmark.core.problem import parse_key
 from kernelmark.core.result import Result, Run, config_key
 from kernelmark.core.units import counted, time_text
 from kernelmark.core.verdict import VerdictStatus
+from kernelmark.report.apart import apart
 from kernelmark.report.detail import facts
 from kernelmark.report.names import backend_text, rerun, short
 from kernelmark.report.render import Cell, markdown
@@ -26,11 +27,19 @@ _MOST_COMMANDS = 5
 def table(rows: Sequence[Row], title: str = "") -> Table:
     """One line a row: both times, the change with its interval, the verdict and why."""
     several = len({row.pair.shown.device for row in rows}) > 1
+    timings = apart(
+        [
+            (short(row.pair.shown.case.problem), _backends(row), row.pair.shown.device)
+            for row in rows
+        ],
+        [row.pair.shown.case.timing.identity for row in rows],
+    )
     columns = [
         Column(name="#", align="right"),
         Column(name="problem"),
         Column(name="backend"),
         *([Column(name="device")] if several else []),
+        *([Column(name="timing")] if any(timings) else []),
         Column(name="base", align="right"),
         Column(name="head", align="right"),
         Column(name="change", align="right"),
@@ -40,20 +49,27 @@ def table(rows: Sequence[Row], title: str = "") -> Table:
     return Table(
         title=title,
         columns=tuple(columns),
-        rows=tuple(_cells(row, several=several) for row in rows),
+        rows=tuple(
+            _cells(row, device=several, timing=[timing] if any(timings) else [])
+            for row, timing in zip(rows, timings, strict=True)
+        ),
     )
 
 
 def summary(comparison: Comparison) -> str:
-    """`61 rows by robust: 2 slower, 58 same, 1 unsure`."""
+    """`61 rows by robust: 2 slower, 58 same, 1 unsure; 2 of them held`."""
     counts = ", ".join(f"{n} {status.value}" for status, n in comparison.counts.items())
-    return f"{counted(len(comparison.rows), 'row')} by {comparison.rule}: {counts}"
+    held = sum(bool(row.held) for row in comparison.rows)
+    told = f"{counted(len(comparison.rows), 'row')} by {comparison.rule}: {counts}"
+    return f"{told}; {held} of them held" if held else told
 
 
 def notes(comparison: Comparison) -> list[str]:
     """What a reader must know to trust the verdicts."""
+    held = any(row.held for row in comparison.rows)
+    so = "changes of times are held" if held else "other changes may be its"
     told = [
-        f"sentinel moved: {moved_text(text)}; the machine changed, so other changes may be its"
+        f"sentinel moved: {moved_text(text)}; the machine changed, so {so}"
         for text in comparison.moved
     ]
     single = [row for row in comparison.rows if _one_process(row)]
@@ -104,6 +120,7 @@ def explain(row: Row) -> list[Table]:
         ("case", shown.case.id),
         ("verdict", row.status.value),
         ("reason", row.judgement.reason),
+        *([("held", row.held)] if row.held else []),
         ("same binary", "yes" if row.pair.same_binary else "no, or not known"),
         *([("again", command)] if (command := rerun(shown)) else []),
     ]
@@ -117,7 +134,11 @@ def comment(comparison: Comparison, *, command: str, failed: bool) -> str:
     """Markdown for a pull request: what changed, what differs in the environment, and how to see
     it again. Rows that did not change are counted, not listed."""
     changed = comparison.changed
-    verdict = "slower or broken" if failed else ("changes" if changed else "no change")
+    verdict = "changes" if changed else "no change"
+    if any(row.held for row in changed):
+        verdict = "changes are held, as the machine changed"
+    if failed:
+        verdict = "slower or broken"
     parts = [
         f"### kernelmark: {verdict}",
         "",
@@ -186,17 +207,18 @@ def change_text(ratio: float | None, low: float | None = None, high: float | Non
     return f"{text} ±{50 * (high - low):.1f}"
 
 
-def _cells(row: Row, *, several: bool) -> tuple[str, ...]:
+def _cells(row: Row, *, device: bool, timing: Sequence[str]) -> tuple[str, ...]:
     shown, judged = row.pair.shown, row.judgement
     return (
         str(row.number),
         short(shown.case.problem),
         _backends(row),
-        *([shown.device] if several else []),
+        *([shown.device] if device else []),
+        *timing,
         _time(judged.base_s),
         _time(judged.head_s),
         change_text(judged.ratio, judged.low, judged.high),
-        row.status.value,
+        f"{row.status.value}, held" if row.held else row.status.value,
         judged.reason,
     )
 
@@ -228,6 +250,7 @@ def _record(comparison: Comparison, row: Row) -> dict[str, Cell]:
         "detectable": judged.detectable,
         "same_binary": "yes" if row.pair.same_binary else "no",
         "base_backend": row.pair.base.case.backend if row.pair.base else None,
+        "held": row.held or None,
     }
 
 

@@ -15,6 +15,7 @@ from kernelmark.core.result import Status
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import counted, time_text
 from kernelmark.core.verdict import VerdictStatus
+from kernelmark.report.apart import apart
 from kernelmark.report.compare import change_text, moved_text
 from kernelmark.report.names import config_text, short
 from kernelmark.report.render import Cell
@@ -32,10 +33,12 @@ _MOST_CHANGES = 3
 def table(history: History, shown: Sequence[Story]) -> Table:
     """One line a series: its trend, its newest time, how that fits, and its last step."""
     several = len({parts(story)["arch"] for story in shown}) > 1
+    told = timings(shown)
     columns = [
         Column(name="problem"),
         Column(name="backend"),
         *([Column(name="arch")] if several else []),
+        *([Column(name="timing")] if any(told.values()) else []),
         Column(name="runs", align="right"),
         Column(name="trend"),
         Column(name="newest", align="right"),
@@ -44,7 +47,12 @@ def table(history: History, shown: Sequence[Story]) -> Table:
         Column(name="state"),
         Column(name="last step"),
     ]
-    rows = [_cells(history, story, several=several) for story in shown]
+    rows = [
+        _cells(
+            history, story, arch=several, timing=[told[story.series]] if any(told.values()) else []
+        )
+        for story in shown
+    ]
     return Table(columns=tuple(columns), rows=tuple(rows))
 
 
@@ -52,13 +60,17 @@ def steps(history: History, shown: Sequence[Story]) -> Table:
     """Every step with what changed in the environment there, newest first."""
     found = [(step, story) for story in shown for step in story.steps]
     found.sort(key=lambda pair: pair[0].started, reverse=True)
-    names = ("when", "run", "problem", "backend", "change", "what changed in the environment")
+    told = timings(shown)
+    timed = any(told[story.series] for _, story in found)
+    names = ["when", "run", "problem", "backend", "change", "what changed in the environment"]
+    names[4:4] = ["timing"] if timed else []
     rows = [
         (
             date_text(step.started),
             step.run_id,
             parts(story)["problem"],
             parts(story)["backend"],
+            *([told[story.series]] if timed else []),
             change_text(step.ratio),
             _why(history, step),
         )
@@ -66,6 +78,24 @@ def steps(history: History, shown: Sequence[Story]) -> Table:
     ]
     return Table(
         title="steps", columns=tuple(Column(name=name) for name in names), rows=tuple(rows)
+    )
+
+
+def timings(shown: Sequence[Story]) -> dict[str, str]:
+    """What tells series apart that would read the same, by series; empty for the others."""
+    known = [parts(story) for story in shown]
+    found = apart(
+        [(one["problem"], one["backend"], one["arch"]) for one in known],
+        [one["timing"] for one in known],
+    )
+    return {story.series: text for story, text in zip(shown, found, strict=True)}
+
+
+def by_worry(shown: Sequence[Story]) -> list[Story]:
+    """Series with an alarm, held or not, then those with a step, then those measured last."""
+    return sorted(
+        shown,
+        key=lambda one: (not (one.alarm or one.held), not one.steps, -one.newest.started),
     )
 
 
@@ -188,7 +218,7 @@ def _why(history: History, step: SeriesStep) -> str:
     return f"{changes}; a sentinel moved too" if step.run_id in history.marked else changes
 
 
-def _cells(history: History, story: Story, *, several: bool) -> tuple[str, ...]:
+def _cells(history: History, story: Story, *, arch: bool, timing: Sequence[str]) -> tuple[str, ...]:
     known = parts(story)
     newest = story.newest.median_s
     last = story.steps[-1] if story.steps else None
@@ -197,7 +227,8 @@ def _cells(history: History, story: Story, *, several: bool) -> tuple[str, ...]:
     return (
         known["problem"],
         known["backend"],
-        *([known["arch"]] if several else []),
+        *([known["arch"]] if arch else []),
+        *timing,
         str(len(story.points)),
         trend(story.points),
         NONE if newest is None else time_text(newest),

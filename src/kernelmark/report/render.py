@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import io
+import itertools
 import json
 from collections.abc import Sequence
 
@@ -16,11 +17,10 @@ Cell = str | int | float | None
 
 
 def text(table: Table) -> str:
-    """Aligned columns, for a pipe or a file."""
+    """Aligned columns, for a pipe or a file; a cell of several lines goes on under itself."""
     header = [column.name for column in table.columns]
-    widths = [
-        max([len(name), *(len(row[i]) for row in table.rows)]) for i, name in enumerate(header)
-    ]
+    rows = [line for row in table.rows for line in _lines(row)]
+    widths = [max([len(name), *(len(row[i]) for row in rows)]) for i, name in enumerate(header)]
 
     def line(cells: Sequence[str]) -> str:
         parts = [
@@ -31,8 +31,13 @@ def text(table: Table) -> str:
 
     lines = [table.title] if table.title else []
     lines += [line(header), line(["-" * width for width in widths])]
-    lines += [line(row) for row in table.rows]
+    lines += [line(row) for row in rows]
     return "\n".join(lines) + "\n"
+
+
+def _lines(row: Sequence[str]) -> list[tuple[str, ...]]:
+    """The lines of a row whose cells may have several."""
+    return list(itertools.zip_longest(*(cell.splitlines() or [""] for cell in row), fillvalue=""))
 
 
 def markdown(table: Table) -> str:

@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.reasons import ENDED_WORKERS, reason_line, whole_reason
 from kernelmark.core.result import Measurement, Result, ResultSet, Status
 from kernelmark.core.roof import Roof
 from kernelmark.core.units import rate_text, time_text
+from kernelmark.report.apart import apart
 from kernelmark.report.names import backend_text, rerun, short
 from kernelmark.report.percent import Share, share
 
 NONE = "–"
 _SENTINELS = "sentinels:"
+MARK = "!"  # beside the ± of a result with a warning
 # Other times of a kernel, in the order of their columns, which are there when any row has one.
 BESIDE = {"hot_s": "hot", "host_s": "eager", "profiler_s": "profiler"}
 
@@ -59,11 +62,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Cases that ended in one way for one reason, each with the command that repeats it."""
+    """Cases that ended in one way for one reason, each with the command that repeats it. `cut` says
+    whether more is known than the reason tells."""
 
     status: Status
     reason: str
     rows: tuple[Row, ...]
+    cut: bool = False
 
     @property
     def commands(self) -> tuple[str, ...]:
@@ -93,12 +98,15 @@ def divided(made: Sequence[Row]) -> list[Row | None]:
 def results_table(made: Sequence[Row], title: str = "") -> Table:
     """The table that `run` and `show` print."""
     several_devices = len({row.result.device for row in made}) > 1
+    timings = _timings(made)
+    marked = any(map(warned, made))
     compared = any(row.times_best is not None for row in made)
     beside = [name for name in BESIDE if any(name in _also(row) for row in made)]
     columns = [
         Column(name="problem"),
         Column(name="backend"),
         *([Column(name="device")] if several_devices else []),
+        *([Column(name="timing")] if any(timings.values()) else []),
         Column(name="median", align="right"),
         Column(name="±", align="right"),
         Column(name="rate", align="right"),
@@ -114,11 +122,21 @@ def results_table(made: Sequence[Row], title: str = "") -> Table:
             continue
         line = [row.problem, row.backend]
         line += [row.result.device] if several_devices else []
-        line += [*_numbers(row)]
+        line += [timings[id(row)]] if any(timings.values()) else []
+        line += [*_numbers(row, marked=marked)]
         line += [time_text(_also(row)[name]) if name in _also(row) else NONE for name in beside]
         line += [_times(row)] if compared else []
         cells.append((*line, _status(row)))
     return Table(columns=tuple(columns), rows=tuple(cells), title=title)
+
+
+def _timings(made: Sequence[Row]) -> dict[int, str]:
+    """What tells rows apart that would read the same, by the row's identity."""
+    found = apart(
+        [(row.problem, row.backend, row.result.device) for row in made],
+        [row.result.case.timing.identity for row in made],
+    )
+    return {id(row): text for row, text in zip(made, found, strict=True)}
 
 
 def _also(row: Row) -> Mapping[str, float]:
@@ -138,10 +156,30 @@ def failures(made: Iterable[Row]) -> list[Failure]:
         if row.result.status is not Status.OK:
             groups.setdefault((row.result.status, _reason(row.result)), []).append(row)
     found = [
-        Failure(status=status, reason=reason, rows=tuple(group))
+        Failure(
+            status=status,
+            reason=reason or "no reason was given",
+            rows=tuple(group),
+            cut=reason != whole_reason(group[0].result),
+        )
         for (status, reason), group in groups.items()
     ]
     return sorted(found, key=lambda f: not f.status.failed)
+
+
+def _reason(result: Result) -> str:
+    """One line, but for a compiler's words, of which each may matter."""
+    short_enough = result.status is Status.WRONG or result.status in ENDED_WORKERS
+    return reason_line(result) if short_enough else whole_reason(result)
+
+
+def warned(row: Row) -> bool:
+    """Whether one of `warnings` is about this row."""
+    return _above(row) or bool(row.result.measurement and row.result.measurement.warnings)
+
+
+def _above(row: Row) -> bool:
+    return row.ranks and row.share is not None and row.share.value > 1.0
 
 
 def warnings(made: Iterable[Row]) -> list[str]:
@@ -151,7 +189,7 @@ def warnings(made: Iterable[Row]) -> list[str]:
     for row in made:
         for text in row.result.measurement.warnings if row.result.measurement else ():
             groups.setdefault(re.sub(r"\d+([.,]\d+)?", "#", text), []).append(text)
-        above += row.ranks and row.share is not None and row.share.value > 1.0
+        above += _above(row)
     told = [
         texts[0] if len(texts) == 1 else f"{_worst(texts)} (the worst of {len(texts)} like this)"
         for texts in groups.values()
@@ -254,13 +292,15 @@ def _order(row: Row) -> tuple[object, ...]:
     )
 
 
-def _numbers(row: Row) -> tuple[str, str, str, str]:
+def _numbers(row: Row, *, marked: bool) -> tuple[str, str, str, str]:
     measured = row.result.measurement
     if measured is None:
         return NONE, NONE, NONE, NONE
     return (
         time_text(measured.median_s),
-        width_text(measured.rel_half_width),
+        # Numbers stay under each other where some row has a mark.
+        width_text(measured.rel_half_width)
+        + (f" {MARK if warned(row) else ' '}" if marked else ""),
         rate(row.result, row.share.bound if row.share else None),
         share_text(row.share),
     )
@@ -272,11 +312,3 @@ def _times(row: Row) -> str:
     if row.tied:
         return f"≈ {row.times_best:.2f} ×"
     return "best" if row.times_best == 1.0 else f"{row.times_best:.2f} ×"
-
-
-def _reason(result: Result) -> str:
-    if result.error:
-        return result.error
-    if result.check is not None and not result.check.passed:
-        return result.check.detail or "the output is not what it must be"
-    return "no reason was given"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,22 @@ _INSTALL = 'pip install "kernelmark[plots]"'
 
 
 def check_name(path: str | Path) -> Path:
-    """The path, if its ending says how to draw it."""
+    """The path, if its ending says how to draw it and it can be written."""
     made = Path(path)
     if made.suffix.lower() not in KINDS:
         known = ", ".join(KINDS)
         raise UsageError(f"{path}: a figure's file name must end in one of {known}")
+    if made.is_dir():
+        raise UsageError(f"{path} is a folder, not a file")
     if not made.parent.is_dir():
         raise UsageError(f"{path} cannot be written: there is no folder {made.parent}")
+    if not os.access(made if made.exists() else made.parent, os.W_OK):
+        raise _unwritable(made, "permission denied")
     return made
+
+
+def _unwritable(path: Path, reason: str) -> UsageError:
+    return UsageError(f"{path} cannot be written: {reason}", hint="name another file")
 
 
 def check_ready(path: str | Path) -> Path:
@@ -36,19 +45,24 @@ def check_ready(path: str | Path) -> Path:
 def save(spec: Spec, path: str | Path) -> Path:
     """Draw `spec` into `path`, in the form that its ending asks for."""
     made = check_name(path)
-    kind = made.suffix.lower()
+    drawn = _drawn(spec, made.suffix.lower())
+    try:
+        made.write_bytes(drawn)
+    except OSError as error:
+        raise _unwritable(made, error.strerror or str(error)) from None
+    return made
+
+
+def _drawn(spec: Spec, kind: str) -> bytes:
     if kind == ".json":
-        made.write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")
-        return made
+        return f"{json.dumps(spec, indent=1)}\n".encode()
     converter = _library("vl_convert")
     if kind == ".png":
-        made.write_bytes(converter.vegalite_to_png(vl_spec=spec, scale=2.0))
-    elif kind == ".svg":
-        made.write_text(converter.vegalite_to_svg(vl_spec=spec), encoding="utf-8")
-    else:
-        # The libraries go into the page: it must open where there is no network.
-        made.write_text(converter.vegalite_to_html(vl_spec=spec, bundle=True), encoding="utf-8")
-    return made
+        return bytes(converter.vegalite_to_png(vl_spec=spec, scale=2.0))
+    if kind == ".svg":
+        return str(converter.vegalite_to_svg(vl_spec=spec)).encode()
+    # The libraries go into the page: it must open where there is no network.
+    return str(converter.vegalite_to_html(vl_spec=spec, bundle=True)).encode()
 
 
 def chart(spec: Spec) -> Any:

@@ -2,7 +2,7 @@
 
 A run that goes on holds a lock file of its own by flock, which the kernel gives back however the
 process ends. A store only knows how a run ended if it could still be told: one whose process was
-killed stays `running` there, and the free lock says that it is not.
+killed, or that ended by an error, may stay `running` there, and the free lock says that it is not.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ def living(run_ids: Sequence[str]) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     try:
         yield
-    finally:
-        for handle, path in held:
+        # After an error the file stays: the store may not have been told how the run ended.
+        for _, path in held:
             with contextlib.suppress(OSError):
                 path.unlink()
+    finally:
+        for handle, _ in held:
             os.close(handle)
 
 

@@ -40,41 +40,57 @@ def order(cases: Sequence[Case], devices: int) -> list[Case]:
     return [case for group in groups.values() for case in group]
 
 
+# A problem tells of those up to so many times its size: the time of a small one is mostly that of
+# its launch, and scaled up to a large one it would be hours.
+_ALIKE = 10
+
+
 class Forecast:
     """Expected seconds of a case, from its timing and from what this run has shown so far."""
 
     def __init__(self) -> None:
         self._recent: dict[str, deque[float]] = {}
         self._ratio: dict[str, float] = {}
-        self._rate: dict[str, float] = {}
+        self._ran: set[str] = set()  # backends that have measured something
+        self._rate: dict[tuple[str, str], float] = {}  # by backend and op
+        self._largest: dict[tuple[str, str], float] = {}
         self._work: dict[Case, float | None] = {}
 
     def learn(self, result: Result, seconds: float) -> None:
         """Take in how long a finished case really took."""
         name = result.case.backend
-        recent = self._recent.setdefault(name, deque(maxlen=50))
-        recent.append(seconds / budget_s(result.case))
-        self._ratio[name] = statistics.median(recent)
-        size = self._size(result.case)
-        if result.measurement is not None and size:
+        recent = self._recent.get(name)
+        if recent is None:
+            # The first of a backend also starts a worker and loads a library, as no other does.
+            self._recent[name] = deque(maxlen=50)
+        else:
+            recent.append(seconds / budget_s(result.case))
+            self._ratio[name] = statistics.median(recent)
+        if result.measurement is None:
+            return
+        self._ran.add(name)
+        if size := self._size(result.case):
             # The fastest rate seen: large problems run closer to it than small ones.
             rate = size / result.measurement.median_s
-            self._rate[name] = max(rate, self._rate.get(name, 0.0))
+            kind = name, result.case.problem.op
+            self._rate[kind] = max(rate, self._rate.get(kind, 0.0))
+            self._largest[kind] = max(size, self._largest.get(kind, 0.0))
 
     def seconds(self, case: Case) -> float:
         """The share of their budget that cases used so far, and at least the launches that a
-        large problem cannot do without. Before the first case ends this is the budget."""
+        large problem cannot do without. Before anything is known this is the budget."""
         ratio = self._ratio.get(case.backend)
         if ratio is None:
             # Backends that only refused so far say nothing about one that may not.
-            others = [self._ratio[name] for name in self._rate]
+            others = [self._ratio[name] for name in self._ran & self._ratio.keys()]
             ratio = statistics.fmean(others) if others else 1.0
         expected = budget_s(case) * ratio
-        rate = self._rate.get(case.backend)
-        if rate and (size := self._size(case)):
+        kind = case.backend, case.problem.op
+        size = self._size(case)
+        if size and kind in self._rate and size <= _ALIKE * self._largest[kind]:
             timing = case.timing
             launches = timing.processes * (timing.allocations * timing.min_samples + 1)
-            expected = max(expected, launches * size / rate)
+            expected = max(expected, launches * size / self._rate[kind])
         return expected
 
     def total_s(self, cases: Iterable[Case]) -> float:

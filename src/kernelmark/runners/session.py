@@ -7,11 +7,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from kernelmark.core.environment import difference
+from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.result import Case, Result, ResultSet, Run, RunState
 from kernelmark.runners.capture import refined
 from kernelmark.runners.events import CaseFinished, EnvironmentSeen, Event, Note, Runner
@@ -35,9 +36,10 @@ def run_cases(
     """Run `cases`, storing each result before the next begins on its device.
 
     Ctrl-C or SIGTERM ends the workers and gives what there is, in state `interrupted`; a second
-    Ctrl-C raises at once. With `resume`, `run` is one that the store knows: what it has a result
-    for is not measured again, failures included, because a failure is a result too and would
-    most likely fail again; `retry_failed` asks for those once more.
+    Ctrl-C raises at once, and so does an error, both with the store told. With `resume`, `run` is
+    one that the store knows: what it has a result for is not measured again, failures included,
+    because a failure is a result too and would most likely fail again; `retry_failed` asks for
+    those once more.
     """
     kept: list[Result] = []
     if resume and store is not None:
@@ -52,10 +54,13 @@ def run_cases(
         else:
             store.add_run(run)
     session = _Session(run=run, store=store, on_event=on_event or (lambda event: None))
-    state = session.drive(events, keep_environment=bool(kept))
-    run = dataclasses.replace(session.run, state=state, finished=time.time())
-    if store is not None:
-        store.update_run(run)
+    try:
+        state = session.drive(events, keep_environment=bool(kept))
+    except BaseException:
+        with suppress(KernelmarkError):  # what ended the run may be the store itself
+            session.ended(RunState.INTERRUPTED)
+        raise
+    run = session.ended(state)
     return ResultSet(run=run, results=(*kept, *session.results))
 
 
@@ -90,6 +95,13 @@ class _Session:
             if close is not None:
                 close()
         return RunState.DONE
+
+    def ended(self, state: RunState) -> Run:
+        """The run as it ended, and as it is stored."""
+        self.run = dataclasses.replace(self.run, state=state, finished=time.time())
+        if self._store is not None:
+            self._store.update_run(self.run)
+        return self.run
 
     def _keep(self, result: Result) -> None:
         if self._store is not None:

@@ -11,6 +11,7 @@ from typing import Self
 
 from kernelmark.compare.match import Pair
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reasons import reason_line, whole_reason
 from kernelmark.core.result import Measurement, Result, Status
 from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus
@@ -20,9 +21,10 @@ Facts = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What a rule says of a pair. `base_s` and `head_s` are the times it compared; `detectable` is
-    the least slowdown it would have found (0.02 is 2 %); `facts` is its arithmetic, for a reader
-    who asks why."""
+    """What a rule says of a pair. `base_s` and `head_s` are the times to show beside it: the
+    medians, or what the rule made of each side alone; `ratio` is what it judged, and need not be
+    their quotient. `detectable` is the least slowdown it would have found (0.02 is 2 %); `facts`
+    is its arithmetic, for a reader who asks why."""
 
     status: VerdictStatus
     reason: str
@@ -53,6 +55,10 @@ class Rule(ABC):
     @abstractmethod
     def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
         """Judge pairs whose two results are right and have times."""
+
+    def holds(self, pair: Pair) -> bool:
+        """Whether a change of this pair is held where the machine itself moved."""
+        return True
 
     def judge(self, found: Sequence[Pair]) -> list[Judgement]:
         """One judgement a pair. What one side lacks or failed at is told apart here; the rule
@@ -115,20 +121,22 @@ def _without_times(pair: Pair) -> Judgement | None:
     if all(good):
         return None
     if not any(good):
-        reason = f"base: {_failure(base)}; head: {_failure(head)}"
-        return Judgement(status=VerdictStatus.IGNORED, reason=reason)
+        one, other = _failure(base), _failure(head)
+        reason = f"both: {one}" if one == other else f"base: {one}; head: {other}"
+        facts = (("base", _whole(base)), ("head", _whole(head)))
+        return Judgement(status=VerdictStatus.IGNORED, reason=reason, facts=facts)
     if good[0]:
         return Judgement(
             status=VerdictStatus.BROKEN,
             reason=_failure(head),
             base_s=_time(base),
-            facts=(("base", _shown(base)), ("head", _failure(head))),
+            facts=(("base", _shown(base)), ("head", _whole(head))),
         )
     return Judgement(
         status=VerdictStatus.FIXED,
         reason=f"it was {_failure(base)}",
         head_s=_time(head),
-        facts=(("base", _failure(base)), ("head", _shown(head))),
+        facts=(("base", _whole(base)), ("head", _shown(head))),
     )
 
 
@@ -148,10 +156,14 @@ def _shown(result: Result) -> str:
 
 
 def _failure(result: Result) -> str:
+    return _titled(result, reason_line(result))
+
+
+def _whole(result: Result) -> str:
+    return _titled(result, whole_reason(result))
+
+
+def _titled(result: Result, reason: str) -> str:
     if result.status is Status.OK:
         return "ok without a time"
-    if result.error:
-        return f"{result.status.value}: {result.error}"
-    if result.check is not None and result.check.detail:
-        return f"{result.status.value}: {result.check.detail}"
-    return result.status.value
+    return f"{result.status.value}: {reason}" if reason else result.status.value

@@ -59,6 +59,9 @@ class GoldenTot(Preset):
     def name(self) -> str:
         return "golden-tot"
 
+    def holds(self, pair: Pair) -> bool:
+        return False  # a regression exactly by its threshold, as agreed
+
     def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
         return [self._one(*times(pair)) for pair in found]
 

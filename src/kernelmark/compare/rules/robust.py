@@ -114,8 +114,8 @@ class Robust(Preset):
         return Judgement(
             status=status,
             reason=reason,
-            base_s=math.exp(row.base.centre),
-            head_s=math.exp(row.head.centre),
+            base_s=measured(base).median_s,
+            head_s=measured(head).median_s,
             ratio=math.exp(row.centre),
             low=math.exp(low),
             high=math.exp(high),
@@ -217,7 +217,7 @@ def _side_text(side: _Side, result: Result) -> str:
     processes = len(groups(measured(result)))
     spread = 100 * math.sqrt(side.variance)
     return (
-        f"{time_text(math.exp(side.centre))}, {len(side.logs)} independent times "
+        f"geometric mean {time_text(math.exp(side.centre))} of {len(side.logs)} independent times "
         f"({len(measured(result).blocks)} blocks, {processes} processes), spread {spread:.2f} %"
     )
 

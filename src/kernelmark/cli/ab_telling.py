@@ -1,0 +1,106 @@
+"""What `kmark ab` says: before, while and after it measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kernelmark.cli.ending import INTERRUPTED, REGRESSION, SOME_FAILED
+from kernelmark.cli.output import Outputs, counted, flush, put_table, say, write
+
+if TYPE_CHECKING:
+    from kernelmark.api.ab import AbPlan
+    from kernelmark.report.ab import AbReport
+    from kernelmark.runners.ab import Event
+
+
+def lone(plan: AbPlan) -> str:
+    """What a change of one pair alone would take, where the rounds are too few for it."""
+    from kernelmark.stats.suite import rounds_for_one
+
+    looks, pairs = plan.rule.looks, len(plan.pairs)
+    need = rounds_for_one(looks, pairs)
+    if need <= looks.last:
+        return ""
+    return (
+        f"note: a change that only one of {counted(pairs, 'pair')} has cannot be seen in "
+        f"{looks.last} rounds; it takes about {need + need % 2} (--rounds)"
+    )
+
+
+def preview(plan: AbPlan) -> int:
+    from kernelmark.core.units import duration_text
+    from kernelmark.report.names import backend_text, short
+    from kernelmark.report.tables import Column, Table
+    from kernelmark.runners.plan import budget_s
+
+    columns = tuple(Column(name=name) for name in ("problem", *plan.names))
+    rows = tuple(
+        (short(p.base.problem), backend_text(p.base), backend_text(p.head)) for p in plan.pairs
+    )
+    put_table(Table(columns=columns, rows=rows))
+    seconds = plan.rule.looks.last * sum(
+        budget_s(case) for pair in plan.pairs for case in pair.cases
+    )
+    say(
+        f"{counted(len(plan.pairs), 'pair')} on {plan.device}, looked at after "
+        f"{', '.join(map(str, plan.rule.looks.rounds))} rounds, about {duration_text(seconds)} of "
+        "timing, if no launch is longer than its share"
+    )
+    return 0
+
+
+def progress(total: int) -> Callable[[Event], None]:
+    from kernelmark.report.names import short
+    from kernelmark.runners.ab import Measured
+
+    left = {"pairs": total}
+
+    def tell(event: Event) -> None:
+        if isinstance(event, Measured):
+            if event.done == event.total:
+                say(f"round {event.round}: {counted(event.total, 'pair')}")
+            return
+        left["pairs"] -= 1
+        name = short(event.pair.base.problem)
+        say(f"{event.status.value}: {name}: {event.reason} ({left['pairs']} left)")
+
+    return tell
+
+
+def told(report: AbReport, outputs: Outputs, *, stored: bool, quiet: bool) -> int:
+    from kernelmark.core.result import RunState
+    from kernelmark.report import ab as made
+
+    texts: tuple[tuple[str | None, Callable[[AbReport], str]], ...] = (
+        (outputs.json, made.to_json),
+        (outputs.csv, made.to_csv),
+        (outputs.md, made.to_md),
+    )
+    if not outputs.stdout_taken and report.rows:
+        put_table(made.rows_table(report))
+        flush()
+    for place, text in sorted(texts, key=lambda pair: pair[0] != "-"):
+        if place is not None:
+            write(place, text(report))
+    interrupted = report.base.state is RunState.INTERRUPTED
+    kept = f"stored as {report.base.label} ({report.base.id}) and {report.head.label}"
+    if not quiet and report.rows:
+        say(made.summary(report))
+        if audit := made.audit(report):
+            say(audit)
+        if stored and not interrupted:
+            say(kept)
+    if interrupted:
+        where = kept if stored else "not stored, since --no-store was given"
+        say(
+            f"interrupted; what was measured so far is {where}"
+            if report.rows
+            else "interrupted before any pair was measured on both sides; no result is kept"
+        )
+        return INTERRUPTED
+    if report.regressions:
+        return REGRESSION
+    return (
+        SOME_FAILED if any(r.base.status.failed or r.head.status.failed for r in report.rows) else 0
+    )

@@ -1,0 +1,44 @@
+"""A command line that the parser refuses, told in our words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kernelmark.cli.hints import command_path
+from kernelmark.cli.output import complain
+
+# What the parser's library of types calls a wrong value, and what it is.
+_WRONG = {
+    "int_parsing": "{input!r} is not a whole number",
+    "int_from_float": "{input!r} is not a whole number",
+    "float_parsing": "{input!r} is not a number",
+    "greater_than_equal": "{input} must be at least {ge}",
+    "less_than_equal": "{input} must be at most {le}",
+}
+
+
+def misused(error: Any, words: Sequence[str]) -> int:
+    """Tell a usage error of the parser; the exit code it means."""
+    if (wrong := _wrong_value(error.__cause__)) is not None:
+        error.message = wrong
+    message = str(error.format_message()).strip()
+    context = getattr(error, "ctx", None)
+    path = getattr(context, "command_path", None) or command_path(words)
+    lines = [line.strip() for line in message.splitlines() if line.strip()] or ["misused"]
+    sentence = lines[0][:1].lower() + lines[0][1:].rstrip(".")
+    rest = f"{' '.join(lines[1:])}; " if lines[1:] else ""
+    complain(sentence, f"{rest}see '{path} --help'")
+    return 2
+
+
+def _wrong_value(cause: BaseException | None) -> str | None:
+    """What is wrong with a value; None where the parser itself says it."""
+    errors = getattr(cause, "errors", None)
+    if errors is None:
+        return None
+    first = errors()[0]
+    known = _WRONG.get(first["type"])
+    if known is not None:
+        return known.format(input=first["input"], **first.get("ctx", {}))
+    return str(first["msg"]).removeprefix("Value error, ")

@@ -1,0 +1,137 @@
+"""Ctrl-C, and `kmark run --resume`."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import subprocess
+import sys
+import time
+
+from kernelmark.core.environment import Environment
+from kernelmark.core.result import Run, RunState
+from kernelmark.stores import open_store
+
+
+def test_ctrl_c_keeps_everything_and_resume_finishes(kmark, tmp_path):
+    words = (  # half a second a case
+        *("run", "-o", "gemm", "-b", "fake", "--dtype", "f32", "--roofs", "none"),
+        *("-a", "m=[8:24:8]", "-a", "n=8", "-a", "k=8"),
+        *("--config", "time_us=1000.0", "--max-s", "0.4", "--warmup-s", "0.1"),
+    )
+    started = subprocess.Popen(
+        [sys.executable, "-m", "kernelmark", *words],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    assert started.stderr is not None
+    seen = [started.stderr.readline()]
+    while seen[-1] and "] ok" not in seen[-1]:
+        seen.append(started.stderr.readline())
+    started.send_signal(signal.SIGINT)
+    rest = started.communicate(timeout=60)[1]
+    assert started.returncode == 130, "".join(seen) + rest
+    assert "everything so far is stored: kmark run --resume" in rest
+    assert "Traceback" not in rest
+    with open_store(tmp_path / "store.sqlite") as store:
+        run = store.run("latest")
+        before = {r.case.id: r for r in store.results(run.id)}
+        assert run.state is RunState.INTERRUPTED
+        assert 1 <= len(before) < 3
+    ended = kmark("run", "--resume")
+    assert ended.code == 0, ended.err
+    assert f"/{3 - len(before)}]" in ended.err
+    with open_store(tmp_path / "store.sqlite") as store:
+        after = {r.case.id: r for r in store.results(run.id)}
+        assert store.run(run.id).state is RunState.DONE
+    assert len(after) == 3
+    assert all(after[case_id] == result for case_id, result in before.items())
+
+
+def test_resume_keeps_the_choice_and_can_retry_failures(kmark, fake_words, refused):
+    kmark(*fake_words, "--label", "mine", "--config", "behaviour=wrong")
+    assert "no unfinished run" in refused("run", "--resume", code=4).err
+    assert "cannot be chosen again" in refused("run", "--resume", "mine", "-o", "conv").err
+    assert "cannot be chosen again" in refused("run", "--resume", "mine", "--cache", "hot").err
+    again = kmark("run", "--resume", "mine")
+    assert again.code == 3
+    assert "[1/" not in again.err
+    retried = kmark("run", "--resume", "mine", "--retry-failed")
+    assert retried.code == 3
+    assert "[2/2] wrong" in retried.err
+    assert kmark("list", "runs").out.count("mine") == 1
+
+
+def store_run(place, name: str, argv: str, state: RunState = RunState.INTERRUPTED) -> None:
+    with open_store(place) as store:
+        store.add_run(
+            Run(
+                id=name,
+                started=time.time(),
+                environment=Environment(),
+                argv=tuple(argv.split()),
+                state=state,
+            )
+        )
+
+
+def test_resume_takes_only_what_kmark_run_made(kmark, fake_words, refused, tmp_path):
+    place = tmp_path / "store.sqlite"
+    assert kmark(*fake_words, "--label", "mine").code == 0
+    with open_store(place) as store:
+        run = store.run("mine")
+        store.update_run(dataclasses.replace(run, state=RunState.INTERRUPTED))
+    store_run(place, "one-ab", "ab -b numpy --set head:X=1 -s smoke")
+    store_run(place, "one-tune", "tune summarise work")
+    store_run(place, "one-elsewhere", "run -s smoke", RunState.RUNNING)
+    ended = kmark("run", "--resume")
+    assert ended.code == 0, ended.err
+    assert run.id in ended.err
+    told = refused("run", "--resume", "one-ab").err
+    assert "was made by kmark ab, " in told
+    assert "kmark ab -b numpy --set head:X=1 -s smoke" in told
+    assert "was made by kmark tune summarise, " in refused("run", "--resume", "one-tune").err
+    assert "no unfinished run" in refused("run", "--resume", code=4).err
+
+
+def test_an_error_leaves_no_run_that_seems_to_go_on(kmark, fake_words, monkeypatch):
+    def fail(self, event):
+        raise RuntimeError("surprise")
+
+    monkeypatch.setattr("kernelmark.cli.progress.Lines.__call__", fail)
+    assert kmark(*fake_words).code == 2
+    assert "interrupted" in kmark("list", "runs").out
+
+
+def test_a_run_of_the_python_api_cannot_be_resumed(refused, tmp_path):
+    import kernelmark as km
+
+    timing = km.Timing(max_s=0.05)
+    km.run("gemm", m=8, n=8, k=8, dtype="f32", device="fake", timing=timing, store=True, label="x")
+    assert "not started by kmark run" in refused("run", "--resume", "x").err
+
+
+def test_ctrl_c_while_commands_are_loaded_is_one_sentence():
+    program = (
+        "import sys, builtins\nfrom kernelmark.cli.main import main\n"
+        "assert 'typer' not in sys.modules\nreal = builtins.__import__\n"
+        "def stop(name, *rest):\n"
+        "    if name == 'typer': raise KeyboardInterrupt\n"
+        "    return real(name, *rest)\n"
+        "builtins.__import__ = stop\nmain(['list', 'suites'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (130, b"kmark: interrupted\n")
+
+
+def test_ctrl_c_before_the_first_case(kmark, fake_words, tmp_path, monkeypatch):
+    def interrupted(*rest: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kernelmark.api.running.roofs_for_plan", interrupted)
+    ended = kmark(*fake_words)
+    assert ended.code == 130
+    assert ended.err.strip() == "kmark: interrupted before the first case; nothing was stored"
+    with open_store(tmp_path / "store.sqlite") as store:
+        assert not list(store.runs(limit=1))

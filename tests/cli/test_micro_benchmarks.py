@@ -99,7 +99,7 @@ def test_listing(kmark):
         (("micro", "cache", "-p", "sizes"), "parameter 'sizes' is not NAME=VALUE", 2),
         (("micro", "cache", "-f", "x.gif"), "must end in one of", 2),
         (("micro", "cache", "-d", "cuda:99"), "", 2),
-        (("micro", "compare", "latest"), "compare takes two runs", 2),
+        (("micro", "compare", "latest"), "two different runs or files are needed", 2),
         (("micro", "show", "a", "b"), "show takes one run", 2),
         (("micro", "import"), "import takes files", 2),
         (("micro", "show", "missing.json"), "missing.json: there is no such file", 2),

@@ -57,9 +57,10 @@ def test_resume_keeps_the_choice_and_can_retry_failures(kmark, fake_words, refus
     again = kmark("run", "--resume", "mine")
     assert again.code == 3
     assert "[1/" not in again.err
-    retried = kmark("run", "--resume", "mine", "--retry-failed")
-    assert retried.code == 3
-    assert "[2/2] wrong" in retried.err
+    for ref in ("mine", "latest"):
+        retried = kmark("run", "--resume", ref, "--retry-failed")
+        assert retried.code == 3
+        assert "[2/2] wrong" in retried.err
     assert kmark("list", "runs").out.count("mine") == 1
 
 

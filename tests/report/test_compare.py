@@ -49,7 +49,7 @@ def test_table_and_summary(found):
 
 def test_comment_lists_only_what_changed(found):
     made = report.comment(found, command="kmark compare golden tot", failed=True)
-    assert made.startswith("### kernelmark: slower or broken\n")
+    assert made.startswith("### kernelmark: slower and broken\n")
     assert "`the golden`" in made
     assert "m=16" in made
     assert "no such \\| tile" in made

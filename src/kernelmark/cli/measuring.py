@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -82,18 +82,24 @@ def run(
     outputs = Outputs(json=json, csv=csv, md=md)
     _check_resume(resume, retry_failed=retry_failed, no_store=no_store)
     plan = _plan(context.params, sentinels=not no_store) if resume is None else None
-    with _opened(store, no_store=no_store or dry_run, resume=resume) as (opened, resumed):
+    hidden = no_store or dry_run
+    given = _opened(store, no_store=hidden, resume=resume, failed_too=retry_failed)
+    with given as (opened, resumed):
+        roofs = context.params["roofs"]
         if plan is None and resumed is not None:
             named = resumed.suite.split(",")
-            plan = _plan(_chosen_before(context, resumed), sentinels="sentinels" in named)
+            before = _chosen_before(context, resumed)
+            plan = _plan(before, sentinels="sentinels" in named)
+            if roofs == _default(context, "roofs"):
+                roofs = before["roofs"]
         if plan is None:
             raise NothingToDo("there is nothing to run")
         if dry_run:
             return _preview(plan, opened, resumed)
         # Nobody looks at a percentage where the JSON document alone is written: no roofs are
         # measured for it.
-        with_roofs = opened is not None or outputs.shows_percent
-        results = _measured(plan, context, opened, resumed=resumed, with_roofs=with_roofs)
+        roofs = roofs if opened is not None or outputs.shows_percent else "none"
+        results = _measured(plan, context, opened, resumed=resumed, roofs=roofs)
         return _told(results, opened, outputs, quiet=quiet)
 
 
@@ -142,7 +148,7 @@ def _plan(params: Mapping[str, Any], *, sentinels: bool) -> Plan:
 
 @contextlib.contextmanager
 def _opened(
-    place: str | None, *, no_store: bool, resume: str | None
+    place: str | None, *, no_store: bool, resume: str | None, failed_too: bool
 ) -> Iterator[tuple[Store | None, Run | None]]:
     """The store, opened before anything runs, and the run to go on with."""
     if resume is None and no_store:
@@ -151,12 +157,12 @@ def _opened(
     from kernelmark.stores import open_store
 
     with open_store(place) as store:
-        yield store, None if resume is None else _resumed(store, resume)
+        yield store, None if resume is None else _resumed(store, resume, failed_too=failed_too)
 
 
-def _resumed(store: Store, ref: str) -> Run:
+def _resumed(store: Store, ref: str, *, failed_too: bool) -> Run:
     if ref == "latest":
-        return _newest_unfinished(store)
+        return _newest(store, failed_too=failed_too)
     found = store.run(ref)
     if not found.argv:
         raise UsageError(
@@ -172,15 +178,23 @@ def _resumed(store: Store, ref: str) -> Run:
     return found
 
 
-def _newest_unfinished(store: Store) -> Run:
-    """Of the runs that `kmark run` made; one that still goes on is none of them."""
+def _newest(store: Store, *, failed_too: bool) -> Run:
+    """The newest unfinished one of the runs that `kmark run` made, not one that still goes on;
+    `failed_too`: else the newest of all, for what failed in it."""
     from kernelmark.core.result import RunState
     from kernelmark.runners import alive
 
-    for run in store.runs(limit=_LOOKED_AT):
-        if run.argv[:1] == ("run",) and alive.state(run) is RunState.INTERRUPTED:
+    mine = [run for run in store.runs(limit=_LOOKED_AT) if run.argv[:1] == ("run",)]
+    ended = [run for run in mine if alive.state(run) is RunState.DONE] if failed_too else []
+    for run in mine:
+        if alive.state(run) is RunState.INTERRUPTED:
             return run
-    raise NothingToDo("there is no unfinished run", hint="name one to measure what failed again")
+    if ended:
+        return ended[0]
+    raise NothingToDo(
+        "there is no unfinished run of kmark run",
+        hint="--resume --retry-failed measures again what failed in the newest one",
+    )
 
 
 def _chosen_before(context: typer.Context, run: Run) -> Mapping[str, Any]:
@@ -207,7 +221,7 @@ def _measured(
     store: Store | None,
     *,
     resumed: Run | None,
-    with_roofs: bool,
+    roofs: Literal["stored", "fresh", "none"],
 ) -> Results:
     from kernelmark.api.running import Conduct, measure
     from kernelmark.cli.progress import reporter
@@ -215,7 +229,7 @@ def _measured(
     params = context.params
     conduct = Conduct(
         label=params["label"],
-        roofs=params["roofs"] if with_roofs else "none",
+        roofs=roofs,
         timeout_s=params["timeout"],
         jobs=params["jobs"],
         retry_failed=params["retry_failed"],

@@ -42,7 +42,7 @@ def compared(
     from kernelmark.stores import open_store
 
     if len(refs) != 2:
-        raise UsageError("compare takes two runs or files", hint="kmark micro compare A B")
+        raise UsageError("two different runs or files are needed", hint="kmark micro compare A B")
     base, head = (api.results_of(ref, lambda: open_store(place, readonly=True)) for ref in refs)
     table = report.table(base, head)
     if not table.rows:

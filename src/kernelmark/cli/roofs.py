@@ -10,6 +10,7 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli.output import check_writable, put_table, say, write
 from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
     from kernelmark.core.environment import DeviceInfo
@@ -95,8 +96,11 @@ def _known(info: DeviceInfo, threads: int, store: Store) -> tuple[Roof, ...]:
     host = platform.node()
     found = store.roofs(host=host, device=info.name, arch=info.arch, threads=threads or None)
     if not found:
+        kind = f" with {counted(threads, 'thread')}" if threads else ""
+        words = f" --threads {threads}" if threads else ""
         raise NothingToDo(
-            f"no roofs of {info.name} are stored", hint=f"measure them: kmark roofs -d {info.name}"
+            f"no roofs of {info.name}{kind} are stored",
+            hint=f"measure them: kmark roofs -d {info.name}{words}",
         )
     return found
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from kernelmark.core.result import Block
 from kernelmark.core.timing import Timing
+from kernelmark.core.units import counted
 from kernelmark.measure.warmup import Warmup
 from kernelmark.stats.interval import Interval
 
@@ -70,9 +71,9 @@ def _load(blocks: Sequence[Block], cores: int) -> list[str]:
     loads = [b.telemetry.load for b in blocks if b.telemetry.load is not None]
     if not loads or max(loads) <= LOAD_SHARE * cores:
         return []
+    way_out = "close it, or measure with fewer threads" if cores > 1 else "close it"
     return [
-        f"other work used up to {max(loads):.1f} of the {cores} cores timed: close it, or measure"
-        " with fewer threads"
+        f"other work used up to {max(loads):.1f} of {counted(cores, 'core')} timed: {way_out}",
     ]
 
 

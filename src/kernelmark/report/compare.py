@@ -134,13 +134,8 @@ def comment(comparison: Comparison, *, command: str, failed: bool) -> str:
     """Markdown for a pull request: what changed, what differs in the environment, and how to see
     it again. Rows that did not change are counted, not listed."""
     changed = comparison.changed
-    verdict = "changes" if changed else "no change"
-    if any(row.held for row in changed):
-        verdict = "changes are held, as the machine changed"
-    if failed:
-        verdict = "slower or broken"
     parts = [
-        f"### kernelmark: {verdict}",
+        f"### kernelmark: {_headline(comparison, failed=failed)}",
         "",
         f"{summary(comparison)}. Base {_run_text(comparison.base)}, "
         f"head {_run_text(comparison.head)}.",
@@ -158,10 +153,27 @@ def comment(comparison: Comparison, *, command: str, failed: bool) -> str:
     else:
         parts += ["", "The environments do not differ."]
     every = [rerun(row.pair.shown) for row in changed]
-    again = [one for one in every if one][:_MOST_COMMANDS]
+    again = [one for one in every if one]
+    if len(again) > _MOST_COMMANDS:
+        more = f"# and {len(again) - _MOST_COMMANDS} more: --explain ROW tells the command of each"
+        again = [*again[:_MOST_COMMANDS], more]
     parts += ["", "<details><summary>Again</summary>", "", "```sh", command, *again, "```", ""]
     parts.append("</details>")
     return "\n".join(parts) + "\n"
+
+
+def _headline(comparison: Comparison, *, failed: bool) -> str:
+    """The comparison in a few words."""
+    changed, counts = comparison.changed, comparison.counts
+    bad = [s.value for s in (VerdictStatus.SLOWER, VerdictStatus.BROKEN) if counts.get(s)]
+    if failed:
+        return " and ".join(bad) or "fails as asked"
+    if any(row.held for row in changed):
+        return "changes are held, as the machine changed"
+    if changed:
+        return "changes"
+    unsure = counts.get(VerdictStatus.UNSURE, 0)
+    return f"no sure change, {unsure} unsure" if unsure else "no change"
 
 
 def records(comparison: Comparison) -> list[dict[str, Cell]]:

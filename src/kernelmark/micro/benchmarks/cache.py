@@ -163,8 +163,7 @@ def _on_plateau(readings: list[_windows.Reading]) -> _windows.Reading:
     """One point for both metrics, or they would contradict each other. A middling one of the
     plateau: the highest of many readings is a reading of the noise."""
     ordered = sorted(readings, key=lambda reading: -reading.bytes_per_s)
-    peak = ordered[max(1, len(ordered) // 4) // 2].bytes_per_s
-    plateau = [reading for reading in ordered if reading.bytes_per_s >= 0.95 * peak]
+    plateau = [r for r in ordered if r.bytes_per_s >= 0.97 * ordered[0].bytes_per_s]
     return plateau[len(plateau) // 2]
 
 

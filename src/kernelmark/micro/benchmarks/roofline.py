@@ -74,7 +74,7 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
                 help="multiply-adds on a number",
                 quick=(0, 1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512),
                 full=(0, 1, 2, 4, 8, *range(16, 272, 16), 320, 384, 448, 512, 768, 1024),
-                brief=(1, 512),
+                brief=(0, 1, 512),
             ),
             "dtypes": Parameter(help="f32, f64", quick=("f32", "f64")),
             "seconds": Parameter(help="how long a point repeats", quick=0.1, full=0.25, brief=0.05),

@@ -243,12 +243,12 @@ def test_a_run_without_a_stderr_is_a_run(fake_words):
     assert done.stdout.count("20.00 µs") == 2
 
 
-def full(path: Path, *rest: object, **named: object) -> int:
+def full(*given: object, **named: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_full_disk_loses_no_table_and_names_the_file(kmark, fake_words, tmp_path, monkeypatch):
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr("kernelmark.core.files.write_whole", full)
     ended = kmark(*fake_words, "--json", str(tmp_path / "r.json"))
     assert ended.code == 2
     assert "20.00 µs" in ended.out

@@ -11,9 +11,10 @@ from kernelmark.compare.rules.ratio import rule as ratio
 from kernelmark.compare.rules.robust import rule as robust
 from kernelmark.compare.verdicts import compare
 from kernelmark.core.environment import Environment
+from kernelmark.core.files import csv_text
 from kernelmark.core.result import KernelInfo, ResultSet, Run, Status
 from kernelmark.report import compare as report
-from kernelmark.report.render import csv_text, text
+from kernelmark.report.render import text
 
 KEYS = [f"gemm m={m} n=8 k=8 dtype=f32" for m in (8, 16, 32, 64)]
 

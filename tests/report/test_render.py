@@ -7,6 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernelmark.core.files import csv_text
 from kernelmark.core.result import Status
 from kernelmark.report import render, tables
 from kernelmark.report.detail import detail
@@ -52,7 +53,7 @@ def test_csv_is_flat_exact_and_keeps_failures(make_result, make_set, make_roof):
         ),
     )
     made = tables.rows(results, [make_roof("flops", "f32", 80e9)])
-    rows = list(csv.DictReader(io.StringIO(render.csv_text(render.records(results, made)))))
+    rows = list(csv.DictReader(io.StringIO(csv_text(render.records(results, made)))))
     conv, gemm = rows
     assert float(gemm["median_s"]) == results.results[0].measurement.median_s
     assert (gemm["m"], gemm["h"], gemm["a"]) == ("512", "", "f32")
@@ -65,7 +66,7 @@ def test_csv_is_flat_exact_and_keeps_failures(make_result, make_set, make_roof):
 
 
 def test_empty_csv_is_empty(make_set):
-    assert render.csv_text(render.records(make_set(), [])) == ""
+    assert csv_text(render.records(make_set(), [])) == ""
 
 
 def test_detail_shows_blocks_check_kernel_and_cost(make_result, make_set, make_roof):

@@ -115,23 +115,8 @@ def test_two_processes_open_and_write_at_once(path: Path) -> None:
     assert sound(path)
 
 
-@pytest.mark.skipif(
-    not os.environ.get("KERNELMARK_TEST_POSTGRES"),
-    reason="KERNELMARK_TEST_POSTGRES has no URL of a database",
-)
-def test_two_processes_write_to_postgres_at_once() -> None:
-    import sqlalchemy
-
-    schema = f"test_two_{os.getpid()}"
-    url = sqlalchemy.make_url(os.environ["KERNELMARK_TEST_POSTGRES"])
-    mine = url.update_query_dict({"schema": schema}).render_as_string(hide_password=False)
-    try:
-        write_at_once(mine)
-    finally:
-        admin = sqlalchemy.create_engine(url.set(drivername="postgresql+psycopg"))
-        with admin.begin() as connection:
-            connection.exec_driver_sql(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
-        admin.dispose()
+def test_two_processes_write_to_postgres_at_once(postgres_place: str) -> None:
+    write_at_once(postgres_place)
 
 
 def test_what_was_added_survives_kill_9(path: Path) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelmark.core import codec
 from kernelmark.core.errors import CodecError, NothingToDo, UsageError
+from kernelmark.core.files import json_text
 from kernelmark.core.micro import MicroResult
 from kernelmark.core.units import counted
 from kernelmark.micro import registry, session
@@ -61,7 +61,7 @@ def measure(
 def to_json(results: Iterable[MicroResult]) -> str:
     """A list of documents, as `read` takes it."""
     documents = [codec.to_document(result) for result in results]
-    return json.dumps(documents, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json_text(documents)
 
 
 def read(path: str | Path) -> list[MicroResult]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 from kernelmark.api.sentinels import beside_suite
 from kernelmark.core import codec
 from kernelmark.core.errors import UsageError
+from kernelmark.core.files import Cell, csv_text
 from kernelmark.core.result import Result, ResultSet, Run, Status
 from kernelmark.core.roof import Roof
 from kernelmark.report import render, tables
@@ -55,7 +56,7 @@ class Results(Sequence[Result]):
     def ok(self) -> list[Result]:
         return [result for result in self if result.status is Status.OK]
 
-    def records(self) -> list[dict[str, render.Cell]]:
+    def records(self) -> list[dict[str, Cell]]:
         """One flat record a result, in seconds and bytes: what `to_csv` and `frame` hold."""
         return render.records(self.result_set, self.rows)
 
@@ -85,7 +86,7 @@ class Results(Sequence[Result]):
         return _kept(codec.dumps(whole) + "\n", path)
 
     def to_csv(self, path: str | Path | None = None) -> str:
-        return _kept(render.csv_text(self.records()), path)
+        return _kept(csv_text(self.records()), path)
 
     def to_md(self, path: str | Path | None = None) -> str:
         return _kept(render.markdown(self.table), path)

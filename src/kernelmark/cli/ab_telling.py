@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kernelmark.cli.ending import INTERRUPTED, REGRESSION, SOME_FAILED
-from kernelmark.cli.output import Outputs, counted, flush, put_table, say, write
+from kernelmark.cli.output import Outputs, flush, put_table, say
+from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
     from kernelmark.api.ab import AbPlan
@@ -72,17 +73,14 @@ def told(report: AbReport, outputs: Outputs, *, stored: bool, quiet: bool) -> in
     from kernelmark.core.result import RunState
     from kernelmark.report import ab as made
 
-    texts: tuple[tuple[str | None, Callable[[AbReport], str]], ...] = (
-        (outputs.json, made.to_json),
-        (outputs.csv, made.to_csv),
-        (outputs.md, made.to_md),
-    )
     if not outputs.stdout_taken and report.rows:
         put_table(made.rows_table(report))
         flush()
-    for place, text in sorted(texts, key=lambda pair: pair[0] != "-"):
-        if place is not None:
-            write(place, text(report))
+    outputs.put(
+        json=lambda: made.to_json(report),
+        csv=lambda: made.to_csv(report),
+        md=lambda: made.to_md(report),
+    )
     interrupted = report.base.state is RunState.INTERRUPTED
     kept = f"stored as {report.base.label} ({report.base.id}) and {report.head.label}"
     if not quiet and report.rows:

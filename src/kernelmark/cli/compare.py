@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.output import Outputs, put_table, put_tables, say, write
+from kernelmark.cli.output import Outputs, put_table, put_tables, say
 from kernelmark.core.errors import UsageError
 from kernelmark.core.verdict import VerdictStatus
 
@@ -128,24 +128,18 @@ def _command(base: str, head: str, *, rule: str, match: str, fail_on: Sequence[s
 
 
 def _put(found: Comparison, outputs: Outputs, *, command: str, failed: bool, every: bool) -> None:
-    import json as codec
-
+    from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import compare as report
     from kernelmark.report.narrow import narrowed
-    from kernelmark.report.render import csv_text
 
-    if outputs.json is not None:
-        text = codec.dumps(report.document(found), indent=1, allow_nan=False)
-        write(outputs.json, text + "\n")
-    if outputs.csv is not None:
-        write(outputs.csv, csv_text(report.records(found)))
-    if outputs.md is not None:
-        write(outputs.md, report.comment(found, command=command, failed=failed))
-    if outputs.stdout_taken:
-        return
     shown = list(found.rows) if every or len(found.rows) <= _FEW else found.changed
-    if shown:
+    if shown and not outputs.stdout_taken:
         put_table(narrowed(report.table(shown)), styles=[_style(row) for row in shown])
+    outputs.put(
+        json=lambda: json_text(report.document(found)),
+        csv=lambda: csv_text(report.records(found)),
+        md=lambda: report.comment(found, command=command, failed=failed),
+    )
 
 
 def _tell(found: Comparison, bad: list[Row], *, spared: int, quiet: bool) -> None:

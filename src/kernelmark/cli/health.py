@@ -9,11 +9,10 @@ import time
 from pathlib import Path
 
 from kernelmark.cli import listing
-from kernelmark.cli.output import counted
 from kernelmark.core.diskcache import cache_root
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.roof import Roof
-from kernelmark.core.units import bytes_text, duration_text, rate_text
+from kernelmark.core.units import bytes_text, counted, duration_text, rate_text
 from kernelmark.report.tables import Column, Table
 
 _CPU = Path("/sys/devices/system/cpu")

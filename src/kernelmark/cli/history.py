@@ -9,7 +9,7 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli.ending import REGRESSION
-from kernelmark.cli.output import Outputs, put, put_tables, say, write
+from kernelmark.cli.output import Outputs, put, put_tables, say
 from kernelmark.core.errors import NothingToDo, UsageError
 
 if TYPE_CHECKING:
@@ -234,27 +234,24 @@ def _chosen(
 
 
 def _put(found: History, shown: list[Story], outputs: Outputs, *, most: int) -> None:
-    import json as codec
-
+    from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import history as report
     from kernelmark.report.narrow import narrowed
-    from kernelmark.report.render import csv_text, markdown
+    from kernelmark.report.render import markdown
 
-    if outputs.json is not None:
-        text = codec.dumps(report.document(found, shown), indent=1, allow_nan=False)
-        write(outputs.json, text + "\n")
-    if outputs.csv is not None:
-        write(outputs.csv, csv_text(report.records(found, shown)))
-    shown = report.by_worry(shown)
-    if outputs.md is not None:
-        write(outputs.md, "\n".join(map(markdown, _tables(found, shown))))
+    worst_first = report.by_worry(shown)
     if not outputs.stdout_taken:
-        put_tables(map(narrowed, _tables(found, shown[:most])))
+        put_tables(map(narrowed, _tables(found, worst_first[:most])))
         if len(shown) > most:
             say(
                 f"note: {len(shown) - most} more series: --all shows them; -o, -b and --filter "
                 "choose some, --changed those with a step or an alarm"
             )
+    outputs.put(
+        json=lambda: json_text(report.document(found, shown)),
+        csv=lambda: csv_text(report.records(found, shown)),
+        md=lambda: "\n".join(map(markdown, _tables(found, worst_first))),
+    )
 
 
 def _tables(found: History, shown: list[Story]) -> list[Table]:

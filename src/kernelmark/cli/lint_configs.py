@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.output import Outputs, counted, put_table, say, write
+from kernelmark.cli.output import Outputs, put_table, say
+from kernelmark.core.units import counted
 
 SOME_FOUND = 1
 
@@ -24,15 +25,13 @@ def lint_configs(
 
     For example: kmark lint-configs aiter/ops/triton/configs
     """
+    from kernelmark.core.files import json_text
     from kernelmark.tune.aiter_config import lint
 
     outputs = Outputs(json=json)
     found = lint(folder)
-    if outputs.json is not None:
-        from json import dumps
-
-        rows = [{"file": f.file, "place": f.place, "text": f.text} for f in found.findings]
-        write(outputs.json, dumps({"files": found.files, "findings": rows}, indent=1) + "\n")
+    rows = [{"file": f.file, "place": f.place, "text": f.text} for f in found.findings]
+    outputs.put(json=lambda: json_text({"files": found.files, "findings": rows}))
     if not outputs.stdout_taken and found.findings:
         from kernelmark.report.tables import Column, Table
 

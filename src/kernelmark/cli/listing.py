@@ -87,11 +87,10 @@ def parameters(name: str) -> Table:
 
 def as_json(table: Table) -> str:
     """A list of objects, one a row."""
-    from json import dumps
+    from kernelmark.core.files import json_text
 
     names = [column.name for column in table.columns]
-    rows = [dict(zip(names, row, strict=True)) for row in table.rows]
-    return dumps(rows, indent=1, ensure_ascii=False) + "\n"
+    return json_text([dict(zip(names, row, strict=True)) for row in table.rows])
 
 
 def ops() -> Table:

@@ -12,8 +12,9 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli.ending import INTERRUPTED, SOME_FAILED
-from kernelmark.cli.output import Outputs, counted, put_table, say
+from kernelmark.cli.output import Outputs, put_table, say
 from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
     from kernelmark.api import Plan, Results, Selection

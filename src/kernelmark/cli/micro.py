@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,7 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli.micro_stored import VERBS, compared, obey
-from kernelmark.cli.output import Outputs, put, put_table, say, write
+from kernelmark.cli.output import Outputs, put, put_table, say
 from kernelmark.core.errors import NothingToDo, UsageError
 
 if TYPE_CHECKING:
@@ -217,22 +217,20 @@ def _show(
     results: Sequence[MicroResult], outputs: Outputs, *, points: bool, figure: Path | None
 ) -> None:
     from kernelmark.api.micro import to_json
+    from kernelmark.core.files import csv_text
     from kernelmark.report import micro as report
-    from kernelmark.report.render import csv_text, markdown
+    from kernelmark.report.render import markdown
 
     tables = [report.points_table(r) for r in results if r.rows] if points else []
     tables.append(report.headline_table(results, every=points))
-    made: tuple[tuple[str | None, Callable[[], str]], ...] = (
-        (outputs.json, lambda: to_json(results)),
-        (outputs.csv, lambda: csv_text(report.records(results))),
-        (outputs.md, lambda: "\n".join(markdown(table) for table in tables)),
-    )
-    for place, text in made:
-        if place is not None:
-            write(place, text())
     if not outputs.stdout_taken:
         for table in tables:
             put_table(table)
+    outputs.put(
+        json=lambda: to_json(results),
+        csv=lambda: csv_text(report.records(results)),
+        md=lambda: "\n".join(map(markdown, tables)),
+    )
     if figure is not None:
         _draw(results, figure)
 

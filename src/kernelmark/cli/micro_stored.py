@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kernelmark.cli.output import Outputs, counted, put_table, say, write
+from kernelmark.cli.output import Outputs, put_table, say
 from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
     from kernelmark.core.micro import MicroResult
@@ -37,8 +37,9 @@ def compared(
 ) -> tuple[list[MicroResult], list[MicroResult]]:
     """Two runs or files side by side, in a table or where `outputs` says; their results."""
     from kernelmark.api import micro as api
+    from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import micro_compare as report
-    from kernelmark.report.render import csv_text, markdown
+    from kernelmark.report.render import markdown
     from kernelmark.stores import open_store
 
     if len(refs) != 2:
@@ -53,19 +54,13 @@ def compared(
     for note in report.notes(base, head):
         say(f"note: {note}")
     records = report.records(base, head)
-    made: tuple[tuple[str | None, Callable[[], str]], ...] = (
-        (
-            outputs.json,
-            lambda: json.dumps(records, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
-        ),
-        (outputs.csv, lambda: csv_text(records)),
-        (outputs.md, lambda: markdown(table)),
-    )
-    for where, text in made:
-        if where is not None:
-            write(where, text())
     if not outputs.stdout_taken:
         put_table(table)
+    outputs.put(
+        json=lambda: json_text(records),
+        csv=lambda: csv_text(records),
+        md=lambda: markdown(table),
+    )
     return base, head
 
 
@@ -97,9 +92,10 @@ def _mark(result: MicroResult) -> tuple[object, ...]:
 def history(name: str, place: str | None, outputs: Outputs, *, limit: int, arch: str | None) -> int:
     """`kmark history --micro NAME`: headline metrics of one benchmark, run by run."""
     from kernelmark.api.micro import to_json
+    from kernelmark.core.files import csv_text
     from kernelmark.micro.session import named
     from kernelmark.report import micro as report
-    from kernelmark.report.render import csv_text, markdown
+    from kernelmark.report.render import markdown
     from kernelmark.stores import open_store
 
     benchmark = named(name).name
@@ -109,16 +105,13 @@ def history(name: str, place: str | None, outputs: Outputs, *, limit: int, arch:
         raise NothingToDo(f"no {benchmark} is stored", hint=f"measure it: kmark micro {benchmark}")
     table = report.history_table(found)
     results = [result for _, result in found]
-    made: tuple[tuple[str | None, Callable[[], str]], ...] = (
-        (outputs.json, lambda: to_json(results)),
-        (outputs.csv, lambda: csv_text(report.metric_records(found))),
-        (outputs.md, lambda: markdown(table)),
-    )
-    for where, text in made:
-        if where is not None:
-            write(where, text())
     if not outputs.stdout_taken:
         put_table(table)
+    outputs.put(
+        json=lambda: to_json(results),
+        csv=lambda: csv_text(report.metric_records(found)),
+        md=lambda: markdown(table),
+    )
     return 0
 
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -15,8 +15,11 @@ from kernelmark.core.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
     from kernelmark.report.tables import Table
+
+Text = Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,15 @@ class Outputs:
     @property
     def stdout_taken(self) -> bool:
         return "-" in (self.json, self.csv, self.md)
+
+    def put(self, *, json: Text, csv: Text | None = None, md: Text | None = None) -> None:
+        """Make and write what was asked for, and nothing else. One that cannot be written keeps
+        no other from being written."""
+        pairs = ((self.json, json), (self.csv, csv), (self.md, md))
+        asked = [(place, text) for place, text in pairs if place is not None and text is not None]
+        with contextlib.ExitStack() as waiting:
+            for place, text in sorted(asked, key=lambda pair: pair[0] == "-"):  # the last is first
+                waiting.callback(lambda place, text: write(place, text()), place, text)
 
 
 def check_writable(place: str) -> None:
@@ -91,12 +103,9 @@ def _write(place: str, text: str) -> None:
     if not path.is_file() and path.exists():  # /dev/stdout, a named pipe
         path.write_text(text, encoding="utf-8")
         return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    from kernelmark.core.files import write_whole
+
+    write_whole(path, text.encode())
 
 
 def flush() -> None:
@@ -127,11 +136,6 @@ def say(text: str = "") -> None:
         sys.stderr.flush()
     except OSError:
         silenced(sys.stderr)
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 case`, `3 cases`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def complain(message: str, hint: str | None) -> None:
@@ -224,3 +228,17 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     return Console(stderr=stderr, color_system=None if os.environ.get("NO_COLOR") else "auto")
+
+
+def progress_bar() -> Progress:
+    """On stderr, and gone when it ends; a task has the field `left`."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    return Progress(
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[left]}", markup=False),
+        TextColumn("{task.description}", markup=False),
+        console=console(stderr=True),
+        transient=True,
+    )

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from kernelmark.cli.output import console, fancy, say
+from kernelmark.cli.output import fancy, progress_bar, say
 from kernelmark.core.units import duration_text, time_text
 from kernelmark.report.names import backend_text, short
 from kernelmark.report.tables import width_text
@@ -30,7 +30,7 @@ def reporter(plan: Plan | None, *, quiet: bool) -> Iterator[OnEvent]:
     if quiet:
         yield _only_trouble
     elif fancy(sys.stderr):
-        with _bar() as bar:
+        with progress_bar() as bar:
             yield _unharmed(Drawn(bar, len(plan.cases) if plan else 0))
     else:
         yield Lines()
@@ -133,16 +133,3 @@ def _say_other(event: e.Event, tell: Callable[[str], object] = say) -> None:
         tell(f"waiting for {event.device}: {event.reason}")
     elif isinstance(event, e.Note):
         tell(f"note: {event.text}")
-
-
-def _bar() -> Bar:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    return Progress(
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[left]}", markup=False),
-        TextColumn("{task.description}", markup=False),
-        console=console(stderr=True),
-        transient=True,
-    )

@@ -106,14 +106,13 @@ def _known(info: DeviceInfo, threads: int, store: Store) -> tuple[Roof, ...]:
 
 
 def _put(found: list[tuple[DeviceInfo, tuple[Roof, ...]]], json: str | None) -> None:
-    from json import dumps
-
     from kernelmark.core import codec
+    from kernelmark.core.files import json_text
     from kernelmark.report.micro import roofs_table
 
     if json is not None:
         documents: list[Any] = [codec.to_document(roof) for _, some in found for roof in some]
-        write(json, dumps(documents, indent=1, ensure_ascii=False) + "\n")
+        write(json, json_text(documents))
     if json != "-":
         for info, some in found:
             put_table(roofs_table(some, info))

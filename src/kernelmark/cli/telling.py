@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kernelmark.cli.output import Outputs, counted, flush, put_results_table, say, write
+from kernelmark.cli.output import Outputs, flush, put_results_table, say
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Status
+from kernelmark.core.units import counted
 from kernelmark.report import tables
 from kernelmark.report.names import backend_text, short
 from kernelmark.report.narrow import narrowed
@@ -33,25 +33,15 @@ _FLAGS = {
 
 def put_results(results: Results, outputs: Outputs, *, table: bool = True) -> None:
     """The table unless stdout is taken, and files that were asked for."""
-    made: tuple[tuple[str | None, Callable[[], str]], ...] = (
-        (outputs.json, results.to_json),
-        (outputs.csv, results.to_csv),
-        (outputs.md, results.to_md),
-    )
-    with contextlib.ExitStack() as files:
-        # A file that cannot be written keeps nothing else from being shown or written.
-        for place, text in reversed(made):
-            if place is not None and place != "-":
-                files.callback(lambda place, text: write(place, text()), place, text)
-        for place, text in made:
-            if place == "-":
-                write(place, text())
+    try:
         if table and not outputs.stdout_taken and results.rows:
             put_results_table(
                 narrowed(results.table),
                 styles=[_style(row) for row in tables.divided(results.rows)],
             )
             flush()
+    finally:  # a reader that closed its pipe keeps no file from being written
+        outputs.put(json=results.to_json, csv=results.to_csv, md=results.to_md)
 
 
 def tell_rest(results: Results, store: Store | None, *, quiet: bool) -> None:

@@ -10,7 +10,9 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli import tune_apply, tune_check, tune_run, tune_show
-from kernelmark.cli.output import Outputs, counted, put_results_table, say, write
+from kernelmark.cli import tune_options as t
+from kernelmark.cli.output import Outputs, put_results_table, say
+from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
     from kernelmark.api.plan import Selection
@@ -22,10 +24,6 @@ NOTHING = 4
 SEARCH = "Search"
 # Rows that are shown of a long table.
 _TOP = 20
-
-
-def _option(*names: str, help: str, metavar: str | None = None, panel: str = o.SELECTION) -> Any:
-    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel)
 
 
 Folder = Annotated[
@@ -44,7 +42,7 @@ NewFolder = Annotated[
 ]
 Reference = Annotated[
     str | None,
-    _option(
+    t.option(
         "-b",
         "--backend",
         metavar="BACKEND",
@@ -53,11 +51,11 @@ Reference = Annotated[
     ),
 ]
 Tuned = Annotated[
-    str, _option("-b", "--backend", metavar="BACKEND", help="What is tuned; or a .py file.")
+    str, t.option("-b", "--backend", metavar="BACKEND", help="What is tuned; or a .py file.")
 ]
 ToBeat = Annotated[
     str | None,
-    _option(
+    t.option(
         "--reference",
         metavar="BACKEND",
         help="What winners have to beat. Default: that of the summary, else the tuned backend's "
@@ -66,22 +64,22 @@ ToBeat = Annotated[
 ]
 OneDevice = Annotated[
     str | None,
-    _option("-d", "--device", metavar="DEVICE", help="Default: that of the summary, else cpu."),
+    t.option("-d", "--device", metavar="DEVICE", help="Default: that of the summary, else cpu."),
 ]
 Arch = Annotated[
     str | None,
-    _option(
+    t.option(
         "--arch", metavar="ARCH", help="For a GPU that is not here, in place of -d: gfx942, sm_90."
     ),
 ]
 _THR = "In percent of the whole time: 0.1 is 0.1 %."
 Threshold = Annotated[
     float,
-    _option("--thr", metavar="PERCENT", help=f"Select problems with at least this share. {_THR}"),
+    t.option("--thr", metavar="PERCENT", help=f"Select problems with at least this share. {_THR}"),
 ]
 PlanThreshold = Annotated[
     float | None,
-    _option(
+    t.option(
         "--thr",
         metavar="PERCENT",
         help=f"Only problems with at least this share. {_THR} Default: those that the summary "
@@ -90,31 +88,32 @@ PlanThreshold = Annotated[
 ]
 Limit = Annotated[
     int | None,
-    _option(
+    t.option(
         "--limit",
         metavar="N",
         help="The N problems that cost most; with -s, -o or -p a fair sample of N of those.",
     ),
 ]
-Every = Annotated[bool, _option("--all", help="Show every row.", panel=o.OUTPUT)]
-RetryFailed = Annotated[bool, _option("--retry-failed", help="Time again what failed.")]
+RetryFailed = Annotated[bool, t.option("--retry-failed", help="Time again what failed.")]
 StrategyName = Annotated[
     str,
-    _option("--strategy", metavar="NAME", help="kmark list strategies says which.", panel=SEARCH),
+    t.option("--strategy", metavar="NAME", help="kmark list strategies says which.", panel=SEARCH),
 ]
 Evaluations = Annotated[
-    int, _option("--evaluations", metavar="N", help="Candidates a problem at most.", panel=SEARCH)
+    int, t.option("--evaluations", metavar="N", help="Candidates a problem at most.", panel=SEARCH)
 ]
 Minutes = Annotated[
     float,
-    _option("--minutes", metavar="M", help="Minutes a problem at most; 0: no limit.", panel=SEARCH),
+    t.option(
+        "--minutes", metavar="M", help="Minutes a problem at most; 0: no limit.", panel=SEARCH
+    ),
 ]
 Seed = Annotated[
-    int, _option("--seed", metavar="N", help="The same seed, the same search.", panel=SEARCH)
+    int, t.option("--seed", metavar="N", help="The same seed, the same search.", panel=SEARCH)
 ]
 MinRatio = Annotated[
     float,
-    _option(
+    t.option(
         "--min-ratio",
         metavar="FACTOR",
         help="Keep a winner only if it is faster by this factor.",
@@ -123,14 +122,14 @@ MinRatio = Annotated[
 ]
 MinGain = Annotated[
     float,
-    _option(
+    t.option(
         "--min-gain-us",
         metavar="US",
         help="Keep a winner only if it saves these µs a call.",
         panel=SEARCH,
     ),
 ]
-Force = Annotated[bool, _option("--force", help="Overwrite edited plans too.", panel=o.RUNNING)]
+Force = Annotated[bool, t.option("--force", help="Overwrite edited plans too.", panel=o.RUNNING)]
 
 
 def summarise(
@@ -141,7 +140,7 @@ def summarise(
     timing: o.Preset = "quick",
     thr: Threshold = 0.0,
     retry_failed: RetryFailed = False,
-    every: Every = False,
+    every: t.Every = False,
     store: o.StorePlace = None,
     no_store: o.NoStore = False,
     json: o.Json = None,
@@ -179,24 +178,22 @@ def summarise(
 
 
 def _put_summary(found: Summary, outputs: Outputs, *, every: bool) -> None:
-    import json as codec
-
+    from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import tuning as report
-    from kernelmark.report.render import csv_text, markdown
+    from kernelmark.report.render import markdown
     from kernelmark.tune.summary import records
 
-    if outputs.json is not None:
-        document = {"total_us": found.total_s * 1e6, "problems": records(found)}
-        write(outputs.json, codec.dumps(document, indent=1, allow_nan=False) + "\n")
-    if outputs.csv is not None:
-        write(outputs.csv, csv_text(records(found)))
     shown = found.costs if every else found.costs[:_TOP]
-    if outputs.md is not None:
-        write(outputs.md, markdown(report.summary_table(shown)))
+    table = report.summary_table(shown)
     if not outputs.stdout_taken:
-        put_results_table(report.summary_table(shown), styles=[_style(cost) for cost in shown])
+        put_results_table(table, styles=[_style(cost) for cost in shown])
         if len(shown) < len(found.costs):
             say(f"and {counted(len(found.costs) - len(shown), 'more problem')}: --all shows them")
+    outputs.put(
+        json=lambda: json_text({"total_us": found.total_s * 1e6, "problems": records(found)}),
+        csv=lambda: csv_text(records(found)),
+        md=lambda: markdown(table),
+    )
 
 
 def _tell_summary(found: Summary, folder: str, *, quiet: bool) -> None:
@@ -242,7 +239,7 @@ def plan(
     min_ratio: MinRatio = 1.03,
     min_gain_us: MinGain = 0.5,
     force: Force = False,
-    every: Every = False,
+    every: t.Every = False,
     json: o.Json = None,
     csv: o.Csv = None,
     md: o.Md = None,
@@ -291,23 +288,22 @@ def _selection(params: Mapping[str, Any]) -> Selection:
 
 
 def _put_plans(done: Planned, outputs: Outputs, *, every: bool) -> None:
-    import json as codec
-
+    from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import tuning as report
-    from kernelmark.report.render import csv_text, markdown
+    from kernelmark.report.render import markdown
 
     records = report.plan_records(done.drafts, done.fates, done.refused)
-    if outputs.json is not None:
-        write(outputs.json, codec.dumps(records, indent=1, allow_nan=False) + "\n")
-    if outputs.csv is not None:
-        write(outputs.csv, csv_text(records))
     shown = done.drafts if every else done.drafts[:_TOP]
-    if outputs.md is not None:
-        write(outputs.md, markdown(report.plan_table(shown, done.fates)))
+    table = report.plan_table(shown, done.fates)
     if shown and not outputs.stdout_taken:
-        put_results_table(report.plan_table(shown, done.fates), styles=[""] * len(shown))
+        put_results_table(table, styles=[""] * len(shown))
         if len(shown) < len(done.drafts):
             say(f"and {counted(len(done.drafts) - len(shown), 'more plan')}: --all shows them")
+    outputs.put(
+        json=lambda: json_text(records),
+        csv=lambda: csv_text(records),
+        md=lambda: markdown(table),
+    )
 
 
 def _told_plans(done: Planned, folder: str, *, arch: str | None, quiet: bool) -> int:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.output import counted, put, put_table, say
+from kernelmark.cli.output import put, put_table, say
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
     from kernelmark.tune.emitters.base import Change, Emitter, Fields
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
 
 REGRESSION = 1
 SOME_WRONG = 3
-
-
-def _option(*names: str, help: str, metavar: str | None = None) -> Any:
-    return typer.Option(*names, metavar=metavar, help=help)
 
 
 Folder = Annotated[
@@ -34,7 +31,7 @@ Folder = Annotated[
 ]
 As = Annotated[
     str,
-    _option(
+    typer.Option(
         "--as",
         metavar="FORMAT",
         help="cublaslt, python; not yet run on AMD hardware: aiter, hipblaslt, rocblas, tensile, "
@@ -43,7 +40,7 @@ As = Annotated[
 ]
 To = Annotated[
     str,
-    _option(
+    typer.Option(
         "--to", metavar="PATH", help="The file, or for aiter and tensile the folder, to change."
     ),
 ]
@@ -55,13 +52,15 @@ DryRun = Annotated[
         "Default: write, but tensile only with --write.",
     ),
 ]
-NoBackup = Annotated[bool, _option("--no-backup", help="Leave no copy of what was there.")]
+NoBackup = Annotated[bool, typer.Option("--no-backup", help="Leave no copy of what was there.")]
 NoCompare = Annotated[
-    bool, _option("--no-compare", help="Do not time reference and tuned again afterwards.")
+    bool, typer.Option("--no-compare", help="Do not time reference and tuned again afterwards.")
 ]
 With = Annotated[
     list[str] | None,
-    _option("--with", metavar="NAME=VALUE", help="What a format asks for: kmark list emitters."),
+    typer.Option(
+        "--with", metavar="NAME=VALUE", help="What a format asks for: kmark list emitters."
+    ),
 ]
 
 

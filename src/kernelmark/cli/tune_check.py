@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.output import Outputs, put_results_table, say, write
+from kernelmark.cli import tune_options as t
+from kernelmark.cli.output import Outputs, put_results_table, say
 
 if TYPE_CHECKING:
     from kernelmark.tune.check import Check
@@ -16,17 +17,10 @@ if TYPE_CHECKING:
 SOME_FAILED = 3
 
 
-def _option(*names: str, help: str, metavar: str | None = None, panel: str = o.SELECTION) -> Any:
-    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel)
-
-
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A tuning folder with plans for a GPU.")]
-Only = Annotated[
-    list[str] | None, _option("--only", metavar="NAME,…", help="Only these plans. Repeated.")
-]
 Candidates = Annotated[
     int,
-    _option(
+    t.option(
         "--candidates",
         metavar="N",
         help="Of each plan: the backend's own choice, then a random sample by the plan's seed.",
@@ -34,17 +28,17 @@ Candidates = Annotated[
 ]
 Jobs = Annotated[
     int | None,
-    _option("--jobs", metavar="N", help="Cores that compile. Default: all.", panel=o.RUNNING),
+    t.option("--jobs", metavar="N", help="Cores that compile. Default: all.", panel=o.RUNNING),
 ]
 Timeout = Annotated[
     float,
-    _option("--timeout", metavar="S", help="Seconds a compilation may take.", panel=o.RUNNING),
+    t.option("--timeout", metavar="S", help="Seconds a compilation may take.", panel=o.RUNNING),
 ]
 
 
 def check(
     folder: Folder,
-    only: Only = None,
+    only: t.Only = None,
     candidates: Candidates = 16,
     jobs: Jobs = None,
     timeout: Timeout = 180.0,
@@ -79,18 +73,16 @@ def check(
 
 
 def _put(found: Sequence[Check], outputs: Outputs) -> None:
-    import json as codec
-
+    from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import checks as report
-    from kernelmark.report.render import csv_text, markdown
+    from kernelmark.report.render import markdown
 
-    records = report.check_records(found)
-    if outputs.json is not None:
-        write(outputs.json, codec.dumps(records, indent=1, allow_nan=False) + "\n")
-    if outputs.csv is not None:
-        write(outputs.csv, csv_text(records))
-    if outputs.md is not None:
-        write(outputs.md, markdown(report.check_table(found)))
+    records, table = report.check_records(found), report.check_table(found)
     if not outputs.stdout_taken:
-        put_results_table(report.check_table(found), styles=[""] * len(found))
+        put_results_table(table, styles=[""] * len(found))
+    outputs.put(
+        json=lambda: json_text(records),
+        csv=lambda: csv_text(records),
+        md=lambda: markdown(table),
+    )
     say(report.check_line(found))

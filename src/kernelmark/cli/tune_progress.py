@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from kernelmark.cli.output import console, fancy, say
+from kernelmark.cli.output import fancy, progress_bar, say
 from kernelmark.core.units import duration_text, time_text
 from kernelmark.report.outcomes import outcome_line
 from kernelmark.tune import events as e
@@ -27,7 +27,7 @@ def reporter(*, quiet: bool) -> Iterator[OnEvent]:
     if quiet:
         yield _trouble
     elif fancy(sys.stderr):
-        with _bar() as bar:
+        with progress_bar() as bar:
             yield Drawn(bar)
     else:
         yield Lines()
@@ -124,16 +124,3 @@ def _trouble(event: e.Event, tell: Callable[[str], object] = say) -> None:
         tell(f"warning: {event.name} cannot be tuned: {event.reason}")
     elif isinstance(event, e.Note):
         tell(f"note: {event.text}")
-
-
-def _bar() -> Bar:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    return Progress(
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[left]}", markup=False),
-        TextColumn("{task.description}", markup=False),
-        console=console(stderr=True),
-        transient=True,
-    )

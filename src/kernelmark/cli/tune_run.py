@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.output import Outputs, counted, put_results_table, say, write
+from kernelmark.cli import tune_options as t
+from kernelmark.cli.output import Outputs, put_results_table, say
+from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
     from kernelmark.api.tuning_run import Tuned
@@ -16,14 +18,10 @@ SOME_FAILED = 3
 INTERRUPTED = 130
 
 
-def _option(*names: str, help: str, metavar: str | None = None, panel: str = o.SELECTION) -> Any:
-    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel)
-
-
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A tuning folder with plans.")]
 Devices = Annotated[
     list[str] | None,
-    _option(
+    t.option(
         "-d",
         "--devices",
         metavar="DEVICE,…",
@@ -31,12 +29,9 @@ Devices = Annotated[
         "Default: that of the summary.",
     ),
 ]
-Only = Annotated[
-    list[str] | None, _option("--only", metavar="NAME,…", help="Only these plans. Repeated.")
-]
 Minutes = Annotated[
     float,
-    _option(
+    t.option(
         "--minutes",
         metavar="M",
         help="Stop searching after M minutes and compare what was found; 0: no limit. The same "
@@ -46,14 +41,14 @@ Minutes = Annotated[
 ]
 Timeout = Annotated[
     float,
-    _option("--timeout", metavar="S", help="Seconds a candidate may take.", panel=o.RUNNING),
+    t.option("--timeout", metavar="S", help="Seconds a candidate may take.", panel=o.RUNNING),
 ]
 
 
 def run(
     folder: Folder,
     devices: Devices = None,
-    only: Only = None,
+    only: t.Only = None,
     jobs: o.Jobs = None,
     minutes: Minutes = 0.0,
     timeout: Timeout = 30.0,
@@ -93,18 +88,17 @@ def _put(done: Tuned, outputs: Outputs) -> None:
     from kernelmark.report.render import markdown
     from kernelmark.tune import results
 
-    if outputs.json is not None:
-        write(outputs.json, results.dumps(done.outcomes))
-    if outputs.csv is not None:
-        rows = [results.row(outcome) for outcome in done.outcomes]
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        write(outputs.csv, results.csv_text(rows, names))
     shown = by_worth(done.outcomes)
     table = outcome_table(shown)
-    if outputs.md is not None:
-        write(outputs.md, markdown(table))
     if not outputs.stdout_taken and done.outcomes:
         put_results_table(table, styles=["" if outcome.kept else "dim" for outcome in shown])
+    rows = [results.row(outcome) for outcome in done.outcomes]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    outputs.put(
+        json=lambda: results.dumps(done.outcomes),
+        csv=lambda: results.csv_text(rows, names),
+        md=lambda: markdown(table),
+    )
 
 
 def _tell(done: Tuned, folder: str, *, quiet: bool) -> None:

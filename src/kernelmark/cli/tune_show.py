@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.output import Outputs, counted, put_results_table, say, write
+from kernelmark.cli import tune_options as t
+from kernelmark.cli.output import Outputs, put_results_table, say
 from kernelmark.core.errors import NothingToDo
+from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
     from kernelmark.tune.standing import Standing
@@ -19,12 +21,11 @@ if TYPE_CHECKING:
 _TOP = 20
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A tuning folder with plans.")]
-Every = Annotated[bool, typer.Option("--all", help="Show every row.", rich_help_panel=o.OUTPUT)]
 
 
 def show(
     folder: Folder,
-    every: Every = False,
+    every: t.Every = False,
     json: o.Json = None,
     csv: o.Csv = None,
     md: o.Md = None,
@@ -47,23 +48,22 @@ def show(
 
 
 def _put_standings(found: Sequence[Standing], outputs: Outputs, *, every: bool) -> None:
-    import json as codec
-
+    from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import tuning as report
-    from kernelmark.report.render import csv_text, markdown
+    from kernelmark.report.render import markdown
 
     records = report.standing_records(found)
-    if outputs.json is not None:
-        write(outputs.json, codec.dumps(records, indent=1, allow_nan=False) + "\n")
-    if outputs.csv is not None:
-        write(outputs.csv, csv_text(records))
     shown = found if every else found[:_TOP]
-    if outputs.md is not None:
-        write(outputs.md, markdown(report.standing_table(shown)))
+    table = report.standing_table(shown)
     if not outputs.stdout_taken:
-        put_results_table(report.standing_table(shown), styles=[""] * len(shown))
+        put_results_table(table, styles=[""] * len(shown))
         if len(shown) < len(found):
             say(f"and {counted(len(found) - len(shown), 'more plan')}: --all shows them")
+    outputs.put(
+        json=lambda: json_text(records),
+        csv=lambda: csv_text(records),
+        md=lambda: markdown(table),
+    )
 
 
 def _tell_standings(found: Sequence[Standing], *, quiet: bool) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernelmark.cli.output import check_writable, counted, say, write
+from kernelmark.cli.output import check_writable, say, write
+from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
     from kernelmark.workloads.logs import Reading

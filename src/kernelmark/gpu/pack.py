@@ -6,8 +6,9 @@ A pack holds ARCH/KEY.bin; the folders in $KERNELMARK_PACK are looked at before 
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
+
+from kernelmark.core.files import write_whole
 
 
 def folders() -> list[Path]:
@@ -39,10 +40,5 @@ def add(folder: Path, key: str, arch: str, code: bytes) -> Path:
     """Put a binary into the pack in `folder`; it appears whole or not at all."""
     path = path_in(folder, key, arch)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem[:16]}-{secrets.token_hex(4)}")
-    try:
-        temporary.write_bytes(code)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, code)
     return path

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
 import shlex
 from collections.abc import Sequence
@@ -13,6 +10,7 @@ from typing import Any
 
 from kernelmark.core import codec
 from kernelmark.core.environment import difference
+from kernelmark.core.files import csv_text, json_text
 from kernelmark.core.result import Run
 from kernelmark.core.units import time_text
 from kernelmark.core.verdict import Verdict, VerdictStatus
@@ -135,12 +133,8 @@ def to_md(report: AbReport) -> str:
 
 def to_csv(report: AbReport) -> str:
     """One line a pair, times in microseconds."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, _FIELDS, lineterminator="\n")
-    writer.writeheader()
-    for row in report.rows:
-        writer.writerow({k: v for k, v in _values(row).items() if k in _FIELDS})
-    return out.getvalue()
+    rows = [{k: v for k, v in _values(row).items() if k in _FIELDS} for row in report.rows]
+    return csv_text(rows, _FIELDS)
 
 
 def to_json(report: AbReport) -> str:
@@ -163,7 +157,7 @@ def to_json(report: AbReport) -> str:
             for row in report.rows
         ],
     }
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    return json_text(document)
 
 
 def _only(report: AbReport, rows: Sequence[Row]) -> AbReport:

@@ -9,6 +9,7 @@ from typing import Any
 
 from kernelmark.compare.verdicts import Comparison, Row
 from kernelmark.core import codec
+from kernelmark.core.files import Cell
 from kernelmark.core.problem import parse_key
 from kernelmark.core.result import Result, Run, config_key
 from kernelmark.core.units import counted, time_text
@@ -16,7 +17,7 @@ from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.apart import apart
 from kernelmark.report.detail import facts
 from kernelmark.report.names import backend_text, rerun, short
-from kernelmark.report.render import Cell, markdown
+from kernelmark.report.render import markdown
 from kernelmark.report.tables import NONE, Column, Table
 
 # A comment that is too long is not read, and GitHub refuses more than 65,536 characters.

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelmark.compare.history import History, Point, SeriesStep, Story
+from kernelmark.core.files import Cell
 from kernelmark.core.problem import parse_key
 from kernelmark.core.result import Status
 from kernelmark.core.timing import Timing
@@ -18,7 +19,6 @@ from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.apart import apart
 from kernelmark.report.compare import change_text, moved_text
 from kernelmark.report.names import config_text, short
-from kernelmark.report.render import Cell
 from kernelmark.report.tables import NONE, Column, Table
 
 _BARS = "▁▂▃▄▅▆▇█"

@@ -1,19 +1,16 @@
-"""Tables as text, Markdown, HTML and CSV."""
+"""Tables as text, Markdown and HTML; results as flat records."""
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 import itertools
 import json
 from collections.abc import Sequence
 
+from kernelmark.core.files import Cell
 from kernelmark.core.problem import Option
 from kernelmark.core.result import ResultSet, config_key
 from kernelmark.report.tables import Row, Table
-
-Cell = str | int | float | None
 
 
 def text(table: Table) -> str:
@@ -72,18 +69,6 @@ def records(results: ResultSet, made: Sequence[Row]) -> list[dict[str, Cell]]:
         problem = row.result.case.problem
         parameters |= dict.fromkeys((*problem.dims, *problem.dtypes, *problem.options))
     return [_record(results, row, list(parameters)) for row in made]
-
-
-def csv_text(found: Sequence[dict[str, Cell]]) -> str:
-    """Comma-separated with a header; floats exact, missing values empty."""
-    if not found:
-        return ""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, fieldnames=list(found[0]), lineterminator="\n")
-    writer.writeheader()
-    for record in found:
-        writer.writerow({k: repr(v) if isinstance(v, float) else v for k, v in record.items()})
-    return out.getvalue()
 
 
 def _pipes(cells: Sequence[str]) -> str:

@@ -11,7 +11,6 @@ state.json           names given to problems, digests of plans as they were writ
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -20,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kernelmark.core import files
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
 
@@ -128,24 +128,16 @@ class TuningFolder:
             "names": dict(state.names),
             "written": dict(state.written),
         }
-        write_whole(self.state, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+        write_whole(self.state, files.json_text(document))
 
 
 def write_whole(path: Path, text: str) -> None:
     """`text` in a file that appears whole or not at all, and survives a crash once this returns."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        files.write_whole(path, text.encode(), sync=True)
     except OSError as error:
         raise unwritable(path, error) from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def check_writable(path: Path) -> None:

@@ -9,8 +9,6 @@ outcomes.json      the outcomes whole, for emitters
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -18,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark import ops
-from kernelmark.core import codec
+from kernelmark.core import codec, files
 from kernelmark.core.errors import CodecError, NothingToDo, UsageError
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import config_key
@@ -158,12 +156,7 @@ def _category(problem: Problem) -> str:
 
 def csv_text(rows: Sequence[Row], names: Sequence[str]) -> str:
     """Comma-separated; what is not known is empty."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, fieldnames=list(names), restval="", lineterminator="\n")
-    writer.writeheader()
-    for one in rows:
-        writer.writerow({name: _cell(value) for name, value in one.items()})
-    return out.getvalue()
+    return files.csv_text([{k: _cell(value) for k, value in one.items()} for one in rows], names)
 
 
 def _cell(value: Any) -> Any:
@@ -179,7 +172,7 @@ def dumps(outcomes: Sequence[Outcome]) -> str:
         "version": codec.VERSION,
         "outcomes": [codec.plain(outcome) for outcome in outcomes],
     }
-    return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    return files.json_text(document)
 
 
 def loads(text: str | bytes) -> tuple[Outcome, ...]:

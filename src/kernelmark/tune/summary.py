@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import io
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.files import csv_text
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Result, Status
 from kernelmark.stats.interval import Interval
@@ -184,12 +184,7 @@ def records(found: Summary) -> list[dict[str, str | int | float | None]]:
 
 
 def write(path: Path, found: Summary) -> None:
-    out = io.StringIO()
-    writer = csv.DictWriter(out, fieldnames=COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for record in records(found):
-        writer.writerow({k: repr(v) if isinstance(v, float) else v for k, v in record.items()})
-    write_whole(path, out.getvalue())
+    write_whole(path, csv_text(records(found), COLUMNS))
 
 
 def read(path: Path) -> Summary | None:

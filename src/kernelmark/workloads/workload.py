@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
+from kernelmark.core.files import write_whole
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 
@@ -79,14 +79,10 @@ def write(path: Path, workload: Workload) -> None:
         blas = [call.blas.get(name, "") for name in fields]
         last = " ".join(call.lost), _joined(call.sources)
         rows.writerow((call.problem.key, call.count, *blas, *last))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(text.getvalue().encode("utf-8", "surrogatepass"))
-        temporary.replace(path)
+        write_whole(path, text.getvalue().encode("utf-8", "surrogatepass"))
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read(path: Path) -> Workload:

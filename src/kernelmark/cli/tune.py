@@ -72,10 +72,16 @@ Arch = Annotated[
         "--arch", metavar="ARCH", help="For a GPU that is not here, in place of -d: gfx942, sm_90."
     ),
 ]
+RetryFailed = Annotated[bool, t.option("--retry-failed", help="Time again what failed.")]
 _THR = "In percent of the whole time: 0.1 is 0.1 %."
 Threshold = Annotated[
-    float,
-    t.option("--thr", metavar="PERCENT", help=f"Select problems with at least this share. {_THR}"),
+    float | None,
+    t.option(
+        "--thr",
+        metavar="PERCENT",
+        help=f"Select problems with at least this share. {_THR} Default: as they are selected in "
+        "summary.csv, new ones all.",
+    ),
 ]
 PlanThreshold = Annotated[
     float | None,
@@ -94,7 +100,6 @@ Limit = Annotated[
         help="The N problems that cost most; with -s, -o or -p a fair sample of N of those.",
     ),
 ]
-RetryFailed = Annotated[bool, t.option("--retry-failed", help="Time again what failed.")]
 StrategyName = Annotated[
     str,
     t.option("--strategy", metavar="NAME", help="kmark list strategies says which.", panel=SEARCH),
@@ -138,7 +143,7 @@ def summarise(
     backend: Reference = None,
     devices: o.Devices = None,
     timing: o.Preset = "quick",
-    thr: Threshold = 0.0,
+    thr: Threshold = None,
     retry_failed: RetryFailed = False,
     every: t.Every = False,
     store: o.StorePlace = None,

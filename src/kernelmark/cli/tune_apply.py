@@ -144,7 +144,7 @@ def export_winners(
 def _loaded(
     folder: str, form: str, words: Sequence[str]
 ) -> tuple[Emitter, Sequence[Outcome], Fields]:
-    from kernelmark.tune import results
+    from kernelmark.tune import ownership, results
     from kernelmark.tune.emitters import registry
     from kernelmark.tune.emitters.base import checked_options
     from kernelmark.tune.folder import TuningFolder
@@ -155,9 +155,13 @@ def _loaded(
     if not place.is_dir():
         raise UsageError(f"{folder} is no folder", hint="name a tuning folder")
     tuning = TuningFolder(place)
-    if "logic" in emitter.options and not results.outcomes_file(tuning).exists():
+    tuned = tuning.names() or results.outcomes_file(tuning).exists()
+    if "logic" in emitter.options and not tuned:
         return emitter, (), {"logic": str(place), **given}
-    outcomes = results.read(tuning)
+    found = ownership.current(tuning)
+    for name, reason in found.stale.items():
+        say(f"{name} is not written: {reason}")
+    outcomes = tuple(found.outcomes.values())
     if not any(outcome.kept for outcome in outcomes):
         raise NothingToDo(
             f"{folder}: none of {counted(len(outcomes), 'outcome')} is kept",
@@ -196,7 +200,7 @@ def _proof(change: Change) -> str:
 def _compared(kept: Sequence[Outcome], folder: str, *, quiet: bool) -> int:
     """Reference and tuned in turns, as in the final."""
     from kernelmark.report.tables import Column, Table
-    from kernelmark.tune.recompare import recompare
+    from kernelmark.tune.recompare import recompare, replaced
 
     say(f"comparing {counted(len(kept), 'winner')} with the reference again")
     try:
@@ -212,12 +216,15 @@ def _compared(kept: Sequence[Outcome], folder: str, *, quiet: bool) -> int:
         Column(name=name, align="right" if name != "name" else "left")
         for name in ("name", "tuned", "reference", "ratio", "before")
     )
-    before = {outcome.name: outcome.ratio for outcome in kept}
-    rows = tuple(_row(outcome, before[outcome.name]) for outcome in found)
+    before = {outcome.name: outcome for outcome in kept}
+    rows = tuple(_row(outcome, before[outcome.name].ratio) for outcome in found)
     put_table(Table(columns=columns, rows=rows))
     if any(not outcome.tuned.verified for outcome in found):
         return SOME_WRONG
-    return REGRESSION if any(outcome.high < 1.0 for outcome in found) else 0
+    others = [outcome for outcome in found if replaced(before[outcome.name], outcome)]
+    for outcome in others if quiet else ():
+        say(f"{outcome.name}: {outcome.reason}")
+    return REGRESSION if others or any(outcome.high < 1.0 for outcome in found) else 0
 
 
 def _row(outcome: Outcome, before: float) -> tuple[str, ...]:

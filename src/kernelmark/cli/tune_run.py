@@ -39,6 +39,14 @@ Minutes = Annotated[
         panel=o.RUNNING,
     ),
 ]
+RetryFailed = Annotated[
+    bool,
+    t.option(
+        "--retry-failed",
+        help="Ask again for candidates that crashed, or ran out of time or memory.",
+        panel=o.RUNNING,
+    ),
+]
 Timeout = Annotated[
     float,
     t.option("--timeout", metavar="S", help="Seconds a candidate may take.", panel=o.RUNNING),
@@ -52,6 +60,7 @@ def run(
     jobs: o.Jobs = None,
     minutes: Minutes = 0.0,
     timeout: Timeout = 30.0,
+    retry_failed: RetryFailed = False,
     json: o.Json = None,
     csv: o.Csv = None,
     md: o.Md = None,
@@ -74,6 +83,7 @@ def run(
             jobs=jobs,
             minutes=minutes,
             timeout_s=timeout,
+            retry_failed=retry_failed,
             on_event=on_event,
         )
     _put(done, outputs)

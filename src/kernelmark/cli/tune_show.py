@@ -31,8 +31,9 @@ def show(
     md: o.Md = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Show how far each plan is: missing, running, stopped, done or failed; best and ratio so far.
+    """Show how far each plan is, its best time and ratio so far.
 
+    A plan is missing, running, stopped, edited (what was found is of another plan), done or failed.
     It can be asked while 'kmark tune run' is at work.
     """
     from kernelmark.tune.folder import TuningFolder

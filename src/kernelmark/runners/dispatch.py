@@ -35,6 +35,7 @@ from kernelmark.runners.lane import (
     Phase,
     failed_result,
     gather_items,
+    harmless,
     measure_request,
     read_result,
     threads_of,
@@ -42,9 +43,6 @@ from kernelmark.runners.lane import (
 from kernelmark.runners.plan import Forecast
 
 START_ATTEMPTS = 3
-# After these the process is as good as new; after anything else its memory, or its device's
-# context, may be damaged.
-_HARMLESS = (Status.OK, Status.UNSUPPORTED, Status.COMPILE_ERROR)
 # What compiling ahead settles. Anything else may come from compiling many at once, and the case
 # is tried again alone, on its device.
 _FINAL = (Status.COMPILE_ERROR, Status.UNSUPPORTED, Status.TIMEOUT)
@@ -260,7 +258,7 @@ class Dispatch:
             assert isinstance(item, Failure)
             result = failed_result(task.case, lane.info, item, task.started)
         task.parts.append(result)
-        if result.status not in _HARMLESS:
+        if not harmless(result):
             lane.retire()
         if result.status is Status.OK and len(task.parts) < task.case.timing.processes:
             self._begin(lane, task)

@@ -247,3 +247,9 @@ def failed_result(case: Case, info: DeviceInfo, item: Failure, started: float) -
         first, *rest = item.error.split("\n", 1)
         error = "\n".join([f"{first} (in phase {item.phase})", *rest])
     return failure(case, info, item.status, error, started=started, cost=cost)
+
+
+def harmless(result: Result) -> bool:
+    """Whether the worker is as good as new after it. After anything else its memory, or its
+    device's context, may be damaged."""
+    return result.status in (Status.OK, Status.UNSUPPORTED, Status.COMPILE_ERROR)

@@ -77,6 +77,4 @@ def decide(
     if gain_s < asked.min_gain_us * _US:
         floor = f"{time_text(asked.min_gain_us * _US)} is asked for"
         return False, f"gains too little: {gain}, {floor}{beside}"
-    if tuned.median_s > _RULE.factor * reference.median_s + _RULE.slack_us * _US:
-        return False, f"harms: slower than {_RULE.factor:g} × reference + {_RULE.slack_us:g} µs"
     return True, f"faster: {shown}, {gain}{beside}"

@@ -63,7 +63,7 @@ def staged(change: Change, into: Path) -> Iterator[Path]:
         yield into
         return
     with tempfile.TemporaryDirectory(prefix="kmark-") as place:
-        copy = Path(place) / into.name
+        copy = Path(place) / into.resolve().name  # that of `..` would be outside
         texts = {path: text_at(into / path) for path in change.beside}
         texts |= {edit.path: edit.after for edit in change.edits}
         for path, text in texts.items():

@@ -24,6 +24,7 @@ from kernelmark.runners.lane import (
     Phase,
     failed_result,
     gather_items,
+    harmless,
     measure_request,
     read_result,
     threads_of,
@@ -43,8 +44,6 @@ from kernelmark.tune.transfer import Winner
 # Sessions that are open on a device at once: enough that one of them has something to time.
 OPEN = 6
 _LARGEST_BATCH = 16
-# After these a worker is as good as new.
-_HARMLESS = (Status.OK, Status.UNSUPPORTED, Status.COMPILE_ERROR)
 
 OnEvent = Callable[[Event], None]
 
@@ -83,6 +82,7 @@ class Driver:
         trials: Path,
         *,
         minutes: float = 0.0,
+        retry_failed: bool = False,
         on_event: OnEvent | None = None,
     ) -> None:
         self.plans = sorted(plans, key=lambda plan: (-_cost(plan), plan.name))
@@ -90,6 +90,7 @@ class Driver:
         self.retired: dict[str, str] = {}
         self.cut: list[str] = []
         self._trials = trials
+        self._retry_failed = retry_failed
         self._tell: OnEvent = on_event or (lambda event: None)
         self._lanes = [runner.lane(info.name) for info in runner.infos]
         jobs = runner.jobs if any(compiles(plan.backend) for plan in plans) else 0
@@ -161,7 +162,7 @@ class Driver:
         winners = [_winner(outcome) for outcome in ended if outcome.tuned.config]
         journal = None
         try:
-            journal = Journal(self._trials / f"{plan.name}.jsonl")
+            journal = Journal(self._trials / f"{plan.name}.jsonl", retry_failed=self._retry_failed)
             session = Session(plan, lane.info, journal, pipeline=self._pipeline, winners=winners)
         except KernelmarkError as error:
             if journal is not None:
@@ -259,6 +260,8 @@ class Driver:
             return None
         status, error = found.status, found.error
         if status is Status.OK:
+            if request.step not in live.session.steps:
+                return None  # a reference that spills is timed all the same
             reason = static_reason(found.kernel.resources, live.lane.info)
             if reason is None:
                 return None
@@ -304,9 +307,9 @@ class Driver:
             result = read_result(request.case, lane.info, item.message, live.started)
         else:
             result = failed_result(request.case, lane.info, item, live.started)
-        # A wrong answer inside its own output harms nobody.
+        # Candidates are often wrong; one that is so inside its own output harms nobody.
         inside = result.status is Status.WRONG and result.check and result.check.guards_intact
-        if result.status not in _HARMLESS and not inside:
+        if not (harmless(result) or inside):
             lane.retire()
         cost_s = self._builders.cost_s(request.case)
         self._record(live, trial_of(request, result, live.session.plan, cost_s))

@@ -14,29 +14,37 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from kernelmark import backends, ops
 from kernelmark.core.diskcache import digest
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.problem import Problem
-from kernelmark.core.result import Case, Config, Status, config_key
+from kernelmark.core.result import Case, Config, KernelInfo, Status, config_key
 from kernelmark.tune.accept import Score, decide
 from kernelmark.tune.evaluate import Request, Round, Work, final_timing, ladder
-from kernelmark.tune.journal import Journal, Trial
+from kernelmark.tune.journal import OF_THE_MACHINE, Journal, Trial
 from kernelmark.tune.outcome import Choice, Outcome
 from kernelmark.tune.plan import TunePlan
 
 _HEATS = 2  # once forwards, once backwards
 _FIRST_SEED = 1001  # far from those of the search
-# What a config may be on a size it was not made for: not there, but not wrong either.
-_NO_FAULT = (Status.OK, Status.UNSUPPORTED, Status.COMPILE_ERROR, Status.SKIPPED)
-# Sizes next to a problem's, by op: the first that the op accepts are taken.
+# What a config may be on a size it was not made for: not there, which is no fault.
+_NOT_THERE = (Status.UNSUPPORTED, Status.COMPILE_ERROR, Status.SKIPPED)
+# Sizes next to a problem's, by op: the first that the config runs are taken. The last ones keep
+# to the alignment that descriptors ask for.
 _STEPS: dict[str, tuple[dict[str, int], ...]] = {
-    "attention": ({"seq_q": 1, "seq_kv": 1}, {"seq_q": -1, "seq_kv": -1}, {"seq_kv": 3}),
-    "conv": ({"h": 1}, {"w": -1}, {"h": -1, "w": 3}),
+    "attention": (
+        *({"seq_q": 1, "seq_kv": 1}, {"seq_q": -1, "seq_kv": -1}, {"seq_kv": 3}),
+        *({"seq_q": 16, "seq_kv": 16}, {"seq_q": 64, "seq_kv": 64}),
+    ),
+    "conv": ({"h": 1}, {"w": -1}, {"h": -1, "w": 3}, {"h": 2, "w": 2}, {"h": 8}),
 }
-_PRODUCT = ({"m": 1}, {"n": -1}, {"m": -1}, {"n": 3}, {"m": 5, "n": 7})
+_PRODUCT = (
+    *({"m": 1}, {"n": -1}, {"m": -1}, {"n": 3}, {"m": 5, "n": 7}),
+    *({"n": 16}, {"m": 16}, {"n": 64}, {"m": 64, "n": 64}),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +106,9 @@ def _even(rounds: int) -> int:
 
 
 def finalists(reached: Sequence[Trial], most: int) -> list[Config]:
-    """The fastest of those that were timed longest, filled up with others."""
+    """The fastest of those that were timed in full, filled up with others."""
     good = [trial for trial in reached if trial.ok]
-    steps = list(dict.fromkeys(trial.step for trial in good))
-    full = [t for t in good if t.step == "full"] if "full" in steps else []
-    rest = [t for t in good if t not in full]
-    ordered = [*sorted(full, key=_seconds), *sorted(rest, key=_seconds)]
+    ordered = sorted(good, key=lambda trial: (trial.step != "full", _seconds(trial)))
     return [trial.config for trial in ordered[:most]]
 
 
@@ -184,25 +189,36 @@ class _Match:
     # Verifying
 
     def verify(self, side: Side) -> Work[None]:
-        """The config on sizes next to the problem's."""
-        requests = [
-            Request(
-                case=Case(
-                    problem=problem,
-                    backend=side.backend,
-                    config=side.config,
-                    timing=dataclasses.replace(ladder(self.info)[0].timing, seed=_FIRST_SEED),
-                ),
-                step="near",
+        """The config on sizes next to the problem's, until it was run on as many as are asked for
+        or there are no more."""
+        timing = dataclasses.replace(ladder(self.info)[0].timing, seed=_FIRST_SEED)
+        while (missing := self.plan.acceptance.neighbours - len(self._near_run(side))) > 0:
+            todo = [p for p in self._near if self._near_trial(side, p) is None][:missing]
+            if not todo:
+                return
+            yield Round(
+                requests=tuple(
+                    Request(
+                        case=Case(
+                            problem=problem,
+                            backend=side.backend,
+                            config=side.config,
+                            timing=timing,
+                        ),
+                        step="near",
+                    )
+                    for problem in todo
+                )
             )
-            for problem in self._near()
-            if self._near_trial(side, problem) is None
-        ]
-        if requests:
-            yield Round(requests=tuple(requests))
 
+    @cached_property
     def _near(self) -> list[Problem]:
-        return neighbours(self.plan.problem, self.plan.acceptance.neighbours)
+        return neighbours(self.plan.problem) if self.plan.acceptance.neighbours else []
+
+    def _near_run(self, side: Side) -> list[Trial]:
+        """Trials on other sizes that say something: not those where the config is not there."""
+        found = (self._near_trial(side, problem) for problem in self._near)
+        return [t for t in found if t is not None and t.status not in _NOT_THERE]
 
     def _near_trial(self, side: Side, problem: Problem) -> Trial | None:
         return self.journal.find(config=side.config, step="near", problem=problem.key)
@@ -213,10 +229,9 @@ class _Match:
         if failed is not None:
             where = "a heat" if " heat " in failed.step else "the final"
             return f"it is {failed.status.value} in {where}: {failed.error}"
-        for problem in self._near() if side != self.reference else ():
-            trial = self._near_trial(side, problem)
-            if trial is not None and trial.status not in _NO_FAULT:
-                return f"it is {trial.status.value} on {problem.key}: {trial.error}"
+        for trial in self._near_run(side) if side != self.reference else ():
+            if trial.status is not Status.OK:
+                return f"it is {trial.status.value} on {trial.problem}: {trial.error}"
         return None
 
     # Deciding
@@ -245,16 +260,16 @@ class _Match:
     def choice(self, side: Side, stage: Stage) -> Choice:
         """What a side was in the final, and its worst error in any check."""
         trials = self._trials(side, stage)
-        near = [self._near_trial(side, problem) for problem in self._near()]
-        checked = [*self._trials(side, self.heats), *trials]
-        checked += [t for t in near if t is not None and side != self.reference]
+        own = [*self._trials(side, self.heats), *trials]
+        kernels = [trial.kernel for trial in own if trial.kernel.name]
+        checked = own if side == self.reference else [*own, *self._near_run(side)]
         times = [trial.seconds for trial in trials if trial.seconds is not None]
         found = backends.find(side.backend)
         return Choice(
             backend=side.backend,
             config=side.config,
             median_s=statistics.median(times) if times else math.nan,
-            kernel=checked[-1].kernel if checked else Choice(backend=side.backend).kernel,
+            kernel=kernels[-1] if kernels else KernelInfo(),
             worst=_worst(checked),
             version="" if found.available() is not None else found.version(),
         )
@@ -271,6 +286,9 @@ class _Match:
             fault=self.fault(side),
             reference_fault=self.fault(self.reference),
         )
+        ran, asked = len(self._near_run(side)), self.plan.acceptance.neighbours
+        if kept and ran < asked:
+            reason += f"; it runs on {ran or 'none'} of the sizes beside it, {asked} are asked for"
         return _outcome(
             self.plan,
             self.info,
@@ -285,7 +303,7 @@ class _Match:
 
 def _worst(trials: Sequence[Trial]) -> float:
     """The largest error of all checks; infinite for any failed one, unknown without one."""
-    if any(trial.status not in _NO_FAULT for trial in trials):
+    if any(trial.status is not Status.OK for trial in trials):
         return math.inf
     return max((t.worst for t in trials if t.worst is not None), default=math.nan)
 
@@ -294,6 +312,8 @@ def nothing_found(plan: TunePlan, info: DeviceInfo, journal: Journal, evaluation
     """The outcome of a search without a single right candidate."""
     last = journal.trials[-1] if journal.trials else None
     why = f"; the last one is {last.status.value}: {last.error}" if last else ""
+    if last and last.status in OF_THE_MACHINE:
+        why += " ('kmark tune run --retry-failed' tries them again)"
     return _outcome(
         plan,
         info,
@@ -341,11 +361,11 @@ def _outcome(
     )
 
 
-def neighbours(problem: Problem, most: int) -> list[Problem]:
-    """Up to `most` problems that differ from this one by a little in size."""
+def neighbours(problem: Problem) -> list[Problem]:
+    """Problems that differ from this one by a little in size, the most telling ones first."""
     found: list[Problem] = []
     for step in _STEPS.get(problem.op, _PRODUCT):
-        if len(found) == most or not step.keys() <= problem.dims.keys():
+        if not step.keys() <= problem.dims.keys():
             continue
         dims = {name: size + step.get(name, 0) for name, size in problem.dims.items()}
         try:

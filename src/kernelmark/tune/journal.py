@@ -57,6 +57,8 @@ _SAME = {
     "model": "model of device",
 }
 _DIGESTS = ("plan", "space")
+# What a candidate may be because of the machine, or of what else ran there.
+OF_THE_MACHINE = (Status.TIMEOUT, Status.CRASHED, Status.OUT_OF_MEMORY, Status.RUNTIME_ERROR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +93,12 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The outcome, and for which plan as a whole (with budget and acceptance) it was reached."""
+    """The outcome, for which plan as a whole it was reached, and for which but for its budget.
+    `plan` is "" for a search that the clock ended; `decision` in journals of old."""
 
     plan: str
     outcome: Outcome
+    decision: str = ""
 
 
 _TYPES: dict[str, Any] = {"header": Header, "trial": Trial, "finished": Finished}
@@ -102,9 +106,11 @@ Line = Header | Trial | Finished
 
 
 class Journal:
-    """The journal of one plan, opened for one process. `header` is None while it is new."""
+    """The journal of one plan, opened for one process. `header` is None while it is new. With
+    `retry_failed` it does not remember what may have failed because of the machine: the lines
+    stay, and later ones take their place."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, retry_failed: bool = False) -> None:
         self.path = path
         self.header: Header | None = None
         self.finished: Finished | None = None
@@ -115,6 +121,8 @@ class Journal:
         try:
             self._lock()
             self._load()
+            if retry_failed:
+                self._forget()
         except BaseException:
             self._file.close()
             raise
@@ -137,6 +145,12 @@ class Journal:
         if whole < len(data):
             self._file.truncate(whole)
         self._file.seek(0, os.SEEK_END)
+
+    def _forget(self) -> None:
+        kept = [trial for trial in self.trials if trial.status not in OF_THE_MACHINE]
+        if len(kept) < len(self.trials):
+            self.trials, self.finished = kept, None
+            self._found = {trial.key: trial for trial in kept}
 
     def _take(self, line: Line) -> None:
         if isinstance(line, Header):

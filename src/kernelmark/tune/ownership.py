@@ -6,9 +6,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 
-from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.tune import journal, planfile
+from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.tune import journal, planfile, results
+from kernelmark.tune.digests import decision_digest, plan_digest, search_digest
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.outcome import Outcome
 from kernelmark.tune.plan import TunePlan
@@ -43,21 +45,67 @@ def _planned(folder: TuningFolder) -> list[str]:
     return found
 
 
-def outcomes(folder: TuningFolder, plans: Iterable[TunePlan]) -> dict[str, Outcome]:
-    """What the journals of these plans have come to, by name."""
-    found = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What the journals of plans have come to, by name: outcomes of the plans as they are now, and
+    why the others are not."""
+
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    stale: dict[str, str] = field(default_factory=dict)
+
+
+def outcomes(folder: TuningFolder, plans: Iterable[TunePlan]) -> Found:
+    """From journals alone, whatever files of results say."""
+    found = Found()
     for plan in plans:
-        path = folder.journal(plan.name)
         with suppress(KernelmarkError, OSError):  # a journal that cannot be read has no outcome
-            outcome = journal.read(path)[2]
-            if outcome is not None and is_own(outcome, plan):
-                found[plan.name] = weighed(outcome, plan)
+            header, _, last = journal.load(folder.journal(plan.name))
+            if header is None or last is None:
+                continue
+            if reason := stale(plan, header, last):
+                found.stale[plan.name] = reason
+            else:
+                found.outcomes[plan.name] = weighed(last.outcome, plan)
     return found
 
 
-def is_own(outcome: Outcome, plan: TunePlan) -> bool:
-    """Whether an outcome is of what the plan tunes today."""
-    return (outcome.tuned.backend, outcome.problem) == (plan.backend, plan.problem)
+def current(folder: TuningFolder) -> Found:
+    """The outcomes of a folder: from plans and journals where there are any, also where a run was
+    killed before it wrote its results; else from the file of results, which can stand alone."""
+    names = folder.names()
+    if not names:
+        return Found(outcomes={outcome.name: outcome for outcome in results.read(folder)})
+    plans, broken = [], {}
+    for name in names:
+        try:
+            plans.append(planfile.read(folder.plan(name)))
+        except KernelmarkError as error:
+            broken[name] = error.message
+    found = outcomes(folder, plans)
+    if not (found.outcomes or found.stale):
+        raise NothingToDo(f"{folder.path} has no results yet", hint=f"kmark tune run {folder.path}")
+    return Found(outcomes=found.outcomes, stale=found.stale | broken)
+
+
+def stale(plan: TunePlan, header: journal.Header, last: journal.Finished | None) -> str:
+    """Why what a journal holds is not of the plan as it is now, "" if it is."""
+    if header.plan != search_digest(plan):
+        return (
+            "its plan was edited since: another problem, space, seed or strategy; go back to what "
+            f"it was, or move trials/{plan.name}.jsonl away and tune again"
+        )
+    if last is None:
+        return ""
+    if last.decision:
+        decided = last.decision == decision_digest(plan)
+    else:
+        decided = last.plan in ("", plan_digest(plan))
+    if not decided:
+        return (
+            "its plan was edited since: another reference, or more is asked of a winner; "
+            "'kmark tune run' decides anew"
+        )
+    return ""
 
 
 def weighed(outcome: Outcome, plan: TunePlan) -> Outcome:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,10 +16,10 @@ from kernelmark.core.result import Case, Config, Status
 from kernelmark.core.space import Space
 from kernelmark.runners.plan import work
 from kernelmark.tune import journal, planfile
+from kernelmark.tune.digests import search_digest
 from kernelmark.tune.folder import State, TuningFolder, digest, write_whole
 from kernelmark.tune.naming import assign
 from kernelmark.tune.plan import Acceptance, Budget, TunePlan
-from kernelmark.tune.session import search_digest
 from kernelmark.tune.summary import Cost, Summary, counted, counts, summary
 from kernelmark.workloads.workload import Workload
 
@@ -80,11 +79,8 @@ def costs_of(workload: Workload, known: Summary | None, thr: float | None) -> li
         else Cost(problem=problem, count=count, selected=whole)
         for problem, count in called.items()
     ]
-    selected = {cost.problem: cost.selected for cost in made}
     if known is not None:
-        made = list(summary(known.basis, made, thr=thr or 0.0).costs)
-        if thr is None:
-            made = [dataclasses.replace(c, selected=selected[c.problem]) for c in made]
+        made = list(summary(known.basis, made, thr=thr).costs)
     return sorted(made, key=lambda cost: (-cost.total_s, -cost.count * _work(cost.problem)))
 
 

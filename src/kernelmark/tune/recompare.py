@@ -21,6 +21,7 @@ from kernelmark.runners.lane import (
     Phase,
     failed_result,
     gather_items,
+    harmless,
     measure_request,
     read_result,
     threads_of,
@@ -31,9 +32,6 @@ from kernelmark.tune.finals import finals
 from kernelmark.tune.journal import Journal, Trial
 from kernelmark.tune.outcome import Outcome
 from kernelmark.tune.plan import Acceptance, TunePlan
-
-# After these a worker is as good as new.
-_HARMLESS = (Status.OK, Status.UNSUPPORTED, Status.COMPILE_ERROR)
 
 
 def recompare(
@@ -95,11 +93,17 @@ def _again(outcome: Outcome, lane: Lane, asked: Acceptance) -> Outcome:
             again = _played(work, plan, lane, journal)
         finally:
             journal.close()
-    was, now = outcome.tuned.kernel.name, again.tuned.kernel.name
-    if was and now and was != now:
+    if replaced(outcome, again):
+        was, now = outcome.tuned.kernel.name, again.tuned.kernel.name
         reason = f"another kernel runs now: {now}, not {was}"
         return dataclasses.replace(again, kept=False, reason=reason)
     return again
+
+
+def replaced(outcome: Outcome, again: Outcome) -> bool:
+    """Whether another kernel runs now than the one that was tuned, as far as names tell."""
+    was, now = outcome.tuned.kernel.name, again.tuned.kernel.name
+    return bool(was and now and was != now)
 
 
 def _played(work: Work[Outcome], plan: TunePlan, lane: Lane, journal: Journal) -> Outcome:
@@ -115,7 +119,7 @@ def _played(work: Work[Outcome], plan: TunePlan, lane: Lane, journal: Journal) -
 
 def _measured(request: Request, lane: Lane) -> Result:
     case, started = request.case, time.time()
-    items = lane.give(measure_request(case, 0), threads=threads_of(case, lane.info))
+    items = lane.give(measure_request(case, request.process), threads=threads_of(case, lane.info))
     while True:
         for item in items:
             if isinstance(item, Phase):
@@ -127,7 +131,7 @@ def _measured(request: Request, lane: Lane) -> Result:
                 result = failed_result(case, lane.info, item, started)
             else:
                 result = read_result(case, lane.info, item.message, started)
-            if result.status not in _HARMLESS:
+            if not harmless(result):
                 lane.retire()
             return result
         items = [item for _, item in gather_items([lane])]

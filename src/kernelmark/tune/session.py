@@ -7,7 +7,6 @@ journal walks the same way, without measuring, up to where it was cut off.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import math
 from collections import deque
@@ -16,12 +15,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kernelmark import backends
-from kernelmark.core import codec
 from kernelmark.core.diskcache import digest
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Config
 from kernelmark.tune import strategies, transfer
+from kernelmark.tune.digests import decision_digest, plan_digest, search_digest
 from kernelmark.tune.evaluate import Evaluator, Work
 from kernelmark.tune.finals import finals, nothing_found
 from kernelmark.tune.journal import COMPILE, Finished, Header, Journal, Trial, now
@@ -34,9 +33,6 @@ from kernelmark.tune.transfer import Winner
 
 # A plan of which so many candidates failed, and none went well, is given up.
 MAX_FAILURES = 16
-# What of a plan says nothing about its candidates: changing it keeps their answers.
-_BESIDE = ("budget", "acceptance", "count", "share", "reference_s", "blas", "arch")
-_BESIDE_REFERENCE = ("reference_backend", "reference_config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +60,6 @@ class Session:
         self.info = info
         self.journal = journal
         self.stop = False
-        self.evaluations = 0
         self.best: Trial | None = None
         self.best_s: float | None = None  # with what the search was not told yet
         self._failures = 0
@@ -149,7 +144,8 @@ class Session:
             outcome = nothing_found(self.plan, self.info, self.journal, len(reached))
         # One that was stopped goes on when it is begun again.
         asked = "" if self.stop else plan_digest(self.plan)
-        self.journal.finish(Finished(plan=asked, outcome=outcome))
+        decision = decision_digest(self.plan)
+        self.journal.finish(Finished(plan=asked, decision=decision, outcome=outcome))
         return outcome
 
     def _search(self) -> Work[None]:
@@ -182,7 +178,6 @@ class Session:
         return [self._points.config(point) for point in batch]
 
     def _learn(self, trial: Trial) -> None:
-        self.evaluations += 1
         if not trial.ok or trial.seconds is None:
             self._failures += 1
         elif self.best is None or trial.seconds < (self.best.seconds or 0.0):
@@ -194,21 +189,6 @@ class Session:
         if self.best is None and self._failures >= MAX_FAILURES:
             return True
         return self.stop or bool(budget.minutes and self.journal.cost_s >= 60 * budget.minutes)
-
-
-def search_digest(plan: TunePlan) -> str:
-    """Of what decides which candidates there are and in which order they are met."""
-    return _digest(plan, (*_BESIDE, *_BESIDE_REFERENCE))
-
-
-def plan_digest(plan: TunePlan) -> str:
-    """Of everything that an outcome depends on."""
-    return _digest(plan, ("count", "share", "reference_s", "blas", "arch"))
-
-
-def _digest(plan: TunePlan, without: tuple[str, ...]) -> str:
-    names = [field.name for field in dataclasses.fields(plan) if field.name not in without]
-    return digest(*(f"{name}={codec.plain(getattr(plan, name))}" for name in names))[:16]
 
 
 def library_version(backend: str) -> str:

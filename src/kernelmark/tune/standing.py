@@ -12,11 +12,11 @@ from pathlib import Path
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.result import config_key
 from kernelmark.tune import journal, planfile, results
+from kernelmark.tune.digests import plan_digest, search_digest
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.outcome import Outcome
-from kernelmark.tune.ownership import weighed
+from kernelmark.tune.ownership import stale, weighed
 from kernelmark.tune.plan import TunePlan
-from kernelmark.tune.session import plan_digest
 
 
 class State(StrEnum):
@@ -25,6 +25,7 @@ class State(StrEnum):
     MISSING = "missing"  # it was not begun
     RUNNING = "running"  # a process is at it now
     STOPPED = "stopped"  # `kmark tune run` goes on with it
+    EDITED = "edited"  # what was found is of another plan than the file holds now
     DONE = "done"
     FAILED = "failed"  # its plan or journal cannot be read, or no candidate went well
 
@@ -68,19 +69,24 @@ def standing(folder: TuningFolder, name: str, retired: str = "") -> Standing:
     if header is not None and header.backend != plan.backend:
         reason = f"{path} has trials of {header.backend}, not of {plan.backend}"
         return Standing(name=name, state=State.FAILED, plan=plan, reason=reason)
+    edited = stale(plan, header, last) if header is not None else ""
+    if header is not None and header.plan != search_digest(plan):
+        return Standing(name=name, state=State.EDITED, plan=plan, reason=edited)
     own = [trial for trial in trials if _is_search(trial)]
     met = {config_key(trial.config) for trial in own}
     good = {config_key(trial.config) for trial in own if trial.ok}
     times = [trial.seconds for trial in own if trial.ok and trial.seconds is not None]
     return Standing(
         name=name,
-        state=_state(path, plan, last, went_well=bool(good), retired=bool(retired)),
+        state=State.EDITED
+        if edited and not _locked(path)
+        else _state(path, plan, last, went_well=bool(good), retired=bool(retired)),
         plan=plan,
         evaluations=len(met),
         failures=len(met - good),
         best_s=min(times, default=math.nan),
-        outcome=weighed(last.outcome, plan) if last else None,
-        reason=_reason(path, last, retired),
+        outcome=weighed(last.outcome, plan) if last and not edited else None,
+        reason=edited or _reason(path, last, retired),
     )
 
 

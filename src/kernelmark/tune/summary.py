@@ -133,10 +133,11 @@ def counted(cost: Cost, count: int) -> Cost:
     return dataclasses.replace(cost, count=count)
 
 
-def summary(basis: Basis, costs: Iterable[Cost], *, thr: float = 0.0) -> Summary:
+def summary(basis: Basis, costs: Iterable[Cost], *, thr: float | None = None) -> Summary:
     """Costs sorted, with their shares; `thr` is in percent: problems below it are not selected.
 
-    A threshold of 0 selects every problem, also those that could not be timed."""
+    A threshold of 0 selects every problem, also those that could not be timed; without one they
+    stay as they are."""
     every = sorted(costs, key=lambda cost: (-cost.total_s, -cost.count, cost.problem.key))
     whole = math.fsum(cost.total_s for cost in every)
     made: list[Cost] = []
@@ -149,7 +150,7 @@ def summary(basis: Basis, costs: Iterable[Cost], *, thr: float = 0.0) -> Summary
                 cost,
                 share=share,
                 cumulative=min(1.0, so_far / whole) if whole else 0.0,
-                selected=100 * share >= thr,
+                selected=cost.selected if thr is None else 100 * share >= thr,
             )
         )
     return Summary(basis=basis, costs=tuple(made))

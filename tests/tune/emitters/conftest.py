@@ -196,7 +196,7 @@ WORLDS: dict[str, World] = {
                 "BBS_TN_1",
                 product(m=32),
                 "cublaslt",
-                {"algo": "id=66 tile=18", "hex": "0a" * 64},
+                {"algo": "id=66 tile=18"},
                 arch="sm_90",
                 version="13.1.0",
             ),

@@ -66,10 +66,6 @@ def test_no_algorithm(w, tmp_path, text):
             {"entries": [{"problem": "", "arch": "", "kernel": "", "algo": {"id": "1"}}]},
             "entry 1 has no algo of whole numbers",
         ),
-        (
-            {"entries": [{"problem": "", "arch": "", "kernel": "", "algo": {}, "hex": "ab"}]},
-            "hex is not 64 bytes",
-        ),
     ],
 )
 def test_a_file_that_is_not_ours_is_told(w, tmp_path, change, message):

@@ -28,6 +28,8 @@ _SHORT = {f"BLOCK_{x}": f"block_{x.lower()}" for x in "MNK"}
 _NEEDED = ("block_m", "block_n", "num_warps", "num_stages")
 _GROUPED = FAMILIES["a8w8_group"]
 _UNSPLIT = (FAMILIES["a8w8"], _GROUPED)
+# Its wrapper hands the strides of m and batch to the reduction in the other's place.
+_MISREDUCED = FAMILIES["a16wfp4"]
 # Set from the others when a kernel is launched: kept from an old config it would contradict it.
 _DERIVED = ("SPLITK_BLOCK_SIZE",)
 
@@ -64,6 +66,8 @@ def _checked(config: Config, family: str) -> dict[str, ConfigValue]:
         given.pop("block_k", None)
     if family in _UNSPLIT and given.pop("split_k", 1) != 1:
         raise Unfit(f"aiter's kernel for {family} does not split k")
+    if family == _MISREDUCED and given.get("split_k", 1) != 1:
+        raise Unfit(f"aiter's kernel for {family} adds up its parts with strides in wrong order")
     return given
 
 

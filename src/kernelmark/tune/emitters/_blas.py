@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelmark.core.errors import ProblemError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.tune.emitters.base import Fields, Unfit
 from kernelmark.tune.outcome import Outcome
@@ -17,9 +18,11 @@ def blas_call(outcome: Outcome) -> Fields:
         raise Unfit(f"a BLAS library is not asked for {outcome.problem.op}")
     try:
         made = fields_of(outcome.problem)
-    except KeyError as error:
-        raise Unfit(f"BLAS libraries have no name for {error.args[0]}") from None
+    except ProblemError as error:
+        raise Unfit(f"BLAS libraries have no name for it: {error.message}") from None
     call = {**made, **outcome.blas}
+    # Logs write f8_r for both kinds of FP8, and the library reads it as the other one.
+    call |= {name: word for name, word in made.items() if "fnuz" in word}
     for name in _SHAPE:
         if call[name] != made[name]:
             raise Unfit(f"its call has {name}={call[name]} and its problem {name}={made[name]}")

@@ -1,11 +1,10 @@
 """cublaslt: algorithms of cuBLASLt in a JSON file of ours, for programs that choose one themselves.
 
     {"format": "kernelmark-cublaslt", "version": 1, "cublaslt": "13.1.0", "entries": [
-      {"problem": "gemm m=…", "arch": "sm_90", "algo": {"id": 66, "tile": 20, …}, "hex": "…"}]}
+      {"problem": "gemm m=…", "arch": "sm_90", "algo": {"id": 66, "tile": 20, …}}]}
 
 `algo` holds the attributes for cublasLtMatmulAlgoConfigSetAttribute by the names of kernelmark's
-cublaslt backend; `hex`, where it is known, the 64 bytes of cublasLtMatmulAlgo_t. Both belong to
-one version of the library, which is why a file is of one version.
+cublaslt backend. They belong to one version of the library, which is why a file is of one version.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.result import Config, ConfigValue
+from kernelmark.core.result import Config
 from kernelmark.tune.emitters.base import (
     Change,
     Edit,
@@ -35,7 +34,6 @@ from kernelmark.tune.outcome import Outcome
 
 FORMAT = "kernelmark-cublaslt"
 VERSION = 1
-_ALGO_BYTES = 64
 
 
 class Cublaslt(Emitter):
@@ -94,9 +92,6 @@ def _row(outcome: Outcome) -> dict[str, Any]:
     except ValueError:
         raise Unfit(f"its algorithm {text!r} is not name=number …") from None
     row: dict[str, Any] = {**_question(outcome), "algo": algo}
-    code = outcome.tuned.config.get("hex")
-    if code is not None:
-        row["hex"] = str(code)
     row["kernel"] = outcome.tuned.kernel.name
     row["us"] = round(outcome.tuned.median_s * 1e6, 4)
     row["reference_us"] = round(outcome.reference.median_s * 1e6, 4)
@@ -105,10 +100,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
 
 def _config(row: dict[str, Any]) -> Config:
     words = " ".join(f"{name}={value}" for name, value in row["algo"].items())
-    config: dict[str, ConfigValue] = {"algo": words}
-    if "hex" in row:
-        config["hex"] = row["hex"]
-    return FrozenDict(config)
+    return FrozenDict({"algo": words})
 
 
 def _fields(row: dict[str, Any]) -> Fields:
@@ -153,13 +145,6 @@ def _check_row(row: object, place: str) -> None:
     algo = row.get("algo")
     if not isinstance(algo, dict) or not all(type(value) is int for value in algo.values()):
         raise UsageError(f"{place} has no algo of whole numbers")
-    code = row.get("hex", "00" * _ALGO_BYTES)
-    try:
-        size = len(bytes.fromhex(code))
-    except (TypeError, ValueError):
-        size = 0
-    if size != _ALGO_BYTES:
-        raise UsageError(f"{place}: hex is not {_ALGO_BYTES} bytes")
 
 
 def _text(head: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:

@@ -20,6 +20,7 @@ from kernelmark.tune.emitters._blas import blas_call
 from kernelmark.tune.emitters._lines import LineEmitter, Row
 from kernelmark.tune.emitters.base import ON_AMD, Entry, Fields, Unfit, solution_index
 from kernelmark.tune.outcome import Outcome
+from kernelmark.workloads.logs.blas_words import number_text
 
 _SHAPE = ("transA", "transB", "M", "N", "batch_count", "K", "alpha", "beta", "lda", "ldb", "ldc")
 _STRIDES = ("stride_a", "stride_b", "stride_c")
@@ -97,7 +98,7 @@ def _entry(line: str) -> Entry | None:
         m, n, k, batch, lda, ldb, ldc = (
             int(cells[name]) for name in ("M", "N", "K", "batch_count", "lda", "ldb", "ldc")
         )
-        cells["beta"] = f"{float(cells['beta']):g}"
+        cells["beta"] = number_text(float(cells["beta"]))
     except ValueError:
         return None
     if index <= 0:

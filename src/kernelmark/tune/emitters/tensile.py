@@ -213,20 +213,35 @@ def _empty(logic: tensile.Logic) -> tensile.Logic:
 
 
 def _incremental(folder: Path, into: Path) -> Iterator[tuple[Path, tensile.Logic]]:
-    """Incremental files with the files they go into: of the same relative path or name."""
+    """Incremental files with the files they go into: of the same relative path, else the one of
+    the same name, else a new one."""
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder of logic files")
     files = _files(folder)
     if not files:
         raise NothingToDo(f"{folder}: there are no logic files (*.yaml) in it")
+    named: dict[str, list[Path]] = {}
+    for there in _files(into):
+        named.setdefault(there.name, []).append(there)
     for file in files:
-        logic = _logic(file)
-        kind = str(logic.get("LibraryType"))
-        beside = into / kind / file.name
-        target = into / file.relative_to(folder)
-        if not target.exists() and (into / kind).is_dir():
-            target = beside
-        yield target, logic
+        yield _target(file, folder, into, named.get(file.name, [])), _logic(file)
+
+
+def _target(file: Path, folder: Path, into: Path, namesakes: Sequence[Path]) -> Path:
+    same = into / file.relative_to(folder)
+    if same.exists():
+        return same
+    kind = str(_logic(file).get("LibraryType"))
+    # Files of two kinds have one name: those of the kind's own folder are meant.
+    meant = [path for path in namesakes if kind in path.relative_to(into).parts] or namesakes
+    if len(meant) > 1:
+        raise UsageError(
+            f"{file} may go into {meant[0]} or {meant[1]}",
+            hint="put it into a folder of the same name below, or give --to one of theirs",
+        )
+    if meant:
+        return meant[0]
+    return into / kind / file.name if (into / kind).is_dir() else same
 
 
 def _files(folder: Path) -> list[Path]:

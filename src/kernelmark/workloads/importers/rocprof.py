@@ -30,6 +30,8 @@ _NS = 1e-9
 _SQLITE = b"SQLite format 3\0"
 _SIZES = tuple(f"{what}_Size_{axis}" for what in ("Workgroup", "Grid") for axis in "XYZ")
 _OLD_SIZES = ("wgr", "grd")
+# The same in the database's view of kernels, so that one profile is one series in both forms.
+_DB_SIZES = {name: f"{name.split('_')[0]}_{name[-1]}".lower() for name in _SIZES}
 # The kernel, where it began and where it ended, as each generation calls them.
 _NEW = ("Kernel_Name", "Start_Timestamp", "End_Timestamp")
 _OLD = ("KernelName", "BeginNs", "EndNs")
@@ -106,10 +108,16 @@ def _check(row: Mapping[str, str | None], place: str) -> None:
 def _database(path: Path) -> Iterator[Found]:
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
     try:
-        query = "SELECT name, start, end FROM kernels ORDER BY start"
-        groups: dict[str, list[float]] = {}
-        for name, start, end in connection.execute(query):
-            groups.setdefault(str(name), []).append((end - start) * _NS)
+        there = {row[1] for row in connection.execute("PRAGMA table_info(kernels)")}
+        sized = {name: column for name, column in _DB_SIZES.items() if column in there}
+        columns = ", ".join(("name", "start", "end", *sized.values()))
+        groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[float]] = {}
+        for name, start, end, *sizes in connection.execute(
+            f"SELECT {columns} FROM kernels ORDER BY start"
+        ):
+            given = zip(sized, sizes, strict=True)
+            key = tuple((size, str(value)) for size, value in given if value is not None)
+            groups.setdefault((str(name), key), []).append((end - start) * _NS)
     except sqlite3.Error as error:
         raise UsageError(
             f"{path}: is not a rocpd database that can be read ({error})",
@@ -117,8 +125,8 @@ def _database(path: Path) -> Iterator[Found]:
         ) from None
     finally:
         connection.close()
-    for name, times in groups.items():
-        yield _found(name, {}, tuple(times), {})
+    for (kernel, key), times in groups.items():
+        yield _found(kernel, dict(key), tuple(times), {})
 
 
 def _found(

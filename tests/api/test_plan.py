@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from kernelmark import backends
@@ -70,6 +72,18 @@ def test_a_backend_that_can_do_none_is_left_out_with_a_note():
     found = made(dtypes=("bf16",), ops=("gemm",))
     assert "numpy" not in found.backends
     assert any("numpy is left out" in note and "bf16" in note for note in found.notes)
+
+
+def test_problems_that_nobody_can_do_are_counted(monkeypatch):
+    plan_module = sys.modules["kernelmark.api.plan"]  # the package has a function of that name
+    able = plan_module._able
+    monkeypatch.setattr(
+        plan_module, "_able", lambda *given: (able(*given)[0] - {"conv"}, "no convolution")
+    )
+    found = made(ops=(), axes=(), suites=("demo",))
+    assert {case.problem.op for case in found.cases} == {"gemm", "batched_gemm", "attention"}
+    assert any("left out: no backend that is available here can do any of conv" in note
+               for note in found.notes)  # fmt: skip
 
 
 def test_a_backend_that_can_do_some_gets_a_case_for_each():

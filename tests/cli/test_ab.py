@@ -157,3 +157,41 @@ def test_too_few_rounds_for_one_of_many_are_told(kmark):
     assert ended.code == 0
     assert re.search(r"only one of \d+ pairs has cannot be seen in 6 rounds; it takes", ended.err)
     assert "note" not in kmark(*FAKE, "--dry-run").err
+
+
+def test_what_neither_side_has_is_nothing_compared(kmark):
+    words = ("ab", "-o", "gemm", "-d", "fake", "-b", "fake", "--dtype", "f32", "-a", "m=8")
+    words = (*words, "-a", "n=8", "-a", "k=8", "--rounds", "10", "--no-store", "--max-s", "0.02")
+    ended = kmark(*words, "--config", "behaviour=nosuch")
+    assert ended.code == 4
+    assert "nothing was compared" in ended.err
+    assert "both fail: each is unsupported" in ended.out + ended.err
+
+
+def test_a_file_is_read_by_its_sides_alone(kmark, tmp_path):
+    for name, times in (("old", 1), ("new", 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mypkg.py").write_text(f"TIMES = {times}\n")
+    file = tmp_path / "k.py"
+    file.write_text(
+        "import numpy as np\nimport mypkg\nop = 'gemm'\ndevices = ('cpu',)\n"
+        "def prepare(problem, config, sets):\n"
+        "    def launch(i):\n"
+        "        for _ in range(mypkg.TIMES):\n"
+        "            np.matmul(sets[i]['a'], sets[i]['b'], out=sets[i]['d'])\n"
+        "    return launch\n"
+    )
+    ended = kmark(
+        *("ab", "-b", str(file), "-o", "gemm", "--dtype", "f32", "--threads", "1", "--no-store"),
+        *("-a", "m=96", "-a", "n=96", "-a", "k=96", "--rounds", "10", "--max-s", "0.02"),
+        *("--set", f"base:PYTHONPATH={tmp_path / 'old'}"),
+        *("--set", f"head:PYTHONPATH={tmp_path / 'new'}", "--warmup-s", "0.01"),
+    )
+    assert "slower" in ended.out, ended.err
+    assert ended.code == 1
+    assert "same binary" not in ended.err
+
+
+def test_a_budget_is_positive(refused):
+    words = ("ab", "-b", "numpy", "-o", "gemm", "-a", "m=8", "-a", "n=8", "-a", "k=8")
+    assert "--budget must be positive" in refused(*words, "--dtype", "f32", "--budget", "-5").err

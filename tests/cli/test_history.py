@@ -119,13 +119,52 @@ def test_the_command_is_one_that_ab_takes(kmark, nights):
     assert kmark(*words, "--dry-run").code == 0
 
 
+def test_an_alarm_stands_when_other_runs_follow(kmark, nights, tmp_path):
+    nights([(1.0, 1.0)] * 20 + [(1.08, 1.0)], triton=lambda night: "3.4" if night < 20 else "3.5")
+    ended = kmark("history", "--check")
+    assert ended.code == 1
+    assert "changed with it: library triton 3.4 → 3.5" in ended.err
+    other = WORK.replace("m=7", "m=9")
+    random = np.random.default_rng(2)
+    with open_store(tmp_path / "store.sqlite") as store:
+        for name, argv, key in (("other", ("run",), other), ("side", ("ab", "-b", "x"), WORK)):
+            started = (30 + len(name)) * DAY_S
+            store.add_run(Run(id=name, started=started, environment=Environment(), argv=argv))
+            store.add_results(name, [result(key, 1e-3, "triton", random, "")])
+    again = kmark("history", "--check")
+    assert again.code == 1
+    assert "1 alarm" in again.err
+    assert "over 22 runs" in again.err  # a side of `kmark ab` is no point of a series
+
+
+def test_a_page_has_alarms_and_the_commands_that_confirm_them(kmark, nights):
+    nights([(1.0, 1.0)] * 20 + [(1.08, 1.0)])
+    page = kmark("history", "--md", "-").out
+    assert "- slower: gemm m=7" in page
+    assert "kmark ab " in page
+
+
+def test_only_what_is_worse_ends_with_code_1(kmark, nights):
+    nights([(1.0, 1.0)] * 20 + [(0.9, 1.0)])
+    ended = kmark("history", "--check")
+    assert "faster: gemm m=7" in ended.err
+    assert ended.code == 0
+
+
+def test_a_name_that_means_a_run_is_not_pinned_to_another(refused, kmark, nights):
+    nights([(1.0, 1.0)] * 3)
+    assert "means run night-01 already" in refused("history", "--pin", "night-01=night-02").err
+    assert kmark("history", "--pin", "good=night-01").code == 0
+    assert kmark("history", "--pin", "good=night-02").code == 0
+
+
 def test_a_moved_sentinel_holds_the_alarm(kmark, nights):
     nights([(1.0, 1.0)] * 20 + [(1.08, 1.2)])
     ended = kmark("history", "--check")
     assert ended.code == 0
     assert "sentinel moved in run night-20" in ended.err
     assert "slower, held" in ended.out
-    assert "0 alarms in the newest run, 2 held" in ended.err
+    assert "0 alarms, 2 held" in ended.err
     free = kmark("history", "--check", "--sentinels", "")
     assert free.code == 1
 

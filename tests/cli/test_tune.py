@@ -15,6 +15,7 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.api.tuning import plan as plan_tuning
+from kernelmark.testing.tuning import fake_plans, make_folder
 from kernelmark.workloads.workload import Call, Workload, write
 
 GEMM = ("-o", "gemm", "-a", "m=[8,16,32]", "-a", "n=16", "-a", "k=16", "--dtype", "f32")
@@ -108,6 +109,34 @@ def test_only_what_is_new_is_timed(kmark, summarised):
     found = rows(summarised / "summary.csv")
     assert [row["count"] for row in found] == ["10", "10", "10"]
     assert [float(row["pct_of_total"]) for row in found] == pytest.approx([33.33] * 3, abs=0.1)
+
+
+def chosen(folder) -> dict[str, str]:
+    return {row["problem"]: row["selected"] for row in rows(folder / "summary.csv")}
+
+
+def test_what_was_selected_by_hand_stays_until_a_threshold_is_given(kmark, summarised):
+    path, again = summarised / "summary.csv", ("tune", "summarise", str(summarised))
+    again += ("-b", "fake", "-d", "fake")
+    by_hand = {key(16): "no", key(32): "yes", key(8): "yes", ops.parse(LARGE).key: "no"}
+    edited = [row | {"selected": by_hand[row["problem"]]} for row in rows(path)]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(edited[0]))
+        writer.writeheader()
+        writer.writerows(edited)
+    kmark(*again)
+    assert chosen(summarised) == by_hand
+    path.write_text(path.read_text().replace(",ok,", ",crashed,"))
+    assert "[3/3]" in kmark(*again, "--retry-failed").err
+    assert chosen(summarised) == by_hand
+    calls = [Call(problem=ops.parse(key(m)), count=10) for m in (8, 16, 64)]
+    write(summarised / "workload.csv", Workload(name="work", calls=tuple(calls)))
+    kmark(*again)
+    assert chosen(summarised) == {key(8): "yes", key(16): "no", key(64): "yes"}
+    kmark(*again, "--thr", "0")
+    assert set(chosen(summarised).values()) == {"yes"}
+    kmark(*again, "--thr", "50")
+    assert set(chosen(summarised).values()) == {"no"}
 
 
 def test_data_goes_where_it_is_asked_to(kmark, folder, tmp_path):
@@ -350,3 +379,12 @@ def test_show_before_anything_ran(kmark, refused, folder):
     found = json.loads(kmark("tune", "show", str(folder), "--json", "-").out)
     assert [one["state"] for one in found] == ["missing"] * 3
     assert found[0]["budget"] == 100
+
+
+def test_another_timing_keeps_what_was_selected_by_hand(kmark, tmp_path):
+    folder = make_folder(tmp_path / "t", fake_plans(2))
+    words = ("tune", "summarise", str(folder.path), "-b", "fake", "-d", "fake", "--no-store")
+    assert kmark(*words).code == 0
+    folder.summary.write_text(folder.summary.read_text().replace(",yes", ",no"))
+    assert kmark(*words, "--timing", "default").code == 0
+    assert ",yes" not in folder.summary.read_text()

@@ -11,6 +11,7 @@ import yaml
 
 from kernelmark import ops
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.result import KernelInfo
 from kernelmark.tune import results
 from kernelmark.tune.emitters import registry
 from kernelmark.tune.folder import TuningFolder
@@ -142,6 +143,17 @@ def test_a_gain_that_is_gone_is_a_regression(kmark, tuned, fake_winner, tmp_path
     folder = tuned(dataclasses.replace(fake_winner, tuned=slow))
     ended = kmark("tune", "apply", folder, "--as", "python", "--to", str(tmp_path / "t.py"))
     assert ended.code == 1, ended
+
+
+@pytest.mark.parametrize("words", [(), ("-q",)])
+def test_another_kernel_than_was_tuned_is_a_regression(kmark, tuned, fake_winner, tmp_path, words):
+    other = dataclasses.replace(fake_winner.tuned, kernel=KernelInfo(name="the_tuned_one"))
+    folder = tuned(dataclasses.replace(fake_winner, tuned=other))
+    to = ("--as", "python", "--to", str(tmp_path / "t.py"))
+    ended = kmark("tune", "apply", folder, *to, *words)
+    assert ended.code == 1, ended
+    told = "SSS_NN_0: another kernel runs now: fake_ok, not the_tuned_one"
+    assert ended.err.splitlines().count(told) == 1
 
 
 def test_a_device_that_is_not_here_is_one_sentence(kmark, tuned, tmp_path):

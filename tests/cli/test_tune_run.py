@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
 
 import pytest
 
-from kernelmark.core.result import config_key
+from kernelmark.core.result import Status, config_key
 from kernelmark.testing.tuning import fake_plans, make_folder
-from kernelmark.tune import results
+from kernelmark.tune import journal, results
 
 WORDS = ("--timeout", "2", "--jobs", "1")
 
@@ -108,3 +109,34 @@ def test_damaged_results_are_written_anew_from_the_journals(kmark, folder, text)
     ended = kmark("tune", "run", str(folder.path), "--only", "SSS_NN_1", *WORDS)
     assert ended.code == 0, ended.err
     assert results.outcomes_file(folder).read_text() == before
+
+
+def test_what_failed_because_of_the_machine_is_tried_again_when_asked(kmark, tmp_path):
+    small = {"tile_m": (32, 64), "tile_n": (32, 64), "warps": (2, 4), "swizzle": (1, 2)}
+    plan = dataclasses.replace(fake_plans(1, evaluations=4)[0], space=small)
+    folder = make_folder(tmp_path / "t", [plan])
+    path = folder.journal(plan.name)
+
+    ended = kmark("tune", "run", str(folder.path), "--timeout", "1e-6", "--jobs", "1")
+    assert ended.code == 3, ended.err
+    assert {trial.status for trial in journal.read(path)[1]} == {Status.TIMEOUT}
+    assert "none of 4 candidates went well; the last one is timeout" in ended.out
+    assert "('kmark tune run --retry-failed' tries them again)" in ended.out
+
+    before = path.read_text()
+    ended = kmark("tune", "run", str(folder.path), *WORDS)
+    assert ended.code == 3
+    assert "as found before" in ended.err
+    assert path.read_text() == before
+
+    ended = kmark("tune", "run", str(folder.path), "--retry-failed", *WORDS)
+    assert ended.code == 0, ended.err
+    assert "1 of 1 problem kept" in ended.err
+    assert path.read_text().startswith(before)
+    outcome = results.read(folder)[0]
+    assert outcome.evaluations == 4
+    assert kmark("export", str(folder.path), "--as", "python", "-o", "-").code == 0
+
+    ended = kmark("tune", "run", str(folder.path), *WORDS)
+    assert ended.code == 0
+    assert results.read(folder)[0] == outcome

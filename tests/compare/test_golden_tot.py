@@ -122,4 +122,6 @@ def test_settings_change_it(make_result):
 
 def test_stable_time_of_too_few_runs():
     assert stable_time([5.0]).agreed is None
+    assert stable_time([5.0, 5.2]).agreed is None
     assert stable_time([5.0, 6.0]).time_s == 5.5
+    assert stable_time([5.0, 6.0]).agreed is False  # two are enough to contradict each other

@@ -200,7 +200,8 @@ def test_fail_on_held():
     both = fail_on.parse(["slower:3%", "held"])
     assert both.held
     assert verdict("slower", 1.02) not in both
-    assert verdict("broken") not in both
+    assert verdict("broken") in both
+    assert verdict("broken") not in fail_on.parse(["slower", "held"])
 
 
 def test_what_failed_alike_on_both_sides_is_told_once(make_result, make_set):

@@ -103,7 +103,7 @@ def test_regressions_are_slower_and_broken_ones(report):
 def test_summary_and_audit(report):
     assert summary(report).startswith("1 broken, 2 slower, 1 faster, 1 same; ")
     assert "at most 1 % are chance" in summary(report)
-    assert audit(report) == "1 pairs ran the same binary on both sides: 0 were called changed"
+    assert audit(report) == "1 pair ran the same binary on both sides: none called changed"
 
 
 def test_csv_and_json_read_back(report):

@@ -165,3 +165,32 @@ def test_a_folder_without_configs_is_refused(tmp_path):
         lint(tmp_path)
     with pytest.raises(UsageError, match="not a folder"):
         lint(tmp_path / "no")
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("gemm/gfx950-BATCHED_GEMM-A8W8-K=128-N=131.json", "K=128-N=131 is not N=…-K=…"),
+        ("gemm/gfx950-BATCHED_GEMM-A8W8-N=5_K=5.json", "is taken for a family of its own"),
+        ("gemm/gxf950-BATCHED_GEMM-A8W8.json", "is never read: names are"),
+        ("gfx950/triton/gemm/deep/er/DEFAULT.json", "is never read: names are"),
+    ],
+)
+def test_names_that_nobody_looks_for(root, path, told):
+    root(path, {"any": GOOD})
+    assert told in " | ".join(text for _, text in texts(root))
+
+
+def test_a_key_that_is_given_twice(root):
+    root("gemm/gfx950-GEMM-A8W8.json", '{"any": {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_M": 32}}')
+    assert "BLOCK_SIZE_M is given twice" in texts(root)[0][1]
+
+
+def test_blocks_of_the_batched_family(root):
+    root("gemm/gfx950-BATCHED_GEMM-A16W16.json", {"any": {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 16}})
+    root("gemm/gfx950-GEMM-A16W16.json", {"any": {"BLOCK_SIZE_M": 65536, "BLOCK_SIZE_N": 16}})
+    told = [text for _, text in texts(root)]
+    assert told == [
+        "has no BLOCK_SIZE_K",
+        "BLOCK_SIZE_M=65536 is more than any kernel's tile (4096)",
+    ]

@@ -11,6 +11,7 @@ from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import KernelInfo
 from kernelmark.tune import apply as applying
+from kernelmark.tune import recompare as comparing
 from kernelmark.tune.emitters.python import emitter
 from kernelmark.tune.outcome import Choice, Outcome
 from kernelmark.tune.plan import Acceptance
@@ -75,6 +76,19 @@ def test_backups_do_not_overwrite_each_other(takes_fake, tmp_path):
     assert len(list(tmp_path.glob("t.py.*.bak"))) == 2
 
 
+def test_through_a_link_the_file_itself_changes(takes_fake, tmp_path):
+    file, link = tmp_path / "real" / "tuned.py", tmp_path / "t.py"
+    file.parent.mkdir()
+    applying.write(emitter, applying.prepare(emitter, [outcome()], file), file)
+    before = file.read_text()
+    link.symlink_to(file)
+    change = applying.prepare(emitter, [outcome(tuned_us=11.0)], link)
+    written = applying.write(emitter, change, link)
+    assert link.is_symlink()
+    assert file.read_text() == change.edits[0].after != before
+    assert [copy.read_text() for copy in written.backups] == [before]
+
+
 def test_the_comparison_finds_the_gain_again():
     seen = []
     (again,) = recompare([outcome()], acceptance=lambda _: QUICK, on_outcome=seen.append)
@@ -82,6 +96,20 @@ def test_the_comparison_finds_the_gain_again():
     assert again.ratio == pytest.approx(2.0, rel=0.01)
     assert again.tuned.verified
     assert seen == [again]
+
+
+def test_each_round_of_the_comparison_is_in_memory_of_its_own(monkeypatch):
+    asked = []
+    measure_request = comparing.measure_request
+
+    def heard(case, process):
+        asked.append(process)
+        return measure_request(case, process)
+
+    monkeypatch.setattr(comparing, "measure_request", heard)
+    recompare([outcome()], acceptance=lambda _: QUICK)
+    assert len(set(asked)) == QUICK.rounds
+    assert asked[::2] == asked[1::2] == sorted(asked[::2])
 
 
 def test_a_gain_that_is_gone_is_told():

@@ -13,12 +13,14 @@ import pytest
 from kernelmark.backends import _fake_model
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.result import Status, config_key
+from kernelmark.devices.fake import FakeDevice
 from kernelmark.runners.local import LocalRunner
 from kernelmark.testing.tuning import fake_plans, killed_after, left, make_folder, start
 from kernelmark.tune import journal
 from kernelmark.tune.driver import Driver
+from kernelmark.tune.evaluate import static_reason
 from kernelmark.tune.events import Began, Ended, Lost, Retired, Tried
-from kernelmark.tune.plan import Budget
+from kernelmark.tune.plan import Acceptance, Budget
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +105,21 @@ def test_candidates_fail_in_every_way_and_are_data(tmp_path):
     for outcome in driver.outcomes.values():
         assert not outcome.kept
         assert not outcome.tuned.verified
+
+
+def test_a_reference_that_spills_is_timed(tmp_path):
+    """A candidate like it is not worth a timing; what is to be beaten is, whatever it uses."""
+    spills = {**_fake_model.DEFAULT, "tile_m": 128, "tile_n": 128, "warps": 2}
+    plan = fake_plans(1, evaluations=1, finalists=1)[0]
+    space = {name: (value,) for name, value in _fake_model.DEFAULT.items()}
+    plan = dataclasses.replace(plan, reference_config=spills, space=space)
+    cost = _fake_model.tiled(plan.problem, spills)
+    assert static_reason(cost.resources, FakeDevice().info)
+    driver, _ = run(tmp_path, [plan])
+    outcome = driver.outcomes[plan.name]
+    assert outcome.ratio == pytest.approx(cost.factor, rel=1e-6)
+    assert outcome.kept, outcome.reason
+    assert outcome.reference.verified
 
 
 def test_plans_are_shared_by_devices_and_retired_one_by_one(tmp_path, monkeypatch):
@@ -202,3 +219,17 @@ def test_ctrl_c_ends_with_130_and_leaves_everything(tmp_path, number):
     assert "goes on" in told
     for path in folder.trials.glob("*.jsonl"):
         journal.Journal(path).close()
+
+
+def test_a_reference_that_the_search_met_too_is_not_called_skipped(tmp_path):
+    spills = {**_fake_model.DEFAULT, "tile_m": 128, "tile_n": 128, "warps": 2}
+    plan = dataclasses.replace(
+        fake_plans(1)[0],
+        reference_config=spills,
+        space={k: tuple(dict.fromkeys((v, spills[k]))) for k, v in _fake_model.DEFAULT.items()},
+        budget=Budget(evaluations=8),
+        acceptance=Acceptance(finalists=2),
+    )
+    driver = Driver([plan], LocalRunner(["fake"], timeout_s=5, jobs=1), tmp_path / "trials")
+    driver.run()
+    assert "skipped" not in driver.outcomes[plan.name].reason

@@ -16,7 +16,7 @@ from kernelmark.devices.fake import FakeDevice
 from kernelmark.testing.tuning import fake_plans
 from kernelmark.tune import results
 from kernelmark.tune.accept import Score, decide
-from kernelmark.tune.finals import finalists, finals, neighbours, timings
+from kernelmark.tune.finals import finalists, finals, neighbours, nothing_found, timings
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.journal import Journal, Trial
 from kernelmark.tune.outcome import Choice, Metrics, Outcome
@@ -94,6 +94,7 @@ def played(path, say, configs=({"a": 1}, {"a": 2}), plan=PLAN):
                         seconds=us * 1e-6,
                         worst={Status.OK: 0.2, Status.WRONG: 7.0}.get(status),
                         error="" if status is Status.OK else "bad",
+                        kernel=KernelInfo(name=f"{side} for {request.case.problem.key}"),
                         problem=request.case.problem.key if near else "",
                     )
                 )
@@ -161,13 +162,51 @@ def test_one_that_is_wrong_next_door_gives_way_to_the_next(tmp_path):
     assert dict(outcome.tuned.config) == {"a": 1}
 
 
-def test_one_that_cannot_do_the_size_next_door_is_not_wrong(tmp_path):
-    def say(side, what):
-        return 10.0 if side != "ref" else 30.0, Status.UNSUPPORTED if what == "near" else Status.OK
+def test_the_kernel_is_that_of_the_problem_and_not_of_a_size_next_door(tmp_path):
+    times = {"ref": 30.0, "a1": 25.0, "a2": 20.0}
+    outcome = played(tmp_path / "j", lambda side, what: (times[side], Status.OK))
+    assert outcome.tuned.kernel.name == f"a2 for {PLAN.problem.key}"
+    assert outcome.reference.kernel.name == f"ref for {PLAN.problem.key}"
 
-    outcome = played(tmp_path / "j", say)
+
+def next_door(statuses):
+    """Answers by which the tuned config is so on one size after another; how many were asked."""
+    left, asked = iter(statuses), []
+
+    def say(side, what):
+        asked.extend([what] if what == "near" else [])
+        us = 30.0 if side == "ref" else 10.0
+        return us, next(left, Status.OK) if what == "near" else Status.OK
+
+    return say, asked
+
+
+@pytest.mark.parametrize("status", [Status.UNSUPPORTED, Status.COMPILE_ERROR, Status.SKIPPED])
+def test_sizes_that_a_config_cannot_do_are_made_up_for_by_others(tmp_path, status):
+    say, asked = next_door([status] * 3)
+    outcome = played(tmp_path / "j", say, configs=({"a": 1},))
+    assert len(asked) == 3 + PLAN.acceptance.neighbours
     assert outcome.kept
     assert outcome.tuned.verified
+    assert "sizes beside it" not in outcome.reason
+
+
+def test_one_that_is_wrong_on_the_first_size_it_can_do_is_not_kept(tmp_path):
+    say, _ = next_door([Status.UNSUPPORTED] * 4 + [Status.WRONG])
+    outcome = played(tmp_path / "j", say, configs=({"a": 1},))
+    assert not outcome.kept
+    assert outcome.reason.startswith("not verified: it is wrong on gemm m=")
+
+
+@pytest.mark.parametrize(("ran", "told"), [(0, "none"), (1, "1")])
+def test_one_that_can_do_too_few_sizes_next_door_is_kept_and_that_is_told(tmp_path, ran, told):
+    every = len(neighbours(PLAN.problem))
+    say, asked = next_door([Status.OK] * ran + [Status.UNSUPPORTED] * every)
+    outcome = played(tmp_path / "j", say, configs=({"a": 1},))
+    assert len(asked) == every
+    assert outcome.kept
+    assert outcome.tuned.verified
+    assert f"; it runs on {told} of the sizes beside it, 2 are asked for" in outcome.reason
 
 
 def test_when_all_are_wrong_nothing_is_kept(tmp_path):
@@ -325,3 +364,10 @@ def test_damaged_outcomes_are_told_with_their_file(tmp_path, text):
         results.read(folder)
     assert caught.value.message.startswith(f"{results.outcomes_file(folder)}: ")
     assert f"kmark tune run {folder.path} writes it anew" in caught.value.hint
+
+
+def test_any_failure_of_the_machine_is_told_with_the_way_out(tmp_path):
+    journal = Journal(tmp_path / "j")
+    journal.record(Trial(config={"a": 1}, step="short", status=Status.TIMEOUT))
+    journal.record(Trial(config={"a": 2}, step="compile", status=Status.SKIPPED))
+    assert "--retry-failed" in nothing_found(PLAN, INFO, journal, 2).reason

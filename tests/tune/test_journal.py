@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import KernelInfo, Status
-from kernelmark.tune.journal import COMPILE, Header, Journal, Trial, read
+from kernelmark.devices.fake import FakeDevice
+from kernelmark.testing.tuning import fake_plans
+from kernelmark.tune.finals import nothing_found
+from kernelmark.tune.journal import COMPILE, Finished, Header, Journal, Trial, load, read
+
+PLAN = fake_plans(1)[0]
+INFO = FakeDevice().info
 
 HEADER = Header(
     plan="p",
@@ -124,3 +130,70 @@ def test_reached_is_the_furthest_of_each_candidate(path):
     journal = Journal(filled(path, trial(1), trial(2), trial(1, step="full", seconds=2e-5), near))
     found = journal.reached(["short", "full"])
     assert [(t.config["a"], t.step) for t in found] == [(1, "full"), (2, "short")]
+
+
+@pytest.mark.parametrize(
+    ("status", "of_the_machine"),
+    [
+        *((status, True) for status in (Status.TIMEOUT, Status.CRASHED, Status.OUT_OF_MEMORY)),
+        *((Status.RUNTIME_ERROR, True), (Status.OK, False), (Status.WRONG, False)),
+        *((status, False) for status in (Status.COMPILE_ERROR, Status.SKIPPED)),
+        (Status.UNSUPPORTED, False),
+    ],
+)
+def test_only_what_the_machine_may_have_done_is_asked_again(path, status, of_the_machine):
+    filled(path, trial(1, status=status), trial(2))
+    text = path.read_bytes()
+    journal = Journal(path, retry_failed=True)
+    assert (journal.find(config={"a": 1}, step="short") is None) is of_the_machine
+    assert journal.find(config={"a": 2}, step="short") == trial(2)
+    assert len(journal.reached(["short", "full"])) == 2 - of_the_machine
+    journal.close()
+    assert path.read_bytes() == text
+    again = Journal(path)
+    assert again.find(config={"a": 1}, step="short") is not None
+
+
+def test_an_outcome_without_failures_is_not_asked_for_again(path):
+    journal = Journal(filled(path, trial(1), trial(2, status=Status.WRONG)))
+    finished = Finished(plan="p", outcome=nothing_found(PLAN, FakeDevice().info, journal, 2))
+    journal.finish(finished)
+    journal.close()
+    journal = Journal(path, retry_failed=True)
+    assert journal.finished is not None
+    journal.record(trial(3, status=Status.TIMEOUT))
+    journal.close()
+    assert Journal(path, retry_failed=True).finished is None
+
+
+def test_a_later_answer_takes_the_place_of_a_failure(path):
+    filled(path, trial(1, status=Status.TIMEOUT, seconds=None))
+    journal = Journal(path, retry_failed=True)
+    journal.record(trial(1))
+    journal.close()
+    again = Journal(path)
+    assert again.find(config={"a": 1}, step="short") == trial(1)
+    assert again.reached(["short", "full"]) == [trial(1)]
+
+
+def test_a_search_that_went_on_after_its_outcome_has_not_ended(tmp_path):
+    journal = Journal(tmp_path / "j")
+    journal.record(Trial(config={"a": 1}, step="short", status=Status.TIMEOUT))
+    journal.finish(Finished(plan="p", outcome=nothing_found(PLAN, INFO, journal, 1)))
+    journal.close()
+    journal = Journal(tmp_path / "j", retry_failed=True)
+    assert journal.finished is None
+    journal.record(Trial(config={"a": 1}, step="short", status=Status.OK, seconds=1e-5))
+    journal.close()
+    assert Journal(tmp_path / "j").finished.plan == ""
+    _, _, last = load(tmp_path / "j")
+    assert last.plan == ""
+
+
+def test_what_was_tried_again_is_not_tried_a_third_time(tmp_path):
+    journal = Journal(tmp_path / "j")
+    journal.record(Trial(config={"a": 1}, step="short", status=Status.TIMEOUT))
+    journal.record(Trial(config={"a": 1}, step="short", status=Status.OK, seconds=1e-5))
+    journal.finish(Finished(plan="p", outcome=nothing_found(PLAN, INFO, journal, 1)))
+    journal.close()
+    assert Journal(tmp_path / "j", retry_failed=True).finished.plan == "p"

@@ -248,6 +248,34 @@ def test_an_incremental_file_without_a_base_is_taken_as_it_is(folders):
     assert (new.path.as_posix(), new.after) == ("Equality/gfx950_HHS.yaml", text)
 
 
+def deeper(folders, *places):
+    """The base with its Equality file in these folders instead."""
+    (folders / "base/Equality").rename(folders / "moved")
+    for place in places:
+        (folders / "base" / place).mkdir(parents=True)
+        text = (folders / "moved/gfx950_BBS.yaml").read_text()
+        (folders / "base" / place / "gfx950_BBS.yaml").write_text(text)
+
+
+@pytest.mark.parametrize("place", ["asm/gfx950/Equality", "asm/Equality/gfx950"])
+def test_an_incremental_file_goes_into_the_one_of_its_name_wherever_it_is(folders, place):
+    deeper(folders, place)
+    change = prepared(folders)
+    assert [edit.path.as_posix() for edit in change.edits] == [f"{place}/gfx950_BBS.yaml"]
+    assert change.edits[0].before is not None
+    assert any("[O] [64, 64, 1, 64] efficiency 0.5 -> 0.9" in note for note in change.notes)
+
+
+def test_an_incremental_file_that_may_go_into_several_is_refused(folders):
+    deeper(folders, "asm/one/Equality", "asm/two/Equality")
+    with pytest.raises(UsageError, match=r"may go into .*one/Equality.* or .*two/Equality"):
+        prepared(folders)
+    (folders / "inc/asm/two/Equality").mkdir(parents=True)
+    (folders / "inc/gfx950_BBS.yaml").rename(folders / "inc/asm/two/Equality/gfx950_BBS.yaml")
+    (edit,) = prepared(folders).edits
+    assert edit.path.as_posix() == "asm/two/Equality/gfx950_BBS.yaml"
+
+
 def test_a_type_in_the_wrong_folder_is_refused(folders):
     (folders / "inc/GridBased").mkdir()
     (folders / "inc/gfx950_BBS.yaml").rename(folders / "inc/GridBased/gfx950_BBS.yaml")
@@ -268,3 +296,9 @@ def test_options_reach_the_merge(folders):
         tensile.parse((folders / "base/Equality/gfx950_BBS.yaml").read_text(), "x")
     )
     assert after[64, 64, 1, 64][1] == 0.0
+
+
+def test_the_first_file_of_a_kind_is_new_beside_a_namesake_of_another(folders):
+    base = folders / "base/Equality"
+    (base / "gfx950_BBS.yaml").rename(base / "gfx950_HHS.yaml")
+    assert [e.path.as_posix() for e in prepared(folders).edits] == ["Equality/gfx950_BBS.yaml"]

@@ -134,7 +134,7 @@ class _Runs:
                 environment=environment,
                 label=f"{label}-{name}",
                 suite=plan.suite,
-                argv=tuple(argv),
+                argv=tuple(argv) or ("ab",),  # by which history knows it
                 cases=len(plan.pairs),
             )
             for name, environment in zip(plan.names, environments, strict=True)

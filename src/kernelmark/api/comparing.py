@@ -58,14 +58,16 @@ def history(
     sentinels: str = SENTINELS,
 ) -> History:
     """Every series over the newest `runs` runs: steps, what changed there, and alarms."""
-    newest = store.runs(limit=runs, label=label)
+    newest = _series_runs(store, runs, label)
     if not newest and label is not None and (stored := store.runs(limit=_LOOKED_AT)):
         labels = list(dict.fromkeys(run.label for run in stored if run.label))
         hint = f"newest labels: {', '.join(labels[:_LABELS])}" if labels else "no run has a label"
         raise NothingToDo(f"no run has the label {label!r}", hint=hint)
     if not newest:
         raise NothingToDo("there is no run to look back at", hint="`kmark run` adds one")
-    points = store.history(since=newest[-1].started, label=label, arch=arch)
+    ids = {run.id for run in newest}
+    every = store.history(since=newest[-1].started, label=label, arch=arch)
+    points = [point for point in every if point.run_id in ids]
     if not points:
         raise NothingToDo("no stored result matches", hint="see `kmark list runs`")
     keys = set(sentinel_keys(sentinels))
@@ -85,6 +87,14 @@ def history(
         baseline_name=baseline or "",
         baseline={} if baseline is None else _baseline(store, baseline),
     )
+
+
+def _series_runs(store: Store, count: int, label: str | None) -> list[Run]:
+    """The newest runs, newest first. The two sides of `kmark ab` confirm or refute a point of a
+    series and are none themselves, unless their label is asked for."""
+    if label is not None:
+        return list(store.runs(limit=count, label=label))
+    return [run for run in store.runs(limit=4 * count) if run.argv[:1] != ("ab",)][:count]
 
 
 def audit(store: Store, newest: Sequence[Run]) -> Audit:
@@ -110,6 +120,11 @@ def _changes(
     found: Sequence[Story], runs: dict[str, Run]
 ) -> dict[tuple[str, str], tuple[tuple[str, str, str], ...]]:
     places = {(step.before_id, step.run_id) for story in found for step in story.steps}
+    places |= {
+        (story.points[-2].run_id, story.newest.run_id)
+        for story in found
+        if story.alarm and len(story.points) > 1
+    }
     return {
         (before, after): tuple(difference(runs[before].environment, runs[after].environment))
         for before, after in places

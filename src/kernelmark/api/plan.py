@@ -19,6 +19,7 @@ from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem, parse_value
 from kernelmark.core.result import Case, Config, ConfigValue
 from kernelmark.core.timing import Timing
+from kernelmark.core.units import counted
 from kernelmark.runners import targets
 from kernelmark.workloads import axes as axis_grammar
 from kernelmark.workloads import select, suites
@@ -84,6 +85,8 @@ def plan(selection: Selection, timing: Timing) -> Plan:
             f"no backend that is available on {infos[0].name} can do any of these problems",
             hint="; ".join(notes) or "see kmark doctor",
         )
+    if left := _left_out(problems, cases):
+        notes.append(left)
     named = selection.suites
     if selection.sentinels and named and SENTINELS not in named:
         have = {case.id for case in cases}
@@ -214,6 +217,17 @@ def _backends(
         elif why_not:
             notes.append(f"{name} is left out: {why_not}")
     return chosen, notes
+
+
+def _left_out(problems: Sequence[Problem], cases: Sequence[Case]) -> str:
+    """A note on problems that no backend is asked for."""
+    done = {case.problem for case in cases}
+    left = [problem for problem in problems if problem not in done]
+    if not left:
+        return ""
+    ops = ", ".join(dict.fromkeys(problem.op for problem in left))
+    told = f"{len(left)} of {counted(len(problems), 'problem')} left out"
+    return f"{told}: no backend that is available here can do any of {ops}"
 
 
 def _able(

@@ -116,8 +116,8 @@ class _Book:
         self._costs = {p: Cost(problem=p, count=count) for p, count in called.items()}
         self._written = time.monotonic()
         before = summaries.read(self._path)
-        if before is not None and before.basis == basis:
-            self._keep(before, retry_failed=retry_failed)
+        if before is not None:
+            self._keep(before, timed=before.basis == basis, retry_failed=retry_failed)
         self.kept = sum(cost.status is not None for cost in self._costs.values())
 
     @property
@@ -152,9 +152,10 @@ class _Book:
         self._written = time.monotonic()
         return found
 
-    def _keep(self, before: Summary, *, retry_failed: bool) -> None:
+    def _keep(self, before: Summary, *, timed: bool, retry_failed: bool) -> None:
+        """What is selected stays; times stay unless they were `timed` in another way."""
         for cost in before.costs:
-            again = cost.status is not None and cost.status.failed and retry_failed
+            again = not timed or (cost.status is not None and cost.status.failed and retry_failed)
             if cost.problem not in self._costs:
                 continue
             fresh = self._costs[cost.problem]

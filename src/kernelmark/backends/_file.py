@@ -15,6 +15,7 @@ GPU), "numpy" (the default on the CPU) or "address"; `devices` the kinds it runs
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,8 +38,9 @@ _KINDS = ("torch", "numpy", "address")
 class FileKernel(Kernel):
     """The callable that a user's `prepare` gave."""
 
-    def __init__(self, name: str, launch: Callable[[int], Any], digest: str) -> None:
-        self.info = KernelInfo(name=name, binary_hash=digest)
+    def __init__(self, name: str, launch: Callable[[int], Any]) -> None:
+        # Its file is not all that runs: the libraries it calls may be others in another run.
+        self.info = KernelInfo(name=name)
         self._launch = launch
 
     def launch(self, stream: Stream, set_index: int) -> None:
@@ -68,6 +70,15 @@ class FileBackend(Backend):
 
     def version(self) -> str:
         return self._digest
+
+    def libraries(self) -> dict[str, str]:
+        """The file, and the distributions of the packages that importing it has brought in."""
+        found = {self._path.name: self._digest}
+        owners = importlib.metadata.packages_distributions()
+        for package in _imported(self._module):
+            for name in owners.get(package, ()):
+                found[name.lower()] = importlib.metadata.version(name)
+        return found
 
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
         if problem.op not in self._ops:
@@ -106,7 +117,7 @@ class FileBackend(Backend):
         if device.info.kind in ("cuda", "hip"):
             launch(0)  # a first call may compile or allocate, which must not fall into a capture
             device.synchronize()
-        return FileKernel(self._path.stem, launch, self._digest)
+        return FileKernel(self._path.stem, launch)
 
 
 def _load(path: Path) -> ModuleType:
@@ -128,6 +139,13 @@ def _load(path: Path) -> ModuleType:
                 f"{path} defines no {needed!r}", hint="it needs: op = …, def prepare(…)"
             )
     return module
+
+
+def _imported(module: ModuleType) -> set[str]:
+    """Packages that the file itself names, or what it names comes from."""
+    named = {getattr(value, "__module__", None) or "" for value in vars(module).values()}
+    named |= {value.__name__ for value in vars(module).values() if isinstance(value, ModuleType)}
+    return {name.partition(".")[0] for name in named}
 
 
 def _ops(path: str, given: Any) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -188,6 +189,8 @@ def plan_of(params: Mapping[str, Any]) -> AbPlan:
     from kernelmark.runners.ab import Pair
     from kernelmark.runners.environments import parse_sides
 
+    if params["budget"] is not None and params["budget"] <= 0:
+        raise UsageError("--budget must be positive", hint="seconds after which open pairs end")
     sides = parse_sides(params["env"] or (), params["settings"] or ())
     names = sides[0].name, sides[1].name
     timing = _timing(params)
@@ -256,7 +259,10 @@ def _choices(
         raise UsageError(f"no backend is given for {name}", hint="write: -b torch")
     found = tuple(dict.fromkeys(known.canonical(one) for one in found))
     for one in found:
-        known.find(one)
+        if not one.endswith(".py"):  # a file is read by its side, which may have what it imports
+            known.find(one)
+        elif not Path(one).is_file():
+            raise UsageError(f"there is no file {one}", hint="-b takes a name or a .py file")
     return found, parse_config(_of_side(params["config"] or (), name, names))
 
 

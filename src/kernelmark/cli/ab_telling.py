@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kernelmark.cli.ending import INTERRUPTED, REGRESSION, SOME_FAILED
+from kernelmark.cli.ending import INTERRUPTED, NOTHING, REGRESSION, SOME_FAILED
 from kernelmark.cli.output import Outputs, flush, put_table, say
 from kernelmark.core.units import counted
 
@@ -71,6 +71,7 @@ def progress(total: int) -> Callable[[Event], None]:
 
 def told(report: AbReport, outputs: Outputs, *, stored: bool, quiet: bool) -> int:
     from kernelmark.core.result import RunState
+    from kernelmark.core.verdict import VerdictStatus
     from kernelmark.report import ab as made
 
     if not outputs.stdout_taken and report.rows:
@@ -99,6 +100,9 @@ def told(report: AbReport, outputs: Outputs, *, stored: bool, quiet: bool) -> in
         return INTERRUPTED
     if report.regressions:
         return REGRESSION
-    return (
-        SOME_FAILED if any(r.base.status.failed or r.head.status.failed for r in report.rows) else 0
-    )
+    if any(r.base.status.failed or r.head.status.failed for r in report.rows):
+        return SOME_FAILED
+    if all(row.status is VerdictStatus.IGNORED for row in report.rows):
+        say("nothing was compared: no pair ran on both sides")
+        return NOTHING
+    return 0

@@ -98,6 +98,8 @@ def compare(
     from kernelmark.api.comparing import compare as compare_runs
     from kernelmark.api.reading import is_file
     from kernelmark.compare import fail_on as failing
+    from kernelmark.core.units import counted
+    from kernelmark.core.verdict import VerdictStatus
     from kernelmark.stores import open_store
 
     outputs = Outputs(json=json, csv=csv, md=md)
@@ -114,14 +116,20 @@ def compare(
         return 0
     meant = [row for row in found.rows if row.verdict in limits]
     bad = [row for row in meant if limits.held or not row.held]
-    command = _command(base, head, rule=rule, match=match, fail_on=words)
+    # A label may mean another run by the time somebody reads the comment.
+    pairs = zip((base, head), found.runs, strict=True)
+    refs = [ref if is_file(ref) else run.id for ref, run in pairs]
+    command = _command(refs, rule=rule, match=match, fail_on=words)
     _put(found, outputs, command=command, failed=bool(bad), every=every)
     _tell(found, bad, spared=len(meant) - len(bad), quiet=quiet)
+    broken = [row for row in found.rows if row.status is VerdictStatus.BROKEN]
+    if broken and not quiet and not any(row.verdict in limits for row in broken):
+        say(f"note: {counted(len(broken), 'broken row')} did not fail: --fail-on leaves it out")
     return REGRESSION if bad else 0
 
 
-def _command(base: str, head: str, *, rule: str, match: str, fail_on: Sequence[str]) -> str:
-    words = ["kmark", "compare", base, head, "--rule", rule]
+def _command(refs: Sequence[str], *, rule: str, match: str, fail_on: Sequence[str]) -> str:
+    words = ["kmark", "compare", *refs, "--rule", rule]
     words += [] if match == "case" else ["--match", match]
     words += ["--fail-on", ",".join(fail_on)] if fail_on else []
     return shlex.join(words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 REGRESSION = 1
 SOME_FAILED = 3
+NOTHING = 4
 INTERRUPTED = 130
 
 

@@ -33,6 +33,8 @@ def general_hint(error: KernelmarkError, words: Sequence[str]) -> str | None:
         return None
     command = command_of(words)
     place, colon, _ = error.message.partition(": ")
+    if command == "compare" and place.endswith(".toml"):
+        return 'for example: rule = "ratio", then warn = 1.05 and fail = 1.10 on lines of their own'
     if colon and place in _places(words):
         return _FILES.get(command, f"see '{command_path(words)} --help'")
     if colon and _is_device(place):

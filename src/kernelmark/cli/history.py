@@ -10,7 +10,7 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli.ending import REGRESSION
 from kernelmark.cli.output import Outputs, put, put_tables, say
-from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 
 if TYPE_CHECKING:
     from kernelmark.compare.history import History, Story
@@ -78,7 +78,7 @@ Check = Annotated[
     bool,
     typer.Option(
         "--check",
-        help="End with code 1 if the newest run raises an alarm that is not held.",
+        help="End with code 1 if the newest point of a series is slower or broken and not held.",
         rich_help_panel=o.OUTPUT,
     ),
 ]
@@ -151,6 +151,7 @@ def history(
     commands that confirm it by paired rounds are printed.
     """
     from kernelmark.api.comparing import history as look_back
+    from kernelmark.core.verdict import VerdictStatus
     from kernelmark.stores import open_store
 
     outputs = Outputs(json=json, csv=csv, md=md)
@@ -175,17 +176,22 @@ def history(
         )
     shown = _chosen(found, o.comma_list(ops), o.comma_list(backends), filter, changed=changed)
     whole = every or changed or bool(ops or backends or filter)
-    _put(found, shown, outputs, most=len(shown) if whole else _MOST)
     names = {story.series for story in found.alarms}
     alarms = [story for story in shown if story.series in names]
+    _put(found, shown, alarms, outputs, most=len(shown) if whole else _MOST)
     _tell(found, shown, alarms, quiet=quiet)
-    return REGRESSION if check and alarms else 0
+    worse = [story for story in alarms if story.screen.status is not VerdictStatus.FASTER]
+    return REGRESSION if check and worse else 0
 
 
 def _pinned(store: Store, pin: str | None, unpin: str | None) -> int:
     if pin is not None:
         name, _, ref = pin.partition("=")
         run = store.run(ref or "latest")
+        if name not in store.pins() and (taken := _meant(store, name)) not in (None, run.id):
+            raise UsageError(
+                f"{name!r} means run {taken} already", hint="pin another name: --pin NAME=RUN"
+            )
         store.pin(name, run.id)
         say(f"{name} is now run {run.id}")
     if unpin is not None:
@@ -199,6 +205,14 @@ def _pinned(store: Store, pin: str | None, unpin: str | None) -> int:
         for name, run_id in store.pins().items():
             put(f"{name}  {run_id}\n")
     return 0
+
+
+def _meant(store: Store, name: str) -> str | None:
+    """The run that a word names without being pinned."""
+    try:
+        return store.run(name).id
+    except KernelmarkError:
+        return None
 
 
 def _chosen(
@@ -233,11 +247,12 @@ def _chosen(
     return [s for s in shown if s.steps or s.alarm or s.held] if changed else shown
 
 
-def _put(found: History, shown: list[Story], outputs: Outputs, *, most: int) -> None:
+def _put(
+    found: History, shown: list[Story], alarms: list[Story], outputs: Outputs, *, most: int
+) -> None:
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import history as report
     from kernelmark.report.narrow import narrowed
-    from kernelmark.report.render import markdown
 
     worst_first = report.by_worry(shown)
     if not outputs.stdout_taken:
@@ -250,7 +265,7 @@ def _put(found: History, shown: list[Story], outputs: Outputs, *, most: int) -> 
     outputs.put(
         json=lambda: json_text(report.document(found, shown)),
         csv=lambda: csv_text(report.records(found, shown)),
-        md=lambda: "\n".join(map(markdown, _tables(found, worst_first))),
+        md=lambda: report.markdown_page(found, worst_first, alarms, _tables(found, worst_first)),
     )
 
 
@@ -266,20 +281,12 @@ def _tables(found: History, shown: list[Story]) -> list[Table]:
 def _tell(found: History, shown: list[Story], alarms: list[Story], *, quiet: bool) -> None:
     from kernelmark.core.units import counted
     from kernelmark.report import history as report
-    from kernelmark.report.compare import change_text
 
     if not quiet:
         for text in report.notes(found):
             say(f"note: {text}")
-    timings = report.timings(shown)
-    for story in alarms:
-        known = report.parts(story)
-        backend = f"{known['backend']} {timings[story.series]}".rstrip()
-        change = change_text(story.screen.ratio)
-        say(
-            f"{story.screen.status.value}: {known['problem']} by {backend}"
-            f"{'' if story.screen.ratio is None else f', {change}'}; {story.screen.reason}"
-        )
+    for text in report.alarm_lines(found, alarms, shown):
+        say(text)
     commands = report.confirmations(alarms)
     if commands:
         say("confirm by paired rounds of the two environments:")
@@ -289,5 +296,5 @@ def _tell(found: History, shown: list[Story], alarms: list[Story], *, quiet: boo
     held = sum(bool(story.held) for story in shown)
     say(
         f"{len(shown)} series over {counted(len(found.runs), 'run')}: {counted(steps, 'step')}, "
-        f"{counted(len(alarms), 'alarm')} in the newest run{f', {held} held' if held else ''}"
+        f"{counted(len(alarms), 'alarm')}{f', {held} held' if held else ''}"
     )

@@ -11,6 +11,7 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli import tune_apply, tune_check, tune_run, tune_show
 from kernelmark.cli import tune_options as t
+from kernelmark.cli.ending import NOTHING, SOME_FAILED
 from kernelmark.cli.output import Outputs, put_results_table, say
 from kernelmark.core.units import counted
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from kernelmark.api.tuning import Planned
     from kernelmark.tune.summary import Cost, Summary
 
-SOME_FAILED = 3
-NOTHING = 4
 SEARCH = "Search"
 # Rows that are shown of a long table.
 _TOP = 20

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernelmark.cli import options as o
+from kernelmark.cli.ending import REGRESSION
 from kernelmark.cli.output import put, put_table, say
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.units import counted
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from kernelmark.tune.emitters.base import Change, Emitter, Fields
     from kernelmark.tune.outcome import Outcome
 
-REGRESSION = 1
 SOME_WRONG = 3
 
 

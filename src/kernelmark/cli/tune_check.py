@@ -9,12 +9,11 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli import tune_options as t
+from kernelmark.cli.ending import SOME_FAILED
 from kernelmark.cli.output import Outputs, put_results_table, say
 
 if TYPE_CHECKING:
     from kernelmark.tune.check import Check
-
-SOME_FAILED = 3
 
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A tuning folder with plans for a GPU.")]

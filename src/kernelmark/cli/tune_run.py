@@ -8,14 +8,12 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli import tune_options as t
+from kernelmark.cli.ending import INTERRUPTED, SOME_FAILED
 from kernelmark.cli.output import Outputs, put_results_table, say
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
     from kernelmark.api.tuning_run import Tuned
-
-SOME_FAILED = 3
-INTERRUPTED = 130
 
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A tuning folder with plans.")]

@@ -34,7 +34,8 @@ class FailOn:
 
 
 def parse(words: Sequence[str]) -> FailOn:
-    """Of words like `slower:3%`; `none` fails on nothing, `held` alone on the usual verdicts."""
+    """Of words like `slower:3%`; `none` fails on nothing, `held` alone on the usual verdicts. Where
+    only sizes are given, what is broken fails as it always does."""
     held = _HELD in words
     words = [word for word in words if word != _HELD]
     if words == ["none"]:
@@ -58,6 +59,8 @@ def parse(words: Sequence[str]) -> FailOn:
                 hint="slower:3% fails on rows that are at least 3 % slower",
             )
         sizes.append((status, float(found[1]) / 100 if found else 0.0))
+    if all(":" in word for word in words):
+        sizes.append((VerdictStatus.BROKEN, 0.0))
     return FailOn(sizes=tuple(sizes), held=held)
 
 

@@ -29,6 +29,7 @@ _MOST_POINTS = 200  # that steps are looked for in
 _NORMAL_MOVE = 1.0483
 _LEAST_SPREAD = 1e-4
 _WILD = 0.03  # share of points that may be wild on either side
+_RECENT = 10  # runs; a series may be in every other one only
 
 
 class Point(Protocol):
@@ -123,9 +124,10 @@ class History:
 
     @property
     def alarms(self) -> list[Story]:
-        """Series of the newest run that are worth a confirmation, or are broken."""
-        newest = self.runs[-1].id
-        return [one for one in self.stories if one.alarm and one.newest.run_id == newest]
+        """Series whose newest point is worth a confirmation, or is broken. One that no recent run
+        has is not measured any more."""
+        recent = {run.id for run in self.runs[-_RECENT:]}
+        return [one for one in self.stories if one.alarm and one.newest.run_id in recent]
 
 
 def stories(points: Iterable[Point], *, min_effect: float = MIN_EFFECT) -> list[Story]:
@@ -166,22 +168,27 @@ def hold(found: Sequence[Story], sentinels: Mapping[str, str]) -> tuple[list[Sto
     """Stories with their alarms held where the machine itself moved, and which sentinels did.
 
     `sentinels` gives the problem's key for the series that are sentinels. A sentinel moved where
-    every backend that ran it in the newest run was flagged in the same direction: what they have
-    in common is the machine.
+    every backend that ran it last in a run was flagged in the same direction: what they have in
+    common is the machine. It holds the alarms of that run.
     """
-    newest = max((s.newest.started for s in found), default=0.0)
-    flags: dict[str, list[VerdictStatus]] = {}
+    flags: dict[tuple[str, str], list[VerdictStatus]] = {}
     for one in found:
-        if one.series in sentinels and one.newest.started == newest:
-            flags.setdefault(sentinels[one.series], []).append(one.screen.status)
-    moved = [
-        f"{key}: {statuses[0].value}"
-        for key, statuses in flags.items()
+        if one.series in sentinels:
+            place = one.newest.run_id, sentinels[one.series]
+            flags.setdefault(place, []).append(one.screen.status)
+    moved = {
+        place: statuses[0]
+        for place, statuses in flags.items()
         if len(set(statuses)) == 1 and statuses[0] in (VerdictStatus.SLOWER, VerdictStatus.FASTER)
+    }
+    runs = {run_id for run_id, _ in moved}
+    newest = max(found, key=lambda one: one.newest.started).newest.run_id if found else ""
+    held = [
+        _held(one, HELD) if one.screen.flagged and one.newest.run_id in runs else one
+        for one in found
     ]
-    if not moved:
-        return list(found), []
-    return [_held(one, HELD) if one.screen.flagged else one for one in found], moved
+    told = [f"{key}: {status.value}" for (run_id, key), status in moved.items() if run_id == newest]
+    return held, told
 
 
 def marked(found: Sequence[Story], sentinels: Mapping[str, str]) -> dict[str, tuple[str, ...]]:

@@ -68,6 +68,10 @@ class Comparison:
     moved: tuple[str, ...] = ()  # sentinels that moved
 
     @property
+    def runs(self) -> tuple[Run, Run]:
+        return self.base, self.head
+
+    @property
     def counts(self) -> dict[VerdictStatus, int]:
         """How many rows have each verdict; only those that occur."""
         found = [row.status for row in self.rows]

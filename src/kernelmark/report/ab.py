@@ -12,7 +12,7 @@ from kernelmark.core import codec
 from kernelmark.core.environment import difference
 from kernelmark.core.files import csv_text, json_text
 from kernelmark.core.result import Run
-from kernelmark.core.units import time_text
+from kernelmark.core.units import counted, time_text
 from kernelmark.core.verdict import Verdict, VerdictStatus
 from kernelmark.report.names import backend_text, short
 from kernelmark.report.render import markdown
@@ -109,7 +109,8 @@ def audit(report: AbReport) -> str:
     wrong = [r for r in same if r.status in (VerdictStatus.SLOWER, VerdictStatus.FASTER)]
     if not same:
         return ""
-    return f"{len(same)} pairs ran the same binary on both sides: {len(wrong)} were called changed"
+    told = f"{counted(len(same), 'pair')} ran the same binary on both sides"
+    return f"{told}: {len(wrong) or 'none'} called changed"
 
 
 def to_md(report: AbReport) -> str:

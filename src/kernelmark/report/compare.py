@@ -67,9 +67,11 @@ def summary(comparison: Comparison) -> str:
 
 def notes(comparison: Comparison) -> list[str]:
     """What a reader must know to trust the verdicts."""
+    one = comparison.base.id == comparison.head.id
+    twice = [f"base and head are one run, {comparison.base.id}"] if one else []
     held = any(row.held for row in comparison.rows)
     so = "changes of times are held" if held else "other changes may be its"
-    told = [
+    told = twice + [
         f"sentinel moved: {moved_text(text)}; the machine changed, so {so}"
         for text in comparison.moved
     ]
@@ -138,8 +140,7 @@ def comment(comparison: Comparison, *, command: str, failed: bool) -> str:
     parts = [
         f"### kernelmark: {_headline(comparison, failed=failed)}",
         "",
-        f"{summary(comparison)}. Base {_run_text(comparison.base)}, "
-        f"head {_run_text(comparison.head)}.",
+        f"{summary(comparison)}. {_sides_text(comparison)}.",
         "",
     ]
     if changed:
@@ -301,6 +302,13 @@ def _is_bare(row: Row) -> bool:
 
 def _rows(count: int) -> str:
     return "1 row was" if count == 1 else f"{count} rows were"
+
+
+def _sides_text(comparison: Comparison) -> str:
+    names = [_run_text(run) for run in comparison.runs]
+    if names[0] == names[1]:
+        names = [f"{name} ({run.id})" for name, run in zip(names, comparison.runs, strict=True)]
+    return f"Base {names[0]}, head {names[1]}"
 
 
 def _run_text(run: Run) -> str:

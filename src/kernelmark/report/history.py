@@ -19,6 +19,7 @@ from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.apart import apart
 from kernelmark.report.compare import change_text, moved_text
 from kernelmark.report.names import config_text, short
+from kernelmark.report.render import markdown
 from kernelmark.report.tables import NONE, Column, Table
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -123,6 +124,37 @@ def notes(history: History) -> list[str]:
             f"{counted(history.audit.alarms, 'false alarm')} ({100 * rate:.1f} %)"
         )
     return told
+
+
+def alarm_lines(history: History, alarms: Sequence[Story], shown: Sequence[Story]) -> list[str]:
+    """A line for each alarm: how far it is from what was expected, and what changed there."""
+    told = timings(shown)
+    made = []
+    for story in alarms:
+        known, screen = parts(story), story.screen
+        backend = f"{known['backend']} {told[story.series]}".rstrip()
+        change = "" if screen.ratio is None else f", {change_text(screen.ratio)}"
+        places = [point.run_id for point in story.points[-2:]]
+        changes = history.changes.get((places[0], places[-1]), ())
+        since = "; ".join(f"{what} {old or '–'} → {new or '–'}" for what, old, new in changes)
+        made.append(
+            f"{screen.status.value}: {known['problem']} by {backend}{change}; {screen.reason}"
+            f"{f'; changed with it: {since}' if since else ''}"
+        )
+    return made
+
+
+def markdown_page(
+    history: History, shown: Sequence[Story], alarms: Sequence[Story], tables: Sequence[Table]
+) -> str:
+    """Tables, alarms with the commands that confirm them, and notes."""
+    made = ["\n".join(map(markdown, tables))]
+    made += [f"- {line}" for line in alarm_lines(history, alarms, shown)]
+    if commands := confirmations(alarms):
+        made += ["", "Confirm by paired rounds:", "", "```sh", *commands, "```"]
+    if told := notes(history):
+        made += ["", *(f"- {line}" for line in told)]
+    return "\n".join(made).rstrip() + "\n"
 
 
 def confirmations(alarms: Sequence[Story]) -> list[str]:

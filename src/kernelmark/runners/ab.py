@@ -225,7 +225,9 @@ class Experiment:
             return track.row(VerdictStatus.BROKEN, _why("head", head))
         if good[1]:
             return track.row(VerdictStatus.FIXED, _why("base", base))
-        return track.row(VerdictStatus.IGNORED, f"both fail: {_why('head', head)}")
+        same = (base.status, base.error) == (head.status, head.error)
+        why = _why("each", head) if same else f"{_why('base', base)}; {_why('head', head)}"
+        return track.row(VerdictStatus.IGNORED, f"both fail: {why}")
 
     def _look(self, rounds: int) -> Iterator[Row]:
         looks = self._rule.looks

@@ -59,6 +59,10 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "kernel_type": ("bandwidth_bound", "compute_bound"),
 }
 _NEEDED = (("BLOCK_SIZE_M", "BLOCK_M"), ("BLOCK_SIZE_N", "BLOCK_N"))
+_LARGEST_BLOCK = 4096  # tiles of more elements than Triton's tensors may have come earlier
+_LOST = "is never read: names are gemm/gfx…-FAMILY.json, or gfx…/BACKEND/gemm/FAMILY/…"
+_SHAPE = re.compile(r"(?:B=[0-9]+-)?N=[0-9]+-K=[0-9]+\Z")
+_MISPLACED = re.compile(r"[_-](?:B|M|N|K)=?[0-9]")
 _GROUP_FAMILY = FAMILIES["a8w8_group"]
 
 Bucket = Mapping[str, Any]
@@ -145,12 +149,22 @@ def read(file: Path) -> dict[str, Bucket]:
 def parse(text: str, file: Path) -> dict[str, Bucket]:
     """The buckets of a file's text; `file` is for what is said of it."""
     try:
-        document = json.loads(text)
+        document = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file}: is not JSON: {error}", hint="is it cut short?") from None
     if not isinstance(document, dict):
         raise UsageError(f"{file}: is not an object of buckets")
     return {name: value for name, value in document.items() if isinstance(value, dict)}
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys are given once: of a key that is given twice the first is lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice} is given twice")
+    return found
 
 
 def folder_of(root: Path, family: str, arch: str, backend: str | None) -> tuple[Path, str, Path]:
@@ -185,17 +199,25 @@ def lint(root: Path) -> Lint:
     """Everything wrong with the configs under `root`."""
     if not root.is_dir():
         raise UsageError(f"{root} is not a folder")
-    files = sorted(path for path in root.rglob("*.json") if name_of(root, path) is not None)
+    every = sorted(root.rglob("*.json"))
+    files = [path for path in every if name_of(root, path) is not None]
     if not files:
         raise UsageError(
             f"{root} holds no GEMM configs", hint="give the folder above gemm/ and gfx…/"
         )
+    lost = [path for path in every if path not in set(files) and _is_near(root, path)]
     findings = [
         Finding(file=str(path.relative_to(root)), place=place, text=text)
-        for path in files
-        for place, text in _check(root, path)
+        for path in sorted((*files, *lost))
+        for place, text in (_check(root, path) if path not in lost else [("", _LOST)])
     ]
-    return Lint(files=len(files), findings=tuple(findings))
+    return Lint(files=len(files) + len(lost), findings=tuple(findings))
+
+
+def _is_near(root: Path, path: Path) -> bool:
+    """Whether a file that no lookup reads lies where configs of GEMMs do."""
+    parts = path.relative_to(root).parts
+    return parts[0] == "gemm" or "gemm" in parts[:-1]
 
 
 def name_of(root: Path, path: Path) -> Name | None:
@@ -243,7 +265,11 @@ def _check(root: Path, path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _check_place(path: Path, name: Name) -> Iterator[tuple[str, str]]:
-    """A file that is never opened, because its folder has no default."""
+    """A file that is never opened: its folder has no default, or nobody asks for its suffix."""
+    if name.suffix and not _SHAPE.match(name.suffix):
+        yield "", f"is never read: {name.suffix} is not N=…-K=… nor B=…-N=…-K=…"
+    elif not name.suffix and not name.nested and _MISPLACED.search(name.family):
+        yield "", f"is taken for a family of its own, {name.family}: a suffix is -N=…-K=…"
     default = "DEFAULT.json" if name.nested else f"{name.arch}-{name.family}.json"
     if not (path.parent / default).is_file():
         yield "", f"is never read: there is no {default} beside it"
@@ -273,7 +299,8 @@ def _check_bucket(bucket: str, known: tuple[int, ...]) -> Iterator[str]:
 
 
 def _check_values(config: Bucket, family: str) -> Iterator[str]:
-    for names in _NEEDED:
+    deep = family in FAMILIES.values() and family != _GROUP_FAMILY
+    for names in (*_NEEDED, ("BLOCK_SIZE_K", "BLOCK_K")) if deep else _NEEDED:
         if not any(name in config for name in names):
             yield f"has no {names[0]}"
     if family == _GROUP_FAMILY and "BLOCK_SIZE_K" in config:
@@ -282,6 +309,8 @@ def _check_values(config: Bucket, family: str) -> Iterator[str]:
         if key in _POWERS:
             if not _positive(value) or value & (value - 1):
                 yield f"{key}={value!r} is not a power of two"
+            elif value > _LARGEST_BLOCK:
+                yield f"{key}={value} is more than any kernel's tile ({_LARGEST_BLOCK})"
         elif key in _POSITIVE:
             if not _positive(value):
                 yield f"{key}={value!r} is not a positive integer"

@@ -171,7 +171,9 @@ class _Match:
 
     def _found(self, side: Side, stage: Stage, number: int) -> Trial | None:
         owner = "" if side.backend == self.plan.backend else side.backend
-        return self.journal.find(config=side.config, step=stage.step(number), backend=owner)
+        found = self.journal.find(config=side.config, step=stage.step(number), backend=owner)
+        # What the search skipped for its resources is timed here all the same: a reference.
+        return None if found is not None and found.status is Status.SKIPPED else found
 
     def _trials(self, side: Side, stage: Stage) -> list[Trial]:
         found = (self._found(side, stage, number) for number in range(stage.rounds))
@@ -312,7 +314,7 @@ def nothing_found(plan: TunePlan, info: DeviceInfo, journal: Journal, evaluation
     """The outcome of a search without a single right candidate."""
     last = journal.trials[-1] if journal.trials else None
     why = f"; the last one is {last.status.value}: {last.error}" if last else ""
-    if last and last.status in OF_THE_MACHINE:
+    if any(trial.status in OF_THE_MACHINE for trial in journal.trials):
         why += " ('kmark tune run --retry-failed' tries them again)"
     return _outcome(
         plan,

@@ -8,6 +8,7 @@ else. What the kill cut in half is dropped on reading.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import math
@@ -147,10 +148,11 @@ class Journal:
         self._file.seek(0, os.SEEK_END)
 
     def _forget(self) -> None:
-        kept = [trial for trial in self.trials if trial.status not in OF_THE_MACHINE]
-        if len(kept) < len(self.trials):
-            self.trials, self.finished = kept, None
-            self._found = {trial.key: trial for trial in kept}
+        again = {key for key, trial in self._found.items() if trial.status in OF_THE_MACHINE}
+        if again:
+            self.finished = None
+            self.trials = [trial for trial in self.trials if trial.key not in again]
+            self._found = {trial.key: trial for trial in self.trials}
 
     def _take(self, line: Line) -> None:
         if isinstance(line, Header):
@@ -158,6 +160,7 @@ class Journal:
         elif isinstance(line, Finished):
             self.finished = line
         else:
+            self.finished = reopened(self.finished)
             self.trials.append(line)
             self._found[line.key] = line
 
@@ -244,8 +247,14 @@ def load(path: Path) -> tuple[Header | None, list[Trial], Finished | None]:
         elif isinstance(line, Finished):
             last = line
         else:
+            last = reopened(last)
             trials.append(line)
     return header, trials, last
+
+
+def reopened(last: Finished | None) -> Finished | None:
+    """An outcome that trials follow: the search went on after it, and has not ended again."""
+    return dataclasses.replace(last, plan="") if last is not None and last.plan else last
 
 
 def header(path: Path) -> Header | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -173,6 +174,40 @@ def test_batches_that_cannot_be_told_apart(w, tmp_path):
     change = emitter.emit(outcomes, tmp_path, FrozenDict())
     assert not change.edits
     assert "I8_1" in change.held[0].reason
+
+
+def test_parts_that_aiter_would_add_up_wrongly_are_held_back(w, tmp_path):
+    family = FAMILIES["a16wfp4"]
+    w.put_json(tmp_path / f"gemm/gfx950-{family}.json", {"any": w.OLD})
+    problem = ops.registry.get("batched_gemm_quant").problem(
+        scheme="a16wfp4", batch=16, m=8, n=512, k=1024
+    )
+    split = w.outcome("F4_0", problem, config={**w.TRITON, "split_k": 4})
+    change = emitter.emit([split], tmp_path, FrozenDict())
+    assert not change.edits
+    assert f"{family} adds up its parts with strides in wrong order" in change.held[0].reason
+    whole = w.outcome("F4_0", problem)
+    assert emitter.emit([whole], tmp_path, FrozenDict()).edits
+
+
+def test_a_folder_given_by_dots_leaves_nothing_elsewhere(w, root, monkeypatch):
+    place, below = root / "temporary", root / "gemm" / "below"
+    place.mkdir()
+    below.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    monkeypatch.chdir(below)
+    change = applying.prepare(emitter, [w.outcome(problem=w.product(m=16))], Path("../.."))
+    assert change.edits
+    assert list(place.iterdir()) == []
+
+
+def test_a_file_that_is_a_link_stays_one(w, root, tmp_path_factory):
+    real = tmp_path_factory.mktemp("elsewhere") / "special.json"
+    w.put_json(real, {"M_LEQ_8": w.OLD, "M_LEQ_16": w.OLD, "any": w.OLD})
+    (root / SPECIAL).symlink_to(real)
+    applied(root, [w.outcome(problem=w.product(m=16))])
+    assert (root / SPECIAL).is_symlink()
+    assert json.loads(real.read_text())["M_LEQ_16"]["BLOCK_SIZE_M"] == 16
 
 
 def test_gluon_s_names(w, root):

@@ -138,6 +138,28 @@ def test_a_call_s_own_fields_are_used_and_checked(w, tmp_path):
     assert "its call has m=7" in after(rocblas.emitter, [odd], tmp_path).held[0].reason
 
 
+@pytest.mark.parametrize(("kind", "word"), [("f8e4m3", "f8_r"), ("f8e5m2", "bf8_r")])
+@pytest.mark.parametrize("emitter", [hipblaslt.emitter, rocblas.emitter])
+def test_the_fp8_of_gfx942_has_its_own_name_whatever_its_log_said(w, tmp_path, emitter, kind, word):
+    logged = {"a_type": word, "b_type": word, "compute_type": "f32_r"}
+
+    def cells(dtype):
+        outcome = w.outcome(
+            problem=w.product(dtype=dtype, c="bf16"),
+            backend=emitter.name,
+            config={"solution_index": 9},
+            version="1-cafe",
+            arch="gfx942",
+            blas=logged,
+        )
+        return after(emitter, [outcome], tmp_path).edits[0].after.splitlines()[-1].split(",")
+
+    own = word.replace("_r", "_fnuz_r")
+    assert own in cells(f"{kind}fnuz")
+    assert word not in cells(f"{kind}fnuz")
+    assert word in cells(kind)
+
+
 # -- rocBLAS
 
 
@@ -171,6 +193,16 @@ def test_rocblas_batches_have_strides(w, tmp_path):
     row = after(rocblas.emitter, [outcome], tmp_path).edits[0].after.splitlines()[-1].split(",")
     assert len(row) == 18
     assert row[11:14] == [str(512 * 1024), str(16 * 1024), str(512 * 16)]
+
+
+def test_rocblas_s_beta_is_written_with_all_its_digits(w, tmp_path):
+    beta = "0.3333333333333"
+    outcome = w.outcome(backend="rocblas", config={"solution_index": 8}, blas={"beta": beta})
+    change = after(rocblas.emitter, [outcome], tmp_path)
+    assert change.written == 1
+    (entry,) = entries(rocblas.emitter, change.edits[0].after, tmp_path)
+    assert entry.fields["beta"] == beta
+    assert not after(rocblas.emitter, [outcome], tmp_path).edits
 
 
 # -- TunableOp

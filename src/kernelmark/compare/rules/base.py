@@ -90,7 +90,14 @@ class Preset(Rule):
                 raise UsageError(f"{where}: {name} = {value!r} is not a number")
             if not 0 < value < math.inf:
                 raise UsageError(f"{where}: {name} = {value!r} is not a number above 0")
-        return dataclasses.replace(self, **settings)
+        made = dataclasses.replace(self, **settings)
+        if fault := made.fault():
+            raise UsageError(f"{where}: {fault}")
+        return made
+
+    def fault(self) -> str:
+        """What is wrong with its settings together, "" if nothing is."""
+        return ""
 
 
 def measured(result: Result) -> Measurement:

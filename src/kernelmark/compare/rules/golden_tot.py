@@ -27,7 +27,8 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stable:
-    """A side's time. `agreed` is None where fewer runs than the rule asks for were made."""
+    """A side's time. `agreed` is None where fewer runs than the rule asks for were made, and
+    these do not contradict each other."""
 
     time_s: float
     runs: int
@@ -41,7 +42,8 @@ def stable_time(runs_s: Sequence[float], count: int = 3, within: float = 0.05) -
         window = runs_s[end - count : end]
         if max(window) <= min(window) * (1 + within) * (1 + _ROUNDING):
             return Stable(time_s=statistics.fmean(window), runs=end, agreed=True)
-    agreed = None if len(runs_s) < count else False
+    apart = max(runs_s) > min(runs_s) * (1 + within) * (1 + _ROUNDING)
+    agreed = None if len(runs_s) < count and not apart else False
     return Stable(time_s=statistics.fmean(runs_s), runs=len(runs_s), agreed=agreed)
 
 
@@ -88,7 +90,7 @@ class GoldenTot(Preset):
         if golden.time_s < self.ignore_below_us * _US * (1 - _ROUNDING):
             return (
                 VerdictStatus.IGNORED,
-                f"golden {time_text(golden.time_s)} is under {self.ignore_below_us:g} µs",
+                f"golden {golden.time_s / _US:.6g} µs is under {self.ignore_below_us:g} µs",
             )
         unstable = [
             name for name, side in (("golden", golden), ("tot", tot)) if side.agreed is False

@@ -26,6 +26,10 @@ class Ratio(Preset):
     def name(self) -> str:
         return "ratio"
 
+    def fault(self) -> str:
+        above = self.warn > self.fail
+        return f"warn = {self.warn:g} is above fail = {self.fail:g}" if above else ""
+
     def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
         return [self._one(*times(pair)) for pair in found]
 

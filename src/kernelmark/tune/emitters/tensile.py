@@ -232,8 +232,7 @@ def _target(file: Path, folder: Path, into: Path, namesakes: Sequence[Path]) -> 
     if same.exists():
         return same
     kind = str(_logic(file).get("LibraryType"))
-    # Files of two kinds have one name: those of the kind's own folder are meant.
-    meant = [path for path in namesakes if kind in path.relative_to(into).parts] or namesakes
+    meant = [path for path in namesakes if str(_logic(path).get("LibraryType")) == kind]
     if len(meant) > 1:
         raise UsageError(
             f"{file} may go into {meant[0]} or {meant[1]}",

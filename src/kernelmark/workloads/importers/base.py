@@ -34,6 +34,9 @@ from kernelmark.core.result import (
 from kernelmark.core.timing import Timing
 from kernelmark.stats.interval import measured_interval
 
+# Words of a file's name that say which run it is of, not what it measured.
+_SIDES = {"golden", "tot", "base", "baseline", "head", "before", "after", "old", "new", "main"}
+_DATE = re.compile(r"[0-9]{1,2}|[0-9]{4}|[0-9]{6}|[0-9]{8}(t[0-9]{4,6}z?)?")
 NO_DISPERSION = "a mean without dispersion: for history and threshold rules only"
 
 
@@ -144,6 +147,12 @@ def problem_of(op: str, values: Mapping[str, str | int | float | bool]) -> Probl
         else:
             options[key] = legal_word(parsed)
     return Problem(op=legal_name(op), dims=dims, dtypes=dtypes, options=options)
+
+
+def name_words(path: Path) -> list[str]:
+    """The words of a file's name, without those that tell one run of a tool from another."""
+    words = re.split(r"[^a-z0-9.]+", path.stem.lower())
+    return [w for w in words if w and w not in _SIDES and not _DATE.fullmatch(w)]
 
 
 def legal_name(text: str) -> str:

@@ -7,7 +7,6 @@ S) with a column mean_microseconds; `ok` False is a failure. The backend is in t
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,10 +15,18 @@ from kernelmark.core.errors import ProblemError, UsageError
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import ResultSet, Status
 from kernelmark.core.timing import Cache, Timing
-from kernelmark.workloads.importers.base import Found, Given, Importer, gathered, number, text_of
+from kernelmark.workloads.importers.base import (
+    Found,
+    Given,
+    Importer,
+    gathered,
+    name_words,
+    number,
+    text_of,
+)
 
 _TIME = "mean_microseconds"
-_WORDS = {"golden", "gemm", "attention", "conv", "results"}
+_WORDS = {"gemm", "attention", "conv", "results"}
 # The 8-bit float of the GPU that these tables are of.
 _DTYPES = {"fp16": "f16", "fp32": "f32", "fp8": "f8e4m3fnuz", "int8": "i8"}
 _FLIPPED = {"n": "t", "t": "n"}
@@ -130,14 +137,8 @@ def _dtype(row: Mapping[str, str | None], name: str) -> str:
 
 
 def _backend(path: Path) -> str:
-    """golden_iree_gemm_tk.csv is of iree-tk."""
-    words = [w for w in re.split(r"[_-]", path.stem.lower()) if w and w not in _WORDS]
-    if not words:
-        raise UsageError(
-            f"{path}: the file's name does not say which backend it is of",
-            hint="add: --backend NAME",
-        )
-    return "-".join(words)
+    """golden_iree_gemm_tk.csv is of iree-tk; golden.csv and tot.csv are of one tool, whichever."""
+    return "-".join(word for word in name_words(path) if word not in _WORDS) or "csv"
 
 
 importer = ReferenceCsv()

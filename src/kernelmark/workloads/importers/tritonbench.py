@@ -21,6 +21,7 @@ from kernelmark.workloads.importers.base import (
     Importer,
     gathered,
     legal_name,
+    name_words,
     problem_of,
     text_of,
 )
@@ -80,7 +81,8 @@ def _problem(path: Path, x_value: str) -> Problem:
     """`(256, 512, 64, None)` of gemm.csv is tritonbench_gemm x=256 x_2=512 x_3=64 x_4=None."""
     words = [w.strip() for w in x_value.strip().strip("()[]").split(",") if w.strip()]
     values = {"x" if i == 1 else f"x_{i}": word for i, word in enumerate(words, 1)}
-    return problem_of(f"tritonbench_{legal_name(path.stem)}", values)
+    operator = legal_name("_".join(name_words(path)) or path.stem)
+    return problem_of(f"tritonbench_{operator}", values)
 
 
 importer = TritonBench()

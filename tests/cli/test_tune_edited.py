@@ -1,0 +1,207 @@
+"""What a tuned folder is still good for after its plans were edited, or parts of it were lost."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shutil
+
+import pytest
+
+from kernelmark.api import tuning_run
+from kernelmark.testing.tuning import fake_plans, make_folder
+from kernelmark.tune import results
+from kernelmark.tune.folder import TuningFolder
+
+FIRST, SECOND = "SSS_NN_0", "SSS_NN_1"
+WORDS = ("--timeout", "2", "--jobs", "1")
+EDITS = {
+    "seed": ("seed = 1 ", "seed = 2 "),
+    "space": ("\n[space]\n", "\n[space]\nwarps = [1, 2, 4]\n"),
+}
+
+
+@pytest.fixture(scope="module")
+def tuned_once(tmp_path_factory):
+    place = tmp_path_factory.mktemp("tuned")
+    folder = make_folder(place / "t", fake_plans(2, evaluations=8))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNELMARK_CACHE", str(place / "cache"))
+        done = tuning_run.run(folder.path, timeout_s=2, jobs=1)
+    assert [outcome.kept for outcome in done.outcomes] == [True, True]
+    return folder
+
+
+@pytest.fixture
+def folder(tuned_once, tmp_path):
+    shutil.copytree(tuned_once.path, tmp_path / "t")
+    return TuningFolder(tmp_path / "t")
+
+
+def edit(folder, name, old, new):
+    path = folder.plan(name)
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+
+
+@pytest.fixture
+def export(kmark, folder, tmp_path):
+    """The command, and how many configs are in the file that it wrote; None without a file."""
+
+    def call():
+        file = tmp_path / "tuned.py"
+        file.unlink(missing_ok=True)
+        ended = kmark("export", str(folder.path), "--as", "python", "-o", str(file))
+        return ended, len(runpy.run_path(str(file))["CONFIGS"]) if file.exists() else None
+
+    return call
+
+
+@pytest.fixture
+def shown(kmark, folder):
+    """What `kmark tune show` says of each plan."""
+
+    def call():
+        ended = kmark("tune", "show", str(folder.path), "--json", "-")
+        return {one["plan"]: one for one in json.loads(ended.out)}
+
+    return call
+
+
+def test_as_it_was_tuned_all_is_written(export, shown):
+    ended, configs = export()
+    assert (ended.code, configs) == (0, 2), ended.err
+    assert {one["state"] for one in shown().values()} == {"done"}
+
+
+# Plans that are other plans now
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_another_search_has_no_ratio(kmark, folder, shown, what):
+    edit(folder, FIRST, *EDITS[what])
+    one = shown()[FIRST]
+    assert (one["state"], one["ratio"], one["kept"]) == ("edited", None, None)
+    assert "its plan was edited since" in one["reason"]
+    assert shown()[SECOND]["state"] == "done"
+    ended = kmark("tune", "show", str(folder.path))
+    (row,) = (line for line in ended.out.splitlines() if line.startswith(FIRST))
+    assert "edited" in row
+    assert "×" not in row
+    assert "1 done, 1 edited" in ended.err
+    assert "1 of 1 problem kept" in ended.err
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_another_search_gives_no_winner(folder, export, what):
+    edit(folder, FIRST, *EDITS[what])
+    ended, configs = export()
+    assert (ended.code, configs) == (0, 1), ended.err
+    assert f"{FIRST} is not written: its plan was edited since" in ended.err
+    assert f"{SECOND} is not written" not in ended.err
+    edit(folder, SECOND, *EDITS[what])
+    ended, configs = export()
+    assert (ended.code, configs) == (4, None)
+    assert f"{SECOND} is not written: its plan was edited since" in ended.err
+    edit(folder, FIRST, *reversed(EDITS[what]))
+    assert export()[1] == 1
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_another_search_is_not_counted_as_kept(kmark, folder, what):
+    edit(folder, FIRST, *EDITS[what])
+    ended = kmark("tune", "run", str(folder.path), *WORDS)
+    assert ended.code == 3
+    assert f"{FIRST} cannot be tuned: " in ended.err
+    assert "1 of 1 problem kept" in ended.err
+    assert [outcome.name for outcome in results.read(folder)] == [SECOND]
+    assert json.loads(results.metrics_file(folder).read_text())["kept"] == 1
+
+
+def test_what_was_not_run_is_not_counted_either(kmark, folder):
+    edit(folder, FIRST, *EDITS["seed"])
+    ended = kmark("tune", "run", str(folder.path), "--only", SECOND, *WORDS)
+    assert ended.code == 0, ended.err
+    assert [outcome.name for outcome in results.read(folder)] == [SECOND]
+
+
+def test_more_that_is_asked_of_a_winner_is_decided_anew(kmark, folder, export, shown):
+    edit(folder, FIRST, "min_ratio = 1.03", "min_ratio = 50.0")
+    ended, configs = export()
+    assert (ended.code, configs) == (0, 1)
+    assert f"{FIRST} is not written: its plan was edited since" in ended.err
+    assert "'kmark tune run' decides anew" in ended.err
+    assert (shown()[FIRST]["state"], shown()[FIRST]["ratio"]) == ("edited", None)
+    trials = folder.journal(FIRST).read_text().count('"line":"trial"')
+    ended = kmark("tune", "run", str(folder.path), *WORDS)
+    assert ended.code == 0, ended.err
+    assert "1 of 2 problems kept" in ended.err
+    assert (shown()[FIRST]["state"], shown()[FIRST]["kept"]) == ("done", "no")
+    assert "50 × is asked for" in shown()[FIRST]["reason"]
+    assert folder.journal(FIRST).read_text().count('"line":"trial"') == trials
+    ended, configs = export()
+    assert (ended.code, configs) == (0, 1)
+    assert "edited since" not in ended.err
+
+
+def test_another_reference_is_another_question(folder, export):
+    edit(folder, FIRST, "[reference.config]", "[reference.config]\ntime_us = 40.0")
+    ended, configs = export()
+    assert (ended.code, configs) == (0, 1)
+    assert f"{FIRST} is not written: its plan was edited since: another reference" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("evaluations = 8", "evaluations = 500"),
+        ("evaluations = 8", "evaluations = 2"),
+        ("minutes = 0.0", "minutes = 9.0"),
+        ("count = 10 ", "count = 77 "),
+    ],
+)
+def test_another_budget_or_count_leaves_winners_what_they_are(folder, export, shown, old, new):
+    edit(folder, FIRST, old, new)
+    ended, configs = export()
+    assert (ended.code, configs) == (0, 2), ended.err
+    assert "not written" not in ended.err
+    assert shown()[FIRST]["ratio"] > 1
+
+
+def test_a_plan_that_cannot_be_read_holds_up_no_other(folder, export):
+    folder.plan(FIRST).write_text("seed = 'x'")
+    ended, configs = export()
+    assert (ended.code, configs) == (0, 1)
+    assert f"{FIRST} is not written: {folder.plan(FIRST)}: " in ended.err
+
+
+# Parts that are gone
+
+
+def test_a_run_that_was_killed_before_its_results_has_its_winners_in_journals(folder, export):
+    shutil.rmtree(folder.results)
+    ended, configs = export()
+    assert (ended.code, configs) == (0, 2), ended.err
+
+
+def test_results_alone_are_enough(folder, export):
+    for gone in (folder.plans, folder.trials):
+        shutil.rmtree(gone)
+    ended, configs = export()
+    assert (ended.code, configs) == (0, 2), ended.err
+
+
+def test_plans_without_trials_have_no_results_yet(folder, export):
+    shutil.rmtree(folder.trials)
+    ended, configs = export()
+    assert (ended.code, configs) == (4, None)
+    assert "has no results yet" in ended.err
+    assert f"hint: kmark tune run {folder.path}" in ended.err
+
+
+def test_results_of_before_do_not_stand_in_for_journals(folder, export):
+    folder.journal(FIRST).unlink()
+    assert [outcome.name for outcome in results.read(folder)] == [FIRST, SECOND]
+    ended, configs = export()
+    assert (ended.code, configs) == (0, 1), ended.err

@@ -1,0 +1,78 @@
+"""Which outcomes are of the plans as they are now."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from kernelmark.core.errors import NothingToDo
+from kernelmark.devices.fake import FakeDevice
+from kernelmark.testing.tuning import fake_plans, make_folder
+from kernelmark.tune import ownership
+from kernelmark.tune.digests import decision_digest, plan_digest
+from kernelmark.tune.finals import nothing_found
+from kernelmark.tune.journal import Finished, Journal
+from kernelmark.tune.plan import Acceptance, Budget
+from kernelmark.tune.session import Session
+
+PLAN = fake_plans(1)[0]
+NAME = PLAN.name
+INFO = FakeDevice().info
+LARGER = dataclasses.replace(PLAN, budget=Budget(evaluations=500))
+STRICTER = dataclasses.replace(PLAN, acceptance=Acceptance(min_ratio=2.0))
+ELSEWHERE = dataclasses.replace(PLAN, seed=2)
+FAMOUS = dataclasses.replace(PLAN, count=77, share=0.5)
+
+
+@pytest.fixture
+def ended(tmp_path):
+    """A folder whose only plan came to an outcome, with these digests beside it."""
+
+    def make(**digests):
+        folder = make_folder(tmp_path / "t", [PLAN])
+        journal = Journal(folder.journal(NAME))
+        Session(PLAN, INFO, journal)
+        outcome = nothing_found(PLAN, INFO, journal, 1)
+        journal.finish(Finished(outcome=outcome, **digests))
+        journal.close()
+        return folder
+
+    return make
+
+
+WHOLE = {"plan": plan_digest(PLAN), "decision": decision_digest(PLAN)}
+OF_OLD = {"plan": plan_digest(PLAN)}
+CUT_SHORT = {"plan": "", "decision": decision_digest(PLAN)}
+
+
+@pytest.mark.parametrize("digests", [WHOLE, OF_OLD, CUT_SHORT])
+@pytest.mark.parametrize("plan", [PLAN, FAMOUS])
+def test_an_outcome_of_the_plan_is_weighed_by_it(ended, digests, plan):
+    found = ownership.outcomes(ended(**digests), [plan])
+    assert not found.stale
+    outcome = found.outcomes[NAME]
+    assert (outcome.count, outcome.share) == (plan.count, plan.share)
+
+
+@pytest.mark.parametrize("digests", [WHOLE, CUT_SHORT])
+def test_another_budget_leaves_an_outcome_true(ended, digests):
+    assert ownership.outcomes(ended(**digests), [LARGER]).outcomes.keys() == {NAME}
+
+
+@pytest.mark.parametrize("digests", [WHOLE, OF_OLD, CUT_SHORT])
+@pytest.mark.parametrize(("plan", "why"), [(STRICTER, "decides anew"), (ELSEWHERE, "tune again")])
+def test_an_outcome_of_another_plan_is_not_the_plans(ended, digests, plan, why):
+    found = ownership.outcomes(ended(**digests), [plan])
+    assert not found.outcomes
+    assert found.stale[NAME].startswith("its plan was edited since: ")
+    assert found.stale[NAME].endswith(why)
+
+
+def test_a_search_that_came_to_nothing_yet_is_no_result(tmp_path):
+    folder = make_folder(tmp_path / "t", [PLAN])
+    journal = Journal(folder.journal(NAME))
+    Session(PLAN, INFO, journal)
+    journal.close()
+    with pytest.raises(NothingToDo, match="has no results yet"):
+        ownership.current(folder)

@@ -1,0 +1,100 @@
+"""A profile is the same series from its database as from its CSV."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from kernelmark.core.errors import KernelmarkError
+from kernelmark.workloads import importers
+from kernelmark.workloads.importers.base import Given
+
+ADD, FILL = "void add<float>(float*, int)", "__amd_rocclr_fillBufferAligned"
+SIZES = [f"{what}_{axis}" for what in ("workgroup", "grid") for axis in "xyz"]
+# Kernel, start, end, then the sizes.
+LAUNCHES = [
+    (ADD, 1000, 3000, 64, 1, 1, 1024, 1, 1),
+    (FILL, 4000, 4500, 256, 1, 1, 256, 1, 1),
+    (ADD, 5000, 8000, 64, 1, 1, 1024, 1, 1),
+    (ADD, 9000, 9700, 64, 1, 1, 2048, 1, 1),
+    (ADD, 9800, 9900, 64, 2, 1, 2048, 1, 1),
+]
+
+
+@pytest.fixture
+def database(tmp_path):
+    """A database with these columns and rows, its kernels a view as in a real one."""
+
+    def make(columns, rows):
+        path = tmp_path / "1_results.db"
+        path.unlink(missing_ok=True)
+        with sqlite3.connect(path) as connection:
+            connection.execute(f"CREATE TABLE dispatches ({', '.join(columns)})")
+            connection.execute("CREATE VIEW kernels AS SELECT * FROM dispatches")
+            marks = ", ".join("?" * len(columns))
+            connection.executemany(f"INSERT INTO dispatches VALUES ({marks})", rows)
+        connection.close()
+        return path
+
+    return make
+
+
+def trace(tmp_path):
+    sizes = [f"{name[:-2]}_Size_{name[-1]}".title() for name in SIZES]
+    head = ["Kernel_Name", "Start_Timestamp", "End_Timestamp", *sizes]
+    lines = [head, *([f'"{name}"', *map(str, rest)] for name, *rest in LAUNCHES)]
+    path = tmp_path / "1_kernel_trace.csv"
+    path.write_text("".join(",".join(cells) + "\n" for cells in lines))
+    return path
+
+
+def series(path):
+    """Times in ns by problem."""
+    return {
+        result.case.problem.key: [
+            round(1e9 * s) for block in result.measurement.blocks for s in block.samples_s
+        ]
+        for result in importers.read(path, Given()).results
+    }
+
+
+def test_a_database_has_the_problems_of_its_csv(database, tmp_path):
+    found = series(database(["name", "start", "end", *SIZES], LAUNCHES))
+    assert found == series(trace(tmp_path))
+    assert sorted(found.values()) == [[100], [500], [700], [2000, 3000]]
+    key = next(key for key, times in found.items() if times == [700])
+    assert "grid_size_x=2048" in key
+    assert "workgroup_size_y=1" in key
+
+
+def test_columns_in_any_order_and_beside_others(database, tmp_path):
+    columns = ["id", *reversed(SIZES), "end", "queue", "start", "name"]
+    rows = [
+        (number, *reversed(sizes), end, 0, start, name)
+        for number, (name, start, end, *sizes) in enumerate(LAUNCHES)
+    ]
+    assert series(database(columns, rows)) == series(trace(tmp_path))
+
+
+def test_a_database_without_sizes_goes_by_names(database):
+    found = series(database(["name", "start", "end"], [row[:3] for row in LAUNCHES]))
+    assert sorted(found.values()) == [[500], [2000, 3000, 700, 100]]
+    assert f"kernel name={FILL}" in found
+    assert not any("size" in key for key in found)
+
+
+def test_sizes_that_are_not_known_are_left_out(database):
+    rows = [(ADD, 0, 2000, 64, None), (ADD, 3000, 6000, 64, None), (ADD, 7000, 8000, None, None)]
+    found = series(database(["name", "start", "end", "workgroup_x", "grid_x"], rows))
+    assert sorted(found.values()) == [[1000], [2000, 3000]]
+    assert not any("grid_size" in key for key in found)
+
+
+def test_a_database_without_kernels_is_told(tmp_path):
+    path = tmp_path / "1_results.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE other (name TEXT)")
+    connection.close()
+    with pytest.raises(KernelmarkError, match="rocpd database"):
+        importers.read(path, Given())

@@ -40,23 +40,28 @@ class HostBuffer:
     their default, and a set-up with small pages takes about ten times as long.
     """
 
-    __slots__ = ("_map", "address", "array", "nbytes")
+    __slots__ = ("_map", "address", "array", "capacity", "nbytes")
 
-    def __init__(self, nbytes: int) -> None:
-        size = max(PAGE, -(-nbytes // PAGE) * PAGE)
+    def __init__(self, nbytes: int, capacity: int = 0) -> None:
+        size = max(PAGE, -(-max(nbytes, capacity) // PAGE) * PAGE)
         self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with contextlib.suppress(OSError, AttributeError):
             self._map.madvise(mmap.MADV_HUGEPAGE)
-        self.array: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)[:nbytes]
-        self.address: int = self.array.ctypes.data if nbytes else 0
-        self.nbytes = nbytes
+        self.capacity = size
+        self.cut(nbytes)
         try:
             self._map.madvise(_MADV_POPULATE_WRITE)
         except OSError as error:
             if error.errno != errno.EINVAL:  # an older kernel does not know the advice
                 self.close()
                 raise
-            self.array[::PAGE] = 0
+            np.frombuffer(self._map, np.uint8)[::PAGE] = 0
+
+    def cut(self, nbytes: int) -> None:
+        """Let it be of `nbytes`, at most its capacity."""
+        self.array: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)[:nbytes]
+        self.address: int = self.array.ctypes.data if nbytes else 0
+        self.nbytes = nbytes
 
     def close(self) -> None:
         """Give the pages back now, or with the last array that still looks at them."""
@@ -86,6 +91,10 @@ class HostDevice(Device):
         return 0
 
     def allocate(self, nbytes: int) -> HostBuffer:
+        return self.fresh(nbytes)
+
+    def fresh(self, nbytes: int, capacity: int = 0) -> HostBuffer:
+        """Pages that nobody had, with room for `capacity` bytes."""
         free = self.free_bytes()
         if nbytes > free:
             raise OutOfMemory(
@@ -93,7 +102,7 @@ class HostDevice(Device):
                 hint="choose a smaller problem, or give the process more memory",
             )
         try:
-            return HostBuffer(nbytes)
+            return HostBuffer(nbytes, capacity)
         except (OSError, OverflowError, MemoryError) as error:
             raise OutOfMemory(f"the system refused {bytes_text(nbytes)}: {error}") from None
 

@@ -6,11 +6,14 @@ import contextlib
 import gc
 import os
 import platform
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported, UsageError
@@ -29,7 +32,8 @@ from kernelmark.devices._cores import (
 )
 from kernelmark.devices._health import Health
 from kernelmark.devices._host import HostBuffer, HostDevice, array
-from kernelmark.devices.base import DeviceKind, Launch, Reading, Replay
+from kernelmark.devices._pages import PagePool
+from kernelmark.devices.base import Buffer, DeviceKind, Launch, Reading, Replay
 
 __all__ = ["CpuDevice", "CpuKind", "CpuReplay", "array", "kind"]
 
@@ -93,9 +97,23 @@ class CpuDevice(HostDevice):
         self._health = Health(self.cores)
         self._private_bytes = _private_cache_bytes(self.cores)
         self._evictor: HostBuffer | None = None
+        self._pages = PagePool()
 
     def free_bytes(self) -> int:
-        return max(0, available_memory() - self._spare)
+        return max(0, available_memory() + self._pages.nbytes - self._spare)
+
+    def allocate(self, nbytes: int) -> HostBuffer:
+        kept = self._pages.take(nbytes)
+        if kept is not None:
+            return kept
+        wanted = self._pages.capacity(nbytes)
+        if wanted > available_memory() - self._spare:  # only without the pages that are kept
+            self._pages.clear()
+            wanted = nbytes
+        return self.fresh(nbytes, wanted)
+
+    def free(self, buffer: Buffer) -> None:
+        self._pages.give(cast(HostBuffer, buffer))
 
     def record(self, launch: Launch, order: Sequence[int], timer: Timer) -> CpuReplay:
         if timer not in (Timer.AUTO, Timer.LOOP):
@@ -106,20 +124,22 @@ class CpuDevice(HostDevice):
         return CpuReplay(launch, order)
 
     def evict_cache(self) -> None:
-        """Reads through twice the last-level cache, part of it on each core in turn so that
-        their private caches are evicted too. Reading leaves no dirty lines to be written back
-        during the next launch."""
+        """Reads through twice the last-level cache, part of it on each core so that their private
+        caches are evicted too. Reading leaves no dirty lines to be written back during the next
+        launch."""
         if self._evictor is None:
             share = max(-(-2 * self.info.cache_bytes // len(self.cores)), 2 * self._private_bytes)
             self._evictor = self.allocate(-(-share // 4096) * 4096 * len(self.cores))
             self._evictor.array[:] = 1
         parts = np.split(self._evictor.array.view(np.uint64), len(self.cores))
-        for core, part in zip(self.cores, parts, strict=True):
-            with contextlib.suppress(OSError, AttributeError):
-                os.sched_setaffinity(0, {core})
-            part.max()
-        with contextlib.suppress(OSError, AttributeError):
-            os.sched_setaffinity(0, self.cores)
+        readers = [
+            threading.Thread(target=_read_on, args=(core, part))
+            for core, part in zip(self.cores, parts, strict=True)
+        ]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
 
     def telemetry(self) -> Telemetry:
         return self._health.read()
@@ -128,7 +148,14 @@ class CpuDevice(HostDevice):
         if self._evictor is not None:
             self.free(self._evictor)
             self._evictor = None
+        self._pages.clear()
         _pin(self._before)
+
+
+def _read_on(core: int, part: NDArray[np.uint64]) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        os.sched_setaffinity(0, {core})  # of this thread alone
+    part.max()
 
 
 class CpuKind(DeviceKind):

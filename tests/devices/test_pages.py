@@ -1,0 +1,75 @@
+"""Large buffers of the CPU that are kept for the next one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernelmark.core.errors import OutOfMemory
+from kernelmark.devices import cpu
+from kernelmark.devices._pages import LEAST, PagePool
+from kernelmark.devices.cpu import CpuDevice
+
+
+@pytest.fixture
+def device():
+    made = CpuDevice()
+    yield made
+    made.close()
+
+
+def test_large_buffers_are_used_again(device):
+    first = device.allocate(LEAST)
+    address, free = first.address, device.free_bytes()
+    first.array[:] = 7
+    device.free(first)
+    assert device.free_bytes() >= free + LEAST  # what is kept counts as free
+    again = device.allocate(LEAST + 1000)
+    assert again.address == address
+    assert again.nbytes == again.array.size == LEAST + 1000
+    other = device.allocate(LEAST)
+    assert other.address != address
+
+
+def test_small_buffers_are_fresh(device):
+    small = device.allocate(4096)
+    small.array[:] = 7
+    device.free(small)
+    assert small.array.size == 0
+    assert not device.allocate(4096).array.any()
+
+
+def test_two_are_kept_the_larger_ones():
+    pool = PagePool()
+    made = [cpu.HostBuffer(LEAST * n) for n in (3, 1, 2)]
+    for buffer in made:
+        pool.give(buffer)
+    assert pool.nbytes == 5 * LEAST
+    assert pool.take(LEAST) is made[2]
+    assert pool.take(4 * LEAST) is None
+    pool.clear()
+    assert pool.nbytes == 0
+
+
+def test_what_is_kept_is_given_back_when_memory_is_short(device, monkeypatch):
+    device.free(device.allocate(LEAST))
+    kept = device._pages
+    monkeypatch.setattr(
+        cpu, "available_memory", lambda: device._spare + LEAST * (1 if kept.nbytes else 2)
+    )
+    large = device.allocate(LEAST + LEAST // 4)  # more than is free beside what is kept
+    assert device._pages.nbytes == 0
+    assert large.nbytes == LEAST + LEAST // 4
+
+
+def test_too_much_is_refused_in_words(device, monkeypatch):
+    monkeypatch.setattr(cpu, "available_memory", lambda: device._spare + LEAST)
+    with pytest.raises(OutOfMemory, match="are needed"):
+        device.allocate(2 * LEAST)
+
+
+def test_eviction_reads_on_every_core(device):
+    before = {*cpu.os.sched_getaffinity(0)}
+    device.evict_cache()
+    assert {*cpu.os.sched_getaffinity(0)} == before
+    assert device._evictor.array.view(np.uint8).min() == 1

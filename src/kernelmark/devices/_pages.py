@@ -1,8 +1,8 @@
 """Large host buffers that are kept for the next one: to have a gigabyte of pages made present takes
 a second on some machines, and that for every block of every case.
 
-Blocks still differ in where things lie: each lays its tensors out anew within its buffer. Buffers
-of a few pages, where luck with pages matters most, are always fresh.
+Blocks still differ in where things lie: each lays its tensors out anew within its buffer. Smaller
+buffers, where luck with pages matters most, are always fresh.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from kernelmark.devices._host import HostBuffer
 
 LEAST = 64 * 2**20
-_MOST_KEPT = 2  # a block is made while the one before it is still there
+_MOST_KEPT = 2  # of a block, and of what else is large
 _SLACK = 3  # a third more is asked for, so that the next case fits too
 
 

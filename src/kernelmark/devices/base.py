@@ -118,6 +118,10 @@ class Device(ABC):
     def free_bytes(self) -> int:
         """Memory that can still be allocated."""
 
+    def keeps(self, nbytes: int) -> bool:
+        """Whether memory of this size that is freed is what the next such block gets."""
+        return False
+
     @abstractmethod
     def write(self, buffer: Buffer, offset: int, data: NDArray[np.uint8]) -> None: ...
 

@@ -32,7 +32,7 @@ from kernelmark.devices._cores import (
 )
 from kernelmark.devices._health import Health
 from kernelmark.devices._host import HostBuffer, HostDevice, array
-from kernelmark.devices._pages import PagePool
+from kernelmark.devices._pages import LEAST, PagePool
 from kernelmark.devices.base import Buffer, DeviceKind, Launch, Reading, Replay
 
 __all__ = ["CpuDevice", "CpuKind", "CpuReplay", "array", "kind"]
@@ -111,6 +111,9 @@ class CpuDevice(HostDevice):
             self._pages.clear()
             wanted = nbytes
         return self.fresh(nbytes, wanted)
+
+    def keeps(self, nbytes: int) -> bool:
+        return nbytes >= LEAST
 
     def free(self, buffer: Buffer) -> None:
         self._pages.give(cast(HostBuffer, buffer))

@@ -132,7 +132,8 @@ class Binder:
 
     def _arena(self, number: int, rng: np.random.Generator, *, wait: bool) -> Arena:
         plan, device = self._plan, self._device
-        if device.free_bytes() < 2 * self._arena_bytes:
+        short = device.free_bytes() < 2 * self._arena_bytes
+        if short or device.keeps(self._arena_bytes):
             self._free_previous()
         buffer, sets = make_arena(device, self._tensors, plan.sets, rng)
         self._free_previous()

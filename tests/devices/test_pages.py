@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from kernelmark.core.errors import OutOfMemory
-from kernelmark.core.tensor import TensorSpec
 from kernelmark.devices import cpu
 from kernelmark.devices._pages import LEAST, PagePool
-from kernelmark.devices.base import Tensor
 from kernelmark.devices.cpu import CpuDevice
 
 
@@ -75,23 +73,3 @@ def test_eviction_reads_on_every_core(device):
     device.evict_cache()
     assert {*cpu.os.sched_getaffinity(0)} == before
     assert device._evictor.array.view(np.uint8).min() == 1
-
-
-def test_many_threads_write_the_same_inputs(device, monkeypatch):
-    spec = TensorSpec(name="a", dtype="f32", shape=(1000, 1000), role="in")
-    made = []
-    for worth in (1, 2**40):  # by threads, and by one
-        monkeypatch.setattr(cpu, "_WORTH_THREADS", worth)
-        buffer = device.allocate(5 * spec.nbytes)
-        tensors = [Tensor(spec=spec, buffer=buffer, offset=i * spec.nbytes) for i in range(5)]
-        device.generate_all([(tensor, i) for i, tensor in enumerate(tensors)], 7)
-        made.append(buffer.array.copy())
-    assert made[0].any()
-    assert (made[0] == made[1]).all()
-
-
-def test_a_fault_of_one_thread_is_the_callers(device, monkeypatch):
-    monkeypatch.setattr(cpu, "_WORTH_THREADS", 0)
-    monkeypatch.setattr(device, "_before", {*cpu.os.sched_getaffinity(0)} | {0})
-    with pytest.raises(AttributeError):
-        device.generate_all([(None, 0)] * 2, 7)

@@ -9,7 +9,6 @@ import platform
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
@@ -34,7 +33,7 @@ from kernelmark.devices._cores import (
 from kernelmark.devices._health import Health
 from kernelmark.devices._host import HostBuffer, HostDevice, array
 from kernelmark.devices._pages import LEAST, PagePool
-from kernelmark.devices.base import Buffer, DeviceKind, Launch, Reading, Replay, Tensor
+from kernelmark.devices.base import Buffer, DeviceKind, Launch, Reading, Replay
 
 __all__ = ["CpuDevice", "CpuKind", "CpuReplay", "array", "kind"]
 
@@ -42,10 +41,6 @@ __all__ = ["CpuDevice", "CpuKind", "CpuReplay", "array", "kind"]
 # kernel killing something.
 SPARE_BYTES = 256 * 2**20
 SPARE_SHARE = 0.05
-
-# Threads that write inputs, and how many bytes are worth starting them.
-_MOST_WRITERS = 16
-_WORTH_THREADS = 32 * 2**20
 
 # What the common CPU libraries read when they are loaded.
 THREAD_VARIABLES = (
@@ -123,18 +118,6 @@ class CpuDevice(HostDevice):
     def free(self, buffer: Buffer) -> None:
         self._pages.give(cast(HostBuffer, buffer))
 
-    def generate_all(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> None:
-        """By all cores that the process had before it was pinned: nothing is timed meanwhile."""
-        nbytes = sum(tensor.spec.nbytes for tensor, _ in tensors)
-        count = min(len(self._before), _MOST_WRITERS) if nbytes >= _WORTH_THREADS else 1
-        if count == 1:
-            super().generate_all(tensors, seed)
-            return
-        fill = super().generate_all
-        with ThreadPoolExecutor(count, initializer=_move, initargs=(self._before,)) as threads:
-            for done in [threads.submit(fill, tensors[i::count], seed) for i in range(count)]:
-                done.result()
-
     def record(self, launch: Launch, order: Sequence[int], timer: Timer) -> CpuReplay:
         if timer not in (Timer.AUTO, Timer.LOOP):
             raise Unsupported(
@@ -173,14 +156,9 @@ class CpuDevice(HostDevice):
 
 
 def _read_on(core: int, part: NDArray[np.uint64]) -> None:
-    _move({core})
-    part.max()
-
-
-def _move(cpus: Sequence[int] | set[int]) -> None:
-    """Put this thread, and no other, on `cpus`."""
     with contextlib.suppress(OSError, AttributeError):
-        os.sched_setaffinity(0, cpus)
+        os.sched_setaffinity(0, {core})  # of this thread alone
+    part.max()
 
 
 class CpuKind(DeviceKind):

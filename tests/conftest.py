@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[URL]:
     """A PostgreSQL: that of $KERNELMARK_TEST_POSTGRES, or one of our own for these tests."""
-    sqlalchemy = pytest.importorskip("sqlalchemy")
+    import sqlalchemy
+
     pytest.importorskip("psycopg", reason="psycopg is not installed")
     if given := os.environ.get("KERNELMARK_TEST_POSTGRES"):
         yield sqlalchemy.make_url(given).set(drivername="postgresql+psycopg")

@@ -59,7 +59,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "kernel_type": ("bandwidth_bound", "compute_bound"),
 }
 _NEEDED = (("BLOCK_SIZE_M", "BLOCK_M"), ("BLOCK_SIZE_N", "BLOCK_N"))
-_LARGEST_BLOCK = 4096  # tiles of more elements than Triton's tensors may have come earlier
+_LARGEST_BLOCK = 4096  # in one direction; a digit too many, not a tile
 _LOST = "is never read: names are gemm/gfx…-FAMILY.json, or gfx…/BACKEND/gemm/FAMILY/…"
 _SHAPE = re.compile(r"(?:B=[0-9]+-)?N=[0-9]+-K=[0-9]+\Z")
 _MISPLACED = re.compile(r"[_-](?:B|M|N|K)=?[0-9]")
@@ -200,24 +200,18 @@ def lint(root: Path) -> Lint:
     if not root.is_dir():
         raise UsageError(f"{root} is not a folder")
     every = sorted(root.rglob("*.json"))
-    files = [path for path in every if name_of(root, path) is not None]
-    if not files:
+    names = {path: name_of(root, path) for path in every}
+    files = [path for path in every if names[path] or "gemm" in path.relative_to(root).parts[:-1]]
+    if not any(names.values()):
         raise UsageError(
             f"{root} holds no GEMM configs", hint="give the folder above gemm/ and gfx…/"
         )
-    lost = [path for path in every if path not in set(files) and _is_near(root, path)]
     findings = [
         Finding(file=str(path.relative_to(root)), place=place, text=text)
-        for path in sorted((*files, *lost))
-        for place, text in (_check(root, path) if path not in lost else [("", _LOST)])
+        for path in files
+        for place, text in _check(path, names[path])
     ]
-    return Lint(files=len(files) + len(lost), findings=tuple(findings))
-
-
-def _is_near(root: Path, path: Path) -> bool:
-    """Whether a file that no lookup reads lies where configs of GEMMs do."""
-    parts = path.relative_to(root).parts
-    return parts[0] == "gemm" or "gemm" in parts[:-1]
+    return Lint(files=len(files), findings=tuple(findings))
 
 
 def name_of(root: Path, path: Path) -> Name | None:
@@ -244,9 +238,10 @@ def _split(stem: str) -> tuple[str, str]:
     return (stem[: found.start()], found[1]) if found else (stem, "")
 
 
-def _check(root: Path, path: Path) -> Iterator[tuple[str, str]]:
-    name = name_of(root, path)
-    assert name is not None
+def _check(path: Path, name: Name | None) -> Iterator[tuple[str, str]]:
+    if name is None:
+        yield "", _LOST
+        return
     try:
         buckets = read(path)
     except UsageError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.result import config_key
 from kernelmark.tune import journal, planfile, results
-from kernelmark.tune.digests import plan_digest, search_digest
+from kernelmark.tune.digests import plan_digest
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.outcome import Outcome
 from kernelmark.tune.ownership import stale, weighed
@@ -70,7 +70,7 @@ def standing(folder: TuningFolder, name: str, retired: str = "") -> Standing:
         reason = f"{path} has trials of {header.backend}, not of {plan.backend}"
         return Standing(name=name, state=State.FAILED, plan=plan, reason=reason)
     edited = stale(plan, header, last) if header is not None else ""
-    if header is not None and header.plan != search_digest(plan):
+    if edited and not _locked(path):
         return Standing(name=name, state=State.EDITED, plan=plan, reason=edited)
     own = [trial for trial in trials if _is_search(trial)]
     met = {config_key(trial.config) for trial in own}
@@ -78,15 +78,13 @@ def standing(folder: TuningFolder, name: str, retired: str = "") -> Standing:
     times = [trial.seconds for trial in own if trial.ok and trial.seconds is not None]
     return Standing(
         name=name,
-        state=State.EDITED
-        if edited and not _locked(path)
-        else _state(path, plan, last, went_well=bool(good), retired=bool(retired)),
+        state=_state(path, plan, last, went_well=bool(good), retired=bool(retired)),
         plan=plan,
         evaluations=len(met),
         failures=len(met - good),
         best_s=min(times, default=math.nan),
         outcome=weighed(last.outcome, plan) if last and not edited else None,
-        reason=edited or _reason(path, last, retired),
+        reason=_reason(path, last, retired),
     )
 
 

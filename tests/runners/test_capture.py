@@ -4,9 +4,11 @@ import dataclasses
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 
+import kernelmark
 from kernelmark.core.environment import Environment
 from kernelmark.runners import capture
 
@@ -52,6 +54,14 @@ def test_variables_that_matter_are_kept_and_no_others(monkeypatch):
     assert kept["LD_LIBRARY_PATH"] == "/opt/lib"
     assert "SOME_PASSWORD" not in kept
     assert "KERNELMARK_STORE" not in kept
+
+
+def test_the_python_path_is_kept_without_our_own_folder(monkeypatch):
+    own = str(Path(kernelmark.__file__).parents[1])
+    monkeypatch.setenv("PYTHONPATH", f"{own}:/opt/checkout")
+    assert capture.variables()["PYTHONPATH"] == "/opt/checkout"
+    monkeypatch.setenv("PYTHONPATH", own)
+    assert "PYTHONPATH" not in capture.variables()
 
 
 def test_commit_and_changes_of_the_current_repository(tmp_path):

@@ -43,7 +43,11 @@ _PREFIXES = (
     "TRITON_",
 )
 _NAMES = (
-    *("GPU_DEVICE_ORDINAL", "LD_LIBRARY_PATH", "LD_PRELOAD", "MALLOC_ARENA_MAX", "PYTHONPATH"),
+    "GPU_DEVICE_ORDINAL",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "MALLOC_ARENA_MAX",
+    "PYTHONPATH",
 )
 # Where kernelmark keeps its files changes no number.
 _PLACES = ("KERNELMARK_CACHE", "KERNELMARK_STORE")
@@ -91,11 +95,17 @@ def refined(run: Environment, seen: Environment) -> Environment:
 
 def variables() -> dict[str, str]:
     """The variables of this process that can change a result."""
-    return {
+    found = {
         name: value
         for name, value in sorted(os.environ.items())
         if name not in _PLACES and (name.startswith(_PREFIXES) or name in _NAMES)
     }
+    if path := found.pop("PYTHONPATH", ""):
+        # Workers find kernelmark itself by it, which is nobody's choice.
+        own = str(Path(backend_package.__file__).parents[2])
+        if chosen := os.pathsep.join(one for one in path.split(os.pathsep) if one != own):
+            found["PYTHONPATH"] = chosen
+    return found
 
 
 def git_state(folder: Path) -> tuple[str, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.problem import parse_key
 from kernelmark.core.result import Status
 from kernelmark.workloads import importers
-from kernelmark.workloads.importers.base import Given, iso_time, legal_word, problem_of
+from kernelmark.workloads.importers.base import Given, iso_time, legal_word, name_words, problem_of
 
 GEMM_CSV = """\
 index,tag,name,M,N,K,dtype,A,B,mean_microseconds,arithmetic_intensity,tflops,ok
@@ -387,3 +388,18 @@ def test_any_name_and_value_makes_a_problem_that_reads_back(op, values):
 @given(st.lists(texts, min_size=2, max_size=2, unique=True))
 def test_different_words_stay_different(words):
     assert legal_word(words[0]) != legal_word(words[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("golden_iree_gemm_tk", ["iree", "gemm", "tk"]),
+        ("tot-softmax", ["softmax"]),
+        ("softmax_2026-11-01", ["softmax"]),
+        ("softmax_20261101T0930Z_new", ["softmax"]),
+        ("gemm_64", ["gemm", "64"]),
+        ("layer_norm_2048_20", ["layer", "norm", "2048", "20"]),
+    ],
+)
+def test_a_file_s_name_without_the_run_it_is_of(name, words):
+    assert name_words(Path(f"{name}.csv")) == words

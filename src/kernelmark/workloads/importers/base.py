@@ -36,7 +36,10 @@ from kernelmark.stats.interval import measured_interval
 
 # Words of a file's name that say which run it is of, not what it measured.
 _SIDES = {"golden", "tot", "base", "baseline", "head", "before", "after", "old", "new", "main"}
-_DATE = re.compile(r"[0-9]{1,2}|[0-9]{4}|[0-9]{6}|[0-9]{8}(t[0-9]{4,6}z?)?")
+_DATE = re.compile(
+    r"(?<![0-9])20[0-9]{2}[-_.]?[01][0-9][-_.]?[0-3][0-9]"
+    r"([-_.t]?[0-2][0-9][-_.:]?[0-5][0-9]([-_.:]?[0-5][0-9])?z?)?(?![0-9])"
+)
 NO_DISPERSION = "a mean without dispersion: for history and threshold rules only"
 
 
@@ -151,8 +154,8 @@ def problem_of(op: str, values: Mapping[str, str | int | float | bool]) -> Probl
 
 def name_words(path: Path) -> list[str]:
     """The words of a file's name, without those that tell one run of a tool from another."""
-    words = re.split(r"[^a-z0-9.]+", path.stem.lower())
-    return [w for w in words if w and w not in _SIDES and not _DATE.fullmatch(w)]
+    words = re.split(r"[^a-z0-9.]+", _DATE.sub("_", path.stem.lower()))
+    return [word for word in words if word and word not in _SIDES]
 
 
 def legal_name(text: str) -> str:

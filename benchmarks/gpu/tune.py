@@ -294,6 +294,7 @@ def report(folder: Path, output: Path, evaluations: int) -> None:
         "against_default": {name: one["ratio"] for name, one in defaults.items()},
         "strategies": contest(folder),
         "rates": runs,
+        "commands": (folder / "commands.txt").read_text().splitlines(),
     }
     info = registry.get("cuda").infos()
     bars = _bars(figures)
@@ -340,8 +341,17 @@ def _bars(figures: dict[str, Any]) -> list[tuple[str, str, bool]]:
         bar("attention ≥ 1.3 × torch flash, d = 128", geomean(flash), 1.3, len(flash)),
         ("≥ 150 candidates a minute, all told", f"{rate:.0f} a minute", rate >= 150),
         ("every winner verified", f"{len(wrong)} are not: {', '.join(wrong) or '-'}", not wrong),
-        ("ours ahead of GA and random, same space and budget", str(ours), ahead),
+        ("ours ahead of GA and random, same space and budget", _contest_text(figures), ahead),
     ]
+
+
+def _contest_text(figures: dict[str, Any]) -> str:
+    looks = ", ".join(map(str, LOOKS))
+    told = (
+        f"{name} {', '.join(f'{share:.3f}' for share in shares.values())}"
+        for name, shares in figures["strategies"].items()
+    )
+    return f"of the best found, after {looks} candidates: {'; '.join(told)}"
 
 
 def main() -> None:
@@ -357,6 +367,8 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
+    with (given.folder / "commands.txt").open("a") as file:
+        file.write(f"{evidence.command()}\n")
     count = given.evaluations
     if given.part == "gemm":
         plans = [p for p in gemm_plans(count) if p.problem.dims["m"] <= given.max_m]

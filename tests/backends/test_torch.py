@@ -89,6 +89,7 @@ def test_without_torch_it_says_what_to_install(monkeypatch):
 
 def test_an_old_torch_is_refused_with_both_versions(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.13.1+cu117")
     reason = backend.available() or ""
     assert "1.13.1" in reason

@@ -20,7 +20,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.result import KernelInfo
 from kernelmark.core.timing import Strain, Timer, Timing
 from kernelmark.devices._gpu import GpuDevice
-from kernelmark.devices.base import ArgumentSet, Device, DeviceKind, Stream
+from kernelmark.devices.base import ArgumentSet, Device, DeviceKind, Replay, Stream
 from kernelmark.gpu import driver as drivers
 from kernelmark.gpu import pack, rtc
 from kernelmark.gpu.driver import GpuError
@@ -405,6 +405,32 @@ def test_measure_finds_the_kernels_own_time(device: GpuDevice, timer: str) -> No
     clocks = [mhz for block in found.blocks for mhz in block.clocks_mhz]
     assert clocks == pytest.approx([CORE_MHZ] * len(clocks), rel=1e-2)
     assert found.also["host_s"] > 0
+
+
+@both
+def test_further_blocks_are_touched_first_and_that_is_warm_up(
+    device: GpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Enqueued ahead of the samples and never waited for alone; none of it is a sample's time."""
+    told: list[float] = []
+    ahead = device.run_ahead
+
+    def run_ahead(replays: Sequence[Replay]) -> Callable[[], float]:
+        seconds = ahead(replays)
+
+        def tell() -> float:
+            told.append(seconds())
+            return told[-1]
+
+        return tell
+
+    monkeypatch.setattr(device, "run_ahead", run_ahead)
+    outcome = measured(device)
+    blocks = outcome.measurement.blocks
+    assert len(told) == len(blocks) - 1
+    assert min(told) >= GEMM_S
+    assert outcome.measurement.warmup_s > sum(told)
+    assert all(s == pytest.approx(GEMM_S, rel=1e-3) for b in blocks for s in b.samples_s)
 
 
 @both

@@ -14,6 +14,7 @@ from kernelmark.core.result import Telemetry
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Strain, Timer
 from kernelmark.devices._gpu_info import info
+from kernelmark.devices._layout import elements, first_unit, guards, pairs, units, width
 from kernelmark.devices._replay import (
     Gate,
     GateReplay,
@@ -25,7 +26,6 @@ from kernelmark.devices._replay import (
 )
 from kernelmark.devices.base import (
     GUARD_BYTE,
-    GUARD_BYTES,
     Buffer,
     Device,
     Launch,
@@ -41,7 +41,7 @@ from kernelmark.gpu.names import kernel_names
 from kernelmark.gpu.rtc import compile_source
 from kernelmark.kernels import rtc as kernels
 from kernelmark.numerics.floats import storage
-from kernelmark.numerics.generate import POOL, offset, pool_bits
+from kernelmark.numerics.generate import POOL, pool_bits
 
 _BLOCK = 256
 _TABLE = 64  # tensors that one launch of the generator fills; device.cu has the same number
@@ -144,22 +144,22 @@ class GpuDevice(Device):
 
     def generate(self, tensor: Tensor, seed: int, set_index: int) -> None:
         spec = tensor.spec
-        count = _units(spec)
+        count = units(spec)
         self.start(
-            f"generate_{storage(spec.dtype).itemsize}",
+            f"generate_{width(spec)}",
             self._blocks(count),
             _BLOCK,
             _ptr(tensor.address),
             _ptr(self._pool(spec, seed).address),
             _u64(count),
-            _u32(_start(spec, seed, set_index)),
+            _u32(first_unit(spec, seed, set_index)),
             _u32(POOL),
         )
 
     def generate_all(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> None:
         groups: dict[TensorSpec, list[int]] = {}
         for tensor, number in tensors:
-            place = tensor.address, _start(tensor.spec, seed, number)
+            place = tensor.address, first_unit(tensor.spec, seed, number)
             groups.setdefault(tensor.spec, []).extend(place)
         for spec, table in groups.items():
             for start in range(0, len(table), 2 * _TABLE):
@@ -167,7 +167,7 @@ class GpuDevice(Device):
 
     def _generate_table(self, spec: TensorSpec, seed: int, table: list[int]) -> None:
         """Fill tensors of one kind: `table` is an address and a start in the pool for each."""
-        count, rows = _units(spec), len(table) // 2
+        count, rows = units(spec), len(table) // 2
         wide = max(1, min(-(-count // _BLOCK), -(-self.info.units * 32 // rows)))
         arguments = pack(
             (_u64 * (2 * _TABLE))(*table),
@@ -175,7 +175,7 @@ class GpuDevice(Device):
             _u64(count),
             _u32(POOL),
         )
-        function = self.function(f"generate_all_{storage(spec.dtype).itemsize}")
+        function = self.function(f"generate_all_{width(spec)}")
         self.driver.launch(function, (wide, rows, 1), (_BLOCK, 1, 1), arguments, self._stream)
 
     def _pool(self, spec: TensorSpec, seed: int) -> GpuBuffer:
@@ -183,7 +183,7 @@ class GpuDevice(Device):
         if key not in self._pools:
             bits = pool_bits(*key)
             self._pools[key] = self.allocate(bits.nbytes)
-            packed = _pairs(bits) if spec.type.bits < 8 else bits
+            packed = pairs(bits) if spec.type.bits < 8 else bits
             self.write(self._pools[key], 0, packed.view(np.uint8))
         return self._pools[key]
 
@@ -194,27 +194,34 @@ class GpuDevice(Device):
         self.driver.fill(tensor.address, byte, tensor.spec.nbytes, self._stream)
 
     def count_poison(self, tensor: Tensor, byte: int) -> int:
-        width = storage(tensor.spec.dtype).itemsize
-        packed = tensor.spec.type.bits < 8
-        count = tensor.spec.nbytes if packed else tensor.spec.count
-        found = self.scratch("found", 8)
-        self.driver.fill(found.address, 0, 8, self._stream)
-        self.start(
-            f"count_{width}",
-            self._blocks(count),
-            _BLOCK,
-            _ptr(tensor.address),
-            _u64(count),
-            _u64(int.from_bytes(bytes([byte]) * width, "little")),
-            _ptr(found.address),
-        )
-        same = int(self.read(found, 0, 8).view(np.uint64)[0])
-        return min(2 * same, tensor.spec.count) if packed else same
+        return self.inspect([tensor], byte)[0][0]
 
     def guards_intact(self, tensor: Tensor) -> bool:
-        start = tensor.buffer.address
-        seen = (self.read(tensor.buffer, a - start, nbytes) for a, nbytes in guards(tensor))
-        return all(bool((one == GUARD_BYTE).all()) for one in seen)
+        return self.inspect([tensor], 0)[0][1]
+
+    def inspect(self, tensors: Sequence[Tensor], byte: int) -> list[tuple[int, bool]]:
+        if not tensors:
+            return []
+        # One wait for all of them: it takes longer than the counting.
+        found = self.scratch("found", 16 * len(tensors))
+        self.driver.fill(found.address, 0, 16 * len(tensors), self._stream)
+        for at, tensor in enumerate(tensors):
+            place = found.address + 16 * at
+            self._count(tensor.address, units(tensor.spec), byte, place, width(tensor.spec))
+            for address, nbytes in guards(tensor):
+                self._count(address, nbytes, GUARD_BYTE, place + 8, 1)
+        seen = self.read(found, 0, 16 * len(tensors)).view(np.uint64).reshape(-1, 2)
+        return [
+            (elements(tensor.spec, int(same)), int(whole) == sum(n for _, n in guards(tensor)))
+            for tensor, (same, whole) in zip(tensors, seen, strict=True)
+        ]
+
+    def _count(self, address: int, count: int, byte: int, place: int, width: int) -> None:
+        """Add to `place` how many of `count` numbers of `width` bytes are made of `byte` alone."""
+        if count:
+            pattern = int.from_bytes(bytes([byte]) * width, "little")
+            arguments = _ptr(address), _u64(count), _u64(pattern), _ptr(place)
+            self.start(f"count_{width}", self._blocks(count), _BLOCK, *arguments)
 
     def take(self, tensor: Tensor, where: NDArray[np.int64]) -> NDArray[np.generic]:
         if tensor.spec.type.bits < 8:
@@ -275,6 +282,12 @@ class GpuDevice(Device):
             return super().run_all(replays, evict=evict, meanwhile=meanwhile)
         before = self.evict_cache if evict else _nothing
         return self._series.run(graphs, before, meanwhile or _nothing)
+
+    def run_ahead(self, replays: Sequence[Replay]) -> Callable[[], float]:
+        graphs = [replay for replay in replays if isinstance(replay, GraphReplay)]
+        if len(graphs) < len(replays):
+            return super().run_ahead(replays)
+        return self._series.run_ahead(graphs)
 
     @functools.cached_property
     def _series(self) -> Series:
@@ -360,35 +373,3 @@ class GpuDevice(Device):
 
 def _nothing() -> None:
     pass
-
-
-def _units(spec: TensorSpec) -> int:
-    """What the generator counts: elements, or bytes of a format that is packed two to a byte."""
-    return spec.nbytes if spec.type.bits < 8 else spec.count
-
-
-def _start(spec: TensorSpec, seed: int, set_index: int) -> int:
-    """Where in the pool on the device a tensor begins."""
-    start = offset(spec, seed, set_index)
-    return _pair_index(start) if spec.type.bits < 8 else start
-
-
-def _pairs(codes: NDArray[np.generic]) -> NDArray[np.uint8]:
-    """The pool of a 4-bit format two elements a byte, the first in the low half.
-
-    The pool's length is odd, so twice round it ends on a whole byte: the same number of bytes."""
-    twice = np.concatenate([codes, codes]).astype(np.uint8)
-    return twice[0::2] | (twice[1::2] << np.uint8(4))
-
-
-def _pair_index(start: int) -> int:
-    """Where in `_pairs` the element `start` of the pool is a byte's low half."""
-    return (start if start % 2 == 0 else start + POOL) // 2
-
-
-def guards(tensor: Tensor) -> list[tuple[int, int]]:
-    """(address, bytes) of what lies around an output, inside its buffer."""
-    start, end = tensor.address, tensor.address + tensor.spec.nbytes
-    first = max(tensor.buffer.address, start - GUARD_BYTES)
-    last = min(tensor.buffer.address + tensor.buffer.nbytes, end + GUARD_BYTES)
-    return [(first, start - first), (end, last - end)]

@@ -148,6 +148,10 @@ class Device(ABC):
     @abstractmethod
     def guards_intact(self, tensor: Tensor) -> bool: ...
 
+    def inspect(self, tensors: Sequence[Tensor], byte: int) -> list[tuple[int, bool]]:
+        """`count_poison` and `guards_intact` of many."""
+        return [(self.count_poison(one, byte), self.guards_intact(one)) for one in tensors]
+
     @abstractmethod
     def take(self, tensor: Tensor, where: NDArray[np.int64]) -> NDArray[np.generic]:
         """Bit patterns of the elements at flat positions `where`."""
@@ -174,6 +178,12 @@ class Device(ABC):
                 self.synchronize()
             readings.append(replay.run())
         return readings
+
+    def run_ahead(self, replays: Sequence[Replay]) -> Callable[[], float]:
+        """Run replays whose readings nobody wants, without waiting where the device enqueues. What
+        comes back waits for them and tells the seconds that they took."""
+        seconds = sum(reading.elapsed_s for reading in self.run_all(replays))
+        return lambda: seconds
 
     @abstractmethod
     def synchronize(self) -> None: ...

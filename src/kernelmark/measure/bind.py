@@ -12,7 +12,7 @@ import numpy as np
 
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Cache, Timing
-from kernelmark.devices.base import ArgumentSet, Buffer, Device
+from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.measure.check import Launchable
 from kernelmark.measure.loop import Pace, Sampler
 from kernelmark.measure.sets import Arena, SetPlan, fill_inputs, make_arena
@@ -63,7 +63,7 @@ class Binder:
         # A device that enqueues can evict between launches, inside what is timed.
         self.flush_in_stream = timing.cache is Cache.FLUSH and device.two_lengths
         self._ahead: dict[int, Bound] = {}
-        self._previous: Buffer | None = None
+        self._retired: Bound | None = None
 
     def take(self, number: int) -> Bound:
         """Block `number`, which is made now unless it was made ahead."""
@@ -81,15 +81,24 @@ class Binder:
             made.sampler.record_s = 0.0  # nothing waited for it
 
     def retire(self, bound: Bound) -> None:
-        """The block is done: its memory is kept until the next is there, so that the system does
-        not hand out the same pages again."""
-        self._free_previous()
-        self._previous = bound.arena.buffer
+        """The block is done: it is kept until the next is there, so that the system does not hand
+        out the same pages again, and until somebody tidies while the device is busy."""
+        self.tidy()
+        self._retired = bound
+
+    def tidy(self) -> None:
+        """Give back what a retired block took."""
+        if self._retired is not None:
+            bound, self._retired = self._retired, None
+            try:
+                bound.close()
+            finally:
+                self._device.free(bound.arena.buffer)
 
     def close(self) -> None:
         """Give back all memory."""
         with contextlib.ExitStack() as stack:
-            stack.callback(self._free_previous)
+            stack.callback(self.tidy)
             for bound in self._ahead.values():
                 stack.callback(self._device.free, bound.arena.buffer)
                 stack.callback(bound.close)
@@ -134,9 +143,8 @@ class Binder:
         plan, device = self._plan, self._device
         short = device.free_bytes() < 2 * self._arena_bytes
         if short or device.keeps(self._arena_bytes):
-            self._free_previous()
+            self.tidy()
         buffer, sets = make_arena(device, self._tensors, plan.sets, rng)
-        self._free_previous()
         first = (self._process * self._timing.max_allocations + number) * plan.sets
         arena = Arena(buffer=buffer, sets=sets, first=first)
         try:
@@ -147,11 +155,6 @@ class Binder:
             device.free(buffer)
             raise
         return arena
-
-    def _free_previous(self) -> None:
-        if self._previous is not None:
-            self._device.free(self._previous)
-            self._previous = None
 
 
 def _unclocked(phase: str) -> AbstractContextManager[None]:

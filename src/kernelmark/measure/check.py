@@ -102,14 +102,16 @@ class Checker:
     ) -> Check:
         """What the launches since `poison` left in `chosen` sets; values in `referenced` ones."""
         self._device.synchronize()
-        checks = []
         for index in chosen:
             kernel.collect(index)
-            tensor = arena.sets[index][self._output.name]
-            intact = self._device.guards_intact(tensor)
+        tensors = [arena.sets[index][self._output.name] for index in chosen]
+        checks = []
+        for index, tensor, (found, intact) in zip(
+            chosen, tensors, self._device.inspect(tensors, self._byte), strict=True
+        ):
             # Values first: looking twice for unwritten elements launches again.
             values = self._values(tensor, arena, index) if index in referenced else NOTHING
-            unwritten = self._unwritten(kernel, tensor, index)
+            unwritten = self._unwritten(kernel, tensor, index, found)
             checks.append(self._verdict(index, values, unwritten, intact=intact))
         return combine(checks)
 
@@ -161,11 +163,11 @@ class Checker:
             f" ± {found.allowed[worst]:.2g}"
         )
 
-    def _unwritten(self, kernel: Launchable, tensor: Tensor, index: int) -> int:
-        """Elements never written. Where the poison may be a right answer, suspects are poisoned
-        with another byte and the kernel is launched again: no right answer is both."""
+    def _unwritten(self, kernel: Launchable, tensor: Tensor, index: int, found: int) -> int:
+        """Elements never written, of `found` that look so. Where the poison may be a right answer,
+        suspects are poisoned with another byte and the kernel is launched again: no right answer
+        is both."""
         device, byte = self._device, self._byte
-        found = device.count_poison(tensor, byte)
         if not found or self._output.dtype in _CERTAIN:
             return found
         suspects = self._holding(tensor, byte)

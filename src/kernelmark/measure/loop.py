@@ -139,6 +139,7 @@ class Sampler:
                 hint="use cache=cold or cache=hot, and strain=none",
             )
         self._replays: dict[tuple[int, int, bool], Replay] = {}
+        self._orders: dict[tuple[int, int], Order] = {}
         self._cursor = 0
         self._turn = 0
         self.touched: set[int] = set()
@@ -196,6 +197,13 @@ class Sampler:
             self._difference(pair, readings[2 * at : 2 * at + 2], wall_s=wall_s)
             for at, pair in enumerate(pairs)
         ]
+
+    def touch(self, pace: Pace, count: int) -> Callable[[], float]:
+        """Run `count` samples for nothing, without waiting where the device need not; what comes
+        back waits and tells the seconds they took on the device's clock."""
+        orders = [order for _ in range(count) for order in self._pair(pace)]
+        replays = [self._recorded(order, strained_only=False) for order in orders]
+        return self._device.run_ahead(replays)
 
     def takes_batches(self, pace: Pace) -> bool:
         """Whether several samples at once are quicker than one by one."""
@@ -316,8 +324,12 @@ class Sampler:
     def _next_order(self, launches: int) -> Order:
         start, sets = self._cursor, self.sets
         self._cursor = (start + launches) % sets
-        order = tuple((start + i) % sets for i in range(launches))
-        self.touched.update(order[:sets])
+        order = self._orders.get((start, launches))
+        if order is None:
+            order = tuple((start + i) % sets for i in range(launches))
+            self._orders[start, launches] = order
+        if len(self.touched) < sets:
+            self.touched.update(order[:sets])
         return order
 
 

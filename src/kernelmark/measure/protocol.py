@@ -50,6 +50,8 @@ WALL_FACTOR = 5.0
 REFERENCED_SETS = 3
 # Share of a block's time that is launched before a further block is timed.
 TOUCH_SHARE = 0.1
+# Share of a block that may be missing where its samples come in batches.
+BATCH_SLACK = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,7 @@ class _Measuring:
         self._device_s = 0.0
         self._fallbacks = 0
         self._also: dict[str, float] = {}
+        self._touching: Callable[[], float] | None = None
 
     def run(self) -> Outcome:
         begun = time.perf_counter()
@@ -197,10 +200,7 @@ class _Measuring:
             self._fallbacks += bound.sampler.fallbacks
             self._cost["record"] += bound.sampler.record_s
         finally:
-            try:
-                bound.close()
-            finally:
-                self._binder.retire(bound)
+            self._binder.retire(bound)
 
     def _bound_block(self, number: int, bound: Bound) -> None:
         timing, device, rng = self._timing, self._device, bound.rng
@@ -217,9 +217,11 @@ class _Measuring:
         self._warm(number, kernel, sampler)
         with self._clock("check"):
             self._checker.poison(arena, chosen)
-            device.synchronize()
+            if own_queue(kernel.launch) is not None:  # it does not see the device's stream
+                device.synchronize()
         self._on_phase("timing")
         self._time(number, sampler)
+        self._count_touching()
         self._on_phase("check")
         start = time.perf_counter()
         with self._clock("check"):
@@ -235,14 +237,16 @@ class _Measuring:
         return self._plan.sets
 
     def _warm(self, number: int, kernel: Launchable, sampler: Sampler) -> None:
+        if number and sampler.takes_batches(self._pace):
+            # What is recorded for this will be timed next: nothing is recorded for nothing, and
+            # the device goes from one to the other without a rest.
+            count = samples_in(TOUCH_SHARE * self._block_s, self._pace, self._launch_s)
+            self._touching = sampler.touch(self._pace, count)
+            self._binder.tidy()
+            return
+        self._binder.tidy()
         if number == 0:
             spent_s, wall_s = self._warm_first(kernel, sampler)
-        elif sampler.takes_batches(self._pace):
-            # What is recorded for this will be timed next: nothing is recorded for nothing.
-            count = samples_in(TOUCH_SHARE * self._block_s, self._pace, self._launch_s)
-            samples = sampler.samples(self._pace, count)
-            spent_s = sum(s.timed_s for s in samples)
-            wall_s = sum(s.run_wall_s for s in samples)
         else:
             seconds = min(TOUCH_SHARE * self._block_s, self._plan.sets * self._launch_s)
             spent_s, wall_s = touch(
@@ -250,6 +254,14 @@ class _Measuring:
             )
         self._warmup_s += spent_s
         self._cost["warmup"] += wall_s
+
+    def _count_touching(self) -> None:
+        """What ran ahead of the samples counts as warm-up; they waited for it."""
+        if self._touching is not None:
+            spent_s, self._touching = self._touching(), None
+            self._warmup_s += spent_s
+            self._cost["warmup"] += spent_s
+            self._cost["timed"] -= spent_s
 
     def _warm_first(self, kernel: Launchable, sampler: Sampler) -> tuple[float, float]:
         """Warm up from nothing; also what is told beside the headline. Device and host seconds."""
@@ -354,7 +366,9 @@ class _Measuring:
                 wall_s += sample.wall_s
                 took_s = max(sample.timed_s, sample.wall_s) if by_wall else sample.timed_s
                 spent_s += took_s
-            if len(samples) >= timing.min_samples and spent_s + took_s / 2 >= self._block_s:
+            # A batch for the last few is not worth the wait before it.
+            left_s = max(took_s / 2, BATCH_SLACK * self._block_s if batches else 0.0)
+            if len(samples) >= timing.min_samples and spent_s + left_s >= self._block_s:
                 break
         return samples
 

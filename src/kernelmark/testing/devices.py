@@ -199,6 +199,21 @@ class DeviceContract:
         assert not device.guards_intact(tensor)
         device.free(tensor.buffer)
 
+    @pytest.mark.parametrize("dtype", ["f16", *PACKED])
+    def test_many_outputs_are_inspected_at_once(self, device: Device, dtype: str) -> None:
+        tensors = [make_tensor(device, dtype, (48,), role="out") for _ in range(3)]
+        for tensor in tensors:
+            device.poison(tensor, 0xFF)
+        device.synchronize()
+        written, beside, whole = tensors
+        device.write(written.buffer, written.offset, np.zeros(written.spec.nbytes, np.uint8))
+        device.write(beside.buffer, beside.offset - 1, np.zeros(1, np.uint8))
+        assert device.inspect(tensors, 0xFF) == [(0, True), (48, False), (48, True)]
+        assert device.inspect([whole], 0x11) == [(0, True)]
+        assert device.inspect([], 0xFF) == []
+        for tensor in tensors:
+            device.free(tensor.buffer)
+
     @pytest.mark.parametrize("dtype", PACKED)
     def test_half_bytes_come_low_half_first(self, device: Device, dtype: str) -> None:
         tensor = make_tensor(device, dtype, (2, 6))
@@ -246,6 +261,26 @@ class DeviceContract:
         long.close()
         device.free(tensor.buffer)
         assert 0 < short_s < long_s
+
+    def test_what_runs_ahead_has_run_when_its_seconds_are_told(self, device: Device) -> None:
+        tensor = make_tensor(device, "f32", (1 << 18,))
+        advance = getattr(device, "advance", lambda seconds: None)
+
+        def launch(stream: Stream, index: int) -> None:
+            device.generate(tensor, 1, index)
+            advance(1e-4)
+
+        short = device.record(launch, [0], Timer.AUTO)
+        long = device.record(launch, [0] * 40 + [3], Timer.AUTO)
+        device.run_ahead([short, long])()
+        short_s = min(device.run_ahead([short])() for _ in range(5))
+        long_s = min(device.run_ahead([short, long])() for _ in range(5))
+        raw = device.read(tensor.buffer, tensor.offset, tensor.spec.nbytes)
+        assert np.array_equal(raw.view(np.uint32), expected_bits(tensor.spec, 1, 3))
+        assert 0 < short_s < long_s
+        for replay in (short, long):
+            replay.close()
+        device.free(tensor.buffer)
 
     def test_evicting_leaves_data_alone(self, device: Device) -> None:
         tensor = make_tensor(device, "f32", (1000,))

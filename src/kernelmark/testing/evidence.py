@@ -28,7 +28,7 @@ def write(
         machine |= {"device": device.model, "arch": device.arch, "driver": device.driver}
     document = {
         "title": title,
-        "command": " ".join(["python", *_relative(sys.argv)]),
+        "command": command(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "machine": machine,
         "libraries": dict(libraries or {}),
@@ -42,6 +42,11 @@ def write(
 def told(bars: Sequence[tuple[str, str, bool]]) -> str:
     """The bars as lines for a terminal."""
     return "\n".join(f"{'holds' if h else 'FAILS'}  {a}: {m}" for a, m, h in bars)
+
+
+def command() -> str:
+    """How this process was started, as one would type it in the repository."""
+    return " ".join(["python", *_relative(sys.argv)])
 
 
 def _relative(argv: Sequence[str]) -> list[str]:

@@ -192,7 +192,7 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
         # Not on AMD, whose barrier waits for no stores: nobody has seen there that it need not.
         parameters["fused_sum"] = (False, True)
         parameters["swap"] = (False, True) if swap_pays(problem, info) else (False,)
-        parameters["specialize"] = (False,)  # to be asked for, until it has met a GPU
+        parameters["specialize"] = (False,)  # to be asked for: on Hopper it gains nothing
     else:
         parameters |= {"num_warps": (2, 4, 8), "num_stages": (1, 2, 3), "persistent": (False,)}
         parameters |= {"waves_per_eu": (0, 1, 2, 4), "matrix_instr_nonkdim": (16, 32)}

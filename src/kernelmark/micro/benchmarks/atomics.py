@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,8 +26,10 @@ from kernelmark.micro.rig import Call, Rig
 FILE = "micro_atomics.cu"
 _ROUNDS_GIVE_UP = 200_000_000  # cycles a unit waits for its turn at most: a tenth of a second
 _LINE_WORDS = 32
-_CHAIN_LINES = 1024  # of the chain that tells the latency: near and far parts of the cache
+_CHAIN_LINES = 8192  # of the chain that tells the latency: near and far parts of the cache
 _SHARED_WORDS = 2048
+# A single line is nearer to some units than to others, by some percent: many stand for all.
+_HOMES = 16
 # dtype of the counters by kernel
 KERNELS: dict[str, type[np.generic]] = {
     "add_u32": np.uint32,
@@ -66,7 +69,8 @@ class Atomics(Microbenchmark[_State, _Raw]):
     measures = (
         "All units add to counters: one for all threads (`same`), one line for all (`line`), one "
         "word a thread side by side (`spread`), one line a thread (`lines`); in shared memory as "
-        "well. `fetch` uses the old value, so it has to come back. The latency is one thread's "
+        "well. A single line lies nearer to some units than to others, so many of them are tried "
+        "in turn. `fetch` uses the old value, so it has to come back. The latency is one thread's "
         "chain over many lines. In the ping-pong two units pass a word to and fro by "
         "compare-and-swap: a round trip is the way between them, twice, through the shared cache."
     )
@@ -119,7 +123,10 @@ class Atomics(Microbenchmark[_State, _Raw]):
             samples=given.whole("samples"),
         )
 
-    def _call(self, rig: Rig, state: _State, kernel: str, pattern: str, rounds: int) -> Call:
+    def _call(
+        self, rig: Rig, state: _State, kernel: str, pattern: str, rounds: int, home: int = 0
+    ) -> Call:
+        """`home` is where the only line lies that `same` and `line` add to."""
         threads = rig.grid * rig.block
         size = 4 if kernel.startswith("shared") else np.dtype(KERNELS[kernel]).itemsize
         line = _LINE_WORDS * 4 // size
@@ -133,7 +140,7 @@ class Atomics(Microbenchmark[_State, _Raw]):
             places = min(places, _SHARED_WORDS)
         more = (state.sums,) if kernel == "fetch_u32" else ()
         return rig.call(
-            *(FILE, f"atomic_{kernel}", state.counters, places, gap, rounds, *more),
+            *(FILE, f"atomic_{kernel}", state.counters.address + home, places, gap, rounds, *more),
             grid=rig.grid,
             block=rig.block,
         )
@@ -143,10 +150,13 @@ class Atomics(Microbenchmark[_State, _Raw]):
         for kernel, pattern in state.points:
             # Many threads on one word take turns: fewer rounds are enough.
             rounds = max(4, state.rounds // 16) if pattern == "same" else state.rounds
-            call = self._call(rig, state, kernel, pattern, rounds)
-            timed = rig.sample(call, samples=state.samples, seconds=1e-3)
-            seconds[kernel, pattern] = timed.typical_s / rounds
-            clocks.append(timed.clock_mhz or rig.clock_mhz)
+            by_home = []
+            for home in _homes(state.counters, kernel, pattern):
+                call = self._call(rig, state, kernel, pattern, rounds, home)
+                timed = rig.sample(call, samples=state.samples, seconds=1e-3)
+                by_home.append(timed.typical_s / rounds)
+                clocks.append(timed.clock_mhz or rig.clock_mhz)
+            seconds[kernel, pattern] = statistics.fmean(by_home)
         hops = 2 * _CHAIN_LINES
         chain = rig.call(FILE, "atomic_chain", state.counters, _CHAIN_LINES, hops, 0, state.out)
         taken = []
@@ -225,6 +235,14 @@ class Atomics(Microbenchmark[_State, _Raw]):
             trip = float(np.median(list(raw.passes.values())))
             found += metric("ping_pong", trip, "cycles", better="lower", least=20.0, headline=False)
         return Findings(rows=rows, metrics=found)
+
+
+def _homes(counters: Buffer, kernel: str, pattern: str) -> list[int]:
+    """Where in the counters a single line is tried."""
+    if pattern not in ("same", "line") or kernel.startswith("shared"):
+        return [0]
+    line = _LINE_WORDS * 4
+    return [at * (counters.nbytes // _HOMES // line) * line for at in range(_HOMES)]
 
 
 benchmark = Atomics()

@@ -77,6 +77,7 @@ def test_the_profiler_timer_keeps_the_headline_and_adds_a_time(monkeypatch: pyte
         seen.append(str(case.timing.timer))
         return profiler.Profile(seconds=7e-6, metrics={}, kernels=("a",))
 
+    monkeypatch.setattr(profiler, "find", lambda device: "ncu")
     monkeypatch.setattr(profiler, "profile", profile)
     timing = Timing.preset("quick", timer="profiler", max_s=0.05)
     problem = parse("gemm m=16 n=16 k=16 a=f32 b=f32")
@@ -85,3 +86,34 @@ def test_the_profiler_timer_keeps_the_headline_and_adds_a_time(monkeypatch: pyte
     assert result.measurement is not None, result.error
     assert result.measurement.also["profiler_s"] == 7e-6
     assert (result.case.timing.timer, seen) == ("profiler", ["auto"])
+
+
+def test_what_was_measured_is_kept_when_the_profiler_fails(monkeypatch):
+    from kernelmark.core.timing import Timing
+    from kernelmark.devices import registry
+    from kernelmark.runners.execute import execute
+
+    def profile(case: Case, device: str) -> profiler.Profile:
+        raise CaseError("ncu saw no kernel", hint="does the profiler have permission?")
+
+    monkeypatch.setattr(profiler, "find", lambda device: "ncu")
+    monkeypatch.setattr(profiler, "profile", profile)
+    timing = Timing.preset("quick", timer="profiler", max_s=0.05)
+    case = Case(problem=parse("gemm m=16 n=16 k=16 a=f32 b=f32"), backend="fake", timing=timing)
+    result = execute(case, registry.get("fake").open(0), 0, lambda phase: None)
+    assert result.measurement is not None, result.error
+    told = "not cross-checked: ncu saw no kernel (does the profiler have permission?)"
+    assert told in result.measurement.warnings
+
+
+def test_without_a_profiler_nothing_is_measured_for_it(monkeypatch):
+    from kernelmark.core.timing import Timing
+    from kernelmark.devices import registry
+    from kernelmark.runners.execute import execute
+
+    timing = Timing.preset("quick", timer="profiler", max_s=0.05)
+    case = Case(problem=parse("gemm m=16 n=16 k=16 a=f32 b=f32"), backend="fake", timing=timing)
+    phases: list[str] = []
+    result = execute(case, registry.get("fake").open(0), 0, phases.append)
+    assert result.status == "unsupported"
+    assert phases == ["load"]

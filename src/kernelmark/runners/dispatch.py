@@ -40,6 +40,7 @@ from kernelmark.runners.lane import (
     read_result,
     threads_of,
 )
+from kernelmark.runners.opinions import Doubt, SecondOpinions
 from kernelmark.runners.plan import Forecast
 
 START_ATTEMPTS = 3
@@ -59,6 +60,7 @@ class Task:
     clock: float = 0.0
     parts: list[Result] = field(default_factory=list)  # one for each process
     phases: set[str] = field(default_factory=set)  # those already told
+    doubt: Doubt | None = None  # it failed, and another device is asked
 
 
 class Dispatch:
@@ -80,6 +82,7 @@ class Dispatch:
         self._queue = deque(Task(case=c, to_compile=compiles(c.backend)) for c in cases)
         self._news: deque[Event] = deque()
         self._active: dict[Lane, Task] = {}
+        self._opinions = SecondOpinions(self.lanes)
         self._asked_environment = False
         self._left_s = self._summed = 0.0
         self._compile_queue = self._worth_compiling(jobs)
@@ -127,8 +130,11 @@ class Dispatch:
         if self._compile_first and self._compiled < self._compile_total:
             return
         for lane in self.lanes:
-            if lane.idle and (task := self._next_task()) is not None:
+            if lane.idle and (task := self._next_task(lane)) is not None:
                 self._begin(lane, task)
+        for task in [t for t in self._queue if t.doubt and not self._opinions.others(t.doubt.lane)]:
+            self._queue.remove(task)
+            self._settle(task, None)
         if all(lane.dead for lane in self.lanes):
             self._give_up()
 
@@ -149,10 +155,10 @@ class Dispatch:
                 self._compiled += 1
             self._compile_queue.clear()
 
-    def _next_task(self) -> Task | None:
+    def _next_task(self, lane: Lane) -> Task | None:
         """The first task that is ready; one whose turn it is but which still compiles waits."""
         for task in self._queue:
-            if not task.to_compile:
+            if not task.to_compile and self._opinions.may_take(lane, task.doubt):
                 self._queue.remove(task)
                 return task
         return None
@@ -174,6 +180,9 @@ class Dispatch:
         self._compile_queue.clear()
         while self._queue:
             task = self._queue.popleft()
+            if task.doubt is not None:
+                self._settle(task, None)
+                continue
             text = f"no device is left: {reason}"
             result = failure(task.case, info, Status.CRASHED, text, started=time.time())
             self._finish(task, result)
@@ -263,12 +272,31 @@ class Dispatch:
         if result.status is Status.OK and len(task.parts) < task.case.timing.processes:
             self._begin(lane, task)
             return
-        self._finish(task, join(task.parts))
+        if task.doubt is not None:
+            self._settle(task, join(task.parts))
+        elif (doubt := self._opinions.doubt(lane, task.case, result)) is not None:
+            task.doubt = doubt
+            task.parts.clear()
+            self._queue.appendleft(task)
+        else:
+            self._finish(task, join(task.parts))
         if result.status is Status.OK and not self._asked_environment:
             # The libraries of this case are loaded now: asking costs no start of its own.
             self._asked_environment = True
             request = {"do": "environment", "backends": self.backends}
             lane.give(request, threads=threads_of(task.case, lane.info))
+
+    def _settle(self, task: Task, second: Result | None) -> None:
+        """Finish a case that failed on one device, after what another said."""
+        assert task.doubt is not None
+        lane, opinion = task.doubt.lane, self._opinions.settle(task.doubt, second)
+        if opinion.lost:
+            lane.dead = opinion.lost
+            lane.close()
+            self._tell(DeviceLost(device=lane.info.name, reason=opinion.lost))
+        elif opinion.note:
+            self._tell(Note(text=opinion.note))
+        self._finish(task, opinion.result)
 
     def _take_environment(self, lane: Lane, item: Item) -> None:
         if not isinstance(item, Answer):

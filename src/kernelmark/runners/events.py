@@ -54,7 +54,8 @@ class CaseFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLost:
-    """A device's worker cannot be started; its cases go to the others."""
+    """A device's worker cannot be started, or it fails what others can do; its cases go to the
+    others."""
 
     device: str
     reason: str

@@ -25,6 +25,7 @@ from kernelmark.core.timing import Timer, Timing
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.measure.merge import merge
 from kernelmark.measure.protocol import measure
+from kernelmark.runners import profiler
 
 OnPhase = Callable[[str], None]
 
@@ -38,6 +39,8 @@ def execute(case: Case, device: Device, process: int, on_phase: OnPhase) -> Resu
     try:
         on_phase("load")
         backend = find_backend(case, device.info)
+        if case.timing.timer is Timer.PROFILER:
+            profiler.find(device.info.name)  # before anything is measured for it
         op = ops.registry.get(case.problem.op)
 
         def prepare(sets: Sequence[ArgumentSet]) -> Kernel:
@@ -85,10 +88,15 @@ def _own_timer(timing: Timing) -> Timing:
 
 
 def _cross_checked(case: Case, info: DeviceInfo, measurement: Measurement) -> Measurement:
-    """The measurement with what the vendor's profiler says of the same case beside it."""
-    from kernelmark.runners.profiler import profile
-
-    seen = profile(dataclasses.replace(case, timing=_own_timer(case.timing)), info.name)
+    """The measurement with what the vendor's profiler says of the same case beside it, or with a
+    warning that it says nothing: what was measured is as good without."""
+    try:
+        seen = profiler.profile(
+            dataclasses.replace(case, timing=_own_timer(case.timing)), info.name
+        )
+    except KernelmarkError as error:
+        warning = f"not cross-checked: {_told(error)}"
+        return dataclasses.replace(measurement, warnings=(*measurement.warnings, warning))
     also = {**measurement.also, "profiler_s": seen.seconds}
     return dataclasses.replace(measurement, also=also)
 
@@ -123,16 +131,23 @@ def find_backend(case: Case, info: DeviceInfo) -> Backend:
 def explain(error: BaseException) -> tuple[Status, str]:
     """The status that stands for an exception, and its text."""
     if isinstance(error, Unsupported):
-        return Status.UNSUPPORTED, error.message
+        return Status.UNSUPPORTED, _told(error)
     if isinstance(error, CompileError):
-        return Status.COMPILE_ERROR, error.message
+        return Status.COMPILE_ERROR, _told(error)
     if _is_memory(error):
         return Status.OUT_OF_MEMORY, _one_line(error)
     if isinstance(error, KernelmarkError):
-        return Status.RUNTIME_ERROR, error.message
+        return Status.RUNTIME_ERROR, _told(error)
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return Status.RUNTIME_ERROR, f"{_one_line(error)}{where}"
+
+
+def _told(error: KernelmarkError) -> str:
+    """Its sentence, and what to do: a result has one text for both."""
+    head, *rest = error.message.split("\n", 1)
+    hint = f" ({error.hint})" if error.hint else ""
+    return "\n".join([head + hint, *rest])
 
 
 def failure(

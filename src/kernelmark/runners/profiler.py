@@ -38,6 +38,18 @@ class Profile:
     kernels: tuple[str, ...]
 
 
+def find(device: str) -> str:
+    """Where the profiler of `device` is; `Unsupported` if it has none here."""
+    if not device.startswith("cuda"):
+        raise Unsupported(f"the profiler timer needs an NVIDIA GPU, not {device}")
+    ncu = shutil.which("ncu") or shutil.which("/usr/local/cuda/bin/ncu")
+    if ncu is None:
+        raise Unsupported(
+            "ncu is not on the PATH", hint="install Nsight Compute, or use another timer"
+        )
+    return ncu
+
+
 def profile(
     case: Case,
     device: str,
@@ -59,13 +71,7 @@ def profile_all(
     timeout_s: float = 300.0,
 ) -> list[Profile]:
     """Each case under one ncu on `device`: starting the profiler is what takes long."""
-    if not device.startswith("cuda"):
-        raise Unsupported(f"the profiler timer needs an NVIDIA GPU, not {device}")
-    ncu = shutil.which("ncu") or shutil.which("/usr/local/cuda/bin/ncu")
-    if ncu is None:
-        raise Unsupported(
-            "ncu is not on the PATH", hint="install Nsight Compute, or use another timer"
-        )
+    ncu = find(device)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "cases.jsonl"
         file.write_text("\n".join(map(codec.dumps, cases)), encoding="utf-8")

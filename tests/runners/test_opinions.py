@@ -1,0 +1,113 @@
+"""Several devices: whether a case is at fault or its device is found out by asking another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernelmark.core.result import Case, Status
+from kernelmark.core.timing import Timing
+from kernelmark.ops import parse
+from kernelmark.runners.events import CaseFinished, DeviceLost, Event, Note
+from kernelmark.runners.local import LocalRunner
+
+QUICK = Timing(max_s=0.02, warmup_s=0.0, max_allocations=3)
+KERNEL = """
+import os, sys
+import numpy as np
+from pathlib import Path
+
+op, devices, tensors = "gemm", ("fake",), "numpy"
+DEVICE = sys.argv[sys.argv.index("--device") + 1]
+FOLDER = Path(__file__).parent
+
+
+def prepare(problem, config, sets):
+    tries = FOLDER / f"tries-{problem.dims['m']}"
+    with tries.open("a") as file:
+        file.write(DEVICE + "\\n")
+
+    def launch(index):
+        TROUBLE
+        arguments = sets[index]
+        np.matmul(arguments["a"], arguments["b"], out=arguments["d"])
+
+    return launch
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Runs products of m = 1, 2 … by a kernel with `trouble` in it, on three devices."""
+    monkeypatch.setenv("KERNELMARK_FAKE_DEVICES", "3")
+
+    def made(trouble: str, count: int = 12, devices: str = "fake:0-2", **more) -> list[Event]:
+        path = tmp_path / "kernel.py"
+        path.write_text(KERNEL.replace("TROUBLE", trouble))
+        cases = [
+            Case(
+                problem=parse(f"gemm m={m} n=8 k=8 a=f32 b=f32 c=f32"),
+                backend=str(path),
+                timing=QUICK,
+            )
+            for m in range(1, count + 1)
+        ]
+        return list(LocalRunner([devices], jobs=0, **more).run(cases))
+
+    return made
+
+
+def statuses(events: list[Event]) -> list[Status]:
+    found = [e.result for e in events if isinstance(e, CaseFinished)]
+    assert len({r.case.id for r in found}) == len(found)
+    return [r.status for r in found]
+
+
+def tries(tmp_path: Path, m: int) -> list[str]:
+    return sorted(set((tmp_path / f"tries-{m}").read_text().split()))
+
+
+@pytest.mark.parametrize(
+    "trouble", ["raise RuntimeError('uncorrectable memory error')", "os._exit(139)"]
+)
+def test_a_sick_device_is_given_up_and_spoils_no_case(run, trouble):
+    events = run(f"if DEVICE == 'fake:2': {trouble}")
+    assert statuses(events) == [Status.OK] * 12
+    lost = [e for e in events if isinstance(e, DeviceLost)]
+    assert [e.device for e in lost] == ["fake:2"]
+    assert "2 cases in a row" in lost[0].reason
+    devices = {e.result.device for e in events if isinstance(e, CaseFinished)}
+    assert devices == {"fake", "fake:1"}
+
+
+def test_a_case_that_dies_with_its_worker_once_is_measured_elsewhere(run, tmp_path):
+    once = tmp_path / "once"
+    events = run(f"if DEVICE == 'fake:1' and not Path({str(once)!r}).exists():\n"
+                 f"            Path({str(once)!r}).touch(); os._exit(1)")  # fmt: skip
+    assert statuses(events) == [Status.OK] * 12
+    assert not [e for e in events if isinstance(e, DeviceLost)]
+    notes = [e.text for e in events if isinstance(e, Note)]
+    assert len(notes) == 1
+    assert "failed on fake:1" in notes[0]
+
+
+def test_a_case_that_fails_everywhere_is_a_failure_and_no_device_is_blamed(run, tmp_path):
+    events = run("raise RuntimeError('no such shape')", count=16)
+    assert statuses(events) == [Status.RUNTIME_ERROR] * 16
+    assert not [e for e in events if isinstance(e, DeviceLost | Note)]
+    asked = [m for m in range(1, 17) if len(tries(tmp_path, m)) > 1]
+    assert 3 <= len(asked) < 16  # after some, this kernel's failures are believed
+
+
+def test_one_device_asks_nobody(run, tmp_path):
+    events = run("raise RuntimeError('no')", count=2, devices="fake")
+    assert statuses(events) == [Status.RUNTIME_ERROR] * 2
+    assert tries(tmp_path, 1) == ["fake"]
+
+
+def test_a_failure_counts_when_the_device_to_ask_cannot_be_opened(run):
+    trouble = "raise RuntimeError('no')"
+    events = run(trouble, 3, "fake:0-1", variables={"KERNELMARK_FAKE_DEVICES": "1"})
+    assert statuses(events) == [Status.RUNTIME_ERROR] * 3
+    assert [e.device for e in events if isinstance(e, DeviceLost)] == ["fake:1"]

@@ -259,6 +259,13 @@ def bars_of(
                 figures["false_pairs"] <= 1.0,
             )
         )
+        bars.append(
+            (
+                f"ab, {noise} noise, 60 pairs: at least 90 % of +2 % found",
+                f"{figures['+2 %']:.1f} %",
+                figures["+2 %"] >= 90.0,
+            )
+        )
     return bars
 
 

@@ -135,8 +135,10 @@ def test_a_clear_pair_leaves_at_the_first_look_and_the_other_goes_on():
             place.measure = measure
             return place
 
-    rows = rows_of(Mixed(slower=1.1, noise=0.001), [pair(8), pair(16)])
-    assert {row.pair.base.problem.dims["m"]: len(row.base_s) for row in rows} == {8: 10, 16: 24}
+    looks = Looks(rounds=(10, 16, 24))
+    rows = rows_of(Mixed(slower=1.1, noise=0.001), [pair(8), pair(16)], looks=looks)
+    rounds = {row.pair.base.problem.dims["m"]: len(row.base_s) for row in rows}
+    assert rounds == {8: 10, 16: 24}
     assert rows[-1].status is VerdictStatus.UNSURE
 
 

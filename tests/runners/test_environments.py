@@ -9,6 +9,10 @@ import pytest
 
 from kernelmark.core.environment import difference
 from kernelmark.core.errors import UsageError
+from kernelmark.core.result import Case
+from kernelmark.core.timing import Timing
+from kernelmark.ops import parse
+from kernelmark.runners.capture import environment, overruled
 from kernelmark.runners.environments import Side, checkouts, environment_of, parse_sides
 
 
@@ -61,9 +65,9 @@ def test_environments_differ_by_what_was_given(venv):
     seen = [environment_of(side, "cpu", ["numpy"]) for side in (base, head)]
     changed = {what: (was, now) for what, was, now in difference(*seen)}
     assert changed["variable MY_SWITCH"] == ("", "on")
-    assert changed["variable OMP_NUM_THREADS"][1] == "1"
-    assert changed["library interpreter"] == ("", str(venv / "bin" / "python"))
-    assert "python" not in changed
+    assert changed["variable OMP_NUM_THREADS"] == ("", "1")
+    assert changed["library interpreter"] == (sys.executable, str(venv / "bin" / "python"))
+    assert set(changed) == {"variable MY_SWITCH", "variable OMP_NUM_THREADS", "library interpreter"}
     assert seen[0].libraries["numpy"] == seen[1].libraries["numpy"]
 
 
@@ -89,3 +93,36 @@ def test_the_commit_of_a_checkout_that_a_variable_puts_in_front(tmp_path):
     assert len(found["checkout in PYTHONPATH"]) == 12
     (tmp_path / "file").write_text("2")
     assert checkouts({"PYTHONPATH": str(tmp_path)})["checkout in PYTHONPATH"].endswith("changes")
+
+
+def test_a_side_that_sets_one_of_the_threads_variables_is_not_overruled_by_the_others(tmp_path):
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text(
+        "import os\n"
+        "from pathlib import Path\n"
+        "import numpy as np\n"
+        "op = 'gemm'\n"
+        "def prepare(problem, config, sets):\n"
+        "    names = [n for n in os.environ if n.endswith('_THREADS')]\n"
+        "    text = ' '.join(f'{n}={os.environ[n]}' for n in sorted(names))\n"
+        "    Path(__file__).with_suffix('.seen').write_text(text)\n"
+        "    return lambda i: np.matmul(sets[i]['a'], sets[i]['b'], out=sets[i]['d'])\n"
+    )
+    case = Case(
+        problem=parse("gemm m=8 n=8 k=8 a=f32 b=f32"),
+        backend=str(kernel),
+        timing=Timing.preset("quick", max_s=0.02, warmup_s=0.0),
+    )
+    _, head = parse_sides([], ["head:OMP_NUM_THREADS=1"])
+    lane = head.lane("cpu", 60.0)
+    result = lane.measure(case)
+    lane.close()
+    assert result.status == "ok", result.error
+    assert kernel.with_suffix(".seen").read_text() == "OMP_NUM_THREADS=1"
+
+
+def test_a_variable_that_workers_do_not_get_is_told_and_not_recorded(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "77")
+    assert overruled(["cpu"])["OMP_NUM_THREADS"][0] == "77"
+    assert "OMP_NUM_THREADS" not in environment(["cpu"], ["numpy"]).variables
+    assert environment(["fake"], []).variables["OMP_NUM_THREADS"] == "77"

@@ -46,3 +46,17 @@ def test_all_is_something_real():
 def test_what_does_not_exist_is_one_sentence(given, words):
     with pytest.raises(UsageError, match=words):
         expand(given)
+
+
+@pytest.mark.parametrize("given", ["fake:0-3", "fake:1"])
+def test_how_to_get_more_fakes_is_told(monkeypatch, given):
+    monkeypatch.delenv("KERNELMARK_FAKE_DEVICES")
+    with pytest.raises(UsageError, match="there is no device 'fake:1'") as refused:
+        expand([given])
+    assert "there are: fake; set $KERNELMARK_FAKE_DEVICES" in (refused.value.hint or "")
+
+
+def test_other_kinds_are_not_made_up():
+    with pytest.raises(UsageError) as refused:
+        find("cpu:7")
+    assert refused.value.hint == "there are: cpu"

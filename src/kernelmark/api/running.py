@@ -12,7 +12,7 @@ from kernelmark.api.results import Results
 from kernelmark.api.roofs import RoofMode, roofs_for_plan
 from kernelmark.core.result import Run
 from kernelmark.runners.alive import living
-from kernelmark.runners.capture import environment
+from kernelmark.runners.capture import environment, overruled
 from kernelmark.runners.events import Note
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.session import OnEvent, run_cases
@@ -56,6 +56,10 @@ def measure(
     )
     try:
         here = environment(names, plan.backends)
+        cpus = [info.name for info in plan.devices if info.kind == "cpu"]
+        for name, (given, used) in overruled(cpus).items():
+            text = f"{name}={given} is overruled: workers have {used}; --threads sets their number"
+            tell(Note(text=text))
         roofs = roofs_for_plan(plan, store, conduct.roofs, lambda text: tell(Note(text=text)))
     except KeyboardInterrupt:
         kept = "nothing was stored" if resumed is None else f"run {resumed.id} is as it was"

@@ -127,7 +127,7 @@ def ab(
     problems: o.Problems = None,
     filter: o.Filter = None,
     limit: o.Limit = None,
-    rounds: Rounds = "10,16,24",
+    rounds: Rounds = "10,16,24,32",
     alpha: Alpha = 0.01,
     delta: Delta = 0.01,
     budget: Budget = None,
@@ -299,7 +299,7 @@ def _rule(params: Mapping[str, Any]) -> Rule:
     except ValueError as error:
         raise UsageError(
             f"--rounds {params['rounds']} --alpha {params['alpha']}: {error}",
-            hint="write: --rounds 10,16,24 --alpha 0.01",
+            hint="write: --rounds 10,16,24,32 --alpha 0.01",
         ) from None
     first = looks.rounds[0]
     need = least_rounds(looks.alpha_at(first))

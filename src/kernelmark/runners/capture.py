@@ -67,10 +67,10 @@ def environment(
         host=platform.node(),
         os=_os_text(),
         python=f"{platform.python_implementation()} {platform.python_version()}",
-        kernelmark_version=_distribution("kernelmark") or "",
+        kernelmark_version=kernelmark_version(),
         devices=tuple(_device(name) for name in devices),
         libraries=_loaded(backends) if load else _installed(backends),
-        variables=variables(),
+        variables=variables() if load else _given(devices),
         commit=commit,
         dirty=dirty,
         container=container(),
@@ -106,6 +106,23 @@ def variables() -> dict[str, str]:
         if chosen := os.pathsep.join(one for one in path.split(os.pathsep) if one != own):
             found["PYTHONPATH"] = chosen
     return found
+
+
+def overruled(devices: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Variables of this process that workers of these devices get another value of: both."""
+    found = {}
+    for name in devices:
+        kind, info = find(name)
+        for variable, value in kind.worker_variables(info.index, 0).items():
+            if os.environ.get(variable, value) != value:
+                found[variable] = os.environ[variable], value
+    return found
+
+
+def _given(devices: Sequence[str]) -> dict[str, str]:
+    """`variables` without those that say nothing about the workers of these devices."""
+    own = {n for d in devices for n in find(d)[0].worker_variables(find(d)[1].index, 0)}
+    return {name: value for name, value in variables().items() if name not in own}
 
 
 def git_state(folder: Path) -> tuple[str, bool]:
@@ -186,8 +203,9 @@ def _installed(names: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _distribution(name: str) -> str | None:
+def kernelmark_version() -> str:
+    """Its version, where it is installed."""
     try:
-        return importlib.metadata.version(name)
+        return importlib.metadata.version("kernelmark")
     except importlib.metadata.PackageNotFoundError:
-        return None
+        return ""

@@ -15,7 +15,7 @@ from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.runners.capture import git_state
+from kernelmark.runners.capture import git_state, kernelmark_version
 from kernelmark.runners.lane import Answer, Failure, Lane, gather_items
 from kernelmark.runners.local import LocalRunner
 
@@ -113,14 +113,20 @@ def environment_of(
             hint="the interpreter needs Python 3.11 or newer and numpy",
         )
     assert isinstance(answer, Answer)
+    own = lane.added_variables
     try:
         seen = codec.from_document(answer.message.get("environment"), Environment)
     except CodecError as error:
         raise UsageError(f"{side.name}: its environment cannot be read: {error.message}") from None
     return dataclasses.replace(
         seen,
-        variables=FrozenDict({**seen.variables, **side.variables}),
-        libraries=FrozenDict({**seen.libraries, **_interpreter(side), **checkouts(side.variables)}),
+        kernelmark_version=kernelmark_version(),  # its workers run this one
+        variables=FrozenDict(
+            {n: v for n, v in seen.variables.items() if n not in own} | dict(side.variables)
+        ),
+        libraries=FrozenDict(
+            {**seen.libraries, "interpreter": side.python, **checkouts(side.variables)}
+        ),
     )
 
 
@@ -134,7 +140,3 @@ def checkouts(variables: Mapping[str, str]) -> dict[str, str]:
             if commit:
                 found[f"checkout in {name}"] = commit[:12] + (" with changes" if dirty else "")
     return found
-
-
-def _interpreter(side: Side) -> dict[str, str]:
-    return {} if side.python == sys.executable else {"interpreter": side.python}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -110,12 +109,18 @@ class Lane:
 
     @property
     def added_variables(self) -> set[str]:
-        """Variables that only the pinning of a worker to its device has set."""
-        own = self._kind.worker_variables(self.info.index, 1)
-        return own.keys() - self._spec.variables.keys() - os.environ.keys()
+        """Variables that the pinning of a worker to its device has set, whatever they were before:
+        a timing's threads say the same."""
+        return set(self._own_variables(1))
+
+    def _own_variables(self, threads: int) -> dict[str, str]:
+        own = self._kind.worker_variables(self.info.index, threads)
+        # Libraries read one of several: who sets one for these workers would be overruled by
+        # the others.
+        return {} if own.keys() & self._spec.variables.keys() else own
 
     def _spec_for(self, threads: int) -> WorkerSpec:
-        own = self._kind.worker_variables(self.info.index, threads)
+        own = self._own_variables(threads)
         variables = {**own, **self._spec.variables}
         return dataclasses.replace(self._spec, threads=threads, variables=variables)
 

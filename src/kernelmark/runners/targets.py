@@ -10,6 +10,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
 from kernelmark.core.units import counted
 from kernelmark.devices.base import DeviceKind
+from kernelmark.devices.fake import COUNT_VARIABLE
 
 _NAME = re.compile(r"([a-z][a-z0-9_]*)(?::(\d+)(?:-(\d+))?)?\Z")
 
@@ -23,8 +24,10 @@ def find(name: str) -> tuple[DeviceKind, DeviceInfo]:
     for info in _present(kind, kind_name):
         if info.index == first:
             return kind, info
-    known = ", ".join(info.name for info in kind.infos())
-    raise UsageError(f"there is no device {name!r}", hint=f"there are: {known}")
+    hint = f"there are: {', '.join(info.name for info in kind.infos())}"
+    if kind_name == "fake":
+        hint += f"; set ${COUNT_VARIABLE} to how many there shall be"
+    raise UsageError(f"there is no device {name!r}", hint=hint)
 
 
 def check_threads(info: DeviceInfo, threads: int) -> None:

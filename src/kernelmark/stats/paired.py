@@ -71,7 +71,7 @@ class Looks:
     together spend `alpha`, whatever the dependence between looks.
     """
 
-    rounds: tuple[int, ...] = (10, 16, 24)
+    rounds: tuple[int, ...] = (10, 16, 24, 32)
     alpha: float = ALPHA
 
     def __post_init__(self) -> None:

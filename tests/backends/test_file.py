@@ -12,7 +12,7 @@ import pytest
 from kernelmark import backends
 from kernelmark.backends._file import FileBackend
 from kernelmark.cli.main import main
-from kernelmark.core.errors import UsageError
+from kernelmark.core.errors import Unsupported, UsageError
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.timing import Cache, Timing
 from kernelmark.devices import registry as devices
@@ -74,6 +74,13 @@ def write(folder: Path, name: str, text: str) -> str:
 
 def case(path: str, **config: object) -> Case:
     return Case(problem=PROBLEM, backend=path, timing=TIMING, config=config)
+
+
+@pytest.fixture
+def cpu():
+    device = devices.get("cpu").open(0, threads=1)
+    yield device
+    device.close()
 
 
 @pytest.fixture(scope="module")
@@ -202,6 +209,86 @@ def test_a_space_that_is_none_is_told(tmp_path, given):
         made.space(PROBLEM, info)
 
 
+def test_a_space_that_could_be_read_once_only_is_none(tmp_path):
+    """A generator is empty when it is read again, and a space is read for every block."""
+    info = devices.get("cpu").infos()[0]
+    text = kernel_text("pass") + "space = {'tile': (2**i for i in range(4))}\n"
+    with pytest.raises(UsageError, match="space is not a table of names and their values"):
+        FileBackend(write(tmp_path, "a", text)).space(PROBLEM, info)
+
+
+SPACE = "space = {'rows': [64, 128], 'fast': [True], 'part': [0.5, 1], 'wide': range(100)}\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"rows": 77}, "k.py: rows is one of 64, 128, not 77"),
+        ({"rows": "64"}, "k.py: rows is one of 64, 128, not 64"),
+        ({"fast": 1}, "k.py: fast is one of yes, not 1"),
+        ({"fast": False}, "k.py: fast is one of yes, not no"),
+        (
+            {"wide": 100},
+            "k.py: wide is one of 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 or 88 more, not 100",
+        ),
+        (
+            {"cols": 3, "rows": 64},
+            "k.py does not know 'cols' in the config "
+            '{"cols":3,"rows":64}; it knows rows, fast, part, wide',
+        ),
+    ],
+)
+def test_a_config_outside_of_the_space_is_refused(tmp_path, cpu, config, reason):
+    backend = FileBackend(write(tmp_path, "k", kernel_text("pass") + SPACE))
+    with pytest.raises(Unsupported) as refused:
+        backend.prepare(PROBLEM, config, cpu, [])
+    assert refused.value.message == reason
+
+
+@pytest.mark.parametrize(
+    ("space", "config"),
+    [
+        (SPACE, {}),
+        (SPACE, {"rows": 128, "fast": True, "part": 1.0, "wide": 99}),
+        ("def space(problem): return {'rows': [problem.dims['m']]}\n", {"rows": 48}),
+        ("", {"rows": 77, "cols": 3}),
+    ],
+)
+def test_other_configs_pass(tmp_path, cpu, space, config):
+    backend = FileBackend(write(tmp_path, "k", kernel_text("pass") + space))
+    assert backend.prepare(PROBLEM, config, cpu, []).info.name == "k"
+
+
+@pytest.mark.parametrize("form", ["numpy", "torch", "address"])
+@pytest.mark.parametrize("default", ["", "=None"])
+def test_who_asks_for_the_stream_gets_it(tmp_path, cpu, monkeypatch, form, default):
+    monkeypatch.setattr(type(cpu), "stream", 77)
+    text = f"op = 'gemm'\ntensors = '{form}'\nseen = []\n" + dedent(
+        f"""
+        def prepare(problem, config, sets, stream{default}):
+            return lambda index: seen.append(stream)
+        """
+    )
+    backend = FileBackend(write(tmp_path, "k", text))
+    with bench(backend, PROBLEM, cpu) as made:
+        made.kernel.launch(cpu.stream, 0)
+    assert backend._module.seen == [77]
+
+
+def test_a_prepare_that_does_not_tell_its_parameters_gets_no_stream(tmp_path, cpu):
+    text = "op = 'gemm'\n" + dedent(
+        """
+        class Compiled:
+            @property
+            def __signature__(self): raise ValueError("no signature found")
+            def __call__(self, problem, config, sets): return print
+        prepare = Compiled()
+        """
+    )
+    backend = FileBackend(write(tmp_path, "k", text))
+    assert backend.prepare(PROBLEM, {}, cpu, []).info.name == "k"
+
+
 def test_several_ops_and_kinds_of_devices(tmp_path):
     text = kernel_text("pass").replace('op = "gemm"', 'op = ("gemm", "conv")\ndevices = ["cpu"]')
     backend = FileBackend(write(tmp_path, "several", text))
@@ -258,7 +345,7 @@ def test_an_op_that_there_is_not_is_refused(tmp_path, given, words):
 
 
 @pytest.mark.parametrize("form", ["torch", "address"])
-def test_other_forms_of_tensors(tmp_path, form):
+def test_other_forms_of_tensors(tmp_path, cpu, form):
     """torch tensors and plain addresses are the same memory as NumPy's arrays."""
     by_torch = 'torch.matmul(s["a"], s["b"], out=s["d"])'
     by_address = (
@@ -269,14 +356,10 @@ def test_other_forms_of_tensors(tmp_path, form):
     text = kernel_text(by_torch if form == "torch" else by_address)
     text = f"import ctypes\nimport torch\ntensors = '{form}'\n" + text
     backend = FileBackend(write(tmp_path, form, text))
-    device = devices.get("cpu").open(0, threads=1)
-    try:
-        with bench(backend, PROBLEM, device) as made:
-            made.outcome(1, 0xFF)
-            assert made.worst(1, everywhere=True) <= 1.0
-            assert made.device.guards_intact(made.output(1))
-    finally:
-        device.close()
+    with bench(backend, PROBLEM, cpu) as made:
+        made.outcome(1, 0xFF)
+        assert made.worst(1, everywhere=True) <= 1.0
+        assert made.device.guards_intact(made.output(1))
 
 
 @pytest.fixture
@@ -306,6 +389,16 @@ def test_the_command_line_takes_a_path(kmark, tmp_path):
     assert code == 3
     assert "wrong" in out
     assert "again: kmark run -p" in err
+
+
+def test_the_command_line_says_what_a_space_has(kmark, tmp_path):
+    write(tmp_path, "mine", kernel_text(LAUNCHES["good"]) + "space = {'rows': [64, 128]}\n")
+    assert "ok" in kmark("mine.py", "--config", "rows=64")[1]
+    code, out, err = kmark("mine.py", "--config", "rows=77")
+    assert code == 0
+    assert "unsupported" in out
+    assert "mine.py: rows is one of 64, 128, not 77" in err
+    assert "it knows rows" in kmark("mine.py", "--config", "cols=3")[2]
 
 
 @pytest.mark.parametrize(

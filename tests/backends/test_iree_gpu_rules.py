@@ -11,7 +11,7 @@ from kernelmark import backends, ops
 from kernelmark.backends.iree import batch, choices, compiler, queue
 from kernelmark.backends.iree.targets import Target, target
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.errors import Unsupported
+from kernelmark.core.errors import CompileError, Unsupported
 from kernelmark.gpu import pack
 
 iree = backends.registry.get("iree")
@@ -107,6 +107,18 @@ def test_a_pack_is_found_without_a_compiler(
             compiler.build(source, other, "", place.pack)
     with pytest.raises(Unsupported, match=r"^iree-base-compiler is not installed$"):
         compiler.build("module", flags, "a machine")
+
+
+def test_a_damaged_module_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_compiler: None
+) -> None:
+    place = goal("cuda", "sm_90")
+    path = pack.add(tmp_path, compiler.pack_key("module", ()), place.pack, b"binary")
+    path.write_bytes(path.read_bytes()[:-1])
+    monkeypatch.setenv("KERNELMARK_PACK", str(tmp_path))
+    with pytest.raises(CompileError) as caught:
+        compiler.build("module", (), "", place.pack)
+    assert caught.value.message.startswith(f"{path} is damaged; iree-base-compiler is not")
 
 
 def test_a_pack_does_not_pass_for_kernels_of_our_own(

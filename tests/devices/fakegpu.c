@@ -323,6 +323,11 @@ API(cuDeviceGetUuid_v2, hipDeviceGetUuid)(char *out, int d) {
   memset(out, 0x10 + d, 16);
   return OK;
 }
+API(cuDeviceGetPCIBusId, hipDeviceGetPCIBusId)(char *s, int n, int d) {
+  ENTER;
+  snprintf(s, n, "0000:%02x:00.0", 0xc1 + d);
+  return n < 13 ? INVALID : d < DEVICES ? OK : BAD_DEVICE;
+}
 API(cuDriverGetVersion, hipDriverGetVersion)(int *v) {
   ENTER;
 #ifdef HIP

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import gc
 import os
 import shutil
@@ -10,6 +11,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -115,6 +118,31 @@ class TestContract(DeviceContract):
 
 
 # -- what the binding tells
+
+
+@pytest.mark.parametrize("kind_name", ["hip"])
+def test_telemetry_is_of_the_gpu_at_the_same_place(
+    model: Model, kind_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under HIP_VISIBLE_DEVICES the package's numbers are not HIP's."""
+    clocks = {"0000:C2:00.0": 2000, "0000:C1:00.0": 1000}
+    package = ModuleType("amdsmi")
+    package.amdsmi_init = lambda: None  # type: ignore[attr-defined]
+    package.amdsmi_get_processor_handles = lambda: list(clocks)  # type: ignore[attr-defined]
+    package.amdsmi_get_gpu_device_bdf = lambda handle: handle  # type: ignore[attr-defined]
+    package.amdsmi_get_gpu_metrics_info = (  # type: ignore[attr-defined]
+        lambda handle: {"current_gfxclk": clocks[handle]}
+    )
+    monkeypatch.setitem(sys.modules, "amdsmi", package)
+
+    def clock(index: int) -> float | None:
+        opened = devices.registry.get(kind_name).open(index)
+        opened.close()
+        return opened.telemetry().clock_mhz
+
+    assert (clock(0), clock(1)) == (1000, 2000)
+    model.fail("hipDeviceGetPCIBusId", 1)
+    assert clock(0) is None
 
 
 @both
@@ -438,6 +466,23 @@ def test_further_blocks_are_touched_first_and_that_is_warm_up(
 def test_strain_is_taken_off_again(device: GpuDevice, strain: Strain) -> None:
     outcome = measured(device, strain=strain)
     assert outcome.measurement.median_s == pytest.approx(GEMM_S, rel=1e-3)
+
+
+@both
+@pytest.mark.parametrize(("cache", "traffic"), [(2**20, 2**26), (260 * 2**20, 520 * 2**20)])
+def test_bandwidth_strain_does_not_fit_into_the_cache(
+    device: GpuDevice, monkeypatch: pytest.MonkeyPatch, cache: int, traffic: int
+) -> None:
+    device.info = dataclasses.replace(device.info, cache_bytes=cache)
+    started: dict[str, int] = {}
+
+    def start(name: str, grid: int, block: int, *arguments: Any) -> None:
+        started[name] = arguments[1].value
+
+    monkeypatch.setattr(device, "start", start)
+    device.strain(Strain.BANDWIDTH)
+    device.evict_cache()
+    assert started == {"strain_bandwidth": traffic // 16, "evict": traffic // 8}
 
 
 @both

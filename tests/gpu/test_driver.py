@@ -104,6 +104,7 @@ CALLS: list[tuple[Callable[[Driver], object], tuple[Any, ...]]] = [
     (lambda d: d.name(1), ("device_name", OUT, 256, 1)),
     (lambda d: d.total_bytes(1), ("device_total_memory", OUT, 1)),
     (lambda d: d.uuid(1), ("device_uuid", OUT, 1)),
+    (lambda d: d.bus_id(1), ("device_bus_id", OUT, 32, 1)),
     (lambda d: d.driver_version(), ("driver_version", OUT)),
     (lambda d: d.peer_access(0, 1), ("can_access_peer", OUT, 0, 1)),
     (lambda d: d.memory_info(), ("memory_info", OUT, OUT)),
@@ -185,6 +186,7 @@ def test_what_functions_write_comes_back(driver: Driver, library: Library) -> No
         symbols["device_name"]: (b"A GPU",),
         symbols["device_total_memory"]: (2**37,),
         symbols["device_uuid"]: (bytes(range(16)),),
+        symbols["device_bus_id"]: (b"0000:C1:00.0",),
         symbols["memory_info"]: (3, 4),
         symbols["allocate"]: (2**47 + 256,),
         symbols["can_access_peer"]: (1,),
@@ -196,6 +198,7 @@ def test_what_functions_write_comes_back(driver: Driver, library: Library) -> No
     assert driver.name(0) == "A GPU"
     assert driver.total_bytes(0) == 2**37
     assert driver.uuid(0) == "000102030405060708090a0b0c0d0e0f"
+    assert driver.bus_id(0) == "0000:C1:00.0"
     assert driver.memory_info() == (3, 4)
     assert driver.allocate(1) == 2**47 + 256
     assert driver.peer_access(0, 1) is True

@@ -180,6 +180,59 @@ def test_a_pack_needs_no_compiler(
     assert "KERNELMARK_PACK hold other kernels for gfx942" in caught.value.hint
 
 
+def damage(path: Path, kind: str) -> None:
+    whole = path.read_bytes()
+    other = whole[:-1] + bytes([whole[-1] ^ 1])
+    path.write_bytes({"empty": b"", "truncated": whole[:-1], "changed": other}[kind])
+
+
+kinds_of_damage = pytest.mark.parametrize("kind", ["empty", "truncated", "changed"])
+
+
+@kinds_of_damage
+def test_a_damaged_file_is_passed_over(
+    nvrtc: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    key = rtc.cache_key(KERNEL, "sm_90", ())
+    first, second = tmp_path / "first", tmp_path / "second"
+    damage(pack.add(first, key, "sm_90", b"from the first pack"), kind)
+    monkeypatch.setenv("KERNELMARK_PACK", f"{first}:{second}")
+    assert rtc.compile_source(KERNEL, arch="sm_90").code[:4] == b"\x7fELF"
+    pack.add(second, key, "sm_90", b"from the second pack")
+    assert rtc.compile_source(KERNEL, arch="sm_90").code == b"from the second pack"
+
+
+@kinds_of_damage
+def test_a_damaged_file_is_named_where_nothing_else_helps(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(rtc, "_library", lambda vendor: None)
+    monkeypatch.setattr(clang, "find", lambda: None)
+    key = rtc.cache_key(KERNEL, "gfx942", ())
+    paths = [pack.add(tmp_path / name, key, "gfx942", b"code") for name in ("first", "second")]
+    monkeypatch.setenv("KERNELMARK_PACK", f"{tmp_path / 'first'}:{tmp_path / 'second'}")
+    damage(paths[0], kind)
+    assert rtc.compile_source(KERNEL, arch="gfx942").code == b"code"
+    damage(paths[1], kind)
+    with pytest.raises(CompileError) as caught:
+        rtc.compile_source(KERNEL, arch="gfx942")
+    assert caught.value.message.startswith(f"{paths[0]} and {paths[1]} are damaged; hipRTC not")
+    assert caught.value.hint == "copy the pack again, or make it anew"
+
+
+def test_a_file_from_another_place_is_damaged(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = pack.add(tmp_path, "key", "gfx942", b"code")
+    monkeypatch.setenv("KERNELMARK_PACK", str(tmp_path))
+    for key, arch in (("key", "gfx90a"), ("other", "gfx942")):
+        copy = pack.path_in(tmp_path, key, arch)
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copy(path, copy)
+        assert pack.find(key, arch) is None
+    assert pack.find("key", "gfx942") == b"code"
+
+
 # -- hipRTC
 
 

@@ -14,6 +14,11 @@ from kernelmark.core.result import Telemetry
 from kernelmark.gpu import telemetry
 
 UUID = "0123456789abcdef0123456789abcdef"
+BUS_IDS = {"first": "0000:c1:00.0", "second": "0000:e1:00.0"}
+
+
+def nowhere() -> str:
+    raise RuntimeError("no bus id")
 
 
 class Nvml:
@@ -48,7 +53,7 @@ class Nvml:
 def read_nvml(monkeypatch: pytest.MonkeyPatch, numbers: dict[str, Any]) -> Telemetry:
     library = Nvml(numbers)
     monkeypatch.setattr(telemetry, "_nvml", lambda: library)
-    found = telemetry.watcher("cuda", UUID, 0).read()
+    found = telemetry.watcher("cuda", UUID, nowhere).read()
     assert library.asked == b"GPU-01234567-89ab-cdef-0123-456789abcdef"
     return found
 
@@ -87,7 +92,7 @@ def test_nvml_that_says_little(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_is_known_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telemetry, "_nvml", lambda: None)
-    assert telemetry.watcher("cuda", UUID, 0).read() == Telemetry()
+    assert telemetry.watcher("cuda", UUID, nowhere).read() == Telemetry()
 
 
 def amdsmi(metrics: dict[str, Any] | Exception) -> ModuleType:
@@ -100,7 +105,8 @@ def amdsmi(metrics: dict[str, Any] | Exception) -> ModuleType:
         return metrics
 
     module.amdsmi_init = lambda: None  # type: ignore[attr-defined]
-    module.amdsmi_get_processor_handles = lambda: ["first", "second"]  # type: ignore[attr-defined]
+    module.amdsmi_get_processor_handles = lambda: list(BUS_IDS)  # type: ignore[attr-defined]
+    module.amdsmi_get_gpu_device_bdf = BUS_IDS.__getitem__  # type: ignore[attr-defined]
     module.amdsmi_get_gpu_metrics_info = info  # type: ignore[attr-defined]
     return module
 
@@ -138,7 +144,7 @@ def test_amd_metrics(
     monkeypatch: pytest.MonkeyPatch, metrics: dict[str, Any] | Exception, expected: Telemetry
 ) -> None:
     monkeypatch.setitem(sys.modules, "amdsmi", amdsmi(metrics))
-    found = telemetry.watcher("hip", UUID, 1).read()
+    found = telemetry.watcher("hip", UUID, lambda: BUS_IDS["second"].upper()).read()
     assert found.energy_j == pytest.approx(expected.energy_j)
     for name in ("clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "throttle"):
         assert getattr(found, name) == getattr(expected, name)
@@ -146,6 +152,16 @@ def test_amd_metrics(
 
 def test_an_amd_package_that_cannot_start_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "amdsmi", None)  # importing it fails
-    assert telemetry.watcher("hip", UUID, 0).read() == Telemetry()
-    monkeypatch.setitem(sys.modules, "amdsmi", amdsmi({}))
-    assert telemetry.watcher("hip", UUID, 9).read() == Telemetry()  # no such device
+    assert telemetry.watcher("hip", UUID, lambda: BUS_IDS["second"]).read() == Telemetry()
+
+
+def elsewhere() -> str:
+    return "0000:c1:00.1"
+
+
+@pytest.mark.parametrize("bus_id", [elsewhere, nowhere])
+def test_an_amd_gpu_that_the_package_does_not_show_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, bus_id: Callable[[], str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "amdsmi", amdsmi({"current_gfxclk": 2100}))
+    assert telemetry.watcher("hip", UUID, bus_id).read() == Telemetry()

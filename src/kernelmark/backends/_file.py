@@ -9,7 +9,8 @@
     space = {"block": [32, 64, 128]}        # optional: what can be tuned; or a function of problem
 
 Optional too: `supports(problem)` gives a reason or None; `tensors` is "torch" (the default on a
-GPU), "numpy" (the default on the CPU) or "address"; `devices` the kinds it runs on.
+GPU), "numpy" (the default on the CPU) or "address"; `devices` the kinds it runs on. Where
+`prepare` has a fourth parameter, `stream`, it gets the handle of the stream that is timed.
 """
 
 from __future__ import annotations
@@ -17,22 +18,25 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
+import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from kernelmark import ops
+from kernelmark.backends._rules import refuse_unknown
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, Unsupported, UsageError
 from kernelmark.core.problem import Problem
-from kernelmark.core.result import Config, KernelInfo
+from kernelmark.core.result import Config, ConfigValue, KernelInfo
 from kernelmark.core.space import Space
 from kernelmark.devices.base import ArgumentSet, Device, Stream, Tensor
 
 _KINDS = ("torch", "numpy", "address")
+_SHOWN = 12  # values of a parameter that a refusal lists
 
 
 class FileKernel(Kernel):
@@ -44,7 +48,7 @@ class FileKernel(Kernel):
         self._launch = launch
 
     def launch(self, stream: Stream, set_index: int) -> None:
-        self._launch(set_index)
+        self._launch(set_index)  # `prepare` was told of the stream: a device has one
 
 
 class FileBackend(Backend):
@@ -92,7 +96,7 @@ class FileBackend(Backend):
             return None
         values: Any = given(problem) if callable(given) else given
         if not isinstance(values, Mapping) or not all(
-            isinstance(choices, Iterable) and not isinstance(choices, str)
+            isinstance(choices, Collection) and not isinstance(choices, str)
             for choices in values.values()
         ):
             raise UsageError(
@@ -104,11 +108,14 @@ class FileBackend(Backend):
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
     ) -> Kernel:
+        self._check_config(problem, config, device.info)
         form = self._tensors or ("numpy" if device.info.kind in ("cpu", "fake") else "torch")
         views = [{name: _view(t, device, form) for name, t in one.items()} for one in sets]
         if form == "torch" and device.info.kind in ("cuda", "hip"):
             _use_stream(device)
-        launch = self._module.prepare(problem, dict(config), views)
+        prepare = self._module.prepare
+        more = {"stream": device.stream} if _takes_stream(prepare) else {}
+        launch = prepare(problem, dict(config), views, **more)
         if not callable(launch):
             raise CaseError(
                 f"{self._path.name}: prepare gave {type(launch).__name__}, not a function",
@@ -118,6 +125,21 @@ class FileBackend(Backend):
             launch(0)  # a first call may compile or allocate, which must not fall into a capture
             device.synchronize()
         return FileKernel(self._path.stem, launch)
+
+    def _check_config(self, problem: Problem, config: Config, info: DeviceInfo) -> None:
+        """Refuse what the file's space does not have: it would be ignored, or never tuned."""
+        space = self.space(problem, info) if config else None
+        if space is None:
+            return
+        refuse_unknown(self._path.name, config, tuple(space.parameters))
+        for name, value in config.items():
+            known = space.parameters[name]
+            if not any(_same(value, one) for one in known):
+                shown = ", ".join(_text(one) for one in known[:_SHOWN])
+                more = f" or {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+                raise Unsupported(
+                    f"{self._path.name}: {name} is one of {shown}{more}, not {_text(value)}"
+                )
 
 
 def _load(path: Path) -> ModuleType:
@@ -159,6 +181,23 @@ def _ops(path: str, given: Any) -> tuple[str, ...]:
         except UsageError as error:
             raise UsageError(f"{path}: {error.message}", hint=error.hint) from None
     return tuple(names)
+
+
+def _takes_stream(prepare: Callable[..., Any]) -> bool:
+    try:
+        return "stream" in inspect.signature(prepare).parameters
+    except ValueError:  # compiled code may not tell its parameters
+        return False
+
+
+def _same(one: ConfigValue, other: ConfigValue) -> bool:
+    """10 is also 10.0, but 1 is not true."""
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _text(value: ConfigValue) -> str:
+    """A value as it is written after --config."""
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
 
 
 def _attribute(module: ModuleType, name: str, default: Any) -> Any:

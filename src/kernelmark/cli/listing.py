@@ -106,7 +106,9 @@ def ops() -> Table:
 def backends() -> Table:
     from kernelmark.backends import registry
     from kernelmark.core.errors import KernelmarkError
+    from kernelmark.devices import registry as kinds
 
+    here = {name for name in kinds.names() if kinds.get(name).available() is None}
     rows = []
     for name in registry.names():
         try:
@@ -115,8 +117,9 @@ def backends() -> Table:
             rows.append((name, "no", "", error.message))
             continue
         reason = backend.available()
-        kinds = ", ".join(backend.device_kinds)
-        rows.append((name, "no" if reason else "yes", kinds, reason or backend.summary))
+        usable = "yes" if here & set(backend.device_kinds) else "no device"
+        runs_on = ", ".join(backend.device_kinds)
+        rows.append((name, "no" if reason else usable, runs_on, reason or backend.summary))
     return _table(("backend", "available", "devices", "what it is, or why it is not there"), rows)
 
 

@@ -48,6 +48,18 @@ def digest(*parts: str | bytes) -> str:
     return whole.hexdigest()
 
 
+def sealed(key: str, payload: bytes) -> bytes:
+    """`payload` after a checksum over it and `key`."""
+    whole = hashlib.sha256(hashlib.sha256(key.encode()).digest() + payload)
+    return _MAGIC + whole.digest() + payload
+
+
+def unsealed(key: str, data: bytes) -> bytes | None:
+    """What was sealed under `key`; None where it is torn, truncated or another's."""
+    payload = data[_HEADER_BYTES:]
+    return payload if data == sealed(key, payload) else None
+
+
 class DiskCache:
     """Bytes by key under `folder`, at most about `max_bytes` of them."""
 
@@ -68,8 +80,8 @@ class DiskCache:
             data = path.read_bytes()
         except OSError:
             return None
-        payload = data[_HEADER_BYTES:]
-        if data[:_HEADER_BYTES] != _header(key, payload):
+        payload = unsealed(key, data)
+        if payload is None:
             with contextlib.suppress(OSError):
                 path.unlink()
             return None
@@ -80,23 +92,22 @@ class DiskCache:
 
     def put(self, key: str, payload: bytes) -> None:
         """Keep `payload` under `key`; one that exceeds the cap by itself is not kept."""
-        size = _HEADER_BYTES + len(payload)
-        if size > self.max_bytes:
+        data = sealed(key, payload)
+        if len(data) > self.max_bytes:
             return
         path = self._path(key)
         temporary = path.with_name(f".{path.stem[:16]}-{os.getpid()}-{secrets.token_hex(4)}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with temporary.open("xb") as file:
-                file.write(_header(key, payload))
-                file.write(payload)
+                file.write(data)
             temporary.replace(path)
         except OSError as error:
             self.warning = f"the cache {self.folder} cannot be written ({error.strerror or error})"
             with contextlib.suppress(OSError):
                 temporary.unlink()
             return
-        self._until_scan -= size
+        self._until_scan -= len(data)
         if self._until_scan < 0:
             self._until_scan = self.max_bytes // 16
             self._shrink()
@@ -149,7 +160,3 @@ class DiskCache:
             with contextlib.suppress(OSError):
                 path.unlink()
             total -= size
-
-
-def _header(key: str, payload: bytes) -> bytes:
-    return _MAGIC + hashlib.sha256(hashlib.sha256(key.encode()).digest() + payload).digest()

@@ -46,7 +46,6 @@ from kernelmark.numerics.generate import POOL, pool_bits
 _BLOCK = 256
 _TABLE = 64  # tensors that one launch of the generator fills; device.cu has the same number
 _STRAIN_ROUNDS = 20_000
-_STRAIN_BYTES = 64 * 2**20
 _u32, _u64, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
 
 
@@ -72,7 +71,8 @@ class GpuDevice(Device):
         driver.use(index)
         self.info = info(driver, index)
         self._stream = driver.stream()
-        self._watcher = telemetry.watcher(driver.table.vendor, self.info.uuid, index)
+        bus_id = functools.partial(driver.bus_id, index)
+        self._watcher = telemetry.watcher(driver.table.vendor, self.info.uuid, bus_id)
         self._functions: dict[str, int] = {}
         self._scratch: dict[str, GpuBuffer] = {}
         self._pools: dict[tuple[object, ...], GpuBuffer] = {}
@@ -325,10 +325,13 @@ class GpuDevice(Device):
     def synchronize(self) -> None:
         self.driver.call("stream_synchronize", _ptr(self._stream))
 
+    def _beyond_cache(self) -> GpuBuffer:
+        """Memory that the last-level cache cannot hold."""
+        return self.scratch("beyond cache", 2 * max(self.info.cache_bytes, 32 * 2**20))
+
     def evict_cache(self) -> None:
-        nbytes = 2 * max(self.info.cache_bytes, 32 * 2**20)
-        data, sink = self.scratch("evict", nbytes), self.scratch("sink", 8)
-        count = nbytes // 8
+        data, sink = self._beyond_cache(), self.scratch("sink", 8)
+        count = data.nbytes // 8
         self.start(
             "evict",
             self._blocks(count),
@@ -341,8 +344,8 @@ class GpuDevice(Device):
     def strain(self, kind: Strain) -> None:
         """Enqueue work that stands for the rest of a model."""
         if kind is Strain.BANDWIDTH:
-            data = self.scratch("strain", _STRAIN_BYTES)
-            count = _STRAIN_BYTES // 16
+            data = self._beyond_cache()
+            count = data.nbytes // 16
             grid = self._blocks(count)
             self.start("strain_bandwidth", grid, _BLOCK, _ptr(data.address), _u64(count))
         elif kind is Strain.COMPUTE:

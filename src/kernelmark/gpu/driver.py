@@ -157,6 +157,12 @@ class Driver:
         self.call("device_uuid", raw, index)
         return raw.raw.hex()
 
+    def bus_id(self, index: int) -> str:
+        """0000:c1:00.0: the device's place on the PCI bus, whichever devices are visible."""
+        text = ctypes.create_string_buffer(32)
+        self.call("device_bus_id", text, 32, index)
+        return text.value.decode()
+
     def driver_version(self) -> str:
         version = ctypes.c_int()
         self.call("driver_version", ctypes.byref(version))

@@ -1,13 +1,18 @@
 """Packs: folders of kernels compiled ahead of time, for machines without a compiler.
 
-A pack holds ARCH/KEY.bin; the folders in $KERNELMARK_PACK are looked at before any compiler.
+A pack holds ARCH/KEY.bin; the folders in $KERNELMARK_PACK are looked at before any compiler. Each
+file carries a checksum: a damaged one is passed over.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+from kernelmark.core.diskcache import sealed, unsealed
+from kernelmark.core.errors import CompileError, Unsupported
 from kernelmark.core.files import write_whole
 
 
@@ -22,13 +27,33 @@ def path_in(folder: Path, key: str, arch: str) -> Path:
 
 
 def find(key: str, arch: str) -> bytes | None:
-    """The binary of `key` from the first pack that has it, or None."""
+    """The binary of `key` from the first pack that has it whole, or None."""
+    return next((code for _, code in _files(key, arch) if code is not None), None)
+
+
+@contextlib.contextmanager
+def blamed(key: str, arch: str) -> Iterator[None]:
+    """A compiler that fails is not to blame where damaged files of `key` made it needed."""
+    try:
+        yield
+    except (CompileError, Unsupported) as error:
+        bad = [str(path) for path, code in _files(key, arch) if code is None]
+        if not bad:
+            raise
+        clause = f"{' and '.join(bad)} {'are' if len(bad) > 1 else 'is'} damaged"
+        hint = "copy the pack again, or make it anew"
+        raise CompileError(f"{clause}; {error.message}", hint) from None
+
+
+def _files(key: str, arch: str) -> Iterator[tuple[Path, bytes | None]]:
+    """Each pack's file of `key`, with its binary or, where it is damaged, None."""
     for folder in folders():
+        path = path_in(folder, key, arch)
         try:
-            return path_in(folder, key, arch).read_bytes()
+            data = path.read_bytes()
         except OSError:
             continue
-    return None
+        yield path, unsealed(f"{arch}/{key}", data)
 
 
 def holds(prefix: str) -> bool:
@@ -40,5 +65,5 @@ def add(folder: Path, key: str, arch: str, code: bytes) -> Path:
     """Put a binary into the pack in `folder`; it appears whole or not at all."""
     path = path_in(folder, key, arch)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, code)
+    write_whole(path, sealed(f"{arch}/{key}", code))
     return path

@@ -67,13 +67,14 @@ def compile_source(
     packed = pack.find(key, arch)
     if packed is not None:
         return Binary(code=packed, arch=arch, log="", seconds=0.0, cached=True)
-    label, compile_one = _compiler(vendor, arch)
-    cache = _cache()
-    found = cache.get(f"{key}-{label}")
-    if found is not None:
-        return Binary(code=found, arch=arch, log="", seconds=0.0, cached=True)
-    start = time.perf_counter()
-    code, log = compile_one(source, arch, name, options)
+    with pack.blamed(key, arch):
+        label, compile_one = _compiler(vendor, arch)
+        cache = _cache()
+        found = cache.get(f"{key}-{label}")
+        if found is not None:
+            return Binary(code=found, arch=arch, log="", seconds=0.0, cached=True)
+        start = time.perf_counter()
+        code, log = compile_one(source, arch, name, options)
     cache.put(f"{key}-{label}", code)
     taken = time.perf_counter() - start
     return Binary(code=code, arch=arch, log=log, seconds=taken, cached=False)

@@ -32,9 +32,9 @@ _SM, _MEMORY = 1, 2
 REFRESH_S = 0.1
 
 
-def watcher(vendor: str, uuid: str, index: int) -> Watcher:
+def watcher(vendor: str, uuid: str, bus_id: Callable[[], str]) -> Watcher:
     """Reads the device's state; empty telemetry where nothing is known."""
-    made = _nvml_reader(uuid) if vendor == "cuda" else _amd_reader(index)
+    made = _nvml_reader(uuid) if vendor == "cuda" else _amd_reader(bus_id)
     return Watcher(made or Telemetry)
 
 
@@ -111,15 +111,19 @@ def _read_nvml(library: ctypes.CDLL, handle: ctypes.c_void_p) -> Telemetry:
     )
 
 
-def _amd_reader(index: int) -> Reader | None:
+def _amd_reader(bus_id: Callable[[], str]) -> Reader | None:
     try:
         import amdsmi  # the one place that needs it; raises KeyError without its C library
 
         amdsmi.amdsmi_init()
-        handle = amdsmi.amdsmi_get_processor_handles()[index]
+        wanted = bus_id().lower()
+        # Not by number: HIP_VISIBLE_DEVICES renumbers HIP's devices and not these.
+        for handle in amdsmi.amdsmi_get_processor_handles():
+            if amdsmi.amdsmi_get_gpu_device_bdf(handle).lower() == wanted:
+                return functools.partial(_read_amd, amdsmi, handle)
     except Exception:
         return None
-    return functools.partial(_read_amd, amdsmi, handle)
+    return None
 
 
 def _read_amd(amdsmi: Any, handle: Any) -> Telemetry:

@@ -124,6 +124,9 @@ class EmulatedLibrary:
     def do_device_uuid(self, out: Any, index: int) -> None:
         out.raw = bytes(range(16))
 
+    def do_device_bus_id(self, out: Any, size: int, index: int) -> None:
+        out.value = f"0000:{index:02X}:00.0".encode()
+
     def do_driver_version(self, out: Any) -> None:
         out.value = 13000
 

@@ -57,16 +57,18 @@ def build(source: str, flags: tuple[str, ...], identity: str, pack_name: str = "
     Packs are looked at first, in their folder `pack_name`: a machine with a GPU and no compiler
     needs nothing else."""
     start = time.perf_counter()
-    packed = pack.find(pack_key(source, flags), pack_name) if pack_name else None
+    key = pack_key(source, flags)
+    packed = pack.find(key, pack_name) if pack_name else None
     if packed is not None:
         return Build(binary=packed, seconds=time.perf_counter() - start, cached=True)
-    if not compiler_present():
+    with pack.blamed(key, pack_name):
+        if compiler_present():
+            return compile_now(source, flags, identity)
         where = f"no pack in KERNELMARK_PACK holds this problem in {pack_name}" if pack_name else ""
         raise Unsupported(
             f"iree-base-compiler is not installed{' and ' if where else ''}{where}",
             hint="where it is installed: python -m kernelmark.backends.iree.pack",
         )
-    return compile_now(source, flags, identity)
 
 
 def compile_now(source: str, flags: tuple[str, ...], identity: str) -> Build:

@@ -72,6 +72,7 @@ def main() -> None:
         bars=bars,
         figures={"rows": rows},
         device=info,
+        libraries=evidence.libraries("triton"),
     )
     print(evidence.told(bars))
 

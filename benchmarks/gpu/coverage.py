@@ -1,30 +1,39 @@
 """Coverage: every op × dtype × backend that the hardware has is ok, or says why not.
 
-python benchmarks/gpu/coverage.py [--only TEXT ...] [-o results.json]
+    python benchmarks/gpu/coverage.py --fill PACK          where IREE's compiler is
+    python benchmarks/gpu/coverage.py [--pack PACK] [--only TEXT ...] [-o results.json]
 
-`--only` keeps the cases whose backend and problem, as text, hold one of the given words.
+`--only` keeps the cases whose backend and problem, as text, hold one of the given words. IREE's
+modules come from a pack, compiled elsewhere: without one its cases are not run.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from kernelmark.core.dtype import DTYPES
+from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import ProblemError
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.timing import Timing
 from kernelmark.devices import registry
+from kernelmark.gpu import pack
 from kernelmark.ops import registry as ops
 from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.local import LocalRunner
 from kernelmark.testing import evidence
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_coverage.json"
-BACKENDS = ("torch", "triton", "cublaslt", "iree")
+BACKENDS = ("torch", "triton", "cublaslt", "rtc", "iree")
+REASON_CHARACTERS = 160
+FINE = (Status.OK, Status.UNSUPPORTED)
 SHAPES: dict[str, list[dict[str, object]]] = {
     "gemm": [
         {"m": 512, "n": 512, "k": 512, "tb": "t"},
@@ -61,6 +70,7 @@ SHAPES: dict[str, list[dict[str, object]]] = {
         {"n": 2, "c": 64, "h": 28, "w": 28, "k": 64, "r": 3, "s": 3, "stride": 2},
         {"n": 2, "c": 32, "h": 20, "w": 20, "k": 64, "r": 1, "s": 1, "groups": 2},
     ],
+    "copy": [{"n": 1}, {"n": 100_003}, {"n": 2**22}],
 }
 CONFIGS = {("torch", "attention"): [{"kernel": k} for k in ("flash", "cudnn", "efficient", "math")]}
 
@@ -95,53 +105,89 @@ def legal(op: str, dtype: str, shape: dict[str, object]) -> Problem | None:
         return None
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", default=[], metavar="TEXT")
-    parser.add_argument("-o", "--output", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    info = registry.get("cuda").infos()[0]
-    runner = LocalRunner(["cuda:0"], timeout_s=120)
+def fill(folder: Path, arch: str, only: list[str]) -> None:
+    """Compile what IREE has of these problems for `arch` into a pack."""
+    from kernelmark.backends.iree.pack import fill as fill_pack
+
+    mine = [case.problem for case in cases(only) if case.backend == "iree"]
+    for one in fill_pack(folder, mine, [arch]):
+        print(f"{one.problem.key}: {one.reason or f'{one.nbytes} bytes'}", flush=True)
+
+
+def answered(case: Case, info: DeviceInfo) -> bool:
+    """Whether IREE can do this without its compiler: from a pack, or by saying why it cannot."""
+    from kernelmark.backends.iree import backend, choices
+    from kernelmark.backends.iree.compiler import pack_key
+    from kernelmark.backends.iree.targets import target
+
+    goal = target(info)
+    if goal is None or backend.refuses(case.problem, info):
+        return True
+    choice = choices.choose(case.problem, case.config, goal)
+    key = pack_key(choices.source(case.problem, choice), choice.flags)
+    return pack.find(key, goal.pack) is not None
+
+
+def without_unpacked(
+    made: list[Case], folder: Path | None, info: DeviceInfo
+) -> tuple[list[Case], str]:
+    """The cases to run, and which of IREE's are not run and why."""
+    mine = [case for case in made if case.backend == "iree"]
+    kept = [case for case in mine if folder is not None and answered(case, info)]
+    left = len(mine) - len(kept)
+    why = "no pack was given" if folder is None else "the pack does not hold them"
+    told = f"{left} of {len(mine)} cases of iree are not run: {why}" if left else ""
+    return [case for case in made if case.backend != "iree"] + kept, told
+
+
+def run(made: list[Case]) -> list[Result]:
     start = time.perf_counter()
     results = []
-    for event in runner.run(cases(given.only)):
+    for event in LocalRunner(["cuda:0"], timeout_s=120).run(made):
         if isinstance(event, CaseFinished):
             results.append(event.result)
-            if event.result.status not in (Status.OK, Status.UNSUPPORTED):
+            if event.result.status not in FINE:
                 print(describe(event.result), flush=True)
             if len(results) % 50 == 0:
                 print(f"{len(results)} cases, {time.perf_counter() - start:.0f} s", flush=True)
-    table = Counter((r.case.backend, r.case.problem.op, str(r.status)) for r in results)
-    bad = [r for r in results if r.status not in (Status.OK, Status.UNSUPPORTED)]
+    return results
+
+
+def rows_of(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """A row for each backend, op, dtypes and status, with the reasons that were given."""
+    groups: dict[tuple[str, ...], list[Result]] = {}
+    for result in results:
+        problem = result.case.problem
+        dtypes = " ".join(f"{name}={dtype}" for name, dtype in problem.dtypes.items())
+        key = (result.case.backend, problem.op, dtypes, str(result.status))
+        groups.setdefault(key, []).append(result)
+    return [
+        {
+            **dict(zip(("backend", "op", "dtypes", "status"), key, strict=True)),
+            "count": len(some),
+            "reasons": sorted({shortened(r.error) for r in some if r.error}),
+        }
+        for key, some in sorted(groups.items())
+    ]
+
+
+def shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= REASON_CHARACTERS else f"{line[: REASON_CHARACTERS - 1]}…"
+
+
+def bars_of(results: Sequence[Result]) -> list[tuple[str, str, bool]]:
+    wrong = sum(r.status is Status.WRONG for r in results)
+    bad = [r for r in results if r.status not in FINE]
     silent = [r for r in results if r.status is Status.UNSUPPORTED and not r.error]
-    bars = [
-        (
-            "zero wrong",
-            f"{sum(r.status is Status.WRONG for r in results)} of {len(results)}",
-            not any(r.status is Status.WRONG for r in results),
-        ),
+    return [
+        ("zero wrong", f"{wrong} of {len(results)}", not wrong),
         (
             "every other case ok, or with a reason",
             f"{len(bad)} failed, {len(silent)} silent",
             not bad and not silent,
         ),
     ]
-    evidence.write(
-        given.output,
-        title="Coverage: op × dtype × backend",
-        bars=bars,
-        figures={
-            "counts": [[*key, count] for key, count in sorted(table.items())],
-            "reasons": sorted(
-                {f"{r.case.backend}: {r.error}" for r in results if r.status is Status.UNSUPPORTED}
-            ),
-            "failed": [describe(r) for r in bad],
-        },
-        device=info,
-    )
-    for key, count in sorted(table.items()):
-        print(*key, count)
-    print(evidence.told(bars))
 
 
 def describe(result: Result) -> str:
@@ -149,6 +195,47 @@ def describe(result: Result) -> str:
         f"{result.status} {result.case.backend} {dict(result.case.config)} "
         f"{result.case.problem.key}: {result.error[:200]}"
     )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", default=[], metavar="TEXT")
+    parser.add_argument("--fill", type=Path, metavar="PACK", help="compile IREE's pack and stop")
+    parser.add_argument("--arch", default="sm_90", help="what --fill compiles for")
+    parser.add_argument("--pack", type=Path, help="run the cases of iree that this pack holds")
+    parser.add_argument("-o", "--output", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    if given.fill:
+        fill(given.fill, given.arch, given.only)
+        return
+    if given.pack:
+        from iree_gpu import find_driver
+
+        packs = [str(given.pack.resolve()), *filter(None, [os.environ.get("KERNELMARK_PACK")])]
+        os.environ["KERNELMARK_PACK"] = os.pathsep.join(dict.fromkeys(packs))
+        find_driver()
+    info = registry.get("cuda").infos()[0]
+    made, left_out = without_unpacked(cases(given.only), given.pack, info)
+    results = run(made)
+    bars = bars_of(results)
+    evidence.write(
+        given.output,
+        title="Coverage: op × dtype × backend",
+        bars=bars,
+        figures={
+            "rows": rows_of(results),
+            "left_out": left_out,
+            "failed": [describe(r) for r in results if r.status not in FINE],
+        },
+        device=info,
+        libraries=evidence.libraries(
+            "torch", "triton", "cublaslt", *(["iree"] if given.pack else [])
+        ),
+    )
+    table = Counter((r.case.backend, r.case.problem.op, str(r.status)) for r in results)
+    for key, count in sorted(table.items()):
+        print(*key, count)
+    print("\n".join(filter(None, [left_out, evidence.told(bars)])))
 
 
 if __name__ == "__main__":

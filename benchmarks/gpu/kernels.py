@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from pathlib import Path
+from typing import Any
 
 from kernelmark import ops
 from kernelmark.core.result import Case, Result
@@ -45,21 +46,13 @@ ATTENTION = (
 )
 
 
-def geomean(ratios: list[float]) -> float:
-    return statistics.geometric_mean(ratios)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    info = registry.get("cuda").infos()[0]
+def cases() -> list[Case]:
     timing = Timing.preset("quick")
-    cases = []
+    made = []
     for n, k in WEIGHTS:
         for m in TOKENS:
             problem = ops.parse(f"gemm m={m} n={n} k={k} a=bf16 b=bf16 tb=t")
-            cases += [
+            made += [
                 Case(problem=problem, backend=b, timing=timing) for b in ("triton", "cublaslt")
             ]
     for shape in ATTENTION:
@@ -69,37 +62,53 @@ def main() -> None:
             problem = ops.registry.get("attention").problem(
                 **numbers, dim=128, dtype="bf16", causal=causal == "yes"
             )
-            cases.append(Case(problem=problem, backend="triton", timing=timing))
-            cases += [
+            made.append(Case(problem=problem, backend="triton", timing=timing))
+            made += [
                 Case(problem=problem, backend="torch", timing=timing, config={"kernel": k})
                 for k in ("flash", "cudnn")
             ]
-    runner = LocalRunner(["cuda:0"], timeout_s=120)
-    results = [e.result for e in runner.run(cases) if isinstance(e, CaseFinished)]
+    return made
+
+
+def rows_of(results: list[Result]) -> list[dict[str, Any]]:
+    """A row for each problem: µs and status by each backend that has it."""
     found: dict[tuple[str, str], Result] = {}
     for result in results:
         name = result.case.backend + "".join(f" {v}" for v in result.case.config.values())
         found[result.case.problem.key, name] = result
     rows = []
     for key in dict.fromkeys(r.case.problem.key for r in results):
-        row: dict[str, object] = {"problem": key}
+        row: dict[str, Any] = {"problem": key}
         for name in ("triton", "cublaslt", "torch flash", "torch cudnn"):
             one = found.get((key, name))
             if one is not None:
                 row[name] = one.measurement.median_s * 1e6 if one.measurement else None
                 row[f"{name} status"] = str(one.status)
         rows.append(row)
+    return rows
 
-    def ratios(op: str, other: str) -> list[float]:
-        return [
-            r[other] / r["triton"]
-            for r in rows  # type: ignore[operator, misc]
-            if str(r["problem"]).startswith(op + " ") and r.get(other) and r.get("triton")
-        ]
 
-    gemm, flash = geomean(ratios("gemm", "cublaslt")), geomean(ratios("attention", "torch flash"))
+def geomean(rows: list[dict[str, Any]], op: str, other: str) -> float | None:
+    """How many times as fast as another the Triton kernels are; None where nothing compares."""
+    ratios = [
+        row[other] / row["triton"]
+        for row in rows
+        if row["problem"].startswith(op + " ") and row.get(other) and row.get("triton")
+    ]
+    return statistics.geometric_mean(ratios) if ratios else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-o", "--output", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    info = registry.get("cuda").infos()[0]
+    runner = LocalRunner(["cuda:0"], timeout_s=120)
+    results = [e.result for e in runner.run(cases()) if isinstance(e, CaseFinished)]
+    rows = rows_of(results)
+    gemm = geomean(rows, "gemm", "cublaslt") or 0.0
+    flash = geomean(rows, "attention", "torch flash") or 0.0
     wrong = sum(str(r.status) == "wrong" for r in results)
-    cudnn = ratios("attention", "torch cudnn")
     bars = [
         ("Triton GEMM ≥ 0.85 × cuBLASLt, geomean, m ≥ 512", f"{gemm:.3f}", gemm >= 0.85),
         ("Triton attention ≥ 1.0 × torch flash, geomean, d = 128", f"{flash:.3f}", flash >= 1.0),
@@ -112,10 +121,11 @@ def main() -> None:
         figures={
             "gemm_geomean": gemm,
             "flash_geomean": flash,
-            "cudnn_geomean": geomean(cudnn) if cudnn else None,
+            "cudnn_geomean": geomean(rows, "attention", "torch cudnn"),
             "rows": rows,
         },
         device=info,
+        libraries=evidence.libraries("torch", "triton", "cublaslt"),
     )
     for row in rows:
         print(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import sys
@@ -10,7 +11,39 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import kernelmark
+from kernelmark import backends
 from kernelmark.core.environment import DeviceInfo
+
+# What is made from sources lies beside them.
+_MADE = (".pyc", ".so")
+
+
+def sources(folder: Path) -> str:
+    """Short digest of the names and bytes of a package's source files."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*"), key=lambda p: p.relative_to(folder).as_posix()):
+        name = path.relative_to(folder)
+        hidden = any(part.startswith(".") or part == "__pycache__" for part in name.parts)
+        if not hidden and path.suffix not in _MADE and path.is_file():
+            data = path.read_bytes()
+            # Lengths, so that no byte can pass from a name or a file to the next.
+            digest.update(f"{name.as_posix()}\0{len(data)}\0".encode())
+            digest.update(data)
+    return digest.hexdigest()[:12]
+
+
+# Of the code that begins to run, not of what it was edited to by the time it ends.
+SOURCES = sources(Path(kernelmark.__file__).parent)
+
+
+def libraries(*names: str) -> dict[str, str]:
+    """Versions of what these backends call, as far as they can run here."""
+    found: dict[str, str] = {}
+    for backend in map(backends.registry.get, names):
+        if backend.available() is None:
+            found |= backend.libraries()
+    return found
 
 
 def write(
@@ -26,10 +59,13 @@ def write(
     machine: dict[str, Any] = {"python": platform.python_version(), "cpu": platform.machine()}
     if device is not None:
         machine |= {"device": device.model, "arch": device.arch, "driver": device.driver}
+    now = time.gmtime()
     document = {
         "title": title,
         "command": command(),
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "date": time.strftime("%Y-%m-%d", now),
+        "time": time.strftime("%H:%M:%SZ", now),
+        "sources": SOURCES,
         "machine": machine,
         "libraries": dict(libraries or {}),
         "bars": [{"asked": a, "measured": m, "holds": h} for a, m, h in bars],

@@ -1,0 +1,170 @@
+"""What the scripts in benchmarks/gpu choose, compare and count, without a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.result import Case, Result, Status
+from kernelmark.core.timing import Timing
+from kernelmark.gpu import pack
+
+SCRIPTS = Path(__file__).parents[2] / "benchmarks" / "gpu"
+H200 = DeviceInfo(name="cuda:0", kind="cuda", model="H200", arch="sm_90")
+GEMM = "nvjet_sm90_tst_128x64_64x8_1x2_h_bz_splitK_TNT"
+SUM = (
+    "_ZN8cublasLt19splitKreduce_kernelILi32ELi16Eif13__nv_bfloat16fS1_Lb0EfS1_S1_Lb1ELb0ELb0ELb0EEE"
+    "vNS_18cublasSplitKParamsIT4_EEPKT2_PKT8_PT7_PT3_PKS3_SG_PKT9_S7_PSH_PvlPS3_PiSM_SM_SG_SG_SG_SG"
+    "_SG_"
+)
+WRITTEN_OUT = (
+    "void cublasLt::splitKreduce_kernel<(int)32, (int)16, int, float, __nv_bfloat16, float, "
+    "__nv_bfloat16, (bool)0, float, __nv_bfloat16, __nv_bfloat16, (bool)1>"
+    "(cublasLt::cublasSplitKParams<T6>, const T4 *, const T10 *, T9 *, void *, long)"
+)
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"gpu_{name}", SCRIPTS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def against_ncu() -> ModuleType:
+    for name in ("torch", "triton"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    return script("against_ncu")
+
+
+@pytest.fixture(scope="module")
+def throughput() -> ModuleType:
+    for name in ("torch", "triton"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    return script("throughput")
+
+
+@pytest.fixture(scope="module")
+def coverage() -> ModuleType:
+    return script("coverage")
+
+
+@pytest.mark.parametrize(
+    ("ours", "ncu", "same"),
+    [
+        ([GEMM], [GEMM], True),
+        ([GEMM], [GEMM.replace("128x64", "96x64")], False),
+        ([GEMM, SUM], [GEMM, WRITTEN_OUT], True),
+        ([GEMM, SUM], [GEMM, "splitKreduce_kernel"], True),
+        ([GEMM, SUM], [GEMM], False),
+        ([GEMM, SUM], [GEMM, GEMM], False),
+        ([], [GEMM], False),
+        ([], [], False),
+    ],
+)
+def test_kernels_are_compared_by_their_names(
+    against_ncu: ModuleType, ours: list[str], ncu: list[str], same: bool
+) -> None:
+    assert against_ncu.same_kernels(ours, ncu) is same
+
+
+def a_row(m: int, us: float, factor: float, *, same: bool = True) -> dict[str, Any]:
+    return {
+        "m": m,
+        "n": 64,
+        "k": 64,
+        "ncu_us": us,
+        "ncu_cycles": 1000 * us,
+        "ours_us": factor * us,
+        "ours_cycles": 1000 * factor * us,
+        "do_bench_us": 1.5 * us,
+        "same_kernels": same,
+    }
+
+
+def test_rows_of_other_kernels_are_counted_and_not_compared(against_ncu: ModuleType) -> None:
+    rows = [a_row(1, 100, 1.01), a_row(2, 100, 0.97), a_row(3, 100, 1.02), a_row(4, 5, 0.5)]
+    figures = against_ncu.figures_of([*rows, a_row(5, 100, 0.2, same=False)])
+    found = figures["from_20us"]["ours_cycles"]
+    assert found["median"] == pytest.approx(0.02)
+    assert found["worst"] == pytest.approx(-0.03)
+    assert found["worst_shape"] == "m=2 n=64 k=64"
+    assert figures["from_20us"]["ours_us"]["median"] == pytest.approx(0.02)
+    assert figures["below_20us"]["shapes"] == 1
+    assert figures["other_kernels"]["which"] == ["m=5 n=64 k=64"]
+    ((_, text, holds),) = against_ncu.bars_of(figures)
+    assert holds
+    assert "1 of 5 shapes" in text
+    ((_, _, holds),) = against_ncu.bars_of(against_ncu.figures_of([a_row(1, 100, 1, same=False)]))
+    assert not holds
+
+
+def test_there_are_forty_shapes(against_ncu: ModuleType) -> None:
+    assert len(set(against_ncu.SIZES)) == 40
+    assert (384, 4096, 14336) in against_ncu.SIZES
+
+
+def test_a_thousand_problems_half_by_each_library(throughput: ModuleType) -> None:
+    chosen = throughput.problems(1000)
+    assert len({problem.key for problem in chosen}) == 1000
+    cases = throughput.in_turns(chosen, Timing.preset("quick"))
+    assert [case.backend for case in cases[:2]] == ["torch", "cublaslt"]
+    assert sum(case.backend == "torch" for case in cases) == 500
+    named = throughput.of_suites()
+    assert 0 < sum(problem.key in named for problem in chosen) < 1000
+
+
+def test_coverage_has_a_row_for_each_dtype_and_status(coverage: ModuleType) -> None:
+    made = coverage.cases(["rtc copy", "rtc attention"])
+    refused = [case for case in made if case.problem.op == "attention"]
+    results = [
+        Result(case=case, device="cuda:0", status=Status.UNSUPPORTED, error="no " + 200 * "x")
+        if case in refused
+        else Result(case=case, device="cuda:0", status=Status.OK)
+        for case in made
+    ]
+    rows = coverage.rows_of(results)
+    assert sum(row["count"] for row in rows) == len(made)
+    assert len({(row["op"], row["dtypes"], row["status"]) for row in rows}) == len(rows)
+    bf16 = next(row for row in rows if row["dtypes"] == "x=bf16")
+    assert (bf16["count"], bf16["reasons"]) == (3, [])
+    reasons = [reason for row in rows for reason in row["reasons"]]
+    assert {len(reason) for reason in reasons} == {160}
+
+
+def test_iree_runs_what_its_pack_holds(
+    coverage: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["torch gemm", "iree gemm m=512 n=512 k=512 a=bf16", "iree copy n=1 "]
+    made = coverage.cases(words)
+    kept, told = coverage.without_unpacked(made, None, H200)
+    assert {case.backend for case in kept} == {"torch"}
+    assert "no pack was given" in told
+    monkeypatch.setenv("KERNELMARK_PACK", str(tmp_path))
+    one = next(case for case in made if case.backend == "iree" and case.problem.op == "gemm")
+    pack.add(tmp_path, *key_of(one), b"module")
+    kept, told = coverage.without_unpacked(made, tmp_path, H200)
+    mine = [case for case in kept if case.backend == "iree"]
+    assert one in mine
+    # What iree refuses needs no module to say so.
+    assert {case.problem.op for case in mine if case is not one} == {"copy"}
+    assert told.startswith("1 of ")
+
+
+def key_of(case: Case) -> tuple[str, str]:
+    from kernelmark.backends.iree import choices
+    from kernelmark.backends.iree.compiler import pack_key
+    from kernelmark.backends.iree.targets import target
+
+    goal = target(H200)
+    assert goal is not None
+    choice = choices.choose(case.problem, case.config, goal)
+    return pack_key(choices.source(case.problem, choice), choice.flags), goal.pack

@@ -105,6 +105,26 @@ def test_unstable_rows_say_which_side(make_result):
     assert found.reason == "unstable: no 3 runs of golden and tot agree within 5 %"
 
 
+@pytest.mark.parametrize(
+    ("golden", "tot", "reason"),
+    [
+        (4.0, 4.52000001, "tot 4.52000001 µs is above 1.005 × golden + 0.5 µs = 4.52000000 µs"),
+        (4.0, 4.52, "tot 4.520 µs is not above 4.520 µs"),
+        (3.99999, 4.0, "golden 3.99999 µs is under 4 µs"),
+        (3.9999999, 4.0, "golden 3.9999999 µs is under 4 µs"),
+        (80100.0, 95000.0, "tot 95000 µs is above 1.005 × golden + 0.5 µs = 80501 µs"),
+        (1000.0, 994.0, "golden 1000.0 µs is above 1.005 × tot + 0.5 µs = 999.5 µs"),
+    ],
+)
+def test_reasons_and_facts_show_the_digits_that_decide(make_result, golden, tot, reason):
+    pair = Pair(base=make_result(*thrice(golden)), head=make_result(*thrice(tot)))
+    (found,) = rule.judge([pair])
+    assert found.reason == reason
+    facts = dict(found.facts)
+    assert facts["golden"].startswith(f"{golden:.10g} µs, ")
+    assert facts["tot"].startswith(f"{tot:.10g} µs, ")
+
+
 def test_a_run_is_a_process_where_there_are_several(make_result):
     golden = make_result(processes_us=[(9.0, 11.0), (10.0, 10.0), (10.0, 10.0)])
     tot = make_result(processes_us=[(10.5, 10.6), (10.5, 10.6), (10.5, 10.6)])

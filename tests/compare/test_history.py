@@ -71,6 +71,51 @@ def test_few_points_are_not_judged():
     assert not found.alarm
 
 
+def test_the_screen_sees_through_a_step():
+    found = story(series([1e-3] * 8 + [1.1e-3] * 3 + [1.3e-3]))
+    assert len(found.steps) == 1
+    assert found.screen.status.value == "slower"
+    assert found.screen.ratio == pytest.approx(1.3 / 1.1)
+    assert found.alarm
+    assert story(series([1e-3] * 8 + [1.1e-3] * 4)).screen.status.value == "same"
+    assert story(series([1e-3] * 8 + [1.1e-3] * 3)).screen.status.value == "same"
+    assert story(series([1e-3] * 8 + [1.1e-3] * 3 + [9e-4])).screen.status.value == "faster"
+
+
+@pytest.mark.parametrize("since", [3, 4])
+def test_after_a_step_the_level_before_says_how_far_points_stray(since):
+    def told(spread, last):
+        made = []
+        for seed in range(100):
+            times = noisy(15 + since, seed, spread)
+            times[15:] = [1.12 * t for t in times[15:]]
+            times[-1] *= last
+            found = story(series(times))
+            if [step.run_id for step in found.steps] == ["night15"]:
+                made.append(found.screen.status.value)
+        return made
+
+    for spread in (0.003, 0.01, 0.03):
+        quiet = told(spread, 1.0)
+        assert len(quiet) > 50
+        assert sum(state != "same" for state in quiet) <= 2
+    assert told(0.003, 1.1).count("slower") == 100
+    assert told(0.03, 1.1).count("slower") < 50  # the noise of the level before is that large
+
+
+def test_a_second_mode_of_the_level_before_is_no_news():
+    modes = [1e-3 * (1.08 if i % 8 == 5 else 1.0) for i in range(24)]
+    found = story(series([*modes, 1.3e-3, 1.3e-3, 1.3e-3, 1.3e-3 * 1.07]))
+    assert found.steps
+    assert found.screen.status.value == "same"
+
+
+def test_a_series_of_many_runs_is_not_new():
+    found = story(series([None] * 10 + [1e-3] * 3))
+    assert found.screen.status.value == "unsure"
+    assert "2 points at this level" in found.screen.reason
+
+
 def test_failures_are_states():
     assert story(series([1e-3, None])).screen.status.value == "broken"
     assert story(series([1e-3, None])).alarm

@@ -6,6 +6,7 @@ import pytest
 
 from kernelmark.compare.match import Pair
 from kernelmark.compare.rulefile import load
+from kernelmark.compare.verdicts import compare
 from kernelmark.core.errors import UsageError
 
 MINE = """
@@ -78,6 +79,19 @@ def test_rows_find_their_rule(written, make_result):
         ('rule = "robust"\n[[where]]\nproblem = "("', "not a regular expression"),
         ('rule = "robust"\n[[where]]\nop = "x"\nwarn = 2', "where 1: the rule robust has no"),
         ('rule = "rob', "is not valid TOML"),
+        ('rule = "golden-tot"\nruns = 0.5', "runs = 0.5 is not a whole number"),
+        ('rule = "golden-tot"\nruns = 2.5', "runs = 2.5 is not a whole number"),
+        ('rule = "golden-tot"\nfactor = 0.9', "factor = 0.9 is below 1"),
+        ('rule = "golden-tot"\nwithin = 5', "within = 5 is not a share below 1"),
+        ('rule = "robust"\nq = 5', "q = 5 is not a share below 1"),
+        ('rule = "robust"\ndelta = 3', "delta = 3 is not a share below 1"),
+        ('rule = "ratio"\nwarn = 0.5', "warn = 0.5 is below 1"),
+        ('rule = "ratio"\nfail = 1.05', "warn = 1.1 is above fail = 1.05"),
+        (
+            'rule = "robust"\n[[where]]\nopp = "gemm"',
+            "where 1: the rule robust has no setting 'opp'",
+        ),
+        ('rule = "ratio"\n[[where]]\nop = "gemm"\nwarn = 0.5', "where 1: warn = 0.5 is below 1"),
     ],
 )
 def test_refused(written, text, sentence):
@@ -85,6 +99,31 @@ def test_refused(written, text, sentence):
         load(written(text))
     assert sentence in refused.value.message
     assert "mine.toml" in refused.value.message
+
+
+def test_an_unknown_key_is_told_what_rows_are_chosen_by(written):
+    with pytest.raises(UsageError) as refused:
+        load(written('rule = "robust"\n[[where]]\nopp = "gemm"'))
+    assert refused.value.hint == "it has: delta, q; rows are chosen by: op, backend, problem"
+
+
+def test_whole_numbers_may_be_written_as_any_number(written, make_result):
+    rule = load(written('rule = "golden-tot"\nruns = 2.0\n'))
+    pair = Pair(base=make_result(10.0, 10.0, 20.0), head=make_result(10.0, 10.0, 20.0))
+    assert rule.judge([pair])[0].base_s == pytest.approx(10e-6)
+
+
+def test_tables_that_take_no_row_are_told(written, make_result, make_set):
+    text = 'rule = "robust"\n' + "".join(
+        f'[[where]]\n{words}\nrule = "ratio"\n'
+        for words in ('op = "gem"', 'op = "gemm"', 'problem = "m=1 "\nbackend = "numpy"')
+    )
+    sides = [make_set(make_result(1.0), id=name) for name in ("a", "b")]
+    assert compare(*sides, rule=load(written(text))).told == (
+        'mine: where 1 (op = "gem") fits no row of this comparison',
+        'mine: where 3 (backend = "numpy", problem = "m=1 ") takes no row: tables above it take '
+        "those that fit",
+    )
 
 
 def test_no_such_rule(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelmark.compare import fail_on, rulefile, rules
+from kernelmark.compare.match import Pair
 from kernelmark.compare.rules.ratio import rule as ratio
 from kernelmark.compare.verdicts import compare
 from kernelmark.core.environment import Environment
@@ -137,6 +138,16 @@ def test_fail_on_refuses(word):
         fail_on.parse([word])
 
 
+def test_a_share_is_not_taken_for_a_percentage():
+    with pytest.raises(UsageError) as refused:
+        fail_on.parse(["slower:0.03"])
+    assert "'slower:0.03' means 0.03 %" in refused.value.message
+    assert "slower:3%" in refused.value.hint
+    assert verdict("slower", 1.0004) in fail_on.parse(["slower:0.03%"])
+    assert verdict("slower", 1.004) not in fail_on.parse(["slower:0.5"])
+    assert verdict("slower", 1.0) in fail_on.parse(["slower:0"])
+
+
 def test_every_preset_has_its_name_and_settings():
     assert rules.names() == ["golden-tot", "ratio", "robust"]
     for name in rules.names():
@@ -147,8 +158,6 @@ def test_every_preset_has_its_name_and_settings():
 
 
 def test_ratio_limits(make_result):
-    from kernelmark.compare.match import Pair
-
     def status(head):
         return ratio.judge([Pair(base=make_result(100.0), head=make_result(head))])[0].status.value
 
@@ -160,6 +169,13 @@ def test_ratio_limits(make_result):
         "same",
         "faster",
     ]
+
+
+def test_a_ratio_is_shown_with_the_digits_that_decide(make_result):
+    pair = Pair(base=make_result(100.0), head=make_result(115.001))
+    (found,) = ratio.judge([pair])
+    assert found.reason == "1.15001 is above 1.15"
+    assert dict(found.facts)["ratio"] == "1.15001"
 
 
 def held(rule, make_result, make_set, *, sentinel, head):

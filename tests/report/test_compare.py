@@ -66,6 +66,26 @@ def test_comment_of_nothing(make_result):
     assert "The environments do not differ." in made
 
 
+def test_environments_that_nobody_recorded_are_not_called_equal(make_result):
+    bare = [
+        dataclasses.replace(side, run=dataclasses.replace(side.run, environment=Environment()))
+        for side in (run(name, make_result(KEYS[0])) for name in ("a", "b"))
+    ]
+    made = report.comment(compare(*bare, rule=ratio), command="x", failed=False)
+    assert "The environments were not recorded." in made
+    known = run("b", make_result(KEYS[0]))
+    made = report.comment(compare(bare[0], known, rule=ratio), command="x", failed=False)
+    assert "| library triton | – | 3.4 |" in made
+
+
+def test_rows_that_are_gone_are_in_the_headline_where_they_fail(make_result):
+    base = run("a", *(make_result(key) for key in KEYS[:3]))
+    found = compare(base, run("b", make_result(KEYS[0])), rule=ratio)
+    made = report.comment(found, command="x", failed=True, gone_fails=True)
+    assert made.startswith("### kernelmark: gone\n")
+    assert "- 2 rows of base are not in head\n" in made
+
+
 def test_a_long_comment_is_cut(make_result):
     keys = [f"gemm m={m} n=8 k=8 dtype=f32" for m in range(1, 80)]
     sides = [
@@ -91,9 +111,13 @@ def test_json_and_csv_hold_every_row(found):
 
 
 def test_notes(make_result, found):
+    audit = "1 row was the same binary on both sides, which tests the rule itself: 0 false alarms"
+    gone = "1 row of base is not in head"
     assert report.notes(found) == [
-        "1 row was the same binary on both sides, which tests the rule itself: 0 false alarms"
+        audit,
+        f"{gone}; --fail-on gone makes that fail, --fail-on slower,broken,gone also the usual",
     ]
+    assert report.notes(found, gone_fails=True) == [audit, gone]
     sides = [run(name, make_result(KEYS[0])) for name in ("a", "b")]
     (single,) = report.notes(compare(*sides, rule=robust))
     assert "measured in one process" in single

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
-from kernelmark.compare.history import story
+import pytest
+
+from kernelmark.compare.history import History, story
+from kernelmark.compare.verdicts import Audit
 from kernelmark.core.result import Case, Status
 from kernelmark.core.timing import Cache, Timing
 from kernelmark.report import history as report
@@ -22,6 +26,30 @@ class Point:
     @property
     def status(self) -> Status:
         return Status.OK if self.median_s else Status.TIMEOUT
+
+
+def history(**changes):
+    """What was found in no series, with these changes of the environment by (before, after)."""
+    return History(
+        stories=(),
+        runs=(),
+        changes=changes.get("changes", {}),
+        moved=(),
+        marked={},
+        watched=True,
+        audit=Audit(compared=0, alarms=0),
+        baseline_name="",
+        baseline={},
+    )
+
+
+def flagged(made, last=2e-3, device="cpu", key=""):
+    """A series of this result's case, or of another problem, whose tenth run is another time."""
+    name = made.series.replace(made.case.problem.key, key) if key else made.series
+    times = [*[1e-3] * 9, last]
+    return story(
+        [Point(t, series=name, run_id=f"r{i}", device=device) for i, t in enumerate(times)]
+    )
 
 
 def test_trend():
@@ -43,10 +71,67 @@ def test_parts_of_a_series(make_result):
     assert known["backend"] == "triton [note=a | b tile=64]"
     assert known["arch"] == "aarch64"
     assert isinstance(made.case, Case)
-    (command,) = report.confirmations([found])
+    (command,) = report.confirmations(history(), [found])
     assert "-d cuda:1" in command
     assert "--config tile=64" in command
     assert command.endswith("--cache hot")
+
+
+def keyed(m):
+    return f"gemm m={m} n=8 k=8 dtype=f32"
+
+
+def test_one_command_confirms_all_problems_that_are_measured_alike(make_result):
+    alarms = [flagged(make_result(keyed(m)), last=m * 1e-3) for m in (2, 4, 3)]
+    alarms.append(flagged(make_result(keyed(2), config={"tile": 8})))
+    alarms.append(flagged(make_result(keyed(2)), device="cuda:0"))
+    commands = report.confirmations(history(), alarms)
+    problems = " ".join(f"-p {shlex.quote(keyed(m))}" for m in (4, 3, 2))
+    assert len(commands) == 3
+    assert commands[0].endswith(f" {problems} -b numpy")
+    assert commands[0].startswith("kmark ab --env before=PYTHON --env after=PYTHON -p")
+
+
+@pytest.mark.parametrize(
+    ("changes", "beginning"),
+    [
+        (
+            [("variable OMP_NUM_THREADS", "4", "1")],
+            "kmark ab --env before --env after --set before:OMP_NUM_THREADS=4 "
+            "--set after:OMP_NUM_THREADS=1 -p",
+        ),
+        (
+            [("variable X", "", "a b")],
+            "env -u X kmark ab --env before --env after --set 'after:X=a b' -p",
+        ),
+        (
+            [("library torch", "1", "2"), ("variable X", "1", "2")],
+            "kmark ab --env before=PYTHON --env after=PYTHON --set before:X=1 --set after:X=2 -p",
+        ),
+        ([("library torch", "1", "2")], "kmark ab --env before=PYTHON --env after=PYTHON -p"),
+    ],
+)
+def test_variables_that_changed_are_set(make_result, changes, beginning):
+    found = history(changes={("r8", "r9"): tuple(changes)})
+    (command,) = report.confirmations(found, [flagged(make_result(keyed(2)))])
+    assert command.startswith(beginning)
+
+
+def test_what_another_tool_measured_has_no_command(make_result):
+    ours = make_result(keyed(2))
+    others = [
+        flagged(ours, device="unknown"),
+        flagged(make_result(keyed(2), backend="rocblas"), device="hip:0"),
+        flagged(ours, key="stencil n=4"),
+    ]
+    assert report.confirmations(history(), others) == []
+    told = report.unconfirmed([*others, flagged(ours)])
+    assert told.startswith("3 alarms cannot be confirmed here")
+    assert told.endswith(": numpy, rocblas")
+    assert report.unconfirmed([flagged(ours)]) == ""
+    page = report.markdown_page(history(), others, others, [])
+    assert told in page
+    assert "kmark ab" not in page
 
 
 def test_changes_text():

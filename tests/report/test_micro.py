@@ -12,7 +12,7 @@ from kernelmark.core.micro import MicroColumn, MicroMetric, MicroResult
 from kernelmark.core.result import Status
 from kernelmark.core.roof import Roof
 from kernelmark.micro import registry
-from kernelmark.report import micro, micro_compare, micro_figure, vega
+from kernelmark.report import micro, micro_compare, micro_figure, micro_history, vega
 from kernelmark.report.render import text
 
 CACHE = MicroResult(
@@ -149,17 +149,62 @@ def test_a_ceiling_of_a_cpu_is_no_limit_to_be_near_to():
 
 
 def test_history_has_a_column_a_headline():
-    table = micro.history_table([("r1", CACHE), ("r2", FAILED)])
+    (table,) = micro_history.tables([("r1", CACHE), ("r2", FAILED)])
+    assert table.title == "cache on NVIDIA H200 (cuda:0, sm_90), quick"
     assert "l1_bytes_per_s" in [c.name for c in table.columns]
+    assert "l1_size" not in [c.name for c in table.columns]
     assert table.rows[0][0] == "r1"
     assert table.rows[1][-2:] == ("–", "crashed")
+
+
+def test_history_without_a_headline_shows_what_there_is():
+    plain = dataclasses.replace(CACHE, metrics=CACHE.metrics[1:])
+    (table,) = micro_history.tables([("r1", plain)])
+    assert "l1_size" in [c.name for c in table.columns]
+
+
+SIZES = {"sizes": ",".join(str(4096 * n) for n in range(1, 12))}
+
+
+@pytest.mark.parametrize(
+    ("change", "told", "column"),
+    [
+        ({"model": "NVIDIA H100"}, "on NVIDIA H100 (cuda:0, sm_90), quick", "model"),
+        ({"host": "node7"}, "(cuda:0, sm_90), host node7, quick", "host"),
+        ({"device": "cuda:1"}, "(cuda:1, sm_90)", "device"),
+        ({"mode": "brief"}, "sm_90), brief", "mode"),
+        ({"mode": "unheard of"}, "sm_90), unheard of", "mode"),
+        ({"parameters": {"samples": 99}}, "quick, samples=99", "parameters"),
+        ({"parameters": SIZES}, "quick, sizes=4096,…,45056 (11)", "parameters"),
+    ],
+)
+def test_what_cannot_be_compared_is_another_series(change, told, column):
+    other = dataclasses.replace(CACHE, **change)
+    points = [("r1", CACHE), ("r2", other), ("r3", CACHE)]
+    first, second = micro_history.tables(points)
+    assert [row[0] for row in first.rows] == ["r1", "r3"]
+    assert [row[0] for row in second.rows] == ["r2"]
+    assert told in second.title
+    records = micro_history.records(points)
+    assert len(records) == 6
+    assert records[0][column] == records[-1][column] != records[2][column]
+
+
+def test_usual_parameters_make_no_series_and_threads_do():
+    usual = registry.get("cache").settings("quick", {}).plain()
+    whole = dataclasses.replace(CACHE, parameters=usual)
+    assert len(micro_history.tables([("r1", CACHE), ("r2", whole)])) == 1
+    on_cpu = [dataclasses.replace(CACHE, device="cpu", threads=n) for n in (1, 2)]
+    titles = [table.title for table in micro_history.tables([("r", one) for one in on_cpu])]
+    assert "1 thread)" in titles[0]
+    assert "2 threads)" in titles[1]
 
 
 def test_flat_records():
     (first, *_) = micro.records([CACHE])
     assert first["size_bytes"] == 4096
     assert first["benchmark"] == "cache"
-    assert len(micro.metric_records([("r1", CACHE)])) == 2
+    assert len(micro_history.records([("r1", CACHE)])) == 2
 
 
 def test_roofs_beside_the_data_sheet():

@@ -22,6 +22,14 @@ from kernelmark.workloads import suites
             "conv n=1 c=2 h=8 w=8 k=4 r=3 s=3 stride_h=2 stride_w=2 dtype=f32",
             "conv n=1 c=2 h=8 w=8 k=4 r=3 s=3 stride=2 dtype=f32",
         ),
+        (
+            "batched_gemm_quant batch=2 m=8 n=8 k=32",
+            "batched_gemm_quant batch=2 m=8 n=8 k=32 dtype=bf16 scheme=a8w8",
+        ),
+        (
+            "batched_gemm_quant batch=2 m=8 n=8 k=32 scheme=a16wfp4",
+            "batched_gemm_quant batch=2 m=8 n=8 k=32 dtype=bf16 scheme=a16wfp4",
+        ),
     ],
 )
 def test_short_leaves_out_what_follows(text, expected):

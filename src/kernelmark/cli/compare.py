@@ -99,7 +99,6 @@ def compare(
     from kernelmark.api.reading import is_file
     from kernelmark.compare import fail_on as failing
     from kernelmark.core.units import counted
-    from kernelmark.core.verdict import VerdictStatus
     from kernelmark.stores import open_store
 
     outputs = Outputs(json=json, csv=csv, md=md)
@@ -120,8 +119,9 @@ def compare(
     pairs = zip((base, head), found.runs, strict=True)
     refs = [ref if is_file(ref) else run.id for ref, run in pairs]
     command = _command(refs, rule=rule, match=match, fail_on=words)
-    _put(found, outputs, command=command, failed=bool(bad), every=every)
-    _tell(found, bad, spared=len(meant) - len(bad), quiet=quiet)
+    gone_fails = VerdictStatus.GONE in dict(limits.sizes)
+    _put(found, outputs, command, failed=bool(bad), gone_fails=gone_fails, every=every)
+    _tell(found, bad, spared=len(meant) - len(bad), gone_fails=gone_fails, quiet=quiet)
     broken = [row for row in found.rows if row.status is VerdictStatus.BROKEN]
     if broken and not quiet and not any(row.verdict in limits for row in broken):
         say(f"note: {counted(len(broken), 'broken row')} did not fail: --fail-on leaves it out")
@@ -135,7 +135,15 @@ def _command(refs: Sequence[str], *, rule: str, match: str, fail_on: Sequence[st
     return shlex.join(words)
 
 
-def _put(found: Comparison, outputs: Outputs, *, command: str, failed: bool, every: bool) -> None:
+def _put(
+    found: Comparison,
+    outputs: Outputs,
+    command: str,
+    *,
+    failed: bool,
+    gone_fails: bool,
+    every: bool,
+) -> None:
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import compare as report
     from kernelmark.report.narrow import narrowed
@@ -146,17 +154,19 @@ def _put(found: Comparison, outputs: Outputs, *, command: str, failed: bool, eve
     outputs.put(
         json=lambda: json_text(report.document(found)),
         csv=lambda: csv_text(report.records(found)),
-        md=lambda: report.comment(found, command=command, failed=failed),
+        md=lambda: report.comment(found, command=command, failed=failed, gone_fails=gone_fails),
     )
 
 
-def _tell(found: Comparison, bad: list[Row], *, spared: int, quiet: bool) -> None:
+def _tell(found: Comparison, bad: list[Row], *, spared: int, gone_fails: bool, quiet: bool) -> None:
     from kernelmark.report import compare as report
 
     if not quiet:
         for what, base, head in found.environment:
             say(f"environment: {what}: {base or '–'} → {head or '–'}")
-        for text in report.notes(found):
+        if report.unrecorded(found):
+            say("environment: not recorded on either side")
+        for text in report.notes(found, gone_fails=gone_fails):
             say(f"note: {text}")
         hidden = len(found.rows) - len(found.changed)
         if len(found.rows) > _FEW and hidden:

@@ -11,6 +11,8 @@ from kernelmark.core.verdict import Verdict, VerdictStatus
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?)\s*%?\Z")
 _HELD = "held"
+# A bare number below this is taken for a share by whoever wrote it: 0.03 for 3 %.
+_LEAST_BARE = 0.1
 _SIZED = (VerdictStatus.SLOWER, VerdictStatus.FASTER)
 
 
@@ -58,10 +60,20 @@ def parse(words: Sequence[str]) -> FailOn:
                 f"--fail-on: {word!r} is not a verdict with a size",
                 hint="slower:3% fails on rows that are at least 3 % slower",
             )
-        sizes.append((status, float(found[1]) / 100 if found else 0.0))
+        sizes.append((status, _share(word, found[1]) if found else 0.0))
     if all(":" in word for word in words):
         sizes.append((VerdictStatus.BROKEN, 0.0))
     return FailOn(sizes=tuple(sizes), held=held)
+
+
+def _share(word: str, size: str) -> float:
+    percent = float(size)
+    if 0 < percent < _LEAST_BARE and not word.endswith("%"):
+        raise UsageError(
+            f"--fail-on: {word!r} means {percent:g} %, which is less than any rule can tell",
+            hint=f"{100 * percent:g} % is written {word.partition(':')[0]}:{100 * percent:g}%",
+        )
+    return percent / 100
 
 
 def _size(verdict: Verdict) -> float:

@@ -64,7 +64,8 @@ class SeriesStep:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
     """The newest point against the level before it. `status` is slower, faster, same, broken, fixed
-    or, with too few points, new; `low_s` and `high_s` are where it was expected."""
+    or, with too few points, new, or unsure where many more failed; `low_s` and `high_s` are where
+    it was expected."""
 
     status: VerdictStatus
     reason: str
@@ -146,7 +147,6 @@ def story(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> Story:
     timed = timed[-_MOST_POINTS:]
     logs = [math.log(time_s) for _, time_s in timed]
     steps = change_points(logs, min_effect=math.log1p(min_effect))
-    level = logs[steps[-1].index :] if steps else logs
     return Story(
         series=points[0].series,
         points=tuple(points),
@@ -160,7 +160,7 @@ def story(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> Story:
             )
             for step in steps
         ),
-        screen=_screened(points, level, min_effect),
+        screen=_screened(points, _levels(logs, [step.index for step in steps]), min_effect),
     )
 
 
@@ -223,7 +223,15 @@ def _middle(points: Sequence[Point]) -> Point:
     return failed[0] if failed else ordered[(len(ordered) - 1) // 2]
 
 
-def _screened(points: Sequence[Point], level: Sequence[float], min_effect: float) -> Screen:
+def _levels(logs: Sequence[float], starts: Sequence[int]) -> list[list[float]]:
+    """The points between steps; the last level is without the newest point."""
+    ends = [*starts, max(len(logs) - 1, 0)]
+    return [list(logs[a:b]) for a, b in zip([0, *starts], ends, strict=True)]
+
+
+def _screened(
+    points: Sequence[Point], levels: Sequence[Sequence[float]], min_effect: float
+) -> Screen:
     newest = points[-1]
     if newest.status is not Status.OK or newest.median_s is None:
         if len(points) > 1 and points[-2].status is Status.OK:
@@ -231,25 +239,59 @@ def _screened(points: Sequence[Point], level: Sequence[float], min_effect: float
         return Screen(status=VerdictStatus.IGNORED, reason=newest.status.value)
     if len(points) > 1 and points[-2].status is not Status.OK:
         return Screen(status=VerdictStatus.FIXED, reason=f"it was {points[-2].status.value}")
-    before = level[:-1]
-    if len(before) < LEAST_POINTS:
-        reason = f"{len(before)} points at this level, {LEAST_POINTS} are needed"
-        return Screen(status=VerdictStatus.NEW, reason=reason)
-    return _expected(math.log(newest.median_s), before, min_effect)
+    level = levels[-1]
+    if len(level) >= LEAST_POINTS:
+        return _expected(math.log(newest.median_s), level, _Spread.of(level), min_effect)
+    if len(levels) > 1:
+        spread = _Spread.of(level, _moved(levels))
+        return _expected(math.log(newest.median_s), level, spread, min_effect)
+    many = len(points) > LEAST_POINTS
+    return Screen(
+        status=VerdictStatus.UNSURE if many else VerdictStatus.NEW,
+        reason=f"{len(level)} points at this level, {LEAST_POINTS} are needed",
+    )
 
 
-def _expected(newest: float, before: Sequence[float], min_effect: float) -> Screen:
+def _moved(levels: Sequence[Sequence[float]]) -> list[float]:
+    """The last level before the newest one, moved onto it: how far points stray from a level is
+    known from before a step, and stays so after most."""
+    older, level = levels[-2], levels[-1]
+    shift = statistics.median(level) - statistics.median(older)
+    return [point + shift for point in older]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spread:
+    """How far points stray: their standard deviation, the degrees of freedom it is known with, and
+    the points themselves."""
+
+    sigma: float
+    freedom: int
+    points: tuple[float, ...]
+
+    @classmethod
+    def of(cls, level: Sequence[float], older: Sequence[float] = ()) -> _Spread:
+        # Several estimates: the widest one, as few points may agree by chance in any.
+        estimates = [_LEAST_SPREAD]
+        for part in (level, older):
+            moves = [abs(b - a) for a, b in itertools.pairwise(part)]
+            if moves:
+                estimates += [mad(part, scaled=True), _NORMAL_MOVE * statistics.median(moves)]
+        return cls(
+            sigma=max(estimates),
+            freedom=len(older or level) - 1,
+            points=(*older, *level),
+        )
+
+
+def _expected(newest: float, level: Sequence[float], spread: _Spread, min_effect: float) -> Screen:
     """Where a further point of a level is expected, and whether this one is there."""
-    centre = statistics.median(before)
-    moves = [abs(b - a) for a, b in itertools.pairwise(before)]
-    # Two estimates of the spread: the wider one, as few points may agree by chance in either.
-    spread = max(mad(before, scaled=True), _NORMAL_MOVE * statistics.median(moves), _LEAST_SPREAD)
-    count = len(before)
-    half = t_quantile(1 - SCREEN_ALPHA / 2, count - 1) * spread * math.sqrt(1 + 1 / count)
-    half = max(half, math.log1p(min_effect))
+    centre = statistics.median(level)
+    wide = spread.sigma * math.sqrt(1 + 1 / len(level))
+    half = max(t_quantile(1 - SCREEN_ALPHA / 2, spread.freedom) * wide, math.log1p(min_effect))
     # What the level did before, but for its wildest points, is not news: a second mode, say.
-    low = min(centre - half, quantile(before, _WILD))
-    high = max(centre + half, quantile(before, 1 - _WILD))
+    low = min(centre - half, quantile(spread.points, _WILD))
+    high = max(centre + half, quantile(spread.points, 1 - _WILD))
     ratio = math.exp(newest - centre)
     low_s, high_s = math.exp(low), math.exp(high)
     reason = f"expected {time_text(low_s)} to {time_text(high_s)}"

@@ -37,6 +37,12 @@ class Where:
     backend: str = ""
     problem: str = ""
 
+    @property
+    def words(self) -> str:
+        """What it chooses rows by, as written."""
+        chosen = {name: getattr(self, name) for name in _SELECTORS}
+        return ", ".join(f'{name} = "{word}"' for name, word in chosen.items() if word)
+
     def fits(self, pair: Pair) -> bool:
         case = pair.shown.case
         return (
@@ -62,6 +68,14 @@ class FileRule(Rule):
     @property
     def settings(self) -> dict[str, float]:
         return self.rest.settings
+
+    def notes(self, found: Sequence[Pair]) -> list[str]:
+        taken = {self._kind(pair) for pair in found}
+        return [
+            f"{self.stem}: where {number} ({where.words}) {_idle(where, found)}"
+            for number, where in enumerate(self.special, 1)
+            if number - 1 not in taken
+        ]
 
     def holds(self, pair: Pair) -> bool:
         return self._rule(self._kind(pair)).holds(pair)
@@ -108,14 +122,22 @@ def _where(table: Mapping[str, Any], place: str, rest: Preset) -> Where:
     for name, word in words.items():
         if not isinstance(word, str):
             raise UsageError(f"{place}: {name} = {word!r} is not text")
+    settings = {name: value for name, value in table.items() if name not in _SELECTORS}
+    rule = _rule(settings, place, rest)
     if not any(words.values()):
         raise UsageError(f"{place}: fits every row", hint=f"give one of {', '.join(_SELECTORS)}")
     try:
         re.compile(words["problem"])
     except re.error as error:
         raise UsageError(f"{place}: problem is not a regular expression: {error}") from None
-    settings = {name: value for name, value in table.items() if name not in _SELECTORS}
-    return Where(rule=_rule(settings, place, rest), **words)
+    return Where(rule=rule, **words)
+
+
+def _idle(where: Where, found: Sequence[Pair]) -> str:
+    """Why no row is judged by a table."""
+    if any(where.fits(pair) for pair in found):
+        return "takes no row: tables above it take those that fit"
+    return "fits no row of this comparison"
 
 
 def _rule(table: Mapping[str, Any], place: str, default: Preset | None) -> Preset:
@@ -132,6 +154,13 @@ def _rule(table: Mapping[str, Any], place: str, default: Preset | None) -> Prese
     else:
         raise UsageError(
             f"{place}: unknown rule {name!r}", hint=f"known: {', '.join(rules.names())}"
+        )
+    unknown = [name for name in settings if name not in start.settings]
+    if unknown and default is not None:
+        raise UsageError(
+            f"{place}: the rule {start.name} has no setting {unknown[0]!r}",
+            hint=f"it has: {', '.join(start.settings)}; rows are chosen by: "
+            f"{', '.join(_SELECTORS)}",
         )
     return start.changed(settings, place)
 

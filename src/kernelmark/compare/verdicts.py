@@ -58,7 +58,7 @@ class Audit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two runs compared by one rule."""
+    """Two runs compared by one rule; `told` is what the rule says of the rows as a whole."""
 
     base: Run
     head: Run
@@ -66,6 +66,7 @@ class Comparison:
     settings: tuple[tuple[str, float], ...]
     rows: tuple[Row, ...]
     moved: tuple[str, ...] = ()  # sentinels that moved
+    told: tuple[str, ...] = ()
 
     @property
     def runs(self) -> tuple[Run, Run]:
@@ -130,6 +131,7 @@ def compare(
         settings=tuple(rule.settings.items()),
         rows=tuple(_held(row, rule) for row in rows) if seen else rows,
         moved=tuple(seen),
+        told=tuple(rule.notes(found)),
     )
 
 

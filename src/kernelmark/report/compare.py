@@ -9,6 +9,7 @@ from typing import Any
 
 from kernelmark.compare.verdicts import Comparison, Row
 from kernelmark.core import codec
+from kernelmark.core.environment import Environment
 from kernelmark.core.files import Cell
 from kernelmark.core.problem import parse_key
 from kernelmark.core.result import Result, Run, config_key
@@ -19,10 +20,13 @@ from kernelmark.report.detail import facts
 from kernelmark.report.names import backend_text, rerun, short
 from kernelmark.report.render import markdown
 from kernelmark.report.tables import NONE, Column, Table
+from kernelmark.workloads.importers import doubt
 
 # A comment that is too long is not read, and GitHub refuses more than 65,536 characters.
 _MOST_ROWS = 50
 _MOST_COMMANDS = 5
+_UNKNOWN = Environment()
+_GONE_HINT = "; --fail-on gone makes that fail, --fail-on slower,broken,gone also the usual"
 
 
 def table(rows: Sequence[Row], title: str = "") -> Table:
@@ -65,8 +69,9 @@ def summary(comparison: Comparison) -> str:
     return f"{told}; {held} of them held" if held else told
 
 
-def notes(comparison: Comparison) -> list[str]:
-    """What a reader must know to trust the verdicts."""
+def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
+    """What a reader must know to trust the verdicts. `gone_fails` says whether rows that only base
+    has are failures already."""
     one = comparison.base.id == comparison.head.id
     twice = [f"base and head are one run, {comparison.base.id}"] if one else []
     held = any(row.held for row in comparison.rows)
@@ -99,7 +104,17 @@ def notes(comparison: Comparison) -> list[str]:
             f"{_rows(found.compared)} the same binary on both sides, which tests the rule itself: "
             f"{counted(found.alarms, 'false alarm')}"
         )
+    told += comparison.told
+    told += _doubts(comparison)
+    if gone := comparison.counts.get(VerdictStatus.GONE):
+        what = "1 row of base is" if gone == 1 else f"{gone} rows of base are"
+        told.append(f"{what} not in head{'' if gone_fails else _GONE_HINT}")
     return told
+
+
+def unrecorded(comparison: Comparison) -> bool:
+    """Whether nothing is known of both environments, as of files that hold times only."""
+    return all(run.environment == _UNKNOWN for run in comparison.runs)
 
 
 def environment(comparison: Comparison) -> Table:
@@ -133,12 +148,12 @@ def explain(row: Row) -> list[Table]:
     return made
 
 
-def comment(comparison: Comparison, *, command: str, failed: bool) -> str:
+def comment(comparison: Comparison, *, command: str, failed: bool, gone_fails: bool = False) -> str:
     """Markdown for a pull request: what changed, what differs in the environment, and how to see
     it again. Rows that did not change are counted, not listed."""
     changed = comparison.changed
     parts = [
-        f"### kernelmark: {_headline(comparison, failed=failed)}",
+        f"### kernelmark: {_headline(comparison, failed=failed, gone_fails=gone_fails)}",
         "",
         f"{summary(comparison)}. {_sides_text(comparison)}.",
         "",
@@ -147,13 +162,14 @@ def comment(comparison: Comparison, *, command: str, failed: bool) -> str:
         parts.append(markdown(table(changed[:_MOST_ROWS])))
         if len(changed) > _MOST_ROWS:
             parts += [f"and {len(changed) - _MOST_ROWS} more changed rows.", ""]
-    for text in notes(comparison):
+    for text in notes(comparison, gone_fails=gone_fails):
         parts.append(f"- {text}")
     if comparison.environment:
         parts += ["", "<details><summary>Environment difference</summary>", ""]
         parts += [markdown(_untitled(environment(comparison))), "</details>"]
     else:
-        parts += ["", "The environments do not differ."]
+        differ = "were not recorded" if unrecorded(comparison) else "do not differ"
+        parts += ["", f"The environments {differ}."]
     every = [rerun(row.pair.shown) for row in changed]
     again = [one for one in every if one]
     if len(again) > _MOST_COMMANDS:
@@ -164,10 +180,12 @@ def comment(comparison: Comparison, *, command: str, failed: bool) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _headline(comparison: Comparison, *, failed: bool) -> str:
+def _headline(comparison: Comparison, *, failed: bool, gone_fails: bool) -> str:
     """The comparison in a few words."""
     changed, counts = comparison.changed, comparison.counts
-    bad = [s.value for s in (VerdictStatus.SLOWER, VerdictStatus.BROKEN) if counts.get(s)]
+    usual = (VerdictStatus.SLOWER, VerdictStatus.BROKEN)
+    meant = (*usual, VerdictStatus.GONE) if gone_fails else usual
+    bad = [status.value for status in meant if counts.get(status)]
     if failed:
         return " and ".join(bad) or "fails as asked"
     if any(row.held for row in changed):
@@ -280,6 +298,16 @@ def _status(result: Result | None) -> str | None:
 
 def _time(seconds: float | None) -> str:
     return NONE if seconds is None else time_text(seconds)
+
+
+def _doubts(comparison: Comparison) -> list[str]:
+    """What the files say of themselves that were imported."""
+    found = []
+    for side in ("base", "head"):
+        results = [getattr(row.pair, side) for row in comparison.rows]
+        if told := doubt(result for result in results if result is not None):
+            found.append(f"{side}: {told}")
+    return found
 
 
 def _one_process(row: Row) -> bool:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from kernelmark import backends, ops
 from kernelmark.compare.history import History, Point, SeriesStep, Story
 from kernelmark.core.files import Cell
 from kernelmark.core.problem import parse_key
@@ -29,6 +30,7 @@ _SHOWN_POINTS = 20
 _FLAT = 0.02
 _USUAL = Timing()
 _MOST_CHANGES = 3
+_VARIABLE = "variable "  # begins what `difference` says of one
 
 
 def table(history: History, shown: Sequence[Story]) -> Table:
@@ -150,18 +152,41 @@ def markdown_page(
     """Tables, alarms with the commands that confirm them, and notes."""
     made = ["\n".join(map(markdown, tables))]
     made += [f"- {line}" for line in alarm_lines(history, alarms, shown)]
-    if commands := confirmations(alarms):
+    if commands := confirmations(history, alarms):
         made += ["", "Confirm by paired rounds:", "", "```sh", *commands, "```"]
+    if others := unconfirmed(alarms):
+        made += ["", f"{others}."]
     if told := notes(history):
         made += ["", *(f"- {line}" for line in told)]
     return "\n".join(made).rstrip() + "\n"
 
 
-def confirmations(alarms: Sequence[Story]) -> list[str]:
-    """The commands that measure flagged series in paired rounds, the largest change first."""
-    flagged = [story for story in alarms if story.screen.flagged]
+def confirmations(history: History, alarms: Sequence[Story]) -> list[str]:
+    """The commands that measure flagged series in paired rounds, the largest change first: one for
+    all problems that are measured alike."""
+    flagged = [story for story in alarms if story.screen.flagged and _can_run(story)]
     flagged.sort(key=lambda story: -abs(math.log(story.screen.ratio or 1.0)))
-    return [_confirmation(story) for story in flagged]
+    alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    for story in flagged:
+        problems = alike.setdefault((_sides(history, story), _how(story)), [])
+        if (problem := parts(story)["problem"]) not in problems:
+            problems.append(problem)
+    return [
+        shlex.join([*sides, *(word for one in problems for word in ("-p", one)), *how])
+        for (sides, how), problems in alike.items()
+    ]
+
+
+def unconfirmed(alarms: Sequence[Story]) -> str:
+    """Which flagged series no command can measure again; "" if there are none."""
+    others = [story for story in alarms if story.screen.flagged and not _can_run(story)]
+    if not others:
+        return ""
+    names = dict.fromkeys(parts(story)["bare_backend"] for story in others)
+    return (
+        f"{counted(len(others), 'alarm')} cannot be confirmed here, as another tool measured it or "
+        f"its backend is not installed: {', '.join(names)}"
+    )
 
 
 def records(history: History, shown: Sequence[Story]) -> list[dict[str, Cell]]:
@@ -275,12 +300,40 @@ def _cells(history: History, story: Story, *, arch: bool, timing: Sequence[str])
     )
 
 
-def _confirmation(story: Story) -> str:
+def _can_run(story: Story) -> bool:
+    """Whether it is a case of ours on a device that is known, not what another tool measured."""
+    backend = parts(story)["bare_backend"]
+    known = backend in backends.registry or backend.endswith(".py")
+    return known and _device(story) != "unknown" and parse_key(story.problem).op in ops.registry
+
+
+def _device(story: Story) -> str:
+    return str(getattr(story.newest, "device", "cpu"))
+
+
+def _sides(history: History, story: Story) -> tuple[str, ...]:
+    """The beginning of the command: two environments as they were before and with the newest run.
+    Where more than variables differs, only the user knows the interpreters."""
+    places = [point.run_id for point in story.points[-2:]]
+    changes = history.changes.get((places[0], places[-1]), ())
+    variables = [one for one in changes if one[0].startswith(_VARIABLE)]
+    python = "" if changes and len(variables) == len(changes) else "=PYTHON"
+    words = ["kmark", "ab", "--env", f"before{python}", "--env", f"after{python}"]
+    for what, *values in variables:
+        name = what.removeprefix(_VARIABLE)
+        for side, value in zip(("before", "after"), values, strict=True):
+            words += ["--set", f"{side}:{name}={value}"] if value else []
+        if not all(values):
+            # A side that had no such variable must not get it from the shell.
+            words = ["env", "-u", name, *words]
+    return tuple(words)
+
+
+def _how(story: Story) -> tuple[str, ...]:
+    """The end of the command: all but the problem."""
     known = parts(story)
-    words = ["kmark", "ab", "--env", "before=PYTHON", "--env", "after=PYTHON"]
-    words += ["-p", known["problem"], "-b", known["bare_backend"]]
-    device = getattr(story.newest, "device", "cpu")
-    if device != "cpu":
+    words = ["-b", known["bare_backend"]]
+    if (device := _device(story)) != "cpu":
         words += ["-d", device]
     for name, value in sorted(json.loads(known["config"]).items()):
         words += ["--config", f"{name}={_word(value)}"]
@@ -288,7 +341,7 @@ def _confirmation(story: Story) -> str:
     for name in ("cache", "threads"):
         if name in timing and timing[name] != str(getattr(_USUAL, name)):
             words += [f"--{name}", timing[name]]
-    return shlex.join(words)
+    return tuple(words)
 
 
 def _word(value: object) -> str:

@@ -12,6 +12,8 @@ from kernelmark.core.problem import Problem, parse_key
 from kernelmark.core.result import Case, Config, Result
 from kernelmark.core.timing import PRESETS, Timing
 
+# Said even where they are what a bare problem means: a product without them reads as a plain one.
+_ALWAYS = ("dtype", "scheme")
 _USUAL = Timing()
 _STOP_RULE = {
     "processes": "--processes",
@@ -66,7 +68,7 @@ def _shape(problem: Problem, given: Mapping[str, str]) -> _Shape:
             shape = candidate if _same(problem, _words(candidate, given)) else shape
     for pair in reversed(shape):
         fewer = tuple(other for other in shape if other != pair)
-        if pair[0] != "dtype" and _same(problem, _words(fewer, given)):
+        if pair[0] not in _ALWAYS and _same(problem, _words(fewer, given)):
             shape = fewer
     return shape
 

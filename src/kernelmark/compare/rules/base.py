@@ -16,6 +16,7 @@ from kernelmark.core.result import Measurement, Result, Status
 from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus
 
+_FEW_DIGITS, _MOST_DIGITS = 4, 10
 Facts = tuple[tuple[str, str], ...]
 
 
@@ -55,6 +56,10 @@ class Rule(ABC):
     @abstractmethod
     def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
         """Judge pairs whose two results are right and have times."""
+
+    def notes(self, found: Sequence[Pair]) -> list[str]:
+        """What a reader of these rows must know of the rule."""
+        return []
 
     def holds(self, pair: Pair) -> bool:
         """Whether a change of this pair is held where the machine itself moved."""
@@ -98,6 +103,28 @@ class Preset(Rule):
     def fault(self) -> str:
         """What is wrong with its settings together, "" if nothing is."""
         return ""
+
+
+def told_apart(value: float, limit: float) -> tuple[str, str]:
+    """Two numbers with as many digits as tell them apart, four where nothing does."""
+    least = min(value, limit)
+    for count in (*range(_FEW_DIGITS, _MOST_DIGITS + 1), _FEW_DIGITS):
+        places = _places(least, count)
+        texts = f"{value:.{places}f}", f"{limit:.{places}f}"
+        if texts[0] != texts[1]:
+            break
+    return texts
+
+
+def exact(value: float) -> str:
+    """Every digit that decides: what is beyond them is rounding."""
+    text = f"{value:.{_places(value, _MOST_DIGITS)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _places(value: float, digits: int) -> int:
+    """Decimal places that leave this many significant digits."""
+    return max(0, digits - 1 - math.floor(math.log10(value)))
 
 
 def measured(result: Result) -> Measurement:

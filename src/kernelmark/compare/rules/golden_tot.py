@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelmark.compare.match import Pair, groups
-from kernelmark.compare.rules.base import Judgement, Preset, measured, times
+from kernelmark.compare.rules.base import Judgement, Preset, exact, measured, times, told_apart
 from kernelmark.core.result import Result
-from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus
 
 _US = 1e-6
@@ -61,6 +60,15 @@ class GoldenTot(Preset):
     def name(self) -> str:
         return "golden-tot"
 
+    def fault(self) -> str:
+        if self.runs != int(self.runs):
+            return f"runs = {self.runs:g} is not a whole number"
+        if self.factor < 1:
+            return f"factor = {self.factor:g} is below 1: equal times would be a regression"
+        if self.within >= 1:
+            return f"within = {self.within:g} is not a share below 1: 0.05 is 5 %"
+        return ""
+
     def holds(self, pair: Pair) -> bool:
         return False  # a regression exactly by its threshold, as agreed
 
@@ -81,17 +89,15 @@ class GoldenTot(Preset):
                 ("golden", self._side(golden)),
                 ("tot", self._side(tot)),
                 ("ignored below", f"{self.ignore_below_us:g} µs of golden"),
-                ("threshold", f"{self._formula()} = {time_text(self._limit(golden.time_s))}"),
+                ("threshold", f"{self._formula()} = {_us(self._limit(golden.time_s))}"),
                 ("verdict", f"{status.value}: {reason}"),
             ),
         )
 
     def _status(self, golden: Stable, tot: Stable) -> tuple[VerdictStatus, str]:
         if golden.time_s < self.ignore_below_us * _US * (1 - _ROUNDING):
-            return (
-                VerdictStatus.IGNORED,
-                f"golden {golden.time_s / _US:.6g} µs is under {self.ignore_below_us:g} µs",
-            )
+            shown, _ = told_apart(golden.time_s / _US, self.ignore_below_us)
+            return VerdictStatus.IGNORED, f"golden {shown} µs is under {self.ignore_below_us:g} µs"
         unstable = [
             name for name, side in (("golden", golden), ("tot", tot)) if side.agreed is False
         ]
@@ -104,16 +110,21 @@ class GoldenTot(Preset):
         note = "" if golden.agreed and tot.agreed else " (stability not known)"
         limit = self._limit(golden.time_s)
         if tot.time_s > limit * (1 + _ROUNDING):
-            return VerdictStatus.SLOWER, f"above {self._formula()} = {time_text(limit)}{note}"
+            return VerdictStatus.SLOWER, self._above("tot", tot, "golden", golden) + note
         if golden.time_s > self._limit(tot.time_s) * (1 + _ROUNDING):
-            return VerdictStatus.FASTER, f"golden is above {self.factor:g} × tot + slack{note}"
-        return VerdictStatus.SAME, f"not above {time_text(limit)}{note}"
+            return VerdictStatus.FASTER, self._above("golden", golden, "tot", tot) + note
+        shown, threshold = told_apart(tot.time_s / _US, limit / _US)
+        return VerdictStatus.SAME, f"tot {shown} µs is not above {threshold} µs{note}"
+
+    def _above(self, name: str, side: Stable, other_name: str, other: Stable) -> str:
+        shown, threshold = told_apart(side.time_s / _US, self._limit(other.time_s) / _US)
+        return f"{name} {shown} µs is above {self._formula(other_name)} = {threshold} µs"
 
     def _limit(self, time_s: float) -> float:
         return self.factor * time_s + self.slack_us * _US
 
-    def _formula(self) -> str:
-        return f"{self.factor:g} × golden + {self.slack_us:g} µs"
+    def _formula(self, side: str = "golden") -> str:
+        return f"{self.factor:g} × {side} + {self.slack_us:g} µs"
 
     def _side(self, side: Stable) -> str:
         if side.agreed is None:
@@ -122,7 +133,11 @@ class GoldenTot(Preset):
             how = f"mean of {self.runs:g} runs that agree within {100 * self.within:g} %"
         else:
             how = f"mean of {side.runs} runs, unstable"
-        return f"{time_text(side.time_s)}, {how}"
+        return f"{_us(side.time_s)}, {how}"
+
+
+def _us(seconds: float) -> str:
+    return f"{exact(seconds / _US)} µs"
 
 
 def _runs(result: Result) -> list[float]:

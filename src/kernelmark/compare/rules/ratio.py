@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelmark.compare.match import Pair
-from kernelmark.compare.rules.base import Judgement, Preset, measured, times
+from kernelmark.compare.rules.base import Judgement, Preset, exact, measured, times, told_apart
 from kernelmark.core.result import Result
 from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus
@@ -27,6 +27,8 @@ class Ratio(Preset):
         return "ratio"
 
     def fault(self) -> str:
+        if self.warn < 1:
+            return f"warn = {self.warn:g} is below 1, the ratio of equal times"
         above = self.warn > self.fail
         return f"warn = {self.warn:g} is above fail = {self.fail:g}" if above else ""
 
@@ -46,7 +48,7 @@ class Ratio(Preset):
             facts=(
                 ("base", time_text(base_s)),
                 ("head", time_text(head_s)),
-                ("ratio", f"{ratio:.4f}"),
+                ("ratio", exact(ratio)),
                 ("limits", f"warn {self.warn:g}, fail {self.fail:g}"),
                 ("verdict", f"{status.value}: {reason}"),
             ),
@@ -54,12 +56,17 @@ class Ratio(Preset):
 
     def _status(self, ratio: float) -> tuple[VerdictStatus, str]:
         if ratio > self.fail * (1 + _ROUNDING):
-            return VerdictStatus.SLOWER, f"{ratio:.3f} is above {self.fail:g}"
+            return VerdictStatus.SLOWER, _said(ratio, "is above", self.fail)
         if ratio > self.warn * (1 + _ROUNDING):
-            return VerdictStatus.UNSURE, f"warning: {ratio:.3f} is above {self.warn:g}"
+            return VerdictStatus.UNSURE, f"warning: {_said(ratio, 'is above', self.warn)}"
         if ratio * self.warn < 1 - _ROUNDING:
-            return VerdictStatus.FASTER, f"{ratio:.3f} is below 1/{self.warn:g}"
-        return VerdictStatus.SAME, f"{ratio:.3f} is not above {self.warn:g}"
+            shown, _ = told_apart(ratio, 1 / self.warn)
+            return VerdictStatus.FASTER, f"{shown} is below 1/{self.warn:g}"
+        return VerdictStatus.SAME, _said(ratio, "is not above", self.warn)
+
+
+def _said(ratio: float, how: str, limit: float) -> str:
+    return f"{told_apart(ratio, limit)[0]} {how} {exact(limit)}"
 
 
 rule = Ratio()

@@ -79,6 +79,12 @@ class Robust(Preset):
     def name(self) -> str:
         return "robust"
 
+    def fault(self) -> str:
+        for name, value in self.settings.items():
+            if value >= 1:
+                return f"{name} = {value:g} is not a share below 1: 0.01 is 1 %"
+        return ""
+
     def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
         sides = [tuple(_side(result) for result in times(pair)) for pair in found]
         enough = [all(side.freedom > 0 for side in both) for both in sides]

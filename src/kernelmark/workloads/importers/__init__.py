@@ -7,15 +7,16 @@ enters history and threshold rules, never an interval.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernelmark.core.errors import UsageError
+from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.registry import Registry
 from kernelmark.workloads import naming
 
 if TYPE_CHECKING:
-    from kernelmark.core.result import ResultSet
+    from kernelmark.core.result import Result, ResultSet
     from kernelmark.workloads.importers.base import Given, Importer
 
 registry: Registry[Importer] = Registry("kernelmark.workloads.importers", "importer")
@@ -54,7 +55,7 @@ def read(path: Path, given: Given, name: str | None = None) -> ResultSet:
         with path.open("rb") as file:
             _check(path, file.read(len(_GZIP)))
         if importer is not None:
-            return importer.read(path, given)
+            return _read(importer, path, given)
     except FileNotFoundError:
         raise UsageError(
             f"{path}: there is no such file",
@@ -66,6 +67,27 @@ def read(path: Path, given: Given, name: str | None = None) -> ResultSet:
         f"{path}: is in no format that can be read",
         hint=f"name one by --as: {', '.join(names())}",
     )
+
+
+def doubt(found: Iterable[Result]) -> str:
+    """What a reader of these results must know of the file they are of; "" if nothing."""
+    from kernelmark.workloads.importers._lines import MAY_BE_CUT
+
+    for result in found:
+        warned = result.measurement is not None and MAY_BE_CUT in result.measurement.warnings
+        if warned or MAY_BE_CUT in result.error:
+            return f"{MAY_BE_CUT} ({result.case.problem.key} by {result.case.backend})"
+    return ""
+
+
+def _read(importer: Importer, path: Path, given: Given) -> ResultSet:
+    try:
+        return importer.read(path, given)
+    except KernelmarkError as error:
+        # Who asked for the file would say what to do with one of ours.
+        hint = f"it was read as {importer.name}: is it whole, and as that tool wrote it?"
+        error.hint = error.hint or hint
+        raise
 
 
 def _check(path: Path, head: bytes) -> None:

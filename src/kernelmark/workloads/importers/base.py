@@ -56,7 +56,8 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One row of a file: what ran and its times in seconds; a bare mean is a single time."""
+    """One row of a file: what ran and its times in seconds; a bare mean is a single time. `doubt`
+    says why it may be another than the tool wrote."""
 
     problem: Problem
     backend: str
@@ -70,6 +71,7 @@ class Found:
     device: str = ""
     arch: str = ""
     also: Mapping[str, float] = field(default_factory=FrozenDict)
+    doubt: str = ""
 
 
 class Importer(ABC):
@@ -239,7 +241,7 @@ def _result(found: Sequence[Found], device: str, given: Given, method: str, when
         device=device,
         arch=given.arch or first.arch,
         status=shown.status,
-        error=shown.error,
+        error="; ".join(filter(None, (shown.error, shown.doubt))),
         flops=flops,
         bytes=size,
         measurement=_measurement(found, method),
@@ -260,6 +262,7 @@ def _measurement(found: Sequence[Found], method: str) -> Measurement | None:
     warnings = [NO_DISPERSION] if bare and len(blocks) == 1 else []
     if interval.note and not bare:
         warnings.append(interval.note)
+    warnings += dict.fromkeys(row.doubt for row in found if row.doubt)
     return Measurement(
         blocks=blocks,
         low_s=interval.low_s,

@@ -15,6 +15,7 @@ from kernelmark.core.errors import ProblemError, UsageError
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, ResultSet
 from kernelmark.core.timing import Cache, Timer, Timing
+from kernelmark.workloads.importers._lines import CUT, Lines, lines_of, uneven_row
 from kernelmark.workloads.importers.base import (
     Found,
     Given,
@@ -22,7 +23,6 @@ from kernelmark.workloads.importers.base import (
     gathered,
     number,
     problem_of,
-    text_of,
 )
 from kernelmark.workloads.logs import blas
 
@@ -60,7 +60,8 @@ def _rows(path: Path, arch: str) -> Iterator[Found]:
     pending: tuple[Cells, str] | None = None
     config: dict[str, int] = {}
     kernel = ""
-    for line, text in enumerate(text_of(path).splitlines(), 1):
+    lines = lines_of(path)
+    for line, text in enumerate(lines.texts, 1):
         match = _HEADER.match(text)
         if match or text.lstrip().startswith("Winner"):
             if pending:
@@ -72,19 +73,27 @@ def _rows(path: Path, arch: str) -> Iterator[Found]:
         elif header is not None and pending is None and text.count(",") >= 5:
             cells = next(csv.reader([re.sub(r"\(([^)]*)\)", r'"(\1)"', text.strip())]))
             if len(cells) != len(header):
-                raise UsageError(
-                    f"{path}: line {line} has {len(cells)} values for {len(header)} columns"
-                )
+                raise uneven_row(f"{path}: line {line}", len(cells), len(header))
             pending = dict(zip(header, cells, strict=True)), f"{path}: line {line}"
         elif found := _SOLUTION.match(text):
             config = {"solution_index": int(found[1])}
         elif found := _KERNEL.match(text):
             kernel = found[1]
     if pending:
-        yield _found(*pending, arch, config, kernel)
+        yield _found(*pending, arch, config, kernel, lines.doubt(len(lines.texts)))
+    elif header is not None:
+        _check_end(path, lines)
 
 
-def _found(cells: Cells, place: str, arch: str, config: Config, kernel: str) -> Found:
+def _check_end(path: Path, lines: Lines) -> None:
+    """A header's row may be cut to so little that it does not look like one."""
+    if not lines.ended:
+        raise UsageError(f"{path}: ends in line {len(lines.texts)} without a row", hint=CUT)
+
+
+def _found(
+    cells: Cells, place: str, arch: str, config: Config, kernel: str, doubt: str = ""
+) -> Found:
     time_s = number(cells["us"], place) * 1e-6
     rotates = cells.get("rotating_buffer", "0") not in ("0", "")
     by_device = cells.get("use_gpu_timer", "0") not in ("0", "")
@@ -98,6 +107,7 @@ def _found(cells: Cells, place: str, arch: str, config: Config, kernel: str) -> 
         ),
         config=config,
         kernel=kernel,
+        doubt=doubt,
     )
 
 

@@ -6,7 +6,6 @@ S) with a column mean_microseconds; `ok` False is a failure. The backend is in t
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from kernelmark.core.errors import ProblemError, UsageError
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import ResultSet, Status
 from kernelmark.core.timing import Cache, Timing
+from kernelmark.workloads.importers._lines import Row, table_of
 from kernelmark.workloads.importers.base import (
     Found,
     Given,
@@ -22,7 +22,6 @@ from kernelmark.workloads.importers.base import (
     gathered,
     name_words,
     number,
-    text_of,
 )
 
 _TIME = "mean_microseconds"
@@ -30,6 +29,7 @@ _WORDS = {"gemm", "attention", "conv", "results"}
 # The 8-bit float of the GPU that these tables are of.
 _DTYPES = {"fp16": "f16", "fp32": "f32", "fp8": "f8e4m3fnuz", "int8": "i8"}
 _FLIPPED = {"n": "t", "t": "n"}
+_OK = {"true": True, "false": False, "": True, "1": True, "0": False}
 # These tools launch one set of buffers again and again.
 _TIMING = Timing(cache=Cache.HOT)
 
@@ -47,34 +47,44 @@ class ReferenceCsv(Importer):
 
 
 def _rows(path: Path, backend: str) -> Iterator[Found]:
-    reader = csv.DictReader(text_of(path).splitlines())
-    for line, row in enumerate(reader, 2):
-        place = f"{path}: line {line}"
+    _, rows = table_of(path)
+    for row in rows:
         try:
-            problem = _problem(row, place)
+            problem = _problem(row.cells, row.place)
         except ProblemError as error:
-            raise UsageError(f"{place}: {error.message}", hint=error.hint) from None
-        mean_s = number(row.get(_TIME), place) * 1e-6
-        good = str(row.get("ok", "True")).strip().lower() != "false" and mean_s > 0
-        status, reason = Status.OK, ""
-        if not good:
-            status, reason = Status.RUNTIME_ERROR, "the table says that it failed"
-        elif backend == "torch" and row.get("K2") and row["M"] != row["K2"]:
-            status = Status.WRONG
-            reason = "measured with as many queries as keys, which is another problem"
+            raise UsageError(f"{row.place}: {error.message}", hint=error.hint) from None
+        mean_us = number(row.cells.get(_TIME), row.place)
+        status, reason = _status(row, mean_us, backend)
         yield Found(
             problem=problem,
             backend=backend,
-            samples_s=(mean_s,) if mean_s > 0 else (),
+            samples_s=(mean_us * 1e-6,) if mean_us > 0 else (),
             timing=_TIMING,
             status=status,
             error=reason,
-            kernel=row.get("name") or "",
-            binary_hash=row.get("vmfb_hash") or "",
+            kernel=row.cells.get("name") or "",
+            binary_hash=row.cells.get("vmfb_hash") or "",
+            doubt=row.doubt,
         )
 
 
-def _problem(row: Mapping[str, str | None], place: str) -> Problem:
+def _status(row: Row, mean_us: float, backend: str) -> tuple[Status, str]:
+    cells = row.cells
+    word = cells.get("ok", "")
+    if word.strip().lower() not in _OK:
+        raise UsageError(
+            f"{row.place}: ok={word} is neither True nor False", hint="is the file cut short?"
+        )
+    if not _OK[word.strip().lower()]:
+        return Status.RUNTIME_ERROR, "the table says that it failed"
+    if mean_us <= 0:
+        return Status.RUNTIME_ERROR, f"its time in the table is {mean_us:g}"
+    if backend == "torch" and cells.get("K2") and cells["M"] != cells["K2"]:
+        return Status.WRONG, "measured with as many queries as keys, which is another problem"
+    return Status.OK, ""
+
+
+def _problem(row: Mapping[str, str], place: str) -> Problem:
     if "K1" in row:
         return ops.registry.get("attention").problem(
             heads=_int(row, "B", place),
@@ -103,7 +113,7 @@ def _problem(row: Mapping[str, str | None], place: str) -> Problem:
     )
 
 
-def _convolution(row: Mapping[str, str | None], place: str) -> Problem:
+def _convolution(row: Mapping[str, str], place: str) -> Problem:
     """H and W are sizes of the output; the input is as large as the tool made it."""
     stride, taps = _int(row, "S", place), (_int(row, "P", place), _int(row, "Q", place))
     sizes = [
@@ -124,14 +134,14 @@ def _convolution(row: Mapping[str, str | None], place: str) -> Problem:
     )
 
 
-def _int(row: Mapping[str, str | None], name: str, place: str) -> int:
+def _int(row: Mapping[str, str], name: str, place: str) -> int:
     value = number(row.get(name), f"{place}, {name}")
     if not value.is_integer():
         raise UsageError(f"{place}: {name}={row.get(name)} is not an integer")
     return int(value)
 
 
-def _dtype(row: Mapping[str, str | None], name: str) -> str:
+def _dtype(row: Mapping[str, str], name: str) -> str:
     word = str(row.get(name) or "").lower()
     return _DTYPES.get(word, word)
 

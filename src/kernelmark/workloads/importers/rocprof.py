@@ -7,7 +7,6 @@ Kernels of other launches than the one meant (fills, copies) are rows of their o
 
 from __future__ import annotations
 
-import csv
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import ResultSet
 from kernelmark.core.timing import Cache, Timer, Timing
+from kernelmark.workloads.importers._lines import Row, table_of
 from kernelmark.workloads.importers.base import (
     Found,
     Given,
@@ -22,7 +22,6 @@ from kernelmark.workloads.importers.base import (
     gathered,
     number,
     problem_of,
-    text_of,
 )
 
 _TIMING = Timing(cache=Cache.HOT, timer=Timer.PROFILER)
@@ -56,53 +55,42 @@ class RocProf(Importer):
 
 
 def _table(path: Path) -> Iterable[Found]:
-    reader = csv.DictReader(text_of(path).splitlines())
-    names = reader.fieldnames or []
+    names, rows = table_of(path)
     for columns in (_NEW, _OLD):
         if set(columns) <= set(names):
-            return _trace(path, reader, columns)
+            return _trace(rows, columns)
     if "AverageNs" in names:
-        return _statistics(path, reader)
+        return _statistics(rows)
     raise UsageError(
         f"{path}: neither a kernel trace nor kernel statistics",
         hint="rocprofv3 --kernel-trace --stats --output-format csv",
     )
 
 
-def _statistics(path: Path, reader: Iterable[Mapping[str, str | None]]) -> Iterator[Found]:
-    for line, row in enumerate(reader, 2):
-        place = f"{path}: line {line}"
-        _check(row, place)
+def _statistics(rows: Iterable[Row]) -> Iterator[Found]:
+    for row in rows:
         also = {
-            name: number(row[key], place) * _NS
+            name: number(row.cells[key], row.place) * _NS
             for name, key in (("min_s", "MinNs"), ("max_s", "MaxNs"), ("stdev_s", "StdDev"))
-            if row.get(key)
+            if row.cells.get(key)
         }
-        yield _found(str(row.get("Name")), {}, (number(row.get("AverageNs"), place) * _NS,), also)
+        mean_s = number(row.cells["AverageNs"], row.place) * _NS
+        yield _found(str(row.cells.get("Name")), {}, (mean_s,), also, row.doubt)
 
 
-def _trace(
-    path: Path, reader: Iterable[Mapping[str, str | None]], columns: tuple[str, str, str]
-) -> Iterator[Found]:
+def _trace(rows: Iterable[Row], columns: tuple[str, str, str]) -> Iterator[Found]:
     name, begin, finish = columns
     groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[float]] = {}
-    for line, row in enumerate(reader, 2):
-        place = f"{path}: line {line}"
-        _check(row, place)
-        sizes = tuple((key, str(row[key])) for key in (*_SIZES, *_OLD_SIZES) if row.get(key))
-        start, end = (number(row.get(side), place) for side in (begin, finish))
-        groups.setdefault((str(row.get(name)), sizes), []).append((end - start) * _NS)
-    for (kernel, sizes), times in groups.items():
-        yield _found(kernel, dict(sizes), tuple(times), {})
-
-
-def _check(row: Mapping[str, str | None], place: str) -> None:
-    """A row that was cut in the middle of a number would be another time."""
-    if None in row.values():
-        raise UsageError(
-            f"{place} has fewer values than columns",
-            hint="the file was cut: import it as it was, or without that line",
-        )
+    key, doubt = None, ""
+    for row in rows:
+        cells = row.cells
+        sizes = tuple((one, cells[one]) for one in (*_SIZES, *_OLD_SIZES) if cells.get(one))
+        start, end = (number(cells[side], row.place) for side in (begin, finish))
+        key, doubt = (cells[name], sizes), row.doubt
+        groups.setdefault(key, []).append((end - start) * _NS)
+    for place, times in groups.items():
+        kernel, sizes = place
+        yield _found(kernel, dict(sizes), tuple(times), {}, doubt if place == key else "")
 
 
 def _database(path: Path) -> Iterator[Found]:
@@ -130,7 +118,11 @@ def _database(path: Path) -> Iterator[Found]:
 
 
 def _found(
-    name: str, sizes: Mapping[str, str], times: tuple[float, ...], also: Mapping[str, float]
+    name: str,
+    sizes: Mapping[str, str],
+    times: tuple[float, ...],
+    also: Mapping[str, float],
+    doubt: str = "",
 ) -> Found:
     return Found(
         problem=problem_of("kernel", {"name": name, **sizes}),
@@ -139,6 +131,7 @@ def _found(
         samples_s=tuple(t for t in times if t > 0),
         kernel=name,
         also=also,
+        doubt=doubt,
     )
 
 

@@ -15,6 +15,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import ResultSet, Status
 from kernelmark.core.timing import Cache, Timing
+from kernelmark.workloads.importers._lines import lines_of, uneven_row
 from kernelmark.workloads.importers.base import (
     Found,
     Given,
@@ -23,7 +24,6 @@ from kernelmark.workloads.importers.base import (
     legal_name,
     name_words,
     problem_of,
-    text_of,
 )
 
 _LATENCY = "-latency"
@@ -45,7 +45,8 @@ class TritonBench(Importer):
 
 
 def _rows(path: Path) -> Iterator[Found]:
-    reader = csv.reader(text_of(path).splitlines(), delimiter=";")
+    lines = lines_of(path)
+    reader = csv.reader(lines.texts, delimiter=";")
     header = next(reader, [])
     columns = {
         i: name.removesuffix(_LATENCY)
@@ -54,17 +55,18 @@ def _rows(path: Path) -> Iterator[Found]:
     }
     if not columns:
         raise UsageError(f"{path}: no column ends in {_LATENCY}")
-    for line, row in enumerate(reader, 2):
+    for row in reader:
         if not row or row[0].strip().lower() == "average":
             continue
         if len(row) != len(header):
-            raise UsageError(f"{path}: line {line} has {len(row)} cells, the header {len(header)}")
+            raise uneven_row(f"{path}: line {reader.line_num}", len(row), len(header))
+        doubt = lines.doubt(reader.line_num)
         for i, implementation in columns.items():
             if row[i].strip():
-                yield _found(_problem(path, row[0]), implementation, row[i].strip())
+                yield _found(_problem(path, row[0]), implementation, row[i].strip(), doubt)
 
 
-def _found(problem: Problem, implementation: str, cell: str) -> Found:
+def _found(problem: Problem, implementation: str, cell: str, doubt: str) -> Found:
     match = _NUMBER.match(cell)
     time_s = float(match[1]) * 1e-3 if match else 0.0
     return Found(
@@ -74,6 +76,7 @@ def _found(problem: Problem, implementation: str, cell: str) -> Found:
         samples_s=(time_s,) if time_s > 0 else (),
         status=Status.OK if time_s > 0 else Status.RUNTIME_ERROR,
         error="" if time_s > 0 else cell,
+        doubt=doubt,
     )
 
 

@@ -1,0 +1,67 @@
+"""Lines of a text file, as far as they are whole."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelmark.core.errors import UsageError
+from kernelmark.workloads.importers.base import text_of
+
+# Of a last line without an end, which many tools write and a cut file has.
+MAY_BE_CUT = "the file ends without a line end: if it was cut, the last value of it may be too"
+CUT = "the file was cut: give it whole, or without that line"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """The lines of a file; `ended` is whether the last one has an end."""
+
+    texts: tuple[str, ...]
+    ended: bool
+
+    def doubt(self, line: int) -> str:
+        """Why the line with this number, from 1, may be another than was written; "" if not."""
+        return "" if self.ended or line < len(self.texts) else MAY_BE_CUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A row of a table by its header. `place` begins a sentence about it."""
+
+    cells: Mapping[str, str]
+    place: str
+    doubt: str
+
+
+def lines_of(path: Path) -> Lines:
+    text = text_of(path)
+    return Lines(texts=tuple(text.splitlines()), ended=text.endswith(("\n", "\r")))
+
+
+def table_of(path: Path) -> tuple[list[str], Iterator[Row]]:
+    """The header of a CSV file, and its rows."""
+    lines = lines_of(path)
+    reader = csv.DictReader(lines.texts)
+    return list(reader.fieldnames or ()), _rows(path, lines, reader)
+
+
+def uneven_row(place: str, values: int, columns: int) -> UsageError:
+    """Refuses a row that has fewer values than its header has columns, or more."""
+    fewer = values < columns
+    return UsageError(
+        f"{place} has {values} values for {columns} columns",
+        hint=CUT if fewer else "a value with the separator in it must be in quotes",
+    )
+
+
+def _rows(path: Path, lines: Lines, reader: csv.DictReader[str]) -> Iterator[Row]:
+    for row in reader:
+        place = f"{path}: line {reader.line_num}"
+        # A row that was cut in the middle of a number would be another time.
+        if None in row.values():
+            values = [value for value in row.values() if value is not None]
+            raise uneven_row(place, len(values), len(row))
+        yield Row(cells=row, place=place, doubt=lines.doubt(reader.line_num))

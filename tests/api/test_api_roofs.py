@@ -77,19 +77,45 @@ def test_roofs_belong_to_a_number_of_threads(measured, tmp_path):
     assert calls[-1] == ("cpu", 1)
 
 
-def test_disturbed_roofs_are_measured_again_and_never_lower_a_limit(
+@pytest.mark.parametrize("value", [1e9, 3e9])
+def test_the_newest_steady_roof_counts_higher_or_lower(measured, tmp_path, monkeypatch, value):
+    roof, _ = measured
+    newer = dataclasses.replace(roof, value=value, measured=roof.measured + 1)
+    with open_store(tmp_path / "s.sqlite") as store:
+        ask(store)
+        monkeypatch.setattr(folder, "quick", lambda *given: (newer,))
+        assert ask(store, "fresh")[0] == (newer,)
+        assert store.roofs() == (newer,)
+
+
+@pytest.mark.parametrize("value", [1e9, 3e9])
+def test_a_disturbed_roof_does_not_replace_a_steady_one(measured, tmp_path, monkeypatch, value):
+    roof, _ = measured
+    disturbed = dataclasses.replace(roof, value=value, how=UNSTEADY, measured=roof.measured + 1)
+    with open_store(tmp_path / "s.sqlite") as store:
+        ask(store)
+        monkeypatch.setattr(folder, "quick", lambda *given: (disturbed,))
+        found, told = ask(store, "fresh")
+        assert found == store.roofs() == (roof,)
+        assert told[-1].startswith(f"the f32 roof is {UNSTEADY}; the one of ")
+        # As `kmark roofs` asks.
+        info = registry.get("cpu").infos()[0]
+        assert folder.measure_roofs(info, 0, store, told.append) == (roof,)
+        assert store.roofs() == (roof,)
+
+
+def test_where_all_are_disturbed_the_newest_counts_and_the_next_run_measures_again(
     measured, tmp_path, monkeypatch
 ):
     roof, _ = measured
-    disturbed = dataclasses.replace(roof, value=1e9, how=UNSTEADY)
+    higher, lower = (
+        dataclasses.replace(roof, value=value, how=UNSTEADY, measured=roof.measured + later)
+        for later, value in enumerate((1.5e9, 1e9))
+    )
     with open_store(tmp_path / "s.sqlite") as store:
-        assert ask(store)[0][0].value == 2e9
-        monkeypatch.setattr(folder, "quick", lambda *given: (disturbed,))
-        assert ask(store, "fresh")[0][0].value == 2e9
-    with open_store(tmp_path / "other.sqlite") as store:
-        assert ask(store)[0][0].value == 1e9
-        monkeypatch.setattr(folder, "quick", lambda *given: (roof,))
-        assert ask(store)[0][0].value == 2e9
+        for now in (higher, lower, dataclasses.replace(roof, measured=roof.measured + 3)):
+            monkeypatch.setattr(folder, "quick", lambda *given, now=now: (now,))
+            assert ask(store)[0] == store.roofs() == (now,)
 
 
 def test_a_roof_that_cannot_be_is_told_and_left_out(measured, monkeypatch):

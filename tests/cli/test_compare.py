@@ -150,6 +150,38 @@ def test_explain(kmark, two):
     assert "kmark run -p" in ended.out
 
 
+def test_rows_that_head_lacks_are_told(kmark, tmp_path):
+    with open_store(tmp_path / "store.sqlite") as store:
+        store.add_result_set(run("base", 10.0, 20.0, 30.0))
+        store.add_result_set(run("head", 10.0, started=2.0))
+    ended = kmark("compare", "base", "head")
+    assert ended.code == 0
+    assert "note: 2 rows of base are not in head; --fail-on gone makes that fail" in ended.err
+    strict = kmark("compare", "base", "head", "--fail-on", "slower:3%,broken,gone", "--md", "-")
+    assert strict.code == 1
+    assert "note: 2 rows of base are not in head\n" in strict.err
+    assert strict.out.startswith("### kernelmark: gone")
+
+
+def test_explain_shows_the_digits_that_decide(kmark, tmp_path):
+    for name, time_us in (("a", "4.0"), ("tot_a", "4.52000001"), ("new_a", "3.99999")):
+        (tmp_path / f"{name}-gemm.csv").write_text(GOLDEN_CSV.replace("10.0", time_us))
+    base, slower, less = (str(tmp_path / f"{name}-gemm.csv") for name in ("a", "tot_a", "new_a"))
+    shown = kmark("compare", base, slower, "--rule", "golden-tot", "--explain", "1").out
+    assert shown.count("4.52000001 µs") >= 2
+    assert "4.520 µs" not in shown
+    shown = kmark("compare", less, base, "--rule", "golden-tot", "--explain", "1").out
+    assert "3.99999 µs, a single run" in shown
+    assert "4.000 µs" not in shown
+
+
+def test_a_table_of_a_rule_that_takes_no_row_is_told(kmark, two, tmp_path):
+    mine = tmp_path / "mine.toml"
+    mine.write_text('rule = "ratio"\n[[where]]\nop = "attention"\nfail = 1.3\n')
+    ended = kmark("compare", "base", "head", "--rule", str(mine))
+    assert 'note: mine: where 1 (op = "attention") fits no row of this comparison' in ended.err
+
+
 def test_own_rule(kmark, two, tmp_path):
     mine = tmp_path / "mine.toml"
     mine.write_text('rule = "ratio"\nwarn = 1.01\nfail = 1.04\n')
@@ -200,6 +232,47 @@ def test_import_of_another_tool_is_kept_once(kmark, tmp_path):
     shown = kmark("show", "old")
     assert "gemm m=128 n=1280 k=2048 dtype=f16 tb=t" in shown.out
     assert kmark("import", str(file), "--as", "reference-csv", "--backend", "y").code == 0
+
+
+def test_an_import_says_that_its_last_value_may_be_cut(kmark, tmp_path):
+    file = tmp_path / "x-gemm.csv"
+    file.write_text(GOLDEN_CSV.rstrip())
+    ended = kmark("import", str(file))
+    assert "2 results added" in ended.err
+    assert f"note: {file}: the file ends without a line end" in ended.err
+    assert "may be too (gemm m=64" in ended.err
+    other = tmp_path / "y-gemm.csv"
+    other.write_text(GOLDEN_CSV)
+    assert "note" not in kmark("import", str(other)).err
+    ended = kmark("compare", str(other), str(file), "--match", "problem", "--rule", "ratio")
+    assert "note: head: the file ends without a line end" in ended.err
+    assert "environment: not recorded on either side" in ended.err
+
+
+HIPBLASLT = """\
+[0]:transA,transB,batch_count,m,n,k,a_type,b_type,c_type,d_type,hipblaslt-Gflops,us
+    T,N,1,1024,512,256,f16_r,f16_r,f16_r,f16_r,66613.8,16.5
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence", "code"),
+    [
+        ("a-gemm.csv", GOLDEN_CSV.splitlines()[0] + "\n", "there are no results in it", 4),
+        ("a-gemm.csv", GOLDEN_CSV[:-16], "line 3 has 10 values for 13 columns", 2),
+        ("a.txt", HIPBLASLT[:-30], "line 2 has 8 values for 12 columns", 2),
+        ("a.csv", "x_val;aten-latency;b-latency\n(8, 8);0.01", "line 2 has 2 values for 3", 2),
+        ("a.csv", "x_val;aten-speedup;b-latency-x\n(8, 8);0.01\n", "no column ends in", 2),
+    ],
+)
+def test_a_file_that_is_cut_has_its_own_error(refused, tmp_path, name, text, sentence, code):
+    place = str(tmp_path / name)
+    (tmp_path / name).write_text(text)
+    for words in (("import", place), ("compare", place, place)):
+        ended = refused(*words, code=code)
+        assert sentence in ended.err
+        assert "log of calls" not in ended.err
+        assert "kmark run" not in ended.err
 
 
 def test_import_refuses(refused, tmp_path):

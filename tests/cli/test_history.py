@@ -119,6 +119,27 @@ def test_the_command_is_one_that_ab_takes(kmark, nights):
     assert kmark(*words, "--dry-run").code == 0
 
 
+def test_an_alarm_right_after_a_step(kmark, nights):
+    nights([(1.0, 1.0)] * 8 + [(1.1, 1.0)] * 3 + [(1.3, 1.0)])
+    ended = kmark("history", "--check", "-b", "triton")
+    assert ended.code == 1
+    assert re.search(r"slower: gemm m=7 n=7 k=7 dtype=f32 by triton, \+1[789]\.\d %", ended.err)
+    assert "1 step, 1 alarm" in ended.err
+    assert " new " not in ended.out
+
+
+def test_an_alarm_of_another_tool_has_no_command(kmark, tmp_path):
+    header = "M,N,K,dtype,mean_microseconds\n"
+    for night in range(1, 11):
+        file = tmp_path / "rocblas-gemm.csv"
+        file.write_text(f"{header}8,8,8,f16,{20.0 if night == 10 else 10.0}\n")
+        assert kmark("import", str(file), "--started", f"2024-10-{night:02}").code == 0
+    ended = kmark("history", "--check")
+    assert ended.code == 1
+    assert "1 alarm cannot be confirmed here" in ended.err
+    assert "kmark ab" not in ended.err
+
+
 def test_an_alarm_stands_when_other_runs_follow(kmark, nights, tmp_path):
     nights([(1.0, 1.0)] * 20 + [(1.08, 1.0)], triton=lambda night: "3.4" if night < 20 else "3.5")
     ended = kmark("history", "--check")

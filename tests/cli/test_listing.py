@@ -70,6 +70,23 @@ def test_doctor_explains_every_backend_and_device(kmark, stored):
     assert {row["what"]: row["value"] for row in found["store"]}["state"] == "ready"
 
 
+@pytest.mark.parametrize("present", [False, True])
+def test_list_and_doctor_tell_the_same_of_a_backend(kmark, monkeypatch, present):
+    for name in ("cuda", "hip"):
+        kind = devices.registry.get(name)
+        monkeypatch.setattr(kind, "available", lambda: None if present else "no driver")
+        monkeypatch.setattr(kind, "infos", list)
+    monkeypatch.setattr(backends.registry.get("rtc"), "available", lambda: None)
+    listed = {
+        row["backend"]: row["available"]
+        for row in json.loads(kmark("list", "backends", "--json", "-").out)
+    }
+    examined = json.loads(kmark("doctor", "--json", "-").out)["backends"]
+    said = {"ready": "yes", "missing": "no", "no device": "no device"}
+    assert listed == {row["backend"]: said[row["state"]] for row in examined}
+    assert listed["rtc"] == ("yes" if present else "no device")
+
+
 def test_doctor_looks_at_a_broken_store_and_goes_on(kmark, tmp_path):
     (tmp_path / "store.sqlite").write_text("no database, but words that are long enough")
     ended = kmark("doctor")

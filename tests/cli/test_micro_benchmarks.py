@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 
 import pytest
@@ -83,6 +84,21 @@ def test_two_runs_compared_and_history(kmark, tmp_path):
     assert "nothing was added" in kmark("micro", "import", str(file), *other).err
 
 
+def test_a_lost_benchmark_is_a_point_of_its_own_series(kmark, monkeypatch):
+    from kernelmark.micro import session
+
+    assert kmark(*QUICK).code == 0
+    monkeypatch.setitem(session.TIMEOUT_S, "brief", 1e-6)
+    assert kmark(*QUICK).code == 3
+    story = kmark("history", "--micro", "instructions", "--runs", "5", "--arch", "x" * 9, "-q")
+    assert story.code == 4
+    story = kmark("history", "--micro", "instructions").out
+    assert story.count("instructions on ") == 1
+    assert ", 1 thread), host " in story
+    assert "brief, ops=add_i64" in story
+    assert "timeout" in story
+
+
 def test_listing(kmark):
     ended = kmark("micro", "list")
     assert ended.code == 0
@@ -108,6 +124,10 @@ def test_listing(kmark):
         (("micro", "cache", "-f", "."), "must end in one of", 2),
         (("micro",), "no benchmark is named", 2),
         (("micro", "--threads", "1"), "no benchmark is named", 2),
+        (("history", "--micro", "cache", "--check"), "--check does not go with --micro", 2),
+        (("history", "--micro", "cache", "-o", "gemm", "--all"), "--op, --all do not go with", 2),
+        (("history", "--micro", "cache", "--min-effect", "0.02"), "--min-effect does not go", 2),
+        (("history", "--micro", "cache", "--pin", "x"), "--pin does not go with --micro", 2),
     ],
 )
 def test_refusals(refused, words, sentence, code):
@@ -158,6 +178,39 @@ def test_a_figure_that_may_not_be_written_is_refused_before_measuring(refused, t
     assert "cannot be written: permission denied" in ended.err
     (tmp_path / "x.json").mkdir()
     assert "is a folder" in refused("micro", "cache", "-f", str(tmp_path / "x.json")).err
+
+
+@pytest.mark.parametrize("option", ["--csv", "--json", "--md", "-f"])
+def test_a_place_that_cannot_hold_a_file_is_refused_before_measuring(refused, option):
+    """Where permissions say nothing: root may write into /proc, which has no new files."""
+    place = "/proc/x.json"
+    ended = refused("micro", "cache", "--brief", "--no-store", option, place)
+    assert f"{place} cannot be written" in ended.err
+    if option == "--json":
+        assert f"{place} cannot be written" in refused("roofs", option, place).err
+
+
+def test_a_disk_that_fills_later_is_told_with_the_command_that_writes_it_again(kmark, tmp_path):
+    full = "/dev/full"
+    ended = kmark(*QUICK, "--csv", full)
+    assert ended.code == 2
+    run_id = ended.err.partition("microbenchmarks ")[2].partition(":")[0]
+    assert f"to write it again: kmark micro show {run_id} --csv FILE\n" in ended.err
+    assert "nothing is stored: measure again" in kmark(*QUICK, "--no-store", "--csv", full).err
+    other = str(tmp_path / "other.sqlite")
+    told = kmark(*QUICK, "--store", other, "--csv", full).err
+    assert told.endswith(f" --csv FILE --store {other}\n")
+    for words in (
+        ("micro", "compare", "latest", "latest~0"),
+        ("history", "--micro", "instructions"),
+    ):
+        kept = f"again: kmark {shlex.join(words)} --csv FILE\n"
+        assert kept in kmark(*words, "--md", full).err
+
+
+def test_roofs_that_cannot_be_written_are_kept(kmark):
+    told = kmark("roofs", "--json", "/dev/full", "-q").err
+    assert told.endswith("to write it again: kmark roofs --stored --json FILE\n")
 
 
 def test_nothing_stored_is_code_4(kmark, tmp_path):

@@ -6,6 +6,7 @@ import csv
 import errno
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,9 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.api.tuning import plan as plan_tuning
+from kernelmark.core.errors import UsageError
 from kernelmark.testing.tuning import fake_plans, make_folder
+from kernelmark.tune.plan import Acceptance
 from kernelmark.workloads.workload import Call, Workload, write
 
 GEMM = ("-o", "gemm", "-a", "m=[8,16,32]", "-a", "n=16", "-a", "k=16", "--dtype", "f32")
@@ -133,7 +136,9 @@ def test_what_was_selected_by_hand_stays_until_a_threshold_is_given(kmark, summa
     write(summarised / "workload.csv", Workload(name="work", calls=tuple(calls)))
     kmark(*again)
     assert chosen(summarised) == {key(8): "yes", key(16): "no", key(64): "yes"}
+    assert {row["threshold_pct"] for row in rows(path)} == {"15.0"}
     kmark(*again, "--thr", "0")
+    assert {row["threshold_pct"] for row in rows(path)} == {"0.0"}
     assert set(chosen(summarised).values()) == {"yes"}
     kmark(*again, "--thr", "50")
     assert set(chosen(summarised).values()) == {"no"}
@@ -317,9 +322,84 @@ def test_a_folder_is_of_one_backend_and_architecture(kmark, refused, folder):
     words = ("--timeout", "2", "--jobs", "1", "--only", "SSS_NN_1", "-q")
     assert kmark("tune", "run", str(folder), *words).code in (0, 3)
     ended = refused("tune", "plan", str(folder), "-b", "fake", "-d", "cpu", "--force")
-    assert "has trials of fake on fake, not of fake on " in ended.err
+    assert "has plans for fake on fake, not on " in ended.err
     assert "give -d or --arch as before" in ended.err
     assert (folder / "plans" / "SSS_NN_1.toml").read_text() == before
+    shutil.rmtree(folder / "plans")
+    ended = refused("tune", "plan", str(folder), "-b", "fake", "-d", "cpu", "--force")
+    assert "has trials of fake on fake, not of fake on " in ended.err
+    assert "give -d or --arch as before" in ended.err
+
+
+def test_a_folder_without_trials_is_of_one_architecture_too(kmark, refused, tmp_path):
+    words = ("tune", "plan", str(tmp_path / "amd"), "-b", "triton", *RANDOM)
+    more = ("-p", "gemm m=16 n=64 k=64 dtype=bf16", "-p", "gemm m=32 n=64 k=64 dtype=bf16")
+    assert kmark(*words, *more, "--arch", "gfx942").code == 0
+    before = {path: path.read_text() for path in (tmp_path / "amd" / "plans").iterdir()}
+    for again in ((), ("--force",), ("--limit", "1"), ("-p", "gemm m=8 n=64 k=64 dtype=bf16")):
+        ended = refused(*words, "--arch", "gfx950", *again)
+        assert "has plans for triton on gfx942, not on gfx950" in ended.err
+        assert "take another folder, with a copy of " in ended.err
+    assert {path: path.read_text() for path in (tmp_path / "amd" / "plans").iterdir()} == before
+    assert kmark(*words, "--arch", "gfx942", "--limit", "1").code == 0
+
+
+def test_who_is_at_fault_is_told(kmark, refused, summarised):
+    words = ("tune", "plan", str(summarised), "-b", "triton", "--arch", "gfx942")
+    ended = refused(*words)
+    assert "backend fake does not run on gfx942; it is the reference that summary.csv" in ended.err
+    assert "hint: it runs on: fake, cpu; --reference chooses another" in ended.err
+    ended = refused(*words, "--reference", "numpy")
+    assert "backend numpy does not run on gfx942; it is the reference\n" in ended.err
+    ended = refused("tune", "plan", str(summarised), "-b", "numpy", "--arch", "gfx942")
+    assert "backend numpy does not run on gfx942\n" in ended.err
+    ended = refused("tune", "plan", str(summarised), "-b", "fake", "--reference", "numpy")
+    assert "backend numpy does not run on fake; it is the reference\n" in ended.err
+
+
+def test_what_the_reference_cannot_do_is_told_as_such(kmark, tmp_path):
+    words = ("-b", "fake", "-d", "cpu", "--reference", "numpy", *RANDOM)
+    one = ("-p", "gemm m=8 n=8 k=8 dtype=bf16")
+    ended = kmark("tune", "plan", str(tmp_path / "x"), *words, *one)
+    assert ended.code == 4
+    assert "dtype=bf16): the reference numpy: " in ended.err
+    assert "hint: --reference chooses another" in ended.err
+
+
+@pytest.mark.parametrize("others", ["", "bf16_r"])
+def test_floats_that_a_log_does_not_tell_apart_can_be_imported_again(kmark, tmp_path, others):
+    line = (
+        "hipblaslt-bench --api_method c -m 48 -n 16 -k 32 --transA T --transB N --a_type {} "
+        "--d_type bf16_r --compute_type f32_r --activation_type none\n"
+    )
+    log, place = tmp_path / "a.log", str(tmp_path / "amd")
+    log.write_text("".join(line.format(name) for name in ("f8_r", others) if name))
+    assert kmark("import", str(log), "--workload", place).code == 0
+    words = ("tune", "plan", place, "-b", "triton", "--arch", "gfx942", *RANDOM)
+    ended = kmark(*words)
+    assert ended.code == (0 if others else 4)
+    assert "triton: gfx942 has no OCP 8-bit floats" in ended.err
+    told = "gfx942 has FNUZ 8-bit floats, and the log's were read as OCP's; import it again: "
+    again = ("import", "LOG", "--workload", place, "--arch", "gfx942")
+    assert f"{'note' if others else 'hint'}: {told}kmark {' '.join(again)}\n" in ended.err
+    assert kmark(*(str(log) if word == "LOG" else word for word in again)).code == 0
+    ended = kmark(*words)
+    assert ended.code == 0, ended.err
+    assert "FNUZ" not in ended.err
+
+
+def test_floats_that_were_asked_for_are_of_no_log(kmark, tmp_path):
+    one = ("-p", "gemm m=16 n=64 k=64 dtype=f8e4m3 tb=t")
+    words = ("tune", "plan", str(tmp_path / "amd"), "-b", "triton", "--arch", "gfx942")
+    ended = kmark(*words, *one)
+    assert ended.code == 4
+    assert "import" not in ended.err
+
+
+def test_a_final_that_could_tell_nothing_is_refused(folder):
+    with pytest.raises(UsageError, match="3 rounds are too few: with less than 6 nothing can"):
+        plan_tuning(folder, backend="fake", device="fake", acceptance=Acceptance(rounds=3))
+    assert not (folder / "plans").exists()
 
 
 def test_plans_as_data(kmark, folder, tmp_path):

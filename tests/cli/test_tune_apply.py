@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 from kernelmark import ops
+from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import KernelInfo
-from kernelmark.tune import results
+from kernelmark.tune import recompare, results
 from kernelmark.tune.emitters import registry
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.outcome import Choice, Outcome
@@ -122,9 +123,47 @@ def test_a_dry_run_shows_the_difference_and_writes_nothing(kmark, tuned, tmp_pat
     assert not to.exists()
 
 
+def test_a_dry_run_compares_and_writes_nothing(kmark, tuned, fake_winner, tmp_path):
+    to = tmp_path / "t.py"
+    words = ("tune", "apply", tuned(fake_winner), "--as", "python", "--to", str(to), "--dry-run")
+    ended = kmark(*words)
+    assert ended.code == 0, ended
+    assert "comparing 1 winner with the reference again, as kernelmark runs them" in ended.err
+    assert "2.000 × (2.000 to 2.000)" in ended.out
+    shown = kmark(*words, "--no-compare")
+    assert shown.code == 0
+    assert "compar" not in shown.err
+    assert "2.000 ×" not in shown.out
+    slow = dataclasses.replace(fake_winner.tuned, config=FrozenDict({"time_us": 40.0}))
+    tuned(dataclasses.replace(fake_winner, tuned=slow))
+    assert kmark(*words).code == 1
+    assert not to.exists()
+
+
+def test_a_comparison_that_breaks_off_is_a_failure(
+    kmark, tuned, fake_winner, tmp_path, monkeypatch
+):
+    def broken(*given, **more):
+        raise KernelmarkError("no worker can be started")
+
+    monkeypatch.setattr(recompare, "recompare", broken)
+    to = tmp_path / "t.py"
+    words = ("tune", "apply", tuned(fake_winner), "--as", "python", "--to", str(to))
+    ended = kmark(*words, "--dry-run")
+    assert ended.code == 3, ended
+    told = "reference and tuned were not compared to the end: no worker can be started; "
+    assert f"{told}nothing is written" in ended.err
+    assert not to.exists()
+    ended = kmark(*words)
+    assert ended.code == 3, ended
+    assert f"{told}the files are changed" in ended.err
+    assert to.exists()
+
+
 def test_applying_writes_backs_up_and_compares(kmark, tuned, fake_winner, tmp_path):
     to = tmp_path / "t.py"
-    assert kmark("tune", "apply", tuned(), "--as", "python", "--to", str(to)).code == 0
+    words = ("tune", "apply", tuned(), "--as", "python", "--to", str(to), "--no-compare")
+    assert kmark(*words).code == 0
     before = to.read_text()
     other = dataclasses.replace(outcome("SSS_NN_1", m=16), kept=False)
     ended = kmark("tune", "apply", tuned(fake_winner, other), "--as", "python", "--to", str(to))
@@ -157,10 +196,24 @@ def test_another_kernel_than_was_tuned_is_a_regression(kmark, tuned, fake_winner
 
 
 def test_a_device_that_is_not_here_is_one_sentence(kmark, tuned, tmp_path):
-    folder = tuned(outcome(device="hip:0", arch="gfx950"))
-    ended = kmark("tune", "apply", folder, "--as", "python", "--to", str(tmp_path / "t.py"))
+    folder, to = tuned(outcome(device="hip:0", arch="gfx950")), tmp_path / "t.py"
+    words = ("tune", "apply", folder, "--as", "python", "--to", str(to))
+    told = "reference and tuned were not compared again: "
+    ended = kmark(*words, "--dry-run")
     assert ended.code == 0
-    assert "reference and tuned were not compared again: " in ended.err
+    assert told in ended.err.splitlines()[-1]
+    assert ended.err.endswith("; nothing is written\n")
+    assert not to.exists()
+    ended = kmark(*words)
+    assert ended.code == 3
+    assert told in ended.err.splitlines()[-1]
+    assert ended.err.endswith("; the files are changed\n")
+    assert "comparing" not in ended.err
+    to.unlink()
+    ended = kmark(*words, "--no-compare")
+    assert ended.code == 0
+    assert told not in ended.err
+    assert to.exists()
 
 
 def test_nothing_kept_is_nothing_to_do(refused, kmark, tuned, tmp_path):

@@ -172,8 +172,40 @@ def test_another_budget_or_count_leaves_winners_what_they_are(folder, export, sh
 def test_a_plan_that_cannot_be_read_holds_up_no_other(folder, export):
     folder.plan(FIRST).write_text("seed = 'x'")
     ended, configs = export()
-    assert (ended.code, configs) == (0, 1)
+    assert (ended.code, configs) == (3, 1)
     assert f"{FIRST} is not written: {folder.plan(FIRST)}: " in ended.err
+
+
+def spoil(path, number):
+    lines = path.read_text().splitlines()
+    lines[number - 1] = "garbage"
+    path.write_text("\n".join([*lines, ""]))
+
+
+def test_a_journal_that_cannot_be_read_is_told_and_holds_up_no_other(kmark, folder, export):
+    path = folder.journal(FIRST)
+    spoil(path, 5)
+    told = f"{path}: line 5 is not JSON"
+    ended, configs = export()
+    assert (ended.code, configs) == (3, 1)
+    assert f"{FIRST} is not written: {told}" in ended.err
+    assert f"{SECOND} is not written" not in ended.err
+    ended = kmark("tune", "run", str(folder.path), *WORDS)
+    assert ended.code == 3
+    assert f"{FIRST} cannot be tuned: {told} (delete that line" in ended.err
+    spoil(folder.journal(SECOND), 2)
+    ended, configs = export()
+    assert (ended.code, configs) == (4, None)
+    assert f"{SECOND} is not written: {folder.journal(SECOND)}: line 2 is not JSON" in ended.err
+
+
+def test_without_its_spoilt_line_a_journal_has_its_winner(kmark, folder, export):
+    path = folder.journal(FIRST)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:4] + lines[5:]))
+    assert kmark("tune", "run", str(folder.path), *WORDS).code == 0
+    ended, configs = export()
+    assert (ended.code, configs) == (0, 2), ended.err
 
 
 # Parts that are gone

@@ -24,8 +24,9 @@ def test_from_a_log_to_winners(kmark, tmp_path):
     workload = read(folder.workload)
     assert workload.total == 25_000
     assert sum(logged.values()) == 25_000
-    # Calls that differ in what our problems do not hold are one problem.
-    assert len(workload.calls) <= 209
+    assert len(logged) == 209
+    assert sorted(call.count for call in workload.calls) == sorted(logged.values())
+    assert len({call.problem for call in workload.calls}) == 209
 
     words = ("-b", "fake", "-d", "fake", "--thr", "3", "--no-store", "-q")
     ended = kmark("tune", "summarise", str(place), *words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import errno
 import json
@@ -9,6 +10,7 @@ import os
 
 import pytest
 
+from kernelmark import ops
 from kernelmark.core.result import Status, config_key
 from kernelmark.testing.tuning import fake_plans, make_folder
 from kernelmark.tune import journal, results
@@ -49,12 +51,15 @@ def test_a_bare_number_is_a_device_of_the_plans_kind(kmark, folder, monkeypatch)
     assert told["devices"] == ["fake", "fake:1"]
 
 
-def test_what_the_clock_cut_short_is_told(kmark, tmp_path):
-    plans = fake_plans(1, evaluations=400, rounds=2)
+@pytest.mark.parametrize(
+    ("count", "searches"), [(1, "search of 1 plan was"), (2, "searches of 2 plans were")]
+)
+def test_what_the_clock_cut_short_is_told(kmark, tmp_path, count, searches):
+    plans = fake_plans(count, evaluations=400)
     folder = make_folder(tmp_path / "t", plans)
     ended = kmark("tune", "run", str(folder.path), "--minutes", "0.05", *WORDS)
     assert ended.code == 0, ended.err
-    told = "time was up: the search of 1 plan was cut short"
+    told = f"time was up: the {searches} cut short"
     assert f"{told}; kmark tune run {folder.path} goes on" in ended.err
 
 
@@ -81,6 +86,44 @@ def test_what_is_wrong_is_told_in_a_sentence(kmark, folder, tmp_path):
     for path in folder.plans.glob("*.toml"):
         path.unlink()
     assert kmark("tune", "run", str(folder.path)).code == 4
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        ("plans/SSS_NN_0.toml", 'backend = "fak"', "SSS_NN_0.toml: backend = 'fak' is unknown"),
+        ("trials/SSS_NN_0.jsonl", "x\n\n", "SSS_NN_0.jsonl: line 1 is not JSON"),
+    ],
+)
+def test_files_of_plans_that_are_not_asked_for_hold_up_nobody(kmark, folder, damage):
+    place, text, told = damage
+    (folder.path / place).parent.mkdir(exist_ok=True)
+    (folder.path / place).write_text(text)
+    ended = kmark("tune", "run", str(folder.path), "--only", "SSS_NN_1,SSS_NN_1", *WORDS)
+    assert ended.code == 0, ended.err
+    assert f"warning: SSS_NN_0 is not in the results: {folder.path}/" in ended.err
+    assert told in ended.err
+    assert [outcome.name for outcome in results.read(folder)] == ["SSS_NN_1"]
+    ended = kmark("tune", "run", str(folder.path), "--only", "SSS_NN_0", *WORDS)
+    assert ended.code != 0
+    assert told in ended.err
+
+
+def test_the_layout_of_a_product_has_its_columns(kmark, tmp_path):
+    first, second = fake_plans(2, evaluations=2)
+    problem = ops.parse("gemm m=16 n=24 k=16 dtype=f32 tb=t")
+    folder = make_folder(tmp_path / "t", [first, dataclasses.replace(second, problem=problem)])
+    assert kmark("tune", "run", str(folder.path), "-q", *WORDS).code == 0
+    with results.raw(folder).open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["trans_a"], row["trans_b"]) for row in rows] == [("n", "n"), ("n", "t")]
+
+
+def test_what_no_jobs_mean_is_in_the_help(kmark, folder):
+    assert "0: none" in kmark("tune", "run", "--help").out
+    assert "at least 1" in kmark("tune", "check", "--help").out
+    words = ("--only", "SSS_NN_0", "--timeout", "2", "--jobs", "0", "-q")
+    assert kmark("tune", "run", str(folder.path), *words).code == 0
 
 
 def test_a_plan_that_cannot_be_tuned_is_exit_code_3(kmark, folder):

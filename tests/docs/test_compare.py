@@ -51,3 +51,4 @@ def test_the_workflow_is_yaml_whose_commands_exist():
     assert re.findall(r"^kmark (\w+)", text, flags=re.MULTILINE) == [
         *("run", "history", "history", "compare")
     ]
+    assert "--fail-on slower:3%,broken,gone" in text

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from kernelmark.compare.rules.golden_tot import GoldenTot
 from kernelmark.report import tuning as report
-from kernelmark.tune import accept
+from kernelmark.runners.targets import find
+from kernelmark.tune import accept, planfile
+from kernelmark.tune.evaluate import CLIMBING, ladder
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plan import Acceptance
 
@@ -40,6 +45,38 @@ def test_limits_are_those_of_the_code():
     assert f"at least {GoldenTot().ignore_below_us:g} µs" in FLAT
     assert f"({100 * (1 - accept.ALPHA):g} %, Wilcoxon's signed ranks" in FLAT
     assert f"no better than ± {100 * report._WIDE:.0f} %" in FLAT
+    assert f"less than {planfile.LEAST_ROUNDS} can tell nothing and are refused" in FLAT
+
+
+def test_the_steps_of_a_candidate_are_those_of_the_code():
+    look, short, full = ladder(find("cpu")[1])
+    assert [step.name for step in ladder(find("fake")[1])] == [short.name, full.name]
+    assert f"within {100 * (short.within - 1):.0f} % of the best so far" in FLAT
+    assert pytest.approx(1 / 3) == CLIMBING
+    assert "among the best third of their batch" in FLAT
+    assert f"more than {100 * (look.within - 1):.0f} % slower" in FLAT
+
+
+def test_strategies_that_were_compared_are_counted():
+    path = Path(__file__).parents[2] / "benchmarks" / "results" / "search.json"
+    found = json.loads(path.read_text())["figures"]["strategies"]
+    of = {name: sum(one.startswith(name) for one in found) for name in ("kernel_tuner", "optuna")}
+    counted = f"{of['kernel_tuner']} strategies of Kernel Tuner and {of['optuna']} of Optuna"
+    assert f"ahead of {counted} after" in FLAT
+    seeds = {name: one["seeds"] for name, one in found.items()}
+    assert f"Optuna's GP sampler with {seeds.pop('optuna gp')}," in FLAT
+    assert {f"Each ran with {count} seeds" in FLAT for count in seeds.values()} == {True}
+    assert not [one for one in found if any(word in one for word in ("pyatf", "nsga3", "qmc"))]
+
+
+def test_the_recorded_space_is_searched(tmp_path, monkeypatch, capsys):
+    blocks = re.findall(r"```(\w+)\n(.*?)```", section("Strategies on"), flags=re.DOTALL)
+    (tmp_path / "recorded.json").write_text(dict(blocks)["json"])
+    monkeypatch.chdir(tmp_path)
+    exec(dict(blocks)["python"], {})
+    told = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert list(told) == ["kmark", "genetic", "random"]
+    assert all(0.0 < float(value) <= 1.0 for value in told.values())
 
 
 def test_the_example_on_the_scripted_device_keeps_winners(tmp_path, monkeypatch):

@@ -102,6 +102,30 @@ def test_a_spoilt_last_line_is_dropped_and_one_before_it_refused(path):
         Journal(path)
 
 
+@pytest.mark.parametrize("spoilt", [b"garbage", b"", b"{", b"[" * 100_000, b"\xff"])
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_spoilt_line_is_told_with_its_number_in_the_file(path, number, spoilt):
+    filled(path, trial(1), trial(2), trial(3))
+    lines = path.read_bytes().splitlines()
+    lines[number - 1] = spoilt
+    path.write_bytes(b"\n".join([*lines, b""]))
+    for reader in (read, Journal):
+        with pytest.raises(UsageError) as refused:
+            reader(path)
+        assert refused.value.message == f"{path}: line {number} is not JSON"
+        assert ("delete that line" in refused.value.hint) == (number > 1)
+
+
+def test_without_a_spoilt_line_only_what_it_held_is_asked_again(path):
+    filled(path, trial(1), trial(2), trial(3))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2] + lines[3:]))
+    journal = Journal(path)
+    assert journal.begin(HEADER) == HEADER
+    assert journal.find(config={"a": 2}, step="short") is None
+    assert journal.find(config={"a": 3}, step="short") == trial(3)
+
+
 @pytest.mark.parametrize("name", ["plan", "space", "version", "kernelmark_version", "arch"])
 def test_another_plan_or_version_is_refused_with_a_hint(path, name):
     journal = Journal(filled(path))

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from kernelmark.core.errors import NothingToDo
+from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.testing.tuning import fake_plans, make_folder
 from kernelmark.tune import ownership
@@ -67,6 +67,43 @@ def test_an_outcome_of_another_plan_is_not_the_plans(ended, digests, plan, why):
     assert not found.outcomes
     assert found.stale[NAME].startswith("its plan was edited since: ")
     assert found.stale[NAME].endswith(why)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_plans_of_another_architecture_are_refused_before_there_are_trials(tmp_path, broken):
+    folder = make_folder(tmp_path / "t", [PLAN])
+    if broken:
+        path = folder.plan(NAME)
+        path.write_text(path.read_text().replace("seed = 1", "seed = 'x'"))
+    ownership.check(folder, "fake", "fake")
+    with pytest.raises(UsageError, match="has plans for fake on fake, not on gfx950") as refused:
+        ownership.check(folder, "fake", "gfx950")
+    assert "give -d or --arch as before, or take another folder" in refused.value.hint
+
+
+@pytest.mark.parametrize("text", ["", "backend = 3", 'backend = "fak"', "backend = ", "arch = 1"])
+def test_a_plan_that_does_not_say_whose_it_is_may_be_written_anew(tmp_path, text):
+    folder = make_folder(tmp_path / "t", [PLAN])
+    folder.plan(NAME).write_text(text)
+    ownership.check(folder, "fake", "gfx950")
+
+
+def test_a_plan_for_any_architecture_is_of_all(tmp_path):
+    folder = make_folder(tmp_path / "t", [dataclasses.replace(PLAN, arch="")])
+    ownership.check(folder, "fake", "gfx950")
+
+
+def test_a_journal_that_cannot_be_read_is_not_one_that_is_not_there(ended):
+    folder = ended(**WHOLE)
+    path = folder.journal(NAME)
+    path.write_text("garbage\n" + path.read_text())
+    found = ownership.current(folder)
+    assert found.unreadable == found.stale == {NAME: f"{path}: line 1 is not JSON"}
+    path.unlink()
+    path.mkdir()
+    assert ownership.current(folder).unreadable == {NAME: f"{path}: cannot be read: Is a directory"}
+    path.rmdir()
+    assert ownership.outcomes(folder, [PLAN]).unreadable == {}
 
 
 def test_a_search_that_came_to_nothing_yet_is_no_result(tmp_path):

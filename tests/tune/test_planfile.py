@@ -47,7 +47,7 @@ plans = st.builds(
     acceptance=st.builds(
         Acceptance,
         finalists=st.integers(1, 9),
-        rounds=st.integers(1, 99),
+        rounds=st.integers(planfile.LEAST_ROUNDS, 99),
         min_ratio=st.floats(0, 9),
         min_gain_us=st.floats(0, 9),
         seeds=st.integers(0, 9),
@@ -89,6 +89,7 @@ def test_the_file_explains_itself(place):
     assert "tile_m = [16, 32, 64, 128, 256]" in text
     assert "# 20 combinations" in text
     assert "# The backend's own choice: tile_m = 32" in text
+    assert "# At least 6, with less nothing can be told; odd numbers are rounded up." in text
     assert max(map(len, text.splitlines())) <= 100
     for key in ("evaluations", "min_ratio", "seed", "strategy", "share"):
         assert re.search(rf"^{key} = ", text, flags=re.MULTILINE)
@@ -130,6 +131,11 @@ def test_a_short_file_is_a_plan(tmp_path):
         ("evaluations = 100", "evaluation = 9", "budget.evaluation is unknown"),
         ("minutes = 0.0", "minutes = -1", "budget.minutes = -1 is not a number of at least 0"),
         ("minutes = 0.0", "minutes = inf", "budget.minutes = inf is not a number"),
+        ("rounds = 6", "rounds = 0", "acceptance.rounds = 0 is not a whole number"),
+        (
+            *("rounds = 6", "rounds = 3"),
+            "acceptance.rounds = 3 is too few: with less than 6 nothing can be told at 95 %",
+        ),
         ("min_ratio = 1.03", 'min_ratio = "3 %"', "acceptance.min_ratio = '3 %' is not a number"),
         ('strategy = "random"', 'strategy = "rando"', "strategy = 'rando' is unknown"),
         ('backend = "fake"', 'backend = "fak"', "backend = 'fak' is unknown"),

@@ -103,6 +103,18 @@ def test_what_cannot_be_tuned_has_a_reason():
     assert refused[0].reason.startswith("numpy has nothing to tune for it on ")
 
 
+def test_what_the_reference_cannot_do_is_told_as_the_references():
+    settings = Settings(backend="iree", reference="numpy")
+    (one,) = made([Cost(problem=problem(8, "bf16"), count=1)], settings, find("cpu")[1])[1]
+    assert one.reason.startswith("the reference numpy: ")
+    assert one.by_reference
+    crashed = Cost(problem=problem(2), count=1, status=Status.CRASHED, reason="signal 9")
+    (one,) = made([crashed], settings, find("cpu")[1], timed_by="numpy")[1]
+    assert one.reason == "the reference numpy crashed: signal 9"
+    (one,) = made([crashed], timed_by="fake")[1]
+    assert not one.by_reference
+
+
 def test_what_failed_with_another_backend_can_still_be_tuned():
     crashed = Cost(problem=problem(2), count=1, status=Status.CRASHED, reason="signal 9")
     plans, refused = made([crashed], timed_by="torch")

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelmark.core.errors import CodecError
+import kernelmark as km
+from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.tune.simulate import Simulated, folder, quality, read, simulate
 from kernelmark.tune.strategies import registry
 
@@ -151,6 +152,61 @@ def test_what_is_no_measured_space_is_refused(tmp_path: Path, text: str) -> None
     path.write_text(text)
     with pytest.raises(CodecError, match=r"bad\.json"):
         read(path)
+
+
+def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none\.json cannot be read: No such file"):
+        read(str(tmp_path / "none.json"))
+    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"cache": {"1": {"a": 1, "time": 1' + "0" * 400 + '}}, "tune_params": {"a": [1]}}',
+        '{"cache": {"1": {"a": 1, "time": 1' + "0" * 5000 + '}}, "tune_params": {"a": [1]}}',
+        '{"cache": {"1": {"a": 1}}, "tune_params": {"a": [1]}, "objective": []}',
+    ],
+)
+def test_what_python_stumbles_over_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "bad.json").write_text(text)
+    with pytest.raises(CodecError, match=r"bad\.json"):
+        read(tmp_path / "bad.json")
+
+
+def test_a_packed_cache_with_a_wrong_byte_is_refused(tmp_path: Path) -> None:
+    data = bytearray(gzip.compress(json.dumps(CACHE).encode()))
+    data[12] ^= 0xFF
+    (tmp_path / "k.json.gz").write_bytes(data)
+    with pytest.raises(CodecError, match=r"k\.json\.gz cannot be read"):
+        read(tmp_path / "k.json.gz")
+
+
+@pytest.mark.parametrize("codes", [[[0, 0], [0, 5]], [[0, 0], [-1, 0]], [[0], [1]], [[0, 0]]])
+def test_a_table_that_does_not_fit_its_parameters_is_refused(tmp_path: Path, codes: Any) -> None:
+    file = write_pair(tmp_path)
+    np.savez(tmp_path / "pair.npz", idx=np.array(codes), time_ms=np.array([1.0, 2.0]))
+    with pytest.raises(CodecError, match=r"pair\.npz does not fit"):
+        read(file)
+    (tmp_path / "pair.npz").write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(CodecError, match=r"pair\.json"):
+        read(file)
+
+
+def test_strategies_are_tried_from_python(tmp_path: Path) -> None:
+    space = km.tuning.read_space(write_pair(tmp_path))
+    for name in registry.names():
+        points = km.tuning.try_strategy(space, name, budget=9)
+        assert sorted(points) == [0, 1, 2, 3]
+        assert km.tuning.quality(space, points) == 1.0
+        assert points == km.tuning.try_strategy(space, name, budget=9)
+    assert len(km.tuning.try_strategy(space, "random", budget=2, seed=3)) == 2
+    with pytest.raises(UsageError, match="unknown strategy 'nonsense'"):
+        km.tuning.try_strategy(space, "nonsense", budget=2)
+    with pytest.raises(UsageError, match="a budget above 0"):
+        km.tuning.try_strategy(space, "random", budget=0)
 
 
 KEYS = ["cache", "results", "params", "tune_params", "configuration", "time", "a"]

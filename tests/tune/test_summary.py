@@ -168,6 +168,33 @@ def test_columns_have_their_units(tmp_path):
     assert row["low_us"] == ""
 
 
+@pytest.mark.parametrize(("thr", "cell"), [(0.1, "0.1"), (0.0, "0.0"), (None, "")])
+def test_the_file_says_by_which_threshold_it_was_selected(tmp_path, thr, cell):
+    path = tmp_path / "summary.csv"
+    write(path, summary(BASIS, [cost(1, 10, 2e-6), cost(2, 1, 2e-6)], thr=thr))
+    assert [row["threshold_pct"] for row in csv.DictReader(path.open())] == [cell, cell]
+    again = read(path)
+    assert again is not None
+    assert again.thr == thr
+    path.write_text(path.read_text().replace(f",yes,{cell},", ",yes,many,"))
+    with pytest.raises(UsageError, match="line 2: threshold_pct is 'many', not a number"):
+        read(path)
+
+
+def test_a_file_of_old_has_no_threshold(tmp_path):
+    path = tmp_path / "summary.csv"
+    found = records(summary(BASIS, [cost(1, 10, 2e-6)], thr=3.0))
+    names = [name for name in found[0] if name != "threshold_pct"]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=names, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(found)
+    again = read(path)
+    assert again is not None
+    assert again.thr is None
+    assert again.costs[0].count == 10
+
+
 def test_another_version_or_timing_is_another_basis_but_another_index_is_not():
     assert dataclasses.replace(BASIS, version="2.10") != BASIS
     assert dataclasses.replace(BASIS, timing="full") != BASIS

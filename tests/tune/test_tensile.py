@@ -298,6 +298,31 @@ def test_options_reach_the_merge(folders):
     assert after[64, 64, 1, 64][1] == 0.0
 
 
+@pytest.mark.parametrize("name", ["force", "no_eff"])
+def test_a_word_that_is_neither_yes_nor_no_is_refused(folders, name):
+    with pytest.raises(UsageError, match=f"{name}=maybe is neither yes nor no"):
+        prepared(folders, **{name: "maybe"})
+    assert prepared(folders, **{name: "False"}).edits == prepared(folders).edits
+
+
+def test_what_is_told_is_the_number_that_is_written(folders):
+    text = (folders / "inc/gfx950_BBS.yaml").read_text().replace("0.9", "0.1")
+    (folders / "inc/gfx950_BBS.yaml").write_text(text)
+    notes = prepared(folders, force="yes", no_eff="yes").notes
+    assert "Equality/gfx950_BBS.yaml: [!] [64, 64, 1, 64] efficiency 0.5 -> 0" in notes
+    (note,) = prepared(folders, no_eff="yes").notes
+    assert note.endswith("[X] [64, 64, 1, 64] efficiency 0.5 stays: 0.1 is offered")
+
+
+def test_no_efficiency_without_force_is_warned_about(folders):
+    def warned(**options):
+        return [n for n in prepared(folders, **options).notes if "any later merge replaces" in n]
+
+    assert len(warned(no_eff="yes")) == 1
+    assert not warned(no_eff="yes", force="yes")
+    assert not warned(force="yes")
+
+
 def test_the_first_file_of_a_kind_is_new_beside_a_namesake_of_another(folders):
     base = folders / "base/Equality"
     (base / "gfx950_BBS.yaml").rename(base / "gfx950_HHS.yaml")

@@ -15,6 +15,8 @@ from kernelmark.api.tuning_run import Tuned, run
 from kernelmark.api.tuning_summary import summarise
 from kernelmark.tune.check import Check
 from kernelmark.tune.plan import Acceptance, Budget
+from kernelmark.tune.simulate import Simulated, quality, try_strategy
+from kernelmark.tune.simulate import read as read_space
 from kernelmark.tune.summary import Summary
 
 __all__ = [
@@ -23,10 +25,14 @@ __all__ = [
     "Check",
     "Planned",
     "Selection",
+    "Simulated",
     "Summary",
     "Tuned",
     "check",
     "plan",
+    "quality",
+    "read_space",
     "run",
     "summarise",
+    "try_strategy",
 ]

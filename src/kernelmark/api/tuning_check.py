@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from kernelmark.api.tuning_run import COMPILE_TIMEOUT_S, picked, plans
+from kernelmark.api.tuning_run import COMPILE_TIMEOUT_S, picked
 from kernelmark.tune import check as checks
 from kernelmark.tune.check import Check
 from kernelmark.tune.folder import TuningFolder
@@ -26,7 +26,7 @@ def check(
 ) -> Iterator[Check]:
     """Every plan, or those that `only` names, one after the other as they are compiled. Nothing
     is written to the folder."""
-    asked = picked(plans(TuningFolder.open(place)), only)
+    asked = picked(TuningFolder.open(place), only)
     return checks.check(
         asked, candidates=candidates, jobs=jobs, compile_timeout_s=compile_timeout_s
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.timing import Timing
 from kernelmark.gpu.absent import absent
 from kernelmark.runners import targets
-from kernelmark.tune import ownership, planner, strategies
+from kernelmark.tune import ownership, planfile, planner, strategies
 from kernelmark.tune import summary as summaries
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plan import Acceptance, Budget
@@ -24,7 +25,11 @@ from kernelmark.tune.planner import Draft, Fate, Refused, Settings
 from kernelmark.tune.summary import Cost, Summary
 from kernelmark.workloads import select
 from kernelmark.workloads import workload as workloads
+from kernelmark.workloads.logs import inputs
+from kernelmark.workloads.logs.blas_words import F8_OCP, FNUZ_ARCHS, SHARED_BY
 from kernelmark.workloads.workload import Call, Workload
+
+_ANOTHER = "--reference chooses another"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +81,7 @@ def plan(
         budget=budget or Budget(),
         acceptance=acceptance or Acceptance(),
     )
-    _check_settings(chosen, info, here=arch is None)
+    _check_settings(chosen, info, here=arch is None, named=reference is not None)
     ownership.check(folder, backend, info.arch)
     costs = _picked(planner.costs_of(workload, known, thr), asked, folder)
     names = planner.named(folder, [cost.problem for cost in costs])
@@ -92,17 +97,20 @@ def plan(
     if made and added:
         workloads.write(TuningFolder.make(place).workload, workload)
     fates = planner.write(folder, made, names, force=force) if made else {}
+    floats = _other_floats(folder, refused, info)
     return Planned(
         drafts=tuple(made),
         fates=fates,
         refused=tuple(refused),
         left_out=tuple(cost for cost in costs if not cost.selected),
-        notes=_notes(folder, workload, known, costs, made, fates) if made else (),
-        hint="" if made else _way_out(backend, refused, info),
+        notes=(*_notes(folder, workload, known, costs, made, fates), *floats) if made else (),
+        hint="" if made else "; ".join(floats) or _way_out(backend, refused, info),
     )
 
 
 def _way_out(backend: str, refused: Sequence[Refused], info: DeviceInfo) -> str:
+    if any(one.by_reference for one in refused):
+        return _ANOTHER
     bare = next((one.cost.problem for one in refused if one.bare), None)
     if bare is None:
         return ""
@@ -110,6 +118,22 @@ def _way_out(backend: str, refused: Sequence[Refused], info: DeviceInfo) -> str:
         return f'add to {backend} what can be tried: space = {{"rows": [64, 128, 256]}}'
     names = ", ".join([*planner.tunable(bare, info), "a .py file of your own with a space"])
     return f"what can be tuned for it: {names}"
+
+
+def _other_floats(
+    folder: TuningFolder, refused: Sequence[Refused], info: DeviceInfo
+) -> tuple[str, ...]:
+    """What to do about 8-bit floats that the architecture has in another form than they were
+    taken for: BLAS logs have the same letters for both."""
+    taken = any(F8_OCP & set(one.cost.problem.dtypes.values()) for one in refused)
+    if not (taken and info.arch.startswith(FNUZ_ARCHS)):
+        return ()
+    if not SHARED_BY & inputs.formats(folder.workload):
+        return ()
+    return (
+        f"{info.arch} has FNUZ 8-bit floats, and the log's were read as OCP's; import it again: "
+        f"kmark import LOG --workload {folder.path} --arch {info.arch}",
+    )
 
 
 def _workload_for(place: Place, asked: Selection) -> tuple[TuningFolder, Workload, bool]:
@@ -173,7 +197,8 @@ def _target(device: str | None, arch: str | None, known: Summary | None) -> Devi
     return targets.find(name)[1]
 
 
-def _check_settings(chosen: Settings, info: DeviceInfo, *, here: bool) -> None:
+def _check_settings(chosen: Settings, info: DeviceInfo, *, here: bool, named: bool) -> None:
+    """`named` says whether the user named the reference; else it is that of the summary."""
     asked = chosen.acceptance
     for number in (chosen.seed, chosen.budget.minutes, asked.min_ratio, asked.min_gain_us):
         if not (math.isfinite(number) and number >= 0):
@@ -181,15 +206,33 @@ def _check_settings(chosen: Settings, info: DeviceInfo, *, here: bool) -> None:
                 f"a seed, a time and a gain are not negative: {number:g} is asked for",
                 hint="0 minutes are no limit; a ratio of 1 and a gain of 0 keep all that is faster",
             )
-    for name in dict.fromkeys((chosen.backend, chosen.reference)):
-        if here:
-            require(name, info)
-        elif info.kind not in backends.find(name).device_kinds:
-            kinds = ", ".join(backends.find(name).device_kinds)
-            raise UsageError(
-                f"backend {name} does not run on {info.arch}", hint=f"it runs on: {kinds}"
-            )
+    if reason := planfile.too_few(asked.rounds):
+        raise UsageError(
+            f"{asked.rounds} rounds are {reason}", hint=f"ask for {planfile.LEAST_ROUNDS}, or more"
+        )
+    _check_backend(chosen.backend, info, here=here)
+    if chosen.reference != chosen.backend:
+        with _naming("the reference" if named else "the reference that summary.csv names"):
+            _check_backend(chosen.reference, info, here=here)
     strategies.registry.get(chosen.strategy)
+
+
+def _check_backend(name: str, info: DeviceInfo, *, here: bool) -> None:
+    if here:
+        require(name, info)
+    elif info.kind not in backends.find(name).device_kinds:
+        kinds = ", ".join(backends.find(name).device_kinds)
+        raise UsageError(f"backend {name} does not run on {info.arch}", hint=f"it runs on: {kinds}")
+
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """An error also says what the backend is here for."""
+    try:
+        yield
+    except UsageError as error:
+        hint = f"{error.hint}; {_ANOTHER}" if error.hint else _ANOTHER
+        raise UsageError(f"{error.message}; it is {what}", hint=hint) from None
 
 
 def _logged(workload: Workload) -> dict[Problem, Mapping[str, str]]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.frozen import FrozenDict
 from kernelmark.devices import registry as device_kinds
 from kernelmark.runners.local import LocalRunner
 from kernelmark.tune import ownership, planfile, results
@@ -35,7 +36,8 @@ _KINDS = {"sm_": "cuda", "gfx": "hip", "fake": "fake"}
 class Tuned:
     """What a run left: outcomes of this and of earlier runs, plans that cannot be tuned with the
     reason, plans that were not reached in time, and plans that have an outcome but whose search
-    was ended by the clock."""
+    was ended by the clock. `unreadable` are plans that were not asked for, and whose outcome cannot
+    be told for what is wrong with a file of theirs."""
 
     folder: TuningFolder
     outcomes: tuple[Outcome, ...]
@@ -43,6 +45,7 @@ class Tuned:
     unreached: tuple[str, ...]
     metrics: Metrics
     cut: tuple[str, ...] = ()
+    unreadable: Mapping[str, str] = field(default_factory=FrozenDict)
     interrupted: bool = False
 
     @property
@@ -69,8 +72,7 @@ def run(
     if minutes < 0:
         raise UsageError("minutes must not be negative", hint="0 is no limit")
     folder = TuningFolder.open(place)
-    every = plans(folder)
-    chosen = picked(every, only)
+    chosen = picked(folder, only)
     _require(folder, chosen, devices)
     runner = LocalRunner(
         devices_of(folder, chosen, devices),
@@ -90,14 +92,14 @@ def run(
         with _terminable():
             driver.run()
     except KeyboardInterrupt:
-        return _written(folder, every, driver, interrupted=True)
+        return _written(folder, driver, interrupted=True)
     except BaseException as error:
         with suppress(OSError, KernelmarkError):  # a full disk must not hide what went wrong first
-            _written(folder, every, driver, interrupted=True)
+            _written(folder, driver, interrupted=True)
         if isinstance(error, OSError) and error.filename:
             raise unwritable(Path(error.filename), error) from None
         raise
-    return _written(folder, every, driver)
+    return _written(folder, driver)
 
 
 @contextmanager
@@ -114,26 +116,19 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
-def plans(folder: TuningFolder) -> list[TunePlan]:
-    """Every plan of a folder, in the order of their names."""
-    found = [planfile.read(folder.plan(name)) for name in folder.names()]
-    if not found:
+def picked(folder: TuningFolder, only: Sequence[str]) -> list[TunePlan]:
+    """The plans that `only` names, all of a folder if it names none. No other file is read: a
+    mistake in one holds up nobody else."""
+    known = folder.names()
+    if not known:
         raise NothingToDo(
             f"{folder.path} has no plans", hint=f"kmark tune plan {folder.path} -b BACKEND"
         )
-    return found
-
-
-def picked(every: Sequence[TunePlan], only: Sequence[str]) -> list[TunePlan]:
-    """Those of the plans that `only` names; all of them if it names none."""
-    if not only:
-        return list(every)
-    known = {plan.name: plan for plan in every}
     for name in only:
         if name not in known:
-            shown = ", ".join(list(known)[:8])
+            shown = ", ".join(known[:8])
             raise UsageError(f"there is no plan {name!r}", hint=f"there are: {shown}")
-    return [known[name] for name in only]
+    return [planfile.read(folder.plan(name)) for name in dict.fromkeys(only or known)]
 
 
 def _require(folder: TuningFolder, chosen: Sequence[TunePlan], asked: Sequence[str]) -> None:
@@ -164,18 +159,18 @@ def devices_of(
     return (kind if kind in ("cpu", "fake") else f"{kind}:0",)
 
 
-def _written(
-    folder: TuningFolder, every: Sequence[TunePlan], driver: Driver, *, interrupted: bool = False
-) -> Tuned:
+def _written(folder: TuningFolder, driver: Driver, *, interrupted: bool = False) -> Tuned:
     """Write what is there: of this run, and of plans that it was not asked to run."""
-    found = ownership.outcomes(folder, every).outcomes | driver.outcomes
-    asked = {plan.name for plan in driver.plans}
-    outcomes = tuple(found[plan.name] for plan in every if plan.name in found)
+    asked = {plan.name: plan for plan in driver.plans}
+    others, broken = ownership.readable(folder, but=asked)
+    before = ownership.outcomes(folder, [*asked.values(), *others])
+    found = before.outcomes | driver.outcomes
+    names = list(dict.fromkeys((*folder.names(), *asked)))  # a file may be gone by now
+    outcomes = tuple(found[name] for name in names if name in found)
     unreached = tuple(
-        plan.name
-        for plan in every
-        if plan.name in asked and plan.name not in driver.outcomes | driver.retired
+        name for name in names if name in asked and name not in driver.outcomes | driver.retired
     )
+    unread = before.unreadable | broken
     metrics = results.write(folder, outcomes, retired=driver.retired, unreached=unreached)
     return Tuned(
         folder=folder,
@@ -184,5 +179,6 @@ def _written(
         unreached=unreached,
         metrics=metrics,
         cut=tuple(driver.cut),
+        unreadable=FrozenDict({name: why for name, why in unread.items() if name not in asked}),
         interrupted=interrupted,
     )

@@ -116,6 +116,7 @@ class _Book:
         self._costs = {p: Cost(problem=p, count=count) for p, count in called.items()}
         self._written = time.monotonic()
         before = summaries.read(self._path)
+        self._thr_before = before.thr if before else None
         if before is not None:
             self._keep(before, timed=before.basis == basis, retry_failed=retry_failed)
         self.kept = sum(cost.status is not None for cost in self._costs.values())
@@ -148,6 +149,8 @@ class _Book:
 
     def write(self) -> Summary:
         found = summaries.summary(self._basis, self._costs.values(), thr=self._thr)
+        if self._thr is None:  # the selection is that of before, so is what it was made by
+            found = dataclasses.replace(found, thr=self._thr_before)
         summaries.write(self._path, found)
         self._written = time.monotonic()
         return found

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kernelmark.cli import options as o
+from kernelmark.cli.ending import SOME_FAILED
 from kernelmark.cli.output import Outputs, say
 from kernelmark.core.errors import KernelmarkError, UsageError
 
@@ -152,13 +154,24 @@ def export(
                 "--as writes winners, --json, --csv, --md and --store are for runs",
                 hint="give one or the other",
             )
-        return export_winners(ref, form, output=output, base=base, words=words or ())
+        ended = export_winners(ref, form, output=output, base=base, words=words or ())
+        return ended or (SOME_FAILED if _some_unreadable(ref) else 0)
     if output is not None or base is not None or words:
         raise UsageError("-o, --base and --with go with --as", hint="say a format: --as python")
     outputs = asked if asked.any else Outputs(json="-")
     with loaded(ref, store) as (results, _):
         put_results(results, outputs, table=False)
     return 0
+
+
+def _some_unreadable(place: str) -> bool:
+    """Whether winners may be missing, for a plan or a journal that cannot be read: which ones was
+    told when they were looked for."""
+    from kernelmark.tune import ownership
+    from kernelmark.tune.folder import TuningFolder
+
+    folder = TuningFolder(Path(place).expanduser())
+    return bool(folder.names() and ownership.current(folder).unreadable)
 
 
 def import_results(
@@ -204,6 +217,7 @@ def import_results(
             "--dtype, --skipped and --force are for logs of calls", hint="add: --workload DIR"
         )
     from kernelmark.stores import open_store
+    from kernelmark.workloads.importers import doubt
     from kernelmark.workloads.importers.base import Given, iso_time
 
     when = None if started is None else iso_time(started)
@@ -213,22 +227,28 @@ def import_results(
     # Every file is read before any is stored: a bad one leaves the store as it was.
     found = [_results(file, given, form) for file in files]
     with open_store(store) as opened:
-        for result_set in found:
+        for file, result_set in zip(files, found, strict=True):
             say(str(opened.add_result_set(result_set)))
+            if told := doubt(result_set.results):
+                say(f"note: {file}: {told}")
     return 0
 
 
 def _results(file: str, given: Given, form: str | None) -> ResultSet:
     """The run in a file; one that is a log of calls instead is told so."""
     from kernelmark.api.reading import read_file
-    from kernelmark.workloads import logs
+    from kernelmark.workloads import importers, logs
 
-    if file != "-":
-        _check_place(file)
+    if file == "-":
+        return read_file(file, given, form)
+    path = _checked_place(file)
     try:
         return read_file(file, given, form)
     except KernelmarkError:
-        known = None if file == "-" or form is not None else logs.recognized(file)
+        # A table of results that is cut looks like a list of shapes.
+        if form is not None or not os.access(path, os.R_OK) or importers.recognized(path):
+            raise
+        known = logs.recognized(file)
         if known is None:
             raise
         raise UsageError(
@@ -236,7 +256,7 @@ def _results(file: str, given: Given, form: str | None) -> ResultSet:
         ) from None
 
 
-def _check_place(file: str) -> None:
+def _checked_place(file: str) -> Path:
     """What is no file is told before any format is tried."""
     path = Path(file).expanduser()
     if path.is_dir():
@@ -247,3 +267,4 @@ def _check_place(file: str) -> None:
             f"{file}: there is no such file",
             hint="look at its spelling; 'kmark import --help' says which files can be read",
         )
+    return path

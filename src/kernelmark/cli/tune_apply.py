@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.ending import REGRESSION
+from kernelmark.cli.ending import REGRESSION, SOME_FAILED
 from kernelmark.cli.output import put, put_table, say
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.units import counted
@@ -17,8 +17,6 @@ from kernelmark.core.units import counted
 if TYPE_CHECKING:
     from kernelmark.tune.emitters.base import Change, Emitter, Fields
     from kernelmark.tune.outcome import Outcome
-
-SOME_WRONG = 3
 
 
 Folder = Annotated[
@@ -48,13 +46,13 @@ DryRun = Annotated[
     bool | None,
     typer.Option(
         "--dry-run/--write",
-        help="Only show the difference, and prove on a copy that it does what it should. "
-        "Default: write, but tensile only with --write.",
+        help="Write nothing: show the difference, prove on a copy that it does what it should, and "
+        "compare. Default: write, but tensile only with --write.",
     ),
 ]
 NoBackup = Annotated[bool, typer.Option("--no-backup", help="Leave no copy of what was there.")]
 NoCompare = Annotated[
-    bool, typer.Option("--no-compare", help="Do not time reference and tuned again afterwards.")
+    bool, typer.Option("--no-compare", help="Do not time reference and tuned again.")
 ]
 With = Annotated[
     list[str] | None,
@@ -77,7 +75,8 @@ def apply(
     """Put a tuning folder's winners into a library's files: show the difference, write, compare.
 
     Every winner is looked up as the library would, and every other lookup must be what it was.
-    What is there is copied to a .bak file first.
+    What is there is copied to a .bak file first. Reference and tuned are timed once more, as
+    kernelmark runs them; if that cannot be done here, the exit code is 3, but 0 of a dry run.
 
     For example: kmark tune apply DIR --as aiter --to aiter/ops/triton/configs --dry-run
     """
@@ -90,19 +89,19 @@ def apply(
     _tell(change, emitter, quiet=quiet)
     if not change.edits:
         return _nothing(change, into)
+    names = {wanted.name for wanted in change.wanted}
+    kept = [outcome for outcome in outcomes if outcome.name in names and not no_compare]
     if emitter.careful if dry_run is None else dry_run:
         more = "; --write writes it" if dry_run is None else ""
         say(f"dry run: {counted(len(change.edits), 'file')} would change{more}")
-        return 0
+        return _compared(kept, folder, dry=True, quiet=quiet) if kept else 0
     written = applying.write(emitter, change, into, backup=not no_backup)
     for file in written.files:
         say(f"written: {file}")
     for copy in written.backups:
         say(f"as it was: {copy}")
     say(f"read back: {_proof(change)}")
-    names = {wanted.name for wanted in change.wanted}
-    kept = [outcome for outcome in outcomes if outcome.name in names]
-    return 0 if no_compare or not kept else _compared(kept, folder, quiet=quiet)
+    return _compared(kept, folder, dry=False, quiet=quiet) if kept else 0
 
 
 def export_winners(
@@ -197,30 +196,43 @@ def _proof(change: Change) -> str:
     return f"{_winners(change)} found, {counted(same, 'other lookup')} unchanged"
 
 
-def _compared(kept: Sequence[Outcome], folder: str, *, quiet: bool) -> int:
-    """Reference and tuned in turns, as in the final."""
-    from kernelmark.report.tables import Column, Table
-    from kernelmark.tune.recompare import recompare, replaced
+def _compared(kept: Sequence[Outcome], folder: str, *, dry: bool, quiet: bool) -> int:
+    """Reference and tuned in turns, as in the final. A dry run is for machines without the
+    device too; a change that was to be compared and was not is not done."""
+    from kernelmark.tune import recompare as comparing
 
-    say(f"comparing {counted(len(kept), 'winner')} with the reference again")
+    state = "nothing is written" if dry else "the files are changed"
     try:
-        found = recompare(
+        comparing.check_here(kept)
+    except KernelmarkError as error:
+        say(f"reference and tuned were not compared again: {error.message}; {state}")
+        return 0 if dry else SOME_FAILED
+    winners = counted(len(kept), "winner")
+    say(f"comparing {winners} with the reference again, as kernelmark runs them")
+    try:
+        found = comparing.recompare(
             kept,
             acceptance=_asked(folder),
             on_outcome=lambda one: None if quiet else say(f"{one.name}: {one.reason}"),
         )
     except KernelmarkError as error:
-        say(f"reference and tuned were not compared again: {error.message}")
-        return 0
+        say(f"reference and tuned were not compared to the end: {error.message}; {state}")
+        return SOME_FAILED
+    return _judged(found, {outcome.name: outcome for outcome in kept}, quiet=quiet)
+
+
+def _judged(found: Sequence[Outcome], before: Mapping[str, Outcome], *, quiet: bool) -> int:
+    from kernelmark.report.tables import Column, Table
+    from kernelmark.tune.recompare import replaced
+
     columns = tuple(
         Column(name=name, align="right" if name != "name" else "left")
         for name in ("name", "tuned", "reference", "ratio", "before")
     )
-    before = {outcome.name: outcome for outcome in kept}
     rows = tuple(_row(outcome, before[outcome.name].ratio) for outcome in found)
     put_table(Table(columns=columns, rows=rows))
     if any(not outcome.tuned.verified for outcome in found):
-        return SOME_WRONG
+        return SOME_FAILED
     others = [outcome for outcome in found if replaced(before[outcome.name], outcome)]
     for outcome in others if quiet else ():
         say(f"{outcome.name}: {outcome.reason}")

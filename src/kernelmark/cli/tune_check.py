@@ -27,7 +27,9 @@ Candidates = Annotated[
 ]
 Jobs = Annotated[
     int | None,
-    t.option("--jobs", metavar="N", help="Cores that compile. Default: all.", panel=o.RUNNING),
+    t.option(
+        "--jobs", metavar="N", help="Cores that compile, at least 1. Default: all.", panel=o.RUNNING
+    ),
 ]
 Timeout = Annotated[
     float,

@@ -16,4 +16,14 @@ def option(*names: str, help: str, metavar: str | None = None, panel: str = o.SE
 Only = Annotated[
     list[str] | None, option("--only", metavar="NAME,…", help="Only these plans. Repeated.")
 ]
+Jobs = Annotated[
+    int | None,
+    option(
+        "--jobs",
+        metavar="N",
+        help="Host cores that compile ahead; 0: none, the device's own process compiles. "
+        "Default: all.",
+        panel=o.RUNNING,
+    ),
+]
 Every = Annotated[bool, option("--all", help="Show every row.", panel=o.OUTPUT)]

@@ -55,7 +55,7 @@ def run(
     folder: Folder,
     devices: Devices = None,
     only: t.Only = None,
-    jobs: o.Jobs = None,
+    jobs: t.Jobs = None,
     minutes: Minutes = 0.0,
     timeout: Timeout = 30.0,
     retry_failed: RetryFailed = False,
@@ -116,6 +116,8 @@ def _tell(done: Tuned, folder: str, *, quiet: bool) -> None:
         say(metrics_line(done.metrics))
     if done.retired:
         say(f"{counted(len(done.retired), 'plan')} could not be tuned: {', '.join(done.retired)}")
+    for name, reason in done.unreadable.items():
+        say(f"warning: {name} is not in the results: {reason}")
     if done.interrupted:
         say(f"interrupted; everything so far is in {folder}: kmark tune run {folder} goes on")
     elif done.unreached or done.cut:
@@ -128,8 +130,9 @@ def _left(done: Tuned) -> str:
     """What the clock left undone."""
     told = []
     if done.cut:
+        searches = "search" if len(done.cut) == 1 else "searches"
         were = "was" if len(done.cut) == 1 else "were"
-        told.append(f"the search of {counted(len(done.cut), 'plan')} {were} cut short")
+        told.append(f"the {searches} of {counted(len(done.cut), 'plan')} {were} cut short")
     if done.unreached:
         told.append(f"{counted(len(done.unreached), 'plan')} not reached")
     return ", ".join(told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,8 +65,7 @@ def _tell(reading: Reading, arch: str) -> None:
     for one in reading.inputs:
         for note in one.notes:
             say(f"{one.place}: {note}")
-    logged = {"hipblaslt", "rocblas"} & formats.keys()  # others name the family
-    if not arch and logged and any(_is_shared_f8(call.blas) for call in workload.calls):
+    if not arch and _has_shared_f8(reading, formats):
         say("8-bit floats were read as OCP's; if the log is of gfx940 to gfx942: --arch gfx942")
     _tell_skipped(reading.skipped)
 
@@ -110,10 +109,11 @@ def _table(skips: Skips) -> str:
     return text.getvalue()
 
 
-def _is_shared_f8(blas: Mapping[str, str]) -> bool:
-    from kernelmark.workloads.logs.blas_words import SHARED_F8
+def _has_shared_f8(reading: Reading, formats: Iterable[str]) -> bool:
+    from kernelmark.workloads.logs.blas_words import SHARED_BY, SHARED_F8
 
-    return bool(SHARED_F8 & {blas.get("a_type"), blas.get("b_type")})
+    types = {call.blas.get(f"{name}_type") for call in reading.workload.calls for name in "ab"}
+    return bool(SHARED_BY.intersection(formats) and SHARED_F8 & types)
 
 
 def _many(count: int, noun: str) -> str:

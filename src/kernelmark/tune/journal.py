@@ -282,15 +282,23 @@ def _lines(data: bytes, path: Path) -> tuple[list[Line], int]:
         except CodecError as error:
             if data.find(b"\n", end + 1) < 0:  # a machine that lost power may end a file like this
                 break
-            raise UsageError(
-                f"{path}: {error.message}", hint="move the file away to tune from the start"
-            ) from None
+            raise UsageError(f"{path}: {error.message}", hint=_mending(len(found))) from None
         at = end + 1
     return found, at
 
 
+def _mending(before: int) -> str:
+    anew = "move the file away to tune from the start"
+    # Without its first line nobody knows what the answers below it are for.
+    return f"delete that line: what it held is asked again; or {anew}" if before else anew
+
+
 def _line(data: bytes, number: int) -> Line:
-    document = codec.parse(data)
+    try:
+        document = codec.parse(data)
+    except CodecError:
+        # The parser counts lines too, and its count begins at this one.
+        raise CodecError(f"line {number} is not JSON") from None
     kind = _TYPES.get(document.pop("line", "")) if isinstance(document, dict) else None
     if kind is None:
         raise CodecError(f"line {number} is no line of a journal")

@@ -4,7 +4,7 @@ for another is nobody's result."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -19,11 +19,14 @@ from kernelmark.tune.plan import TunePlan
 def check(folder: TuningFolder, backend: str, arch: str) -> None:
     """Refuse to plan for a backend or architecture that is not that of the folder."""
     elsewhere = f"take another folder, with a copy of {folder.workload}"
-    for found in _planned(folder):
-        if found != backend:
+    away = f"{elsewhere}; or move its plans, trials and results away"
+    for theirs, listed_for in _planned(folder):
+        if theirs != backend:
+            raise UsageError(f"{folder.path} has plans for {theirs}, not for {backend}", hint=away)
+        if listed_for not in ("", arch):
             raise UsageError(
-                f"{folder.path} has plans for {found}, not for {backend}",
-                hint=f"{elsewhere}; or move its plans, trials and results away",
+                f"{folder.path} has plans for {theirs} on {listed_for}, not on {arch}",
+                hint=f"give -d or --arch as before, or {away}",
             )
     for path in sorted(folder.trials.glob("*.jsonl")):
         header = journal.header(path)
@@ -36,55 +39,80 @@ def check(folder: TuningFolder, backend: str, arch: str) -> None:
             )
 
 
-def _planned(folder: TuningFolder) -> list[str]:
-    """Backends of the plans that are there; a file that cannot be read may be written anew."""
+def _planned(folder: TuningFolder) -> list[tuple[str, str]]:
+    """Backend and architecture of each plan that says them; any other may be written anew."""
     found = []
     for name in folder.names():
         with suppress(KernelmarkError):
-            found.append(planfile.read(folder.plan(name)).backend)
+            found.append(planfile.target(folder.plan(name)))
     return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """What the journals of plans have come to, by name: outcomes of the plans as they are now, and
-    why the others are not."""
+    why the others are not. `unreadable` are those of the latter whose file is at fault."""
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     stale: dict[str, str] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
 
 
 def outcomes(folder: TuningFolder, plans: Iterable[TunePlan]) -> Found:
     """From journals alone, whatever files of results say."""
     found = Found()
     for plan in plans:
-        with suppress(KernelmarkError, OSError):  # a journal that cannot be read has no outcome
-            header, _, last = journal.load(folder.journal(plan.name))
-            if header is None or last is None:
-                continue
-            if reason := stale(plan, header, last):
-                found.stale[plan.name] = reason
-            else:
-                found.outcomes[plan.name] = weighed(last.outcome, plan)
+        path = folder.journal(plan.name)
+        try:
+            header, _, last = journal.load(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            found.unreadable[plan.name] = f"{path}: cannot be read: {error.strerror}"
+            continue
+        except KernelmarkError as error:
+            found.unreadable[plan.name] = error.message
+            continue
+        if header is None or last is None:
+            continue
+        if reason := stale(plan, header, last):
+            found.stale[plan.name] = reason
+        else:
+            found.outcomes[plan.name] = weighed(last.outcome, plan)
+    found.stale.update(found.unreadable)
     return found
+
+
+def readable(
+    folder: TuningFolder, *, but: Container[str] = ()
+) -> tuple[list[TunePlan], dict[str, str]]:
+    """The plans of a folder in the order of their names, and why some cannot be read. Those that
+    `but` has are left out."""
+    plans, broken = [], {}
+    for name in folder.names():
+        if name in but:
+            continue
+        try:
+            plans.append(planfile.read(folder.plan(name)))
+        except KernelmarkError as error:
+            broken[name] = error.message
+    return plans, broken
 
 
 def current(folder: TuningFolder) -> Found:
     """The outcomes of a folder: from plans and journals where there are any, also where a run was
     killed before it wrote its results; else from the file of results, which can stand alone."""
-    names = folder.names()
-    if not names:
+    if not folder.names():
         return Found(outcomes={outcome.name: outcome for outcome in results.read(folder)})
-    plans, broken = [], {}
-    for name in names:
-        try:
-            plans.append(planfile.read(folder.plan(name)))
-        except KernelmarkError as error:
-            broken[name] = error.message
+    plans, broken = readable(folder)
     found = outcomes(folder, plans)
-    if not (found.outcomes or found.stale):
+    if not (found.outcomes or found.stale or broken):
         raise NothingToDo(f"{folder.path} has no results yet", hint=f"kmark tune run {folder.path}")
-    return Found(outcomes=found.outcomes, stale=found.stale | broken)
+    return Found(
+        outcomes=found.outcomes,
+        stale=found.stale | broken,
+        unreadable=found.unreadable | broken,
+    )
 
 
 def stale(plan: TunePlan, header: journal.Header, last: journal.Finished | None) -> str:

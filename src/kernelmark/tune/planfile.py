@@ -16,8 +16,10 @@ from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.units import time_text
+from kernelmark.stats.paired import least_rounds
 from kernelmark.tune import strategies
 from kernelmark.tune._toml import list_text, table_text, value_text
+from kernelmark.tune.accept import ALPHA
 from kernelmark.tune.plan import Acceptance, Budget, TunePlan
 
 _TOP = (
@@ -25,6 +27,8 @@ _TOP = (
     *("reference", "budget", "acceptance", "space", "blas"),
 )
 _REFERENCE = ("backend", "time_s", "config")
+_LEAST = {"seeds": 0, "neighbours": 0}
+LEAST_ROUNDS = least_rounds(ALPHA)
 Limits = TypeVar("Limits", Budget, Acceptance)
 
 
@@ -68,6 +72,7 @@ def _limits(plan: TunePlan) -> list[str]:
         "# So many of the best run two heats in turns with the reference, in fresh memory. The",
         f"finalists = {asked.finalists}",
         "# fastest of them plays so many rounds against the reference alone: only these are told.",
+        f"# At least {LEAST_ROUNDS}, with less nothing can be told; odd numbers are rounded up.",
         f"rounds = {asked.rounds}",
         "# Kept is what is faster by this factor and by these microseconds a call,",
         f"min_ratio = {asked.min_ratio!r}",
@@ -135,6 +140,20 @@ def read(path: Path) -> TunePlan:
         reference_s=_real(reference, "time_s", place, 0.0, prefix="reference."),
         blas=_words(_table(document, "blas", place), place),
     )
+
+
+def target(path: Path) -> tuple[str, str]:
+    """The backend and the architecture that a file is for, whatever else is wrong with it."""
+    document, place = _document(path), str(path)
+    return _backend(document, "backend", place, ""), _text(document, "arch", place, "")
+
+
+def too_few(rounds: int) -> str:
+    """Why a final of so many rounds is refused, "" if it is not."""
+    if rounds >= LEAST_ROUNDS:
+        return ""
+    sure = f"{100 * (1 - ALPHA):g} %"
+    return f"too few: with less than {LEAST_ROUNDS} nothing can be told at {sure}"
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -246,10 +265,15 @@ def _numbers(kind: type[Limits], table: Mapping[str, Any], place: str, section: 
     for key in table:
         default = getattr(defaults, key)
         if isinstance(default, int):
-            least = 0 if key in ("seeds", "neighbours") else 1
+            least = _LEAST.get(key, 1)
             given[key] = _whole(table, key, place, default, least=least, prefix=prefix)
         else:
             given[key] = _real(table, key, place, default, prefix=prefix)
+    if reason := too_few(given.get("rounds", LEAST_ROUNDS)):
+        raise UsageError(
+            f"{place}: {prefix}rounds = {given['rounds']} is {reason}",
+            hint=f"write rounds = {LEAST_ROUNDS}, or more",
+        )
     return kind(**given)
 
 

@@ -48,11 +48,12 @@ class Draft:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
     """A problem that no plan is written for, with the reason; `bare` if its backend offers nothing
-    to choose from."""
+    to choose from, `by_reference` if it is another backend that is to be beaten who cannot."""
 
     cost: Cost
     reason: str
     bare: bool = False
+    by_reference: bool = False
 
 
 class Fate(StrEnum):
@@ -99,12 +100,16 @@ def drafts(
     backend, reference = backends.find(settings.backend), backends.find(settings.reference)
     made: list[Draft] = []
     refused: list[Refused] = []
+    own, another = timed_by == settings.reference, settings.reference != settings.backend
     for cost in costs:
-        own = timed_by == settings.reference
         failed = own and cost.status not in (None, Status.OK)
         reason = f"{settings.reference} {cost.status}: {cost.reason}" if failed else None
         reason = reason or _refusal(reference, cost.problem, info)
-        reason = reason or _refusal(backend, cost.problem, info)
+        if reason is not None:
+            told = f"the reference {reason}" if another else reason
+            refused.append(Refused(cost=cost, reason=told, by_reference=another))
+            continue
+        reason = _refusal(backend, cost.problem, info)
         if reason is not None:
             refused.append(Refused(cost=cost, reason=reason))
             continue

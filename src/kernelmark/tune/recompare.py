@@ -42,9 +42,7 @@ def recompare(
 ) -> list[Outcome]:
     """Each outcome decided anew on its own device. If one of them cannot run here, that is an
     error before any is timed; a kernel of another name is not kept."""
-    runners = {outcome.device: LocalRunner([outcome.device]) for outcome in outcomes}
-    for outcome in outcomes:
-        _check_here(outcome, runners[outcome.device].infos[0])
+    runners = check_here(outcomes)
     found = []
     for device, runner in runners.items():
         lane = runner.lane(runner.infos[0].name)
@@ -58,7 +56,15 @@ def recompare(
     return found
 
 
-def _check_here(outcome: Outcome, info: DeviceInfo) -> None:
+def check_here(outcomes: Sequence[Outcome]) -> dict[str, LocalRunner]:
+    """A runner for each device of the outcomes; what cannot run on this machine is an error."""
+    runners = {outcome.device: LocalRunner([outcome.device]) for outcome in outcomes}
+    for outcome in outcomes:
+        _check_one(outcome, runners[outcome.device].infos[0])
+    return runners
+
+
+def _check_one(outcome: Outcome, info: DeviceInfo) -> None:
     if info.arch != outcome.arch:
         raise UsageError(f"{info.name} is {info.arch} here, and {outcome.arch} was tuned")
     for choice in (outcome.tuned, outcome.reference):

@@ -30,6 +30,7 @@ _US = 1e6
 # Without a summary nobody knows what part of the workload a problem is.
 _NO_SHARES = {"weighted_uplift_pct": None, "coverage_pct": None}
 _PRODUCTS = ("gemm", "batched_gemm")
+_LAYOUTS = {"trans_a": "ta", "trans_b": "tb"}
 
 Row = dict[str, Any]
 
@@ -105,6 +106,7 @@ def row(outcome: Outcome) -> Row:
         "problem": problem.key,
         **problem.dims,
         **{f"{name}_type": word for name, word in problem.dtypes.items()},
+        **_layout(problem),
         "device": outcome.device,
         "arch": outcome.arch,
         "us_reference": reference.median_s * _US,
@@ -136,6 +138,12 @@ def row(outcome: Outcome) -> Row:
         "weighted_uplift_contribution_pct": 100 * share * saving,
         "evaluations": outcome.evaluations,
     }
+
+
+def _layout(problem: Problem) -> Row:
+    """Of a product stored by rows, as its m, n and k are."""
+    given = problem.options
+    return {column: given[name] for column, name in _LAYOUTS.items() if name in given}
 
 
 def _changed(outcome: Outcome) -> bool:

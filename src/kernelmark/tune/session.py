@@ -66,7 +66,7 @@ class Session:
         if plan.arch and plan.arch != info.arch:
             raise UsageError(
                 f"{plan.name} was planned for {plan.arch}, and {info.name} is {info.arch}",
-                hint="kmark tune plan --force lists the space for this device",
+                hint="run it on such a device, or plan for this one in another folder",
             )
         self._space = space = space_of(plan, info)
         pipeline = pipeline or Pipeline()

@@ -8,6 +8,9 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,12 +20,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.core.errors import CodecError
+from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.result import ConfigValue
 from kernelmark.tune.points import Points
+from kernelmark.tune.strategies import registry
 from kernelmark.tune.strategies.base import Search
 
 ABSURD_MS = 1e15  # old cache files write a failure as a huge time
+BROKEN = (
+    *(LookupError, TypeError, ValueError, AttributeError, ArithmeticError),
+    *(OSError, EOFError, zipfile.BadZipFile, zlib.error),
+)
 UNITS_S = {"s": 1.0, "seconds": 1.0, "ms": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
@@ -60,15 +68,29 @@ def simulate(space: Simulated, search: Search, budget: int, batch: int = 1) -> l
     return known
 
 
-def quality(space: Simulated, known: Sequence[int], after: int) -> float:
-    """Least time of the space / least time among the first `after` points; 0 when all failed."""
+def try_strategy(space: Simulated, strategy: str, *, budget: int, seed: int = 1) -> list[int]:
+    """The points that a strategy tries on a measured space, in order; at most `budget`."""
+    if budget < 1 or seed < 0:
+        raise UsageError(
+            f"a search needs a budget above 0 and a seed that is not negative: "
+            f"{budget} and {seed} were given"
+        )
+    return simulate(
+        space, registry.get(strategy).begin(space.points, budget=budget, seed=seed), budget
+    )
+
+
+def quality(space: Simulated, known: Sequence[int], after: int | None = None) -> float:
+    """Least time of the space / least time among the first `after` points (None: all of them);
+    0 when all failed."""
     times = space.times_s[list(known[:after])]
     good = times[~np.isnan(times)]
     return space.best_s / float(good.min()) if len(good) else 0.0
 
 
-def read(path: Path) -> Simulated:
-    """The measured space in `path`: a Kernel Tuner cache, T4 results, or the compact form."""
+def read(path: str | os.PathLike[str]) -> Simulated:
+    """The measured space in a file: a Kernel Tuner cache, T4 results, or the compact form."""
+    path = Path(path).expanduser()
     document = _document(path)
     name = path.name.removesuffix(".gz").removesuffix(".json")
     table = path.with_name(f"{name}.npz")
@@ -84,7 +106,7 @@ def read(path: Path) -> Simulated:
                 f"{path.name} is no measured space",
                 hint="a Kernel Tuner cache, a T4 results file, or NAME.json beside NAME.npz",
             )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except BROKEN as error:
         raise CodecError(f"{path.name} cannot be read as a measured space: {error!r}") from error
     if not np.isfinite(space.times_s).any():
         raise CodecError(f"{path.name} has no configuration that worked")
@@ -92,16 +114,22 @@ def read(path: Path) -> Simulated:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}",
+            hint="give a Kernel Tuner cache or a T4 results file",
+        ) from error
     try:
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise CodecError(f"{path.name} cannot be read: {error}") from error
     # Kernel Tuner leaves the last two brackets out while a session is open.
     for tried in (text, text.rstrip().rstrip(",") + "}}"):
         try:
             document = json.loads(tried)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(document, dict):
             return document
@@ -111,8 +139,11 @@ def _document(path: Path) -> dict[str, Any]:
 def _of_table(name: str, document: Mapping[str, Any], table: Path) -> Simulated:
     params = document["params"]
     with np.load(table) as arrays:
-        points = Points(list(params), list(params.values()), arrays["idx"])
-        times = arrays["time_ms"].astype(float) * 1e-3
+        codes, times = arrays["idx"], arrays["time_ms"].astype(float) * 1e-3
+    sizes = [len(values) for values in params.values()]
+    if codes.shape != (len(times), len(sizes)) or (codes < 0).any() or (codes >= sizes).any():
+        raise ValueError(f"{table.name} does not fit the parameters")
+    points = Points(list(params), list(params.values()), codes)
     return Simulated(
         name=name,
         points=points,

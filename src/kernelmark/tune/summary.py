@@ -26,9 +26,10 @@ _US = 1e6
 _DIGITS = 6  # after the point
 COLUMNS = (
     *("problem", "count", "time_us", "low_us", "high_us", "total_us"),
-    *("pct_of_total", "cumulative_pct", "selected", "status", "reason"),
+    *("pct_of_total", "cumulative_pct", "selected", "threshold_pct", "status", "reason"),
     *("backend", "version", "device", "model", "arch", "timing", "run"),
 )
+_LATER = ("threshold_pct",)  # what files of old do not have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +76,12 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Costs, the largest first."""
+    """Costs, the largest first. `thr` is the threshold in percent that selected them, None where
+    none was given; single ones may have been selected by hand since."""
 
     basis: Basis
     costs: tuple[Cost, ...]
+    thr: float | None = None
 
     @property
     def total_s(self) -> float:
@@ -153,7 +156,7 @@ def summary(basis: Basis, costs: Iterable[Cost], *, thr: float | None = None) ->
                 selected=cost.selected if thr is None else 100 * share >= thr,
             )
         )
-    return Summary(basis=basis, costs=tuple(made))
+    return Summary(basis=basis, costs=tuple(made), thr=thr)
 
 
 def records(found: Summary) -> list[dict[str, str | int | float | None]]:
@@ -170,6 +173,7 @@ def records(found: Summary) -> list[dict[str, str | int | float | None]]:
             "pct_of_total": round(100 * cost.share, _DIGITS),
             "cumulative_pct": round(100 * cost.cumulative, _DIGITS),
             "selected": "yes" if cost.selected else "no",
+            "threshold_pct": found.thr,
             "status": cost.status.value if cost.status else "",
             "reason": cost.reason,
             "backend": basis.backend,
@@ -199,16 +203,24 @@ def read(path: Path) -> Summary | None:
         raise UsageError(f"{path}: cannot be read: {error}", hint=_AGAIN) from None
     if not rows:
         return None
-    if missing := [name for name in COLUMNS if name not in rows[0]]:
+    if missing := [name for name in COLUMNS if name not in rows[0] and name not in _LATER]:
         raise UsageError(f"{path}: there is no column {missing[0]}", hint=_AGAIN)
     costs = [_cost(row, f"{path}: line {number}") for number, row in enumerate(rows, 2)]
     first = rows[0]
     basis = Basis(**{name: first[name] or "" for name in _BASIS})
-    return Summary(basis=basis, costs=tuple(costs))
+    return Summary(basis=basis, costs=tuple(costs), thr=_threshold(first, f"{path}: line 2"))
 
 
 _BASIS = ("backend", "version", "device", "model", "arch", "timing")
 _AGAIN = "delete it and summarise again: kmark tune summarise DIR"
+
+
+def _threshold(row: Mapping[str, str | None], place: str) -> float | None:
+    text = row.get("threshold_pct") or ""
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise UsageError(f"{place}: threshold_pct is {text!r}, not a number", hint=_AGAIN) from None
 
 
 def _cost(row: Mapping[str, str | None], place: str) -> Cost:

@@ -53,7 +53,8 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One incremental size: what it was worth before (None: absent) and is now."""
+    """One incremental size: what it was worth before (None: absent), and what is written now, or
+    was offered where nothing is."""
 
     size: Size
     fate: Fate
@@ -142,9 +143,10 @@ def merge(
     for size, (solution, efficiency) in answers(extra).items():
         before = table[size][1] if size in table else None
         fate = _fate(before, efficiency, force=force)
-        steps.append(Step(size=size, fate=fate, before=before, after=efficiency))
         if fate is not Fate.KEPT:
-            table[size] = (solution, 0.0 if no_eff else efficiency)
+            efficiency = 0.0 if no_eff else efficiency
+            table[size] = (solution, efficiency)
+        steps.append(Step(size=size, fate=fate, before=before, after=efficiency))
     merged = Logic(copy.deepcopy(base.document), base.place)
     _fill(merged, [*base.solutions, *extra.solutions], table)
     version = max((_version(logic) for logic in (base, extra)), key=_numbers)

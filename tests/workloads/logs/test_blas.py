@@ -131,9 +131,11 @@ def test_letters_of_8_bit_floats_go_by_the_architecture(arch, token, name):
     ("fields", "reason"),
     [
         ({"m": "0"}, "m=0 is an empty product"),
-        ({"m": "-4"}, "m=-4 is not a whole number"),
+        ({"m": "-4"}, "m=-4 is negative"),
+        ({"m": "-x"}, "m=-x is not a whole number"),
         ({"m": "4e2"}, "not a whole number"),
-        ({"m": "9" * 5000}, "not a whole number"),
+        ({"m": "9" * 23}, f"m={'9' * 23} is too large"),
+        ({"m": "9" * 5000}, f"m={'9' * 24} is too large"),
         ({"k": ""}, "has no k"),
         ({"transA": "X"}, "transA=X is neither N nor T"),
         ({"a_type": "f6_r"}, "a_type=f6_r is no type"),

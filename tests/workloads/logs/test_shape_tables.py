@@ -90,7 +90,7 @@ def test_counts(read, told, name):
     assert reading.workload.total == 7
     assert told(reading) == [
         (3, "is called 0 times"),
-        (4, "has count=-1, which is not a whole number"),
+        (4, "has count=-1, which is negative"),
         (5, "has count=2.5, which is not a whole number"),
     ]
 

@@ -34,7 +34,10 @@ from kernelmark.tune.emitters.base import (
 from kernelmark.tune.outcome import Outcome
 
 _KINDS = ("Equality", "GridBased")
-_YES = ("yes", "true", "1")
+_WORDS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+_TRAP = (
+    "no_eff without force: what is merged now has the efficiency 0, so any later merge replaces it"
+)
 
 
 class Tensile(Emitter):
@@ -44,8 +47,9 @@ class Tensile(Emitter):
     options = FrozenDict(
         {
             "logic": "a folder of incremental logic to merge, in place of outcomes",
-            "force": "yes: replace what is there even where the new efficiency is not higher",
-            "no_eff": "yes: write 0 as the efficiency of what is merged",
+            "force": "yes: replace what is there even where the new efficiency is not higher; "
+            "a tuning folder's winners do, unless it is no",
+            "no_eff": "yes: write 0 as the efficiency of what is merged; always so for winners",
         }
     )
     needs_base = True
@@ -56,8 +60,17 @@ class Tensile(Emitter):
         if not into.is_dir():
             raise UsageError(f"{into} is not a folder", hint="give a folder of logic YAML files")
         folder = option(self, given, "logic")
+        # A final has decided already, in a unit that the table's efficiencies do not have.
+        force = self._says(given, "force", default=not folder)
+        no_eff = self._says(given, "no_eff", default=not folder)
         if folder:
-            return self._merged(into, list(_incremental(Path(folder), into)), given)
+            pairs = list(_incremental(Path(folder), into))
+            return self._merged(into, pairs, force=force, no_eff=no_eff)
+        if not no_eff:
+            raise UsageError(
+                "no_eff=no cannot be: a winner has a time, not an efficiency, and 0 is written",
+                hint="leave it out",
+            )
         settled = settle(self, outcomes, _question)
         kernels = {outcome.tuned.kernel.name for outcome in settled.winners.values()} - {""}
         held, library = list(settled.held), _Library(into, kernels)
@@ -67,19 +80,32 @@ class Tensile(Emitter):
                 library.add(outcome, extra)
             except Unfit as error:
                 held.append(Held(name=outcome.name, reason=str(error)))
-        # A final has decided already, in a unit that the table's efficiencies do not have.
-        decided = FrozenDict({**given, "force": "yes", "no_eff": "yes"})
-        change = self._merged(into, [*extra.items()], decided, library.names)
+        change = self._merged(into, [*extra.items()], library.names, force=force, no_eff=True)
+        written = {wanted.name for wanted in change.wanted}
+        held += [
+            Held(name=name, reason="its size is in the file already, and force=no leaves it")
+            for name in library.names.values()
+            if name not in written
+        ]
         return dataclasses.replace(change, held=tuple(held))
+
+    def _says(self, given: Fields, name: str, *, default: bool) -> bool:
+        word = option(self, given, name, "yes" if default else "no")
+        if word.lower() not in _WORDS:
+            raise UsageError(
+                f"{name}={word} is neither yes nor no", hint=f"give {name}=yes or {name}=no"
+            )
+        return _WORDS[word.lower()]
 
     def _merged(
         self,
         into: Path,
         pairs: Sequence[tuple[Path, tensile.Logic]],
-        given: Fields,
         names: Mapping[tuple[Path, tensile.Size], str] | None = None,
+        *,
+        force: bool,
+        no_eff: bool,
     ) -> Change:
-        force, no_eff = (option(self, given, x).lower() in _YES for x in ("force", "no_eff"))
         edits, wanted, notes = [], [], []
         for target, extra in pairs:
             tensile.check_folder(target.parent, extra)
@@ -92,6 +118,8 @@ class Tensile(Emitter):
                 wanted.append(Wanted(fields=fields, config=config, name=named if new else ""))
             if after != before:
                 edits.append(Edit(path=place, before=before, after=after))
+        if edits and no_eff and not force:
+            notes.append(_TRAP)
         if edits:
             notes.append("build the library again before anything changes; indices move with it")
         return Change(
@@ -265,6 +293,8 @@ def _config(solution: dict[str, Any], efficiency: float) -> Config:
 
 def _told(step: tensile.Step) -> str:
     before = "absent" if step.before is None else f"{step.before:g}"
+    if step.fate is tensile.Fate.KEPT:
+        return f"{step.fate} {list(step.size)} efficiency {before} stays: {step.after:g} is offered"
     return f"{step.fate} {list(step.size)} efficiency {before} -> {step.after:g}"
 
 

@@ -34,6 +34,8 @@ _DTYPES = {
 _TOKENS = {name: token for token, name in _DTYPES.items()}
 # The same letters for two formats: which one it was, only the device says.
 SHARED_F8 = frozenset({"f8_r", "bf8_r"})
+SHARED_BY = frozenset({"hipblaslt", "rocblas"})  # logs of others name the format
+F8_OCP = frozenset(_DTYPES[token] for token in SHARED_F8)
 FNUZ_ARCHS = ("gfx940", "gfx941", "gfx942")
 _COMPUTE = {
     "f64_r": "f64",
@@ -89,9 +91,19 @@ def normal(given: Mapping[str, str]) -> dict[str, str]:
 def whole(fields: Mapping[str, str], name: str, default: str = "") -> int:
     """A whole number that is not negative."""
     text = fields.get(name) or default
-    if not text.isascii() or not text.isdecimal() or len(text) > _LONGEST:
-        raise ProblemError(f"{name}={text[:24]} is not a whole number")
+    if fault := no_size(text):
+        raise ProblemError(f"{name}={text[:24]} is {fault}")
     return int(text)
+
+
+def no_size(text: str) -> str:
+    """What a text is that can be no size or count, "" if it can."""
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal()):
+        return "not a whole number"
+    if digits != text:
+        return "negative"
+    return "too large" if len(text) > _LONGEST else ""
 
 
 def real(fields: Mapping[str, str], name: str, default: str = "") -> float:

@@ -44,6 +44,12 @@ def save(reading: Reading, path: Path, *, arch: str = "", force: bool = False) -
     path.with_name(_FILE).write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
+def formats(path: Path) -> set[str]:
+    """Those of the logs that the workload's file at `path` is from, where that is known."""
+    known = _read(path.with_name(_FILE)).get("inputs", [])
+    return {str(name) for one in known for name in one.get("formats", ())}
+
+
 def _check(reading: Reading, path: Path) -> None:
     known = _read(path.with_name(_FILE))
     before = known.get("inputs", [])

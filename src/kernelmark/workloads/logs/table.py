@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kernelmark.workloads.logs import blas
 from kernelmark.workloads.logs.base import NOTHING, BadLine, Given, Part, RowReader
+from kernelmark.workloads.logs.blas_words import no_size
 from kernelmark.workloads.workload import BLAS_FIELDS, Call
 
 _MARK = b"\0"
-_LONGEST = 18  # digits of an integer: 64 bits
 _PAIR = re.compile(r"(?<![^,])\([^()\"]*\)(?![^,])")
 _SEPARATORS = ",;\t|"
 
@@ -73,8 +73,8 @@ def header(line: bytes) -> tuple[list[str], str]:
 def whole(cells: Mapping[str, str], name: str) -> int:
     """A cell that must hold a whole number."""
     text = cells.get(name, "")
-    if not (text.isascii() and text.isdecimal()) or len(text) > _LONGEST:
-        raise BadLine(f"has {name}={text[:24]}, which is not a whole number")
+    if fault := no_size(text):
+        raise BadLine(f"has {name}={text[:24]}, which is {fault}")
     return int(text)
 
 

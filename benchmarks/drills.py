@@ -22,72 +22,16 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import drill_devices
+from drilling import Facts, Failed, case, expect, must, run
 from kernelmark.core import codec
 from kernelmark.core.result import Case, Result
-from kernelmark.core.timing import Timing
 from kernelmark.devices import registry
-from kernelmark.ops import parse
-from kernelmark.runners.events import CaseFinished, CasePhase, DeviceLost, Event
-from kernelmark.runners.local import LocalRunner
+from kernelmark.runners.events import CasePhase, Event
 from kernelmark.stores import open_store
 from kernelmark.testing import evidence
 
 RESULTS = Path(__file__).parent / "results" / "drills.json"
-PROBLEM = parse("gemm m=16 n=16 k=16 a=f32 b=f32 c=f32")
-TIMING = Timing(max_s=0.05, warmup_s=0.01, max_allocations=3)
-TIMEOUT_S = 3.0
-Facts = dict[str, object]
-
-
-class Failed(Exception):
-    """A drill did not end as it must."""
-
-
-def case(seed: int, behaviour: str = "ok", **config: float) -> Case:
-    config = {"seed": seed, "behaviour": behaviour, **config}  # type: ignore[dict-item]
-    return Case(problem=PROBLEM, backend="fake", timing=TIMING, config=config)
-
-
-def must(condition: object, sentence: str) -> None:
-    if not condition:
-        raise Failed(sentence)
-
-
-def run(
-    cases: list[Case], on_event: Callable[[Event], None] | None = None, **options: object
-) -> tuple[list[Result], list[Event]]:
-    """Results in the order of `cases`, exactly one each, and all events."""
-    options = {"devices": ["fake"], "jobs": 0, "timeout_s": TIMEOUT_S, **options}
-    events: list[Event] = []
-    for event in LocalRunner(**options).run(cases):  # type: ignore[arg-type]
-        events.append(event)
-        if on_event is not None:
-            on_event(event)
-    finished = [e.result for e in events if isinstance(e, CaseFinished)]
-    by_id = {result.case.id: result for result in finished}
-    must(len(finished) == len(by_id) == len(cases), "each case has exactly one result")
-    return [by_id[c.id] for c in cases], events
-
-
-def statuses(results: list[Result]) -> dict[str, int]:
-    return dict(Counter(result.status.value for result in results))
-
-
-def expect(results: list[Result], cases: list[Case], wanted: dict[str, str]) -> Facts:
-    """Each behaviour ended with its status, everything else is ok."""
-    for result, one in zip(results, cases, strict=True):
-        behaviour = str(one.config["behaviour"])
-        status = wanted.get(behaviour, "ok")
-        must(
-            result.status.value == status,
-            f"{behaviour} ended as {result.status.value}, not {status}: {result.error}",
-        )
-    errors = {
-        str(r.case.config["behaviour"]): r.error.split("\n")[0]
-        for r in results
-        if r.status.value != "ok"
-    }
-    return {"cases": len(cases), "statuses": statuses(results), "errors": errors}
 
 
 def every_behaviour(count: int) -> Facts:
@@ -305,20 +249,6 @@ def two_runs_at_once(count: int) -> Facts:
     return {"cases": len(spans), "overlaps": overlaps, "turns": changes}
 
 
-def dead_device(count: int) -> Facts:
-    """One of four devices cannot be opened."""
-    os.environ["KERNELMARK_FAKE_DEVICES"] = "4"
-    cases = [case(i) for i in range(count)]
-    options = {"devices": ["fake:0-3"], "variables": {"KERNELMARK_FAKE_DEVICES": "3"}}
-    results, events = run(cases, **options)
-    del os.environ["KERNELMARK_FAKE_DEVICES"]
-    lost = [event.device for event in events if isinstance(event, DeviceLost)]
-    must(lost == ["fake:3"], f"lost {lost}")
-    used = Counter(result.device for result in results)
-    must(set(used) == {"fake", "fake:1", "fake:2"}, f"used {set(used)}")
-    return {**expect(results, cases, {}), "per_device": dict(used)}
-
-
 DRILLS: dict[str, Callable[[int], Facts]] = {
     "every behaviour": every_behaviour,
     "worker killed from outside": killed_from_outside,
@@ -327,7 +257,8 @@ DRILLS: dict[str, Callable[[int], Facts]] = {
     "compilers": compilers,
     "parent killed and resumed": parent_killed,
     "two runs at once": two_runs_at_once,
-    "dead device": dead_device,
+    "dead device": drill_devices.dead,
+    "sick device": drill_devices.sick,
 }
 
 
@@ -345,6 +276,8 @@ ASKED = {
     " stored is lost or changed, and at most the case in flight on each device is measured again",
     "two runs at once": "two runs on one device: no two cases are timed at the same time",
     "dead device": "one of four devices cannot be opened: its cases move to the others",
+    "sick device": "one of four devices opens and then fails every case: these are ok on the"
+    " others, and the device is given up",
 }
 
 

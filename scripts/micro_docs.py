@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kernelmark.micro import registry
+from kernelmark.micro import build_ahead, registry
 
 PLACE = Path(__file__).parent.parent / "docs" / "micro.md"
 
-HEAD = """\
+HEAD = '''\
 # Know the hardware: microbenchmarks and roofs
 
 <!-- Written by scripts/micro_docs.py. Edit that file, or the benchmarks' own texts. -->
@@ -46,7 +46,7 @@ its metrics, the device's clocks and power meanwhile, and what it cost. Figures 
 
 - **One source.** A kernel is one file under `src/kernelmark/kernels/rtc` that compiles by NVRTC, by
   hipRTC and, where it makes sense, by the host's compiler. Sizes and repeats are run-time values:
-  all benchmarks together are ten compilations, kept on disk.
+  all benchmarks together are COMPILATIONS compilations, kept on disk.
 - **Setup, timed region, verification and metrics are kept apart.** Nothing is allocated or filled
   inside what is timed. Every kernel's result is checked against an exact sum, sample or chain;
   tests break kernels on purpose, on an emulated GPU, and see that the check notices.
@@ -54,9 +54,11 @@ its metrics, the device's clocks and power meanwhile, and what it cost. Figures 
   everything queued behind a gate, so the host's pace does not show. The core clock of each timing
   is read in the stream.
 - **Physical limits.** A figure above what the hardware can do (units × bytes × clock, bus width ×
-  memory clock, …) makes the result `wrong`, with the reason. Such a result cannot be made `ok`,
-  not even by editing a file. `of limit` is a metric's share of it on a GPU. A CPU's limit is more
-  than any core can do (four pipes at 8 GHz, …): it only tells mistakes, so no share is shown.
+  memory clock, …) makes the result `wrong`, with the reason. The limits are stored with the result,
+  and a file whose `ok` result is above them is refused: that finds mistakes, not a file in which
+  somebody changed the limits too. `of limit` is a metric's share of its limit on a GPU. A CPU's
+  limit is more than any core can do (four pipes at 8 GHz, …): it only tells mistakes, so no share
+  is shown.
 - **A failure is a row.** Benchmarks run in a process of their own; one that crashes, hangs or
   faults is told, and the rest go on. What a device lacks is `unsupported`, with the reason.
 
@@ -76,12 +78,26 @@ from run to run, and where other work ran it is large. `unsure` calls for anothe
 machine. What was not taken alike (`--brief` against `--quick`, other parameters, another number of
 threads) is told in a note: metrics may then be of other points.
 
+## History
+
+`kmark history --micro NAME` has a table for each series of runs that can be compared: of one model,
+host, device, number of threads, mode and set of parameters; those that `-p` changed are in its
+title. It goes with `--runs`, `--arch`, `--json`, `--csv` and `--md`, and refuses what is about
+problems, `--check` among it: `kmark micro compare` tells better from worse.
+
 ## Roofs
 
 `kmark roofs` measures FLOP/s by dtype on the vector and the matrix units, bytes/s by level and the
-cost of a launch, and stores them. `kmark run` and `kmark show` compute percentages from the newest
-ones, and measure them when there are none or they are a week old. The vendors' data sheets
-(`src/kernelmark/micro/data/datasheet.toml`) are shown beside; no percentage is computed from them.
+cost of a launch, and stores them; of a CPU, the FLOP/s of its vector units and the bytes/s of main
+memory, nothing else. `kmark run`, `kmark show` and reports compute percentages from the newest.
+`kmark run` measures them when there are none, when the newest are a week old, and when one of them
+was not steady (`how` says so: other work ran meanwhile, and passes did not agree). One that is not
+steady is used only where no steady one is known: it replaces none, however old, and a note tells
+which stays. Otherwise the newest counts, higher or lower than the one before.
+
+The vendors' data sheets (`src/kernelmark/micro/data/datasheet.toml`) are shown beside: the column
+`share` of `kmark roofs` is the measured roof over the sheet's. No result's percentage is computed
+from them.
 
 A CPU's roofs belong to a number of threads, each on a core of its own; more threads than cores are
 refused. There is one roof for main memory, the best of several streams: of read, copy and triad on
@@ -90,56 +106,108 @@ writes: on two cores of an Arm Neoverse-N1 copy moves 57 to 63 GB/s and read 36 
 that only reads cannot pass about 65 % of that roof, however good it is. The column `how` tells a
 CPU's three rates, to set such a kernel beside the right one.
 
-## Adding one is adding a file
+## Adding one
 
 A file in `src/kernelmark/micro/benchmarks` that offers `benchmark` is listed, runs, is stored,
-drawn and tested by the contract at once. The smallest one there can be:
+drawn and held to the contract (`tests/contract/test_micro_contract.py`). The smallest one there can
+be:
 
 ```python
+# src/kernelmark/micro/benchmarks/empty.py
+"""What starting a kernel costs."""
+
+from __future__ import annotations
+
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.micro.base import Column, Figure, Findings, Microbenchmark, Panel, Parameter, metric
+from kernelmark.micro.base import (
+    Column,
+    Figure,
+    Findings,
+    Microbenchmark,
+    Panel,
+    Parameter,
+    Settings,
+    metric,
+)
+from kernelmark.micro.rig import Call, Rig
+
+State = tuple[Call, int]
 
 
-class Empty(Microbenchmark[object, list[float]]):
+class Empty(Microbenchmark[State, list[float]]):
     name = "empty"
     summary = "Seconds of a kernel that does nothing."
-    measures = "…"  # a paragraph: what the numbers are
-    misleads = "…"  # and how they can mislead
+    measures = (  # a paragraph: what the numbers are; more than 100 characters
+        "One warp is launched on a kernel without a body, many times in a row behind a gate. The "
+        "seconds are those of a launch, from events around all of them."
+    )
+    misleads = (  # and how they can mislead; more than 60
+        "A kernel of more blocks takes longer to start, and the host's own cost of launching is "
+        "not in it."
+    )
     parameters = FrozenDict({"samples": Parameter(help="timings", quick=5, full=50)})
-    columns = (Column(name="seconds", help="of one launch", unit="s"),)
-    figure = Figure(x="seconds", title="s", panels=(Panel(y="seconds", title="s"),))
+    columns = (
+        Column(name="timing", help="which one"),
+        Column(name="seconds", help="of one launch", unit="s"),
+    )
+    figure = Figure(x="timing", title="timing", panels=(Panel(y="seconds", title="s"),))
 
-    def setup(self, rig, given):  # allocate and fill: rig.memory, rig.place
+    def setup(self, rig: Rig, given: Settings) -> State:  # allocate and fill: rig.memory, rig.place
         call = rig.call("micro_launch.cu", "launch_nothing", grid=1, block=32)
         return call, given.whole("samples")
 
-    def timed(self, rig, state):  # run and read clocks, nothing else
+    def timed(self, rig: Rig, state: State) -> list[float]:  # run and read clocks, nothing else
         call, samples = state
         return list(rig.sample(call, samples=samples).seconds)
 
-    def verify(self, rig, state, raw):  # None, or what was computed wrongly
-        return None
+    def verify(self, rig: Rig, state: State, raw: list[float]) -> str | None:
+        return None  # or what was computed wrongly
 
-    def metrics(self, rig, state, raw):  # rows and metrics, with physical limits
-        rows = [{"seconds": value} for value in raw]
-        return Findings(rows=rows, metrics=metric("empty_s", min(raw), "s", better="lower"))
+    def metrics(self, rig: Rig, state: State, raw: list[float]) -> Findings:
+        rows = [{"timing": n, "seconds": value} for n, value in enumerate(raw)]
+        # No GPU starts a kernel in less: a time needs its least, a rate its physical limit.
+        found = metric("empty_s", min(raw), "s", better="lower", least=1e-7)
+        return Findings(rows=rows, metrics=found)
 
 
 benchmark = Empty()
 ```
 
-A new kernel goes into a file `micro_NAME.cu`; `micro.h` has what it may use on every platform.
-Arguments are packed by the kernel's own declaration. Another distribution offers a benchmark by an
-entry point in the group `kernelmark.micro.benchmarks`, and tests it by inheriting
-`kernelmark.testing.MicroContract`.
+Beside the file:
+
+1. In `tests/micro/test_emulated.py`, an entry in `SMALL`: parameters with which it ends at once on
+   an emulated GPU, here `"empty": {"samples": 1}`. Without it `test_all_are_here` fails. One whose
+   figures are all cycles counted inside kernels goes into `NO_SECONDS` there as well.
+2. `make docs`, which writes its section below.
+3. `make test PYTEST_ARGS="tests/contract/test_micro_contract.py tests/micro tests/docs"`.
+
+`kinds` says where it runs: `GPUS` unless told otherwise, `EVERYWHERE` with the CPU. A new kernel
+goes into a file `micro_NAME.cu`; `micro.h` has what it may use on every platform. Arguments are
+packed by the kernel's own declaration.
+
+For a CPU the same file is compiled as C++ after `host.h`. What is called must be in that build:
+
+- it is declared `KERNEL name(arguments) {`, not a template, and not left out where `HOST` is
+  defined, as `launch_nothing` is: what is not in the build has no symbol `host_name`, and a call
+  of it fails;
+- a block is one thread (`blockDim.x` and `LANES` are 1, `__syncthreads()` does nothing), and a
+  launch of `rig.grid` blocks is one a core: work is shared out by `walk`, `tiles` or
+  `thread_number`, not among the threads of a block;
+- it uses names that `host.h` has: vectors are as wide as the CPU's, both clocks are nanoseconds,
+  and there are no atomics, shuffles or inline assembly. What only a GPU has goes inside
+  `#ifndef HOST`, and `rig.block > 1` tells a benchmark which it is on.
+
+Another distribution offers a benchmark by an entry point in the group
+`kernelmark.micro.benchmarks`, and tests it by inheriting `kernelmark.testing.MicroContract`.
 
 ## The benchmarks
-"""
+'''
 
 
 def text() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *(section(registry.get(name)) for name in registry.names())])
+    head = HEAD.replace("COMPILATIONS", str(len(build_ahead.files())))
+    return "\n".join([head, *(section(registry.get(name)) for name in registry.names())])
 
 
 def section(benchmark: Any) -> str:

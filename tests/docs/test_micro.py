@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
 
 import pytest
 
+from kernelmark.api import micro as api
+from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.micro import MicroMetric, MicroResult
 from kernelmark.core.result import Status
 from kernelmark.micro import build_ahead, registry
 from kernelmark.micro.execute import execute, open_rig
@@ -16,6 +20,7 @@ from kernelmark.testing import emulator
 from kernelmark.testing.micro import MicroContract
 
 PAGE = Path(__file__).parents[2] / "docs" / "micro.md"
+FLAT = " ".join(PAGE.read_text("utf-8").split())
 
 
 @pytest.fixture
@@ -48,5 +53,28 @@ def test_the_example_keeps_the_contract(example, test):
 
 
 def test_the_number_of_compilations_is_what_the_page_says():
-    flat = " ".join(PAGE.read_text("utf-8").split())
-    assert f"together are {len(build_ahead.files())} compilations" in flat
+    assert f"together are {len(build_ahead.files())} compilations" in FLAT
+
+
+@pytest.mark.parametrize("limits_too", [False, True])
+def test_a_file_is_held_to_the_limits_that_it_has(tmp_path, limits_too):
+    """As the page says: that finds mistakes, not a file with other limits."""
+    made = MicroResult(
+        benchmark="cache",
+        device="cuda:0",
+        arch="sm_90",
+        status=Status.OK,
+        started=1.0,
+        metrics=(MicroMetric(name="l1", value=3e13, unit="B/s", limit=3.3e13),),
+    )
+    (document,) = json.loads(api.to_json([made]))
+    document["metrics"][0]["value"] *= 1000
+    document["metrics"][0]["limit"] *= 1000 if limits_too else 1
+    file = tmp_path / "edited.json"
+    file.write_text(json.dumps([document]))
+    if limits_too:
+        assert api.read(file)[0].status is Status.OK
+    else:
+        with pytest.raises(KernelmarkError, match="above the physical limit"):
+            api.read(file)
+    assert "not a file in which somebody changed the limits too" in FLAT

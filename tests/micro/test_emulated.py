@@ -4,6 +4,7 @@ nothing there; that the kernels compute what they should, and stay inside their 
 from __future__ import annotations
 
 import shutil
+import time
 
 import pytest
 
@@ -13,12 +14,13 @@ from kernelmark.core.result import Status
 from kernelmark.micro import _host, registry
 from kernelmark.micro.base import GPUS
 from kernelmark.micro.execute import execute, open_rig
+from kernelmark.micro.rig import Timed
 from kernelmark.testing import emulator
 
 KIB, MIB = 2**10, 2**20
 SMALL = {
     "atomics": {
-        "rounds": 2,
+        "seconds": 1e-5,
         "turns": 4,
         "samples": 1,
         "units": 3,
@@ -33,7 +35,7 @@ SMALL = {
     "lines": {"bisections": 1},
     "loaded_latency": {"pauses": (500, 0), "hops": 64, "nbytes": 8 * MIB},
     "matrix": {"seconds": 1e-5, "sustained": 0.0, "samples": 1},
-    "memcpy": {"sizes": (4 * KIB, MIB), "samples": 1},
+    "memcpy": {"sizes": (4 * KIB, 64 * KIB), "samples": 1},
     "peer": {"nbytes": MIB, "repeats": 2},
     "roofline": {"steps": (0, 16), "dtypes": ("f64",), "seconds": 1e-5, "most": 64 * MIB},
     "shared": {"rounds": 3, "samples": 1, "hops": 320, "strides": (1, 32)},
@@ -64,6 +66,91 @@ def rig(tmp_path, monkeypatch):
 def test_all_are_here():
     gpu = {name for name in registry.names() if set(GPUS) & set(registry.get(name).kinds)}
     assert gpu == SMALL.keys()
+
+
+def test_every_rate_has_a_limit_and_every_time_a_least(rig):
+    """What has none could hold any number and be `ok`."""
+    rates = ("B/s", "FLOP/s", "1/s", "B/clk", "FLOP/clk", "1/clk")
+    for name in registry.names():
+        for one in execute(registry.get(name), rig, "quick", SMALL[name]).metrics:
+            if one.unit in rates:
+                assert one.limit is not None, (name, one.name)
+            if one.unit in ("s", "ns", "cycles"):
+                assert one.least is not None, (name, one.name)
+
+
+# Their figures are all counted by clocks inside the kernels; of loaded_latency those alone are
+# more than 0 here, where the chain ends before the other blocks begin.
+NO_SECONDS = {"instructions", "latency", "lines", "loaded_latency", "shared", "strides", "tlb"}
+TOO_SHORT = 10**6
+
+
+@pytest.fixture
+def few_launches(monkeypatch):
+    """By a wrong clock any number of launches is too few."""
+    monkeypatch.setattr("kernelmark.micro.rig.MOST_LAUNCHES", 2)
+
+
+def refused(result):
+    assert result.status is Status.WRONG, result.error
+    told = ("above the physical limit", "below the least", "took no time", "cannot be told apart")
+    assert any(words in result.error for words in told), result.error
+
+
+@pytest.mark.parametrize("name", sorted(set(registry.names()) - NO_SECONDS))
+def test_seconds_that_are_too_short_are_never_ok(rig, few_launches, monkeypatch, name):
+    """Events and the host's clock: the emulated driver's events are stamped by it."""
+    real = time.perf_counter
+    monkeypatch.setattr(time, "perf_counter", lambda: real() / TOO_SHORT)
+    refused(execute(registry.get(name), rig, "quick", SMALL[name]))
+
+
+def test_a_wrong_clock_does_not_calibrate_for_hours(rig, monkeypatch):
+    """Launches that all take no time would be made longer and longer."""
+    plain, longest = rig.time, []
+
+    def none(call, launches=1):
+        begin = time.monotonic()
+        plain(call, launches)
+        longest.append(time.monotonic() - begin)
+        return Timed(elapsed_s=1e-15)
+
+    monkeypatch.setattr(rig, "time", none)
+    few = {**SMALL["atomics"], "kernels": "add_u32", "patterns": "spread"}
+    refused(execute(registry.get("atomics"), rig, "quick", few))
+    assert max(longest) < 5
+
+
+@pytest.mark.parametrize("name", ["memcpy", "peer"])
+def test_copies_between_devices_are_bounded_by_their_link(rig, name):
+    other, found = ("peer", {}) if name == "peer" else ("host", {})
+    for one in execute(registry.get(name), rig, "quick", SMALL[name]).metrics:
+        found[one.name] = one.limit
+    link = rig.hardware.link(other).value
+    assert link < rig.hardware.bandwidth("dram").value
+    twice = {"both_pinned", "both_ways_least"} & set(found)
+    once = {"h2d_pinned", "h2d_pageable", "d2h_pinned", "d2h_pageable", "one_way_least"} & set(
+        found
+    )
+    assert len(twice) == 1
+    assert once
+    assert all(found[word] == link for word in once)
+    assert all(found[word] == 2 * link for word in twice)
+
+
+@pytest.mark.parametrize("name", sorted(NO_SECONDS))
+def test_cycles_that_are_too_few_are_never_ok(rig, few_launches, monkeypatch, name):
+    plain = emulator.emulation_source
+    right = "return (u64)t.tv_sec * 1000000000u + (u64)t.tv_nsec;"
+
+    def broken(asked):
+        text = plain(asked)
+        assert right in text
+        ticks = right.removeprefix("return ").removesuffix(";")
+        return text.replace(right, f"return ({ticks}) / {TOO_SHORT}u;")
+
+    monkeypatch.setattr(emulator, "emulation_source", broken)
+    refused(execute(registry.get(name), rig, "quick", SMALL[name]))
 
 
 @pytest.mark.parametrize("name", SMALL)

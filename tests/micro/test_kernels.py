@@ -90,6 +90,10 @@ def count(instructions, word):
         ("micro_matrix.cu", "matrix_f8e4m3", "QGMMA.64x256x32", 16),
         ("micro_matrix.cu", "matrix_i8", "IGMMA.64x256x32", 16),
         ("micro_matrix.cu", "matrix_f64", "DMMA", 16),
+        # What the block counted is stored: adding it up in one place took longer than counting.
+        ("micro_atomics.cu", "atomic_shared_u32", "ATOMS", 1),
+        ("micro_atomics.cu", "atomic_shared_u32", "RED", 0),
+        ("micro_atomics.cu", "atomic_shared_u32", "ATOMG", 0),
     ],
 )
 def test_what_is_counted_is_what_runs(disassembler, tmp_path, name, kernel, word, times):

@@ -192,18 +192,6 @@ class TestHardware:
                 assert 0.45 * bound <= total <= 1.03 * bound, (unit, dtype)
         assert entry["source"]
 
-    def test_the_right_sheet_is_found(self):
-        def sheet(model, arch):
-            found = hardware.find_sheet(dataclasses.replace(self.INFO, model=model, arch=arch))
-            return found.name if found else None
-
-        assert sheet("NVIDIA H200 NVL", "sm_90") == "H200 NVL"
-        assert sheet("NVIDIA H100 PCIe", "sm_90") == "H100 PCIe"
-        assert sheet("NVIDIA H100 80GB HBM3", "sm_90") == "H100 SXM"
-        assert sheet("NVIDIA A100-SXM4-80GB", "sm_80") == "A100 SXM 80 GB"
-        assert sheet("AMD Instinct MI300X", "gfx942") == "MI300X"
-        assert sheet("AMD Instinct MI300X", "gfx90a") is None
-
 
 class TestSettings:
     LATENCY = registry.get("latency")

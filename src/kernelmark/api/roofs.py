@@ -12,7 +12,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.result import ResultSet
 from kernelmark.core.roof import Roof
-from kernelmark.core.units import counted
+from kernelmark.core.units import counted, duration_text
 from kernelmark.micro import gpu_roofs
 from kernelmark.micro.roofs import UNSTEADY, quick
 from kernelmark.report.percent import threads_of
@@ -30,7 +30,8 @@ MAX_AGE_S = 7 * 24 * 3600.0
 def roofs_for_plan(
     plan: Plan, store: Store | None, mode: RoofMode, tell: Callable[[str], None]
 ) -> tuple[Roof, ...]:
-    """The roofs of the plan's devices, measured where none are known or these are a week old."""
+    """The roofs of the plan's devices, measured where none are known, where these are a week old
+    and where other work disturbed them."""
     if mode == "none":
         return ()
     found: list[Roof] = []
@@ -94,10 +95,13 @@ def measure_roofs(
     except KernelmarkError as error:
         tell(error.message)
         return known
-    measured = tuple(_better(roof, known) for roof in measured)
-    if store is not None:
-        store.add_roofs(measured, host=platform.node())
-    return measured
+    if store is None:
+        return measured
+    host = platform.node()
+    before = store.roofs(host=host, device=info.name, arch=info.arch, threads=count)
+    kept = tuple(_steadier(roof, before, tell) for roof in measured)
+    store.add_roofs([roof for roof in kept if roof not in before], host=host)
+    return kept
 
 
 def _of_gpu(
@@ -124,12 +128,18 @@ def _still_good(known: tuple[Roof, ...]) -> bool:
     return time.time() - max(roof.measured for roof in known) < MAX_AGE_S
 
 
-def _better(roof: Roof, known: tuple[Roof, ...]) -> Roof:
-    """The higher of a disturbed roof and what was known before: a limit was reached once."""
+def _steadier(roof: Roof, before: tuple[Roof, ...], tell: Callable[[str], None]) -> Roof:
+    """The new roof, higher or lower; one that other work disturbed does not replace a steady one,
+    however old."""
     if UNSTEADY not in roof.how:
         return roof
-    same = (r for r in known if (r.kind, r.name, r.unit) == (roof.kind, roof.name, roof.unit))
-    return max((roof, *same), key=lambda r: r.value)
+    for old in before:
+        same = (old.kind, old.name, old.unit) == (roof.kind, roof.name, roof.unit)
+        if same and UNSTEADY not in old.how:
+            age = duration_text(max(0.0, time.time() - old.measured))
+            tell(f"the {roof.name} roof is {UNSTEADY}; the one of {age} ago stays")
+            return old
+    return roof
 
 
 def _threads(info: DeviceInfo, asked: int) -> int:

@@ -21,6 +21,8 @@ LOOKING = "Looking back"
 BASELINES = "Baselines"
 # Series that are shown where nothing was chosen.
 _MOST = 50
+# What means something for the history of a microbenchmark.
+_WITH_MICRO = ("micro", "runs", "arch", "store", "json", "csv", "md", "quiet")
 
 Runs = Annotated[
     int,
@@ -116,13 +118,15 @@ Micro = Annotated[
     typer.Option(
         "--micro",
         metavar="NAME",
-        help="The headline metrics of a microbenchmark instead of series of problems.",
+        help="The headline metrics of a microbenchmark instead of series of problems; goes with "
+        "--runs and --arch.",
         rich_help_panel=LOOKING,
     ),
 ]
 
 
 def history(
+    context: typer.Context,
     ops: o.Ops = None,
     backends: o.Backends = None,
     filter: o.Filter = None,
@@ -151,19 +155,19 @@ def history(
     commands that confirm it by paired rounds are printed.
     """
     from kernelmark.api.comparing import history as look_back
-    from kernelmark.core.verdict import VerdictStatus
     from kernelmark.stores import open_store
 
     outputs = Outputs(json=json, csv=csv, md=md)
     if runs < 1 or not 0 < min_effect < 1:
         raise UsageError("--runs must be at least 1, --min-effect between 0 and 1")
-    if pin is not None or unpin is not None or pins:
-        with open_store(store) as opened:
-            return _pinned(opened, pin, unpin)
     if micro is not None:
         from kernelmark.cli.micro_stored import history as micro_history
 
+        _check_micro(context)
         return micro_history(micro, store, outputs, limit=runs, arch=arch)
+    if pin is not None or unpin is not None or pins:
+        with open_store(store) as opened:
+            return _pinned(opened, pin, unpin)
     with open_store(store, readonly=True) as opened:
         found = look_back(
             opened,
@@ -176,12 +180,37 @@ def history(
         )
     shown = _chosen(found, o.comma_list(ops), o.comma_list(backends), filter, changed=changed)
     whole = every or changed or bool(ops or backends or filter)
+    worse = _shown(found, shown, outputs, most=len(shown) if whole else _MOST, quiet=quiet)
+    return REGRESSION if check and worse else 0
+
+
+def _check_micro(context: typer.Context) -> None:
+    """Refuse options that would be ignored beside --micro."""
+    given = []
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        ignored = parameter.name not in _WITH_MICRO
+        if ignored and source is not None and source.name == "COMMANDLINE":
+            given.append(parameter.opts[-1])
+    if given:
+        raise UsageError(
+            f"{', '.join(given)} {'do' if len(given) > 1 else 'does'} not go with --micro",
+            hint="it takes --runs, --arch and where the output goes; "
+            "'kmark micro compare' tells better from worse",
+        )
+
+
+def _shown(
+    found: History, shown: list[Story], outputs: Outputs, *, most: int, quiet: bool
+) -> list[Story]:
+    """Put and tell what is shown; the alarms in it that are not of something faster."""
+    from kernelmark.core.verdict import VerdictStatus
+
     names = {story.series for story in found.alarms}
     alarms = [story for story in shown if story.series in names]
-    _put(found, shown, alarms, outputs, most=len(shown) if whole else _MOST)
+    _put(found, shown, alarms, outputs, most=most)
     _tell(found, shown, alarms, quiet=quiet)
-    worse = [story for story in alarms if story.screen.status is not VerdictStatus.FASTER]
-    return REGRESSION if check and worse else 0
+    return [story for story in alarms if story.screen.status is not VerdictStatus.FASTER]
 
 
 def _pinned(store: Store, pin: str | None, unpin: str | None) -> int:
@@ -287,11 +316,13 @@ def _tell(found: History, shown: list[Story], alarms: list[Story], *, quiet: boo
             say(f"note: {text}")
     for text in report.alarm_lines(found, alarms, shown):
         say(text)
-    commands = report.confirmations(alarms)
+    commands = report.confirmations(found, alarms)
     if commands:
         say("confirm by paired rounds of the two environments:")
         for command in commands:
             say(f"  {command}")
+    if others := report.unconfirmed(alarms):
+        say(others)
     steps = sum(len(story.steps) for story in shown)
     held = sum(bool(story.held) for story in shown)
     say(

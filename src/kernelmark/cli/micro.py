@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,8 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli.micro_stored import VERBS, compared, obey
-from kernelmark.cli.output import Outputs, put, put_table, say
+from kernelmark.cli.output import Outputs, check_writable, put, put_table, say
+from kernelmark.cli.places import kept_by
 from kernelmark.core.errors import NothingToDo, UsageError
 
 if TYPE_CHECKING:
@@ -146,12 +148,14 @@ def micro(
         found = obey(names[0], names[1:], store)
         if found is None:
             return 0
-        _show(found, outputs, points=points, figure=drawn)
+        _show(found, outputs, kept_by(_again(*names), store), points=points, figure=drawn)
         return 0
     if not (names or every or quick or full or brief):
         raise UsageError("no benchmark is named", hint=_EXAMPLE)
     mode = _mode(quick=quick, full=full, brief=brief)
-    results = _measured(
+    if drawn is not None:
+        check_writable(str(drawn))
+    run_id, results = _measured(
         names,
         device=device,
         threads=threads,
@@ -160,7 +164,8 @@ def micro(
         place=None if no_store else store or "",
         quiet=quiet,
     )
-    _show(results, outputs, points=points, figure=drawn)
+    kept = kept_by(() if no_store else _again("show", run_id), store)
+    _show(results, outputs, kept, points=points, figure=drawn)
     return SOME_FAILED if any(result.status.failed for result in results) else 0
 
 
@@ -173,8 +178,9 @@ def _measured(
     parameters: dict[str, str],
     place: str | None,
     quiet: bool,
-) -> list[MicroResult]:
-    """Results as they come, told line by line; `place` is None where nothing is to be stored."""
+) -> tuple[str, list[MicroResult]]:
+    """(run id, results), told line by line as they come; `place` is None where nothing is to be
+    stored."""
     from kernelmark.api import micro as api
     from kernelmark.core.units import duration_text
     from kernelmark.stores import open_store
@@ -186,12 +192,14 @@ def _measured(
         reason = f": {result.error.splitlines()[0]}" if result.error else ""
         if not quiet or result.status.failed:
             say(f"{result.benchmark:<16} {result.status.value}, {took}{reason}")
+        for note in result.notes:
+            tell(f"{result.benchmark}: {note}")
 
     def tell(text: str) -> None:
         if not quiet:
             say(f"note: {text}")
 
-    def measure(store: Any) -> list[MicroResult]:
+    def measure(store: Any) -> tuple[str, list[MicroResult]]:
         run_id, found = api.measure(
             chosen,
             device=device,
@@ -205,7 +213,7 @@ def _measured(
         if not quiet:
             where = f"stored in {store.where}" if store is not None else "not stored"
             say(f"microbenchmarks {run_id}: {where}")
-        return found
+        return run_id, found
 
     if place is None:
         return measure(None)
@@ -213,8 +221,18 @@ def _measured(
         return measure(opened)
 
 
+def _again(*words: str) -> tuple[str, ...]:
+    """The command that writes what these words show into a file."""
+    return "micro", *words, "--csv", "FILE"
+
+
 def _show(
-    results: Sequence[MicroResult], outputs: Outputs, *, points: bool, figure: Path | None
+    results: Sequence[MicroResult],
+    outputs: Outputs,
+    kept: AbstractContextManager[None],
+    *,
+    points: bool,
+    figure: Path | None,
 ) -> None:
     from kernelmark.api.micro import to_json
     from kernelmark.core.files import csv_text
@@ -226,11 +244,12 @@ def _show(
     if not outputs.stdout_taken:
         for table in tables:
             put_table(table)
-    outputs.put(
-        json=lambda: to_json(results),
-        csv=lambda: csv_text(report.records(results)),
-        md=lambda: "\n".join(map(markdown, tables)),
-    )
+    with kept:
+        outputs.put(
+            json=lambda: to_json(results),
+            csv=lambda: csv_text(report.records(results)),
+            md=lambda: "\n".join(map(markdown, tables)),
+        )
     if figure is not None:
         _draw(results, figure)
 

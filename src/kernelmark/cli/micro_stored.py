@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kernelmark.cli.output import Outputs, put_table, say
+from kernelmark.cli.output import Outputs, put_table, put_tables, say
+from kernelmark.cli.places import kept_by
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.units import counted
 
@@ -56,11 +57,12 @@ def compared(
     records = report.records(base, head)
     if not outputs.stdout_taken:
         put_table(table)
-    outputs.put(
-        json=lambda: json_text(records),
-        csv=lambda: csv_text(records),
-        md=lambda: markdown(table),
-    )
+    with kept_by(("micro", "compare", *refs, "--csv", "FILE"), place):
+        outputs.put(
+            json=lambda: json_text(records),
+            csv=lambda: csv_text(records),
+            md=lambda: markdown(table),
+        )
     return base, head
 
 
@@ -90,11 +92,12 @@ def _mark(result: MicroResult) -> tuple[object, ...]:
 
 
 def history(name: str, place: str | None, outputs: Outputs, *, limit: int, arch: str | None) -> int:
-    """`kmark history --micro NAME`: headline metrics of one benchmark, run by run."""
+    """`kmark history --micro NAME`: headline metrics of one benchmark, run by run, a table for
+    each series of runs that can be compared."""
     from kernelmark.api.micro import to_json
     from kernelmark.core.files import csv_text
     from kernelmark.micro.session import named
-    from kernelmark.report import micro as report
+    from kernelmark.report import micro_history as report
     from kernelmark.report.render import markdown
     from kernelmark.stores import open_store
 
@@ -103,15 +106,15 @@ def history(name: str, place: str | None, outputs: Outputs, *, limit: int, arch:
         found = store.micro(benchmark=benchmark, arch=arch, limit=limit)
     if not found:
         raise NothingToDo(f"no {benchmark} is stored", hint=f"measure it: kmark micro {benchmark}")
-    table = report.history_table(found)
-    results = [result for _, result in found]
+    tables = report.tables(found)
     if not outputs.stdout_taken:
-        put_table(table)
-    outputs.put(
-        json=lambda: to_json(results),
-        csv=lambda: csv_text(report.metric_records(found)),
-        md=lambda: markdown(table),
-    )
+        put_tables(tables)
+    with kept_by(("history", "--micro", benchmark, "--csv", "FILE"), place):
+        outputs.put(
+            json=lambda: to_json(result for _, result in found),
+            csv=lambda: csv_text(report.records(found)),
+            md=lambda: "\n".join(map(markdown, tables)),
+        )
     return 0
 
 

@@ -75,11 +75,20 @@ def check_writable(place: str) -> None:
             f"{place} cannot be written: there is no folder {path.parent}",
             hint=f"make it: mkdir -p {shlex.quote(str(path.parent))}",
         )
+    hint = "name another file, or - for stdout"
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UsageError(
-            f"{place} cannot be written: permission denied",
-            hint="name another file, or - for stdout",
-        )
+        raise UsageError(f"{place} cannot be written: permission denied", hint=hint)
+    if path.exists() and not path.is_file():  # /dev/stdout, a named pipe
+        return
+    import tempfile  # needed by those who name files
+
+    try:
+        # Permissions do not tell: they let root write into /proc, and onto a full disk.
+        with tempfile.NamedTemporaryFile(dir=path.resolve().parent, prefix=".kmark."):
+            pass
+    except OSError as error:
+        told = f"{place} cannot be written: {error.strerror or error}"
+        raise UsageError(told, hint=hint) from None
 
 
 def write(place: str, text: str) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli.output import check_writable, put_table, say, write
+from kernelmark.cli.places import kept_by
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.units import counted
 
@@ -48,8 +49,9 @@ def roofs(
 ) -> int:
     """Measure what a device can do at most: FLOP/s by dtype, bytes/s by level, cost of a launch.
 
-    They are stored, and percentages are computed from the newest. The vendor's data sheet is shown
-    beside, where it is known; percentages never use it.
+    They are stored, and percentages of results are computed from the newest. The vendor's data
+    sheet is shown beside, where it is known, with the share of it that was reached; no result is
+    compared with it. Of a CPU there are the vector units and main memory, nothing else.
     """
     from kernelmark.runners import targets
     from kernelmark.stores import open_store
@@ -71,7 +73,9 @@ def roofs(
                     found.append((info, _known(info, threads, opened)))
                 else:
                     found.append((info, _measured(info, threads, opened, quiet=quiet)))
-    _put(found, json)
+    again = () if no_store else ("roofs", "--stored", "--json", "FILE")
+    with kept_by(again, store):
+        _put(found, json)
     return 0
 
 

@@ -79,6 +79,8 @@ class CpuRig(Rig):
         )
         if failed:
             raise Unsupported(f"{call.grid} threads could not be started")
+        if self._beside is not None:
+            self._beside()
         return Timed(elapsed_s=max(taken.value, 1) * 1e-9 / launches)
 
     @property

@@ -137,6 +137,8 @@ class GpuRig(Rig):
             stamps.enqueue(stream, 1)
         finally:
             self.device._gate.open()
+        if self._beside is not None:
+            self._beside()
         elapsed_s = driver.elapsed_s(self._start, self._end)
         self.device.synchronize()
         clock = stamps.clock_mhz()

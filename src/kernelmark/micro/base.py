@@ -3,14 +3,16 @@ apart. A file in micro/benchmarks offers one as `benchmark`."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
-from kernelmark.core.errors import UsageError
+from kernelmark.core.errors import Unsupported, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.micro import Better, MicroColumn, MicroMetric, Value
+from kernelmark.core.units import bytes_text
 from kernelmark.micro.hardware import Hardware, Limit
 from kernelmark.micro.rig import Rig
 
@@ -27,12 +29,20 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """What can be chosen, and what is chosen by mode. `brief` is what the headline metrics need."""
+    """What can be chosen, and what is chosen by mode. `brief` is what the headline metrics need.
+
+    `choices` are all the words or numbers there are, () where any will do. Numbers are from
+    `least` to `most`, in multiples of `multiple`; without `least`, more than 0, and 0 as well where
+    a mode has it."""
 
     help: str
     quick: Setting
     full: Setting | None = None
     brief: Setting | None = None
+    choices: tuple[str | int, ...] = ()
+    least: float | None = None
+    most: float | None = None
+    multiple: int = 1
 
     def value(self, mode: Mode) -> Setting:
         chosen = {"brief": self.brief, "quick": None, "full": self.full}[mode]
@@ -160,7 +170,7 @@ class Microbenchmark(ABC, Generic[S, R]):
         values = {name: p.value(mode) for name, p in self.parameters.items()}
         for name, value in chosen.items():
             given = _as_given(self.name, name, value, values[name])
-            _check_size(self.name, name, given, self.parameters[name])
+            _check(f"{self.name}: {name}", given, self.parameters[name])
             values[name] = given
         return Settings(values)
 
@@ -211,21 +221,69 @@ def _as_given(benchmark: str, name: str, value: Any, like: Setting) -> Setting:
             f"{benchmark}: {name}={value!r} is not {wanted if many else wanted.rstrip('s')}",
             hint=f"for example: {name}={example}",
         ) from None
-    chosen: Setting = made if many else made[0]
+    # What is asked for twice is measured once.
+    chosen: Setting = tuple(dict.fromkeys(made)) if many else made[0]
     return chosen
 
 
-def _check_size(benchmark: str, name: str, given: Setting, parameter: Parameter) -> None:
-    """Refuse what is below zero, and no count or size at all where no mode has that either."""
+def _check(name: str, given: Setting, parameter: Parameter) -> None:
+    """Refuse what is unknown, and numbers that nothing can be measured with."""
+    for value in _every(given):
+        if parameter.choices and value not in parameter.choices:
+            known = ", ".join(map(str, parameter.choices))
+            raise UsageError(f"{name}={value} is not known", hint=f"known: {known}")
+        if not isinstance(value, str):
+            _check_number(name, value, parameter)
 
-    def every(setting: Setting) -> tuple[Any, ...]:
-        return setting if isinstance(setting, tuple) else (setting,)
 
-    usual = [value for mode in MODES for value in every(parameter.value(mode))]
-    least = 1 if isinstance(usual[0], int) and 0 not in usual else 0
-    wrong = [value for value in every(given) if not isinstance(value, str) and not value >= least]
-    if wrong:
-        raise UsageError(
-            f"{benchmark}: {name}={wrong[0]} is too small",
-            hint=f"{least} is the least; usual is {name}={usual[0]}",
+def _check_number(name: str, value: float, parameter: Parameter) -> None:
+    usual = [number for mode in MODES for number in _every(parameter.value(mode))]
+    least = parameter.least
+    if least is None:
+        least = 1 if isinstance(usual[0], int) and 0 not in usual else 0
+    positive = parameter.least is None and 0 not in usual
+    hint = f"usual is {name.rpartition(' ')[2]}={usual[0]}"
+    if not value >= least or (positive and value == 0):
+        told = f"{least:.15g} is the least" if least or not positive else "it must be above 0"
+        raise UsageError(f"{name}={value} is too small", hint=f"{told}; {hint}")
+    if not math.isfinite(value) or (parameter.most is not None and value > parameter.most):
+        told = "it must end" if parameter.most is None else f"{parameter.most:.15g} is the most"
+        raise UsageError(f"{name}={value} is too large", hint=f"{told}; {hint}")
+    if isinstance(value, int) and value % parameter.multiple:
+        raise UsageError(f"{name}={value} is not a multiple of {parameter.multiple}", hint=hint)
+
+
+def _every(setting: Setting) -> tuple[Any, ...]:
+    return setting if isinstance(setting, tuple) else (setting,)
+
+
+def fitting(sizes: Sequence[int], most: float, share: str) -> tuple[list[int], list[str]]:
+    """Sizes of at most `most` bytes, which is `share` of something, and a note on the others."""
+    kept = [size for size in sizes if size <= most]
+    if not kept:
+        raise Unsupported(
+            f"{bytes_text(min(sizes))} does not fit: {bytes_text(most)} can be used, {share}"
         )
+    large = ", ".join(bytes_text(size) for size in sizes if size > most)
+    note = f"left out: {large}; {bytes_text(most)} can be used, {share}"
+    return kept, [note] if large else []
+
+
+def rounded(sizes: Sequence[int], step: int, least: int) -> tuple[list[int], list[str]]:
+    """Each distinct size in whole steps, at least `least`, once; and a note where that changed
+    one."""
+    made = [max(least, size // step * step) for size in sizes]
+    odd = [f"{a} B as {b} B" for a, b in zip(sizes, made, strict=True) if a != b]
+    note = f"sizes are multiples of {step} B, at least {least} B: measured {', '.join(odd)}"
+    return list(dict.fromkeys(made)), [note] if odd else []
+
+
+def available(
+    asked: Sequence[str], there: Callable[[str], bool], where: str
+) -> tuple[tuple[str, ...], list[str]]:
+    """Those of `asked` that are there, and a note on the others; none at all is unsupported."""
+    found = tuple(word for word in asked if there(word))
+    missing = ", ".join(word for word in asked if not there(word))
+    if not found:
+        raise Unsupported(f"{where} has no instruction for: {missing}")
+    return found, [f"no instruction here for: {missing}"] if missing else []

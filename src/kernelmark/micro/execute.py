@@ -84,12 +84,17 @@ class _Execution:
     def _guarded(self) -> tuple[Status, str, Findings]:
         try:
             return self._run()
-        except Unsupported as error:
+        except (Unsupported, UsageError) as error:
+            # A number that no kernel takes is found out when it is packed.
             return Status.UNSUPPORTED, error.message, Findings()
         except CompileError as error:
             return Status.COMPILE_ERROR, error.message, Findings()
         except (OutOfMemory, MemoryError) as error:
             return Status.OUT_OF_MEMORY, str(error) or "the host is out of memory", Findings()
+        except ZeroDivisionError:
+            # No setting is 0 where it divides, so a clock stood still.
+            told = "something took no time at all by the clock it was timed with"
+            return Status.WRONG, told, Findings()
         except Exception as error:
             return Status.RUNTIME_ERROR, f"{type(error).__name__}: {error}", Findings()
 

@@ -7,6 +7,7 @@ computed from it without saying so.
 from __future__ import annotations
 
 import functools
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,15 @@ from kernelmark.core.units import counted
 _MOST = {"l1": 256.0, "shared": 256.0, "l2": 256.0, "vector": 4096.0, "matrix": 131072.0}
 _MOST_CLOCK_MHZ = 6000.0
 _MOST_DRAM = 64e12
+# One way: NVLink-C2C and NVLink of the next generation. Bits taken for bytes over PCIe stay below
+# that, so that mistake is found only where the architecture is known.
+_MOST_LINK = {"host": 900e9, "peer": 1800e9}
+# By a word of the model's name: GPUs on a package with their CPU, and the rate
+# one way between the two.
+_SUPERCHIPS = {"gh200": 450e9, "gb200": 450e9, "gb300": 450e9}
+_SHARES_MEMORY = ("mi300a",)  # host and device have the same memory: a copy is one inside it
+# In a name these make another product of it, which a sheet without the word does not speak of.
+_VARIANTS = frozenset({"pcie", "nvl", "mig", "laptop", "mobile", "d", "ti", "super"})
 # A core of a CPU: four loads of 64 bytes, four pipes of 64-byte vectors.
 _MOST_CORE = {"l1": 256.0, "shared": 256.0, "l2": 256.0, "vector": 1024.0, "matrix": 16384.0}
 _MOST_CORE_DRAM = 200e9
@@ -59,6 +69,7 @@ class Hardware:
     vector: Mapping[str, float]
     matrix: Mapping[str, float]
     dram: Limit
+    links: Mapping[str, Limit] = field(default_factory=FrozenDict)
     sheet: Sheet | None = None
     source: str = ""
     kind: str = "gpu"
@@ -81,6 +92,7 @@ class Hardware:
             vector=FrozenDict(table["vector"] if table else {}),
             matrix=FrozenDict(table["matrix"] if table else {}),
             dram=_dram(info, sheet),
+            links=FrozenDict(_links(info, table, _dram(info, sheet))),
             sheet=sheet,
             source=str(table["source"]) if table else "",
         )
@@ -103,6 +115,11 @@ class Hardware:
             why=f"{self.units} units × {rate:g} B × {self.clock_mhz:g} MHz",
         )
 
+    def link(self, other: str, ways: int = 1) -> Limit:
+        """Bytes a second to or from the `host` or a `peer`; with two ways, to and from."""
+        one = self.links.get(other, self.dram)  # a CPU is its own host
+        return one if ways == 1 else Limit(value=ways * one.value, why=f"{ways} × {one.why}")
+
     def per_cycle(self, unit: str, dtype: str) -> Limit:
         """Operations a cycle of one unit on the `vector` or `matrix` unit."""
         table = self.vector if unit == "vector" else self.matrix
@@ -124,20 +141,46 @@ class Hardware:
 
 
 def find_sheet(info: DeviceInfo) -> Sheet | None:
-    """The vendor's figures for a device, by the words in its name; None where it is not listed."""
-    for entry in _tables()["device"]:
-        words = [word.lower() for word in entry["words"]]
-        if entry["arch"] == info.arch and all(word in info.model.lower() for word in words):
-            return Sheet(
-                name=entry["name"],
-                source=entry["source"],
-                dram=float(entry["dram"]),
-                clock_mhz=float(entry["clock_mhz"]),
-                units=int(entry["units"]),
-                vector=FrozenDict(entry.get("vector", {})),
-                matrix=FrozenDict(entry.get("matrix", {})),
-            )
-    return None
+    """The vendor's figures for a device, by whole words of its name; None where it is not listed.
+    Of several that fit, the one with the most words."""
+    words = _words(info.model)
+    found = None
+    for entry in sorted(_tables()["device"], key=lambda entry: len(entry["words"])):
+        named = {word.lower() for word in entry["words"]}
+        if entry["arch"] == info.arch and named <= words and not words & _VARIANTS - named:
+            found = entry
+    if found is None:
+        return None
+    return Sheet(
+        name=found["name"],
+        source=found["source"],
+        dram=float(found["dram"]),
+        clock_mhz=float(found["clock_mhz"]),
+        units=int(found["units"]),
+        vector=FrozenDict(found.get("vector", {})),
+        matrix=FrozenDict(found.get("matrix", {})),
+    )
+
+
+def _words(model: str) -> set[str]:
+    """A100-SXM4-80GB is three words."""
+    return set(re.split(r"[^a-z0-9]+", model.lower()))
+
+
+def _links(info: DeviceInfo, table: Mapping[str, Any] | None, dram: Limit) -> dict[str, Limit]:
+    """What can go one way between the device and its host, or another one."""
+    rates = {name: float((table or {}).get(name, most)) for name, most in _MOST_LINK.items()}
+    words = _words(info.model)
+    host = next((rate for word, rate in _SUPERCHIPS.items() if word in words), rates["host"])
+    origin = str(table["source"]) if table else "more than any link so far"
+    found = {
+        "host": Limit(value=host, why=f"{host / 1e9:g} GB/s one way to the host, {origin}"),
+        "peer": Limit(
+            value=max(host, rates["peer"]),
+            why=f"{max(host, rates['peer']) / 1e9:g} GB/s one way to other GPUs, {origin}",
+        ),
+    }
+    return found | ({"host": dram} if words & set(_SHARES_MEMORY) else {})
 
 
 def _dram(info: DeviceInfo, sheet: Sheet | None) -> Limit:

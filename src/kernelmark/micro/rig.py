@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,12 @@ from kernelmark.micro.hardware import Hardware
 CHUNK_BYTES = 4096  # what a warp of micro_window.cu reads at a time
 MOST_ROUNDS = 2**28
 MOST_LAUNCHES = 250  # in one timing: a full queue would hold the host
+_HOST_S = 0.02  # that a launch and the wait for it may take beside the launch itself
+_LONGEST_S = 0.2  # of a launch that is tried, by the host's clock
+_BATCH_S = 0.02  # launches without a pause while a call is sustained: longer than a reading takes
+_SETTLED = 1 / 3  # of a sustained call, after which power and clock no longer rise or fall much
+_READ_S = 0.1  # between two readings
+_ENERGY_S = 0.2  # the driver's energy counter moves in steps of up to a tenth of a second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +70,24 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sustained:
+    """Timings of a call that went on for a while, and what the device said of itself meanwhile;
+    None where that was too short to be read."""
+
+    samples: Samples
+    seen: Telemetry | None
+
+    @property
+    def power_w(self) -> float | None:
+        return self.seen.power_w if self.seen else None
+
+    @property
+    def throttle(self) -> str | None:
+        """Why the clock was held down; empty where it was not."""
+        return ", ".join(self.seen.throttle) if self.seen else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """A kernel with its arguments, ready to be launched as often as wanted."""
 
@@ -96,6 +121,8 @@ class Rig(ABC):
 
     def __init__(self) -> None:
         self.ledger = _Ledger()
+        # Called by `time` while the launches run, or after them where the host is what runs them.
+        self._beside: Callable[[], None] | None = None
 
     # -- kernels
 
@@ -213,14 +240,28 @@ class Rig(ABC):
         """(rounds, call of that many) so that a launch takes about `seconds`, never fewer than
         `first`. What it ran for this has warmed the caches."""
         rounds = first
-        for _ in range(4):
+        for _ in range(6):
             call = make(rounds)
-            taken = self.time(call).elapsed_s
+            taken, waited = self._taken(call)
             if taken > 0.6 * seconds or rounds >= MOST_ROUNDS:
                 break
             # A short launch is mostly start-up: it must not decide alone.
-            rounds = min(MOST_ROUNDS, math.ceil(rounds * min(seconds / max(taken, 1e-7), 64.0)))
+            most = min(64.0, max(2.0, _LONGEST_S / max(waited, 1e-6)))
+            rounds = min(MOST_ROUNDS, math.ceil(rounds * min(seconds / max(taken, 1e-7), most)))
         return rounds, make(rounds)
+
+    def _taken(self, call: Call) -> tuple[float, float]:
+        """(seconds of a launch, seconds the host waited for it). Where the host waited far longer,
+        and did so twice, its clock is believed: a wrong one must end as a wrong result, not as a
+        launch that goes on for hours."""
+        begin = time.monotonic()
+        taken = self.time(call).elapsed_s
+        waited = time.monotonic() - begin
+        if waited - taken > _HOST_S:
+            begin = time.monotonic()
+            self.run(call)
+            waited = min(waited, time.monotonic() - begin)
+        return max(taken, waited - _HOST_S), waited
 
     def samples(self, timed: Iterable[Timed]) -> Samples:
         """Timings put together."""
@@ -252,23 +293,56 @@ class Rig(ABC):
         """Seconds for one tick of what kernels read as the wall clock."""
 
     def look(self) -> Telemetry:
-        """The device's own readings, which are kept with the result."""
+        """The device's own readings now, which are kept with the result."""
+        self.device.watch()
         seen = self.device.telemetry()
         self.ledger.trace.append(seen)
         return seen
 
-    def sustain(self, call: Call, seconds: float, launches: int) -> Samples:
-        """Timings of `call` over at least `seconds`, with readings of the device in between."""
+    def sustain(self, call: Call, seconds: float) -> Sustained:
+        """Timings of `call` over at least `seconds`. The device is read while launches run: a
+        moment later it would be at rest."""
+        launches = 1
+        if self.exclusive:
+            each = max(self.time(call).elapsed_s, 1e-7)
+            launches = min(math.ceil(_BATCH_S / each), MOST_LAUNCHES)
         timed: list[Timed] = []
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end or len(timed) < 3:
-            timed.append(self.time(call, launches))
-            if len(timed) % 4 == 0:
-                self.look()
-        self.look()
-        return self.samples(timed)
+        readings: list[tuple[float, Telemetry]] = []
+        begin = time.monotonic()
+        while (passed := time.monotonic() - begin) < seconds or len(timed) < 3:
+            if passed >= _SETTLED * seconds:
+                self._beside = lambda: self._note(readings)
+            try:
+                timed.append(self.time(call, launches))
+            finally:
+                self._beside = None
+        return Sustained(samples=self.samples(timed), seen=together(readings))
+
+    def _note(self, readings: list[tuple[float, Telemetry]]) -> None:
+        """A reading with its time, unless it is still the last one."""
+        if readings and time.monotonic() - readings[-1][0] < _READ_S:
+            return
+        self.device.watch()
+        now, seen = time.monotonic(), self.device.telemetry()
+        if not self.ledger.trace or seen is not self.ledger.trace[-1]:
+            readings.append((now, seen))
+            self.ledger.trace.append(seen)
 
     def close(self) -> None:
         """Give everything back."""
         self.release()
         self.device.close()
+
+
+def together(readings: Sequence[tuple[float, Telemetry]]) -> Telemetry | None:
+    """One reading for a stretch of time: the last, with every reason for a lower clock that was
+    seen, and with the power by the energy counter, which misses nothing, where there is one."""
+    if not readings:
+        return None
+    (begin, first), (end, last) = readings[0], readings[-1]
+    power = last.power_w
+    if first.energy_j is not None and last.energy_j is not None and end - begin >= _ENERGY_S:
+        used = last.energy_j - first.energy_j
+        power = used / (end - begin) if used > 0 else power
+    reasons = tuple(dict.fromkeys(why for _, seen in readings for why in seen.throttle))
+    return dataclasses.replace(last, power_w=power, throttle=reasons)

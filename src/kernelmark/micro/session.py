@@ -154,9 +154,9 @@ def _one(session: _Session, worker: WorkerProcess, name: str) -> MicroResult:
 
 
 def _failed(session: _Session, name: str, began: float, loss: Loss) -> MicroResult:
-    info = session.info
+    info, benchmark = session.info, registry.get(name)
     return MicroResult(
-        benchmark=registry.get(name).name,
+        benchmark=benchmark.name,
         device=info.name,
         arch=info.arch,
         status=loss.status,
@@ -165,7 +165,8 @@ def _failed(session: _Session, name: str, began: float, loss: Loss) -> MicroResu
         model=info.model,
         host=platform.node(),
         driver=info.driver,
-        threads=session.spec.threads,
+        threads=(session.spec.threads or info.units) if info.kind == "cpu" else 0,
+        parameters=benchmark.settings(session.mode, session.parameters).plain(),
         error=loss.error,
         cost={"total": time.time() - began},
     )

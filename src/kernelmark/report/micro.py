@@ -1,4 +1,4 @@
-"""Microbenchmarks as tables: headlines, points, history; and roofs."""
+"""Microbenchmarks as tables: headlines and points; and roofs."""
 
 from __future__ import annotations
 
@@ -77,28 +77,6 @@ def points_table(result: MicroResult) -> Table:
     return Table(columns=columns, rows=rows, title=title)
 
 
-def history_table(points: Sequence[tuple[str, MicroResult]]) -> Table:
-    """The headline metrics of one benchmark, run by run."""
-    names = list(dict.fromkeys(m.name for _, result in points for m in result.headlines))
-    rows = []
-    for run_id, result in points:
-        values = {m.name: value_text(m.value, m.unit) for m in result.metrics}
-        rows.append(
-            (
-                run_id,
-                time.strftime("%Y-%m-%d %H:%M", time.localtime(result.started)),
-                result.device,
-                result.arch,
-                result.mode,
-                *(values.get(name, NONE) for name in names),
-                result.status.value,
-            )
-        )
-    titles = ("run", "started", "device", "arch", "mode", *names, "status")
-    columns = tuple(Column(name=n, align="right" if n in names else "left") for n in titles)
-    return Table(columns=columns, rows=tuple(rows))
-
-
 def roofs_table(roofs: Sequence[Roof], info: DeviceInfo | None = None) -> Table:
     """Measured roofs, with the vendor's figures beside them where there are any."""
     sheet = find_sheet(info) if info else None
@@ -151,28 +129,6 @@ def records(results: Iterable[MicroResult]) -> list[dict[str, str | int | float 
                 }
             )
     return found
-
-
-def metric_records(
-    points: Sequence[tuple[str, MicroResult]],
-) -> list[dict[str, str | int | float | None]]:
-    """One flat record a metric of a run, for CSV."""
-    return [
-        {
-            "run": run_id,
-            "started": result.started,
-            "benchmark": result.benchmark,
-            "device": result.device,
-            "arch": result.arch,
-            "mode": result.mode,
-            "status": result.status.value,
-            "metric": metric.name,
-            "value": metric.value,
-            "unit": metric.unit,
-        }
-        for run_id, result in points
-        for metric in result.metrics
-    ]
 
 
 def is_cpu(result: MicroResult) -> bool:

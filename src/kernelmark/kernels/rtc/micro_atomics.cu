@@ -27,6 +27,8 @@ atomic_fetch_u32(u32* counters, u32 places, u32 gap, u32 rounds, u32* sums) {
   sums[thread_number()] = total;
 }
 
+// Every thread stores its part of what the block counted: adding all of it to one place would take
+// as long as a short measurement.
 KERNEL BLOCK_OF(1024) atomic_shared_u32(u32* totals, u32 places, u32 gap, u32 rounds) {
   __shared__ u32 counters[2048];
   for (u32 i = threadIdx.x; i < 2048; i += blockDim.x) counters[i] = 0;
@@ -37,7 +39,7 @@ KERNEL BLOCK_OF(1024) atomic_shared_u32(u32* totals, u32 places, u32 gap, u32 ro
   __syncthreads();
   u32 total = 0;
   for (u32 i = threadIdx.x; i < 2048; i += blockDim.x) total += counters[i];
-  if (total) add_to(totals, total);
+  totals[thread_number()] = total;
 }
 
 // One thread, over `lines` lines, a power of two: where one counter lies says little about others.

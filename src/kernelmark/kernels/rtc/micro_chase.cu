@@ -1,8 +1,10 @@
 // A chain of loads, each of which gives the address of the next. One thread follows it.
 //
 // The chain holds absolute addresses, so that nothing but the load is in it; `index` chains hold
-// element numbers, which costs the arithmetic of an address as well. On AMD the address must be in
-// a vector register, else the scalar cache would serve it: `zero` times the thread does that.
+// element numbers, which costs the arithmetic of an address as well. On NVIDIA that is one wide
+// multiply-add a hop; offsets in bytes would be an add and then another that needs its carry. On
+// AMD the address must be in a vector register, else the scalar cache would serve it: `zero` times
+// the thread does that.
 typedef GLOBAL const u64* Link;
 
 // How a hop is loaded: plainly, or past a unit's own cache. A plain load in C++ of an address that

@@ -10,6 +10,7 @@ import numpy as np
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.micro import MicroMetric
 from kernelmark.devices.base import Buffer
+from kernelmark.micro._chains import most_lanes
 from kernelmark.micro.base import (
     Column,
     Figure,
@@ -21,6 +22,7 @@ from kernelmark.micro.base import (
     Settings,
     metric,
 )
+from kernelmark.micro.hardware import Hardware, Limit
 from kernelmark.micro.rig import Call, Rig
 
 FILE = "micro_atomics.cu"
@@ -39,6 +41,8 @@ KERNELS: dict[str, type[np.generic]] = {
     "fetch_u32": np.uint32,
 }
 PATTERNS = ("same", "line", "spread", "lines")
+_SHARED_PATTERNS = ("same", "spread")
+_FIRST_ROUNDS = 4  # many threads on one word take turns: that many may take long enough
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +53,7 @@ class _State:
     sums: Buffer
     out: Buffer
     word: Buffer
-    rounds: int
+    seconds: float
     turns: int
     samples: int
 
@@ -69,10 +73,11 @@ class Atomics(Microbenchmark[_State, _Raw]):
     measures = (
         "All units add to counters: one for all threads (`same`), one line for all (`line`), one "
         "word a thread side by side (`spread`), one line a thread (`lines`); in shared memory as "
-        "well. A single line lies nearer to some units than to others, so many of them are tried "
-        "in turn. `fetch` uses the old value, so it has to come back. The latency is one thread's "
-        "chain over many lines. In the ping-pong two units pass a word to and fro by "
-        "compare-and-swap: a round trip is the way between them, twice, through the shared cache."
+        "well. A launch goes on for so long that starting it does not count. A single line lies "
+        "nearer to some units than to others, so many of them are tried in turn. `fetch` uses the "
+        "old value, so it has to come back. The latency is one thread's chain over many lines. In "
+        "the ping-pong two units pass a word to and fro by compare-and-swap: a round trip is the "
+        "way between them, twice, through the shared cache."
     )
     misleads = (
         "Adds without a result may be merged on the way. Floating-point adds may become loops of "
@@ -82,9 +87,14 @@ class Atomics(Microbenchmark[_State, _Raw]):
     )
     parameters = FrozenDict(
         {
-            "kernels": Parameter(help="operations", quick=tuple(KERNELS), brief=("add_u32",)),
-            "patterns": Parameter(help="how threads collide", quick=PATTERNS),
-            "rounds": Parameter(help="operations of a thread", quick=64, full=512),
+            "kernels": Parameter(
+                help="operations",
+                quick=tuple(KERNELS),
+                brief=("add_u32",),
+                choices=tuple(KERNELS),
+            ),
+            "patterns": Parameter(help="how threads collide", quick=PATTERNS, choices=PATTERNS),
+            "seconds": Parameter(help="length of a launch", quick=1e-3, full=4e-3),
             "units": Parameter(help="units that play ping-pong", quick=6, full=16, brief=2),
             "turns": Parameter(help="rounds of ping-pong", quick=500, full=5000),
             "samples": Parameter(help="launches timed for a point", quick=5, full=7),
@@ -93,8 +103,18 @@ class Atomics(Microbenchmark[_State, _Raw]):
     columns = (
         Column(name="what", help="operation, or ping-pong"),
         Column(name="pattern", help="how threads collide, or the two units"),
-        Column(name="per_s", help="operations a second of the whole device", unit="1/s"),
-        Column(name="per_clk", help="operations in a core cycle of the whole device", unit="1/clk"),
+        Column(
+            name="per_s",
+            help="operations a second of the whole device",
+            unit="1/s",
+            limit=lambda h: _a_second(h),
+        ),
+        Column(
+            name="per_clk",
+            help="operations in a core cycle of the whole device",
+            unit="1/clk",
+            limit=lambda h: _a_cycle(h),
+        ),
         Column(name="cycles", help="cycles of a round trip", unit="cycles"),
     )
     figure = Figure(
@@ -110,7 +130,7 @@ class Atomics(Microbenchmark[_State, _Raw]):
         units = np.linspace(0, rig.grid - 1, min(given.whole("units"), rig.grid)).astype(int)
         pairs = [(int(a), int(b)) for i, a in enumerate(units) for b in units[i + 1 :]]
         points = [(k, p) for k in given.words("kernels") for p in given.words("patterns")]
-        points += [("shared_u32", p) for p in given.words("patterns") if p in ("same", "spread")]
+        points += [("shared_u32", p) for p in given.words("patterns") if p in _SHARED_PATTERNS]
         return _State(
             points=tuple(points),
             pairs=tuple(pairs),
@@ -118,7 +138,7 @@ class Atomics(Microbenchmark[_State, _Raw]):
             sums=rig.memory(threads * 4),
             out=rig.memory(64),
             word=rig.memory(64),
-            rounds=given.whole("rounds"),
+            seconds=given.number("seconds"),
             turns=given.whole("turns"),
             samples=given.whole("samples"),
         )
@@ -148,12 +168,16 @@ class Atomics(Microbenchmark[_State, _Raw]):
     def timed(self, rig: Rig, state: _State) -> _Raw:
         seconds, clocks = {}, []
         for kernel, pattern in state.points:
-            # Many threads on one word take turns: fewer rounds are enough.
-            rounds = max(4, state.rounds // 16) if pattern == "same" else state.rounds
+            rounds, _ = rig.calibrated(
+                lambda n, k=kernel, p=pattern: self._call(rig, state, k, p, n),  # type: ignore[misc]
+                _FIRST_ROUNDS,
+                state.seconds,
+            )
             by_home = []
             for home in _homes(state.counters, kernel, pattern):
                 call = self._call(rig, state, kernel, pattern, rounds, home)
-                timed = rig.sample(call, samples=state.samples, seconds=1e-3)
+                rig.run(call)
+                timed = rig.sample(call, samples=state.samples, launches=1)
                 by_home.append(timed.typical_s / rounds)
                 clocks.append(timed.clock_mhz or rig.clock_mhz)
             seconds[kernel, pattern] = statistics.fmean(by_home)
@@ -218,7 +242,13 @@ class Atomics(Microbenchmark[_State, _Raw]):
             rows.append({**row, "cycles": None})
             # Many places lie now here, now there: their rates do not repeat as well.
             steady = kernel == "add_u32" and pattern in ("same", "line")
-            found += metric(f"{kernel}_{pattern}_per_clk", per_clk, "1/clk", headline=steady)
+            found += metric(
+                f"{kernel}_{pattern}_per_clk",
+                per_clk,
+                "1/clk",
+                headline=steady,
+                limit=_one_line(rig) if _is_one_line(kernel, pattern) else _a_cycle(rig.hardware),
+            )
         for (first, second), cycles in raw.passes.items():
             pair = f"{first}–{second}"
             rows.append(
@@ -237,9 +267,36 @@ class Atomics(Microbenchmark[_State, _Raw]):
         return Findings(rows=rows, metrics=found)
 
 
+def _a_cycle(hardware: Hardware) -> Limit:
+    """Operations of all units in a cycle: no unit starts more than it has lanes for."""
+    lanes = most_lanes(hardware)
+    return Limit(
+        value=hardware.units * lanes.value,
+        why=f"{hardware.units} units × {lanes.value:g} lanes",
+    )
+
+
+def _a_second(hardware: Hardware) -> Limit:
+    each = _a_cycle(hardware)
+    return Limit(
+        value=each.value * hardware.clock_mhz * 1e6,
+        why=f"{each.why} × {hardware.clock_mhz:g} MHz",
+    )
+
+
+def _one_line(rig: Rig) -> Limit:
+    """A line has one home in the shared cache, which takes one warp's request in its cycle; that
+    may be shorter than a core's, but not by half."""
+    return Limit(value=2.0 * rig.lanes, why=f"2 × the {rig.lanes} lanes of a request to one line")
+
+
+def _is_one_line(kernel: str, pattern: str) -> bool:
+    return pattern in ("same", "line") and not kernel.startswith("shared")
+
+
 def _homes(counters: Buffer, kernel: str, pattern: str) -> list[int]:
     """Where in the counters a single line is tried."""
-    if pattern not in ("same", "line") or kernel.startswith("shared"):
+    if not _is_one_line(kernel, pattern):
         return [0]
     line = _LINE_WORDS * 4
     return [at * (counters.nbytes // _HOMES // line) * line for at in range(_HOMES)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.units import counted
 from kernelmark.micro import _windows
 from kernelmark.micro.base import (
     EVERYWHERE,
@@ -16,7 +17,9 @@ from kernelmark.micro.base import (
     Parameter,
     Record,
     Settings,
+    fitting,
     metric,
+    rounded,
 )
 from kernelmark.micro.rig import CHUNK_BYTES, Rig
 
@@ -32,6 +35,7 @@ class _State:
     room: _windows.Room
     seconds: float
     samples: int
+    notes: list[str]
 
 
 class Cache(Microbenchmark[_State, list[_windows.Reading]]):
@@ -62,7 +66,10 @@ class Cache(Microbenchmark[_State, list[_windows.Reading]]):
                 brief=(16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB),
             ),
             "windows": Parameter(
-                help="private, shared", quick=("private", "shared"), brief=("private",)
+                help="private, shared",
+                quick=("private", "shared"),
+                brief=("private",),
+                choices=("private", "shared"),
             ),
             "most": Parameter(
                 help="bytes of all private windows together", quick=2 * 2**30, full=8 * 2**30
@@ -102,16 +109,19 @@ class Cache(Microbenchmark[_State, list[_windows.Reading]]):
     )
 
     def setup(self, rig: Rig, given: Settings) -> _State:
-        points = []
+        sizes, notes = rounded(given.wholes("sizes"), CHUNK_BYTES, CHUNK_BYTES)
+        points: list[tuple[str, int, _windows.Window]] = []
         for kind in given.words("windows"):
-            for size in given.wholes("sizes"):
-                size = max(CHUNK_BYTES, size // CHUNK_BYTES * CHUNK_BYTES)
-                if kind == "shared":
-                    points.append((kind, size, _windows.shared(rig, size, apart=False)))
-                elif size * rig.grid <= given.number("most"):
-                    points.append((kind, size, _windows.private(rig, size)))
+            if kind == "shared":
+                points += [(kind, n, _windows.shared(rig, n, apart=False)) for n in sizes]
+                continue
+            share = f"as `most` is {given.whole('most')} B for {counted(rig.grid, 'window')}"
+            near, more = fitting(sizes, given.whole("most") // rig.grid, share)
+            notes += [f"private windows {text}" for text in more]
+            points += [(kind, n, _windows.private(rig, n)) for n in near]
         return _State(
             points=tuple(points),
+            notes=notes,
             room=_windows.room(rig, max(w.nbytes for _, _, w in points)),
             seconds=given.number("seconds"),
             samples=given.whole("samples"),
@@ -156,6 +166,7 @@ class Cache(Microbenchmark[_State, list[_windows.Reading]]):
                 *metric("l1_bytes_per_clk", best.bytes_per_clk, "B/clk", limit=hardware.rate("l1")),
                 *metric("l1_bytes_per_s", best.bytes_per_s, "B/s", limit=hardware.bandwidth("l1")),
             ],
+            notes=state.notes,
         )
 
 

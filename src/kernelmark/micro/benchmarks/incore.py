@@ -17,11 +17,13 @@ from kernelmark.micro.base import (
     Parameter,
     Record,
     Settings,
+    available,
     metric,
 )
 from kernelmark.micro.rig import Rig
 
 _PEAKS = {"fma_f32": "f32", "fma_f64": "f64", "fma_f16x2": "f16", "fma_bf16x2": "bf16"}
+_ILPS = (1, 2, 4, 8)
 _CLASSIC = ("fma_f32", "fma_f64", "div_f32", "div_f64", "sqrt_f32", "sqrt_f64")
 
 
@@ -34,6 +36,7 @@ class _State:
     samples: int
     seconds: float
     room: _chains.Room
+    notes: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +63,16 @@ class Incore(Microbenchmark[_State, _Raw]):
     )
     parameters = FrozenDict(
         {
-            "ops": Parameter(help="instructions", quick=_CLASSIC, brief=("fma_f32", "fma_f64")),
+            "ops": Parameter(
+                help="instructions",
+                quick=_CLASSIC,
+                brief=("fma_f32", "fma_f64"),
+                choices=tuple(_chains.OPS),
+            ),
             "warps": Parameter(
                 help="warps of the block", quick=(1, 2, 4, 8, 16, 32), brief=(1, 32)
             ),
-            "ilps": Parameter(help="chains in a thread", quick=(1, 2, 4, 8), brief=(1, 8)),
+            "ilps": Parameter(help="chains in a thread", quick=_ILPS, brief=(1, 8), choices=_ILPS),
             "cycles": Parameter(help="least cycles of a point", quick=40_000, full=400_000),
             "samples": Parameter(help="launches timed for a point", quick=3, full=11),
             "seconds": Parameter(help="length of a launch for the peak", quick=3e-3, full=2e-2),
@@ -99,9 +107,13 @@ class Incore(Microbenchmark[_State, _Raw]):
     def setup(self, rig: Rig, given: Settings) -> _State:
         most = rig.warps if rig.block > 1 else rig.threads
         warps = sorted({min(w, most) for w in given.wholes("warps")})
-        ops = [op for op in given.words("ops") if f"chain_{op}_1" in rig.kernels(_chains.FILE)]
+        there = rig.kernels(_chains.FILE)
+        ops, notes = available(
+            given.words("ops"), lambda op: f"chain_{op}_1" in there, rig.info.arch
+        )
         return _State(
-            ops=tuple(ops),
+            ops=ops,
+            notes=notes,
             warps=tuple(warps),
             ilps=tuple(given.wholes("ilps")),
             cycles=given.whole("cycles"),
@@ -182,7 +194,7 @@ class Incore(Microbenchmark[_State, _Raw]):
             each = rig.hardware.per_cycle("vector", dtype)
             found += metric(f"peak_{dtype}", per_s, "FLOP/s", limit=limit)
             found += metric(f"per_clk_{dtype}", per_clk, "FLOP/clk", limit=each)
-        return Findings(rows=rows, metrics=found)
+        return Findings(rows=rows, metrics=found, notes=state.notes)
 
 
 benchmark = Incore()

@@ -17,6 +17,7 @@ from kernelmark.micro.base import (
     Parameter,
     Record,
     Settings,
+    available,
     metric,
 )
 from kernelmark.micro.rig import Rig
@@ -30,6 +31,7 @@ class _State:
     cycles: int
     samples: int
     room: _chains.Room
+    notes: list[str]
 
 
 _Raw = dict[str, tuple[float, float]]  # latency, cycles of the unit for one warp's instruction
@@ -51,7 +53,12 @@ class Instructions(Microbenchmark[_State, _Raw]):
     )
     parameters = FrozenDict(
         {
-            "ops": Parameter(help="instructions", quick=tuple(_chains.OPS), brief=_HEADLINES),
+            "ops": Parameter(
+                help="instructions",
+                quick=tuple(_chains.OPS),
+                brief=_HEADLINES,
+                choices=tuple(_chains.OPS),
+            ),
             "cycles": Parameter(help="least cycles of a point", quick=40_000, full=400_000),
             "samples": Parameter(help="launches timed for a point", quick=3, full=11),
         }
@@ -79,9 +86,12 @@ class Instructions(Microbenchmark[_State, _Raw]):
 
     def setup(self, rig: Rig, given: Settings) -> _State:
         there = rig.kernels(_chains.FILE)
-        ops = tuple(op for op in given.words("ops") if f"chain_{op}_8" in there)
+        ops, notes = available(
+            given.words("ops"), lambda op: f"chain_{op}_8" in there, rig.info.arch
+        )
         return _State(
             ops=ops,
+            notes=notes,
             cycles=given.whole("cycles"),
             samples=given.whole("samples") * (1 if rig.exclusive else 5),
             room=_chains.room(rig, rig.grid),
@@ -126,8 +136,14 @@ class Instructions(Microbenchmark[_State, _Raw]):
             found += metric(
                 f"latency_{name}", latency, "cycles", better="lower", headline=headline, least=0.5
             )
-            found += metric(f"per_clk_{name}", per_clk, "1/clk", headline=headline)
-        return Findings(rows=rows, metrics=found)
+            found += metric(
+                f"per_clk_{name}",
+                per_clk,
+                "1/clk",
+                headline=headline,
+                limit=_chains.most_lanes(rig.hardware),
+            )
+        return Findings(rows=rows, metrics=found, notes=state.notes)
 
 
 benchmark = Instructions()

@@ -16,9 +16,11 @@ from kernelmark.micro.base import (
     Parameter,
     Record,
     Settings,
+    fitting,
     metric,
+    rounded,
 )
-from kernelmark.micro.rig import Rig
+from kernelmark.micro.rig import CHUNK_BYTES, Rig
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 _QUICK = (1.5, 2, 3, 4, 5, 8, 12, 16, 20, 25, 32, 40, 48, 56, 64, 96, 128, 256, 1024, 3072)
@@ -26,7 +28,7 @@ _FULL = tuple(sorted({*_QUICK, *(1.5 * 1.1**i for i in range(80))}))
 
 
 def _bytes(megabytes: tuple[float, ...]) -> tuple[int, ...]:
-    return tuple(int(m * MIB) for m in megabytes)
+    return tuple(int(m * MIB) // CHUNK_BYTES * CHUNK_BYTES for m in megabytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,7 @@ class _State:
     room: _windows.Room
     seconds: float
     samples: int
+    notes: list[str]
 
 
 class L2Cache(Microbenchmark[_State, list[_windows.Reading]]):
@@ -62,7 +65,9 @@ class L2Cache(Microbenchmark[_State, list[_windows.Reading]]):
                 full=_bytes(_FULL),
                 brief=_bytes((12, 16, 20, 3072)),
             ),
-            "units": Parameter(help="apart, together", quick=("apart", "together")),
+            "units": Parameter(
+                help="apart, together", quick=("apart", "together"), choices=("apart", "together")
+            ),
             "seconds": Parameter(help="length of a launch", quick=2e-3, full=3e-3),
             "samples": Parameter(help="launches timed for a point", quick=5, full=7),
         }
@@ -95,8 +100,8 @@ class L2Cache(Microbenchmark[_State, list[_windows.Reading]]):
     )
 
     def setup(self, rig: Rig, given: Settings) -> _State:
-        free = int(0.5 * rig.device.free_bytes())
-        sizes = [size for size in given.wholes("sizes") if size <= free]
+        whole, notes = rounded(given.wholes("sizes"), CHUNK_BYTES, CHUNK_BYTES)
+        sizes, more = fitting(whole, 0.5 * rig.device.free_bytes(), "half of what is free")
         points = tuple(
             (units, _windows.shared(rig, size, apart=units == "apart"))
             for units in given.words("units")
@@ -104,6 +109,7 @@ class L2Cache(Microbenchmark[_State, list[_windows.Reading]]):
         )
         return _State(
             points=points,
+            notes=notes + more,
             room=_windows.room(rig, max(w.nbytes for _, w in points)),
             seconds=given.number("seconds"),
             samples=given.whole("samples"),
@@ -160,6 +166,7 @@ class L2Cache(Microbenchmark[_State, list[_windows.Reading]]):
                 *metric("l2_read_together", together, "B/s", limit=l2, headline=False),
                 *metric("dram_read", within("apart", *outside), "B/s", limit=dram),
             ],
+            notes=state.notes,
         )
 
 

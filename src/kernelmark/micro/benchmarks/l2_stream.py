@@ -20,6 +20,7 @@ from kernelmark.micro.base import (
     Parameter,
     Record,
     Settings,
+    fitting,
     metric,
 )
 from kernelmark.micro.rig import CHUNK_BYTES, Call, Rig, Samples
@@ -30,6 +31,7 @@ STREAMS = {"read": 1, "write": 1, "copy": 2, "scale": 2, "triad": 4}
 _QUICK = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 128, 512, 2048)
 _FULL = tuple(sorted({*_QUICK, *(int(1.25**i) for i in range(1, 36))}))
 _FACTOR = 3.0
+_CHECKED = MIB  # bytes of an array that the check writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,7 @@ class _State:
     room: _windows.Room
     seconds: float
     samples: int
+    notes: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +72,15 @@ class L2Stream(Microbenchmark[_State, list[_Point]]):
                 quick=tuple(m * MIB for m in _QUICK),
                 full=tuple(m * MIB for m in _FULL),
                 brief=(12 * MIB, 16 * MIB, 24 * MIB),
+                # A chunk of each array.
+                least=CHUNK_BYTES * max(STREAMS.values()),
             ),
-            "kernels": Parameter(help="streams", quick=tuple(STREAMS), brief=("copy", "triad")),
+            "kernels": Parameter(
+                help="streams",
+                quick=tuple(STREAMS),
+                brief=("copy", "triad"),
+                choices=tuple(STREAMS),
+            ),
             "seconds": Parameter(help="length of a launch", quick=1.5e-3, full=3e-3),
             "samples": Parameter(help="launches timed for a point", quick=3, full=11),
         }
@@ -98,9 +108,10 @@ class L2Stream(Microbenchmark[_State, list[_Point]]):
     )
 
     def setup(self, rig: Rig, given: Settings) -> _State:
-        free = int(0.25 * rig.device.free_bytes())
-        sizes = [size for size in given.wholes("sizes") if size <= free]
-        largest = max(sizes)
+        sizes, notes = fitting(
+            given.wholes("sizes"), rig.device.free_bytes() // 8, "an eighth of what is free"
+        )
+        largest = max(*sizes, _CHECKED)
         room = _windows.room(rig, largest)
         arrays = [rig.memory(largest) for _ in range(4)]
         state = _State(
@@ -109,6 +120,7 @@ class L2Stream(Microbenchmark[_State, list[_Point]]):
             room=room,
             seconds=given.number("seconds"),
             samples=given.whole("samples"),
+            notes=notes,
         )
         whole = _windows.shared_out(rig, largest)
         for array in arrays:
@@ -153,7 +165,7 @@ class L2Stream(Microbenchmark[_State, list[_Point]]):
 
     def verify(self, rig: Rig, state: _State, raw: list[_Point]) -> str | None:
         wanted = {"write": _FACTOR, "copy": 1.0, "scale": _FACTOR, "triad": 2.0}
-        window = _windows.shared_out(rig, 1 * MIB)
+        window = _windows.shared_out(rig, _CHECKED)
         rounds = self._sweep(rig, window)
         for kernel in dict.fromkeys(kernel for kernel, _ in state.points):
             if kernel == "read":
@@ -196,7 +208,7 @@ class L2Stream(Microbenchmark[_State, list[_Point]]):
                     limit=rig.hardware.bandwidth("l1"),
                     headline=kernel in ("copy", "triad"),
                 )
-        return Findings(rows=rows, metrics=found)
+        return Findings(rows=rows, metrics=found, notes=state.notes)
 
 
 benchmark = L2Stream()

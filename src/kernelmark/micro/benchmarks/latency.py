@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.micro import MicroMetric
+from kernelmark.core.units import bytes_text
 from kernelmark.micro import _chase
 from kernelmark.micro.base import (
     EVERYWHERE,
@@ -21,12 +22,18 @@ from kernelmark.micro.base import (
     Parameter,
     Record,
     Settings,
+    fitting,
     metric,
+    rounded,
 )
 from kernelmark.micro.rig import Rig
 
 KIB, MIB = 2**10, 2**20
 _LINE = 128
+_NEAR_BYTES = 64 * KIB  # of a GPU's first cache at least
+_NEAR_CORE_BYTES = 16 * KIB  # of a core's
+# A core's pages are small and its translation has levels of its own, which look like a cache's.
+_MOST_SURE_ON_CPU = 0.9
 _NEAR_LAP = 2**13  # lines: a launch begins with a unit's own cache empty, and that is less
 
 
@@ -43,6 +50,7 @@ class _State:
     samples: int
     most: int
     refine: int
+    notes: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +64,7 @@ class _Edge:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Raw:
     hops: tuple[_chase.Hop, ...]
-    index: _chase.Hop
+    index: _chase.Hop | None
     levels: tuple[_chase.Level, ...]
     edges: tuple[_Edge, ...]
 
@@ -69,12 +77,16 @@ class Latency(Microbenchmark[_State, _Raw]):
         "One thread follows a chain of addresses through a random order of all lines of the "
         "working set, so that every load waits for the one before and no prefetcher can guess. "
         "Cycles and nanoseconds are read inside the kernel, so neither assumes a clock. Where the "
-        "curve rises, the size of the level is searched by bisection; its confidence is that of a "
-        "Kolmogorov–Smirnov test between hops just below and just above."
+        "curve rises, the size of the level is searched by bisection, twice, in other orders of "
+        "the lines. Its confidence is that of a Kolmogorov–Smirnov test between hops just below "
+        "and just above, times the smaller of the two sizes over the larger, and never above "
+        f"{_MOST_SURE_ON_CPU} on a CPU."
     )
     misleads = (
         "The latency of a shared cache is a mean over its parts, near and far. Large sizes include "
-        "address translation, which depends on the page size. One thread leaves some GPUs at a low "
+        "address translation, which depends on the page size; where it no longer reaches all "
+        "pages, the curve rises as it does behind a cache, so that on a CPU a level may be one of "
+        "translation. One thread leaves some GPUs at a low "
         "memory clock. A chain of element numbers instead of addresses costs the arithmetic of an "
         "address as well: it is measured beside, at one size."
     )
@@ -108,18 +120,20 @@ class Latency(Microbenchmark[_State, _Raw]):
     )
 
     def setup(self, rig: Rig, given: Settings) -> _State:
-        free = int(0.25 * rig.device.free_bytes())
-        sizes = tuple(size for size in given.wholes("sizes") if size <= free)
+        whole, notes = rounded(given.wholes("sizes"), _LINE, 2 * _LINE)
+        sizes, more = fitting(
+            sorted(whole), 0.25 * rig.device.free_bytes(), "a quarter of what is free"
+        )
         return _State(
             chaser=_chase.Chaser(rig, max(sizes)),
-            sizes=sizes,
+            sizes=tuple(sizes),
             samples=given.whole("samples"),
             most=given.whole("most"),
             refine=given.whole("refine"),
+            notes=notes + more,
         )
 
     def timed(self, rig: Rig, state: _State) -> _Raw:
-        chaser = state.chaser
         hops = tuple(self._at(rig, state, size) for size in state.sizes)
         levels = _chase.levels(state.sizes, [hop.cycles for hop in hops])
         edges = tuple(
@@ -127,11 +141,18 @@ class Latency(Microbenchmark[_State, _Raw]):
             for near, far in itertools.pairwise(levels)
             if state.refine
         )
+        index = self._index(rig, state)
+        return _Raw(hops=hops, index=index, levels=tuple(levels), edges=edges)
+
+    def _index(self, rig: Rig, state: _State) -> _chase.Hop | None:
+        """A hop of a chain of element numbers, where a size lies in the first cache."""
+        chaser = state.chaser
+        if state.sizes[0] > _near_bytes(rig):
+            return None
         ring = chaser.ring(state.sizes[0], _LINE)
         chaser.link(ring, index=True)
         found = [chaser.follow(state.most, ring.size, "index") for _ in range(state.samples)]
-        index = min(found, key=lambda hop: hop.cycles)
-        return _Raw(hops=hops, index=index, levels=tuple(levels), edges=edges)
+        return min(found, key=lambda hop: hop.cycles)
 
     def _at(self, rig: Rig, state: _State, size: int) -> _chase.Hop:
         """A hop of a working set: the typical one of several followings."""
@@ -156,7 +177,19 @@ class Latency(Microbenchmark[_State, _Raw]):
         return int(ring.size if near else min(ring.size, 4 * state.most))
 
     def _edge(self, rig: Rig, state: _State, near: _chase.Level, far: _chase.Level) -> _Edge:
-        """The largest size that is still followed at the near level's pace."""
+        """The largest size that is still followed at the near level's pace, and how sure that is:
+        an edge that another search finds elsewhere is not."""
+        found = [self._search(rig, state, near, far) for _ in range(2)]
+        low, high = min(low for low, _ in found), max(high for _, high in found)
+        below = self._spread(rig, state, int(0.9 * low))
+        above = self._spread(rig, state, min(int(1.15 * high), state.sizes[-1]))
+        sure = _chase.confidence(below, above) * low / max(low for low, _ in found)
+        return _Edge(size=low, confidence=min(sure, 1.0 if rig.block > 1 else _MOST_SURE_ON_CPU))
+
+    def _search(
+        self, rig: Rig, state: _State, near: _chase.Level, far: _chase.Level
+    ) -> tuple[int, int]:
+        """Sizes between which the near level ends, by bisection."""
         low, high = near.last, far.first
         bound = near.cycles + 0.1 * (far.cycles - near.cycles)
         for _ in range(state.refine):
@@ -165,9 +198,7 @@ class Latency(Microbenchmark[_State, _Raw]):
                 low = middle
             else:
                 high = middle
-        below = self._spread(rig, state, int(0.9 * low))
-        above = self._spread(rig, state, min(int(1.15 * high), state.sizes[-1]))
-        return _Edge(size=low, confidence=_chase.confidence(below, above))
+        return low, high
 
     def _spread(self, rig: Rig, state: _State, size: int) -> NDArray[np.float64]:
         """Many hops of a size: single ones on a GPU, means of many on a CPU."""
@@ -188,14 +219,20 @@ class Latency(Microbenchmark[_State, _Raw]):
             for size, hop in zip(state.sizes, raw.hops, strict=True)
         ]
         on_gpu = rig.block > 1
-        first = _within(state, raw, 4 * KIB, 64 * KIB if on_gpu else 16 * KIB)
+        first = _within(state, raw, 0, _near_bytes(rig))
         found: list[MicroMetric] = []
         if first is not None:
             found += metric("l1_cycles", first.cycles, "cycles", better="lower", least=1.0)
             found += metric("l1_ns", first.seconds * 1e9, "ns", better="lower", least=0.1)
+        else:
+            # Whatever was asked for, one figure has a bound.
+            least = min(hop.cycles for hop in raw.hops)
+            found += metric(
+                "least_cycles", least, "cycles", better="lower", least=1.0, headline=False
+            )
         found += metric(
             "l1_index_cycles",
-            raw.index.cycles,
+            raw.index.cycles if raw.index else None,
             "cycles",
             better="lower",
             least=1.0,
@@ -204,8 +241,15 @@ class Latency(Microbenchmark[_State, _Raw]):
         second = _within(state, raw, MIB, 4 * MIB) if on_gpu else None
         if second is not None:
             found += metric("l2_cycles", second.cycles, "cycles", better="lower", least=1.0)
-        last = _within(state, raw, 3 * rig.info.cache_bytes, state.sizes[-1])
-        if last is not None:
+        beyond = 3 * rig.info.cache_bytes
+        last = _within(state, raw, beyond, state.sizes[-1])
+        notes = list(state.notes)
+        if last is None:
+            notes.append(
+                f"no dram_ns: that takes {bytes_text(beyond)}, three times the last cache, and the "
+                f"largest size is {bytes_text(state.sizes[-1])}"
+            )
+        else:
             nanoseconds = last.seconds * 1e9
             found += metric("dram_ns", nanoseconds, "ns", better="lower", least=10.0)
         for number, edge in enumerate(raw.edges, 1):
@@ -214,7 +258,13 @@ class Latency(Microbenchmark[_State, _Raw]):
                 f"level{number}_confidence", edge.confidence, "", better="", headline=False
             )
         shown = [f"{level.cycles:.1f} cycles up to {level.last // KIB} KiB" for level in raw.levels]
-        return Findings(rows=rows, metrics=found, notes=[f"levels: {'; '.join(shown)}"])
+        notes.append(f"levels: {'; '.join(shown)}")
+        return Findings(rows=rows, metrics=found, notes=notes)
+
+
+def _near_bytes(rig: Rig) -> int:
+    """What the first cache holds for sure."""
+    return _NEAR_BYTES if rig.block > 1 else _NEAR_CORE_BYTES
 
 
 def _within(state: _State, raw: _Raw, low: int, high: int) -> _chase.Hop | None:

@@ -61,7 +61,13 @@ class Lines(Microbenchmark[_State, _Raw]):
     )
     parameters = FrozenDict(
         {
-            "strides": Parameter(help="bytes of a step", quick=(8, 16, 32, 64, 128, 256)),
+            "strides": Parameter(
+                help="bytes of a step",
+                quick=(8, 16, 32, 64, 128, 256),
+                least=8,
+                most=_REGION // _chase.EACH // 8 * 8,
+                multiple=8,  # a hop is a word of that size
+            ),
             "bisections": Parameter(help="steps of the search for what fits", quick=7, full=9),
         }
     )

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kernelmark.core.errors import Unsupported
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.micro import MicroMetric
+from kernelmark.core.units import bytes_text
 from kernelmark.devices.base import Buffer
 from kernelmark.micro import _chase, _windows
 from kernelmark.micro.base import (
@@ -69,8 +71,16 @@ class LoadedLatency(Microbenchmark[_State, list[_Point]]):
                 full=(*(int(65536 / 1.3**n) for n in range(24)), 0),
                 brief=(2**20, 0),
             ),
-            "hops": Parameter(help="hops of the chain", quick=2**12, full=2**14, brief=2**11),
-            "nbytes": Parameter(help="bytes of the chain and of the data", quick=1024 * MIB),
+            "hops": Parameter(
+                help="hops of the chain",
+                quick=2**12,
+                full=2**14,
+                brief=2**11,
+                least=_chase.UNROLLED,
+            ),
+            "nbytes": Parameter(
+                help="bytes of the chain and of the data", quick=1024 * MIB, least=MIB
+            ),
         }
     )
     columns = (
@@ -93,9 +103,14 @@ class LoadedLatency(Microbenchmark[_State, list[_Point]]):
 
     def setup(self, rig: Rig, given: Settings) -> _State:
         nbytes = min(given.whole("nbytes"), int(0.2 * rig.device.free_bytes())) // MIB * MIB
-        chaser = _chase.Chaser(rig, nbytes)
         # A sample of the lines is enough: the chain never goes round.
         count = 4 * given.whole("hops")
+        if count * _LINE > nbytes:
+            raise Unsupported(
+                f"{given.whole('hops')} hops need a chain of {bytes_text(count * _LINE)}, and "
+                f"there is room for {bytes_text(nbytes)}"
+            )
+        chaser = _chase.Chaser(rig, nbytes)
         lines = np.random.default_rng(11).choice(nbytes // _LINE, count, replace=False)
         chaser.link(lines.astype(np.uint64) * np.uint64(_LINE))
         return _State(
@@ -117,7 +132,7 @@ class LoadedLatency(Microbenchmark[_State, list[_Point]]):
         rig.zero(state.chunks)
         quads = state.data.nbytes // 16
         start = state.chaser.start
-        hops = state.hops // 32 * 32
+        hops = state.hops // _chase.UNROLLED * _chase.UNROLLED
         most = int(_MOST_CYCLES / max(pause, 4096))
         call = rig.call(
             *(_chase.FILE, "chase_loaded", start, _WARM, hops, state.out, 0, state.data, quads),

@@ -9,7 +9,6 @@ import numpy as np
 
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.micro import MicroMetric
-from kernelmark.core.result import Telemetry
 from kernelmark.devices.base import Buffer
 from kernelmark.micro.base import (
     Column,
@@ -20,10 +19,11 @@ from kernelmark.micro.base import (
     Parameter,
     Record,
     Settings,
+    available,
     metric,
 )
 from kernelmark.micro.hardware import Hardware, Limit
-from kernelmark.micro.rig import Call, Rig, Samples
+from kernelmark.micro.rig import Call, Rig, Samples, Sustained
 
 FILE = "micro_matrix.cu"
 # dtype: (word of ones, bits that may be random: sign and fraction, C type of the sums)
@@ -59,6 +59,7 @@ class _State:
     rest: float
     sustained: float
     samples: int
+    notes: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +76,7 @@ class _Point:
     sustained_per_s: float
     per_clk: float
     burst: Samples
-    long: Samples
-    seen: Telemetry
+    long: Sustained
 
 
 class Matrix(Microbenchmark[_State, dict[str, _Point]]):
@@ -87,7 +87,8 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
         "in shared memory, with enough independent sums to hide the latency: nothing else is in "
         "the loop. `flops_per_s` is a short burst after a rest, `sustained_per_s` the end of a "
         "longer run, when power may have lowered the clock; the operations a cycle and unit do not "
-        "depend on it. "
+        "depend on it. Power and throttling are read while that run goes on, power by the energy "
+        "counter where the device has one. "
         "Operands are random, since what they toggle is what they draw. A dtype that the GPU has "
         "no instruction for has no row."
     )
@@ -98,11 +99,13 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
     )
     parameters = FrozenDict(
         {
-            "dtypes": Parameter(help="number formats", quick=tuple(PATTERNS)),
+            "dtypes": Parameter(
+                help="number formats", quick=tuple(PATTERNS), choices=tuple(PATTERNS)
+            ),
             "seconds": Parameter(help="length of a burst", quick=2e-3),
-            "rest": Parameter(help="seconds of rest before each burst", quick=0.01),
+            "rest": Parameter(help="seconds of rest before each burst", quick=0.01, least=0),
             "sustained": Parameter(
-                help="how long each dtype runs on", quick=0.25, full=1.0, brief=0.0
+                help="how long each dtype runs on", quick=1.0, full=2.0, brief=0.0
             ),
             "samples": Parameter(help="bursts", quick=5, full=11),
         }
@@ -120,7 +123,7 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
         Column(name="share", help="of the data sheet's operations a cycle and unit"),
         Column(name="clock_mhz", help="core clock in the burst", unit="MHz"),
         Column(name="sustained_mhz", help="core clock later on", unit="MHz"),
-        Column(name="power_w", help="power at the end", unit="W"),
+        Column(name="power_w", help="power while it runs on", unit="W"),
         Column(name="throttle", help="why the clock was held down, as the driver says"),
     )
     figure = Figure(
@@ -145,8 +148,12 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
         group = nvidia and rig.info.arch == "sm_90" and _is_special(rig)
         block = 256 if group or not nvidia else 512
         grid = rig.grid * (1 if nvidia else 2)
+        dtypes, notes = available(
+            given.words("dtypes"), lambda dtype: f"matrix_{dtype}" in there, rig.info.arch
+        )
         return _State(
-            dtypes=tuple(d for d in given.words("dtypes") if f"matrix_{d}" in there),
+            dtypes=dtypes,
+            notes=notes,
             clocks=rig.memory(grid * 16),
             out=rig.memory(grid * 512 * 8),
             facts=rig.memory(64),
@@ -174,18 +181,17 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
         bursts = {dtype: self._burst(rig, state, dtype) for dtype in state.dtypes}
         found = {}
         for dtype, burst in bursts.items():
-            launches = max(1, int(0.02 / state.seconds))
-            long = burst.samples
+            long = Sustained(samples=burst.samples, seen=None)
             if state.sustained:
-                long = rig.sustain(burst.call, state.sustained, launches)
-            late = sorted(long.seconds[-max(3, len(long.seconds) // 3) :])
+                long = rig.sustain(burst.call, state.sustained)
+            seconds = long.samples.seconds
+            late = sorted(seconds[-max(3, len(seconds) // 3) :])
             found[dtype] = _Point(
                 flops_per_s=burst.flops * state.grid / burst.samples.typical_s,
                 sustained_per_s=burst.flops * state.grid / late[len(late) // 2],
                 per_clk=burst.flops * (state.grid // rig.grid) / burst.cycles,
                 burst=burst.samples,
                 long=long,
-                seen=rig.look(),
             )
         return found
 
@@ -224,6 +230,7 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
         for dtype, point in raw.items():
             limit = rig.hardware.per_cycle("matrix", dtype)
             known = dtype in rig.hardware.matrix
+            clocks = point.long.samples.clocks_mhz
             rows.append(
                 {
                     "dtype": dtype,
@@ -232,9 +239,9 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
                     "per_clk": point.per_clk,
                     "share": point.per_clk / limit.value if known else None,
                     "clock_mhz": point.burst.clock_mhz,
-                    "sustained_mhz": point.long.clocks_mhz[-1] if point.long.clocks_mhz else None,
-                    "power_w": point.seen.power_w,
-                    "throttle": ", ".join(point.seen.throttle),
+                    "sustained_mhz": clocks[-1] if clocks else None,
+                    "power_w": point.long.power_w,
+                    "throttle": point.long.throttle,
                 }
             )
             most = rig.hardware.flops("matrix", dtype)
@@ -248,9 +255,7 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
                     limit=most,
                     headline=False,
                 )
-        missing = [d for d in PATTERNS if d not in raw]
-        notes = [f"no instruction here for: {', '.join(missing)}"] if missing else []
-        return Findings(rows=rows, metrics=found, notes=notes)
+        return Findings(rows=rows, metrics=found, notes=state.notes)
 
 
 def _highest(hardware: Hardware) -> Limit:

@@ -24,8 +24,10 @@ from kernelmark.micro.base import (
     Parameter,
     Record,
     Settings,
+    fitting,
     metric,
 )
+from kernelmark.micro.hardware import Hardware, Limit
 from kernelmark.micro.rig import Rig
 
 KIB, MIB = 2**10, 2**20
@@ -49,6 +51,7 @@ class _State:
     ways: list[_Way] = field(default_factory=list)
     copier: Any = None
     buffers: tuple[Buffer, ...] = ()
+    notes: list[str] = field(default_factory=list)
 
 
 _Raw = dict[tuple[str, str, int], float]
@@ -78,7 +81,10 @@ class Memcpy(Microbenchmark[_State, _Raw]):
                 brief=(128 * MIB,),
             ),
             "memory": Parameter(
-                help="pinned, pageable", quick=("pinned", "pageable"), brief=("pinned",)
+                help="pinned, pageable",
+                quick=("pinned", "pageable"),
+                brief=("pinned",),
+                choices=("pinned", "pageable"),
             ),
             "samples": Parameter(help="timings of a copy", quick=3, full=7),
         }
@@ -91,7 +97,8 @@ class Memcpy(Microbenchmark[_State, _Raw]):
             name="bytes_per_s",
             help="bytes copied a second",
             unit="B/s",
-            # A copy that fits the caches may be as fast as these.
+            # A copy that fits the caches may be as fast as these; what goes over the link has a
+            # bound of its own among the metrics.
             limit=lambda h: h.bandwidth("l1" if h.kind == "cpu" else "dram"),
         ),
         Column(name="seconds", help="seconds a copy", unit="s"),
@@ -107,7 +114,11 @@ class Memcpy(Microbenchmark[_State, _Raw]):
     )
 
     def setup(self, rig: Rig, given: Settings) -> _State:
-        state = _State(sizes=tuple(given.wholes("sizes")), samples=given.whole("samples"))
+        # Two on the device; on a CPU both are the host's.
+        sizes, notes = fitting(
+            given.wholes("sizes"), rig.device.free_bytes() // 4, "a quarter of what is free"
+        )
+        state = _State(sizes=tuple(sizes), samples=given.whole("samples"), notes=notes)
         if rig.info.kind == "cpu":
             self._on_cpu(rig, state)
         else:
@@ -132,8 +143,7 @@ class Memcpy(Microbenchmark[_State, _Raw]):
             )
 
     def _on_cpu(self, rig: Rig, state: _State) -> None:
-        most = int(min(max(state.sizes), rig.device.free_bytes() // 4))
-        state.sizes = tuple(size for size in state.sizes if size <= most)
+        most = max(state.sizes)
         a, b = rig.memory(most), rig.memory(most)
         state.buffers = (a, b)
         fill = rig.call("micro_stream.cu", "stream_fill", b, most // 8, 1021, grid=rig.threads)
@@ -184,15 +194,24 @@ class Memcpy(Microbenchmark[_State, _Raw]):
             }
             for (direction, memory, size), seconds in raw.items()
         ]
-        limit = rig.hardware.bandwidth("l1" if rig.info.kind == "cpu" else "dram")
         found: list[MicroMetric] = []
         for (direction, memory), times in moved.items():
             large = [n for n in state.sizes if n >= _LARGE] or [max(state.sizes)]
             best = max(n * times / raw[direction, memory, n] for n in large)
             name = f"{direction}_{memory}".replace(" ", "_")
             headline = memory in ("pinned", "host") and direction != "both"
+            limit = _limit(rig.hardware, direction)
             found += metric(name, best, "B/s", limit=limit, headline=headline)
-        return Findings(rows=rows, metrics=found)
+        return Findings(rows=rows, metrics=found, notes=state.notes)
+
+
+def _limit(hardware: Hardware, direction: str) -> Limit:
+    """What moves between host and device goes over the link, twice where it goes both ways."""
+    if direction in ("h2d", "d2h"):
+        return hardware.link("host")
+    if direction == "both":
+        return hardware.link("host", ways=2)
+    return hardware.bandwidth("dram" if direction == "d2d" else "l1")
 
 
 benchmark = Memcpy()

@@ -22,6 +22,7 @@ from kernelmark.micro.base import (
     Parameter,
     Record,
     Settings,
+    fitting,
     metric,
 )
 from kernelmark.micro.rig import Rig
@@ -79,7 +80,7 @@ class Peer(Microbenchmark[_State, _Raw]):
             name="bytes_per_s",
             help="bytes copied a second",
             unit="B/s",
-            limit=lambda h: h.bandwidth("dram"),
+            limit=lambda h: h.link("peer", ways=2),
         ),
         Column(name="series", help="way and receiver, for the figure"),
     )
@@ -98,6 +99,11 @@ class Peer(Microbenchmark[_State, _Raw]):
     def setup(self, rig: Rig, given: Settings) -> _State:
         driver = as_gpu(rig.device).driver
         nbytes = given.whole("nbytes")
+        for index in range(driver.count()):
+            driver.use(index)
+            free = driver.memory_info()[0]
+            driver.use(rig.info.index)
+            fitting([nbytes], free // 4, f"a quarter of what is free on device {index}")
         ends = []
         for index in range(driver.count()):
             driver.use(index)
@@ -168,19 +174,20 @@ class Peer(Microbenchmark[_State, _Raw]):
     def verify(self, rig: Rig, state: _State, raw: _Raw) -> str | None:
         """Random bytes from every GPU to every other one, then everything is given back."""
         driver, wrong = state.driver, None
+        count = min(state.nbytes, MIB)
         sent: np.ndarray[Any, np.dtype[np.uint8]] = np.random.default_rng(23).integers(
-            0, 256, MIB, dtype=np.uint8
+            0, 256, count, dtype=np.uint8
         )
         got = np.empty_like(sent)
         for sender, receiver in ((s, r) for s in state.ends for r in state.ends):
             if sender.index == receiver.index or wrong:
                 continue
             driver.use(sender.index)
-            driver.copy_to_device(sender.memory[0], sent.ctypes.data, MIB)
+            driver.copy_to_device(sender.memory[0], sent.ctypes.data, count)
             self._copy(state, sender, receiver)
             driver.call("stream_synchronize", _P(sender.stream))
             driver.use(receiver.index)
-            driver.copy_to_host(got.ctypes.data, receiver.memory[1], MIB)
+            driver.copy_to_host(got.ctypes.data, receiver.memory[1], count)
             if not np.array_equal(got, sent):
                 wrong = f"what {receiver.index} got from {sender.index} is not what was sent"
         for end in state.ends:
@@ -207,13 +214,13 @@ class Peer(Microbenchmark[_State, _Raw]):
                     "series": f"{way} to {receiver}",
                 }
             )
-        limit = rig.hardware.bandwidth("dram")
+        one, both = (rig.hardware.link("peer", ways=ways) for ways in (1, 2))
         lowest: Callable[[list[float]], float | None] = lambda v: min(v, default=None)  # noqa: E731
         return Findings(
             rows=rows,
             metrics=[
-                *metric("one_way_least", lowest(rates["one"]), "B/s", limit=limit),
-                *metric("both_ways_least", lowest(rates["both"]), "B/s", limit=limit),
+                *metric("one_way_least", lowest(rates["one"]), "B/s", limit=one),
+                *metric("both_ways_least", lowest(rates["both"]), "B/s", limit=both),
             ],
         )
 

@@ -22,13 +22,14 @@ from kernelmark.micro.base import (
     Settings,
     metric,
 )
-from kernelmark.micro.rig import Call, Rig, Samples
+from kernelmark.micro.rig import Call, Rig, Sustained
 
 FILE = "micro_roofline.cu"
 MIB = 2**20
 _BYTES = {"f32": 4, "f64": 8}
 _KINDS: dict[str, type[np.generic]] = {"f32": np.float32, "f64": np.float64}
 _PERIOD = 1021
+_LEAST = 64 * MIB  # of a launch's bytes, which are whole multiples of it
 _PART = 4 * MIB  # the numbers begin again after so many bytes
 _FEW = (0, 1, 2, 4, 8)  # steps that have a kernel of their own; more come in sixteens
 _GROWTH = 2.0**-12  # of a number in one step
@@ -44,12 +45,12 @@ class _State:
     grid: int
     block: int
     seconds: float
+    notes: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Point:
-    samples: Samples
-    seen: Telemetry
+    run: Sustained
     nbytes: int
 
 
@@ -60,13 +61,15 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
     measures = (
         "Numbers are read once from main memory and put through n multiply-adds each, from 0 to "
         "512: at the left the memory is the bound, at the right the arithmetic. The number of "
-        "multiply-adds is a loop count, so all points but the first few run the same code. Clock "
-        "and power are read while a point repeats for a while."
+        "multiply-adds is a loop count, so all points but the first few run the same code. Clock, "
+        "power and throttling are read while a point repeats, in its later part; power is by the "
+        "energy counter where the device has one."
     )
     misleads = (
         "The multiply-add has two register operands; one with three may be slower. Points near the "
         "ridge need both memory and arithmetic and so the most power: there the clock may fall. "
-        "Power is an average over the driver's own window, which is longer than a short point."
+        "The energy counter moves in steps, so that the power of a short point is rough; without "
+        "one it is the driver's average, which may reach back into the point before."
     )
     parameters = FrozenDict(
         {
@@ -76,9 +79,15 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
                 full=(0, 1, 2, 4, 8, *range(16, 272, 16), 320, 384, 448, 512, 768, 1024),
                 brief=(0, 1, 512),
             ),
-            "dtypes": Parameter(help="f32, f64", quick=("f32", "f64")),
+            "dtypes": Parameter(help="f32, f64", quick=("f32", "f64"), choices=tuple(_BYTES)),
             "seconds": Parameter(help="how long a point repeats", quick=0.1, full=0.25, brief=0.05),
-            "most": Parameter(help="bytes read by a launch", quick=1024 * MIB),
+            "powered": Parameter(
+                help="how long at least on a device that tells its power",
+                quick=0.75,
+                full=1.0,
+                brief=0.0,
+            ),
+            "most": Parameter(help="bytes read by a launch", quick=1024 * MIB, least=_LEAST),
         }
     )
     columns = (
@@ -98,7 +107,7 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
             limit=lambda h: h.bandwidth("dram"),
         ),
         Column(name="clock_mhz", help="core clock meanwhile", unit="MHz"),
-        Column(name="power_w", help="power at the end of the point", unit="W"),
+        Column(name="power_w", help="power while it repeats", unit="W"),
         Column(name="temperature_c", help="temperature then", unit="°C"),
         Column(name="throttle", help="why the clock was held down, as the driver says"),
     )
@@ -117,10 +126,13 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
     def setup(self, rig: Rig, given: Settings) -> _State:
         most = min(given.whole("most"), int(0.25 * rig.device.free_bytes()))
         if rig.block == 1:
-            most = min(most, max(64 * MIB, 4 * rig.info.cache_bytes))
-        nbytes = most // (64 * MIB) * 64 * MIB or 64 * MIB
+            most = min(most, max(_LEAST, 4 * rig.info.cache_bytes))
+        nbytes = most // _LEAST * _LEAST or _LEAST
         grid = rig.grid * (2 if rig.block > 1 else 1)
-        steps = sorted({s if s in _FEW else max(16, s // 16 * 16) for s in given.wholes("steps")})
+        asked = given.wholes("steps")
+        steps = sorted({s if s in _FEW else max(16, s // 16 * 16) for s in asked})
+        odd = ", ".join(str(s) for s in asked if s not in steps)
+        powered = rig.look().power_w is not None
         return _State(
             points=tuple((d, s) for d in given.words("dtypes") for s in steps),
             data=rig.memory(nbytes),
@@ -128,7 +140,8 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
             nbytes=nbytes,
             grid=grid,
             block=rig.block,
-            seconds=given.number("seconds"),
+            seconds=max(given.number("seconds"), given.number("powered") if powered else 0.0),
+            notes=[f"steps above 8 are multiples of 16: rounded {odd}"] if odd else [],
         )
 
     def _fill(self, rig: Rig, state: _State, dtype: str) -> None:
@@ -156,8 +169,7 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
             nbytes = self._volume(rig, state, dtype, steps)
             call = self._call(rig, state, dtype, steps, nbytes)
             rig.run(call)
-            samples = rig.sustain(call, state.seconds, 4 if rig.exclusive else 1)
-            found.append(_Point(samples=samples, seen=rig.look(), nbytes=nbytes))
+            found.append(_Point(run=rig.sustain(call, state.seconds), nbytes=nbytes))
         return found
 
     def _volume(self, rig: Rig, state: _State, dtype: str, steps: int) -> int:
@@ -188,7 +200,7 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
         rows: list[Record] = []
         for (dtype, steps), point in zip(state.points, raw, strict=True):
             count = point.nbytes // _BYTES[dtype]
-            seconds = point.samples.typical_s
+            seconds, told = point.run.samples.typical_s, point.run.seen or Telemetry()
             flops = count * (2 * steps + 1)  # the sum of all numbers is one more each
             rows.append(
                 {
@@ -197,10 +209,10 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
                     "intensity": flops / point.nbytes,
                     "flops_per_s": flops / seconds,
                     "bytes_per_s": point.nbytes / seconds,
-                    "clock_mhz": point.samples.clock_mhz or point.seen.clock_mhz or rig.clock_mhz,
-                    "power_w": point.seen.power_w,
-                    "temperature_c": point.seen.temperature_c,
-                    "throttle": ", ".join(point.seen.throttle),
+                    "clock_mhz": point.run.samples.clock_mhz or told.clock_mhz or rig.clock_mhz,
+                    "power_w": point.run.power_w,
+                    "temperature_c": told.temperature_c,
+                    "throttle": point.run.throttle,
                 }
             )
         found: list[MicroMetric] = []
@@ -211,9 +223,9 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
             found += metric(f"flops_{dtype}", best, "FLOP/s", limit=limit)
         # Where arithmetic is the bound, a launch may read less than the caches hold.
         full = [p for p in raw if p.nbytes == state.nbytes]
-        rate = max((p.nbytes / p.samples.typical_s for p in full), default=None)
+        rate = max((p.nbytes / p.run.samples.typical_s for p in full), default=None)
         found += metric("bytes", rate, "B/s", limit=rig.hardware.bandwidth("dram"))
-        return Findings(rows=rows, metrics=found)
+        return Findings(rows=rows, metrics=found, notes=state.notes)
 
 
 benchmark = Roofline()

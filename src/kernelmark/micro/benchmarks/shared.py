@@ -64,10 +64,11 @@ class Shared(Microbenchmark[_State, _Raw]):
                 quick=(1, 2, 3, 4, 5, 8, 16, 17, 31, 32),
                 full=tuple(range(1, 33)),
                 brief=(1, 2, 32),
+                most=32,  # micro_shared.cu has room for no more
             ),
-            "bytes": Parameter(help="bytes a lane", quick=_WIDTHS),
+            "bytes": Parameter(help="bytes a lane", quick=_WIDTHS, choices=_WIDTHS),
             "rounds": Parameter(help="rounds of 8 loads", quick=400, full=4000),
-            "hops": Parameter(help="loads of the chain", quick=2**14, full=2**17),
+            "hops": Parameter(help="loads of the chain", quick=2**14, full=2**17, least=32),
             "samples": Parameter(help="launches timed for a point", quick=3, full=9),
         }
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernelmark.core.errors import Unsupported
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.micro import MicroMetric
 from kernelmark.micro import _streams
@@ -70,7 +71,10 @@ class Stream(Microbenchmark[_State, list[Samples]]):
     parameters = FrozenDict(
         {
             "kernels": Parameter(
-                help="streams", quick=tuple(_streams.STREAMS), brief=(*_HEADLINES, "schoenauer")
+                help="streams",
+                quick=tuple(_streams.STREAMS),
+                brief=(*_HEADLINES, "schoenauer"),
+                choices=tuple(_streams.STREAMS),
             ),
             "threads": Parameter(
                 help="threads on a unit; cores of a CPU",
@@ -78,8 +82,14 @@ class Stream(Microbenchmark[_State, list[Samples]]):
                 full=(32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048),
                 brief=(1024, 2048),
             ),
-            "grids": Parameter(help="staying, passing", quick=("staying", "passing")),
-            "nbytes": Parameter(help="bytes of an array", quick=1024 * MIB, full=2048 * MIB),
+            "grids": Parameter(
+                help="staying, passing",
+                quick=("staying", "passing"),
+                choices=("staying", "passing"),
+            ),
+            "nbytes": Parameter(
+                help="bytes of an array", quick=1024 * MIB, full=2048 * MIB, least=MIB
+            ),
             "samples": Parameter(help="launches timed for a point", quick=5, full=11),
         }
     )
@@ -118,6 +128,9 @@ class Stream(Microbenchmark[_State, list[Samples]]):
             for kind in given.words("grids")
             for shape in _shapes(rig, arrays, kernel, kind, given.wholes("threads"))
         ]
+        if not points:
+            kernels = ", ".join(given.words("kernels"))
+            raise Unsupported(f"there is no passing grid for {kernels} on {rig.info.name}")
         samples = given.whole("samples") * (1 if rig.exclusive else 3)
         return _State(arrays=arrays, points=tuple(points), samples=samples)
 

@@ -9,6 +9,7 @@ import numpy as np
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.micro import MicroMetric
 from kernelmark.devices.base import Buffer
+from kernelmark.micro._chains import most_lanes
 from kernelmark.micro.base import (
     Column,
     Figure,
@@ -20,11 +21,13 @@ from kernelmark.micro.base import (
     Settings,
     metric,
 )
+from kernelmark.micro.hardware import Hardware, Limit
 from kernelmark.micro.rig import Call, Rig
 
 FILE = "micro_strides.cu"
 _IN_FLIGHT = 8
 _ROOM = 256 * 2**10
+_WIDTHS = (4, 8, 16)
 _PITCH = 130  # elements between two rows of lanes: no multiple of a line
 
 
@@ -46,6 +49,7 @@ class _State:
     sums: Buffer
     rounds: int
     samples: int
+    notes: list[str]
 
 
 class Strides(Microbenchmark[_State, list[float]]):
@@ -71,7 +75,7 @@ class Strides(Microbenchmark[_State, list[float]]):
             "widths": Parameter(
                 help="lanes side by side", quick=(1, 2, 4, 8, 16), full=(1, 2, 4, 8, 16), brief=(8,)
             ),
-            "bytes": Parameter(help="bytes a lane", quick=(4, 8, 16), brief=(4, 16)),
+            "bytes": Parameter(help="bytes a lane", quick=_WIDTHS, brief=(4, 16), choices=_WIDTHS),
             "rounds": Parameter(help="rounds of 8 loads", quick=200, full=1000),
             "samples": Parameter(help="launches timed for a point", quick=3, full=7),
         }
@@ -86,7 +90,7 @@ class Strides(Microbenchmark[_State, list[float]]):
             name="bytes_per_clk",
             help="bytes asked for in a cycle by a unit",
             unit="B/clk",
-            # Lanes that ask for the same bytes are served together: the lanes' bytes at most.
+            limit=lambda h: _asked(h),
         ),
     )
     figure = Figure(
@@ -99,12 +103,14 @@ class Strides(Microbenchmark[_State, list[float]]):
 
     def setup(self, rig: Rig, given: Settings) -> _State:
         lanes = rig.lanes
-        patterns = [
+        every = [
             _Pattern(name="stride", nbytes=size, width=lanes, stride=stride)
             for size in given.wholes("bytes")
             for stride in given.wholes("strides")
-            if (lanes - 1) * stride * size + _IN_FLIGHT * 2048 <= _ROOM
         ]
+        most = (_ROOM - _IN_FLIGHT * 2048) // (lanes - 1)
+        patterns = [p for p in every if p.stride * p.nbytes <= most]
+        wide = ", ".join(f"{p.stride} × {p.nbytes} B" for p in every if p not in patterns)
         patterns += [
             _Pattern(name="block", nbytes=size, width=width, stride=1)
             for size in given.wholes("bytes")
@@ -118,6 +124,7 @@ class Strides(Microbenchmark[_State, list[float]]):
             sums=rig.memory(threads * 4),
             rounds=given.whole("rounds"),
             samples=given.whole("samples"),
+            notes=[f"left out, since the cache has no room for them: {wide}"] if wide else [],
         )
 
     def _call(self, rig: Rig, state: _State, pattern: _Pattern, rounds: int) -> Call:
@@ -179,7 +186,13 @@ class Strides(Microbenchmark[_State, list[float]]):
                     "B/clk",
                     limit=rig.hardware.rate("l1"),
                 )
-        return Findings(rows=rows, metrics=found)
+        return Findings(rows=rows, metrics=found, notes=state.notes)
+
+
+def _asked(hardware: Hardware) -> Limit:
+    """Lanes that ask for the same bytes are served together: the bytes of all lanes at most."""
+    lanes, widest = most_lanes(hardware), _WIDTHS[-1]
+    return Limit(value=lanes.value * widest, why=f"{lanes.value:g} lanes × {widest} B")
 
 
 benchmark = Strides()

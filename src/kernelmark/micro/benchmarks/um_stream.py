@@ -20,6 +20,7 @@ from kernelmark.micro.base import (
     Parameter,
     Record,
     Settings,
+    fitting,
     metric,
 )
 from kernelmark.micro.rig import Rig
@@ -32,6 +33,7 @@ _TOUCHED = 2048 * MIB  # the host writes this much at most, to have pages to bri
 class _State:
     sizes: tuple[int, ...]
     samples: int
+    notes: list[str]
     wrong: str | None = None
     rows: list[Record] = field(default_factory=list)
 
@@ -56,6 +58,7 @@ class UmStream(Microbenchmark[_State, list[Record]]):
                 quick=(24 * MIB, 96 * MIB, 384 * MIB, 1536 * MIB),
                 full=tuple(24 * MIB << n for n in range(11)),
                 brief=(1536 * MIB,),
+                least=3 * _streams.PAD_BYTES,
             ),
             "samples": Parameter(help="passes timed after the first", quick=5, full=9),
         }
@@ -85,10 +88,10 @@ class UmStream(Microbenchmark[_State, list[Record]]):
         return None
 
     def setup(self, rig: Rig, given: Settings) -> _State:
-        # A third is left for everything else: more than what is free must never be touched.
-        free = int(rig.device.free_bytes() * 0.66)
-        sizes = tuple(size for size in given.wholes("sizes") if size * 4 // 3 <= free)
-        return _State(sizes=sizes, samples=given.whole("samples"))
+        # Much is left for everything else: more than what is free must never be touched.
+        most = 0.5 * rig.device.free_bytes()
+        sizes, notes = fitting(given.wholes("sizes"), most, "half of what is free")
+        return _State(sizes=tuple(sizes), samples=given.whole("samples"), notes=notes)
 
     def timed(self, rig: Rig, state: _State) -> list[Record]:
         rows: list[Record] = []
@@ -145,6 +148,7 @@ class UmStream(Microbenchmark[_State, list[Record]]):
                 *metric("resident_triad", largest("later"), "B/s", limit=limit),
                 *metric("migration", largest("first"), "B/s", limit=limit, headline=False),
             ],
+            notes=state.notes,
         )
 
 

@@ -1,0 +1,138 @@
+"""benchmarks/gpu/micro.py on made-up results: what its bars compare, and what it writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from kernelmark.core.micro import MicroMetric, MicroResult
+from kernelmark.core.result import Status
+from kernelmark.micro.session import _build_ahead
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu" / "micro.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gpu_micro_benchmark", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def result(benchmark, metrics=(), rows=(), **more):
+    return MicroResult(
+        benchmark=benchmark,
+        device="cuda:0",
+        arch="sm_90",
+        status=Status.OK,
+        started=1.0,
+        metrics=tuple(
+            MicroMetric(name=name, value=value, unit="", headline=not name.startswith("_"))
+            for name, value in dict(metrics).items()
+        ),
+        rows=tuple(rows),
+        **more,
+    )
+
+
+def bar(bars, words):
+    (found,) = [one for one in bars if words in one[0]]
+    return found
+
+
+def test_the_chain_that_is_compared_is_named_and_the_other_shown(script):
+    latency = result("latency", {"l1_cycles": 32.25, "l1_index_cycles": 39.3, "l2_cycles": 280.0})
+    bars, rows = script.agreement([latency])
+    asked, told, holds = bar(bars, "latency l1_cycles")
+    assert "a chain of pointers, as there" in asked
+    assert "32.25 against 34.2" in told
+    assert "a chain of indices, which is not there: 39.3" in told
+    assert holds
+    assert {"metric": "l1_index_cycles", "ours": 39.3}.items() <= rows[4].items()
+    assert "not measured" in bar(bars, "stream init")[1]
+
+
+def test_the_l2_bar_says_whose_definition_it_is(script):
+    sizes = [(size, rate * factor, units)
+             for units, factor in (("together", 1.0), ("apart", 0.9))
+             for size, rate in script.CLASSIC_L2]  # fmt: skip
+    rows = [{"units": u, "size_bytes": s, "bytes_per_s": r} for s, r, u in sizes]
+    (asked, told, holds), figures = script.agreement_l2([result("l2-cache", rows=rows)])
+    assert "units together: the original's definition" in asked
+    assert "units apart: ratios 0.900 to 0.900" in told
+    assert holds
+    assert len(figures) == 8
+
+
+def test_every_metric_is_counted_and_what_roofs_use_is_repeated(script):
+    def session(n):
+        return [
+            result("stream", {"init": 4e12 + n * 1e10, "_scale": 4e12 + n * 1e12}),
+            result("small-kernels", {"graph_ns": 900.0, "_x": 1.0, "plain_empty_ns": 3e3 + n}),
+        ]
+
+    briefs, quicks = [session(n) for n in range(3)], [session(n) for n in range(3)]
+    (heads, roofs), figures = script.repeatability(briefs, quicks)
+    assert heads[0] == "3 runs, every headline metric (3 of 5 metrics) within 2 %"
+    assert "of 2 other metrics in 3 quick runs 1 are over 2 %" in heads[1]
+    assert heads[2]
+    assert figures["headline"] == "3 of 5"
+    assert figures["others"]["spread"] == {
+        "stream _scale": pytest.approx(0.4),
+        "small-kernels _x": 0.0,
+    }
+    assert roofs[0] == "3 runs, every roof of FLOP/s and bytes/s within 2 %"
+    assert roofs[2]
+    assert figures["roofs"]["spread"] == {"bytes dram": pytest.approx(0.005, rel=0.01)}
+    assert list(figures["launch_roofs"]["spread"]) == ["launches plain"]
+    briefs[0] = briefs[0][:1]
+    assert not script.repeatability(briefs, quicks)[0][0][2]
+
+
+def test_where_a_stream_was_fastest_and_what_it_is_when_full(script):
+    rows = [
+        {"kernel": k, "threads": n, "block": 512, "grid": grid, "bytes_per_s": rate}
+        for k in ("init", "read", "triad")
+        for grid, n, rate in (
+            ("staying", 1024, 5.0),
+            ("staying", 2048, 4.0),
+            ("passing", 2048, 3.0),
+        )
+    ]
+    found = script.occupancy([result("stream", rows=rows)])
+    assert list(found) == ["init", "triad"]
+    assert found["init"]["best"]["occupancy"] == 0.5
+    assert found["init"]["best"]["grid"] == "staying"
+    assert found["triad"]["full_occupancy"] == {"staying": 4.0, "passing": 3.0}
+
+
+def test_compilations_ahead_and_in_workers_are_counted(script, monkeypatch):
+    from kernelmark.core.environment import DeviceInfo
+    from kernelmark.micro import build_ahead
+
+    monkeypatch.setattr(build_ahead, "build_all", lambda arch: 9)
+    info = DeviceInfo(name="cuda:0", kind="cuda", model="H200", arch="sm_90", units=132)
+
+    def measure(names, *, tell, on_result, **given):
+        _build_ahead(info, tell)
+        found = [result("cache"), dataclasses.replace(result("latency"), compilations=1)]
+        for one in found:
+            on_result(one)
+        return "r1", found
+
+    monkeypatch.setattr(script.api, "measure", measure)
+    session = script.run("cuda:0", "quick", ["cache", "latency"])
+    assert session.compilations == 10
+    assert script.of_session(session)["compilations"] == 10
+    ((_, told, holds),) = script.completion(session, "quick", 90.0)
+    assert "10 compilations included" in told
+    assert holds

@@ -1,0 +1,97 @@
+"""Which vendor's sheet a device gets, and what its links can carry."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.micro.hardware import Hardware, find_sheet
+
+
+def device(model, arch, units=132, kind="cuda"):
+    return DeviceInfo(name=f"{kind}:0", kind=kind, model=model, arch=arch, units=units)
+
+
+@pytest.mark.parametrize(
+    ("model", "arch", "name"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "sm_80", "A100 SXM 40 GB"),
+        ("NVIDIA A100-SXM4-80GB", "sm_80", "A100 SXM 80 GB"),
+        ("NVIDIA A100-PCIE-40GB", "sm_80", "A100 40 GB PCIe"),
+        ("NVIDIA A100 80GB PCIe", "sm_80", "A100 80 GB PCIe"),
+        ("NVIDIA A100-SXM-64GB", "sm_80", None),
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "sm_80", None),
+        ("NVIDIA A100X", "sm_80", None),
+        ("NVIDIA A40", "sm_86", "A40"),
+        ("NVIDIA A10", "sm_86", "A10"),
+        ("NVIDIA A10G", "sm_86", None),
+        ("NVIDIA RTX A6000", "sm_86", "RTX A6000"),
+        ("NVIDIA GeForce RTX 3090", "sm_86", None),
+        ("NVIDIA H100 80GB HBM3", "sm_90", "H100 SXM"),
+        ("NVIDIA H100 PCIe", "sm_90", "H100 PCIe"),
+        ("NVIDIA H100 NVL", "sm_90", None),
+        ("NVIDIA H800", "sm_90", None),
+        ("NVIDIA H20", "sm_90", None),
+        ("NVIDIA H200", "sm_90", "H200 SXM"),
+        ("NVIDIA H200 NVL", "sm_90", "H200 NVL"),
+        ("NVIDIA GH200 480GB", "sm_90", "GH200 96 GB"),
+        ("NVIDIA GH200 144G HBM3e", "sm_90", None),
+        ("NVIDIA B200", "sm_100", "B200"),
+        ("NVIDIA GB200", "sm_100", None),
+        ("NVIDIA GeForce RTX 4090", "sm_89", "RTX 4090"),
+        ("NVIDIA GeForce RTX 4090 D", "sm_89", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "sm_89", None),
+        ("NVIDIA L40S", "sm_89", "L40S"),
+        ("NVIDIA L40", "sm_89", None),
+        ("AMD Instinct MI250X", "gfx90a", "MI250X (one of its two dies)"),
+        ("AMD Instinct MI300X", "gfx942", "MI300X"),
+        ("AMD Instinct MI300X", "gfx90a", None),
+        ("AMD Instinct MI300A", "gfx942", None),
+        ("AMD Instinct MI325X", "gfx942", "MI325X"),
+        ("AMD Instinct MI355X", "gfx950", "MI355X"),
+    ],
+)
+def test_a_sheet_is_found_by_whole_words(model, arch, name):
+    found = find_sheet(device(model, arch))
+    assert (found.name if found else None) == name
+
+
+def test_the_memory_of_a_pcie_card_is_its_own():
+    assert find_sheet(device("NVIDIA A100 80GB PCIe", "sm_80")).dram == 1.935e12
+    assert find_sheet(device("NVIDIA A100-SXM4-80GB", "sm_80")).dram == 2.039e12
+
+
+def test_a_professional_card_is_not_held_to_a_gaming_cards_rate():
+    """NVIDIA's data sheet of the A40: 149.7 TFLOP/s of bf16 without sparsity, 74.8 of tf32."""
+    found = Hardware.of(device("NVIDIA A40", "sm_86", units=84))
+    assert found.flops("matrix", "bf16").value == pytest.approx(149.7e12, rel=0.01)
+    assert found.flops("matrix", "tf32").value == pytest.approx(74.8e12, rel=0.01)
+
+
+class TestLinks:
+    def test_bits_taken_for_bytes_are_above_the_bus(self):
+        """55 GB/s from pinned memory on an H200, as measured; eight times that cannot be."""
+        link = Hardware.of(device("NVIDIA H200", "sm_90")).link("host")
+        assert 55.5e9 < link.value < 8 * 55.5e9
+        assert "one way to the host" in link.why
+        both = Hardware.of(device("NVIDIA H200", "sm_90")).link("host", ways=2)
+        assert both.value == 2 * link.value
+
+    def test_a_cpu_on_the_same_package_has_a_faster_link(self):
+        """NVLink-C2C: 450 GB/s one way."""
+        found = Hardware.of(device("NVIDIA GH200 480GB", "sm_90"))
+        assert found.link("host").value == 450e9
+
+    def test_memory_that_both_have_is_no_link(self):
+        found = Hardware.of(device("AMD Instinct MI300A", "gfx942", units=228, kind="hip"))
+        assert found.link("host") == found.bandwidth("dram")
+        assert found.link("peer").value < found.link("host").value
+
+    def test_peers_have_links_of_their_own(self):
+        assert Hardware.of(device("NVIDIA H200", "sm_90")).link("peer").value == 450e9
+        assert Hardware.of(device("NVIDIA L40S", "sm_89")).link("peer").value == 32e9
+
+    def test_an_unknown_gpu_may_have_any_link(self):
+        found = Hardware.of(device("something", "sm_999"))
+        assert found.link("host").value >= 450e9
+        assert found.link("peer").value >= 900e9

@@ -1,0 +1,204 @@
+"""What a user may choose: words that are known, numbers that something can be measured with."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from kernelmark.core.errors import Unsupported, UsageError
+from kernelmark.core.result import Status
+from kernelmark.micro import registry
+from kernelmark.micro.base import MODES, fitting, rounded
+from kernelmark.micro.execute import execute, open_rig
+from kernelmark.testing import emulator
+
+KIB, MIB = 2**10, 2**20
+
+
+@pytest.fixture(scope="module")
+def cpu():
+    if not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
+        pytest.skip("there is no C++ compiler here")
+    made = open_rig("cpu", 1)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def gpu(compiler, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path))
+    with emulator.emulated(devices=2, block=64):
+        made = open_rig("cuda:0")
+        yield made
+        made.close()
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_every_word_parameter_has_its_choices(name):
+    for word, parameter in registry.get(name).parameters.items():
+        values = [parameter.value(mode) for mode in MODES]
+        every = [v for value in values for v in (value if isinstance(value, tuple) else (value,))]
+        if isinstance(every[0], str):
+            assert parameter.choices, word
+        if parameter.choices:
+            assert set(every) <= set(parameter.choices), word
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "known"),
+    [
+        ("atomics", "kernels", "add_u32"),
+        ("atomics", "patterns", "same, line, spread, lines"),
+        ("cache", "windows", "private, shared"),
+        ("incore", "ops", "fma_f32"),
+        ("instructions", "ops", "fma_f32"),
+        ("l2_cache", "units", "apart, together"),
+        ("l2_stream", "kernels", "triad"),
+        ("matrix", "dtypes", "bf16"),
+        ("memcpy", "memory", "pinned, pageable"),
+        ("roofline", "dtypes", "f32, f64"),
+        ("stream", "grids", "staying, passing"),
+        ("stream", "kernels", "triad"),
+    ],
+)
+def test_an_unknown_word_is_refused_with_those_there_are(name, word, known):
+    benchmark = registry.get(name)
+    with pytest.raises(UsageError, match=f"{benchmark.name}: {word}=foo is not known") as refused:
+        benchmark.settings("quick", {word: "foo"})
+    assert refused.value.exit_code == 2
+    assert known in (refused.value.hint or "")
+    first = benchmark.parameters[word].choices[0]
+    with pytest.raises(UsageError, match="foo is not known"):
+        benchmark.settings("quick", {word: f"{first},foo"})
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen", "sentence"),
+    [
+        ("incore", {"ilps": 3}, "ilps=3 is not known"),
+        ("shared", {"bytes": 12}, "bytes=12 is not known"),
+        ("shared", {"strides": 33}, "strides=33 is too large"),
+        ("shared", {"hops": 31}, "hops=31 is too small"),
+        ("strides", {"bytes": 2}, "bytes=2 is not known"),
+        ("lines", {"strides": 12}, "strides=12 is not a multiple of 8"),
+        ("lines", {"strides": MIB}, "strides=1048576 is too large"),
+        ("loaded_latency", {"hops": 8}, "hops=8 is too small"),
+        ("matrix", {"seconds": 0}, "seconds=0.0 is too small"),
+        ("matrix", {"seconds": "inf"}, "seconds=inf is too large"),
+        ("matrix", {"seconds": "nan"}, "seconds=nan is too small"),
+        ("roofline", {"most": 1}, "most=1 is too small"),
+        ("small_kernels", {"sizes": 100}, "sizes=100 is not a multiple of 16"),
+        ("small_kernels", {"sizes": 1}, "sizes=1 is too small"),
+        ("stream", {"nbytes": 1000}, "nbytes=1000 is too small"),
+        ("tlb", {"strides": 64}, "strides=64 is too small"),
+        ("l2_stream", {"sizes": 4096}, "sizes=4096 is too small"),
+        ("um_stream", {"sizes": 1}, "sizes=1 is too small"),
+    ],
+)
+def test_a_number_that_measures_nothing_is_refused(name, chosen, sentence):
+    with pytest.raises(UsageError, match=sentence) as refused:
+        registry.get(name).settings("quick", chosen)
+    assert refused.value.hint
+
+
+def test_what_a_mode_has_may_be_chosen():
+    assert registry.get("matrix").settings("quick", {"rest": 0}).number("rest") == 0
+    assert registry.get("matrix").settings("quick", {"sustained": 0}).number("sustained") == 0
+    assert registry.get("cache").settings("quick", {"sizes": "8,8,4"}).wholes("sizes") == [8, 4]
+
+
+def test_sizes_that_do_not_fit_are_told():
+    assert fitting([1, 5, 3], 4, "half") == (
+        [1, 3],
+        ["left out: 5 B; 4 B can be used, half"],
+    )
+    assert fitting([1, 3], 4, "half") == ([1, 3], [])
+    with pytest.raises(Unsupported, match=r"5 B does not fit: 4 B can be used, half"):
+        fitting([7, 5], 4, "half")
+
+
+def test_sizes_are_rounded_once_each():
+    found, notes = rounded([1, 100, 5000, 8192], 4096, 4096)
+    assert found == [4096, 8192]
+    assert len(notes) == 1
+    assert "1 B as 4096 B, 100 B as 4096 B, 5000 B as 4096 B" in notes[0]
+    assert rounded([4096, 8192], 4096, 4096) == ([4096, 8192], [])
+
+
+HUGE = 99_999_999_999_999
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    [
+        ("latency", {"sizes": HUGE}),
+        ("memcpy", {"sizes": HUGE}),
+        ("cache", {"sizes": HUGE}),
+        ("cache", {"sizes": 65536, "most": 4096}),
+        ("stream", {"grids": "passing", "nbytes": MIB}),
+        ("instructions", {"ops": "shuffle_i32"}),
+        ("incore", {"ops": "shuffle_i32"}),
+    ],
+)
+def test_what_a_cpu_cannot_do_is_one_sentence(cpu, name, chosen):
+    told(execute(registry.get(name), cpu, "brief", chosen))
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    [
+        ("l2_cache", {"sizes": HUGE}),
+        ("l2_stream", {"sizes": HUGE}),
+        ("latency", {"sizes": HUGE}),
+        ("latency", {"sizes": 4096, "most": HUGE}),
+        ("loaded_latency", {"hops": 2**20, "nbytes": MIB}),
+        ("matrix", {"dtypes": "f4e2m1"}),
+        ("memcpy", {"sizes": HUGE}),
+        ("peer", {"nbytes": HUGE}),
+        ("small_kernels", {"sizes": HUGE // 16 * 16}),
+        ("stream", {"kernels": "read", "grids": "passing", "nbytes": MIB}),
+        ("tlb", {"span": 4096}),
+        ("um_stream", {"sizes": HUGE}),
+    ],
+)
+def test_what_a_gpu_cannot_do_is_one_sentence(gpu, name, chosen):
+    told(execute(registry.get(name), gpu, "brief", chosen))
+
+
+def told(result):
+    assert result.status is Status.UNSUPPORTED, result.error
+    assert result.error
+    assert "Error" not in result.error
+    assert "\n" not in result.error
+
+
+def test_each_rounded_size_of_the_cache_is_measured_once(cpu):
+    few = {"sizes": "1,100,5000", "seconds": 1e-4, "samples": 1}
+    result = execute(registry.get("cache"), cpu, "brief", few)
+    assert result.status is Status.OK, result.error
+    assert [row["size_bytes"] for row in result.rows] == [4096]
+    assert any("5000 B as 4096 B" in note for note in result.notes)
+
+
+def test_only_dtypes_that_were_asked_for_are_missed(gpu):
+    few = {"seconds": 1e-5, "samples": 1, "sustained": 0}
+    alone = execute(registry.get("matrix"), gpu, "quick", {**few, "dtypes": "bf16"})
+    assert alone.notes == ()
+    pair = execute(registry.get("matrix"), gpu, "quick", {**few, "dtypes": "bf16,f64"})
+    assert pair.notes == ("no instruction here for: f64",)
+
+
+def test_small_arrays_are_checked_inside_themselves(gpu):
+    """A check of a fixed size would write beyond them: the emulated memory ends where they do."""
+    few = {"sizes": 64 * KIB, "seconds": 1e-5, "samples": 1}
+    assert execute(registry.get("l2_stream"), gpu, "quick", few).status is Status.OK
+    result = execute(registry.get("peer"), gpu, "quick", {"nbytes": 4096, "repeats": 1})
+    assert result.status is Status.OK, result.error
+
+
+def test_sizes_in_any_order_are_the_same_curve(cpu):
+    few = {"sizes": "16384,4096,1", "samples": 1, "most": 2**12}
+    result = execute(registry.get("latency"), cpu, "brief", few)
+    assert [row["size_bytes"] for row in result.rows] == [256, 4096, 16384]
+    assert any("1 B as 256 B" in note for note in result.notes)

@@ -1,0 +1,192 @@
+"""Readings of a device while it works, and rates that do not depend on how long was measured."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.result import Status, Telemetry
+from kernelmark.gpu import telemetry
+from kernelmark.micro import _chase, registry
+from kernelmark.micro.benchmarks import latency
+from kernelmark.micro.execute import execute, open_rig
+from kernelmark.micro.rig import Samples, Timed, together
+from kernelmark.testing import emulator
+
+MIB = 2**20
+
+
+@pytest.fixture
+def rig(compiler, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path))
+    with emulator.emulated(block=64):
+        made = open_rig("cuda:0")
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def busy_or_not(rig, monkeypatch):
+    """Readings that tell whether launches are under way; the energy counter can be taken away."""
+    monkeypatch.setattr(telemetry, "REFRESH_S", 0.0)
+    energy = {"counts": True}
+
+    def read():
+        works = any(queue.work for queue in rig.device.driver.library._queues.values())
+        return Telemetry(
+            power_w=600.0 if works else 100.0,
+            energy_j=500.0 * time.monotonic() if energy["counts"] else None,
+            throttle=("power cap",) if works else (),
+        )
+
+    monkeypatch.setattr(rig.device, "_watcher", telemetry.Watcher(read))
+    return energy
+
+
+ROOFLINE = {"steps": (0,), "dtypes": ("f64",), "seconds": 1.2, "powered": 0.0, "most": 64 * MIB}
+MATRIX = {"seconds": 1e-4, "samples": 1, "sustained": 0.6, "dtypes": "bf16"}
+
+
+class TestReadings:
+    def test_each_look_is_a_new_one(self, rig, busy_or_not):
+        first, second = rig.look(), rig.look()
+        assert second.energy_j > first.energy_j
+
+    @pytest.mark.parametrize(("name", "few"), [("roofline", ROOFLINE), ("matrix", MATRIX)])
+    def test_power_and_throttling_are_of_the_work(self, rig, busy_or_not, name, few):
+        """By the energy counter where there is one, which ticks 500 W here."""
+        (row,) = execute(registry.get(name), rig, "quick", few).rows
+        assert row["power_w"] == pytest.approx(500.0, rel=0.1)
+        assert row["throttle"] == "power cap"
+
+    def test_without_a_counter_the_last_reading_is_still_of_the_work(self, rig, busy_or_not):
+        busy_or_not["counts"] = False
+        (row,) = execute(registry.get("roofline"), rig, "quick", ROOFLINE).rows
+        assert row["power_w"] == 600.0
+
+    def test_a_matrix_point_that_does_not_run_on_tells_no_power(self, rig, busy_or_not):
+        few = {**MATRIX, "sustained": 0.0}
+        (row,) = execute(registry.get("matrix"), rig, "quick", few).rows
+        assert row["power_w"] is None
+        assert row["throttle"] is None
+
+    def test_a_device_that_tells_its_power_is_given_longer(self, rig, busy_or_not):
+        roofline = registry.get("roofline")
+        given = {"most": 64 * MIB, "seconds": 0.1, "powered": 0.7}
+        state = roofline.setup(rig, roofline.settings("quick", given))
+        assert state.seconds == 0.7
+        rig.device._watcher = telemetry.Watcher(Telemetry)
+        state = roofline.setup(rig, roofline.settings("quick", given))
+        assert state.seconds == 0.1
+
+    def test_a_stretch_is_put_together(self):
+        seen = [
+            (0.0, Telemetry(power_w=1.0, energy_j=10.0, throttle=("a",))),
+            (0.5, Telemetry(power_w=2.0, energy_j=20.0, throttle=("b", "a"))),
+            (1.0, Telemetry(power_w=3.0, energy_j=310.0, temperature_c=50.0)),
+        ]
+        found = together(seen)
+        assert (found.power_w, found.temperature_c) == (300.0, 50.0)
+        assert found.throttle == ("a", "b")
+        assert together(seen[:1]).power_w == 1.0
+        # A counter that did not move, or too little time for it, says nothing.
+        assert together([seen[0], (0.1, seen[2][1])]).power_w == 3.0
+        assert together([seen[2], (9.0, seen[2][1])]).power_w == 3.0
+        assert together([]) is None
+
+
+class TestAtomics:
+    START_S = 3e-6  # of a launch
+
+    def rates(self, rig, monkeypatch, mode):
+        """Metrics of a GPU where a launch costs START_S, and an operation a fixed time more."""
+        rounds = {}
+        plain_call, plain_time = rig.call, rig.time
+
+        def call(file, kernel, *values, **more):
+            made = plain_call(file, kernel, *values, **more)
+            if kernel not in ("atomic_chain", "atomic_ping_pong"):
+                rounds[id(made.arguments)] = values[3], made  # kept, so that no id comes twice
+            return made
+
+        def clocked(call, launches=1):
+            if id(call.arguments) not in rounds:
+                return plain_time(call, launches)
+            each = 2e-6 if "add" in call.kernel else 2e-8  # shared memory is fast
+            return Timed(elapsed_s=self.START_S + each * rounds[id(call.arguments)][0])
+
+        atomics = registry.get("atomics")
+        few = {"kernels": "add_u32", "units": 2, "turns": 2, "samples": 1}
+        with monkeypatch.context() as patch:
+            patch.setattr(rig, "call", call)
+            patch.setattr(rig, "time", clocked)
+            state = atomics.setup(rig, atomics.settings(mode, few))
+            found = atomics.metrics(rig, state, atomics.timed(rig, state))
+        rig.release()
+        return {m.name: m.value for m in found.metrics if m.unit == "1/clk"}
+
+    def test_quick_and_full_agree(self, rig, monkeypatch):
+        """Few rounds would measure the launch."""
+        quick, full = (self.rates(rig, monkeypatch, mode) for mode in ("quick", "full"))
+        assert len(quick) == 6
+        for name, value in quick.items():
+            assert value == pytest.approx(full[name], rel=0.01), name
+
+
+class TestLatency:
+    def test_an_edge_that_does_not_repeat_is_less_sure(self, rig, monkeypatch):
+        benchmark = registry.get("latency")
+        near, far = (_chase.Level(first=n, last=2 * n, cycles=n) for n in (4096, 16384))
+        monkeypatch.setattr(_chase, "confidence", lambda below, above: 1.0)
+        monkeypatch.setattr(latency.Latency, "_spread", lambda *given: None)
+        for found, sure in (
+            (((8192, 9000), (8192, 9000)), 1.0),
+            (((8192, 9000), (4096, 9000)), 0.5),
+        ):
+            turns = itertools.cycle(found)
+            monkeypatch.setattr(latency.Latency, "_search", lambda *given, t=turns: next(t))
+            settings = benchmark.settings("quick", {"sizes": "4096,32768", "samples": 1})
+            edge = benchmark._edge(rig, benchmark.setup(rig, settings), near, far)
+            assert edge.confidence == pytest.approx(sure)
+            assert edge.size == min(low for low, _ in found)
+            rig.release()
+
+    def test_on_a_cpu_no_edge_is_certain_and_translation_is_named(self, compiler):
+        cpu = open_rig("cpu", 1)
+        try:
+            benchmark = registry.get("latency")
+            sizes = {"sizes": "8192,12288,16384,4194304,6291456,8388608", "refine": 1}
+            result = execute(benchmark, cpu, "quick", {**sizes, "samples": 2, "most": 2**13})
+        finally:
+            cpu.close()
+        assert result.status is Status.OK, result.error
+        sure = [m.value for m in result.metrics if m.name.endswith("confidence")]
+        assert sure
+        assert max(sure) < 1.0
+        assert "level may be one of translation" in benchmark.misleads
+
+    def test_a_cache_too_large_for_the_sizes_is_told(self):
+        """Three times 256 MiB is more than any size there is."""
+        hop = _chase.Hop(cycles=4.0, seconds=1e-9)
+        info = DeviceInfo(
+            name="cpu", kind="cpu", model="", arch="x86_64", units=1, cache_bytes=256 * MIB
+        )
+        rig = type("Rig", (), {"block": 1, "info": info})()
+        state = latency._State(
+            chaser=None, sizes=(4096, 512 * MIB), samples=1, most=1, refine=0, notes=[]
+        )
+        raw = latency._Raw(hops=(hop, hop), index=hop, levels=(), edges=())
+        found = registry.get("latency").metrics(rig, state, raw)
+        assert "dram_ns" not in {m.name for m in found.metrics}
+        assert any("no dram_ns: that takes 768.0 MiB" in note for note in found.notes)
+
+
+def test_samples_are_unchanged_by_the_readings(rig):
+    """A hook beside a timing is gone after it."""
+    call = rig.call("micro_launch.cu", "launch_nothing", grid=1, block=32)
+    run = rig.sustain(call, 0.01)
+    assert isinstance(run.samples, Samples)
+    assert rig._beside is None

@@ -21,10 +21,15 @@ import numpy as np
 import torch
 import triton
 
-from kernelmark import ops
+from kernelmark import backends, ops
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem
 from kernelmark.core.result import Case, Result
 from kernelmark.core.timing import Timing
 from kernelmark.devices import registry
+from kernelmark.devices._gpu import GpuDevice
+from kernelmark.devices._replay import capture
+from kernelmark.measure.sets import make_arena
 from kernelmark.runners.execute import execute
 from kernelmark.runners.profiler import CYCLES, TIME, Profile, profile_all
 from kernelmark.testing import evidence
@@ -63,6 +68,35 @@ def demangled(name: str) -> str:
     return found.decode() if found and name.startswith("_Z") else name
 
 
+class _Edge(ctypes.Structure):
+    """CUgraphEdgeData."""
+
+    _fields_ = (
+        ("ports", ctypes.c_ubyte * 2),
+        ("type", ctypes.c_ubyte),
+        ("rest", ctypes.c_ubyte * 5),
+    )
+
+
+def programmatic_edges(device: GpuDevice, problem: Problem) -> int:
+    """Of two launches in a graph, how many may begin before the kernel before them has ended:
+    launches that overlap take less time than one alone under ncu."""
+    tensors = ops.registry.get(problem.op).tensors(problem)
+    buffer, sets = make_arena(device, tensors, 2, np.random.default_rng(1))
+    kernel = backends.registry.get("cublaslt").prepare(problem, FrozenDict(), device, sets)
+    graph = ctypes.c_void_p(capture(device.driver, device.stream, kernel.launch, (0, 1)))
+    count = ctypes.c_size_t()
+    get_edges = device.driver.library.cuGraphGetEdges_v2
+    get_edges(graph, None, None, None, ctypes.byref(count))
+    nodes = [(ctypes.c_void_p * count.value)() for _ in range(2)]
+    edges = (_Edge * count.value)()
+    failed = get_edges(graph, *nodes, edges, ctypes.byref(count))
+    device.driver.destroy("graph", graph.value or 0)
+    kernel.close()
+    device.free(buffer)
+    return -1 if failed else sum(edge.type == 1 for edge in edges)
+
+
 def words(name: str) -> set[str]:
     found = re.findall(r"[A-Za-z_]\w*", demangled(name))
     return {word for word in found if not _NOISE.fullmatch(word)}
@@ -76,7 +110,9 @@ def same_kernels(ours: Sequence[str], theirs: Sequence[str]) -> bool:
     return bool(pairs) and len(ours) == len(theirs) and alike
 
 
-def row_of(size: tuple[int, int, int], result: Result, seen: Profile) -> dict[str, Any]:
+def row_of(
+    size: tuple[int, int, int], result: Result, seen: Profile, overlaps: int
+) -> dict[str, Any]:
     assert result.measurement is not None, result.error
     clocks = [c for block in result.measurement.blocks for c in block.clocks_mhz]
     clock = statistics.median(clocks)
@@ -98,6 +134,7 @@ def row_of(size: tuple[int, int, int], result: Result, seen: Profile) -> dict[st
         "ours_kernels": kernels,
         "ncu_kernels": list(seen.kernels),
         "same_kernels": same_kernels(kernels, seen.kernels),
+        "programmatic_edges": overlaps,
     }
 
 
@@ -172,13 +209,15 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     device = registry.get("cuda").open(0)
+    assert isinstance(device, GpuDevice)
     timing = Timing.preset("quick", max_s=0.2)
     problems = [ops.parse(f"gemm m={m} n={n} k={k} a=bf16 b=bf16 tb=t") for m, n, k in SIZES]
     cases = [Case(problem=problem, backend="cublaslt", timing=timing) for problem in problems]
     profiles = profile_all(cases, device.info.name, launches=5, metrics=(TIME, CYCLES))
     rows = []
     for size, case, seen in zip(SIZES, cases, profiles, strict=True):
-        rows.append(row_of(size, execute(case, device, 0, lambda phase: None), seen))
+        result = execute(case, device, 0, lambda phase: None)
+        rows.append(row_of(size, result, seen, programmatic_edges(device, case.problem)))
         print(line(rows[-1]), flush=True)
     figures = figures_of(rows)
     bars = bars_of(figures)

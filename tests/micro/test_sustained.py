@@ -8,7 +8,7 @@ import time
 import pytest
 
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.result import Status, Telemetry
+from kernelmark.core.result import Telemetry
 from kernelmark.gpu import telemetry
 from kernelmark.micro import _chase, registry
 from kernelmark.micro.benchmarks import latency
@@ -154,18 +154,19 @@ class TestLatency:
             assert edge.size == min(low for low, _ in found)
             rig.release()
 
-    def test_on_a_cpu_no_edge_is_certain_and_translation_is_named(self, compiler):
+    def test_on_a_cpu_no_edge_is_certain_and_translation_is_named(self, compiler, monkeypatch):
+        benchmark = registry.get("latency")
+        near, far = (_chase.Level(first=n, last=2 * n, cycles=n) for n in (4096, 16384))
+        monkeypatch.setattr(_chase, "confidence", lambda below, above: 1.0)
+        monkeypatch.setattr(latency.Latency, "_spread", lambda *given: None)
+        monkeypatch.setattr(latency.Latency, "_search", lambda *given: (8192, 9000))
         cpu = open_rig("cpu", 1)
         try:
-            benchmark = registry.get("latency")
-            sizes = {"sizes": "8192,12288,16384,4194304,6291456,8388608", "refine": 1}
-            result = execute(benchmark, cpu, "quick", {**sizes, "samples": 2, "most": 2**13})
+            settings = benchmark.settings("quick", {"sizes": "4096,32768", "samples": 1})
+            edge = benchmark._edge(cpu, benchmark.setup(cpu, settings), near, far)
         finally:
             cpu.close()
-        assert result.status is Status.OK, result.error
-        sure = [m.value for m in result.metrics if m.name.endswith("confidence")]
-        assert sure
-        assert max(sure) < 1.0
+        assert 0.5 < edge.confidence < 1.0
         assert "level may be one of translation" in benchmark.misleads
 
     def test_a_cache_too_large_for_the_sizes_is_told(self):

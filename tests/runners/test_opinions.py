@@ -42,7 +42,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Runs products of m = 1, 2 … by a kernel with `trouble` in it, on three devices."""
     monkeypatch.setenv("KERNELMARK_FAKE_DEVICES", "3")
 
-    def made(trouble: str, count: int = 12, devices: str = "fake:0-2", **more) -> list[Event]:
+    def made(trouble: str, count: int = 8, devices: str = "fake:0-2", **more) -> list[Event]:
         path = tmp_path / "kernel.py"
         path.write_text(KERNEL.replace("TROUBLE", trouble))
         cases = [
@@ -73,7 +73,7 @@ def tries(tmp_path: Path, m: int) -> list[str]:
 )
 def test_a_sick_device_is_given_up_and_spoils_no_case(run, trouble):
     events = run(f"if DEVICE == 'fake:2': {trouble}")
-    assert statuses(events) == [Status.OK] * 12
+    assert statuses(events) == [Status.OK] * 8
     lost = [e for e in events if isinstance(e, DeviceLost)]
     assert [e.device for e in lost] == ["fake:2"]
     assert "2 cases in a row" in lost[0].reason
@@ -85,7 +85,7 @@ def test_a_case_that_dies_with_its_worker_once_is_measured_elsewhere(run, tmp_pa
     once = tmp_path / "once"
     events = run(f"if DEVICE == 'fake:1' and not Path({str(once)!r}).exists():\n"
                  f"            Path({str(once)!r}).touch(); os._exit(1)")  # fmt: skip
-    assert statuses(events) == [Status.OK] * 12
+    assert statuses(events) == [Status.OK] * 8
     assert not [e for e in events if isinstance(e, DeviceLost)]
     notes = [e.text for e in events if isinstance(e, Note)]
     assert len(notes) == 1
@@ -93,11 +93,11 @@ def test_a_case_that_dies_with_its_worker_once_is_measured_elsewhere(run, tmp_pa
 
 
 def test_a_case_that_fails_everywhere_is_a_failure_and_no_device_is_blamed(run, tmp_path):
-    events = run("raise RuntimeError('no such shape')", count=16)
-    assert statuses(events) == [Status.RUNTIME_ERROR] * 16
+    events = run("raise RuntimeError('no such shape')", count=10)
+    assert statuses(events) == [Status.RUNTIME_ERROR] * 10
     assert not [e for e in events if isinstance(e, DeviceLost | Note)]
-    asked = [m for m in range(1, 17) if len(tries(tmp_path, m)) > 1]
-    assert 3 <= len(asked) < 16  # after some, this kernel's failures are believed
+    asked = [m for m in range(1, 11) if len(tries(tmp_path, m)) > 1]
+    assert 3 <= len(asked) < 10  # after some, this kernel's failures are believed
 
 
 def test_one_device_asks_nobody(run, tmp_path):

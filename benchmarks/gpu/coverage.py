@@ -10,7 +10,6 @@ modules come from a pack, compiled elsewhere: without one its cases are not run.
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -209,10 +208,9 @@ def main() -> None:
         fill(given.fill, given.arch, given.only)
         return
     if given.pack:
-        from iree_gpu import find_driver
+        from iree_gpu import find_driver, use
 
-        packs = [str(given.pack.resolve()), *filter(None, [os.environ.get("KERNELMARK_PACK")])]
-        os.environ["KERNELMARK_PACK"] = os.pathsep.join(dict.fromkeys(packs))
+        use(given.pack)
         find_driver()
     info = registry.get("cuda").infos()[0]
     made, left_out = without_unpacked(cases(given.only), given.pack, info)

@@ -177,6 +177,12 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def use(pack: Path) -> None:
+    """Look into `pack` before those of KERNELMARK_PACK."""
+    packs = [str(pack.resolve()), *filter(None, [os.environ.get("KERNELMARK_PACK")])]
+    os.environ["KERNELMARK_PACK"] = os.pathsep.join(dict.fromkeys(packs))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fill", type=Path, metavar="PACK", help="compile the pack and stop")
@@ -189,8 +195,7 @@ def main() -> None:
         fill(given.fill, given.arch)
         return
     if given.pack:
-        packs = [str(given.pack.resolve()), *filter(None, [os.environ.get("KERNELMARK_PACK")])]
-        os.environ["KERNELMARK_PACK"] = os.pathsep.join(dict.fromkeys(packs))
+        use(given.pack)
     find_driver()
     info = registry.get("cuda").infos()[0]
     rows, beside = measure()

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -14,18 +11,10 @@ from kernelmark.core.micro import MicroMetric, MicroResult
 from kernelmark.core.result import Status
 from kernelmark.micro.session import _build_ahead
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu" / "micro.py"
-
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu_micro_benchmark", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def script(benchmark_script) -> ModuleType:
+    return benchmark_script("gpu/micro.py")
 
 
 def result(benchmark, metrics=(), rows=(), **more):

@@ -190,6 +190,10 @@ def test_a_journal_that_cannot_be_read_is_told_and_holds_up_no_other(kmark, fold
     assert (ended.code, configs) == (3, 1)
     assert f"{FIRST} is not written: {told}" in ended.err
     assert f"{SECOND} is not written" not in ended.err
+    where = ("--as", "python", "--to", str(folder.path / "tuned.py"), "--no-compare")
+    ended = kmark("tune", "apply", str(folder.path), *where)
+    assert ended.code == 3, ended.err
+    assert f"{FIRST} is not written: {told}" in ended.err
     ended = kmark("tune", "run", str(folder.path), *WORDS)
     assert ended.code == 3
     assert f"{FIRST} cannot be tuned: {told} (delete that line" in ended.err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +13,6 @@ from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.timing import Timing
 from kernelmark.gpu import pack
 
-SCRIPTS = Path(__file__).parents[2] / "benchmarks" / "gpu"
 H200 = DeviceInfo(name="cuda:0", kind="cuda", model="H200", arch="sm_90")
 GEMM = "nvjet_sm90_tst_128x64_64x8_1x2_h_bz_splitK_TNT"
 SUM = (
@@ -29,32 +27,23 @@ WRITTEN_OUT = (
 )
 
 
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"gpu_{name}", SCRIPTS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
-def against_ncu() -> ModuleType:
+def against_ncu(benchmark_script) -> ModuleType:
     for name in ("torch", "triton"):
         pytest.importorskip(name, reason=f"{name} is not installed")
-    return script("against_ncu")
+    return benchmark_script("gpu/against_ncu.py")
 
 
 @pytest.fixture(scope="module")
-def throughput() -> ModuleType:
+def throughput(benchmark_script) -> ModuleType:
     for name in ("torch", "triton"):
         pytest.importorskip(name, reason=f"{name} is not installed")
-    return script("throughput")
+    return benchmark_script("gpu/throughput.py")
 
 
 @pytest.fixture(scope="module")
-def coverage() -> ModuleType:
-    return script("coverage")
+def coverage(benchmark_script) -> ModuleType:
+    return benchmark_script("gpu/coverage.py")
 
 
 @pytest.mark.parametrize(

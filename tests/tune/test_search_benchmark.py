@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -16,14 +15,8 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "search.py"
 
 
 @pytest.fixture(scope="module")
-def search() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("search_benchmark", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def search(benchmark_script) -> ModuleType:
+    return benchmark_script("search.py")
 
 
 def made_up(folder: Path, name: str) -> None:

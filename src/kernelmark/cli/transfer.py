@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.ending import SOME_FAILED
 from kernelmark.cli.output import Outputs, say
 from kernelmark.core.errors import KernelmarkError, UsageError
 
@@ -154,24 +153,13 @@ def export(
                 "--as writes winners, --json, --csv, --md and --store are for runs",
                 hint="give one or the other",
             )
-        ended = export_winners(ref, form, output=output, base=base, words=words or ())
-        return ended or (SOME_FAILED if _some_unreadable(ref) else 0)
+        return export_winners(ref, form, output=output, base=base, words=words or ())
     if output is not None or base is not None or words:
         raise UsageError("-o, --base and --with go with --as", hint="say a format: --as python")
     outputs = asked if asked.any else Outputs(json="-")
     with loaded(ref, store) as (results, _):
         put_results(results, outputs, table=False)
     return 0
-
-
-def _some_unreadable(place: str) -> bool:
-    """Whether winners may be missing, for a plan or a journal that cannot be read: which ones was
-    told when they were looked for."""
-    from kernelmark.tune import ownership
-    from kernelmark.tune.folder import TuningFolder
-
-    folder = TuningFolder(Path(place).expanduser())
-    return bool(folder.names() and ownership.current(folder).unreadable)
 
 
 def import_results(

@@ -83,25 +83,25 @@ def apply(
     from kernelmark.tune import apply as applying
 
     into = Path(to).expanduser()
-    emitter, outcomes, given = _loaded(folder, form, words or ())
+    emitter, outcomes, given, missing = _loaded(folder, form, words or ())
     change = applying.prepare(emitter, outcomes, into, given)
     put(change.diff(into))
     _tell(change, emitter, quiet=quiet)
     if not change.edits:
-        return _nothing(change, into)
+        return _nothing(change, into) or missing
     names = {wanted.name for wanted in change.wanted}
     kept = [outcome for outcome in outcomes if outcome.name in names and not no_compare]
     if emitter.careful if dry_run is None else dry_run:
         more = "; --write writes it" if dry_run is None else ""
         say(f"dry run: {counted(len(change.edits), 'file')} would change{more}")
-        return _compared(kept, folder, dry=True, quiet=quiet) if kept else 0
+        return (_compared(kept, folder, dry=True, quiet=quiet) if kept else 0) or missing
     written = applying.write(emitter, change, into, backup=not no_backup)
     for file in written.files:
         say(f"written: {file}")
     for copy in written.backups:
         say(f"as it was: {copy}")
     say(f"read back: {_proof(change)}")
-    return _compared(kept, folder, dry=False, quiet=quiet) if kept else 0
+    return (_compared(kept, folder, dry=False, quiet=quiet) if kept else 0) or missing
 
 
 def export_winners(
@@ -112,7 +112,7 @@ def export_winners(
 
     if output is None:
         raise UsageError(f"--as {form} needs a place to write to", hint="give it: -o PATH")
-    emitter, outcomes, given = _loaded(folder, form, words)
+    emitter, outcomes, given, missing = _loaded(folder, form, words)
     if emitter.needs_base and base is None:
         raise UsageError(
             f"{form} winners are merged into files that are there: they are not given",
@@ -127,7 +127,7 @@ def export_winners(
     change = applying.prepare(emitter, outcomes, into, given)
     if not change.edits:
         _tell(change, emitter, quiet=False)
-        return _nothing(change, into)
+        return _nothing(change, into) or missing
     if output == "-":
         if len(change.edits) > 1 or change.edits[0].path != Path():
             raise UsageError(f"{form} writes a folder of files", hint="give it: -o PATH")
@@ -137,12 +137,13 @@ def export_winners(
             say(f"written: {file}")
     _tell(change, emitter, quiet=False)
     say(f"read back: {_proof(change)}")
-    return 0
+    return missing
 
 
 def _loaded(
     folder: str, form: str, words: Sequence[str]
-) -> tuple[Emitter, Sequence[Outcome], Fields]:
+) -> tuple[Emitter, Sequence[Outcome], Fields, int]:
+    """The last is the exit code at best: winners of files that cannot be read are missing."""
     from kernelmark.tune import ownership, results
     from kernelmark.tune.emitters import registry
     from kernelmark.tune.emitters.base import checked_options
@@ -156,7 +157,7 @@ def _loaded(
     tuning = TuningFolder(place)
     tuned = tuning.names() or results.outcomes_file(tuning).exists()
     if "logic" in emitter.options and not tuned:
-        return emitter, (), {"logic": str(place), **given}
+        return emitter, (), {"logic": str(place), **given}, 0
     found = ownership.current(tuning)
     for name, reason in found.stale.items():
         say(f"{name} is not written: {reason}")
@@ -166,7 +167,7 @@ def _loaded(
             f"{folder}: none of {counted(len(outcomes), 'outcome')} is kept",
             hint=f"kmark tune show {folder} says why",
         )
-    return emitter, outcomes, given
+    return emitter, outcomes, given, SOME_FAILED if found.unreadable else 0
 
 
 def _tell(change: Change, emitter: Emitter, *, quiet: bool) -> None:

@@ -121,7 +121,8 @@ def overruled(devices: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 def _given(devices: Sequence[str]) -> dict[str, str]:
     """`variables` without those that say nothing about the workers of these devices."""
-    own = {n for d in devices for n in find(d)[0].worker_variables(find(d)[1].index, 0)}
+    found = (find(name) for name in devices)
+    own = {name for kind, info in found for name in kind.worker_variables(info.index, 0)}
     return {name: value for name, value in variables().items() if name not in own}
 
 

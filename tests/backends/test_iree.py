@@ -89,12 +89,19 @@ def test_tile_configs_are_right(device: Device) -> None:
         assert worst(key, device, config) <= 1, config
 
 
-def test_the_attention_op_agrees(device: Device) -> None:
-    """The form for GPUs, which CPUs also compute, if slowly."""
-    key = "attention heads_q=4 heads_kv=2 seq_q=6 seq_kv=10 dim=8 dtype=f32 causal=yes"
+@pytest.mark.parametrize(
+    "key",
+    [
+        "attention heads_q=4 heads_kv=2 seq_q=6 seq_kv=10 dim=8 dtype=f32 causal=yes",
+        "conv n=3 c=8 h=5 w=7 k=6 r=1 s=1 groups=2 dtype=f16",
+        "conv n=2 c=8 h=5 w=7 k=6 r=1 s=1 pad=1 dtype=f32",
+    ],
+)
+def test_forms_for_gpus_agree(key: str, device: Device) -> None:
+    """CPUs also compute them, if slowly."""
     problem = ops.parse(key)
-    specs = ops.registry.get("attention").tensors(problem)
-    text = mlir.registry.get("attention").text(problem, specs, Form(gpu=True))
+    specs = ops.registry.get(problem.op).tensors(problem)
+    text = mlir.registry.get(problem.op).text(problem, specs, Form(gpu=True))
     goal = target(device.info)
     assert goal is not None
     binary = compiler.build(text, goal.flags, goal.identity).binary
@@ -111,6 +118,7 @@ def test_the_attention_op_agrees(device: Device) -> None:
     [
         ("hip", "gfx942", "attention heads=2 seq=64 dim=64 dtype=f16 causal=yes"),
         ("cuda", "sm_90", "gemm m=64 n=64 k=64 dtype=f16 tb=t"),
+        ("cuda", "sm_90", "attention heads=2 seq=64 dim=64 dtype=f64"),
     ],
 )
 def test_compiles_for_absent_gpus(kind: str, arch: str, key: str) -> None:

@@ -28,6 +28,7 @@ from kernelmark.micro import (
     session,
 )
 from kernelmark.micro.base import Parameter
+from kernelmark.micro.benchmarks import small_kernels
 from kernelmark.micro.rig import CHUNK_BYTES
 
 
@@ -344,3 +345,18 @@ class TestRoofs:
         values = [gpu_roofs.sheet_value(r, sheet) for r in gpu_roofs.roofs_of(self.results())]
         assert values == [67e12, 989.5e12, 4.8e12, None, None, None, None]
         assert gpu_roofs.sheet_value(gpu_roofs.roofs_of(self.results())[0], None) is None
+
+
+class TestLaunchFit:
+    def test_a_start_and_a_rate_are_found(self):
+        points = [(n, 2e-6 + n / 1e12) for n in (2**16, 2**20, 2**24)]
+        start_ns, rate = small_kernels._fit(points)
+        assert start_ns == pytest.approx(2000)
+        assert rate == pytest.approx(1e12)
+
+    @given(st.lists(st.floats(-0.05, 0.05), min_size=3, max_size=3))
+    def test_times_that_do_not_grow_have_no_rate(self, noise):
+        points = [(2 ** (14 + i), 2e-6 * (1 + n)) for i, n in enumerate(noise)]
+        start_ns, rate = small_kernels._fit(points)
+        assert start_ns is not None
+        assert rate is None

@@ -75,7 +75,7 @@ def test_the_profiler_timer_keeps_the_headline_and_adds_a_time(monkeypatch: pyte
 
     def profile(case: Case, device: str) -> profiler.Profile:
         seen.append(str(case.timing.timer))
-        return profiler.Profile(seconds=7e-6, metrics={}, kernels=("a",))
+        return profiler.Profile(seconds=7e-6, between_s=(7e-6, 7e-6), metrics={}, kernels=("a",))
 
     monkeypatch.setattr(profiler, "find", lambda device: "ncu")
     monkeypatch.setattr(profiler, "profile", profile)

@@ -65,12 +65,15 @@ def test_kernels_are_compared_by_their_names(
     assert against_ncu.same_kernels(ours, ncu) is same
 
 
-def a_row(m: int, us: float, factor: float, *, same: bool = True) -> dict[str, Any]:
+def a_row(
+    m: int, us: float, factor: float, *, same: bool = True, apart: float = 0.02
+) -> dict[str, Any]:
     return {
         "m": m,
         "n": 64,
         "k": 64,
         "ncu_us": us,
+        "ncu_between_us": [us, us * (1 + apart)],
         "ncu_cycles": 1000 * us,
         "ours_us": factor * us,
         "ours_cycles": 1000 * factor * us,
@@ -94,6 +97,16 @@ def test_rows_of_other_kernels_are_counted_and_not_compared(against_ncu: ModuleT
     assert "1 of 5 shapes" in text
     ((_, _, holds),) = against_ncu.bars_of(against_ncu.figures_of([a_row(1, 100, 1, same=False)]))
     assert not holds
+
+
+def test_where_ncu_does_not_agree_with_itself_is_told_apart(against_ncu: ModuleType) -> None:
+    rows = [a_row(1, 100, 1.01), a_row(2, 100, 0.75, apart=0.3)]
+    figures = against_ncu.figures_of(rows)
+    assert figures["from_20us"]["shapes"] == 2
+    assert figures["from_20us_where_ncu_agrees"]["shapes"] == 1
+    ((_, text, _),) = against_ncu.bars_of(figures)
+    assert "worst -25.0% (m=2 n=64 k=64)" in text
+    assert "1 shapes, worst +1.0% (m=1 n=64 k=64)" in text
 
 
 def test_there_are_forty_shapes(against_ncu: ModuleType) -> None:

@@ -31,9 +31,11 @@ _BYTES = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What a profiler says of one launch, summed over its kernels; the median over launches."""
+    """What a profiler says of one launch, summed over its kernels; the median over launches, and
+    the shortest and longest of them: some kernels alone take a third longer now and then."""
 
     seconds: float
+    between_s: tuple[float, float]
     metrics: dict[str, float]
     kernels: tuple[str, ...]
 
@@ -119,7 +121,13 @@ def _summed(names: list[str], units: list[str], rows: list[list[str]], per_launc
             values.append(sum(_number(row[column], units[column]) for row in group))
     metrics = {name: sorted(values)[len(values) // 2] for name, values in totals.items()}
     kernels = tuple(row[columns["Kernel Name"]] for row in rows[:per_launch])
-    return Profile(seconds=metrics.get(TIME, 0.0), metrics=metrics, kernels=kernels)
+    times = totals.get(TIME) or [0.0]
+    return Profile(
+        seconds=metrics.get(TIME, 0.0),
+        between_s=(min(times), max(times)),
+        metrics=metrics,
+        kernels=kernels,
+    )
 
 
 def _number(text: str, unit: str) -> float:

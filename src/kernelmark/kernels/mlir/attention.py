@@ -1,7 +1,8 @@
 """attention: the attention op for GPU targets, matmul + softmax + matmul for CPUs.
 
 IREE lowers `iree_linalg_ext.attention` on CPUs to code that is many times slower than the three
-steps written out, so that CPUs get the steps; GPUs get the op, whose lowering is made for them.
+steps written out, so that CPUs get the steps; GPUs get the op, whose lowering is made for them,
+but for f64, which it does not have.
 """
 
 from __future__ import annotations
@@ -28,18 +29,23 @@ class Attention(Source):
         graph = Graph(tensors)
         acc = element_type(problem.dtypes["acc"]) or ""
         q, k, v = (_heads_first(graph, graph.inputs[name], problem) for name in "qkv")
-        steps = _fused if form.gpu else _steps
+        steps = _fused if _has_op(problem, form) else _steps
         # q: (batch · heads_kv, group · seq_q, dim); k, v: (batch · heads_kv, seq_kv, dim)
         result = steps(graph, problem, (q, k, v), acc)
         return graph.module(_heads_back(graph, result, problem))
 
     def scratch_bytes(self, problem: Problem, form: Form) -> int:
         """The scores and the weights made of them, which the steps keep whole."""
-        if form.gpu:
+        if _has_op(problem, form):
             return 0
         d = problem.dims
         count = d["batch"] * d["heads_q"] * d["seq_q"] * d["seq_kv"]
         return dtype(problem.dtypes["acc"]).nbytes(count) + _weight_type(problem).nbytes(count)
+
+
+def _has_op(problem: Problem, form: Form) -> bool:
+    """Whether the op is used: its lowering sums in f32, whatever the problem says."""
+    return form.gpu and problem.dtypes["acc"] != "f64"
 
 
 def _weight_type(problem: Problem) -> DType:

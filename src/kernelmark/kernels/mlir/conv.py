@@ -1,4 +1,4 @@
-"""conv: as a named linalg convolution, or as patches times filters (im2col)."""
+"""conv: as a named linalg convolution, as patches times filters (im2col), or one tap's product."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ class Conv(Source):
         x = _padded(graph, problem, graph.inputs["x"])
         if form.im2col and problem.dims["groups"] == 1:
             summed = _im2col(graph, problem, x)
+        elif form.gpu and _pointwise(problem) and not _nhwc(problem):
+            summed = _contracted(graph, problem, x)
         else:
             summed = _direct(graph, problem, x)
         return graph.module(_rounded(graph, summed))
@@ -78,6 +80,27 @@ def _direct(graph: Graph, problem: Problem, x: Value) -> Value:
     start = graph.filled(0, out, _acc(problem))
     summed = graph.named(name, [x, w], start, attributes=f"{{{steps}}}")
     return graph.reshape(summed, _regrouped(channel), graph.output.dims)
+
+
+def _contracted(graph: Graph, problem: Problem, x: Value) -> Value:
+    """A pointwise nchw convolution as W · X for every image and group.
+
+    The named convolution has X as its left factor. IREE 3.13 turns that into matrix instructions
+    of NVIDIA whose result lies the other way round: half of the sums came out wrong on an H200."""
+    d, out = problem.dims, graph.output.dims
+    groups, spots = d["groups"], out[2] * out[3]
+    terms, filters = d["c"] // groups, d["k"] // groups
+    w = graph.reshape(graph.inputs["w"], [[0], [1, 2, 3]], (d["k"], terms))
+    w = graph.reshape(w, [[0, 1], [2]], (groups, filters, terms))
+    x = graph.reshape(x, [[0], [1], [2, 3]], (d["n"], d["c"], spots))
+    x = graph.reshape(x, [[0], [1, 2], [3]], (d["n"], groups, terms, spots))
+    start = graph.filled(0, (d["n"], groups, filters, spots), _acc(problem))
+    loops = "n, g, i, j, k"
+    maps = ", ".join(affine_map(loops, m) for m in ("g, i, k", "n, g, k, j", "n, g, i, j"))
+    product = graph.named("linalg.contract", [w, x], start, before=f"indexing_maps = [{maps}]")
+    product = _rounded(graph, product)  # before the reshapes, or it becomes a kernel of its own
+    product = graph.reshape(product, [[0], [1, 2], [3]], (d["n"], d["k"], spots))
+    return graph.reshape(product, [[0], [1], [2, 3]], out)
 
 
 def _im2col(graph: Graph, problem: Problem, x: Value) -> Value:

@@ -39,6 +39,7 @@ _BLOCK = 256
 _LEAST_NS = 50.0
 _LEAST_TRIP_NS = 100.0
 _TOLD = 0.05  # of the shortest time that the fitted start must be
+_GROWN = 0.25  # of the longest time that the fitted growth must be
 _ROW_S = 0.05  # launches in a row for about this long at most
 
 
@@ -296,7 +297,8 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
 
 def _fit(points: list[tuple[int, float]]) -> tuple[float | None, float | None]:
     """(start-up nanoseconds, bytes a second) of t = start + bytes / rate, by relative least
-    squares. Nothing where the points do not tell: there is one, or the line leans the other way."""
+    squares. Nothing where the points do not tell: there is one, or starting takes all of the
+    time and the line leans as the noise likes."""
     if len(points) < 2:
         return None, None
     sizes = np.array([size for size, _ in points], np.float64)
@@ -306,7 +308,8 @@ def _fit(points: list[tuple[int, float]]) -> tuple[float | None, float | None]:
     (start, slope), *_ = np.linalg.lstsq(design, times * weights, rcond=None)
     # A start that is lost in the shortest time is a guess.
     told = start > _TOLD * times.min()
-    return float(start) * 1e9 if told else None, 1 / float(slope) if slope > 0 else None
+    grown = slope * sizes.max() > _GROWN * times.max()
+    return float(start) * 1e9 if told else None, 1 / float(slope) if grown else None
 
 
 def _launcher(rig: Rig) -> tuple[Callable[[Call, int], None], str]:

@@ -286,15 +286,15 @@ def repeatability(
 
 
 def repeated(
-    device: str, names: list[str], times: int, first: list[MicroResult] | None
+    device: str, names: list[str], times: Mapping[str, int], first: list[MicroResult] | None
 ) -> tuple[list[Bar], dict[str, Any]]:
-    """`times` brief and `times` quick sessions; `first` is one of the quick ones."""
+    """So many brief and quick sessions; `first` is one of the quick ones."""
     sessions: dict[str, list[list[MicroResult]]] = {"brief": [], "quick": [first] if first else []}
     for mode, found in sessions.items():
-        while len(found) < times:
+        while len(found) < times[mode]:
             one = run(device, mode, names)
             found.append(one.results)
-            print(f"  {mode} {len(found)} of {times}: {one.seconds:.1f} s", flush=True)
+            print(f"  {mode} {len(found)} of {times[mode]}: {one.seconds:.1f} s", flush=True)
     return repeatability(sessions["brief"], sessions["quick"])
 
 
@@ -328,7 +328,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--full", action="store_true", help="the long run too (minutes)")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=5, help="brief runs (headline metrics)")
+    parser.add_argument("--quick-repeats", type=int, default=5, help="quick runs (all metrics)")
     parser.add_argument("-o", "--output", type=Path, default=FOLDER / "gpu_micro.json")
     parser.add_argument("--points", type=Path, default=FOLDER / "points" / "gpu_micro.json")
     given = parser.parse_args()
@@ -355,7 +356,8 @@ def main() -> None:
             figures |= {"quick_s": quick.seconds, "classic": rows, **of_session(quick)}
             write()
         first = quick.results if quick else None
-        again = guarded("repeats", lambda: repeated(given.device, names, given.repeats, first))
+        times = {"brief": given.repeats, "quick": given.quick_repeats}
+        again = guarded("repeats", lambda: repeated(given.device, names, times, first))
         if again is not None:
             bars += again[0]
             figures["repeats"] = again[1]

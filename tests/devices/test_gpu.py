@@ -455,7 +455,8 @@ def test_further_blocks_are_touched_first_and_that_is_warm_up(
     monkeypatch.setattr(device, "run_ahead", run_ahead)
     outcome = measured(device)
     blocks = outcome.measurement.blocks
-    assert len(told) == len(blocks) - 1
+    # The first block's warm-up runs what it has again while the host records more.
+    assert len(told) == len(blocks)
     assert min(told) >= GEMM_S
     assert outcome.measurement.warmup_s > sum(told)
     assert all(s == pytest.approx(GEMM_S, rel=1e-3) for b in blocks for s in b.samples_s)

@@ -114,6 +114,8 @@ def plain(value: Any) -> Json:
     if isinstance(value, Mapping):
         return {k: plain(v) for k, v in value.items()}
     if isinstance(value, tuple | list):
+        if all(type(v) is float for v in value) and all(map(math.isfinite, value)):
+            return list(value)
         return [plain(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")

@@ -198,6 +198,13 @@ class Sampler:
             for at, pair in enumerate(pairs)
         ]
 
+    def again(self, launches: int, count: int) -> Callable[[], float]:
+        """The first `launches` sets, `count` times for nothing, as `touch` does."""
+        self.restart()
+        replay = self._recorded(self._next_order(launches), strained_only=False)
+        self.restart()
+        return self._device.run_ahead([replay] * count)
+
     def touch(self, pace: Pace, count: int) -> Callable[[], float]:
         """Run `count` samples for nothing, without waiting where the device need not; what comes
         back waits and tells the seconds they took on the device's clock."""

@@ -290,7 +290,9 @@ class _Measuring:
             return dataclasses.replace(self._choose(sampler, launch_s, method), rest=False)
 
         def meanwhile(pace: Pace) -> None:
-            self._binder.make_ahead(range(1, timing.allocations), pace)
+            # One more than there must be: most measurements go on to it.
+            most = min(timing.allocations + 1, timing.max_allocations)
+            self._binder.make_ahead(range(1, most), pace)
             beside.prepare(**guess)
 
         return warm_up_by_samples(

@@ -31,6 +31,9 @@ _BATCHES = 20
 # A first replay of so many launches tells how long others should be.
 _FIRST_LAUNCHES = 4
 _FIRST_REPLAYS = 3
+# The host records what comes next for about this long, and the device need not rest meanwhile.
+_RECORDING_S = 0.004
+_MOST_AGAIN = 200
 
 ChoosePace = Callable[[float, Timer], Pace]  # (seconds a launch, method)
 Meanwhile = Callable[[Pace], None]
@@ -87,16 +90,22 @@ def warm_up_by_samples(
 ) -> Warmup:
     """The same by samples of the pace that will be timed: what is recorded is used again, and the
     device does not rest. `meanwhile` is done by the host while the first samples run."""
+    launches = min(_FIRST_LAUNCHES, sampler.sets)
     first = []
     for _ in range(_FIRST_REPLAYS):
         sampler.restart()
-        reading, wall_s, method = sampler.replay(min(_FIRST_LAUNCHES, sampler.sets))
+        reading, wall_s, method = sampler.replay(launches)
         first.append((reading.elapsed_s, wall_s))
     seconds, spent_wall_s = sum(s for s, _ in first), sum(w for _, w in first)
     # The first replay is slower: code and addresses are new to the device.
-    launch_s = min(s for s, _ in first) / min(_FIRST_LAUNCHES, sampler.sets)
+    replay_s = min(s for s, _ in first)
+    launch_s = replay_s / launches
     sampler.restart()
     pace = choose(launch_s, method)
+    busy: Callable[[], float] | None = None
+    if sampler.takes_batches(pace) and seconds + _RECORDING_S < cap_s:
+        count = math.ceil(_RECORDING_S / max(replay_s, _RECORDING_S / _MOST_AGAIN))
+        busy = sampler.again(launches, count)
     trace = _Trace(cap_s / _STEPS)
     settled = False
     while seconds < cap_s and not (settled and seconds >= LEAST_SHARE * cap_s):
@@ -105,6 +114,8 @@ def warm_up_by_samples(
         taken = sampler.samples(pace, count, None if trace.samples else partial(meanwhile, pace))
         for sample in taken:
             trace.add(sample)
+        if busy is not None:
+            seconds, busy = seconds + busy(), None
         seconds += sum(s.timed_s for s in taken)
         spent_wall_s += sum(s.run_wall_s for s in taken)
         launch_s = median(trace.points_s[-3:] or [taken[-1].launch_s])

@@ -95,6 +95,7 @@ def test_tile_configs_are_right(device: Device) -> None:
         "attention heads_q=4 heads_kv=2 seq_q=6 seq_kv=10 dim=8 dtype=f32 causal=yes",
         "conv n=3 c=8 h=5 w=7 k=6 r=1 s=1 groups=2 dtype=f16",
         "conv n=2 c=8 h=5 w=7 k=6 r=1 s=1 pad=1 dtype=f32",
+        "conv n=2 c=8 h=6 w=9 k=6 r=1 s=1 stride_h=2 stride_w=3 groups=2 dtype=f32",
     ],
 )
 def test_forms_for_gpus_agree(key: str, device: Device) -> None:

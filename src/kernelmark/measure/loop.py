@@ -15,6 +15,8 @@ from kernelmark.devices.base import Device, Launch, Reading, Replay, Stream, own
 
 # A block is cut into about this many samples: enough for a median, few enough to be stored.
 SAMPLES_PER_BLOCK = 30
+# A device that enqueues has tighter samples, and rests while the host reads each of them.
+ENQUEUED_PER_BLOCK = 16
 # Samples that are enqueued at once.
 BATCH = 32
 # Recorded launches cost memory and, behind a gate, room in the device's queue.
@@ -75,8 +77,8 @@ def choose_pace(
     burst = timing.duty is Duty.BURST
     if timing.cache is Cache.FLUSH and not two_lengths:
         return Pace(launches=1, two_lengths=False, evict=True, rest=burst)
-    weight = 3 if two_lengths else 1
-    sample_s = max(timing.min_sample_s, block_s / SAMPLES_PER_BLOCK) / weight
+    weight, samples = (3, ENQUEUED_PER_BLOCK) if two_lengths else (1, SAMPLES_PER_BLOCK)
+    sample_s = max(timing.min_sample_s, block_s / samples) / weight
     limit = recorded_limit(method, two_lengths=two_lengths)
     wanted = max(1, min(math.ceil(sample_s / max(launch_s, SHORTEST_S)), limit))
     affordable_s = block_s / timing.min_samples / weight

@@ -27,7 +27,7 @@ CLOCK_SETTLED = 0.01
 # A clock that ramps up slowly looks settled at once: warm up for this share of the cap anyway.
 LEAST_SHARE = 0.2
 _STEPS = 50
-_BATCHES = 20
+_BATCHES = 12
 # A first replay of so many launches tells how long others should be.
 _FIRST_LAUNCHES = 4
 _FIRST_REPLAYS = 3

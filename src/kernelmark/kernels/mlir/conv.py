@@ -33,7 +33,7 @@ class Conv(Source):
         x = _padded(graph, problem, graph.inputs["x"])
         if form.im2col and problem.dims["groups"] == 1:
             summed = _im2col(graph, problem, x)
-        elif form.gpu and _pointwise(problem) and not _nhwc(problem):
+        elif form.gpu and _one_tap(problem) and not _nhwc(problem):
             summed = _contracted(graph, problem, x)
         else:
             summed = _direct(graph, problem, x)
@@ -56,10 +56,13 @@ def _acc(problem: Problem) -> str:
     return element_type(problem.dtypes["acc"]) or ""
 
 
+def _one_tap(problem: Problem) -> bool:
+    return problem.dims["r"] * problem.dims["s"] == 1
+
+
 def _pointwise(problem: Problem) -> bool:
     """One tap, no step: the input is its own patches."""
-    d = problem.dims
-    return d["r"] * d["s"] * d["stride_h"] * d["stride_w"] == 1
+    return _one_tap(problem) and problem.dims["stride_h"] * problem.dims["stride_w"] == 1
 
 
 def _direct(graph: Graph, problem: Problem, x: Value) -> Value:
@@ -83,7 +86,7 @@ def _direct(graph: Graph, problem: Problem, x: Value) -> Value:
 
 
 def _contracted(graph: Graph, problem: Problem, x: Value) -> Value:
-    """A pointwise nchw convolution as W · X for every image and group.
+    """An nchw convolution of one tap as W · X for every image and group.
 
     The named convolution has X as its left factor. IREE 3.13 turns that into matrix instructions
     of NVIDIA whose result lies the other way round: half of the sums came out wrong on an H200."""
@@ -92,6 +95,7 @@ def _contracted(graph: Graph, problem: Problem, x: Value) -> Value:
     terms, filters = d["c"] // groups, d["k"] // groups
     w = graph.reshape(graph.inputs["w"], [[0], [1, 2, 3]], (d["k"], terms))
     w = graph.reshape(w, [[0, 1], [2]], (groups, filters, terms))
+    x = _stepped(graph, x, out[2:], (d["stride_h"], d["stride_w"]))
     x = graph.reshape(x, [[0], [1], [2, 3]], (d["n"], d["c"], spots))
     x = graph.reshape(x, [[0], [1, 2], [3]], (d["n"], groups, terms, spots))
     start = graph.filled(0, (d["n"], groups, filters, spots), _acc(problem))
@@ -101,6 +105,17 @@ def _contracted(graph: Graph, problem: Problem, x: Value) -> Value:
     product = _rounded(graph, product)  # before the reshapes, or it becomes a kernel of its own
     product = graph.reshape(product, [[0], [1, 2], [3]], (d["n"], d["k"], spots))
     return graph.reshape(product, [[0], [1], [2, 3]], out)
+
+
+def _stepped(graph: Graph, x: Value, size: Sequence[int], steps: tuple[int, int]) -> Value:
+    """Every so-many-th row and column of an nchw tensor."""
+    shape = (*x.dims[:2], *size)
+    if shape == x.dims:
+        return x
+    where = f"[0, 0, 0, 0] {list(shape)} [1, 1, {steps[0]}, {steps[1]}]"
+    result = tensor_type(shape, x.type)
+    text = f"tensor.extract_slice {x.name}{where} : {x.text} to {result}"
+    return graph.add(text, shape, x.type)
 
 
 def _im2col(graph: Graph, problem: Problem, x: Value) -> Value:

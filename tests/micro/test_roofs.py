@@ -83,6 +83,23 @@ class TestCompiled:
             assert done is not None
             assert done.total == expected
 
+    def test_memory_that_is_kept_is_what_each_stream_expects(self):
+        """Triad leaves fours where the next one wants ones, and other sizes lie elsewhere."""
+        library = _native.library()
+        assert library is not None
+        cpus = roofs._cpus(1)
+        turns = [("triad", 512), ("read", 512), ("triad", 1024), ("triad", 512), ("copy", 1024)]
+        for kind, count in turns * 2:
+            done = library.run(_native.STREAM[kind], cpus, count * library.parts, library.parts)
+            assert done is not None
+            assert done.total == {"read": float(count), "copy": 1.0, "triad": 4.0}[kind]
+        library.release()
+        library.release()
+        done = library.run(_native.STREAM["read"], cpus, 512 * library.parts, library.parts)
+        assert done is not None
+        assert done.total == 512.0
+        library.release()
+
     def test_too_much_memory_is_told_not_crashed(self):
         library = _native.library()
         assert library is not None

@@ -66,6 +66,10 @@ class Library:
             return None
         return Passes(whole_s=whole.value, alone_s=tuple(alone), total=total.value)
 
+    def release(self) -> None:
+        """Give back the memory that streams keep from one call to the next."""
+        self._library.kmark_release()
+
 
 def library() -> Library | None:
     """The library built for this CPU, or None where there is no working C compiler."""

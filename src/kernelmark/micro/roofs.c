@@ -139,10 +139,22 @@ static void triad_all(double *restrict to, const double *restrict a, const doubl
 
 enum { FMA_F32, FMA_F64, FMA_F16, READ, COPY, TRIAD };
 
+/* What a thread streams through, kept from call to call: new pages cost more than passes over them. */
+typedef struct {
+    double *memory;
+    size_t bytes, used;
+    int cpu, kind;                  /* whose first touch placed it, and who wrote to it last */
+} store_t;
+
+static store_t *stores;
+static int store_count;
+static pthread_mutex_t one_caller = PTHREAD_MUTEX_INITIALIZER;
+
 typedef struct {
     int kind, cpu, passes, failed, pinned;
     int64_t amount;                 /* steps of a chain, or doubles in one array of this thread */
     struct shared *shared;
+    store_t *store;
     double sum;                     /* what the last pass computed, for the caller to verify */
     double *begin, *end;            /* one clock reading a pass */
 } task_t;
@@ -183,29 +195,43 @@ static double compute(const task_t *task, double *const whole[3], int pass) {
     }
 }
 
+static void drop(store_t *store) {
+    free(store->memory);
+    *store = (store_t){0};
+}
+
+/* `bytes` of ones, first touched by this thread; 1 when memory is short. */
+static int fill(store_t *store, size_t bytes, int kind, int cpu) {
+    if (store->bytes < bytes || store->cpu != cpu) {
+        drop(store);
+        void *memory = NULL;
+        if (posix_memalign(&memory, 2 << 20, bytes)) return 1;
+#ifdef MADV_HUGEPAGE
+        madvise(memory, bytes, MADV_HUGEPAGE); /* as the measured buffers do */
+#endif
+        *store = (store_t){.memory = memory, .bytes = bytes, .cpu = cpu, .kind = -1};
+    }
+    if (store->kind != kind || store->used != bytes)
+        for (size_t i = 0; i < bytes / sizeof(double); i++) store->memory[i] = 1.0;
+    store->kind = kind;
+    store->used = bytes;
+    return 0;
+}
+
 static void *work(void *argument) {
     task_t *task = argument;
     task->pinned = pin(task->cpu);
     double *arrays[3] = {NULL, NULL, NULL};
     const int needed = task->kind == READ ? 1 : task->kind == COPY ? 2 : task->kind == TRIAD ? 3 : 0;
-    for (int a = 0; a < needed; a++) {
-        const size_t bytes = (size_t)task->amount * sizeof(double);
-        void *memory = NULL;
-        task->failed |= posix_memalign(&memory, 2 << 20, bytes) != 0;
-        arrays[a] = memory;
-        if (!memory) continue;
-#ifdef MADV_HUGEPAGE
-        madvise(memory, bytes, MADV_HUGEPAGE); /* as the measured buffers do */
-#endif
-        for (int64_t i = 0; i < task->amount; i++) arrays[a][i] = 1.0;
-    }
+    const size_t each = (size_t)task->amount;
+    if (needed) task->failed = fill(task->store, needed * each * sizeof(double), task->kind, task->cpu);
+    for (int a = 0; a < needed && !task->failed; a++) arrays[a] = task->store->memory + a * each;
     for (int p = 0; p < task->passes; p++) {
         pthread_barrier_wait(&task->shared->barrier);
         task->begin[p] = now();
         if (!task->failed) task->sum = compute(task, arrays, p);
         task->end[p] = now();
     }
-    for (int a = 0; a < needed; a++) free(arrays[a]);
     return NULL;
 }
 
@@ -213,8 +239,8 @@ static void *work(void *argument) {
  * from the first start to the last end, `alone` each thread's own shortest one, `sum` the total of
  * what the threads computed in the last pass. Threads that share a core take turns, each as fast as
  * if it had the core for itself: then `alone` is `whole`, so that nobody can add them up. */
-int kmark_roof(int kind, int threads, const int *cpus, int64_t amount, int passes,
-               double *whole, double *alone, double *sum) {
+static int roof(int kind, int threads, const int *cpus, int64_t amount, int passes, double *whole,
+                double *alone, double *sum) {
     struct shared *shared = calloc(1, sizeof *shared);
     task_t *tasks = calloc((size_t)threads, sizeof *tasks);
     pthread_t *handles = calloc((size_t)threads, sizeof *handles);
@@ -223,10 +249,14 @@ int kmark_roof(int kind, int threads, const int *cpus, int64_t amount, int passe
     pthread_barrier_init(&shared->barrier, NULL, (unsigned)threads);
     for (int t = 0; t < threads; t++) {
         tasks[t] = (task_t){.kind = kind, .cpu = cpus[t], .passes = passes, .amount = amount,
-                            .shared = shared, .begin = clocks + (size_t)t * 2 * (size_t)passes};
+                            .shared = shared, .store = &stores[t], .begin = clocks + (size_t)t * 2 * (size_t)passes};
         tasks[t].end = tasks[t].begin + passes;
-        /* The threads before it wait at the barrier for ever: what they use must stay. */
-        if (pthread_create(&handles[t], NULL, work, &tasks[t])) return 1;
+        if (pthread_create(&handles[t], NULL, work, &tasks[t])) {
+            /* The threads before it wait at the barrier for ever: what they use must stay. */
+            stores = NULL;
+            store_count = 0;
+            return 1;
+        }
     }
     int failed = 0, shared_core = 0;
     *sum = 0;
@@ -256,6 +286,35 @@ int kmark_roof(int kind, int threads, const int *cpus, int64_t amount, int passe
     free(handles);
     free(clocks);
     return failed;
+}
+
+/* Room for the stores of so many threads; 0 when done. */
+static int make_room(int threads) {
+    if (threads <= store_count) return 0;
+    store_t *more = realloc(stores, (size_t)threads * sizeof *stores);
+    if (!more) return 1;
+    stores = more;
+    for (; store_count < threads; store_count++) stores[store_count] = (store_t){0};
+    return 0;
+}
+
+int kmark_roof(int kind, int threads, const int *cpus, int64_t amount, int passes,
+               double *whole, double *alone, double *sum) {
+    pthread_mutex_lock(&one_caller);
+    const int failed =
+        make_room(threads) || roof(kind, threads, cpus, amount, passes, whole, alone, sum);
+    pthread_mutex_unlock(&one_caller);
+    return failed;
+}
+
+/* Give back what was kept. */
+void kmark_release(void) {
+    pthread_mutex_lock(&one_caller);
+    for (int t = 0; t < store_count; t++) drop(&stores[t]);
+    free(stores);
+    stores = NULL;
+    store_count = 0;
+    pthread_mutex_unlock(&one_caller);
 }
 
 int kmark_vector_bytes(void) { return VECTOR_BYTES; }

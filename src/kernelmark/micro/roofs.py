@@ -110,7 +110,10 @@ def _by_compiler(native: _native.Library, info: DeviceInfo, cpus: list[int]) -> 
                 f"{native.compiler}{best.remark}"
             )
             yield _Found(kind="flops", name=name, value=best.per_s, how=how)
-    rates = {kind: _stream_per_s(native, kind, info, cpus) for kind in _native.STREAM}
+    try:
+        rates = {kind: _stream_per_s(native, kind, info, cpus) for kind in _native.STREAM}
+    finally:
+        native.release()
     measured = {kind: rate for kind, rate in rates.items() if rate is not None}
     if measured:
         name = max(measured, key=lambda kind: measured[kind].per_s)
@@ -182,9 +185,12 @@ def _stream_per_s(
     # Whole unrolled steps of the widest vectors, and whole pages, in every part.
     count = max(1, per_array // len(cpus) // native.parts // 4096) * 512
     last = {"read": float(count), "copy": 1.0, "triad": 4.0}[kind]
+    # Through a larger memory a pass is longer: fewer of them take the same time.
+    longer = arrays * count * native.parts * 8 * len(cpus) / _SMALLEST_STREAM_BYTES
+    often = max(2 * native.parts, round(_PASSES / max(1.0, longer)))
 
     def one_round() -> float | None:
-        passes = native.run(_native.STREAM[kind], cpus, count * native.parts, _PASSES)
+        passes = native.run(_native.STREAM[kind], cpus, count * native.parts, often)
         if passes is None or passes.total != last * len(cpus):
             return None
         return float(arrays * count * 8 * len(cpus)) / passes.whole_s

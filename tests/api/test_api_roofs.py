@@ -104,7 +104,7 @@ def test_a_disturbed_roof_does_not_replace_a_steady_one(measured, tmp_path, monk
         assert store.roofs() == (roof,)
 
 
-def test_where_all_are_disturbed_the_newest_counts_and_the_next_run_measures_again(
+def test_where_all_are_disturbed_the_newest_counts_and_a_later_run_measures_again(
     measured, tmp_path, monkeypatch
 ):
     roof, _ = measured
@@ -113,7 +113,12 @@ def test_where_all_are_disturbed_the_newest_counts_and_the_next_run_measures_aga
         for later, value in enumerate((1.5e9, 1e9))
     )
     with open_store(tmp_path / "s.sqlite") as store:
-        for now in (higher, lower, dataclasses.replace(roof, measured=roof.measured + 3)):
+        monkeypatch.setattr(folder, "quick", lambda *given: (higher,))
+        assert ask(store)[0] == (higher,)
+        monkeypatch.setattr(folder, "quick", lambda *given: pytest.fail("the work may still run"))
+        assert ask(store)[0] == (higher,)
+        monkeypatch.setattr(folder, "RETRY_S", -10.0)  # they are of the future
+        for now in (lower, dataclasses.replace(roof, measured=roof.measured + 3)):
             monkeypatch.setattr(folder, "quick", lambda *given, now=now: (now,))
             assert ask(store)[0] == store.roofs() == (now,)
 

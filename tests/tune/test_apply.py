@@ -112,6 +112,16 @@ def test_each_round_of_the_comparison_is_in_memory_of_its_own(monkeypatch):
     assert asked[::2] == asked[1::2] == sorted(asked[::2])
 
 
+def test_a_device_that_is_not_here_gives_its_turn_to_one_like_it():
+    """Tuned on four GPUs, applied where there is one."""
+    elsewhere = dataclasses.replace(outcome(), device="fake:3")
+    (again,) = recompare([elsewhere], acceptance=lambda _: QUICK)
+    assert again.kept, again.reason
+    other = dataclasses.replace(elsewhere, arch="of another kind")
+    with pytest.raises(UsageError, match="there is no device 'fake:3'"):
+        recompare([other], acceptance=lambda _: QUICK)
+
+
 def test_a_gain_that_is_gone_is_told():
     slow = dataclasses.replace(outcome(tuned_us=30.0), ratio=2.0)
     (again,) = recompare([slow], acceptance=lambda _: QUICK)

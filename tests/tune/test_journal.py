@@ -202,6 +202,7 @@ def test_a_later_answer_takes_the_place_of_a_failure(path):
 
 def test_a_search_that_went_on_after_its_outcome_has_not_ended(tmp_path):
     journal = Journal(tmp_path / "j")
+    journal.begin(HEADER)
     journal.record(Trial(config={"a": 1}, step="short", status=Status.TIMEOUT))
     journal.finish(Finished(plan="p", outcome=nothing_found(PLAN, INFO, journal, 1)))
     journal.close()
@@ -216,8 +217,23 @@ def test_a_search_that_went_on_after_its_outcome_has_not_ended(tmp_path):
 
 def test_what_was_tried_again_is_not_tried_a_third_time(tmp_path):
     journal = Journal(tmp_path / "j")
+    journal.begin(HEADER)
     journal.record(Trial(config={"a": 1}, step="short", status=Status.TIMEOUT))
     journal.record(Trial(config={"a": 1}, step="short", status=Status.OK, seconds=1e-5))
     journal.finish(Finished(plan="p", outcome=nothing_found(PLAN, INFO, journal, 1)))
     journal.close()
     assert Journal(tmp_path / "j", retry_failed=True).finished.plan == "p"
+
+
+def test_without_its_header_nobody_knows_what_the_answers_are_for(tmp_path):
+    journal = Journal(tmp_path / "j")
+    journal.begin(HEADER)
+    journal.record(Trial(config={"a": 1}, step="short", status=Status.OK, seconds=1e-5))
+    journal.close()
+    first, _, rest = (tmp_path / "j").read_bytes().partition(b"\n")
+    assert first
+    (tmp_path / "j").write_bytes(rest)
+    for look in (Journal, load):
+        with pytest.raises(UsageError, match="line 1 is not a journal's header") as caught:
+            look(tmp_path / "j")
+        assert "from the start" in caught.value.hint

@@ -25,6 +25,8 @@ RoofMode = Literal["stored", "fresh", "none"]
 
 # A roof moves with firmware, kernel and what else the machine does, not from hour to hour.
 MAX_AGE_S = 7 * 24 * 3600.0
+# What other work disturbed is measured again, but not before that work may be over.
+RETRY_S = 600.0
 
 
 def roofs_for_plan(
@@ -88,7 +90,7 @@ def measure_roofs(
     if info.kind != "cpu":
         return known
     count = threads or info.units
-    tell(f"measuring the roofs of {info.name} with {counted(count, 'thread')} (about 2 s)")
+    tell(f"measuring the roofs of {info.name} with {counted(count, 'thread')} (some seconds)")
     try:
         with held(info, lambda who: tell(f"waiting for {who}, which is timing on {info.name}")):
             measured = quick(info.name, count)
@@ -121,11 +123,12 @@ def _of_gpu(
 
 
 def _still_good(known: tuple[Roof, ...]) -> bool:
-    """Roofs that other work disturbed are measured again the next time."""
-    if not known or any(UNSTEADY in roof.how for roof in known):
+    """Whether they are young enough; those that other work disturbed are so for minutes only."""
+    if not known:
         return False
+    most_s = RETRY_S if any(UNSTEADY in roof.how for roof in known) else MAX_AGE_S
     # They are measured together; one that could not be measured again keeps its age.
-    return time.time() - max(roof.measured for roof in known) < MAX_AGE_S
+    return time.time() - max(roof.measured for roof in known) < most_s
 
 
 def _steadier(roof: Roof, before: tuple[Roof, ...], tell: Callable[[str], None]) -> Roof:

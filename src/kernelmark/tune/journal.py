@@ -283,6 +283,8 @@ def _lines(data: bytes, path: Path) -> tuple[list[Line], int]:
             if data.find(b"\n", end + 1) < 0:  # a machine that lost power may end a file like this
                 break
             raise UsageError(f"{path}: {error.message}", hint=_mending(len(found))) from None
+        if not isinstance(found[0], Header):
+            raise UsageError(f"{path}: line 1 is not a journal's header", hint=_mending(0))
         at = end + 1
     return found, at
 

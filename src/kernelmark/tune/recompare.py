@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kernelmark import backends
+from kernelmark import backends, devices
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.result import Result, Status
@@ -40,8 +40,8 @@ def recompare(
     acceptance: Callable[[str], Acceptance] = lambda name: Acceptance(),
     on_outcome: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
-    """Each outcome decided anew on its own device. If one of them cannot run here, that is an
-    error before any is timed; a kernel of another name is not kept."""
+    """Each outcome decided anew on its own device, or another of its architecture. If one of them
+    cannot run here, that is an error before any is timed; a kernel of another name is not kept."""
     runners = check_here(outcomes)
     found = []
     for device, runner in runners.items():
@@ -58,10 +58,20 @@ def recompare(
 
 def check_here(outcomes: Sequence[Outcome]) -> dict[str, LocalRunner]:
     """A runner for each device of the outcomes; what cannot run on this machine is an error."""
-    runners = {outcome.device: LocalRunner([outcome.device]) for outcome in outcomes}
+    runners = {o.device: LocalRunner([_device_of(o)]) for o in outcomes}
     for outcome in outcomes:
         _check_one(outcome, runners[outcome.device].infos[0])
     return runners
+
+
+def _device_of(outcome: Outcome) -> str:
+    """The device it was tuned on, or one like it where there are fewer now."""
+    kind = devices.registry.get(outcome.device.partition(":")[0])
+    infos = kind.infos() if kind.available() is None else []
+    alike = [info.name for info in infos if info.arch == outcome.arch]
+    if alike and outcome.device not in [info.name for info in infos]:
+        return alike[0]
+    return outcome.device
 
 
 def _check_one(outcome: Outcome, info: DeviceInfo) -> None:

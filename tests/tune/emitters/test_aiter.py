@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import tempfile
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelmark import ops
-from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.tune import apply as applying
 from kernelmark.tune.aiter_config import BOUNDS, FAMILIES, STANDARD, bucket_of, lint, lookup
@@ -227,7 +228,7 @@ def test_gluon_s_names(w, root):
         ({}, {"magic": 1}, "gfx950", "have no magic"),
         ({}, {}, "sm_90", "no configs for sm_90"),
         ({"dtype": "f32"}, {}, "gfx950", "no family of products of f32"),
-        ({}, {}, "gfx90a", "no config for m=16"),
+        ({}, {}, "gfx90a", "it would be gemm/gfx90a-GEMM-A16W16.json"),
     ],
 )
 def test_what_aiter_cannot_hold(w, root, problem, config, arch, reason):
@@ -235,6 +236,12 @@ def test_what_aiter_cannot_hold(w, root, problem, config, arch, reason):
     change = emitter.emit([outcome], root, FrozenDict())
     assert not change.edits
     assert reason in change.held[0].reason
+
+
+def test_a_file_that_cannot_be_read_is_named_and_nothing_is_written(w, root):
+    (root / SPECIAL).write_text('{"any": ')
+    with pytest.raises(UsageError, match=f"{re.escape(str(root / SPECIAL))}: is not JSON"):
+        emitter.emit([w.outcome(problem=w.product(m=16))], root, FrozenDict())
 
 
 def test_a_family_that_does_not_split(w):

@@ -256,6 +256,7 @@ def test_pytorch_s_validators_are_all_needed(w, tmp_path):
     with pytest.raises(UsageError, match="PT_VERSION, HIP_VERSION, GCN_ARCH_NAME, ROCBLAS_VERSION"):
         after(tunableop.emitter, [outcome], tmp_path)
     given = {name: "x" for name in w.VALIDATORS if name != "HIP_VERSION"}
+    given["GCN_ARCH_NAME"] = "gfx950:sramecc+:xnack-"
     made = after(tunableop.emitter, [outcome], tmp_path, ROCM_VERSION="7", **given)
     heads = [line for line in made.edits[0].after.splitlines() if line.startswith("Validator")]
     assert len(heads) == 5
@@ -266,6 +267,22 @@ def test_another_library_s_results_are_not_mixed_in(w, tmp_path):
     outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="2-cafe")
     with pytest.raises(UsageError, match="HIPBLASLT_VERSION is 100201-5b515cf1bc and 2-cafe"):
         after(tunableop.emitter, [outcome], tmp_path, RESULTS)
+
+
+def test_indices_of_another_architecture_are_not_mixed_in(w, tmp_path):
+    outcome = w.outcome(
+        backend="hipblaslt", config={"solution_index": 9}, version="100201-5b515cf1bc"
+    )
+    assert outcome.arch == "gfx950"
+    other = RESULTS.replace("gfx950", "gfx942")
+    with pytest.raises(UsageError, match=r"GCN_ARCH_NAME is gfx942:.*, and gfx950 was tuned"):
+        after(tunableop.emitter, [outcome], tmp_path, other)
+    given = {name: "x" for name in w.VALIDATORS if name != "HIPBLASLT_VERSION"}
+    with pytest.raises(UsageError, match="GCN_ARCH_NAME is x, and gfx950 was tuned"):
+        after(tunableop.emitter, [outcome], tmp_path / "new", **given)
+    other = TUNED.replace("gfx950", "gfx938")
+    with pytest.raises(UsageError, match="are of gfx938 and gfx950"):
+        after(hipblaslt.emitter, [outcome], tmp_path, other)
 
 
 @pytest.mark.parametrize(

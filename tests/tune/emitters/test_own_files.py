@@ -131,6 +131,27 @@ def test_what_a_user_added_stays(w, tmp_path):
     assert len(run(file)["CONFIGS"]) == 3
 
 
+def test_a_user_s_own_code_stays(w, tmp_path):
+    file = tmp_path / "tuned.py"
+    file.write_text(
+        '"""Mine."""\n\nCONFIGS = {}  # to be filled\n\n\ndef helper():\n    return 1\n'
+    )
+    change = applying.prepare(python_format.emitter, [w.outcome()], file)
+    applying.write(python_format.emitter, change, file)
+    found = run(file)
+    assert found["helper"]() == 1
+    assert found["__doc__"] == "Mine."
+    assert len(found["CONFIGS"]) == 1
+
+
+@pytest.mark.parametrize("text", ["x = 1; CONFIGS = {}\n", "CONFIGS = {}; x = 1\n"])
+def test_a_line_that_holds_other_code_too_is_refused(w, tmp_path, text):
+    file = tmp_path / "tuned.py"
+    file.write_text(text)
+    with pytest.raises(UsageError, match="shares line 1 with other code"):
+        applying.prepare(python_format.emitter, [w.outcome()], file)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -138,7 +159,7 @@ def test_what_a_user_added_stays(w, tmp_path):
         ("CONFIGS = make()\n", "cannot be read"),
         ("CONFIGS = {1: 2}\n", "not a dict of configs"),
         ("CONFIGS = {('a', 'b', ('c',), 'd', (1,)): {}}\n", "not a dict of configs"),
-        ("CONFIGS = (\n", "cannot be read"),
+        ("CONFIGS = (\n", "is not Python"),
     ],
 )
 def test_a_file_that_is_not_ours_is_not_run(tmp_path, text, message):

@@ -27,3 +27,8 @@ def blas_call(outcome: Outcome) -> Fields:
         if call[name] != made[name]:
             raise Unfit(f"its call has {name}={call[name]} and its problem {name}={made[name]}")
     return FrozenDict(call)
+
+
+def base_arch(name: str) -> str:
+    """gfx950 of gfx950:sramecc+:xnack-."""
+    return name.split(":")[0]

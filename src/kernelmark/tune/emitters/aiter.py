@@ -156,9 +156,7 @@ class _Work:
     def put(self, shape: Shape, outcome: Outcome, timed: Sequence[int]) -> None:
         """A winner into the file of its shape; `timed` are all m that gained by it."""
         m, known = outcome.problem.dims["m"], configs.bounds(shape.family)
-        now = _lookup(self.root, shape.asked(m))
-        if now is None:
-            raise Unfit(f"{shape.family} has no config for m={m} that could be replaced")
+        now = self._now(shape, m)
         backend = shape.backend or None
         folder, prefix, _ = configs.folder_of(self.root, shape.family, shape.arch, backend)
         file = folder / f"{prefix}{shape.family}-{shape.suffix}.json"
@@ -182,6 +180,16 @@ class _Work:
             self.notes.append(
                 f"{outcome.name}: {target} of {file.name} serves m={first} {end}, timed: {shown}"
             )
+
+    def _now(self, shape: Shape, m: int) -> configs.Found:
+        """What would be replaced. A family that is not there holds a winner back; a file that is
+        there and cannot be read stops everything, for others are served by it too."""
+        backend = shape.backend or None
+        try:
+            configs.folder_of(self.root, shape.family, shape.arch, backend)
+        except UsageError as error:
+            raise Unfit(f"{error.message}; {error.hint}") from None
+        return _found(self.root, shape.asked(m))
 
     def watch(self, shape: Shape, m: int) -> None:
         """This answer, and every other that the files of a changed family can give."""
@@ -247,18 +255,22 @@ class _Work:
 
 def _lookup(root: Path, fields: Fields) -> configs.Found | None:
     try:
-        return configs.lookup(
-            root,
-            fields["family"],
-            fields["arch"],
-            m=int(fields["m"]),
-            n=int(fields["n"]),
-            k=int(fields["k"]),
-            batch=int(fields["batch"]) if fields["batch"] else None,
-            backend=fields["backend"] or None,
-        )
+        return _found(root, fields)
     except UsageError:
         return None
+
+
+def _found(root: Path, fields: Fields) -> configs.Found:
+    return configs.lookup(
+        root,
+        fields["family"],
+        fields["arch"],
+        m=int(fields["m"]),
+        n=int(fields["n"]),
+        k=int(fields["k"]),
+        batch=int(fields["batch"]) if fields["batch"] else None,
+        backend=fields["backend"] or None,
+    )
 
 
 def _family(problem: Problem) -> str:

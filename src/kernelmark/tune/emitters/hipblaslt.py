@@ -11,13 +11,14 @@ it still has the kernel's name; earlier ones refuse a file of another revision.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import Config
-from kernelmark.tune.emitters._blas import blas_call
+from kernelmark.tune.emitters._blas import base_arch, blas_call
 from kernelmark.tune.emitters._lines import LineEmitter, Row
 from kernelmark.tune.emitters.base import ON_AMD, Entry, Fields, Unfit, option, solution_index
 from kernelmark.tune.outcome import Outcome
@@ -37,6 +38,7 @@ _COLUMNS = (
 _VERSION = "Git Version:"
 _INDENT = "    "
 _NAMES = ("kernel_name", "solution_name")
+_ARCH = "gcnArchName"
 
 
 class Hipblaslt(LineEmitter):
@@ -66,7 +68,7 @@ class Hipblaslt(LineEmitter):
         call = blas_call(outcome)
         us = outcome.tuned.median_s * 1e6
         cells = {name: call.get(name, "0") for name in _COLUMNS}
-        cells |= {"us": f"{us:.6g}", "solution_index": str(index), "gcnArchName": outcome.arch}
+        cells |= {"us": f"{us:.6g}", "solution_index": str(index), _ARCH: outcome.arch}
         cells["kernel_name"] = outcome.tuned.kernel.name
         lines = [_INDENT + ",".join(cells), _INDENT + ",".join(cells.values())]
         return FrozenDict({"solution_index": index}), lines
@@ -80,6 +82,12 @@ class Hipblaslt(LineEmitter):
         if asked:
             revisions.add(asked)
         revisions.discard("")
+        archs = sorted({base_arch(o.arch) for o in winners} | _archs(lines))
+        if len(archs) > 1:
+            raise UsageError(
+                f"hipblaslt: winners and rows of the file are of {' and '.join(archs)}",
+                hint="an entry does not say of which architecture it is: keep a file for each",
+            )
         if len(revisions) > 1:
             raise UsageError(
                 f"the git revisions of hipBLASLt differ: {', '.join(sorted(revisions))}",
@@ -91,6 +99,17 @@ class Hipblaslt(LineEmitter):
                 hint="give it: --with git_version=…",
             )
         return [f"{_VERSION} {revisions.pop()}"]
+
+
+def _archs(lines: Sequence[str]) -> set[str]:
+    """The architectures that rows were measured on, as far as they say."""
+    found = set()
+    for header, values in itertools.pairwise(lines):
+        names = [cell.strip() for cell in header.split(",")]
+        cells = [cell.strip() for cell in values.split(",")]
+        if "transA" in names and _ARCH in names and len(cells) > names.index(_ARCH):
+            found.add(base_arch(cells[names.index(_ARCH)]))
+    return found - {""}
 
 
 def _revision(version: str) -> str:

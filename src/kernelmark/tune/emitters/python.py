@@ -77,7 +77,7 @@ class PythonDict(Emitter):
         for fields in dict.fromkeys((*known, *settled.others)):
             if fields not in settled.winners:
                 wanted.append(Wanted(fields=fields, config=known.get(fields)))
-        after = _text(made)
+        after = _text(made) if before is None else _replaced(before, made, into)
         edits = () if made == table else (Edit(path=Path(), before=before, after=after),)
         return Change(emitter=self.name, edits=edits, wanted=tuple(wanted), held=settled.held)
 
@@ -134,21 +134,41 @@ def _config(value: Mapping[str, Any]) -> Config:
 def _table(text: str, path: Path) -> dict[Key, dict[str, Any]]:
     """CONFIGS of a file, read without running it."""
     try:
-        body = ast.parse(text).body
-        value = next(
-            node.value
-            for node in body
-            if isinstance(node, ast.Assign)
-            and [getattr(target, "id", None) for target in node.targets] == ["CONFIGS"]
-        )
-        table = ast.literal_eval(value)
-    except StopIteration:
-        raise UsageError(f"{path}: has no CONFIGS", hint="name a file that kmark wrote") from None
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UsageError(f"{path}: CONFIGS cannot be read: {error}") from None
+        table = ast.literal_eval(_assignment(text, path).value)
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise UsageError(
+            f"{path}: CONFIGS cannot be read: {error}", hint="compare a fresh export"
+        ) from None
     if not isinstance(table, dict) or not all(map(_is_entry, table.items())):
         raise UsageError(f"{path}: CONFIGS is not a dict of configs", hint="compare a fresh export")
     return table
+
+
+def _assignment(text: str, path: Path) -> ast.Assign:
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UsageError(f"{path}: is not Python: {error}", hint="is it cut short?") from None
+    for node in body:
+        if isinstance(node, ast.Assign) and [getattr(t, "id", "") for t in node.targets] == [
+            "CONFIGS"
+        ]:
+            return node
+    raise UsageError(f"{path}: has no CONFIGS", hint="name a file that kmark wrote")
+
+
+def _replaced(text: str, table: Mapping[Key, Mapping[str, Any]], path: Path) -> str:
+    """The text with another CONFIGS: all else in the file is the user's."""
+    node = _assignment(text, path)
+    lines = text.splitlines(keepends=True)
+    assert node.end_lineno is not None
+    rest = lines[node.end_lineno - 1].encode()[node.end_col_offset :].decode().strip()
+    if node.col_offset or (rest and not rest.startswith("#")):
+        raise UsageError(
+            f"{path}: CONFIGS shares line {node.end_lineno} with other code",
+            hint="put it on lines of its own",
+        )
+    return "".join([*lines[: node.lineno - 1], _block(table), *lines[node.end_lineno :]])
 
 
 def _is_entry(item: tuple[Any, Any]) -> bool:
@@ -170,8 +190,12 @@ def _is_entry(item: tuple[Any, Any]) -> bool:
 
 
 def _text(table: Mapping[Key, Mapping[str, Any]]) -> str:
+    return f"{_HEAD}{_block(table)}{_TAIL}"
+
+
+def _block(table: Mapping[Key, Mapping[str, Any]]) -> str:
     lines = "".join(f"    {key!r}: {dict(value)!r},\n" for key, value in table.items())
-    return f"{_HEAD}CONFIGS = {{\n{lines}}}\n{_TAIL}"
+    return f"CONFIGS = {{\n{lines}}}\n"
 
 
 emitter = PythonDict()

@@ -17,7 +17,7 @@ from pathlib import Path
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import Config, ConfigValue
-from kernelmark.tune.emitters._blas import blas_call
+from kernelmark.tune.emitters._blas import base_arch, blas_call
 from kernelmark.tune.emitters._lines import LineEmitter, Row
 from kernelmark.tune.emitters.base import ON_AMD, Entry, Fields, Unfit, option, solution_index
 from kernelmark.tune.outcome import Outcome
@@ -110,10 +110,12 @@ class TunableOp(LineEmitter):
                     f"tunableop: {name} is {known[name]} and {value}",
                     hint="solution indices belong to one build: tune again with this one",
                 )
+        _check_arch(known.get("GCN_ARCH_NAME", ""), winners)
         if found:
             return []
         if any(name not in known for name in _needed(known)):
             known = {**_here(), **known}
+        _check_arch(known.get("GCN_ARCH_NAME", ""), winners)
         needed = _needed(known)
         missing = [name for name in needed if name not in known]
         if missing or lines:
@@ -123,6 +125,15 @@ class TunableOp(LineEmitter):
                 hint=f"give --with {(missing or needed)[0]}=…, or merge into a file of PyTorch's",
             )
         return [f"Validator,{name},{known[name]}" for name in needed]
+
+
+def _check_arch(name: str, winners: Sequence[Outcome]) -> None:
+    tuned = next((o.arch for o in winners if name and base_arch(o.arch) != base_arch(name)), None)
+    if tuned is not None:
+        raise UsageError(
+            f"tunableop: GCN_ARCH_NAME is {name}, and {base_arch(tuned)} was tuned",
+            hint="solution indices belong to one architecture: tune on this one",
+        )
 
 
 def _needed(known: Fields) -> list[str]:

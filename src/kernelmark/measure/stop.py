@@ -15,7 +15,7 @@ LOOKED_LEVEL = 0.975
 # device that enqueues has tighter samples and needs fewer of them, in shorter blocks.
 SETUP_FACTOR = 6.0
 ENQUEUED_FACTOR = 2.0
-ENQUEUED_SHARE = 0.5
+ENQUEUED_SHARE = 0.6
 
 
 def interval_of(blocks: Sequence[Block], timing: Timing) -> Interval:

@@ -30,7 +30,11 @@ def benchmark_script() -> Callable[[str], ModuleType]:
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # dataclasses look their module up
-        spec.loader.exec_module(module)
+        sys.path.insert(0, str(path.parent))  # as for a script that is run
+        try:
+            spec.loader.exec_module(module)
+        finally:
+            sys.path.remove(str(path.parent))
         return module
 
     return load

@@ -52,7 +52,8 @@ its metrics, the device's clocks and power meanwhile, and what it cost. Figures 
   tests break kernels on purpose, on an emulated GPU, and see that the check notices.
 - **Clocks.** Cycles are counted inside the kernel, so they assume no clock. Seconds are events with
   everything queued behind a gate, so the host's pace does not show. The core clock of each timing
-  is read in the stream.
+  is read in the stream. A CPU's cycles are told by the clock that dependent additions run at,
+  measured once before: its points have no clock of their own.
 - **Physical limits.** A figure above what the hardware can do (units × bytes × clock, bus width ×
   memory clock, …) makes the result `wrong`, with the reason. The limits are stored with the result,
   and a file whose `ok` result is above them is refused: that finds mistakes, not a file in which
@@ -91,9 +92,10 @@ problems, `--check` among it: `kmark micro compare` tells better from worse.
 cost of a launch, and stores them; of a CPU, the FLOP/s of its vector units and the bytes/s of main
 memory, nothing else. `kmark run`, `kmark show` and reports compute percentages from the newest.
 `kmark run` measures them when there are none, when the newest are a week old, and when one of them
-was not steady (`how` says so: other work ran meanwhile, and passes did not agree). One that is not
-steady is used only where no steady one is known: it replaces none, however old, and a note tells
-which stays. Otherwise the newest counts, higher or lower than the one before.
+was not steady (`how` says so: other work ran meanwhile, and passes did not agree) and ten minutes
+have passed. One that is not steady is used only where no steady one is known: it replaces none,
+however old, and a note tells which stays. Otherwise the newest counts, higher or lower than the one
+before.
 
 The vendors' data sheets (`src/kernelmark/micro/data/datasheet.toml`) are shown beside: the column
 `share` of `kmark roofs` is the measured roof over the sheet's. No result's percentage is computed

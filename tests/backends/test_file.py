@@ -46,6 +46,10 @@ WHOLE = {
     "no_prepare": "op = 'gemm'\n",
     "no_op": "def prepare(problem, config, sets): ...\n",
     "no_function": "op = 'gemm'\ndef prepare(problem, config, sets):\n    return 7\n",
+    "no_argument": "op = 'gemm'\ndef prepare(problem, config, sets):\n    return lambda: None\n",
+    "no_reason": "op = 'gemm'\ndef supports(p): return 42\n"
+    + "def prepare(problem, config, sets): ...\n",
+    "two_parameters": "op = 'gemm'\ndef prepare(problem, config): ...\n",
     "another_op": "op = 'conv'\ndef prepare(problem, config, sets): ...\n",
     "refuses": HEAD
     + "def supports(problem): return 'no product today, sorry'\n"
@@ -121,6 +125,9 @@ def results(tmp_path_factory) -> dict[str, Result]:
         ("no_prepare", Status.UNSUPPORTED),
         ("no_op", Status.UNSUPPORTED),
         ("no_function", Status.RUNTIME_ERROR),
+        ("no_argument", Status.RUNTIME_ERROR),
+        ("no_reason", Status.RUNTIME_ERROR),
+        ("two_parameters", Status.UNSUPPORTED),
         ("another_op", Status.UNSUPPORTED),
         ("refuses", Status.UNSUPPORTED),
         ("gpu_only", Status.UNSUPPORTED),
@@ -145,6 +152,9 @@ def test_every_file_ends_as_it_must(results, name, status):
         ("no_prepare", "defines no 'prepare'"),
         ("no_op", "defines no 'op'"),
         ("no_function", "prepare gave int, not a function"),
+        ("no_argument", "no_argument.py: launch() cannot be called with index (prepare has to"),
+        ("no_reason", "no_reason.py: supports gave int, not a sentence or None"),
+        ("two_parameters", "two_parameters.py: prepare(problem, config) cannot be called with"),
         ("another_op", "another_op.py computes conv, not gemm"),
         ("refuses", "no product today, sorry"),
         ("gpu_only", "does not run on cpu"),
@@ -201,20 +211,60 @@ def test_space_is_a_table_or_a_function_of_the_problem(tmp_path):
     assert other.parameters == {"tile": (1, 17, 33), "fast": (True,)}
 
 
-@pytest.mark.parametrize("given", ["3", "{'tile': 3}", "{'tile': 'wide'}", "lambda problem: None"])
-def test_a_space_that_is_none_is_told(tmp_path, given):
+@pytest.mark.parametrize(
+    # A generator is empty when it is read again, and a space is read for every block.
+    "given",
+    ["3", "{'tile': 3}", "{'tile': 'wide'}", "{'tile': (2**i for i in range(4))}"],
+)
+def test_a_space_that_is_none_is_told_when_the_file_is_loaded(tmp_path, given):
+    path = write(tmp_path, "a", kernel_text("pass") + f"space = {given}\n")
+    with pytest.raises(UsageError, match="space is not a table of names and their values"):
+        FileBackend(path)
+
+
+def test_a_function_that_gives_no_space_is_told(tmp_path):
     info = devices.get("cpu").infos()[0]
-    made = FileBackend(write(tmp_path, "a", kernel_text("pass") + f"space = {given}\n"))
+    made = FileBackend(write(tmp_path, "a", kernel_text("pass") + "def space(p): return None\n"))
     with pytest.raises(UsageError, match="space is not a table of names and their values"):
         made.space(PROBLEM, info)
 
 
-def test_a_space_that_could_be_read_once_only_is_none(tmp_path):
-    """A generator is empty when it is read again, and a space is read for every block."""
-    info = devices.get("cpu").infos()[0]
-    text = kernel_text("pass") + "space = {'tile': (2**i for i in range(4))}\n"
-    with pytest.raises(UsageError, match="space is not a table of names and their values"):
-        FileBackend(write(tmp_path, "a", text)).space(PROBLEM, info)
+@pytest.mark.parametrize(
+    ("text", "sentence", "hint"),
+    [
+        ("devices = ('gpu',)", "devices='gpu' is unknown", "known: cpu, cuda, hip"),
+        ("devices = 'gpu'", "devices='gpu' is unknown", "known: cpu, cuda, hip"),
+        ("devices = ()", "devices=() names none", 'write: devices = ("cpu",)'),
+        ("devices = 3", "devices=3 names none", 'write: devices = ("cpu",)'),
+        (
+            "def prepare(problem, config): ...",
+            "prepare(problem, config) cannot be called with problem, config, sets",
+            "write: def prepare(problem, config, sets)",
+        ),
+        ("prepare = 3", "prepare is int, not a function", "write: def prepare("),
+        (
+            "def supports(): ...",
+            "supports() cannot be called with problem",
+            "write: def supports(problem)",
+        ),
+        (
+            "def space(problem, info): ...",
+            "space(problem, info) cannot be called with problem",
+            "write: def space(problem)",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_when_the_file_is_loaded(tmp_path, text, sentence, hint):
+    path = write(tmp_path, "mine", kernel_text("pass") + text + "\n")
+    with pytest.raises(UsageError) as refused:
+        FileBackend(path)
+    assert refused.value.message == f"{path}: {sentence}"
+    assert (refused.value.hint or "").startswith(hint)
+
+
+def test_one_kind_of_device_needs_no_list(tmp_path):
+    path = write(tmp_path, "mine", kernel_text("pass") + "devices = 'cuda'\n")
+    assert FileBackend(path).device_kinds == ("cuda",)
 
 
 SPACE = "space = {'rows': [64, 128], 'fast': [True], 'part': [0.5, 1], 'wide': range(100)}\n"
@@ -407,6 +457,7 @@ def test_the_command_line_says_what_a_space_has(kmark, tmp_path):
         ("missing", "there is no file missing.py"),
         ("syntax", "cannot be imported: SyntaxError"),
         ("no_prepare", "defines no 'prepare'"),
+        ("two_parameters", "write: def prepare(problem, config, sets)"),
     ],
 )
 def test_the_command_line_refuses_before_anything_runs(kmark, tmp_path, name, words):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import shlex
 import shutil
 
@@ -127,6 +128,8 @@ def test_listing(kmark):
         (("history", "--micro", "cache", "--check"), "--check does not go with --micro", 2),
         (("history", "--micro", "cache", "-o", "gemm", "--all"), "--op, --all do not go with", 2),
         (("history", "--micro", "cache", "--min-effect", "0.02"), "--min-effect does not go", 2),
+        (("history", "--micro", "cache", "--runs", "0"), "--runs is 0, and must be at least 1", 2),
+        (("micro", "cache", "-d", "fake:0"), "there are no microbenchmarks for fake:0", 2),
         (("history", "--micro", "cache", "--pin", "x"), "--pin does not go with --micro", 2),
     ],
 )
@@ -279,6 +282,62 @@ def test_ctrl_c_tells_what_is_kept(kmark, monkeypatch):
     ended = kmark(*QUICK)
     assert ended.code == 130
     assert "interrupted after 1 result; stored as" in ended.err
+
+
+def test_the_history_of_an_architecture_that_is_not_stored(kmark):
+    assert kmark(*QUICK).code == 0
+    ended = kmark("history", "--micro", "instructions", "--arch", "bogus")
+    assert ended.code == 4
+    assert "no instructions is stored for bogus\nhint: stored is: " in ended.err
+
+
+def test_a_figure_of_several_is_named_by_them_whatever_came_of_them(kmark, tmp_path):
+    figure = tmp_path / "two.json"
+    words = ("micro", "cache", "atomics", "--brief", "--no-store", "--threads", "1")
+    assert kmark(*words, "-f", str(figure)).code == 0
+    assert (tmp_path / "two-cache.json").exists()
+    assert not figure.exists()
+
+
+def test_what_all_results_note_is_said_once(kmark, monkeypatch):
+    monkeypatch.setenv("CXX", "/bin/false")
+    words = ("micro", "cache", "memcpy", "--brief", "--no-store", "--threads", "1")
+    assert kmark(*words).err.count("$CXX is '/bin/false', which does not work here") == 1
+
+
+def test_results_of_microbenchmarks_are_shown_by_their_own_commands(kmark, refused, tmp_path):
+    file = str(tmp_path / "m.json")
+    assert kmark(*QUICK, "--json", file).code == 0
+    for words in (("import", file), ("show", file), ("compare", file, file)):
+        told = refused(*words).err
+        assert "results of microbenchmarks, not a kernelmark results document" in told
+        assert "'kmark micro import FILE' stores them" in told
+
+
+@pytest.mark.parametrize(
+    "words", [("micro", "show"), ("micro", "compare", "a", "b"), ("history", "--micro", "cache")]
+)
+def test_a_missing_store_is_made_by_the_same_command(refused, words):
+    assert "hint: `kmark micro NAME` makes one" in refused(*words).err
+
+
+def test_stored_roofs_need_no_device(kmark, tmp_path):
+    made = Roof(
+        device="hip:77",
+        arch="gfx942",
+        kind="bytes",
+        name="dram",
+        value=4e12,
+        how="stream",
+        measured=1.0,
+    )
+    with open_store(tmp_path / "store.sqlite") as store:
+        store.add_roofs([made], host=platform.node())
+    ended = kmark("roofs", "--stored", "-d", "hip:77")
+    assert ended.code == 0, ended.err
+    assert "4.000 TB/s" in ended.out
+    assert kmark("roofs", "--stored", "-d", "hip:78").code == 4
+    assert kmark("roofs", "--stored", "-d", "hip:x").code == 2
 
 
 def test_a_parameter_that_is_too_small_is_refused(refused):

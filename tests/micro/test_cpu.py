@@ -68,6 +68,26 @@ def test_the_roofline_ends_at_the_quick_roofs(rig, monkeypatch):
     assert by_intensity[-1]["flops_per_s"] > by_intensity[0]["flops_per_s"]
 
 
+def test_steps_that_no_kernel_does_are_measured_as_the_next(rig):
+    result = measured(rig, "roofline", steps="3,12,100,110", dtypes="f32", seconds=0.01)
+    assert [row["steps"] for row in result.rows] == [4, 16, 96, 112]
+    (note,) = result.notes
+    assert note.endswith(": measured 3 as 4, 12 as 16, 100 as 96, 110 as 112")
+    assert "0, 1, 2, 4, 8 or a multiple of 16" in registry.get("roofline").parameters["steps"].help
+
+
+def test_no_clock_is_told_that_was_not_read(rig):
+    """One that was measured before is the same at every point."""
+    from kernelmark.report.micro import points_table
+    from kernelmark.report.micro_figure import figure
+
+    for name, given in (("roofline", {"steps": 1, "seconds": 0.01}), ("cache", {"sizes": 16384})):
+        result = measured(rig, name, **given)
+        assert all(row["clock_mhz"] is None for row in result.rows)
+        assert "clock_mhz" not in [column.name for column in points_table(result).columns]
+        assert "core clock" not in str(figure(result))
+
+
 def test_latencies_and_throughputs_fit_each_other(rig):
     result = measured(rig, "incore")
     cycles = {(r["op"], r["warps"], r["ilp"]): r["cycles"] for r in result.rows}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import itertools
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -240,6 +241,22 @@ class TestHostCompiler:
         with pytest.raises(Unsupported, match="no C\\+\\+ compiler here; install"):
             _host.library("micro_window.cu")
 
+    @pytest.mark.parametrize("asked", ["/nonexistent/cxx", "/bin/false", "'", "/bin/true"])
+    def test_a_compiler_that_does_not_work_is_told(self, compiler, monkeypatch, asked):
+        monkeypatch.setenv("CXX", asked)
+        _host.library.cache_clear()
+        made = _host.library("micro_launch.cu")
+        _host.library.cache_clear()
+        assert made.note.startswith(f"$CXX is {asked!r}, which does not work here: /")
+        assert made.note.endswith("+ was used instead")
+
+    def test_a_compiler_that_works_needs_no_word(self, compiler, monkeypatch):
+        for asked in ("", next(n for n in ("c++", "g++", "clang++") if shutil.which(n))):
+            monkeypatch.setenv("CXX", asked)
+            _host.library.cache_clear()
+            assert _host.library("micro_launch.cu").note == ""
+        _host.library.cache_clear()
+
     def test_a_second_time_comes_from_the_cache(self, compiler, tmp_path, monkeypatch):
         monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path))
         _host.library.cache_clear()
@@ -277,9 +294,30 @@ class TestSession:
             session.run(["latency"], device="nonsense")
 
     def test_a_device_without_microbenchmarks_says_so(self):
-        (found,) = list(session.run(["latency"], device="fake", mode="brief"))
-        assert found.status is Status.CRASHED
-        assert "no microbenchmarks for fake" in found.error
+        with pytest.raises(UsageError, match="no microbenchmarks for fake") as refused:
+            session.run(["latency"], device="fake", mode="brief")
+        assert refused.value.hint == "they run on: cpu, cuda, hip"
+
+    def test_a_host_without_a_compiler_cannot_run_any(self, monkeypatch):
+        monkeypatch.setenv("PATH", "")
+        monkeypatch.delenv("CXX", raising=False)
+        found = list(session.run(["cache", "incore"], mode="brief", threads=1))
+        assert [result.benchmark for result in found] == ["cache", "incore"]
+        for result in found:
+            assert result.status is Status.UNSUPPORTED
+            assert "no C++ compiler here" in result.error
+
+    def test_kernels_that_do_not_compile_are_a_compile_error(self, monkeypatch, tmp_path):
+        """By a compiler that tells its version and can do nothing else."""
+        compiler = tmp_path / "c++"
+        told = '[ "$1" = --version ] && echo 1 && exit'
+        compiler.write_text(f"#!/bin/sh\n{told}\necho no >&2; exit 1\n")
+        compiler.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "cache"))
+        monkeypatch.delenv("CXX", raising=False)
+        (found,) = session.run(["cache"], mode="brief", threads=1)
+        assert found.status is Status.COMPILE_ERROR
 
     def test_names_of_both_spellings(self):
         assert session.plain_name(" l2-cache ") == session.plain_name("l2_cache") == "l2_cache"

@@ -154,21 +154,6 @@ class TestLatency:
             assert edge.size == min(low for low, _ in found)
             rig.release()
 
-    def test_on_a_cpu_no_edge_is_certain_and_translation_is_named(self, compiler, monkeypatch):
-        benchmark = registry.get("latency")
-        near, far = (_chase.Level(first=n, last=2 * n, cycles=n) for n in (4096, 16384))
-        monkeypatch.setattr(_chase, "confidence", lambda below, above: 1.0)
-        monkeypatch.setattr(latency.Latency, "_spread", lambda *given: None)
-        monkeypatch.setattr(latency.Latency, "_search", lambda *given: (8192, 9000))
-        cpu = open_rig("cpu", 1)
-        try:
-            settings = benchmark.settings("quick", {"sizes": "4096,32768", "samples": 1})
-            edge = benchmark._edge(cpu, benchmark.setup(cpu, settings), near, far)
-        finally:
-            cpu.close()
-        assert 0.5 < edge.confidence < 1.0
-        assert "level may be one of translation" in benchmark.misleads
-
     def test_a_cache_too_large_for_the_sizes_is_told(self):
         """Three times 256 MiB is more than any size there is."""
         hop = _chase.Hop(cycles=4.0, seconds=1e-9)

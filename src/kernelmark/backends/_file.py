@@ -18,14 +18,13 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
-import inspect
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kernelmark import ops
+from kernelmark.backends import _file_rules as rules
 from kernelmark.backends._rules import refuse_unknown
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.environment import DeviceInfo
@@ -61,13 +60,25 @@ class FileBackend(Backend):
         self._path = Path(path)
         self._module = _load(self._path)
         self._digest = hashlib.sha256(self._path.read_bytes()).hexdigest()[:16]
-        self.device_kinds = tuple(_attribute(self._module, "devices", ("cpu", "cuda", "hip")))
-        self._ops = _ops(path, _attribute(self._module, "op", ()))
+        self.device_kinds = rules.known_kinds(path, _attribute(self._module, "devices", None))
+        self._ops = rules.known_ops(path, _attribute(self._module, "op", ()))
+        self._check_functions(path)
         self._tensors = str(_attribute(self._module, "tensors", ""))
         if self._tensors and self._tensors not in _KINDS:
             raise UsageError(
                 f"{path}: tensors={self._tensors!r} is unknown", hint=f"known: {', '.join(_KINDS)}"
             )
+
+    def _check_functions(self, path: str) -> None:
+        rules.check_function(path, "prepare", self._module.prepare, rules.PREPARE)
+        supports = _attribute(self._module, "supports", None)
+        if supports is not None:
+            rules.check_function(path, "supports", supports, ("problem",))
+        space = _attribute(self._module, "space", None)
+        if callable(space):
+            rules.check_function(path, "space", space, ("problem",))
+        elif space is not None:
+            rules.known_space(path, space)
 
     def available(self) -> str | None:
         return None
@@ -88,22 +99,19 @@ class FileBackend(Backend):
         if problem.op not in self._ops:
             return f"{self._path.name} computes {', '.join(self._ops)}, not {problem.op}"
         rule = _attribute(self._module, "supports", None)
-        return None if rule is None else rule(problem)
+        reason = None if rule is None else rule(problem)
+        if reason is not None and not isinstance(reason, str):
+            raise CaseError(
+                f"{self._path.name}: supports gave {type(reason).__name__}, not a sentence or None",
+                hint="return why the problem cannot be done, or None where it can",
+            )
+        return reason
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
         given = _attribute(self._module, "space", None)
         if given is None:
             return None
-        values: Any = given(problem) if callable(given) else given
-        if not isinstance(values, Mapping) or not all(
-            isinstance(choices, Collection) and not isinstance(choices, str)
-            for choices in values.values()
-        ):
-            raise UsageError(
-                f"{self._path}: space is not a table of names and their values",
-                hint='for example: space = {"rows": [64, 128, 256]}',
-            )
-        return Space(parameters={name: tuple(choices) for name, choices in values.items()})
+        return rules.known_space(self.name, given(problem) if callable(given) else given)
 
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
@@ -114,13 +122,9 @@ class FileBackend(Backend):
         if form == "torch" and device.info.kind in ("cuda", "hip"):
             _use_stream(device)
         prepare = self._module.prepare
-        more = {"stream": device.stream} if _takes_stream(prepare) else {}
+        more = {"stream": device.stream} if rules.takes_stream(prepare) else {}
         launch = prepare(problem, dict(config), views, **more)
-        if not callable(launch):
-            raise CaseError(
-                f"{self._path.name}: prepare gave {type(launch).__name__}, not a function",
-                hint="return launch, a function of the set's index",
-            )
+        rules.check_launch(self._path.name, launch)
         if device.info.kind in ("cuda", "hip"):
             launch(0)  # a first call may compile or allocate, which must not fall into a capture
             device.synchronize()
@@ -168,26 +172,6 @@ def _imported(module: ModuleType) -> set[str]:
     named = {getattr(value, "__module__", None) or "" for value in vars(module).values()}
     named |= {value.__name__ for value in vars(module).values() if isinstance(value, ModuleType)}
     return {name.partition(".")[0] for name in named}
-
-
-def _ops(path: str, given: Any) -> tuple[str, ...]:
-    """The ops that a file computes; one that there is not would only ever be `unsupported`."""
-    names = (given,) if isinstance(given, str) else given
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise UsageError(f"{path}: op={given!r} is no name", hint='write: op = "gemm"')
-    for name in names:
-        try:
-            ops.registry.get(name)
-        except UsageError as error:
-            raise UsageError(f"{path}: {error.message}", hint=error.hint) from None
-    return tuple(names)
-
-
-def _takes_stream(prepare: Callable[..., Any]) -> bool:
-    try:
-        return "stream" in inspect.signature(prepare).parameters
-    except ValueError:  # compiled code may not tell its parameters
-        return False
 
 
 def _same(one: ConfigValue, other: ConfigValue) -> bool:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from kernelmark.cli.output import Outputs, put_table, put_tables, say
 from kernelmark.cli.places import kept_by
-from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
     from kernelmark.core.micro import MicroResult
     from kernelmark.report.tables import Table
+    from kernelmark.stores.store import Store
 
 VERBS = ("list", "show", "compare", "import")
 
@@ -23,14 +24,13 @@ def obey(verb: str, rest: Sequence[str], place: str | None) -> list[MicroResult]
         put_table(_listing(rest))
         return None
     from kernelmark.api import micro as api
-    from kernelmark.stores import open_store
 
     if verb == "import":
         _import(rest, place)
         return None
     if len(rest) > 1:
         raise UsageError("show takes one run", hint="kmark micro show latest")
-    return api.results_of(rest[0] if rest else "latest", lambda: open_store(place, readonly=True))
+    return api.results_of(rest[0] if rest else "latest", lambda: _opened(place))
 
 
 def compared(
@@ -41,11 +41,10 @@ def compared(
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import micro_compare as report
     from kernelmark.report.render import markdown
-    from kernelmark.stores import open_store
 
     if len(refs) != 2:
         raise UsageError("two different runs or files are needed", hint="kmark micro compare A B")
-    base, head = (api.results_of(ref, lambda: open_store(place, readonly=True)) for ref in refs)
+    base, head = (api.results_of(ref, lambda: _opened(place)) for ref in refs)
     table = report.table(base, head)
     if not table.rows:
         told = [", ".join(dict.fromkeys(r.benchmark for r in side)) for side in (base, head)]
@@ -64,6 +63,17 @@ def compared(
             md=lambda: markdown(table),
         )
     return base, head
+
+
+def _opened(place: str | None) -> Store:
+    """The store to read from; one that is missing is made by this command, not by `kmark run`."""
+    from kernelmark.stores import open_store
+
+    try:
+        return open_store(place, readonly=True)
+    except KernelmarkError as error:
+        error.hint = error.hint and error.hint.replace("`kmark run`", "`kmark micro NAME`")
+        raise
 
 
 def _import(files: Sequence[str], place: str | None) -> None:
@@ -99,13 +109,18 @@ def history(name: str, place: str | None, outputs: Outputs, *, limit: int, arch:
     from kernelmark.micro.session import named
     from kernelmark.report import micro_history as report
     from kernelmark.report.render import markdown
-    from kernelmark.stores import open_store
 
     benchmark = named(name).name
-    with open_store(place, readonly=True) as store:
+    with _opened(place) as store:
         found = store.micro(benchmark=benchmark, arch=arch, limit=limit)
-    if not found:
+        every = found or store.micro(benchmark=benchmark)
+    if not every:
         raise NothingToDo(f"no {benchmark} is stored", hint=f"measure it: kmark micro {benchmark}")
+    if not found:
+        archs = sorted({result.arch for _, result in every})
+        raise NothingToDo(
+            f"no {benchmark} is stored for {arch}", hint=f"stored is: {', '.join(archs)}"
+        )
     tables = report.tables(found)
     if not outputs.stdout_taken:
         put_tables(tables)

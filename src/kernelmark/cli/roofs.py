@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kernelmark.core.roof import Roof
     from kernelmark.stores.store import Store
 
+Found = list[tuple["DeviceInfo | None", "tuple[Roof, ...]"]]
 Stored = Annotated[
     bool,
     typer.Option(
@@ -60,14 +61,17 @@ def roofs(
         check_writable(json)
     if stored and no_store:
         raise UsageError("--stored does not go with --no-store")
-    infos = targets.expand(o.comma_list(devices) or ("cpu",))
+    names = o.comma_list(devices) or ("cpu",)
+    away = stored and all(map(_is_away, names))
+    infos = [] if away else targets.expand(names)
     for info in infos:
         targets.check_threads(info, threads)
-    found: list[tuple[DeviceInfo, tuple[Roof, ...]]] = []
+    found: Found = []
     if no_store:
         found = [(info, _measured(info, threads, None, quiet=quiet)) for info in infos]
     else:
         with open_store(store, readonly=stored) as opened:
+            found += [(None, _known_away(name, opened)) for name in names if away]
             for info in infos:
                 if stored:
                     found.append((info, _known(info, threads, opened)))
@@ -109,7 +113,35 @@ def _known(info: DeviceInfo, threads: int, store: Store) -> tuple[Roof, ...]:
     return found
 
 
-def _put(found: list[tuple[DeviceInfo, tuple[Roof, ...]]], json: str | None) -> None:
+def _is_away(name: str) -> bool:
+    """Whether this may be a GPU that is not here, or not now; what is stored of it needs none."""
+    from kernelmark.devices import registry
+    from kernelmark.runners import targets
+
+    kind, _, index = name.partition(":")
+    if kind in ("cpu", "fake") or kind not in registry or not (index or "0").isdigit():
+        return False
+    try:
+        targets.find(name)
+    except UsageError:
+        return True
+    return False
+
+
+def _known_away(name: str, store: Store) -> tuple[Roof, ...]:
+    """The roofs of a device that cannot be asked for its architecture."""
+    host = platform.node()
+    device = name if ":" in name else f"{name}:0"
+    found = store.roofs(host=host, device=device)
+    if not found:
+        raise NothingToDo(
+            f"no roofs of {device} are stored for this host",
+            hint=f"measure them where it is: kmark roofs -d {device}",
+        )
+    return found
+
+
+def _put(found: Found, json: str | None) -> None:
     from kernelmark.core import codec
     from kernelmark.core.files import json_text
     from kernelmark.report.micro import roofs_table

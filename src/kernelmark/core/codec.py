@@ -85,6 +85,11 @@ def from_document(document: Json, kind: type[T]) -> T:
 
 def open_envelope(document: Json, wanted: str) -> dict[str, Json]:
     """A document's fields, after checking that it is of kind `wanted` and of a known version."""
+    if wanted != "micro" and _is_micro(document):
+        raise CodecError(
+            f"results of microbenchmarks, not a kernelmark {wanted} document",
+            hint="'kmark micro show FILE' shows them, 'kmark micro import FILE' stores them",
+        )
     if not isinstance(document, dict) or "kernelmark" not in document:
         raise CodecError(f"not a kernelmark {wanted} document: no 'kernelmark' field")
     if document["kernelmark"] != wanted:
@@ -96,6 +101,12 @@ def open_envelope(document: Json, wanted: str) -> dict[str, Json]:
             hint="upgrade kernelmark, or export again with this version",
         )
     return {k: v for k, v in document.items() if k not in ("kernelmark", "version")}
+
+
+def _is_micro(document: Json) -> bool:
+    """One result of a microbenchmark, or the list of them that `kmark micro --json` writes."""
+    first = document[0] if isinstance(document, list) and document else document
+    return isinstance(first, dict) and first.get("kernelmark") == "micro"
 
 
 def plain(value: Any) -> Json:

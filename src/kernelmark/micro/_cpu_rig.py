@@ -13,7 +13,7 @@ from kernelmark.core.errors import Unsupported
 from kernelmark.devices.cpu import CpuDevice
 from kernelmark.micro import _host, _signatures
 from kernelmark.micro.hardware import Hardware
-from kernelmark.micro.rig import Call, Rig, Timed
+from kernelmark.micro.rig import Call, Rig, Samples, Timed
 
 _CHAIN_STEPS = 128  # of chain_add_i64_1, in its unrolled loop
 
@@ -40,6 +40,8 @@ class CpuRig(Rig):
             self._seen.add(file)
             self.ledger.compile_s += made.seconds
             self.ledger.compilations += made.seconds > 0
+            if made.note and made.note not in self.notes:
+                self.notes.append(made.note)
         return made
 
     def kernels(self, file: str) -> frozenset[str]:
@@ -112,6 +114,9 @@ class CpuRig(Rig):
             best = min(best, float(end - begin))
         self.release([out, clocks])
         return steps * _CHAIN_STEPS / best * 1e3
+
+    def clock_during(self, samples: Samples) -> float | None:
+        return samples.clock_mhz  # the one that is known was measured before, not meanwhile
 
     @property
     def ticks_to_cycles(self) -> float:

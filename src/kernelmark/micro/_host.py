@@ -32,7 +32,8 @@ class HostLibrary:
     """A built kernel file: `host_NAME` takes the arguments of kernel NAME as an array of
     addresses, `host_run` runs it on pinned threads."""
 
-    def __init__(self, path: Path, kernels: frozenset[str], seconds: float) -> None:
+    def __init__(self, path: Path, kernels: frozenset[str], seconds: float, note: str = "") -> None:
+        self.note = note  # on how it was built, where that is not as asked
         self.library = ctypes.CDLL(str(path))
         self.kernels = kernels
         self.seconds = seconds
@@ -45,6 +46,7 @@ class _Command:
 
     words: tuple[str, ...]
     version: str
+    asked: bool = False  # it is $CXX
 
     def run(self, *more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -92,22 +94,40 @@ def library(file: str) -> HostLibrary:
         except CompileError as error:
             complaint = complaint or error.message
             continue
-        return HostLibrary(path, kernels, time.perf_counter() - start if fresh else 0.0)
+        seconds = time.perf_counter() - start if fresh else 0.0
+        return HostLibrary(path, kernels, seconds, _note(command))
     raise CompileError(complaint, hint=_HINT)
+
+
+def _note(used: _Command) -> str:
+    """What to say where $CXX was asked for and another compiler did it."""
+    asked = os.environ.get("CXX")
+    if not asked or used.asked:
+        return ""
+    return f"$CXX is {asked!r}, which does not work here: {used.words[0]} was used instead"
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # a quote that does not end
+        return []
 
 
 def _commands() -> list[_Command]:
     """Compilers to try, $CXX first, each for this very CPU and then for any of its kind."""
-    asked = [os.environ["CXX"]] if os.environ.get("CXX") else []
+    asked = os.environ.get("CXX", "")
     found = []
-    for words in map(shlex.split, [*asked, "c++", "g++", "clang++"]):
+    for text in filter(None, (asked, "c++", "g++", "clang++")):
+        words = _split(text)
         place = shutil.which(words[0]) if words else None
         version = _native._output([place, "--version"]) if place else None
         if place is None or version is None:
             continue
         for tuned in ((_native._tuning_flag(),), ()):
             flags = ("-std=c++17", "-O3", *tuned, "-fno-math-errno", "-Wno-unknown-pragmas")
-            found.append(_Command(words=(place, *words[1:], *flags), version=version))
+            command = (place, *words[1:], *flags)
+            found.append(_Command(words=command, version=version, asked=text == asked))
     return found
 
 

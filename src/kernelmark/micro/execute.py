@@ -155,7 +155,7 @@ class _Execution:
             rows=rows,
             metrics=metrics,
             trace=tuple(rig.ledger.trace),
-            notes=tuple(findings.notes),
+            notes=(*findings.notes, *rig.notes),
             error=error,
             cost=self._cost,
             compilations=compilations,

@@ -121,6 +121,7 @@ class Rig(ABC):
 
     def __init__(self) -> None:
         self.ledger = _Ledger()
+        self.notes: list[str] = []  # what every result says of how its kernels were made
         # Called by `time` while the launches run, or after them where the host is what runs them.
         self._beside: Callable[[], None] | None = None
 
@@ -208,6 +209,10 @@ class Rig(ABC):
     @abstractmethod
     def clock_mhz(self) -> float:
         """The core clock that cycles are told in where a timing has none of its own."""
+
+    def clock_during(self, samples: Samples) -> float | None:
+        """The core clock while `samples` were taken; None where nobody read it then."""
+        return samples.clock_mhz or self.clock_mhz
 
     @abstractmethod
     def warm_up(self) -> None:

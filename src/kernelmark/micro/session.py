@@ -17,7 +17,7 @@ from kernelmark.core.micro import MicroResult
 from kernelmark.core.result import Status
 from kernelmark.core.units import duration_text
 from kernelmark.micro import build_ahead, registry
-from kernelmark.micro.base import MODES, Microbenchmark, Mode
+from kernelmark.micro.base import EVERYWHERE, MODES, Microbenchmark, Mode
 from kernelmark.runners.lock import held
 from kernelmark.runners.process import Loss, WorkerProcess, WorkerSpec, gather
 from kernelmark.runners.protocol import Message
@@ -71,6 +71,11 @@ def run(
     for name in names:
         named(name).settings(mode, parameters or {})
     kind, info = find(device)
+    if info.kind not in EVERYWHERE:
+        raise UsageError(
+            f"there are no microbenchmarks for {device}",
+            hint=f"they run on: {', '.join(EVERYWHERE)}",
+        )
     check_threads(info, threads)
     session = _Session(
         info=info,
@@ -141,6 +146,9 @@ def _one(session: _Session, worker: WorkerProcess, name: str) -> MicroResult:
         for _, heard in gather([worker], min(1.0, session.timeout_s)):
             if isinstance(heard, Loss):
                 return _failed(session, name, began, heard)
+            if heard["say"] == "closed":
+                status, error = Status(str(heard["status"])), str(heard["error"])
+                return _failed(session, name, began, Loss(status=status, error=error))
             if heard["say"] == "result":
                 found = codec.from_document(heard["result"], MicroResult)
                 if found.status is Status.RUNTIME_ERROR and session.info.kind != "cpu":

@@ -12,7 +12,7 @@ import sys
 from typing import BinaryIO
 
 from kernelmark.core import codec
-from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.errors import CompileError, KernelmarkError, Unsupported
 from kernelmark.core.result import Status
 from kernelmark.micro import registry
 from kernelmark.micro.execute import execute, open_rig
@@ -32,24 +32,41 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     out = _own_stdout()
     _live_with(given.parent)
+    rig: Rig | None = None
     try:
         rig = open_rig(given.device, given.threads)
         rig.warm_up()
     except Exception as error:
-        _say(out, "failed", protocol=PROTOCOL, error=_told(error))
-        return 1
+        closed = _closed(error) if given.device.startswith("cpu") else None
+        if closed is None:
+            _say(out, "failed", protocol=PROTOCOL, error=_told(error))
+            return 1
+    else:
+        closed = None
     _say(out, "ready", protocol=PROTOCOL, pid=os.getpid())
     for line in sys.stdin.buffer:
         try:
             request = decode(line, "do")
             if request["do"] == "stop":
                 break
-            if _answered(out, rig, request) and rig.info.kind != "cpu":
+            if rig is None or closed is not None:
+                _say(out, "closed", id=request.get("id"), **closed or {})
+            elif _answered(out, rig, request) and rig.info.kind != "cpu":
                 return FAULTED
         except KernelmarkError as error:
             _say(out, "failed", protocol=PROTOCOL, error=_told(error))
             return 1
     return 0
+
+
+def _closed(error: Exception) -> dict[str, str] | None:
+    """What every request is answered with on a host that cannot run any, as one without a
+    compiler; None where the worker has failed."""
+    if isinstance(error, Unsupported):
+        return {"status": Status.UNSUPPORTED.value, "error": error.message}
+    if isinstance(error, CompileError):
+        return {"status": Status.COMPILE_ERROR.value, "error": error.message}
+    return None
 
 
 def _answered(out: BinaryIO, rig: Rig, request: Message) -> bool:

@@ -61,7 +61,13 @@ def headline_table(results: Iterable[MicroResult], *, every: bool = False) -> Ta
 
 def points_table(result: MicroResult) -> Table:
     """Every point that was measured, under the benchmark's own columns."""
-    shown = [column for column in result.columns if column.name != "series"]
+    # What a device does not tell, as the power of a CPU, is no column.
+    shown = [
+        column
+        for column in result.columns
+        if column.name != "series"
+        and (not result.rows or any(row.get(column.name) is not None for row in result.rows))
+    ]
     numbers = {
         column.name
         for column in shown

@@ -93,7 +93,7 @@ class Cache(Microbenchmark[_State, list[_windows.Reading]]):
             unit="B/clk",
             limit=lambda h: h.rate("l1"),
         ),
-        Column(name="clock_mhz", help="core clock meanwhile", unit="MHz"),
+        Column(name="clock_mhz", help="core clock meanwhile, of a GPU", unit="MHz"),
         Column(name="spread", help="(longest − shortest) / median time of the launches"),
     )
     figure = Figure(
@@ -149,7 +149,7 @@ class Cache(Microbenchmark[_State, list[_windows.Reading]]):
                     "size_bytes": size,
                     "bytes_per_s": reading.bytes_per_s,
                     "bytes_per_clk": reading.bytes_per_clk,
-                    "clock_mhz": reading.samples.clock_mhz or rig.clock_mhz,
+                    "clock_mhz": rig.clock_during(reading.samples),
                     "spread": reading.samples.spread(),
                 }
             )

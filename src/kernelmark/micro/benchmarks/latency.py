@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from dataclasses import dataclass
 
@@ -34,6 +35,8 @@ _NEAR_BYTES = 64 * KIB  # of a GPU's first cache at least
 _NEAR_CORE_BYTES = 16 * KIB  # of a core's
 # A core's pages are small and its translation has levels of its own, which look like a cache's.
 _MOST_SURE_ON_CPU = 0.9
+# Of the way from one level's pace to the next: where a level ends, and where the next prevails.
+_ENDS, _GONE = 0.1, 0.5
 _NEAR_LAP = 2**13  # lines: a launch begins with a unit's own cache empty, and that is less
 
 
@@ -67,6 +70,7 @@ class _Raw:
     index: _chase.Hop | None
     levels: tuple[_chase.Level, ...]
     edges: tuple[_Edge, ...]
+    wrong: str | None = None
 
 
 class Latency(Microbenchmark[_State, _Raw]):
@@ -79,8 +83,11 @@ class Latency(Microbenchmark[_State, _Raw]):
         "Cycles and nanoseconds are read inside the kernel, so neither assumes a clock. Where the "
         "curve rises, the size of the level is searched by bisection, twice, in other orders of "
         "the lines. Its confidence is that of a Kolmogorov–Smirnov test between hops just below "
-        "and just above, times the smaller of the two sizes over the larger, and never above "
-        f"{_MOST_SURE_ON_CPU} on a CPU."
+        "and just above, times the smaller of the two sizes over the larger. On a CPU the second "
+        "search follows a sweep of its own in other memory, since which pages one gets moves the "
+        "edge; the confidence is also times the size where a tenth of the rise is over the size "
+        "where half of it is, as a slow rise has no one place, and never above "
+        f"{_MOST_SURE_ON_CPU}."
     )
     misleads = (
         "The latency of a shared cache is a mean over its parts, near and far. Large sizes include "
@@ -136,13 +143,16 @@ class Latency(Microbenchmark[_State, _Raw]):
     def timed(self, rig: Rig, state: _State) -> _Raw:
         hops = tuple(self._at(rig, state, size) for size in state.sizes)
         levels = _chase.levels(state.sizes, [hop.cycles for hop in hops])
-        edges = tuple(
-            self._edge(rig, state, near, far)
-            for near, far in itertools.pairwise(levels)
-            if state.refine
-        )
+        edges: list[_Edge] = []
+        wrong = None
+        if state.refine and rig.block > 1:
+            edges = [self._edge(rig, state, *pair) for pair in itertools.pairwise(levels)]
+        elif state.refine and len(levels) > 1:
+            again = self._elsewhere(rig, state, levels[-1])
+            edges = self._edges_of_core(rig, state, again, levels)
+            wrong = again.chaser.wrong
         index = self._index(rig, state)
-        return _Raw(hops=hops, index=index, levels=tuple(levels), edges=edges)
+        return _Raw(hops=hops, index=index, levels=tuple(levels), edges=tuple(edges), wrong=wrong)
 
     def _index(self, rig: Rig, state: _State) -> _chase.Hop | None:
         """A hop of a chain of element numbers, where a size lies in the first cache."""
@@ -184,14 +194,43 @@ class Latency(Microbenchmark[_State, _Raw]):
         below = self._spread(rig, state, int(0.9 * low))
         above = self._spread(rig, state, min(int(1.15 * high), state.sizes[-1]))
         sure = _chase.confidence(below, above) * low / max(low for low, _ in found)
-        return _Edge(size=low, confidence=min(sure, 1.0 if rig.block > 1 else _MOST_SURE_ON_CPU))
+        return _Edge(size=low, confidence=min(sure, 1.0))
+
+    def _elsewhere(self, rig: Rig, state: _State, last: _chase.Level) -> _State:
+        """The same in memory of its own, up to where the last level has begun for sure."""
+        sizes = tuple(size for size in state.sizes if size <= 2 * last.first)
+        return dataclasses.replace(state, chaser=_chase.Chaser(rig, max(sizes)), sizes=sizes)
+
+    def _edges_of_core(
+        self, rig: Rig, state: _State, again: _State, levels: list[_chase.Level]
+    ) -> list[_Edge]:
+        """Where each level ends. Other pages are other places in a cache, so that a repetition in
+        the same ones would agree with itself and with no other run."""
+        hops = [self._at(rig, again, size).cycles for size in again.sizes]
+        pairs = itertools.pairwise(_chase.levels(again.sizes, hops))
+        places = [self._search(rig, again, *pair)[0] for pair in pairs]
+        found = []
+        for near, far in itertools.pairwise(levels):
+            low, high = self._search(rig, state, near, far)
+            gone, _ = self._search(rig, state, near, far, _GONE)
+            below = self._spread(rig, state, int(0.9 * low))
+            above = self._spread(rig, state, min(int(1.15 * high), state.sizes[-1]))
+            sure = _chase.confidence(below, above) * min(low / gone, 1.0)
+            sure *= max((min(low, at) / max(low, at) for at in places), default=0.0)
+            found.append(_Edge(size=low, confidence=min(sure, _MOST_SURE_ON_CPU)))
+        return found
 
     def _search(
-        self, rig: Rig, state: _State, near: _chase.Level, far: _chase.Level
+        self,
+        rig: Rig,
+        state: _State,
+        near: _chase.Level,
+        far: _chase.Level,
+        share: float = _ENDS,
     ) -> tuple[int, int]:
         """Sizes between which the near level ends, by bisection."""
         low, high = near.last, far.first
-        bound = near.cycles + 0.1 * (far.cycles - near.cycles)
+        bound = near.cycles + share * (far.cycles - near.cycles)
         for _ in range(state.refine):
             middle = (low + high) // 2 // _LINE * _LINE
             if self._at(rig, state, middle).cycles <= bound:
@@ -211,7 +250,7 @@ class Latency(Microbenchmark[_State, _Raw]):
         return np.array([chaser.follow(2**12, 2**12).cycles for _ in range(16)])
 
     def verify(self, rig: Rig, state: _State, raw: _Raw) -> str | None:
-        return state.chaser.wrong
+        return state.chaser.wrong or raw.wrong
 
     def metrics(self, rig: Rig, state: _State, raw: _Raw) -> Findings:
         rows: list[Record] = [
@@ -257,9 +296,21 @@ class Latency(Microbenchmark[_State, _Raw]):
             found += metric(
                 f"level{number}_confidence", edge.confidence, "", better="", headline=False
             )
-        shown = [f"{level.cycles:.1f} cycles up to {level.last // KIB} KiB" for level in raw.levels]
-        notes.append(f"levels: {'; '.join(shown)}")
+        notes.append(_levels_text(raw))
         return Findings(rows=rows, metrics=found, notes=notes)
+
+
+def _levels_text(raw: _Raw) -> str:
+    """The levels with the sizes that the metrics have, where those were searched for."""
+    if not raw.levels:
+        return "no levels are told: no two sizes in a row were followed at the same pace"
+    ends = [edge.size for edge in raw.edges]
+    ends += [level.last for level in raw.levels[len(ends) :]]
+    shown = (
+        f"{level.cycles:.1f} cycles up to {bytes_text(end)}"
+        for level, end in zip(raw.levels, ends, strict=True)
+    )
+    return f"levels: {'; '.join(shown)}"
 
 
 def _near_bytes(rig: Rig) -> int:

@@ -22,7 +22,7 @@ from kernelmark.micro.base import (
     Settings,
     metric,
 )
-from kernelmark.micro.rig import Call, Rig, Sustained
+from kernelmark.micro.rig import Call, Rig, Samples, Sustained
 
 FILE = "micro_roofline.cu"
 MIB = 2**20
@@ -74,7 +74,7 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
     parameters = FrozenDict(
         {
             "steps": Parameter(
-                help="multiply-adds on a number",
+                help="multiply-adds on a number: 0, 1, 2, 4, 8 or a multiple of 16",
                 quick=(0, 1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512),
                 full=(0, 1, 2, 4, 8, *range(16, 272, 16), 320, 384, 448, 512, 768, 1024),
                 brief=(0, 1, 512),
@@ -106,7 +106,7 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
             unit="B/s",
             limit=lambda h: h.bandwidth("dram"),
         ),
-        Column(name="clock_mhz", help="core clock meanwhile", unit="MHz"),
+        Column(name="clock_mhz", help="core clock meanwhile, of a GPU", unit="MHz"),
         Column(name="power_w", help="power while it repeats", unit="W"),
         Column(name="temperature_c", help="temperature then", unit="°C"),
         Column(name="throttle", help="why the clock was held down, as the driver says"),
@@ -130,18 +130,18 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
         nbytes = most // _LEAST * _LEAST or _LEAST
         grid = rig.grid * (2 if rig.block > 1 else 1)
         asked = given.wholes("steps")
-        steps = sorted({s if s in _FEW else max(16, s // 16 * 16) for s in asked})
-        odd = ", ".join(str(s) for s in asked if s not in steps)
+        made = [_nearest(steps) for steps in asked]
+        odd = ", ".join(f"{a} as {b}" for a, b in zip(asked, made, strict=True) if a != b)
         powered = rig.look().power_w is not None
         return _State(
-            points=tuple((d, s) for d in given.words("dtypes") for s in steps),
+            points=tuple((d, s) for d in given.words("dtypes") for s in sorted(set(made))),
             data=rig.memory(nbytes),
             sums=rig.memory(grid * rig.block * 8),
             nbytes=nbytes,
             grid=grid,
             block=rig.block,
             seconds=max(given.number("seconds"), given.number("powered") if powered else 0.0),
-            notes=[f"steps above 8 are multiples of 16: rounded {odd}"] if odd else [],
+            notes=[f"steps are 0, 1, 2, 4, 8 or multiples of 16: measured {odd}"] if odd else [],
         )
 
     def _fill(self, rig: Rig, state: _State, dtype: str) -> None:
@@ -209,7 +209,7 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
                     "intensity": flops / point.nbytes,
                     "flops_per_s": flops / seconds,
                     "bytes_per_s": point.nbytes / seconds,
-                    "clock_mhz": point.run.samples.clock_mhz or told.clock_mhz or rig.clock_mhz,
+                    "clock_mhz": _clock(rig, point.run.samples, told),
                     "power_w": point.run.power_w,
                     "temperature_c": told.temperature_c,
                     "throttle": point.run.throttle,
@@ -226,6 +226,16 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
         rate = max((p.nbytes / p.run.samples.typical_s for p in full), default=None)
         found += metric("bytes", rate, "B/s", limit=rig.hardware.bandwidth("dram"))
         return Findings(rows=rows, metrics=found, notes=state.notes)
+
+
+def _nearest(steps: int) -> int:
+    """The number of steps next to it that a kernel can do; the larger where two are as near."""
+    sixteens = (steps // 16 * 16, (steps // 16 + 1) * 16)
+    return min((*_FEW, *sixteens), key=lambda known: (abs(known - steps), -known))
+
+
+def _clock(rig: Rig, samples: Samples, told: Telemetry) -> float | None:
+    return samples.clock_mhz or told.clock_mhz or rig.clock_during(samples)
 
 
 benchmark = Roofline()

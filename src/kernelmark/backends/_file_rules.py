@@ -1,0 +1,105 @@
+"""What a user's file may say, checked when it is loaded: a mistake in it is told by its own name,
+not by a place in kernelmark where it would be noticed later."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from kernelmark import devices, ops
+from kernelmark.core.errors import CaseError, UsageError
+from kernelmark.core.space import Space
+
+PREPARE = ("problem", "config", "sets")
+_USUAL = ("cpu", "cuda", "hip")
+
+
+def known_ops(path: str, given: Any) -> tuple[str, ...]:
+    """The ops that a file computes; one that there is not would only ever be `unsupported`."""
+    names = (given,) if isinstance(given, str) else given
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise UsageError(f"{path}: op={given!r} is no name", hint='write: op = "gemm"')
+    for name in names:
+        try:
+            ops.registry.get(name)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error.message}", hint=error.hint) from None
+    return tuple(names)
+
+
+def known_kinds(path: str, given: Any) -> tuple[str, ...]:
+    """The kinds of devices that a file runs on; all where it does not say."""
+    if given is None:
+        return _USUAL
+    names = (given,) if isinstance(given, str) else given
+    if not isinstance(names, Collection) or not names:
+        raise UsageError(f"{path}: devices={given!r} names none", hint='write: devices = ("cpu",)')
+    known = devices.registry.names()
+    for name in names:
+        if name not in known:
+            shown = ", ".join(kind for kind in known if kind != "fake")
+            raise UsageError(f"{path}: devices={name!r} is unknown", hint=f"known: {shown}")
+    return tuple(names)
+
+
+def known_space(path: str, values: Any) -> Space:
+    """What can be tuned, from a file's table."""
+    if not isinstance(values, Mapping) or not all(
+        isinstance(choices, Collection) and not isinstance(choices, str)
+        for choices in values.values()
+    ):
+        raise UsageError(
+            f"{path}: space is not a table of names and their values",
+            hint='for example: space = {"rows": [64, 128, 256]}',
+        )
+    return Space(parameters={name: tuple(choices) for name, choices in values.items()})
+
+
+def check_function(path: str, name: str, function: Any, words: tuple[str, ...]) -> None:
+    """Refuse what cannot be called with `words`."""
+    wrong = misfit(name, function, words)
+    if wrong is not None:
+        hint = f"write: def {name}({', '.join(words)})"
+        raise UsageError(f"{path}: {wrong}", hint=hint)
+
+
+def check_launch(file: str, launch: Any) -> None:
+    """Refuse what `prepare` gave where it is no function of an argument set's index."""
+    if not callable(launch):
+        raise CaseError(
+            f"{file}: prepare gave {type(launch).__name__}, not a function",
+            hint="return launch, a function of the set's index",
+        )
+    wrong = misfit("launch", launch, ("index",))
+    if wrong is not None:
+        raise CaseError(f"{file}: {wrong}", hint="prepare has to return: def launch(index)")
+
+
+def misfit(name: str, function: Any, words: tuple[str, ...]) -> str | None:
+    """Why `function` cannot be called with `words`, or None."""
+    if not callable(function):
+        return f"{name} is {type(function).__name__}, not a function"
+    form = _signature(function)
+    if form is None:
+        return None
+    more = {"stream": None} if name == "prepare" and "stream" in form.parameters else {}
+    try:
+        form.bind(*words, **more)
+    except TypeError:
+        shown = ", ".join(form.parameters)
+        return f"{name}({shown}) cannot be called with {', '.join(words)}"
+    return None
+
+
+def takes_stream(prepare: Callable[..., Any]) -> bool:
+    """Whether a `prepare` wants the handle of the stream that is timed."""
+    form = _signature(prepare)
+    return form is not None and "stream" in form.parameters
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):  # compiled code may not tell its parameters
+        return None

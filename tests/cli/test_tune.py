@@ -87,9 +87,9 @@ def test_the_table_and_the_words(kmark, folder):
     lines = ended.out.splitlines()
     assert lines[2].startswith("gemm m=16 n=16 k=16 dtype=f32")
     assert "70.0 %" in lines[2]
-    assert "100 calls" not in ended.err
-    assert "105 calls of 4 problems take 1.000 ms with fake 1 on fake" in ended.err
-    assert "1 problem could not be timed and has no share" in ended.err
+    assert "100 calls of 3 problems take 1.000 ms with fake 1 on fake" in ended.err
+    assert "threshold" not in ended.err
+    assert "1 problem (5 calls) could not be timed and has no share" in ended.err
 
 
 def test_nothing_is_timed_twice(kmark, summarised):
@@ -218,7 +218,20 @@ def test_plans_of_a_summary(kmark, summarised):
     assert found["share"] == pytest.approx(0.7, abs=1e-3)
     assert found["reference"]["backend"] == "fake"
     assert found["reference"]["time_s"] == pytest.approx(10e-6, rel=1e-3)
-    assert "2 plans (2 new) for 90.0 % of the time, 2 below the threshold" in ended.err
+    assert "2 plans (2 new) for 90.0 % of the time, 1 below the threshold, " in ended.err
+    assert ", 1 that could not be timed\n" in ended.err
+    new = Call(problem=ops.parse(key(64)), count=1)
+    before = tuple(Call(problem=ops.parse(key(m)), count=10) for m in (8, 16, 32))
+    write(summarised / "workload.csv", Workload(name="work", calls=(*before, new)))
+    ended = kmark("tune", "plan", str(summarised), "-b", "fake", "--strategy", "random")
+    assert ", 1 below the threshold, 1 not timed yet\n" in ended.err
+
+
+def test_where_nothing_could_be_timed_all_is_counted(kmark, folder):
+    call = Call(problem=ops.parse(LARGE), count=5)
+    write(folder / "workload.csv", Workload(name="work", calls=(call,)))
+    ended = kmark("tune", "summarise", str(folder), "-d", "fake", "-b", "fake", "--no-store", "-q")
+    assert "5 calls of 1 problem: none of them could be timed with fake 1 on fake" in ended.err
 
 
 def test_another_threshold_and_names_that_stay(kmark, summarised):
@@ -468,3 +481,59 @@ def test_another_timing_keeps_what_was_selected_by_hand(kmark, tmp_path):
     folder.summary.write_text(folder.summary.read_text().replace(",yes", ",no"))
     assert kmark(*words, "--timing", "default").code == 0
     assert ",yes" not in folder.summary.read_text()
+
+
+# Damaged files
+
+
+def test_a_damaged_summary_is_told_with_its_line_and_column(kmark, refused, summarised):
+    path = summarised / "summary.csv"
+    text = path.read_text()
+    path.write_text(text.replace(",70,", ",ten,", 1))
+    for words in (("plan", "-b", "fake"), ("summarise", "-b", "fake", "-d", "fake")):
+        ended = refused("tune", words[0], str(summarised), *words[1:])
+        assert f"{path}: line 2: count is 'ten', not a whole number" in ended.err
+        again = f"kmark tune summarise {summarised}"
+        assert f"hint: delete it and summarise again: {again}\n" in ended.err
+    path.unlink()
+    assert kmark(*again.split()[1:], "-b", "fake", "-d", "fake").code == 0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"problem,count\ngemm m=8 n=8 k=8 dtype=f32\n", b"problem,count\ngemm m=0,1\n", b"\xff"],
+)
+def test_a_damaged_workload_is_told_with_a_way_out(refused, kmark, folder, tmp_path, damage):
+    (folder / "workload.csv").write_bytes(damage)
+    words = ("tune", "summarise", str(folder), "-b", "fake", "-d", "fake", "--no-store")
+    ended = refused(*words)
+    assert f"{folder / 'workload.csv'}: " in ended.err
+    told = f"kmark import LOG --workload {folder} --force"
+    assert f"hint: mend it, or read its log again: {told}\n" in ended.err
+    (tmp_path / "log").write_text("M,N,K\n8,16,16\n")
+    again = told.replace("LOG", str(tmp_path / "log")).split()[1:]
+    assert kmark(*again, "--dtype", "f32").code == 0
+    assert kmark(*words).code == 0
+
+
+@pytest.mark.parametrize("damage", [b"seed =", b"\xff\xfe"])
+def test_a_plan_that_is_no_toml_can_be_written_anew_as_told(kmark, refused, tmp_path, damage):
+    place = tmp_path / "direct"
+    kmark("tune", "plan", str(place), *FAKE, *GEMM)
+    path = place / "plans" / "SSS_NN_1.toml"
+    before = path.read_text()
+    path.write_bytes(damage)
+    ended = refused("tune", "run", str(place))
+    told = f"'kmark tune plan {place} -b BACKEND' writes it anew"
+    assert f"delete the file: {told}" in ended.err or f"hint: delete it: {told}" in ended.err
+    assert kmark("tune", "plan", str(place), *FAKE, "--force").code == 0
+    assert path.read_text() == before
+    path.unlink()
+    assert kmark("tune", "plan", str(place), *FAKE).code == 0
+    assert path.read_text() == before
+
+
+def test_devices_that_are_none_are_told_with_a_way_out(refused, folder):
+    for words in (("plan", "-b", "fake", "-d", "fake:0-1"), ("summarise", "-d", "fake:3-1")):
+        ended = refused("tune", words[0], str(folder), *words[1:])
+        assert "hint: 'kmark list devices' says which devices there are" in ended.err

@@ -195,6 +195,30 @@ def test_another_kernel_than_was_tuned_is_a_regression(kmark, tuned, fake_winner
     assert ended.err.splitlines().count(told) == 1
 
 
+@pytest.mark.parametrize("words", [(), ("-q",)])
+def test_a_winner_that_does_not_run_has_no_time_and_a_reason(
+    kmark, tuned, fake_winner, tmp_path, words
+):
+    broken = dataclasses.replace(fake_winner.tuned, config=FrozenDict({"behaviour": "crash"}))
+    folder = tuned(dataclasses.replace(fake_winner, tuned=broken))
+    to = ("--as", "python", "--to", str(tmp_path / "t.py"))
+    ended = kmark("tune", "apply", folder, *to, *words)
+    assert ended.code == 3, ended
+    assert "nan" not in ended.out
+    row = next(line for line in ended.out.splitlines() if line.startswith("SSS_NN_0"))
+    assert row.split()[1:] == ["–", "–", "–", "2.000", "×"]
+    told = [line for line in ended.err.splitlines() if line.startswith("SSS_NN_0: ")]
+    assert len(told) == 1
+    assert "not verified: it is crashed" in told[0]
+
+
+def test_a_dry_run_that_writes_is_refused(refused, tuned, tmp_path):
+    to = ("--as", "python", "--to", str(tmp_path / "t.py"))
+    ended = refused("tune", "apply", tuned(), *to, "--dry-run", "--write")
+    assert "--dry-run and --write do not go together" in ended.err
+    assert not (tmp_path / "t.py").exists()
+
+
 def test_a_device_that_is_not_here_is_one_sentence(kmark, tuned, tmp_path):
     folder, to = tuned(outcome(device="hip:0", arch="gfx950")), tmp_path / "t.py"
     words = ("tune", "apply", folder, "--as", "python", "--to", str(to))

@@ -14,6 +14,7 @@ from kernelmark import ops
 from kernelmark.core.result import Status, config_key
 from kernelmark.testing.tuning import fake_plans, make_folder
 from kernelmark.tune import journal, results
+from kernelmark.tune.plan import Budget
 
 WORDS = ("--timeout", "2", "--jobs", "1")
 
@@ -61,6 +62,41 @@ def test_what_the_clock_cut_short_is_told(kmark, tmp_path, count, searches):
     assert ended.code == 0, ended.err
     told = f"time was up: the {searches} cut short"
     assert f"{told}; kmark tune run {folder.path} goes on" in ended.err
+
+
+def test_a_search_that_its_plans_minutes_ended_is_told(kmark, tmp_path):
+    plan = fake_plans(1, evaluations=400)[0]
+    short = Budget(evaluations=400, minutes=0.001)
+    folder = make_folder(tmp_path / "t", [dataclasses.replace(plan, budget=short)])
+    for _ in range(2):  # of the search, and as found before
+        ended = kmark("tune", "run", str(folder.path), "-q", *WORDS)
+        assert ended.code == 0, ended.err
+        tried = results.read(folder)[0].evaluations
+        assert 0 < tried < 400
+        told = f"time was up: the minutes of 1 plan are spent (SSS_NN_0 {tried} of 400 candidates)"
+        assert told in ended.err
+        shown = kmark("tune", "show", str(folder.path))
+    assert f" time was up {tried} of 400 " in " ".join(shown.out.split())
+    assert "1 time was up" in shown.err
+
+
+def test_candidates_are_counted_alike_after_a_lower_budget_and_a_retry(kmark, tmp_path):
+    folder = make_folder(tmp_path / "t", fake_plans(1, evaluations=26))
+    run = ("tune", "run", str(folder.path), *WORDS)
+    assert kmark(*run).code == 0
+    path = folder.journal("SSS_NN_0")
+    # One that failed because of the machine, and not among the first ten.
+    lines = path.read_text().splitlines(keepends=True)
+    last = max(i for i, line in enumerate(lines) if '"step":"short"' in line)
+    document = json.loads(lines[last]) | {"status": "timeout", "seconds": None}
+    lines[last] = json.dumps(document) + "\n"
+    path.write_text("".join(lines))
+    plan = folder.plan("SSS_NN_0")
+    plan.write_text(plan.read_text().replace("evaluations = 26", "evaluations = 10"))
+    assert kmark(*run, "-q").code == 0
+    assert kmark(*run, "-q", "--retry-failed").code == 0
+    shown = json.loads(kmark("tune", "show", str(folder.path), "--json", "-").out)
+    assert shown[0]["evaluations"] == results.read(folder)[0].evaluations == 26
 
 
 def test_a_full_disk_is_told_with_the_file(kmark, folder, monkeypatch):

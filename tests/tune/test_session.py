@@ -18,7 +18,7 @@ from kernelmark.tune import strategies
 from kernelmark.tune.evaluate import Evaluator, ladder, static_reason
 from kernelmark.tune.journal import Journal, Trial
 from kernelmark.tune.plan import Budget
-from kernelmark.tune.session import MAX_FAILURES, Pipeline, Session
+from kernelmark.tune.session import MAX_FAILURES, Pipeline, Session, out_of_minutes
 from kernelmark.tune.transfer import Winner, distance, mapped, starts
 
 INFO = FakeDevice().info
@@ -304,6 +304,35 @@ def test_a_smaller_budget_throws_nothing_away(tmp_path):
     assert (before.evaluations, outcome.evaluations) == (20, 20)
     assert outcome.tuned.config == before.tuned.config
     assert not again
+
+
+def test_what_failed_and_is_not_asked_for_again_is_counted(tmp_path):
+    path = tmp_path / "a.jsonl"
+    first = opened(path)
+    _, before = driven(first, say=faulty)
+    assert any(trial.status is Status.CRASHED for trial in first.journal.trials)
+    first.journal.close()
+    less = dataclasses.replace(PLAN, budget=Budget(evaluations=2))
+    again = Session(less, INFO, Journal(path, retry_failed=True))
+    _, outcome = driven(again, say=faulty)
+    assert (before.evaluations, outcome.evaluations) == (20, 20)
+
+
+def test_a_final_takes_no_minutes_from_a_search_that_goes_on(tmp_path):
+    path = tmp_path / "a.jsonl"
+
+    def slow(request, plan):
+        return dataclasses.replace(answer(request, plan), cost_s=10.0)
+
+    budget = Budget(evaluations=1000, minutes=1.0)
+    first = opened(path, dataclasses.replace(PLAN, budget=budget))
+    _, before = driven(first, say=slow)
+    assert first.journal.cost_s > 120
+    assert out_of_minutes(first.plan, first.journal.trials)
+    first.journal.close()
+    more = dataclasses.replace(PLAN, budget=dataclasses.replace(budget, minutes=2.0))
+    _, outcome = driven(opened(path, more), say=slow)
+    assert outcome.evaluations > before.evaluations
 
 
 def test_a_search_whose_minutes_are_spent_still_has_its_final(tmp_path):

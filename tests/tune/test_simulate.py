@@ -172,16 +172,23 @@ def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
 )
 def test_what_python_stumbles_over_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "bad.json").write_text(text)
-    with pytest.raises(CodecError, match=r"bad\.json"):
+    with pytest.raises(CodecError, match=r"bad\.json") as refused:
         read(tmp_path / "bad.json")
+    assert refused.value.hint
 
 
 def test_a_packed_cache_with_a_wrong_byte_is_refused(tmp_path: Path) -> None:
     data = bytearray(gzip.compress(json.dumps(CACHE).encode()))
     data[12] ^= 0xFF
     (tmp_path / "k.json.gz").write_bytes(data)
-    with pytest.raises(CodecError, match=r"k\.json\.gz cannot be read"):
+    with pytest.raises(CodecError, match=r"k\.json\.gz cannot be read") as refused:
         read(tmp_path / "k.json.gz")
+    assert "write or copy it again" in (refused.value.hint or "")
+    failed = {"cache": {"32,a": {"block": 32, "mode": "a", "time": "Failed"}}}
+    (tmp_path / "failed.json").write_text(json.dumps(CACHE | failed))
+    with pytest.raises(CodecError, match="has no configuration that worked") as refused:
+        read(tmp_path / "failed.json")
+    assert "at least one configuration has a time" in (refused.value.hint or "")
 
 
 @pytest.mark.parametrize("codes", [[[0, 0], [0, 5]], [[0, 0], [-1, 0]], [[0], [1]], [[0, 0]]])
@@ -205,8 +212,9 @@ def test_strategies_are_tried_from_python(tmp_path: Path) -> None:
     assert len(km.tuning.try_strategy(space, "random", budget=2, seed=3)) == 2
     with pytest.raises(UsageError, match="unknown strategy 'nonsense'"):
         km.tuning.try_strategy(space, "nonsense", budget=2)
-    with pytest.raises(UsageError, match="a budget above 0"):
+    with pytest.raises(UsageError, match="a budget above 0") as refused:
         km.tuning.try_strategy(space, "random", budget=0)
+    assert refused.value.hint == "for example: budget=100, seed=1"
 
 
 KEYS = ["cache", "results", "params", "tune_params", "configuration", "time", "a"]

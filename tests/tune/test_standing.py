@@ -10,14 +10,13 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.core.result import Status
-from kernelmark.devices.fake import FakeDevice
 from kernelmark.report import tuning as report
 from kernelmark.tune import planfile, results
+from kernelmark.tune.digests import decision_digest, plan_digest, search_digest
 from kernelmark.tune.folder import TuningFolder, write_whole
-from kernelmark.tune.journal import Finished, Journal, Trial
+from kernelmark.tune.journal import Finished, Header, Journal, Trial
 from kernelmark.tune.outcome import Choice, Metrics, Outcome
-from kernelmark.tune.plan import Budget, TunePlan
-from kernelmark.tune.session import Session, plan_digest
+from kernelmark.tune.plan import Acceptance, Budget, TunePlan
 from kernelmark.tune.standing import State, standings
 
 PLAN = TunePlan(
@@ -63,11 +62,32 @@ def folder(tmp_path):
     return made
 
 
+HEADER = Header(
+    plan=search_digest(PLAN),
+    space="",
+    problem=PLAN.problem.key,
+    backend="fake",
+    version="1",
+    kernelmark_version="1",
+    arch="fake",
+    model="fake",
+    device="fake",
+    batch=4,
+    ahead=1,
+)
+
+
 @pytest.fixture
 def journal(folder):
     made = Journal(folder.journal(PLAN.name))
+    made.begin(HEADER)
     yield made
     made.close()
+
+
+def finished(plan=PLAN, **more):
+    digests = {"plan": plan_digest(plan), "decision": decision_digest(plan)}
+    return Finished(**digests, outcome=outcome(**more))
 
 
 def only(folder):
@@ -99,7 +119,7 @@ def test_a_plan_that_is_at_work_then_stopped(folder, journal):
 
 def test_a_plan_that_is_done(folder, journal):
     journal.record(trial(1, 9e-6))
-    journal.finish(Finished(plan=plan_digest(PLAN), outcome=outcome()))
+    journal.finish(finished())
     journal.close()
     one = only(folder)
     assert one.state is State.DONE
@@ -116,7 +136,7 @@ def test_a_plan_that_is_done(folder, journal):
 
 def test_a_plan_that_asks_for_more_than_was_done_goes_on(folder, journal):
     journal.record(trial(1, 9e-6))
-    journal.finish(Finished(plan=plan_digest(PLAN), outcome=outcome()))
+    journal.finish(finished())
     journal.close()
     more = dataclasses.replace(PLAN, budget=Budget(evaluations=500))
     write_whole(folder.plan(PLAN.name), planfile.text(more))
@@ -126,8 +146,7 @@ def test_a_plan_that_asks_for_more_than_was_done_goes_on(folder, journal):
 
 def test_a_plan_without_one_good_candidate_failed(folder, journal):
     journal.record(trial(1))
-    nothing = outcome(kept=False, ratio=math.nan)
-    journal.finish(Finished(plan="x", outcome=nothing))
+    journal.finish(finished(kept=False, ratio=math.nan))
     journal.close()
     one = only(folder)
     assert one.state is State.FAILED
@@ -185,10 +204,8 @@ def test_shares_in_percent(share, text):
 
 
 def test_trials_of_another_backend_are_not_the_plans(folder, journal):
-    plan = dataclasses.replace(PLAN, arch="fake")
-    Session(plan, FakeDevice().info, journal)
-    journal.finish(Finished(plan=plan_digest(plan), outcome=outcome()))
-    write_whole(folder.plan(PLAN.name), planfile.text(dataclasses.replace(plan, backend="numpy")))
+    journal.finish(finished())
+    write_whole(folder.plan(PLAN.name), planfile.text(dataclasses.replace(PLAN, backend="numpy")))
     one = only(folder)
     assert (one.state, one.outcome) == (State.FAILED, None)
     assert one.reason.endswith("has trials of fake, not of numpy")
@@ -201,3 +218,49 @@ def test_a_lowered_budget_is_not_told_as_if_it_were_larger(folder, journal):
     write_whole(folder.plan(PLAN.name), planfile.text(less))
     (row,) = report.standing_table(standings(folder)).rows
     assert row[3] == "4"
+
+
+def ended(folder, journal, plan, *, cost_s):
+    """Three candidates and a final that took an hour, for this plan."""
+    for warps in (1, 2, 4):
+        journal.record(trial(warps, 9e-6, cost_s=cost_s))
+    journal.record(trial(1, 9e-6, step="final abc round 0", cost_s=3600.0))
+    journal.finish(finished(plan))
+    journal.close()
+    write_whole(folder.plan(PLAN.name), planfile.text(plan))
+
+
+def test_a_search_that_its_own_minutes_ended_is_not_told_as_if_it_were_through(folder, journal):
+    plan = dataclasses.replace(PLAN, budget=Budget(evaluations=300, minutes=1.0))
+    ended(folder, journal, plan, cost_s=20.0)
+    assert only(folder).state is State.TIME_UP
+    (row,) = report.standing_table(standings(folder)).rows
+    assert row[2:4] == ("time was up", "3 of 300")
+    more = dataclasses.replace(plan, budget=Budget(evaluations=300, minutes=2.0))
+    write_whole(folder.plan(PLAN.name), planfile.text(more))
+    assert only(folder).state is State.STOPPED
+
+
+@pytest.mark.parametrize(("evaluations", "cost_s"), [(300, 19.0), (3, 20.0)])
+def test_a_search_within_its_minutes_is_done(folder, journal, evaluations, cost_s):
+    """The final's minutes are not the search's; and all candidates in time are all there are."""
+    plan = dataclasses.replace(PLAN, budget=Budget(evaluations=evaluations, minutes=1.0))
+    ended(folder, journal, plan, cost_s=cost_s)
+    assert only(folder).state is State.DONE
+
+
+def test_what_another_decision_is_made_from_is_counted(folder, journal):
+    ended(folder, journal, PLAN, cost_s=1.0)
+    asked = Acceptance(min_ratio=1.5)
+    edited = dataclasses.replace(PLAN, acceptance=asked, budget=Budget(evaluations=50))
+    write_whole(folder.plan(PLAN.name), planfile.text(edited))
+    one = only(folder)
+    assert (one.state, one.evaluations, one.failures) == (State.EDITED, 3, 0)
+    assert (one.outcome, one.best_s) == (None, 9e-6)
+    assert "decides anew" in one.reason
+    (row,) = report.standing_table([one]).rows
+    assert row[3] == "3 of 50"
+    another = dataclasses.replace(edited, seed=2)
+    write_whole(folder.plan(PLAN.name), planfile.text(another))
+    one = only(folder)
+    assert (one.state, one.evaluations) == (State.EDITED, 0)

@@ -209,8 +209,12 @@ def test_no_file_is_no_summary(tmp_path):
     ("change", "told"),
     [
         ({"selected": "maybe"}, "line 2: selected is 'maybe', not yes or no"),
-        ({"count": "many"}, "line 2: invalid literal"),
-        ({"status": "fine"}, "line 2: 'fine' is not a valid Status"),
+        ({"count": "many"}, "line 2: count is 'many', not a whole number"),
+        ({"count": "-1"}, "line 2: count is '-1', not a whole number"),
+        ({"time_us": "soon"}, "line 2: time_us is 'soon', not a number"),
+        ({"low_us": "inf"}, "line 2: low_us is 'inf', not a number"),
+        ({"pct_of_total": ""}, "line 2: pct_of_total is '', not a number"),
+        ({"status": "fine"}, "line 2: status is 'fine', not one of ok, "),
         ({"problem": "gemm m=0"}, "line 2: "),
     ],
 )
@@ -225,6 +229,8 @@ def test_a_row_that_is_none_is_told_with_its_line(tmp_path, change, told):
         read(path)
     assert told in refused.value.message
     assert str(path) in refused.value.message
+    assert refused.value.hint
+    assert "DIR" not in refused.value.hint
 
 
 def test_a_table_of_something_else_is_told(tmp_path):

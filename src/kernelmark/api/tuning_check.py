@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from kernelmark.api.tuning_run import COMPILE_TIMEOUT_S, picked
 from kernelmark.tune import check as checks
 from kernelmark.tune.check import Check
-from kernelmark.tune.folder import TuningFolder
+from kernelmark.tune.folder import TuningFolder, hinted
 
 
 def check(
@@ -27,6 +27,7 @@ def check(
     """Every plan, or those that `only` names, one after the other as they are compiled. Nothing
     is written to the folder."""
     asked = picked(TuningFolder.open(place), only)
-    return checks.check(
-        asked, candidates=candidates, jobs=jobs, compile_timeout_s=compile_timeout_s
-    )
+    with hinted("'kmark doctor' says what is missing for it"):
+        return checks.check(
+            asked, candidates=candidates, jobs=jobs, compile_timeout_s=compile_timeout_s
+        )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kernelmark import backends
 from kernelmark.api.plan import Selection, problems_of, require
-from kernelmark.api.tuning_summary import Place, check_percent, read_workload
+from kernelmark.api.tuning_summary import DEVICES, Place, check_percent, read_workload
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.problem import Problem
@@ -19,7 +19,7 @@ from kernelmark.gpu.absent import absent
 from kernelmark.runners import targets
 from kernelmark.tune import ownership, planfile, planner, strategies
 from kernelmark.tune import summary as summaries
-from kernelmark.tune.folder import TuningFolder
+from kernelmark.tune.folder import TuningFolder, hinted
 from kernelmark.tune.plan import Acceptance, Budget
 from kernelmark.tune.planner import Draft, Fate, Refused, Settings
 from kernelmark.tune.summary import Cost, Summary
@@ -95,7 +95,8 @@ def plan(
         timed_by=known.basis.backend if known and known.basis.arch == info.arch else "",
     )
     if made and added:
-        workloads.write(TuningFolder.make(place).workload, workload)
+        with hinted("make room or allow writing there, then give the same command again"):
+            workloads.write(TuningFolder.make(place).workload, workload)
     fates = planner.write(folder, made, names, force=force) if made else {}
     floats = _other_floats(folder, refused, info)
     return Planned(
@@ -194,7 +195,8 @@ def _target(device: str | None, arch: str | None, known: Summary | None) -> Devi
             )
         return absent(arch)
     name = device or (known.basis.device.split(",")[0] if known else "cpu")
-    return targets.find(name)[1]
+    with hinted(DEVICES):
+        return targets.find(name)[1]
 
 
 def _check_settings(chosen: Settings, info: DeviceInfo, *, here: bool, named: bool) -> None:

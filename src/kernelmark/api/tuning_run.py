@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kernelmark.api.tuning_summary import DEVICES
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.devices import registry as device_kinds
@@ -22,7 +23,7 @@ from kernelmark.runners.local import LocalRunner
 from kernelmark.tune import ownership, planfile, results
 from kernelmark.tune import summary as summaries
 from kernelmark.tune.driver import Driver, OnEvent
-from kernelmark.tune.folder import TuningFolder, unwritable
+from kernelmark.tune.folder import TuningFolder, hinted, unwritable
 from kernelmark.tune.outcome import Metrics, Outcome
 from kernelmark.tune.plan import TunePlan
 
@@ -36,8 +37,9 @@ _KINDS = {"sm_": "cuda", "gfx": "hip", "fake": "fake"}
 class Tuned:
     """What a run left: outcomes of this and of earlier runs, plans that cannot be tuned with the
     reason, plans that were not reached in time, and plans that have an outcome but whose search
-    was ended by the clock. `unreadable` are plans that were not asked for, and whose outcome cannot
-    be told for what is wrong with a file of theirs."""
+    was ended by the clock (`cut`), or by the minutes of the plan itself (`spent`, with the
+    candidates that the plan asks for). `unreadable` are plans that were not asked for, and whose
+    outcome cannot be told for what is wrong with a file of theirs."""
 
     folder: TuningFolder
     outcomes: tuple[Outcome, ...]
@@ -45,6 +47,7 @@ class Tuned:
     unreached: tuple[str, ...]
     metrics: Metrics
     cut: tuple[str, ...] = ()
+    spent: Mapping[str, int] = field(default_factory=FrozenDict)
     unreadable: Mapping[str, str] = field(default_factory=FrozenDict)
     interrupted: bool = False
 
@@ -74,12 +77,13 @@ def run(
     folder = TuningFolder.open(place)
     chosen = picked(folder, only)
     _require(folder, chosen, devices)
-    runner = LocalRunner(
-        devices_of(folder, chosen, devices),
-        timeout_s=timeout_s,
-        compile_timeout_s=compile_timeout_s,
-        jobs=jobs,
-    )
+    with hinted(DEVICES):
+        runner = LocalRunner(
+            devices_of(folder, chosen, devices),
+            timeout_s=timeout_s,
+            compile_timeout_s=compile_timeout_s,
+            jobs=jobs,
+        )
     driver = Driver(
         chosen,
         runner,
@@ -179,6 +183,7 @@ def _written(folder: TuningFolder, driver: Driver, *, interrupted: bool = False)
         unreached=unreached,
         metrics=metrics,
         cut=tuple(driver.cut),
+        spent=FrozenDict(driver.spent),
         unreadable=FrozenDict({name: why for name, why in unread.items() if name not in asked}),
         interrupted=interrupted,
     )

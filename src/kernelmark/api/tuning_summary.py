@@ -22,7 +22,7 @@ from kernelmark.runners import targets
 from kernelmark.runners.events import CaseFinished, Event, Note
 from kernelmark.runners.session import OnEvent
 from kernelmark.tune import summary as summaries
-from kernelmark.tune.folder import TuningFolder, check_writable
+from kernelmark.tune.folder import TuningFolder, check_writable, hinted
 from kernelmark.tune.summary import Basis, Cost, Summary
 from kernelmark.workloads import workload as workloads
 from kernelmark.workloads.workload import Workload
@@ -35,6 +35,7 @@ Place = str | os.PathLike[str]
 # Whom to ask where no reference is named, the first that is here: what a program would call.
 _REFERENCES = ("torch", "cublaslt", "numpy", "fake")
 _CHECKPOINT_S = 1.0
+DEVICES = "'kmark list devices' says which devices there are, 'kmark doctor' what is missing"
 
 
 def summarise(
@@ -59,7 +60,8 @@ def summarise(
     folder = TuningFolder.open(place)
     workload = read_workload(folder)
     devices = (device,) if isinstance(device, str) else tuple(device)
-    infos = targets.expand(devices)
+    with hinted(DEVICES):
+        infos = targets.expand(devices)
     name = backends.canonical(backend or _reference(infos[0]))
     require(name, infos[0])
     basis = Basis(
@@ -171,11 +173,11 @@ class _Book:
 
 def read_workload(folder: TuningFolder) -> Workload:
     """The problems of a folder with their counts; one without any is nothing to do."""
-    found = workloads.read(folder.workload)
+    again = f"kmark import LOG --workload {folder.path}"
+    with hinted(f"mend it, or read its log again: {again} --force"):
+        found = workloads.read(folder.workload)
     if not found.calls:
-        raise NothingToDo(
-            f"{folder.workload} has no problems", hint=f"kmark import LOG --workload {folder.path}"
-        )
+        raise NothingToDo(f"{folder.workload} has no problems", hint=again)
     return found
 
 

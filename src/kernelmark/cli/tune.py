@@ -204,13 +204,15 @@ def _tell_summary(found: Summary, folder: str, *, quiet: bool) -> None:
     from kernelmark.report import tuning as report
 
     if found.failed:
+        calls = sum(cost.count for cost in found.failed)
         say(
-            f"{counted(len(found.failed), 'problem')} could not be timed and "
-            f"{'has' if len(found.failed) == 1 else 'have'} no share: see status"
+            f"{counted(len(found.failed), 'problem')} ({counted(calls, 'call')}) could not be "
+            f"timed and {'has' if len(found.failed) == 1 else 'have'} no share: see status"
         )
     for text in report.doubts(found):
         say(f"warning: {text}")
-    say(report.summary_line(found))
+    # Calls without a time are no part of the sum.
+    say(report.summary_line(found.timed if found.total_s else found))
     if not quiet:
         say(f"next: kmark tune plan {folder} -b BACKEND")
 
@@ -318,13 +320,28 @@ def _told_plans(done: Planned, folder: str, *, arch: str | None, quiet: bool) ->
     if not quiet:
         for note in done.notes:
             say(f"note: {note}")
-    say(report.plans_line(done.drafts, done.fates, done.refused, done.left_out))
+    say(", ".join([_planned(done), *_not_timed(done)]))
     if done.hint:
         say(f"hint: {done.hint}")
     if not quiet and done.drafts:
         here = f"kmark tune check {folder}, and where there is a {arch}: " if arch else ""
         say(f"next: {here}kmark tune run {folder}")
     return 0 if done.drafts else NOTHING
+
+
+def _planned(done: Planned) -> str:
+    from kernelmark.report import tuning as report
+
+    below = [cost for cost in done.left_out if cost.total_s]
+    return report.plans_line(done.drafts, done.fates, done.refused, below)
+
+
+def _not_timed(done: Planned) -> list[str]:
+    """What is left out and has no time that could be below a threshold."""
+    failed = sum(cost.no_time for cost in done.left_out)
+    later = sum(cost.status is None for cost in done.left_out)
+    told = ((failed, "that could not be timed"), (later, "not timed yet"))
+    return [f"{count} {words}" for count, words in told if count]
 
 
 app = typer.Typer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from kernelmark.tune.emitters.base import Change, Emitter, Fields
     from kernelmark.tune.outcome import Outcome
 
+_MEND = "mend it, or name another: what is there already is kept, so it has to be understood"
 
 Folder = Annotated[
     str,
@@ -43,11 +45,18 @@ To = Annotated[
     ),
 ]
 DryRun = Annotated[
-    bool | None,
+    bool,
     typer.Option(
-        "--dry-run/--write",
+        "--dry-run",
         help="Write nothing: show the difference, prove on a copy that it does what it should, and "
-        "compare. Default: write, but tensile only with --write.",
+        "compare.",
+    ),
+]
+# An option of its own: docs/cli.md would list only the first of --dry-run/--write.
+Write = Annotated[
+    bool,
+    typer.Option(
+        "--write", help="Write also what is a dry run without it: tensile. Others write anyway."
     ),
 ]
 NoBackup = Annotated[bool, typer.Option("--no-backup", help="Leave no copy of what was there.")]
@@ -66,7 +75,8 @@ def apply(
     folder: Folder,
     form: As,
     to: To,
-    dry_run: DryRun = None,
+    dry_run: DryRun = False,
+    write: Write = False,
     no_backup: NoBackup = False,
     no_compare: NoCompare = False,
     words: With = None,
@@ -81,18 +91,22 @@ def apply(
     For example: kmark tune apply DIR --as aiter --to aiter/ops/triton/configs --dry-run
     """
     from kernelmark.tune import apply as applying
+    from kernelmark.tune.folder import hinted
 
+    if dry_run and write:
+        raise UsageError("--dry-run and --write do not go together", hint="leave one of them out")
     into = Path(to).expanduser()
     emitter, outcomes, given, missing = _loaded(folder, form, words or ())
-    change = applying.prepare(emitter, outcomes, into, given)
+    with hinted(_MEND):
+        change = applying.prepare(emitter, outcomes, into, given)
     put(change.diff(into))
     _tell(change, emitter, quiet=quiet)
     if not change.edits:
         return _nothing(change, into) or missing
     names = {wanted.name for wanted in change.wanted}
     kept = [outcome for outcome in outcomes if outcome.name in names and not no_compare]
-    if emitter.careful if dry_run is None else dry_run:
-        more = "; --write writes it" if dry_run is None else ""
+    if dry_run or (emitter.careful and not write):
+        more = "" if dry_run else "; --write writes it"
         say(f"dry run: {counted(len(change.edits), 'file')} would change{more}")
         return (_compared(kept, folder, dry=True, quiet=quiet) if kept else 0) or missing
     written = applying.write(emitter, change, into, backup=not no_backup)
@@ -109,6 +123,7 @@ def export_winners(
 ) -> int:
     """Winners as new files; `-` is stdout for a format of one file."""
     from kernelmark.tune import apply as applying
+    from kernelmark.tune.folder import hinted
 
     if output is None:
         raise UsageError(f"--as {form} needs a place to write to", hint="give it: -o PATH")
@@ -124,7 +139,8 @@ def export_winners(
         raise UsageError(
             f"{output} exists", hint=f"kmark tune apply {folder} --as {form} --to {output} merges"
         )
-    change = applying.prepare(emitter, outcomes, into, given)
+    with hinted(_MEND):
+        change = applying.prepare(emitter, outcomes, into, given)
     if not change.edits:
         _tell(change, emitter, quiet=False)
         return _nothing(change, into) or missing
@@ -232,20 +248,32 @@ def _judged(found: Sequence[Outcome], before: Mapping[str, Outcome], *, quiet: b
     )
     rows = tuple(_row(outcome, before[outcome.name].ratio) for outcome in found)
     put_table(Table(columns=columns, rows=rows))
-    if any(not outcome.tuned.verified for outcome in found):
-        return SOME_FAILED
+    failed = [outcome for outcome in found if not outcome.tuned.verified]
     others = [outcome for outcome in found if replaced(before[outcome.name], outcome)]
-    for outcome in others if quiet else ():
-        say(f"{outcome.name}: {outcome.reason}")
+    # Each reason is told as it is found out, but not of a quiet run: errors are told there too.
+    for outcome in found if quiet else ():
+        if outcome in failed or outcome in others:
+            say(f"{outcome.name}: {outcome.reason}")
+    if failed:
+        return SOME_FAILED
     return REGRESSION if others or any(outcome.high < 1.0 for outcome in found) else 0
 
 
 def _row(outcome: Outcome, before: float) -> tuple[str, ...]:
     from kernelmark.core.units import time_text
+    from kernelmark.report.tables import NONE
+
+    def told(seconds: float) -> str:
+        return NONE if math.isnan(seconds) else time_text(seconds)
 
     ratio = f"{outcome.ratio:.3f} × ({outcome.low:.3f} to {outcome.high:.3f})"
-    times = (time_text(outcome.tuned.median_s), time_text(outcome.reference.median_s))
-    return (outcome.name, *times, ratio, f"{before:.3f} ×")
+    return (
+        outcome.name,
+        told(outcome.tuned.median_s),
+        told(outcome.reference.median_s),
+        NONE if math.isnan(outcome.ratio) else ratio,
+        f"{before:.3f} ×",
+    )
 
 
 def _asked(folder: str) -> Any:

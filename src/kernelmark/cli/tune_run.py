@@ -15,6 +15,8 @@ from kernelmark.core.units import counted
 if TYPE_CHECKING:
     from kernelmark.api.tuning_run import Tuned
 
+# Plans that are named in one sentence.
+_NAMED = 3
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A tuning folder with plans.")]
 Devices = Annotated[
@@ -122,8 +124,22 @@ def _tell(done: Tuned, folder: str, *, quiet: bool) -> None:
         say(f"interrupted; everything so far is in {folder}: kmark tune run {folder} goes on")
     elif done.unreached or done.cut:
         say(f"time was up: {_left(done)}; kmark tune run {folder} goes on")
+    if done.spent:
+        say(
+            f"time was up: the minutes of {_spent(done)}; raise them there, and kmark tune run "
+            f"{folder} goes on"
+        )
     if not quiet and done.metrics.kept and not done.interrupted:
         say(f"results: {done.folder.results}; next: kmark export {folder} --as FORMAT -o PATH")
+
+
+def _spent(done: Tuned) -> str:
+    """Plans whose own minutes ended the search, and how far each came."""
+    tried = {outcome.name: outcome.evaluations for outcome in done.outcomes}
+    each = [f"{name} {tried[name]} of {asked}" for name, asked in done.spent.items()]
+    more = f" and {len(each) - _NAMED} more" if len(each) > _NAMED else ""
+    named = f"{', '.join(each[:_NAMED])} candidates{more}"
+    return f"{counted(len(each), 'plan')} are spent ({named})"
 
 
 def _left(done: Tuned) -> str:

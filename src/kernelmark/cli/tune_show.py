@@ -33,8 +33,9 @@ def show(
 ) -> int:
     """Show how far each plan is, its best time and ratio so far.
 
-    A plan is missing, running, stopped, edited (what was found is of another plan), done or failed.
-    It can be asked while 'kmark tune run' is at work.
+    A plan is missing, running, stopped, edited (what was found is of another plan), done, failed,
+    or its time was up: its own minutes ended the search. It can be asked while 'kmark tune run' is
+    at work.
     """
     from kernelmark.tune.folder import TuningFolder
     from kernelmark.tune.standing import standings

@@ -37,7 +37,7 @@ from kernelmark.tune.events import Began, Ended, Event, Lost, Note, Retired, Tri
 from kernelmark.tune.journal import Journal, Trial
 from kernelmark.tune.outcome import Outcome
 from kernelmark.tune.plan import TunePlan
-from kernelmark.tune.session import Pipeline, Session
+from kernelmark.tune.session import Pipeline, Session, out_of_minutes
 from kernelmark.tune.tally import Tally
 from kernelmark.tune.transfer import Winner
 
@@ -72,8 +72,9 @@ class Live:
 
 class Driver:
     """One tuning run. `outcomes` has what was reached, by plan; `retired` the plans that cannot be
-    tuned, with the reason; a plan in neither was not reached in time, and `cut` are those with an
-    outcome whose search was ended by the clock."""
+    tuned, with the reason; a plan in neither was not reached in time. Of those with an outcome,
+    `cut` are those whose search was ended by the clock, and `spent` those where the minutes of
+    their own plan did, with the candidates it asks for."""
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class Driver:
         self.outcomes: dict[str, Outcome] = {}
         self.retired: dict[str, str] = {}
         self.cut: list[str] = []
+        self.spent: dict[str, int] = {}
         self._trials = trials
         self._retry_failed = retry_failed
         self._tell: OnEvent = on_event or (lambda event: None)
@@ -201,8 +203,11 @@ class Driver:
     def _end(self, live: Live, outcome: Outcome, *, fresh: bool) -> None:
         self._forget(live)
         self.outcomes[live.name] = outcome
+        plan = live.session.plan
         if fresh and live.session.stop:
             self.cut.append(live.name)
+        elif out_of_minutes(plan, live.session.journal.trials):
+            self.spent[live.name] = plan.budget.evaluations
         self._tally.ended(outcome)
         self._tell(Ended(outcome=outcome, fresh=fresh, progress=self._tally.progress))
 

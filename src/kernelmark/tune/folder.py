@@ -15,7 +15,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,7 +115,7 @@ class TuningFolder:
         except FileNotFoundError:
             return State()
         except OSError as error:
-            raise UsageError(f"{self.state}: cannot be read: {error.strerror}") from None
+            raise unreadable(self.state, error) from None
         except (ValueError, TypeError, KeyError, AttributeError):
             raise UsageError(
                 f"{self.state}: is not what kmark wrote",
@@ -156,6 +157,24 @@ def unwritable(path: Path, error: OSError) -> UsageError:
         f"{path} cannot be written: {error.strerror or error}",
         hint="make room or allow writing there, then give the same command again",
     )
+
+
+def unreadable(path: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"{path}: cannot be read: {error.strerror or error}",
+        hint="allow reading it, then give the same command again",
+    )
+
+
+@contextmanager
+def hinted(hint: str) -> Iterator[None]:
+    """A refusal from below that knows of no way out gets this one."""
+    try:
+        yield
+    except UsageError as error:
+        if error.hint:
+            raise
+        raise type(error)(error.message, hint=hint) from None
 
 
 def digest(text: str) -> str:

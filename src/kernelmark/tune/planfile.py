@@ -20,6 +20,7 @@ from kernelmark.stats.paired import least_rounds
 from kernelmark.tune import strategies
 from kernelmark.tune._toml import list_text, table_text, value_text
 from kernelmark.tune.accept import ALPHA
+from kernelmark.tune.folder import unreadable
 from kernelmark.tune.plan import Acceptance, Budget, TunePlan
 
 _TOP = (
@@ -160,14 +161,20 @@ def _document(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError(f"{path}: there is no such file", hint="kmark tune plan DIR") from None
+        raise UsageError(f"{path}: there is no such file", hint=_anew(path)) from None
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise unreadable(path, error) from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: is not UTF-8 text", hint=f"delete it: {_anew(path)}") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(
             f"{path}: is not valid TOML: {error}",
-            hint="mend that line, or write the file anew: kmark tune plan --force",
+            hint=f"mend that line, or delete the file: {_anew(path)}",
         ) from None
+
+
+def _anew(path: Path) -> str:
+    return f"'kmark tune plan {path.parent.parent} -b BACKEND' writes it anew"
 
 
 def _known(table: Mapping[str, Any], names: tuple[str, ...], place: str, prefix: str) -> None:
@@ -192,7 +199,10 @@ def _text(
 ) -> str:
     found = table.get(key, default)
     if found is None:
-        raise UsageError(f"{place}: {prefix}{key} is missing", hint="kmark tune plan writes it")
+        raise UsageError(
+            f"{place}: {prefix}{key} is missing",
+            hint=f"write it there, or delete the file: {_anew(Path(place))}",
+        )
     if not isinstance(found, str):
         raise UsageError(
             f"{place}: {prefix}{key} = {found!r} is not text", hint=f'write {key} = "{found}"'

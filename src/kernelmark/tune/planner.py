@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 from kernelmark import backends
 from kernelmark.backends.base import Backend
@@ -17,7 +18,7 @@ from kernelmark.core.space import Space
 from kernelmark.runners.plan import work
 from kernelmark.tune import journal, planfile
 from kernelmark.tune.digests import search_digest
-from kernelmark.tune.folder import State, TuningFolder, digest, write_whole
+from kernelmark.tune.folder import State, TuningFolder, digest, unreadable, write_whole
 from kernelmark.tune.naming import assign
 from kernelmark.tune.plan import Acceptance, Budget, TunePlan
 from kernelmark.tune.summary import Cost, Summary, counted, counts, summary
@@ -156,7 +157,7 @@ def write(
     for draft in made:
         name = draft.plan.name
         path, text = folder.plan(name), planfile.text(draft.plan, default=draft.default)
-        there = path.read_text(encoding="utf-8") if path.exists() else None
+        there = _text_at(path)
         if there == text:
             fates[name] = Fate.SAME
         elif there is not None and digest(there) != written.get(name) and not force:
@@ -168,6 +169,16 @@ def write(
         written[name] = digest(text)
     folder.write_state(State(names=FrozenDict(names), written=FrozenDict(written)))
     return fates
+
+
+def _text_at(path: Path) -> str | None:
+    """What is in a file, if there is one; one that is no text is not as it was written either."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(path, error) from None
 
 
 def outdated(folder: TuningFolder, made: Iterable[Draft], fates: Mapping[str, Fate]) -> list[str]:

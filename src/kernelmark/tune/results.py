@@ -21,7 +21,7 @@ from kernelmark.core.errors import CodecError, NothingToDo, UsageError
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import config_key
 from kernelmark.ops.base import Parameter
-from kernelmark.tune.folder import TuningFolder, write_whole
+from kernelmark.tune.folder import TuningFolder, unreadable, write_whole
 from kernelmark.tune.outcome import Metrics, Outcome
 from kernelmark.workloads.generate import categories
 
@@ -198,7 +198,7 @@ def read(folder: TuningFolder) -> tuple[Outcome, ...]:
     except FileNotFoundError:
         raise NothingToDo(f"{folder.path} has no results yet", hint=again) from None
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+        raise unreadable(path, error) from None
     except CodecError as error:
         raise UsageError(
             f"{path}: {error.message}", hint=f"{again} writes it anew from {folder.trials}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,12 +18,12 @@ from kernelmark import backends
 from kernelmark.core.diskcache import digest
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
-from kernelmark.core.result import Config
+from kernelmark.core.result import Config, config_key
 from kernelmark.tune import strategies, transfer
 from kernelmark.tune.digests import decision_digest, plan_digest, search_digest
 from kernelmark.tune.evaluate import Evaluator, Work
 from kernelmark.tune.finals import finals, nothing_found
-from kernelmark.tune.journal import COMPILE, Finished, Header, Journal, Trial, now
+from kernelmark.tune.journal import COMPILE, Finished, Header, Journal, Trial, load, now
 from kernelmark.tune.narrow import space_of
 from kernelmark.tune.outcome import Outcome
 from kernelmark.tune.ownership import weighed
@@ -63,6 +63,8 @@ class Session:
         self.best: Trial | None = None
         self.best_s: float | None = None  # with what the search was not told yet
         self._failures = 0
+        # Not of finals: one that a search comes back from would leave it fewer minutes.
+        self._costs: dict[tuple[str, str, str, str], float] = {}
         if plan.arch and plan.arch != info.arch:
             raise UsageError(
                 f"{plan.name} was planned for {plan.arch}, and {info.name} is {info.arch}",
@@ -128,6 +130,8 @@ class Session:
         self._notice(trial)
 
     def _notice(self, trial: Trial) -> None:
+        if _of_search(trial):
+            self._costs[trial.key] = trial.cost_s
         if trial.ok and not trial.problem and not trial.backend and trial.step in self.steps:
             self.best_s = min(self.best_s or math.inf, trial.seconds or math.inf)
 
@@ -136,12 +140,14 @@ class Session:
         yield from self._search()
         # All that is known, also of a search that was larger, or had more minutes, before.
         reached = self.journal.reached(self.steps)
+        # With those that are to be tried again but that a budget lowered since does not ask for.
+        known = candidates(load(self.journal.path)[1])
         if any(trial.ok for trial in reached):
-            outcome = yield from finals(self.plan, self.info, self.journal, reached, len(reached))
+            outcome = yield from finals(self.plan, self.info, self.journal, reached, known)
         elif self.stop:
             return None
         else:
-            outcome = nothing_found(self.plan, self.info, self.journal, len(reached))
+            outcome = nothing_found(self.plan, self.info, self.journal, known)
         # One that was stopped goes on when it is begun again.
         asked = "" if self.stop else plan_digest(self.plan)
         decision = decision_digest(self.plan)
@@ -185,10 +191,39 @@ class Session:
 
     @property
     def _over(self) -> bool:
-        budget = self.plan.budget
         if self.best is None and self._failures >= MAX_FAILURES:
             return True
-        return self.stop or bool(budget.minutes and self.journal.cost_s >= 60 * budget.minutes)
+        return self.stop or minutes_spent(self.plan, self.cost_s)
+
+    @property
+    def cost_s(self) -> float:
+        """What the search took of the machine so far."""
+        return sum(self._costs.values())
+
+
+def searched(trials: Iterable[Trial]) -> list[Trial]:
+    """The latest of each question of a search: not of a final, nor on a neighbouring size."""
+    return list({trial.key: trial for trial in trials if _of_search(trial)}.values())
+
+
+def candidates(trials: Iterable[Trial]) -> int:
+    """How many candidates a search has evaluated."""
+    return len({config_key(trial.config) for trial in trials if _of_search(trial)})
+
+
+def minutes_spent(plan: TunePlan, cost_s: float) -> bool:
+    """Whether a search that took this long has used up the minutes of its plan."""
+    return bool(plan.budget.minutes) and cost_s >= 60 * plan.budget.minutes
+
+
+def out_of_minutes(plan: TunePlan, trials: Sequence[Trial]) -> bool:
+    """Whether a search that has ended was ended by the minutes of its plan."""
+    spent = minutes_spent(plan, sum(trial.cost_s for trial in searched(trials)))
+    return spent and candidates(trials) < plan.budget.evaluations
+
+
+def _of_search(trial: Trial) -> bool:
+    return not (trial.backend or trial.problem or trial.step.startswith("final "))
 
 
 def library_version(backend: str) -> str:

@@ -31,6 +31,8 @@ BROKEN = (
     *(LookupError, TypeError, ValueError, AttributeError, ArithmeticError),
     *(OSError, EOFError, zipfile.BadZipFile, zlib.error),
 )
+_FORMS = "a Kernel Tuner cache, a T4 results file, or NAME.json beside NAME.npz"
+_WHOLE = f"perhaps a part of it is missing: write or copy it again; what can be read is {_FORMS}"
 UNITS_S = {"s": 1.0, "seconds": 1.0, "ms": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
@@ -73,7 +75,8 @@ def try_strategy(space: Simulated, strategy: str, *, budget: int, seed: int = 1)
     if budget < 1 or seed < 0:
         raise UsageError(
             f"a search needs a budget above 0 and a seed that is not negative: "
-            f"{budget} and {seed} were given"
+            f"{budget} and {seed} were given",
+            hint="for example: budget=100, seed=1",
         )
     return simulate(
         space, registry.get(strategy).begin(space.points, budget=budget, seed=seed), budget
@@ -104,12 +107,17 @@ def read(path: str | os.PathLike[str]) -> Simulated:
         else:
             raise CodecError(
                 f"{path.name} is no measured space",
-                hint="a Kernel Tuner cache, a T4 results file, or NAME.json beside NAME.npz",
+                hint=_FORMS,
             )
     except BROKEN as error:
-        raise CodecError(f"{path.name} cannot be read as a measured space: {error!r}") from error
+        raise CodecError(
+            f"{path.name} cannot be read as a measured space: {error!r}", hint=_WHOLE
+        ) from error
     if not np.isfinite(space.times_s).any():
-        raise CodecError(f"{path.name} has no configuration that worked")
+        raise CodecError(
+            f"{path.name} has no configuration that worked",
+            hint="give a file in which at least one configuration has a time",
+        )
     return space
 
 
@@ -119,12 +127,12 @@ def _document(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read: {error.strerror}",
-            hint="give a Kernel Tuner cache or a T4 results file",
+            hint=f"give {_FORMS}",
         ) from error
     try:
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise CodecError(f"{path.name} cannot be read: {error}") from error
+        raise CodecError(f"{path.name} cannot be read: {error}", hint=_WHOLE) from error
     # Kernel Tuner leaves the last two brackets out while a session is open.
     for tried in (text, text.rstrip().rstrip(",") + "}}"):
         try:
@@ -133,7 +141,7 @@ def _document(path: Path) -> dict[str, Any]:
             continue
         if isinstance(document, dict):
             return document
-    raise CodecError(f"{path.name} is no JSON object")
+    raise CodecError(f"{path.name} is no JSON object", hint=_WHOLE)
 
 
 def _of_table(name: str, document: Mapping[str, Any], table: Path) -> Simulated:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import fcntl
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from kernelmark.core.errors import KernelmarkError
-from kernelmark.core.result import config_key
 from kernelmark.tune import journal, planfile, results
-from kernelmark.tune.digests import plan_digest
+from kernelmark.tune.digests import plan_digest, search_digest
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.outcome import Outcome
 from kernelmark.tune.ownership import stale, weighed
 from kernelmark.tune.plan import TunePlan
+from kernelmark.tune.session import candidates, out_of_minutes, searched
 
 
 class State(StrEnum):
@@ -27,6 +28,7 @@ class State(StrEnum):
     STOPPED = "stopped"  # `kmark tune run` goes on with it
     EDITED = "edited"  # what was found is of another plan than the file holds now
     DONE = "done"
+    TIME_UP = "time was up"  # done, but the plan's minutes ended its search before its candidates
     FAILED = "failed"  # its plan or journal cannot be read, or no candidate went well
 
 
@@ -69,22 +71,22 @@ def standing(folder: TuningFolder, name: str, retired: str = "") -> Standing:
     if header is not None and header.backend != plan.backend:
         reason = f"{path} has trials of {header.backend}, not of {plan.backend}"
         return Standing(name=name, state=State.FAILED, plan=plan, reason=reason)
-    edited = stale(plan, header, last) if header is not None else ""
-    if edited and not _locked(path):
-        return Standing(name=name, state=State.EDITED, plan=plan, reason=edited)
-    own = [trial for trial in trials if _is_search(trial)]
-    met = {config_key(trial.config) for trial in own}
-    good = {config_key(trial.config) for trial in own if trial.ok}
-    times = [trial.seconds for trial in own if trial.ok and trial.seconds is not None]
+    reason = stale(plan, header, last) if header is not None else ""
+    edited = bool(reason) and not _locked(path)
+    if edited and header is not None and header.plan != search_digest(plan):
+        # None of its candidates is one of this plan.
+        return Standing(name=name, state=State.EDITED, plan=plan, reason=reason)
+    own = searched(trials)
+    good = [trial for trial in own if trial.ok]
     return Standing(
         name=name,
-        state=_state(path, plan, last, went_well=bool(good), retired=bool(retired)),
+        state=State.EDITED if edited else _state(path, plan, own, last, retired=bool(retired)),
         plan=plan,
-        evaluations=len(met),
-        failures=len(met - good),
-        best_s=min(times, default=math.nan),
-        outcome=weighed(last.outcome, plan) if last and not edited else None,
-        reason=_reason(path, last, retired),
+        evaluations=candidates(own),
+        failures=candidates(own) - candidates(good),
+        best_s=min((t.seconds for t in good if t.seconds is not None), default=math.nan),
+        outcome=weighed(last.outcome, plan) if last and not reason else None,
+        reason=reason if edited else _reason(path, last, retired),
     )
 
 
@@ -95,22 +97,24 @@ def _reason(path: Path, last: journal.Finished | None, retired: str) -> str:
     return "" if _locked(path) else retired
 
 
-def _is_search(trial: journal.Trial) -> bool:
-    """Whether a candidate was evaluated here; not in the final, nor on a neighbouring size."""
-    return not (trial.backend or trial.problem or trial.step.startswith("final "))
-
-
 def _state(
-    path: Path, plan: TunePlan, last: journal.Finished | None, *, went_well: bool, retired: bool
+    path: Path,
+    plan: TunePlan,
+    own: Sequence[journal.Trial],
+    last: journal.Finished | None,
+    *,
+    retired: bool,
 ) -> State:
     if _locked(path):
         return State.RUNNING
     if last is None:
         return State.FAILED if retired else State.STOPPED
-    if not went_well:
+    if not any(trial.ok for trial in own):
         return State.FAILED
     # A search that was stopped, or whose plan asks for more by now, goes on.
-    return State.DONE if last.plan == plan_digest(plan) else State.STOPPED
+    if last.plan != plan_digest(plan):
+        return State.STOPPED
+    return State.TIME_UP if out_of_minutes(plan, own) else State.DONE
 
 
 def _locked(path: Path) -> bool:

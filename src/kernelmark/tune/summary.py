@@ -19,7 +19,7 @@ from kernelmark.core.files import csv_text
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Result, Status
 from kernelmark.stats.interval import Interval
-from kernelmark.tune.folder import write_whole
+from kernelmark.tune.folder import hinted, unreadable, write_whole
 from kernelmark.workloads.workload import Workload
 
 _US = 1e6
@@ -63,6 +63,11 @@ class Cost:
     selected: bool = True
 
     @property
+    def no_time(self) -> bool:
+        """Whether the reference could not do it or did it wrongly."""
+        return self.status not in (None, Status.OK)
+
+    @property
     def rel_half_width(self) -> float:
         """As of a measurement; infinite where there is no interval."""
         width = Interval(low_s=self.low_s, high_s=self.high_s).rel_half_width
@@ -103,7 +108,13 @@ class Summary:
     @property
     def failed(self) -> tuple[Cost, ...]:
         """What the reference could not do or did wrongly."""
-        return tuple(c for c in self.costs if c.status not in (None, Status.OK))
+        return tuple(cost for cost in self.costs if cost.no_time)
+
+    @property
+    def timed(self) -> Summary:
+        """Of those that have a time, and so a part in the whole."""
+        timed = tuple(cost for cost in self.costs if cost.status is Status.OK)
+        return dataclasses.replace(self, costs=timed)
 
 
 def counts(workload: Workload) -> dict[Problem, int]:
@@ -194,66 +205,98 @@ def write(path: Path, found: Summary) -> None:
 
 def read(path: Path) -> Summary | None:
     """The summary in a file; None if there is none yet. `selected` may have been edited."""
+    with hinted(f"delete it and summarise again: kmark tune summarise {path.parent}"):
+        return _read(path)
+
+
+def _read(path: Path) -> Summary | None:
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+            reader = csv.DictReader(file)
+            rows = [(reader.line_num, row) for row in reader]
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path}: cannot be read: {error}", hint=_AGAIN) from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: is not UTF-8 text") from None
+    except csv.Error as error:
+        raise UsageError(f"{path}: line {reader.line_num} is no CSV: {error}") from None
     if not rows:
         return None
-    if missing := [name for name in COLUMNS if name not in rows[0] and name not in _LATER]:
-        raise UsageError(f"{path}: there is no column {missing[0]}", hint=_AGAIN)
-    costs = [_cost(row, f"{path}: line {number}") for number, row in enumerate(rows, 2)]
-    first = rows[0]
+    number, first = rows[0]
+    if missing := [name for name in COLUMNS if name not in first and name not in _LATER]:
+        raise UsageError(f"{path}: there is no column {missing[0]}")
+    costs = [_cost(row, f"{path}: line {number}") for number, row in rows]
     basis = Basis(**{name: first[name] or "" for name in _BASIS})
-    return Summary(basis=basis, costs=tuple(costs), thr=_threshold(first, f"{path}: line 2"))
+    thr = _real(first.get("threshold_pct") or "", "threshold_pct", f"{path}: line {number}")
+    return Summary(basis=basis, costs=tuple(costs), thr=None if math.isnan(thr) else thr)
 
 
 _BASIS = ("backend", "version", "device", "model", "arch", "timing")
-_AGAIN = "delete it and summarise again: kmark tune summarise DIR"
-
-
-def _threshold(row: Mapping[str, str | None], place: str) -> float | None:
-    text = row.get("threshold_pct") or ""
-    try:
-        return float(text) if text else None
-    except ValueError:
-        raise UsageError(f"{place}: threshold_pct is {text!r}, not a number", hint=_AGAIN) from None
 
 
 def _cost(row: Mapping[str, str | None], place: str) -> Cost:
     cells = {name: row.get(name) or "" for name in COLUMNS}
+
+    def seconds(name: str) -> float:
+        return _real(cells[name], name, place) / _US
+
+    def share(name: str) -> float:
+        return _real(cells[name], name, place, needed=True) / 100
+
     if cells["selected"] not in ("yes", "no"):
-        raise UsageError(f"{place}: selected is {cells['selected']!r}, not yes or no")
-    try:
-        return Cost(
-            problem=ops.parse(cells["problem"]),
-            count=int(cells["count"]),
-            status=Status(cells["status"]) if cells["status"] else None,
-            time_s=_seconds(cells["time_us"]),
-            low_s=_seconds(cells["low_us"]),
-            high_s=_seconds(cells["high_us"]),
-            reason=cells["reason"],
-            run=cells["run"],
-            share=float(cells["pct_of_total"]) / 100,
-            cumulative=float(cells["cumulative_pct"]) / 100,
-            selected=cells["selected"] == "yes",
+        raise UsageError(
+            f"{place}: selected is {cells['selected']!r}, not yes or no", hint="write yes or no"
         )
+    try:
+        problem = ops.parse(cells["problem"])
     except KernelmarkError as error:
-        raise UsageError(f"{place}: {error.message}", hint=error.hint or _AGAIN) from None
-    except ValueError as error:
-        raise UsageError(f"{place}: {error}", hint=_AGAIN) from None
+        raise UsageError(f"{place}: problem: {error.message}", hint=error.hint) from None
+    return Cost(
+        problem=problem,
+        count=_whole(cells["count"], "count", place),
+        status=_status(cells["status"], place),
+        time_s=seconds("time_us"),
+        low_s=seconds("low_us"),
+        high_s=seconds("high_us"),
+        reason=cells["reason"],
+        run=cells["run"],
+        share=share("pct_of_total"),
+        cumulative=share("cumulative_pct"),
+        selected=cells["selected"] == "yes",
+    )
+
+
+def _whole(text: str, name: str, place: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"{place}: {name} is {text!r}, not a whole number")
+    return int(text)
+
+
+def _real(text: str, name: str, place: str, *, needed: bool = False) -> float:
+    """A number; an empty cell is one that is not known."""
+    if not text and not needed:
+        return math.nan
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise UsageError(f"{place}: {name} is {text!r}, not a number")
+    return found
+
+
+def _status(text: str, place: str) -> Status | None:
+    known = [status.value for status in Status]
+    if text and text not in known:
+        raise UsageError(f"{place}: status is {text!r}, not one of {', '.join(known)}")
+    return Status(text) if text else None
 
 
 def _us(seconds: float) -> float | None:
     """Microseconds to a picosecond; None for what is not known, as an interval of one block."""
     return round(seconds * _US, _DIGITS) if math.isfinite(seconds) else None
-
-
-def _seconds(text: str) -> float:
-    return float(text) / _US if text else math.nan
 
 
 def _one_line(text: str) -> str:

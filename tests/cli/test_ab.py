@@ -195,3 +195,17 @@ def test_a_file_is_read_by_its_sides_alone(kmark, tmp_path):
 def test_a_budget_is_positive(refused):
     words = ("ab", "-b", "numpy", "-o", "gemm", "-a", "m=8", "-a", "n=8", "-a", "k=8")
     assert "--budget must be positive" in refused(*words, "--dtype", "f32", "--budget", "-5").err
+
+
+@pytest.mark.parametrize(
+    ("word", "side"), [("head:zzz=2", "head"), ("base:zzz=2", "base"), ("zzz=2", "base")]
+)
+def test_a_config_name_that_a_side_does_not_know_is_a_slip_not_a_regression(kmark, word, side):
+    problems = ("-p", "gemm m=8 n=8 k=8 dtype=f32", "-p", "gemm m=16 n=8 k=8 dtype=f32")
+    short = ("--rounds", "8", "--max-s", "0.01", "--warmup-s", "0.01")
+    ended = kmark("ab", "-b", "numpy", "--config", word, *problems, *short, "--label", "typo")
+    assert ended.code == 2
+    assert f"{side} refuses its config for every problem: numpy does not know 'zzz'" in ended.err
+    assert "--config" in ended.err
+    assert "broken" not in ended.out + ended.err
+    assert "typo" not in kmark("list", "runs").out

@@ -33,9 +33,8 @@ def run(name, *times_us, started=1.0, libraries=None):
     results = []
     for i, time_us in enumerate(times_us):
         blocks = tuple(
-            Block(process=0, allocation=a, samples_s=(time_us * f * 1e-6,))
+            Block(process=0, allocation=a, samples_s=((time_us or 1.0) * f * 1e-6,))
             for a, f in enumerate((0.999, 1.0, 1.001))
-            if time_us
         )
         measured = Measurement(
             blocks=blocks,
@@ -197,7 +196,9 @@ def test_many_rows_show_what_changed(kmark, tmp_path):
     ended = kmark("compare", "base", "head")
     assert len(ended.out.splitlines()) == 3
     assert "29 rows are left out, as no change was found" in ended.err
-    assert len(kmark("compare", "base", "head", "--all").out.splitlines()) == 32
+    every = kmark("compare", "base", "head", "--all")
+    assert len(every.out.splitlines()) == 32
+    assert "left out" not in every.err
 
 
 @pytest.mark.parametrize(
@@ -209,11 +210,28 @@ def test_many_rows_show_what_changed(kmark, tmp_path):
         (("base", "head", "--fail-on", "slow"), 2, "unknown verdict 'slow'"),
         (("base", "head", "--explain", "99"), 2, "there is no row '99'"),
         (("base", "head", "--match", "name"), 2, "name"),
+        (("base", "head", "--explain", "1", "--json", "-"), 2, "--explain shows one row in words"),
+        (("base", "head", "--explain", "1", "--md", "a.md"), 2, "--explain shows one row in words"),
         (("base",), 2, "HEAD"),
     ],
 )
 def test_refused(refused, two, words, code, sentence):
     assert sentence in refused("compare", *words, code=code).err.splitlines()[0]
+
+
+def test_only_rows_of_both_sides_are_compared_by_a_bare_mean(kmark, tmp_path):
+    (tmp_path / "golden_x-gemm.csv").write_text(GOLDEN_CSV)
+    lines = GOLDEN_CSV.splitlines(keepends=True)
+    (tmp_path / "tot_x-gemm.csv").write_text("".join(lines[:2]))
+    files = [str(tmp_path / f"{side}_x-gemm.csv") for side in ("golden", "tot")]
+    assert "1 row was compared by a mean without dispersion" in kmark("compare", *files).err
+
+
+def test_a_file_of_no_known_format_points_to_import(refused, two, tmp_path):
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+    ended = refused("compare", "base", str(tmp_path / "x.csv"))
+    assert "is in no format that can be read" in ended.err
+    assert "kmark import --as" in ended.err
 
 
 def test_nothing_to_compare_is_code_4(refused, tmp_path):
@@ -283,6 +301,36 @@ def test_import_refuses(refused, tmp_path):
     other = tmp_path / "y.csv"
     other.write_text("a,b\n")
     assert "no format" in refused("import", str(other)).err
+    assert "own JSON only" in refused("import", "-", "--as", "googlebench").err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--device", "foo"), "--device 'foo' is not a device"),
+        (("--device", "hip:x"), "--device 'hip:x' is not a device"),
+        (("--device", "hip:"), "--device 'hip:' is not a device"),
+        (("--arch", "gfxfoo"), "--arch 'gfxfoo' is not a GPU architecture"),
+        (("--arch", "sm90"), "--arch 'sm90' is not a GPU architecture"),
+        (("--workload", "w", "--arch", "gfxfoo"), "gfxfoo"),
+        (("--workload", "w", "--arch", "gfx999"), "known: sm_75"),
+    ],
+)
+def test_import_refuses_a_machine_that_cannot_be(refused, tmp_path, words, told):
+    file = tmp_path / "x-gemm.csv"
+    file.write_text(GOLDEN_CSV)
+    assert told in refused("import", str(file), *words).err
+    assert not (tmp_path / "w").exists()
+
+
+@pytest.mark.parametrize(
+    ("device", "arch"), [("hip:3", "gfx906"), ("cuda:0", "sm_90a"), ("cpu", "aarch64")]
+)
+def test_import_takes_a_machine_that_may_be(kmark, tmp_path, device, arch):
+    file = tmp_path / "x-gemm.csv"
+    file.write_text(GOLDEN_CSV)
+    ended = kmark("import", str(file), "--device", device, "--arch", arch)
+    assert ended.code == 0, ended.err
 
 
 def test_the_comment_repeats_the_whole_command(kmark, two):

@@ -35,7 +35,7 @@ def result(key, time_s, backend, random, binary):
         Block(
             process=0,
             allocation=a,
-            samples_s=(time_s * float(np.exp(spread + random.normal(0, 0.001))),),
+            samples_s=((time_s or 1.0) * float(np.exp(spread + random.normal(0, 0.001))),),
         )
         for a in range(4)
     )
@@ -198,6 +198,14 @@ def test_a_run_is_marked_where_a_sentinel_stepped(kmark, nights):
     assert "a sentinel moved too" in kmark("history").out
     free = kmark("history", "--sentinels", "")
     assert "sentinel" not in free.err + free.out
+
+
+def test_a_run_whose_sentinel_moved_keeps_its_mark(kmark, nights):
+    calm = [(1.0, 1.0)] * 12
+    nights([*calm, (1.08, 1.3), *calm[:2]])
+    ended = kmark("history", "--json", "-")
+    assert list(json.loads(ended.out)["runs_marked"]) == ["night-12"]
+    assert "sentinel moved with run night-12: copy n=1 dtype=f32: slower" in ended.err
 
 
 def test_a_run_without_sentinels_is_told(kmark, nights, tmp_path):

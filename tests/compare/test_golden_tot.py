@@ -6,6 +6,8 @@ runs in µs; the first three in a row of which the largest is at most 5 % above 
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from kernelmark.compare.match import Pair
@@ -60,6 +62,11 @@ TABLE = [
     # too short a time is ignored even where a side is unstable
     ((2.0, 3.0, 2.0, 3.0), thrice(9.0), "ignored", 2.5, None),
     (thrice(3.0), (9.0, 12.0, 9.0, 12.0), "ignored", 3.0, None),
+    # fewer than three runs, on either side or on both
+    ((10.0, 10.1), thrice(20.0), "unsure", 10.05, None),
+    (thrice(10.0), (20.0, 20.1), "unsure", 10.0, None),
+    ((10.0, 10.1), (20.0, 20.1), "unsure", 10.05, None),
+    ((3.0, 3.1), thrice(20.0), "ignored", 3.05, None),
     # a single mean of another tool: the rule holds, stability is not known
     ((10.0,), (10.55,), "same", 10.0, 10.55),
     ((10.0,), (10.56,), "slower", 10.0, 10.55),
@@ -103,6 +110,25 @@ def test_unstable_rows_say_which_side(make_result):
     shaky = make_result(10.0, 12.0, 10.0)
     (found,) = rule.judge([Pair(base=shaky, head=shaky)])
     assert found.reason == "unstable: no 3 runs of golden and tot agree within 5 %"
+
+
+def test_rows_measured_fewer_than_three_times_are_unsure(make_result):
+    once = make_result(10.0)
+    measured = dataclasses.replace(
+        once, measurement=dataclasses.replace(once.measurement, timed_s=0.1)
+    )
+    twice, good = make_result(10.0, 10.1), make_result(*thrice(20.0))
+    shaky = make_result(10.0, 12.0, 10.0)
+    pairs = [(measured, good), (good, twice), (twice, measured), (shaky, twice), (once, good)]
+    found = rule.judge([Pair(base=base, head=head) for base, head in pairs])
+    assert [one.reason for one in found[:4]] == [
+        "unstable: fewer than 3 runs of golden",
+        "unstable: fewer than 3 runs of tot",
+        "unstable: fewer than 3 runs of golden and tot",
+        "unstable: fewer than 3 runs of tot; no 3 runs of golden agree within 5 %",
+    ]
+    assert dict(found[0].facts)["golden"] == "10 µs, mean of 1 run, unstable"
+    assert found[4].reason.endswith("(stability not known)")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -130,3 +131,18 @@ def test_swapping_base_and_head_mirrors_every_verdict(make_result, rows):
             assert other.low == pytest.approx(1 / one_way.high)
             assert other.high == pytest.approx(1 / one_way.low)
         assert other.detectable == pytest.approx(one_way.detectable) or one_way.detectable is None
+
+
+def test_figures_that_mean_nothing_are_capped(make_result):
+    wild = one(make_result, (100.0, 1.0, 3000.0), (20.0, 900.0, 0.1))
+    assert "> 999 %" in wild.reason
+    assert "found from > 999 %" in wild.reason
+    for text in (wild.reason, *dict(wild.facts).values()):
+        assert not re.search(r"\d{5,}(\.\d)? ?%", text), text
+    far = one(make_result, (1e-300, 1e300), (1e300, 1e-300))
+    assert far.status is VerdictStatus.UNSURE
+
+
+def test_a_large_change_that_is_sure_keeps_its_figure(make_result):
+    large = one(make_result, (1.0, 1.001, 0.999), (30.0, 30.01, 29.99))
+    assert large.reason.startswith("+2900.0 % (+28")

@@ -125,6 +125,8 @@ def test_fail_on():
     sized = fail_on.parse(["slower:3%", "gone"])
     assert verdict("slower", 1.02) not in sized
     assert verdict("slower", 1.03) in sized
+    assert verdict("slower", 103e-6 / 100e-6) in sized, "1.0299999999999998"
+    assert verdict("slower", 1.0299999) not in sized
     assert verdict("gone") in sized
     assert verdict("broken") not in sized
     assert verdict("broken") not in fail_on.parse(["none"])

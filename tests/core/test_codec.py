@@ -57,7 +57,9 @@ def drawn(kind, **special):
 
 
 cases = drawn(Case, problem=problems.map(parse_key), timing=timings, config=config)
-measurements = drawn(Measurement, blocks=st.lists(drawn(Block), max_size=2).map(tuple))
+times = st.lists(st.floats(5e-324, 1e300), min_size=1, max_size=3).map(tuple)
+blocks = st.lists(drawn(Block, samples_s=times), min_size=1, max_size=2).map(tuple)
+measurements = drawn(Measurement, blocks=blocks)
 results = drawn(Result, case=cases, measurement=st.none() | measurements)
 environments = drawn(Environment, devices=st.lists(drawn(DeviceInfo), max_size=2).map(tuple))
 runs = drawn(Run, environment=environments)
@@ -254,6 +256,12 @@ def test_odd_texts_are_refused(text):
         (("status",), "fine", "not one of ok"),
         (("check", "guards_intact"), 1, "expected true or false"),
         (("measurement", "blocks", 0, "samples_s", 1), "2.0", "expected a number"),
+        (("measurement", "blocks", 0, "samples_s", 1), 0.0, r"blocks\[0\]: samples_s has 0.0"),
+        (("measurement", "blocks", 0, "samples_s", 1), -2.0, "samples_s has -2.0"),
+        (("measurement", "blocks", 0, "samples_s", 1), "nan", "samples_s has nan"),
+        (("measurement", "blocks", 0, "samples_s", 1), "inf", "samples_s has inf"),
+        (("measurement", "blocks", 0, "samples_s"), [], r"blocks\[0\]: samples_s is empty"),
+        (("measurement", "blocks"), [], "measurement: blocks is empty"),
     ],
 )
 def test_illegal_values_are_refused(path, value, part):

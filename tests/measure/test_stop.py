@@ -7,7 +7,9 @@ import pytest
 
 from kernelmark.core.result import Block, StopReason
 from kernelmark.core.timing import Timing
+from kernelmark.measure.advice import interval_warnings
 from kernelmark.measure.stop import block_seconds, interval_of, stop_reason
+from kernelmark.stats.interval import Interval
 
 
 def blocks(*medians: float) -> list[Block]:
@@ -63,3 +65,10 @@ def test_looking_often_keeps_its_coverage(spread: float) -> None:
         interval = interval_of(made, timing)
         held += interval.low_s <= 1.0 <= interval.high_s
     assert held / rounds >= 0.92
+
+
+def test_a_width_that_means_nothing_is_not_spelt_out() -> None:
+    (wide,) = interval_warnings(Interval(low_s=1e-9, high_s=1e3), 0.02)
+    assert wide.startswith("interval: ±> 999% is above the target of ±2.0%")
+    (usual,) = interval_warnings(Interval(low_s=1.0, high_s=1.1), 0.02)
+    assert usual.startswith("interval: ±4.8% is above")

@@ -48,6 +48,12 @@ def test_table_and_summary(found):
     assert report.summary(found) == "4 rows by ratio: 1 slower, 1 same, 1 gone, 1 broken"
 
 
+def test_a_half_width_that_means_nothing_is_capped():
+    assert report.change_text(1.031, 1.027, 1.035) == "+3.1 % ±0.4"
+    assert report.change_text(0.118, 1e-9, 8.7e10) == "-88.2 % ±> 999"
+    assert report.change_text(31.0, 30.9, 31.1) == "+3000.0 % ±10.0"
+
+
 def test_comment_lists_only_what_changed(found):
     made = report.comment(found, command="kmark compare golden tot", failed=True)
     assert made.startswith("### kernelmark: slower and broken\n")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.stats.paired import Looks, least_rounds, paired_verdict, signed_rank
+from kernelmark.stats.paired import Looks, least_rounds, paired_verdict, signed_rank, span_text
 
 MIRROR = {"slower": "faster", "faster": "slower", "same": "same", "unsure": "unsure"}
 times = st.floats(1e-6, 1e3)
@@ -152,3 +152,11 @@ def test_stopping_at_looks_keeps_the_error_rate():
         alarms += found.status in (VerdictStatus.SLOWER, VerdictStatus.FASTER)
     # 400 × 1 % = 4 expected at most; 11 or more would happen once in 300 such tests
     assert alarms <= 10
+
+
+def test_bounds_that_are_far_apart_are_not_spelt_out():
+    assert span_text(math.log(1.012), math.log(1.034)) == "+1.2 % to +3.4 %"
+    assert span_text(math.log(20), math.log(21)) == "+1900.0 % to +2000.0 %"
+    assert span_text(math.log(0.1), 30.0) == "-90.0 % to > 999 %"
+    assert span_text(-800.0, 800.0) == "-100.0 % to > 999 %"
+    assert span_text(-math.inf, math.inf) == "any size to any size"

@@ -6,15 +6,16 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernelmark.core.environment import Environment
-from kernelmark.core.errors import KernelmarkError, NothingToDo
-from kernelmark.core.result import Run, RunState
+from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.result import Result, Run, RunState, Status
 from kernelmark.report.ab import AbReport
 from kernelmark.runners.ab import (
+    Event,
     Experiment,
     OnEvent,
     Pair,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from kernelmark.stores.store import Store
 
 Environments = tuple[Environment, Environment]
+# What `backends._rules.refuse_unknown` says, as it comes back from a worker.
+_UNKNOWN_NAME = ("does not know", "in the config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +81,13 @@ def compare_sides(
         raise NothingToDo("there is nothing to compare")
     runs = _Runs(plan, environments, store, argv)
     with living(runs.ids if store is not None else []):
-        runs.begin()
         try:
             return _measured(plan, runs, on_event)
-        except BaseException:
-            with contextlib.suppress(KernelmarkError):  # it may be the store that fails
-                runs.finished(RunState.INTERRUPTED)
+        except BaseException as error:
+            # What was asked for wrongly leaves no run behind.
+            if runs.begun or not isinstance(error, UsageError):
+                with contextlib.suppress(KernelmarkError):  # it may be the store that fails
+                    runs.finished(RunState.INTERRUPTED)
             raise
 
 
@@ -99,7 +103,8 @@ def _measured(plan: AbPlan, runs: _Runs, on_event: OnEvent | None) -> AbReport:
             cases = [pair.cases[place] for pair in plan.pairs]
             compile_ahead(plan.sides[place], cases, plan.device, plan.jobs)
         with contextlib.closing(experiment.events()) as events:
-            for event in events:
+            for event in _sifted(events, plan.names):
+                runs.begin()
                 if isinstance(event, Row):
                     runs.keep(event)
                 tell(event)
@@ -111,6 +116,41 @@ def _measured(plan: AbPlan, runs: _Runs, on_event: OnEvent | None) -> AbReport:
         runs.keep(row)
         tell(row)
     return runs.finished(state)
+
+
+def _sifted(events: Iterator[Event], names: tuple[str, str]) -> Iterator[Event]:
+    """Events, but for a side that refuses its config for every pair: that is a slip of who asked,
+    not a regression. Which names a backend knows only its own worker can tell, so nothing is told
+    before something else happens than such a refusal."""
+    held: list[Event] = []
+    for event in events:
+        held.append(event)
+        if not _refusals(event) if isinstance(event, Row) else event.ratio is not None:
+            break
+    else:
+        _refuse_typo([event for event in held if isinstance(event, Row)], names)
+    yield from held
+    yield from events
+
+
+def _refuse_typo(rows: Sequence[Row], names: tuple[str, str]) -> None:
+    for place, name in enumerate(names):
+        if rows and all(place in _refusals(row) for row in rows):
+            first = (rows[0].base, rows[0].head)[place].error.splitlines()[0]
+            raise UsageError(
+                f"{name} refuses its config for every problem: {first}",
+                hint="look at the names given by --config; nothing was compared",
+            )
+
+
+def _refusals(row: Row) -> list[int]:
+    """The sides (0 is base) that do not know a name of their config."""
+
+    def refuses(result: Result) -> bool:
+        unsupported = result.status is Status.UNSUPPORTED
+        return unsupported and all(words in result.error for words in _UNKNOWN_NAME)
+
+    return [place for place, result in enumerate((row.base, row.head)) if refuses(result)]
 
 
 class _Runs:
@@ -126,6 +166,7 @@ class _Runs:
         self._plan = plan
         self._store = store
         self._rows: list[Row] = []
+        self.begun = False
         label = plan.label or "ab"
         self._runs = [
             Run(
@@ -141,9 +182,11 @@ class _Runs:
         ]
 
     def begin(self) -> None:
-        if self._store is not None:
+        """Let the store know of them, once."""
+        if self._store is not None and not self.begun:
             for run in self._runs:
                 self._store.add_run(run)
+        self.begun = True
 
     @property
     def ids(self) -> list[str]:
@@ -156,6 +199,7 @@ class _Runs:
                 self._store.add_results(run.id, [result])
 
     def finished(self, state: RunState) -> AbReport:
+        self.begin()
         ended = [dataclasses.replace(run, state=state, finished=time.time()) for run in self._runs]
         if self._store is not None:
             for run in ended:

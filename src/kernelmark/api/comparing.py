@@ -80,7 +80,7 @@ def history(
         runs=tuple(reversed(newest)),
         changes=_changes(found, by_id),
         moved=tuple(moved),
-        marked=marked(found, watch),
+        marked=marked(found, watch, min_effect=min_effect),
         watched=not keys
         or any(one.series in watch and one.newest.run_id == newest[0].id for one in found),
         audit=audit(store, newest[:_AUDITED]),

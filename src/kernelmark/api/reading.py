@@ -29,6 +29,11 @@ def read_file(place: str, given: Given | None = None, form: str | None = None) -
     """The run in a file: what `--json` or `export` wrote (`-` is stdin), or any format that has an
     importer. `form` names a format instead of finding it out."""
     if place == "-":
+        if form is not None:
+            raise UsageError(
+                f"stdin is read as kernelmark's own JSON only, not as {form}",
+                hint="write it to a file, and name that",
+            )
         return _ours(sys.stdin.buffer.read(), place)
     from kernelmark.workloads import importers
     from kernelmark.workloads.importers.base import Given as Nothing

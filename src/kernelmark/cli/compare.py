@@ -62,7 +62,8 @@ Explain = Annotated[
     typer.Option(
         "--explain",
         metavar="ROW",
-        help="How one row came by its verdict: its number, or the beginning of its case id.",
+        help="How one row came by its verdict: its number, or the beginning of its case id. It "
+        "explains and does not judge: the code is 0 whatever the verdict.",
         rich_help_panel=o.OUTPUT,
     ),
 ]
@@ -102,6 +103,11 @@ def compare(
     from kernelmark.stores import open_store
 
     outputs = Outputs(json=json, csv=csv, md=md)
+    if explain is not None and outputs.any:
+        raise UsageError(
+            "--explain shows one row in words, --json, --csv and --md hold all rows",
+            hint="leave one of them out",
+        )
     words = o.comma_list(fail_on)
     limits = failing.parse(words) if words else failing.FailOn()
     with contextlib.ExitStack() as stack:
@@ -121,7 +127,8 @@ def compare(
     command = _command(refs, rule=rule, match=match, fail_on=words)
     gone_fails = VerdictStatus.GONE in dict(limits.sizes)
     _put(found, outputs, command, failed=bool(bad), gone_fails=gone_fails, every=every)
-    _tell(found, bad, spared=len(meant) - len(bad), gone_fails=gone_fails, quiet=quiet)
+    spared = len(meant) - len(bad)
+    _tell(found, bad, spared=spared, gone_fails=gone_fails, every=every, quiet=quiet)
     broken = [row for row in found.rows if row.status is VerdictStatus.BROKEN]
     if broken and not quiet and not any(row.verdict in limits for row in broken):
         say(f"note: {counted(len(broken), 'broken row')} did not fail: --fail-on leaves it out")
@@ -158,7 +165,15 @@ def _put(
     )
 
 
-def _tell(found: Comparison, bad: list[Row], *, spared: int, gone_fails: bool, quiet: bool) -> None:
+def _tell(
+    found: Comparison,
+    bad: list[Row],
+    *,
+    spared: int,
+    gone_fails: bool,
+    every: bool,
+    quiet: bool,
+) -> None:
     from kernelmark.report import compare as report
 
     if not quiet:
@@ -169,7 +184,7 @@ def _tell(found: Comparison, bad: list[Row], *, spared: int, gone_fails: bool, q
         for text in report.notes(found, gone_fails=gone_fails):
             say(f"note: {text}")
         hidden = len(found.rows) - len(found.changed)
-        if len(found.rows) > _FEW and hidden:
+        if hidden and len(found.rows) > _FEW and not every:
             rows = "1 row is" if hidden == 1 else f"{hidden} rows are"
             say(f"note: {rows} left out, as no change was found: --all shows them")
     say(report.summary(found))

@@ -158,8 +158,10 @@ def history(
     from kernelmark.stores import open_store
 
     outputs = Outputs(json=json, csv=csv, md=md)
-    if runs < 1 or not 0 < min_effect < 1:
-        raise UsageError("--runs must be at least 1, --min-effect between 0 and 1")
+    if runs < 1:
+        raise UsageError(f"--runs is {runs}, and must be at least 1")
+    if not 0 < min_effect < 1:
+        raise UsageError(f"--min-effect is {min_effect:g}, and must be between 0 and 1")
     if micro is not None:
         from kernelmark.cli.micro_stored import history as micro_history
 

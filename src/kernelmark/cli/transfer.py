@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +27,8 @@ Files = Annotated[
     ),
 ]
 FOREIGN = "Files of other tools"
+# An old or new GPU that kernelmark does not know may have been measured by another tool.
+_GPU_ARCH = re.compile(r"(gfx[0-9a-f]{3,4}(:[a-z+-]+)*|sm_[0-9]{2,3}[af]?)\Z")
 
 
 def _foreign(name: str, *, metavar: str, help: str) -> Any:
@@ -183,6 +186,7 @@ def import_results(
     With --workload, logs of calls become the workload of a tuning folder instead: calls are counted
     over lines and files, and a line that cannot be read is told and skipped.
     """
+    _check_machine(device, arch, of_log=workload is not None)
     if workload is not None:
         if label or backend or device or started is not None or store is not None:
             raise UsageError(
@@ -220,6 +224,27 @@ def import_results(
             if told := doubt(result_set.results):
                 say(f"note: {file}: {told}")
     return 0
+
+
+def _check_machine(device: str, arch: str, *, of_log: bool) -> None:
+    """Refuse what no device or GPU is called: it would be a series of its own. Of a log's GPU the
+    dtypes must be known too."""
+    from kernelmark import devices
+    from kernelmark.gpu.absent import absent
+
+    kind, colon, index = device.partition(":")
+    kinds = devices.registry.names()
+    if device and (kind not in kinds or (colon and not re.fullmatch("[0-9]+", index))):
+        raise UsageError(
+            f"--device {device!r} is not a device",
+            hint=f"write a kind and a number, as hip:0; kinds: {', '.join(kinds)}",
+        )
+    if of_log and arch:
+        absent(arch)
+    elif arch.startswith(("gfx", "sm")) and not _GPU_ARCH.match(arch):
+        raise UsageError(
+            f"--arch {arch!r} is not a GPU architecture", hint="write, for example: gfx942, sm_90"
+        )
 
 
 def _results(file: str, given: Given, form: str | None) -> ResultSet:

@@ -13,6 +13,8 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?)\s*%?\Z")
 _HELD = "held"
 # A bare number below this is taken for a share by whoever wrote it: 0.03 for 3 %.
 _LEAST_BARE = 0.1
+# A change that is on a limit in decimal may be a rounding below it in binary.
+_ROUNDING = 1e-9
 _SIZED = (VerdictStatus.SLOWER, VerdictStatus.FASTER)
 
 
@@ -30,8 +32,10 @@ class FailOn:
     def __contains__(self, verdict: object) -> bool:
         if not isinstance(verdict, Verdict):
             return False
+        ratio = 1 + _size(verdict)
         return any(
-            verdict.status is status and _size(verdict) >= size for status, size in self.sizes
+            verdict.status is status and ratio >= (1 + size) * (1 - _ROUNDING)
+            for status, size in self.sizes
         )
 
 

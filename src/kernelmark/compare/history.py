@@ -108,7 +108,7 @@ class History:
     """Series with what was found in them, and the runs they are of, oldest first.
 
     `changes` is what differs in the environment at each step, by (run before, run after); `moved`
-    are sentinels that moved in the newest run, `marked` those that stepped in earlier ones, by run;
+    are sentinels that moved in the newest run, `marked` those that did in earlier ones, by run;
     `watched` says whether the newest run has sentinels at all; `baseline` the times of a pinned run
     by series.
     """
@@ -191,20 +191,46 @@ def hold(found: Sequence[Story], sentinels: Mapping[str, str]) -> tuple[list[Sto
     return held, told
 
 
-def marked(found: Sequence[Story], sentinels: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Sentinels that stepped with a run, by run: again those that every backend agrees on."""
+def marked(
+    found: Sequence[Story], sentinels: Mapping[str, str], *, min_effect: float = MIN_EFFECT
+) -> dict[str, tuple[str, ...]]:
+    """Sentinels that stepped with a run, or were in it alone where the runs around it do not let
+    them be expected; by run. Again those that every backend agrees on."""
     by_key: dict[str, list[Story]] = {}
     for one in found:
         if one.series in sentinels:
             by_key.setdefault(sentinels[one.series], []).append(one)
     told: dict[str, list[str]] = {}
     for key, mine in by_key.items():
-        for run_id in dict.fromkeys(step.run_id for one in mine for step in one.steps):
+        moves = {one.series: _moves(one, min_effect) for one in mine}
+        for run_id in dict.fromkeys(run_id for ratios in moves.values() for run_id in ratios):
             present = [one for one in mine if any(p.run_id == run_id for p in one.points)]
-            ratios = [s.ratio for one in present for s in one.steps if s.run_id == run_id]
+            every = [moves[one.series].get(run_id) for one in present]
+            ratios = [ratio for ratio in every if ratio is not None]
             if len(ratios) == len(present) and len({ratio > 1 for ratio in ratios}) == 1:
                 told.setdefault(run_id, []).append(f"{key}: {_direction(ratios[0])}")
     return {run_id: tuple(texts) for run_id, texts in told.items()}
+
+
+def _moves(one: Story, min_effect: float) -> dict[str, float]:
+    """How far the series moved in a run, by run: its steps, and points that the rest of their level
+    lets nobody expect. The newest point is the screen's."""
+    moves = {step.run_id: step.ratio for step in one.steps}
+    timed = [(p.run_id, p.median_s) for p in one.points if p.status is Status.OK and p.median_s]
+    timed = timed[-_MOST_POINTS:]
+    places = [i for i, (run_id, _) in enumerate(timed) if run_id in moves]
+    for a, b in itertools.pairwise([0, *places, len(timed)]):
+        logs = [math.log(time_s) for _, time_s in timed[a:b]]
+        for i, (run_id, _) in enumerate(timed[a:b]):
+            rest = [*logs[:i], *logs[i + 1 :]]
+            if len(rest) < LEAST_POINTS or run_id in moves or run_id == one.newest.run_id:
+                continue
+            # All points of a level together have the chance of a false mark that a newest one has.
+            alpha = SCREEN_ALPHA / len(logs)
+            screen = _expected(logs[i], rest, _Spread.of(rest), min_effect, alpha)
+            if screen.flagged and screen.ratio is not None:
+                moves[run_id] = screen.ratio
+    return moves
 
 
 def _direction(ratio: float) -> str:
@@ -284,11 +310,17 @@ class _Spread:
         )
 
 
-def _expected(newest: float, level: Sequence[float], spread: _Spread, min_effect: float) -> Screen:
+def _expected(
+    newest: float,
+    level: Sequence[float],
+    spread: _Spread,
+    min_effect: float,
+    alpha: float = SCREEN_ALPHA,
+) -> Screen:
     """Where a further point of a level is expected, and whether this one is there."""
     centre = statistics.median(level)
     wide = spread.sigma * math.sqrt(1 + 1 / len(level))
-    half = max(t_quantile(1 - SCREEN_ALPHA / 2, spread.freedom) * wide, math.log1p(min_effect))
+    half = max(t_quantile(1 - alpha / 2, spread.freedom) * wide, math.log1p(min_effect))
     # What the level did before, but for its wildest points, is not news: a second mode, say.
     low = min(centre - half, quantile(spread.points, _WILD))
     high = max(centre + half, quantile(spread.points, 1 - _WILD))

@@ -21,6 +21,7 @@ ConfigValue = str | int | float | bool
 Config = Mapping[str, ConfigValue]
 # Marks a field of a value that documents of older versions do not have.
 OPTIONAL = "optional"
+_IMPOSSIBLE = "no run has such times: was the file edited? measure or export it again"
 _config_text = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
@@ -110,6 +111,16 @@ class Block:
     clocks_mhz: tuple[float, ...] = ()
     telemetry: Telemetry = field(default_factory=Telemetry)
 
+    def __post_init__(self) -> None:
+        if not self.samples_s:
+            raise UsageError("samples_s is empty: a block has at least one time", hint=_IMPOSSIBLE)
+        # The sum is finite only where every time is.
+        if not (min(self.samples_s) > 0 and math.isfinite(sum(self.samples_s))):
+            wrong = next((t for t in self.samples_s if not 0 < t < math.inf), math.inf)
+            raise UsageError(
+                f"samples_s has {wrong}, and a time is positive and finite", hint=_IMPOSSIBLE
+            )
+
     @property
     def median_s(self) -> float:
         return statistics.median(self.samples_s)
@@ -138,6 +149,10 @@ class Measurement:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "also", FrozenDict(self.also))
+        if not self.blocks:
+            raise UsageError(
+                "blocks is empty: a measurement has at least one block", hint=_IMPOSSIBLE
+            )
 
     @property
     def median_s(self) -> float:

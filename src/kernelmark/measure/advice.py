@@ -13,6 +13,8 @@ from kernelmark.stats.interval import Interval
 # Below these shares a disturbance is lost in the spread anyway.
 LOAD_SHARE = 0.1
 CLOCK_SHARE = 0.03
+# An interval that is wider is told to be so: its figure means nothing.
+WIDEST = 9.99
 
 # Warnings that speak of the interval begin so; joining processes makes them anew.
 INTERVAL_WARNING = "interval: "
@@ -25,8 +27,9 @@ def interval_warnings(interval: Interval, target: float | None) -> list[str]:
     width = interval.rel_half_width
     if target is None or width <= target:
         return []
+    shown = f"±{width:.1%}" if width <= WIDEST else f"±> {WIDEST:.0%}"
     return [
-        f"{INTERVAL_WARNING}±{width:.1%} is above the target of ±{target:.1%}: allow more time"
+        f"{INTERVAL_WARNING}{shown} is above the target of ±{target:.1%}: allow more time"
         " (max_s) or more blocks (max_allocations)"
     ]
 

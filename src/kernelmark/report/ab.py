@@ -18,6 +18,7 @@ from kernelmark.report.names import backend_text, short
 from kernelmark.report.render import markdown
 from kernelmark.report.tables import NONE, Column, Table
 from kernelmark.runners.ab import Row, Rule
+from kernelmark.stats.paired import MOST_PERCENT, Paired
 
 # The order in which a reader wants to be told.
 ORDER = (
@@ -181,9 +182,16 @@ def _cells(row: Row, *, several: bool) -> tuple[str, ...]:
     if paired is not None:
         change = f"{100 * (paired.ratio - 1):+.1f} %"
         if math.isfinite(paired.high):
-            interval = f"{100 * (paired.low - 1):+.1f} … {100 * (paired.high - 1):+.1f} %"
+            interval = f"{100 * (paired.low - 1):+.1f} … {_high_text(paired)}"
     rounds = str(min(len(row.base_s), len(row.head_s)))
     return (short(pair.base.problem), backend, *times, change, interval, rounds, row.status.value)
+
+
+def _high_text(paired: Paired) -> str:
+    """The upper bound in percent, capped where the interval is absurdly wide."""
+    percent = 100 * (paired.high - 1)
+    far = 50 * (paired.high - paired.low) > MOST_PERCENT
+    return f"> {MOST_PERCENT} %" if far else f"{percent:+.1f} %"
 
 
 def _sides(row: Row) -> tuple[Any, Any]:

@@ -20,6 +20,7 @@ from kernelmark.report.detail import facts
 from kernelmark.report.names import backend_text, rerun, short
 from kernelmark.report.render import markdown
 from kernelmark.report.tables import NONE, Column, Table
+from kernelmark.stats.paired import MOST_PERCENT
 from kernelmark.workloads.importers import doubt
 
 # A comment that is too long is not read, and GitHub refuses more than 65,536 characters.
@@ -230,13 +231,15 @@ def moved_text(moved: str) -> str:
 
 
 def change_text(ratio: float | None, low: float | None = None, high: float | None = None) -> str:
-    """`+3.1 % ±0.4`: the change in percent with half of its interval."""
+    """`+3.1 % ±0.4`: the change in percent with half of its interval, `±> 999` where that is so
+    wide that its figure means nothing."""
     if ratio is None:
         return NONE
     text = f"{100 * (ratio - 1):+.1f} %"
     if low is None or high is None or not math.isfinite(high - low):
         return text
-    return f"{text} ±{50 * (high - low):.1f}"
+    half = 50 * (high - low)
+    return f"{text} ±{half:.1f}" if half <= MOST_PERCENT else f"{text} ±> {MOST_PERCENT}"
 
 
 def _cells(row: Row, *, device: bool, timing: Sequence[str]) -> tuple[str, ...]:
@@ -322,10 +325,10 @@ def _one_process(row: Row) -> bool:
 
 
 def _is_bare(row: Row) -> bool:
-    return any(
-        side is not None and side.measurement is not None and side.measurement.samples == 1
-        for side in (row.pair.base, row.pair.head)
-    )
+    """Whether it was compared by a bare mean of some side: both sides have a time."""
+    sides = [side for side in (row.pair.base, row.pair.head) if side is not None]
+    found = [side.measurement for side in sides if side.measurement is not None]
+    return len(found) == 2 and any(one.samples == 1 for one in found)
 
 
 def _rows(count: int) -> str:

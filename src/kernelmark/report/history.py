@@ -109,7 +109,7 @@ def notes(history: History) -> list[str]:
         for text in history.moved
     ]
     told += [
-        f"sentinel moved with run {run_id}: {moved_text(text)}; steps there may be the machine's"
+        f"sentinel moved with run {run_id}: {moved_text(text)}; changes there may be the machine's"
         for run_id, texts in history.marked.items()
         for text in texts
     ]

@@ -18,6 +18,7 @@ from kernelmark.core.result import Block
 from kernelmark.stats.student import t_quantile
 
 LEVEL = 0.95
+_LARGEST_LOG = 709.0  # of a float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,8 @@ def block_interval(block_medians: Sequence[float], level: float = LEVEL) -> tupl
     mean = statistics.fmean(logs)
     middle = statistics.median(block_medians)
     # exp may leave equal values a rounding away from themselves
-    return min(math.exp(mean - half), middle), max(math.exp(mean + half), middle)
+    high = math.exp(mean + half) if mean + half < _LARGEST_LOG else math.inf
+    return min(math.exp(mean - half), middle), max(high, middle)
 
 
 def order_interval(samples: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:

@@ -21,6 +21,9 @@ from kernelmark.core.verdict import VerdictStatus
 
 DELTA = 0.01  # effects below this share are not worth an alarm
 ALPHA = 0.01  # chance of an alarm where nothing changed
+# Wider than this, an interval is told to be so and no more.
+MOST_PERCENT = 999
+_LARGEST_LOG = 709.0
 POWER = 0.9  # with which the detectable effect is found
 
 
@@ -123,8 +126,8 @@ def paired_verdict(
         status=status,
         reason=reason,
         ratio=math.exp(found.centre),
-        low=_exp(found.low),
-        high=_exp(found.high),
+        low=exp(found.low),
+        high=exp(found.high),
         p_value=found.p_value,
         rounds=len(logs),
         alpha=alpha,
@@ -164,20 +167,32 @@ def detectable(half_width: float, floor: float, alpha: float) -> float:
     if not math.isfinite(half_width):
         return math.inf
     error = half_width / NormalDist().inv_cdf(1 - alpha / 2)
-    return math.expm1(max(half_width, floor) + NormalDist().inv_cdf(POWER) * error)
+    return exp(max(half_width, floor) + NormalDist().inv_cdf(POWER) * error) - 1
 
 
 def percent_text(log_ratio: float) -> str:
     """`+1.2 %` of the logarithm of a ratio."""
     if not math.isfinite(log_ratio):
         return "any size"
-    return f"{100 * math.expm1(log_ratio):+.1f} %"
+    return f"{100 * (exp(log_ratio) - 1):+.1f} %"
+
+
+def span_text(low: float, high: float) -> str:
+    """`+1.2 % to +3.4 %` of the logarithms of two ratios. Where they are so far apart that the
+    figures mean nothing, what is beyond 999 % is not spelt out."""
+    far = 50 * (exp(high) - exp(low)) > MOST_PERCENT
+
+    def text(bound: float) -> str:
+        beyond = math.isfinite(bound) and far and 100 * (exp(bound) - 1) > MOST_PERCENT
+        return f"> {MOST_PERCENT} %" if beyond else percent_text(bound)
+
+    return f"{text(low)} to {text(high)}"
 
 
 def _judged(
     found: SignedRank, floor: float, rounds: int, alpha: float
 ) -> tuple[VerdictStatus, str]:
-    shown = f"{percent_text(found.low)} to {percent_text(found.high)}"
+    shown = span_text(found.low, found.high)
     limit = f"{100 * math.expm1(floor):g} %"
     if not math.isfinite(found.low):
         need = least_rounds(alpha)
@@ -200,8 +215,9 @@ def _half_width(found: SignedRank) -> float:
     return (found.high - found.low) / 2 if math.isfinite(found.low) else math.inf
 
 
-def _exp(value: float) -> float:
-    return 0.0 if value == -math.inf else math.exp(value)
+def exp(value: float) -> float:
+    """e to the power of `value`, infinite where no float is as large."""
+    return math.inf if value > _LARGEST_LOG else math.exp(value)
 
 
 def _log_ratios(base: Sequence[float], head: Sequence[float]) -> NDArray[np.float64]:

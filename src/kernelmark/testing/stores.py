@@ -125,7 +125,8 @@ class StoreContract:
     ) -> None:
         run = new_run(label="x", argv=("kmark", "run\0", "\ud800"), suite="demo")
         case = Case(problem=problem(1), backend="numpy", config={"fast": True, "tile": 32})
-        result = measured(case, (1.0, 2.0, float("nan")), (float("inf"), 0.1))
+        result = measured(case, (1.0, 2.0, 5e-324), (1e300, 0.1))
+        result = dataclasses.replace(result, started=float("nan"), cost={"total": float("inf")})
         store.add_results(run.id, [result])
         with opener() as again:
             assert same(again.result_set(run.id), ResultSet(run=run, results=(result,)))

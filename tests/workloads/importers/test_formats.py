@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernelmark import ops
-from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.problem import parse_key
 from kernelmark.core.result import Status
 from kernelmark.workloads import importers
@@ -168,6 +169,13 @@ NVBENCH = {
         }
     ],
 }
+
+
+def with_summaries(value):
+    """NVBENCH whose first state has these summaries."""
+    changed = json.loads(json.dumps(NVBENCH))
+    changed["benchmarks"][0]["states"][0]["summaries"] = value
+    return changed
 
 
 @pytest.fixture
@@ -343,6 +351,24 @@ def test_the_same_file_is_the_same_run(read):
             "line 5 has 10 values for 13 columns",
         ),
         ("a-gemm.csv", GEMM_CSV[:-3], "line 5: ok=Tr is neither True nor False"),
+        ("log.txt", HIPBLASLT.replace(",1024,512,", ",x,512,"), "line 4, m: 'x' is not a number"),
+        ("log.txt", HIPBLASLT.replace(",256,1,0,", ",2.5,1,0,"), "line 4: k=2.5 is not an integer"),
+        (
+            "x_kernel_trace.csv",
+            TRACE.replace("5000,8000", "8000,5000"),
+            "line 3: the launch ends 3000 ns before it starts",
+        ),
+        ("gemm.csv", TRITONBENCH.replace("0.012", "1e999"), "samples_s has inf"),
+        (
+            "r.json",
+            with_summaries(3),
+            "Copy Sweep Device=0 BlockSize=2^8, summaries: expected a list, found '3'",
+        ),
+        (
+            "r.json",
+            with_summaries([7]),
+            "Copy Sweep Device=0 BlockSize=2^8, summaries: expected an object, found '7'",
+        ),
         ("log.txt", HIPBLASLT[: HIPBLASLT.index(",256,1,0,f16_r")], "has 6 values for 23"),
         ("log.txt", HIPBLASLT[: HIPBLASLT.index(",0,1,1024")], "ends in line 4 without a row"),
         ("out.json", json.dumps(GOOGLE)[:-20], "not JSON"),
@@ -448,3 +474,33 @@ def test_different_words_stay_different(words):
 )
 def test_a_file_s_name_without_the_run_it_is_of(name, words):
     assert name_words(Path(f"{name}.csv")) == words
+
+
+def places(node, path=()):
+    """Every path inside a document."""
+    items = node.items() if isinstance(node, dict) else enumerate(node)
+    for name, value in items:
+        yield (*path, name)
+        if isinstance(value, dict | list):
+            yield from places(value, (*path, name))
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+JSON = SCALARS | st.lists(SCALARS, max_size=2) | st.dictionaries(st.text(), SCALARS, max_size=2)
+
+
+@pytest.mark.parametrize(("name", "whole"), [("out.json", GOOGLE), ("r.json", NVBENCH)])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_json_value_in_any_place_is_read_or_refused(tmp_path, name, whole, data):
+    document = json.loads(json.dumps(whole))
+    path = data.draw(st.sampled_from(list(places(document))))
+    node = document
+    for part in path[:-1]:
+        node = node[part]
+    node[path[-1]] = data.draw(JSON)
+    text = json.dumps(document).replace("Infinity", "1e999")
+    (tmp_path / name).write_text(text)
+    form = "googlebench" if whole is GOOGLE else "nvbench"
+    with contextlib.suppress(UsageError, NothingToDo):
+        importers.read(tmp_path / name, Given(), form)

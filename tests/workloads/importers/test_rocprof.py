@@ -98,3 +98,22 @@ def test_a_database_without_kernels_is_told(tmp_path):
     connection.close()
     with pytest.raises(KernelmarkError, match="rocpd database"):
         importers.read(path, Given())
+
+
+def test_nanoseconds_since_1970_keep_their_digits(database, tmp_path):
+    start = 1_763_236_800_000_000_001
+    path = database(["name", "start", "end"], [(ADD, start, start + 1501)])
+    assert list(series(path).values()) == [[1501]]
+    table = tmp_path / "x_kernel_trace.csv"
+    table.write_text(f"Kernel_Name,Start_Timestamp,End_Timestamp\nadd,{start},{start + 1501}\n")
+    assert list(series(table).values()) == [[1501]]
+
+
+@pytest.mark.parametrize(
+    ("end", "told"), [(1500, "500 ns before it starts"), (None, "a number is missing")]
+)
+def test_a_launch_of_a_database_that_cannot_be_is_told(database, end, told):
+    path = database(["name", "start", "end"], [(ADD, 1000, 1500), (FILL, 2000, end)])
+    with pytest.raises(KernelmarkError, match=told) as refused:
+        importers.read(path, Given())
+    assert f"{FILL} that started at 2000" in refused.value.message

@@ -5,18 +5,22 @@ tot > 1.005 × golden + 0.5 µs. A side's time is the mean of three runs in a ro
 5 %; a side without such three is unstable, and its row is marked and not judged.
 
 A run is one process, or one set of allocations where there is a single process; its time is the
-mean of its block medians. A single mean of an earlier tool is taken as it is, and said to be one.
+mean of its block medians. A side that was measured fewer times is unstable too, as nothing says
+that it is not; a single mean of another tool, which is all there is, is taken as it is and said to
+be one.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelmark.compare.match import Pair, groups
 from kernelmark.compare.rules.base import Judgement, Preset, exact, measured, times, told_apart
 from kernelmark.core.result import Result
+from kernelmark.core.units import counted
 from kernelmark.core.verdict import VerdictStatus
 
 _US = 1e-6
@@ -76,8 +80,7 @@ class GoldenTot(Preset):
         return [self._one(*times(pair)) for pair in found]
 
     def _one(self, base: Result, head: Result) -> Judgement:
-        golden = stable_time(_runs(base), int(self.runs), self.within)
-        tot = stable_time(_runs(head), int(self.runs), self.within)
+        golden, tot = self._stable(base), self._stable(head)
         status, reason = self._status(golden, tot)
         return Judgement(
             status=status,
@@ -94,19 +97,17 @@ class GoldenTot(Preset):
             ),
         )
 
+    def _stable(self, result: Result) -> Stable:
+        found = stable_time(_runs(result), int(self.runs), self.within)
+        unknown = found.agreed is None and not _is_bare(result)
+        return dataclasses.replace(found, agreed=False) if unknown else found
+
     def _status(self, golden: Stable, tot: Stable) -> tuple[VerdictStatus, str]:
         if golden.time_s < self.ignore_below_us * _US * (1 - _ROUNDING):
             shown, _ = told_apart(golden.time_s / _US, self.ignore_below_us)
             return VerdictStatus.IGNORED, f"golden {shown} µs is under {self.ignore_below_us:g} µs"
-        unstable = [
-            name for name, side in (("golden", golden), ("tot", tot)) if side.agreed is False
-        ]
-        if unstable:
-            return (
-                VerdictStatus.UNSURE,
-                f"unstable: no {self.runs:g} runs of {' and '.join(unstable)} agree within "
-                f"{100 * self.within:g} %",
-            )
+        if unstable := self._unstable({"golden": golden, "tot": tot}):
+            return VerdictStatus.UNSURE, unstable
         note = "" if golden.agreed and tot.agreed else " (stability not known)"
         limit = self._limit(golden.time_s)
         if tot.time_s > limit * (1 + _ROUNDING):
@@ -115,6 +116,16 @@ class GoldenTot(Preset):
             return VerdictStatus.FASTER, self._above("golden", golden, "tot", tot) + note
         shown, threshold = told_apart(tot.time_s / _US, limit / _US)
         return VerdictStatus.SAME, f"tot {shown} µs is not above {threshold} µs{note}"
+
+    def _unstable(self, sides: Mapping[str, Stable]) -> str:
+        """Which sides are unstable and why; "" if none is."""
+        found = [(name, side) for name, side in sides.items() if side.agreed is False]
+        few = " and ".join(name for name, side in found if side.runs < self.runs)
+        apart = " and ".join(name for name, side in found if side.runs >= self.runs)
+        told = [f"fewer than {self.runs:g} runs of {few}"] if few else []
+        if apart:
+            told.append(f"no {self.runs:g} runs of {apart} agree within {100 * self.within:g} %")
+        return f"unstable: {'; '.join(told)}" if told else ""
 
     def _above(self, name: str, side: Stable, other_name: str, other: Stable) -> str:
         shown, threshold = told_apart(side.time_s / _US, self._limit(other.time_s) / _US)
@@ -128,16 +139,22 @@ class GoldenTot(Preset):
 
     def _side(self, side: Stable) -> str:
         if side.agreed is None:
-            how = f"mean of {side.runs}, stability not known" if side.runs > 1 else "a single run"
+            how = "a single run"
         elif side.agreed:
             how = f"mean of {self.runs:g} runs that agree within {100 * self.within:g} %"
         else:
-            how = f"mean of {side.runs} runs, unstable"
+            how = f"mean of {counted(side.runs, 'run')}, unstable"
         return f"{_us(side.time_s)}, {how}"
 
 
 def _us(seconds: float) -> str:
     return f"{exact(seconds / _US)} µs"
+
+
+def _is_bare(result: Result) -> bool:
+    """Whether it is a mean that another tool gives, without any dispersion."""
+    found = measured(result)
+    return found.samples == 1 and found.timed_s == 0
 
 
 def _runs(result: Result) -> list[float]:

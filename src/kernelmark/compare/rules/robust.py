@@ -24,7 +24,7 @@ from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.fdr import adjusted
 from kernelmark.stats.interval import replicates
-from kernelmark.stats.paired import detectable, percent_text
+from kernelmark.stats.paired import MOST_PERCENT, detectable, exp, percent_text, span_text
 from kernelmark.stats.shrink import Common, common
 
 # No clock resolves a spread below this share; blocks that agree exactly are not infinitely sure.
@@ -123,8 +123,8 @@ class Robust(Preset):
             base_s=measured(base).median_s,
             head_s=measured(head).median_s,
             ratio=math.exp(row.centre),
-            low=math.exp(low),
-            high=math.exp(high),
+            low=exp(low),
+            high=exp(high),
             p_value=row.p_value,
             detectable=found,
             facts=(
@@ -138,7 +138,7 @@ class Robust(Preset):
                 ),
                 (
                     f"{100 * (1 - self.q):g} % interval",
-                    f"{percent_text(low)} to {percent_text(high)}",
+                    span_text(low, high),
                 ),
                 ("effect floor", f"{100 * self.delta:g} %"),
                 (
@@ -155,7 +155,7 @@ class Robust(Preset):
         self, row: _Weighed, low: float, high: float, share: float, found: float
     ) -> tuple[VerdictStatus, str]:
         floor = math.log1p(self.delta)
-        shown = f"{percent_text(low)} to {percent_text(high)}"
+        shown = span_text(low, high)
         if share <= self.q and abs(row.centre) > floor:
             status = VerdictStatus.SLOWER if row.centre > 0 else VerdictStatus.FASTER
             return status, f"{percent_text(row.centre)} ({shown})"
@@ -229,7 +229,9 @@ def _side_text(side: _Side, result: Result) -> str:
 
 
 def _share_text(share: float) -> str:
-    return f"{100 * share:.1f} %" if math.isfinite(share) else "any size"
+    if not math.isfinite(share):
+        return "any size"
+    return f"{100 * share:.1f} %" if 100 * share <= MOST_PERCENT else f"> {MOST_PERCENT} %"
 
 
 rule = Robust()

@@ -65,7 +65,7 @@ def read(path: Path, given: Given, name: str | None = None) -> ResultSet:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
     raise UsageError(
         f"{path}: is in no format that can be read",
-        hint=f"name one by --as: {', '.join(names())}",
+        hint=f"kmark import --as FORMAT reads it as one of: {', '.join(names())}",
     )
 
 

@@ -11,11 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from kernelmark import ops
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.environment import Environment
-from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.errors import CodecError, KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Option, Problem, parse_value
 from kernelmark.core.result import (
@@ -128,7 +129,13 @@ def gathered(
         cases=len(cases),
         state=RunState.DONE,
     )
-    results = [_result(found, device, given, method, when) for (_, device), found in cases.items()]
+    results = []
+    for (_, device), found in cases.items():
+        try:
+            results.append(_result(found, device, given, method, when))
+        except UsageError as error:
+            place = f"{path}: {found[0].problem.key}"
+            raise UsageError(f"{place}: {error.message}", hint=error.hint) from None
     return ResultSet(run=run, results=tuple(results))
 
 
@@ -179,6 +186,30 @@ def legal_word(text: str) -> str:
         return word
     mark = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:6]
     return f"{word[:80]}.{mark}"
+
+
+def fields_of(value: object, place: str) -> Mapping[str, Any]:
+    """A JSON object, or a sentence that names the place."""
+    if not isinstance(value, dict):
+        raise CodecError(f"{place}: expected an object, found {str(value)[:40]!r}")
+    return value
+
+
+def items_of(value: object, place: str) -> Sequence[Any]:
+    """A JSON list, which may be left out, or a sentence that names the place."""
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise CodecError(f"{place}: expected a list, found {str(value)[:40]!r}")
+    return value
+
+
+def whole(value: object, place: str) -> int:
+    """A whole number from 0, or a sentence that names the place."""
+    found = number(value, place)
+    if found < 0 or not found.is_integer():
+        raise UsageError(f"{place}: {str(value)[:40]!r} is not a whole number")
+    return int(found)
 
 
 def number(text: object, place: str) -> float:

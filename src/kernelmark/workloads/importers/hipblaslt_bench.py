@@ -41,6 +41,7 @@ _PLAIN = {
     "swizzle_a": ("0", ""),
     "swizzle_b": ("0", ""),
 }
+_SIZES = ("m", "n", "k", "batch_count")
 Cells = Mapping[str, str]
 
 
@@ -95,6 +96,7 @@ def _found(
     cells: Cells, place: str, arch: str, config: Config, kernel: str, doubt: str = ""
 ) -> Found:
     time_s = number(cells["us"], place) * 1e-6
+    _check_sizes(cells, place)
     rotates = cells.get("rotating_buffer", "0") not in ("0", "")
     by_device = cells.get("use_gpu_timer", "0") not in ("0", "")
     return Found(
@@ -109,6 +111,13 @@ def _found(
         kernel=kernel,
         doubt=doubt,
     )
+
+
+def _check_sizes(cells: Cells, place: str) -> None:
+    """A size that is none would be another problem, or a problem without it."""
+    for name in _SIZES:
+        if name in cells and not number(cells[name], f"{place}, {name}").is_integer():
+            raise UsageError(f"{place}: {name}={cells[name]} is not an integer")
 
 
 def _problem(cells: Cells, arch: str) -> Problem:

@@ -19,10 +19,13 @@ from kernelmark.workloads.importers.base import (
     Found,
     Given,
     Importer,
+    fields_of,
     gathered,
+    items_of,
     number,
     problem_of,
     text_of,
+    whole,
 )
 
 # Any of them is enough: which are there depends on its version, and people shorten files.
@@ -47,11 +50,11 @@ class NvBench(Importer):
             raise CodecError(f"{path}: {error.message}", hint=error.hint) from None
         if not isinstance(document, dict) or not isinstance(document.get("benchmarks"), list):
             raise CodecError(f"{path}: there is no list of benchmarks in it")
-        devices = {
-            int(entry.get("id", i)): _device(entry, i)
-            for i, entry in enumerate(document.get("devices") or [])
-            if isinstance(entry, dict)
-        }
+        devices = {}
+        for i, entry in enumerate(items_of(document.get("devices"), f"{path}: devices")):
+            place = f"{path}: device {i + 1}"
+            found = _device(fields_of(entry, place), i, place)
+            devices[found.index] = found
         return gathered(
             path,
             given,
@@ -61,26 +64,29 @@ class NvBench(Importer):
         )
 
 
-def _device(entry: Mapping[str, Any], place: int) -> DeviceInfo:
-    version = int(entry.get("sm_version", 0))
-    index = int(entry.get("id", place))
+def _device(entry: Mapping[str, Any], number_in_file: int, place: str) -> DeviceInfo:
+    version = whole(entry.get("sm_version", 0), f"{place}, sm_version")
+    index = whole(entry.get("id", number_in_file), f"{place}, id")
     return DeviceInfo(
         name=f"cuda:{index}",
         kind="cuda",
         model=str(entry.get("name", "")),
         arch=f"sm_{version // 10}" if version else "",
         index=index,
-        units=int(entry.get("number_of_sms", 1)),
+        units=whole(entry.get("number_of_sms", 1), f"{place}, number_of_sms"),
     )
 
 
 def _rows(path: Path, benchmarks: list[Any], devices: Mapping[int, DeviceInfo]) -> Iterator[Found]:
-    for benchmark in benchmarks:
-        for state in benchmark.get("states") or []:
-            name = str(benchmark.get("name", "benchmark"))
+    for i, one in enumerate(benchmarks, 1):
+        benchmark = fields_of(one, f"{path}: benchmark {i}")
+        name = str(benchmark.get("name", "benchmark"))
+        states = items_of(benchmark.get("states"), f"{path}: {name}, states")
+        for j, entry in enumerate(states, 1):
+            state = fields_of(entry, f"{path}: {name}, state {j}")
             place = f"{path}: {name} {state.get('name', '')}".rstrip()
-            device = devices.get(int(state.get("device") or 0))
-            axes = {str(a["name"]): str(a.get("value")) for a in state.get("axis_values") or []}
+            device = devices.get(whole(state.get("device") or 0, f"{place}, device"))
+            axes = _axes(state, f"{place}, axis_values")
             skipped = bool(state.get("is_skipped"))
             yield Found(
                 problem=problem_of(name, axes),
@@ -94,10 +100,20 @@ def _rows(path: Path, benchmarks: list[Any], devices: Mapping[int, DeviceInfo]) 
             )
 
 
+def _axes(state: Mapping[str, Any], place: str) -> dict[str, str]:
+    entries = [fields_of(one, place) for one in items_of(state.get("axis_values"), place)]
+    if any("name" not in one for one in entries):
+        raise CodecError(f"{place}: one has no name")
+    return {str(one["name"]): str(one.get("value")) for one in entries}
+
+
 def _times(path: Path, state: Mapping[str, Any], place: str) -> tuple[float, ...]:
     summaries: dict[str, dict[str, Any]] = {}
-    for summary in state.get("summaries") or []:
-        values = {str(d.get("name")): d.get("value") for d in summary.get("data") or []}
+    for one in items_of(state.get("summaries"), f"{place}, summaries"):
+        summary = fields_of(one, f"{place}, summaries")
+        data = items_of(summary.get("data"), f"{place}, data of a summary")
+        entries = [fields_of(entry, f"{place}, data of a summary") for entry in data]
+        values = {str(entry.get("name")): entry.get("value") for entry in entries}
         summaries[str(summary.get("tag", summary.get("name")))] = values
     if _SAMPLES in summaries:
         found = _samples(path, summaries[_SAMPLES], place)
@@ -111,7 +127,7 @@ def _times(path: Path, state: Mapping[str, Any], place: str) -> tuple[float, ...
 
 def _samples(path: Path, told: Mapping[str, Any], place: str) -> tuple[float, ...]:
     """Little-endian 32-bit floats, in a file whose name is relative to the JSON's place."""
-    count = int(number(told.get("size"), place))
+    count = whole(told.get("size"), f"{place}, size")
     name = Path(str(told.get("filename")))
     candidates = [path.parent / name, path.parent.parent / name, path.parent / name.name]
     file = next((c for c in candidates if c.is_file()), None)

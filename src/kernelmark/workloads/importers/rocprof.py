@@ -85,12 +85,29 @@ def _trace(rows: Iterable[Row], columns: tuple[str, str, str]) -> Iterator[Found
     for row in rows:
         cells = row.cells
         sizes = tuple((one, cells[one]) for one in (*_SIZES, *_OLD_SIZES) if cells.get(one))
-        start, end = (number(cells[side], row.place) for side in (begin, finish))
         key, doubt = (cells[name], sizes), row.doubt
-        groups.setdefault(key, []).append((end - start) * _NS)
+        groups.setdefault(key, []).append(_lasted(cells[begin], cells[finish], row.place))
     for place, times in groups.items():
         kernel, sizes = place
         yield _found(kernel, dict(sizes), tuple(times), {}, doubt if place == key else "")
+
+
+def _lasted(start: object, end: object, place: str) -> float:
+    """Seconds of a launch between two times in ns."""
+    start_ns, end_ns = _instant(start, place), _instant(end, place)
+    if end_ns < start_ns:
+        raise UsageError(
+            f"{place}: the launch ends {start_ns - end_ns:.0f} ns before it starts",
+            hint="leave that launch out, or profile again",
+        )
+    return (end_ns - start_ns) * _NS
+
+
+def _instant(value: object, place: str) -> int | float:
+    """Nanoseconds since 1970 have more digits than a float."""
+    text = str(value).strip()
+    short = text.isascii() and text.isdecimal() and len(text) < 20
+    return int(text) if short else number(value, place)
 
 
 def _database(path: Path) -> Iterator[Found]:
@@ -105,7 +122,8 @@ def _database(path: Path) -> Iterator[Found]:
         ):
             given = zip(sized, sizes, strict=True)
             key = tuple((size, str(value)) for size, value in given if value is not None)
-            groups.setdefault((str(name), key), []).append((end - start) * _NS)
+            place = f"{path}: {name} that started at {start}"
+            groups.setdefault((str(name), key), []).append(_lasted(start, end, place))
     except sqlite3.Error as error:
         raise UsageError(
             f"{path}: is not a rocpd database that can be read ({error})",

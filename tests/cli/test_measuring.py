@@ -132,6 +132,14 @@ def test_a_hang_is_ended_by_the_timeout(kmark, fake_words):
     assert "timeout" in ended.out
 
 
+def test_dry_run_tells_what_cannot_be_done(kmark):
+    shape = ("-o", "gemm", "-a", "m=[64,128]", "-a", "n=64", "-a", "k=64")
+    ended = kmark("run", "-b", "numpy", *shape, "--dtype", "f32,bf16", "--dry-run")
+    assert ended.code == 0
+    assert "4 cases on cpu" in ended.err
+    assert "2 cases will be unsupported: numpy has no bf16" in ended.err
+
+
 def test_dry_run_lists_and_runs_nothing(kmark, fake_words, tmp_path):
     ended = kmark(*fake_words, "--dry-run")
     assert ended.code == 0

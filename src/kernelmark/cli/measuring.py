@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shlex
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
@@ -18,7 +19,8 @@ from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
     from kernelmark.api import Plan, Results, Selection
-    from kernelmark.core.result import Run
+    from kernelmark.core.environment import DeviceInfo
+    from kernelmark.core.result import Case, Run
     from kernelmark.core.timing import Timing
     from kernelmark.stores.store import Store
 
@@ -276,7 +278,8 @@ def _preview(plan: Plan, store: Store | None, resumed: Run | None) -> int:
     if not cases:
         raise NothingToDo("nothing is left to run")
     put_table(plan_table(cases))
-    seconds = estimate_s(cases, len(plan.devices))
+    refused = _refused(cases, plan.devices[0])
+    seconds = estimate_s([case for case in cases if case.id not in refused], len(plan.devices))
     where = ", ".join(info.name for info in plan.devices)
     say(
         f"{counted(len(cases), 'case')} on {where}, about {duration_text(seconds)} without "
@@ -284,4 +287,15 @@ def _preview(plan: Plan, store: Store | None, resumed: Run | None) -> int:
     )
     for note in plan.notes:
         say(f"note: {note}")
+    for reason, count in Counter(refused.values()).most_common():
+        say(f"note: {counted(count, 'case')} will be unsupported: {reason}")
     return 0
+
+
+def _refused(cases: Sequence[Case], info: DeviceInfo) -> dict[str, str]:
+    """Why cases cannot be done on such a device, by their ids."""
+    from kernelmark import backends
+
+    asked = {case.backend: backends.find(case.backend) for case in cases}
+    reasons = {case.id: asked[case.backend].supports(case.problem, info) for case in cases}
+    return {case_id: reason for case_id, reason in reasons.items() if reason is not None}

@@ -23,6 +23,7 @@ from kernelmark.micro import (
     _signatures,
     _windows,
     build_ahead,
+    execute,
     gpu_roofs,
     hardware,
     registry,
@@ -398,3 +399,13 @@ class TestLaunchFit:
         start_ns, rate = small_kernels._fit(points)
         assert start_ns is not None
         assert rate is None
+
+
+class TestUnsteady:
+    def test_points_that_spread_are_counted(self):
+        rows = [{"spread": 0.02}, {"spread": 0.4}, {"spread": None}, {"size": 3}]
+        (note,) = execute._unsteady(rows)
+        assert note.startswith("1 of 2 points spread by over 25 %: did other work run?")
+
+    def test_steady_ones_are_not_spoken_of(self):
+        assert execute._unsteady([{"spread": 0.02}, {"size": 3}]) == []

@@ -6,7 +6,7 @@ import contextlib
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kernelmark.core.errors import (
@@ -18,10 +18,14 @@ from kernelmark.core.errors import (
 )
 from kernelmark.core.micro import MicroResult, impossible
 from kernelmark.core.result import Status
+from kernelmark.core.units import counted
 from kernelmark.devices import registry as devices
 from kernelmark.micro.base import Findings, Microbenchmark, Mode, Settings
 from kernelmark.micro.rig import Rig
 from kernelmark.runners.targets import find
+
+# A GPU's launches are within a tenth of each other, a core's of its own nearly so.
+_WIDE = 0.25
 
 
 def open_rig(device: str, threads: int = 0) -> Rig:
@@ -155,8 +159,19 @@ class _Execution:
             rows=rows,
             metrics=metrics,
             trace=tuple(rig.ledger.trace),
-            notes=(*findings.notes, *rig.notes),
+            notes=(*findings.notes, *rig.notes, *_unsteady(rows)),
             error=error,
             cost=self._cost,
             compilations=compilations,
         )
+
+
+def _unsteady(rows: Sequence[Mapping[str, object]]) -> list[str]:
+    """A note where launches of the same work took very different times."""
+    found = (row.get("spread") for row in rows)
+    spreads = [spread for spread in found if isinstance(spread, float)]
+    wide = [spread for spread in spreads if spread > _WIDE]
+    if not wide:
+        return []
+    told = f"{len(wide)} of {counted(len(spreads), 'point')} spread by over {100 * _WIDE:.0f} %"
+    return [f"{told}: did other work run? the column spread tells which"]

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kernelmark.backends._rules import refused_name
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
-from kernelmark.core.result import Result, Run, RunState, Status
+from kernelmark.core.result import Run, RunState
 from kernelmark.report.ab import AbReport
 from kernelmark.runners.ab import (
     Event,
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from kernelmark.stores.store import Store
 
 Environments = tuple[Environment, Environment]
-# What `backends._rules.refuse_unknown` says, as it comes back from a worker.
-_UNKNOWN_NAME = ("does not know", "in the config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,12 +144,7 @@ def _refuse_typo(rows: Sequence[Row], names: tuple[str, str]) -> None:
 
 def _refusals(row: Row) -> list[int]:
     """The sides (0 is base) that do not know a name of their config."""
-
-    def refuses(result: Result) -> bool:
-        unsupported = result.status is Status.UNSUPPORTED
-        return unsupported and all(words in result.error for words in _UNKNOWN_NAME)
-
-    return [place for place, result in enumerate((row.base, row.head)) if refuses(result)]
+    return [place for place, result in enumerate((row.base, row.head)) if refused_name(result)]
 
 
 class _Runs:

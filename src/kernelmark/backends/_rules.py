@@ -7,7 +7,10 @@ from collections.abc import Collection
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.problem import Problem
-from kernelmark.core.result import Config, config_key
+from kernelmark.core.result import Config, Result, Status, config_key
+
+# Between the name of a backend and the rest: how a result tells this refusal from others.
+_UNKNOWN = " does not know {!r} in the config "
 
 
 def wrong_device(backend: str, kinds: Collection[str], info: DeviceInfo) -> str | None:
@@ -27,9 +30,15 @@ def refuse_unknown(backend: str, config: Config, known: Collection[str] = ()) ->
     unknown = sorted(config.keys() - set(known))
     if unknown:
         knows = f"it knows {', '.join(known)}" if known else "it has nothing to choose"
-        raise Unsupported(
-            f"{backend} does not know {unknown[0]!r} in the config {config_key(config)}; {knows}"
-        )
+        told = _UNKNOWN.format(unknown[0])
+        raise Unsupported(f"{backend}{told}{config_key(config)}; {knows}")
+
+
+def refused_name(result: Result) -> bool:
+    """Whether a result is the refusal of a name in its config, by `refuse_unknown`."""
+    return result.status is Status.UNSUPPORTED and any(
+        _UNKNOWN.format(name) in result.error for name in result.case.config
+    )
 
 
 def arithmetic(problem: Problem) -> str:

@@ -50,8 +50,12 @@ def block_interval(block_medians: Sequence[float], level: float = LEVEL) -> tupl
     mean = statistics.fmean(logs)
     middle = statistics.median(block_medians)
     # exp may leave equal values a rounding away from themselves
-    high = math.exp(mean + half) if mean + half < _LARGEST_LOG else math.inf
-    return min(math.exp(mean - half), middle), max(high, middle)
+    return min(exp(mean - half), middle), max(exp(mean + half), middle)
+
+
+def exp(value: float) -> float:
+    """e to the power of `value`, infinite where no float is as large."""
+    return math.inf if value > _LARGEST_LOG else math.exp(value)
 
 
 def order_interval(samples: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmark.core.verdict import VerdictStatus
+from kernelmark.stats.interval import exp
 
 DELTA = 0.01  # effects below this share are not worth an alarm
 ALPHA = 0.01  # chance of an alarm where nothing changed
 # Wider than this, an interval is told to be so and no more.
 MOST_PERCENT = 999
-_LARGEST_LOG = 709.0
 POWER = 0.9  # with which the detectable effect is found
 
 
@@ -213,11 +213,6 @@ def _judged(
 
 def _half_width(found: SignedRank) -> float:
     return (found.high - found.low) / 2 if math.isfinite(found.low) else math.inf
-
-
-def exp(value: float) -> float:
-    """e to the power of `value`, infinite where no float is as large."""
-    return math.inf if value > _LARGEST_LOG else math.exp(value)
 
 
 def _log_ratios(base: Sequence[float], head: Sequence[float]) -> NDArray[np.float64]:

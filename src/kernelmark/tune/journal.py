@@ -222,10 +222,6 @@ class Journal:
                 best[text] = trial
         return list(best.values())
 
-    @property
-    def cost_s(self) -> float:
-        return sum(trial.cost_s for trial in self.trials)
-
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._file.close()

@@ -23,8 +23,8 @@ from kernelmark.core.result import Result
 from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.fdr import adjusted
-from kernelmark.stats.interval import replicates
-from kernelmark.stats.paired import MOST_PERCENT, detectable, exp, percent_text, span_text
+from kernelmark.stats.interval import exp, replicates
+from kernelmark.stats.paired import MOST_PERCENT, detectable, percent_text, span_text
 from kernelmark.stats.shrink import Common, common
 
 # No clock resolves a spread below this share; blocks that agree exactly are not infinitely sure.

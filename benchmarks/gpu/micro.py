@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import re
 import tempfile
@@ -289,7 +288,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--full", action="store_true", help="the long run too (minutes)")
-    parser.add_argument("--full-from", type=Path, help="results of an earlier run with --full")
     parser.add_argument("--repeats", type=int, default=5, help="brief runs (headline metrics)")
     parser.add_argument("--quick-repeats", type=int, default=5, help="quick runs (all metrics)")
     parser.add_argument("-o", "--output", type=Path, default=FOLDER / "gpu_micro.json")
@@ -326,10 +324,6 @@ def main() -> None:
         figures["sustained_bf16"] = guarded("sustained", lambda: sustained(given.device))
         bars += guarded("planted", lambda: planted(given.device)) or []
         write()
-        if given.full_from is not None:
-            found, part = full_of(given.full_from)
-            bars, figures = [*bars, *found], figures | part
-            write()
         full = guarded("full", lambda: run(given.device, "full", names)) if given.full else None
         if full is not None:
             bars += completion(full, "full", 360.0)
@@ -337,19 +331,6 @@ def main() -> None:
             keep(full.results, given.points.with_name(f"{given.points.stem}_full.json"))
             write()
     print(evidence.told(bars))
-
-
-def full_of(place: Path) -> tuple[list[Bar], dict[str, Any]]:
-    """The long run's part of earlier results, with when it was and of which sources."""
-    earlier = json.loads(place.read_text(encoding="utf-8"))
-    when = {name: earlier[name] for name in ("command", "date", "time", "sources")}
-    bars = [
-        (bar["asked"], f"{bar['measured']}; an earlier run, {when['date']}", bar["holds"])
-        for bar in earlier["bars"]
-        if bar["asked"].startswith("--full ")
-    ]
-    figures = {name: earlier["figures"][name] for name in ("full_s", "full")}
-    return bars, figures | {"full_run": when}
 
 
 def keep(results: list[MicroResult], place: Path) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from kernelmark.tune.simulate import Simulated
 
 LIBRARY = "optuna"
-NAMES = ("cmaes", "gp", "nsga2", "random", "tpe", "tpe_categorical")
+NAMES = ("cmaes", "gp", "nsga2", "nsga3", "qmc", "random", "tpe", "tpe_categorical")
 SLOW = frozenset({"gp"})
 PATIENCE = {"gp": 2, "cmaes": 10}  # these repeat themselves: asking on and on is no use
 PATIENCE_OF_OTHERS = 20
@@ -34,15 +34,15 @@ def version() -> str:
 def _sampler(name: str, seed: int) -> Any:
     from optuna import samplers
 
-    if name == "cmaes":
-        return samplers.CmaEsSampler(seed=seed)
-    if name == "gp":
-        return samplers.GPSampler(seed=seed)
-    if name == "nsga2":
-        return samplers.NSGAIISampler(seed=seed)
-    if name == "random":
-        return samplers.RandomSampler(seed=seed)
-    return samplers.TPESampler(seed=seed)
+    kinds = {
+        "cmaes": samplers.CmaEsSampler,
+        "gp": samplers.GPSampler,
+        "nsga2": samplers.NSGAIISampler,
+        "nsga3": samplers.NSGAIIISampler,
+        "qmc": samplers.QMCSampler,
+        "random": samplers.RandomSampler,
+    }
+    return kinds.get(name, samplers.TPESampler)(seed=seed)
 
 
 def evaluations(space: Simulated, name: str, seed: int, budget: int) -> list[int]:

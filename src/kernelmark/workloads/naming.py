@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.registry import Registry
 
 T = TypeVar("T")
-RESULTS = "results"
-LOGS = "logs of calls"
+# Both kinds are here, for each must know the other's names and neither the other's readers.
+results: Registry[Any] = Registry("kernelmark.workloads.importers", "importer")
+logs: Registry[Any] = Registry("kernelmark.workloads.logs.formats", "reader")
 
 
 def names(registry: Registry[Any]) -> list[str]:
@@ -19,17 +19,16 @@ def names(registry: Registry[Any]) -> list[str]:
     return sorted(_spelled(name) for name in registry.names())
 
 
-def find(registry: Registry[T], name: str, *, kind: str, others: Sequence[str]) -> T:
-    """The format that `name` or the beginning of it stands for, of this `kind`.
+def find(registry: Registry[T], name: str) -> T:
+    """The format of results or logs that `name` or the beginning of it stands for.
 
-    `others` are the formats of the other kind: the whole name of one of those is not taken for the
-    beginning of one of these.
+    The whole name of a format of the other kind is not taken for the beginning of one of these.
     """
     known = {_spelled(one): one for one in registry.names()}
     word = _spelled(name)
-    if word not in known and word in others:
-        other = LOGS if kind == RESULTS else RESULTS
-        raise UsageError(f"{word} is a format of {other}, not of {kind}", hint=_instead(kind))
+    kind, other = ("results", logs) if registry is results else ("logs of calls", results)
+    if word not in known and word in names(other):
+        raise _of_other_kind(word, registry)
     begun = [one for one in sorted(known) if word.strip("-") and one.startswith(word)]
     found = [word] if word in known else begun
     if len(found) == 1:
@@ -46,8 +45,15 @@ def find(registry: Registry[T], name: str, *, kind: str, others: Sequence[str]) 
     )
 
 
-def _instead(kind: str) -> str:
-    return "add: --workload DIR" if kind == RESULTS else "leave --workload out, or leave --as out"
+def _of_other_kind(word: str, asked: Registry[Any]) -> UsageError:
+    if asked is results:
+        return UsageError(
+            f"{word} is a format of logs of calls, not of results", hint="add: --workload DIR"
+        )
+    return UsageError(
+        f"{word} is a format of results, not of logs of calls",
+        hint="leave --workload out, or leave --as out",
+    )
 
 
 def _spelled(name: str) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kernelmark.core.result import Result, ResultSet
     from kernelmark.workloads.importers.base import Given, Importer
 
-registry: Registry[Importer] = Registry("kernelmark.workloads.importers", "importer")
+registry: Registry[Importer] = naming.results
 _HEAD_BYTES = 16384
 _GZIP = b"\x1f\x8b"
 
@@ -31,9 +31,7 @@ def names() -> list[str]:
 
 def named(name: str) -> Importer:
     """The importer of that format; the beginning of its name will do."""
-    from kernelmark.workloads import logs
-
-    return naming.find(registry, name, kind=naming.RESULTS, others=logs.names())
+    return naming.find(registry, name)
 
 
 def recognized(path: Path) -> Importer | None:

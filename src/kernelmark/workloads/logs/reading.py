@@ -18,7 +18,7 @@ from kernelmark.workloads.workload import Call, Workload
 
 _HEAD = 1 << 16
 _NO_END = "is the last and has no end: if the file was cut, its call may be another one"
-registry: Registry[LogReader] = Registry("kernelmark.workloads.logs.formats", "reader")
+registry: Registry[LogReader] = naming.logs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +61,7 @@ def names() -> list[str]:
 
 def named(name: str) -> LogReader:
     """The reader of that format; the beginning of its name will do."""
-    from kernelmark.workloads import importers
-
-    return naming.find(registry, name, kind=naming.LOGS, others=importers.names())
+    return naming.find(registry, name)
 
 
 def read(

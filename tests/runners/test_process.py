@@ -76,11 +76,20 @@ def test_exit_code_and_standard_error_are_told(start):
     assert loss.error == "the worker ended by itself with exit code 7\nwhat went wrong"
 
 
-def test_standard_error_is_cut_to_its_end(start):
-    worker = start(READY + "sys.stderr.write('x' * 100000 + 'the end'); sys.exit(1)")
+@pytest.mark.parametrize("last", ["", "\\n"])
+def test_standard_error_is_cut_to_its_end(start, last):
+    worker = start(READY + f"sys.stderr.write('x' * 100000 + 'the end{last}'); sys.exit(1)")
     error = heard(worker)[-1].error
     assert error.endswith("the end")
     assert len(error) < TAIL_BYTES + 100
+
+
+def test_the_last_words_begin_with_a_whole_line(start):
+    lines = 'sys.stderr.write("".join(f"<line {n} of many>\\n" for n in range(1000)))\n'
+    worker = start(READY + lines + "sys.stderr.flush()\nsys.exit(3)")
+    first = heard(worker)[-1].error.splitlines()[1]
+    assert first.startswith("<line ")
+    assert first.endswith(" of many>")
 
 
 @pytest.mark.parametrize(("number", "words"), [(9, "perhaps out of memory"), (11, "signal 11")])

@@ -179,8 +179,10 @@ class WorkerProcess:
         self._hear_errors()
 
     def with_tail(self, text: str) -> str:
-        """`text`, then what the worker last wrote to standard error."""
-        tail = self._tail.decode(errors="replace").strip()
+        """`text`, then the last lines that the worker wrote to standard error."""
+        _, _, rest = self._tail.partition(b"\n")
+        whole = rest if len(self._tail) == TAIL_BYTES and rest.strip() else self._tail
+        tail = whole.decode(errors="replace").strip()
         return f"{text}\n{tail}" if tail else text
 
     def _hear_errors(self) -> None:

@@ -86,7 +86,7 @@ def main() -> int:
     bars = bars_of(table)
     print("\n" + evidence.told(bars))
     print(f"{time.perf_counter() - began:.0f} s")
-    target = options.json or (None if options.quick or options.only else RESULTS)
+    target = options.json or (None if options.quick or any(options.only) else RESULTS)
     if target is not None:
         evidence.write(
             target,
@@ -106,7 +106,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--slow-seeds", type=int, default=3, help="of strategies that take minutes")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--partial", type=Path, default=PARTIAL)
-    parser.add_argument("--only", default="", help="contenders whose name has this word")
+    parser.add_argument("--only", nargs="+", default=[""], help="contenders whose names have one")
     parser.add_argument("--quick", action="store_true", help="ours and random, 5 seeds")
     parser.add_argument("--json", type=Path, help="file to write to")
     return parser.parse_args()
@@ -120,17 +120,18 @@ def _contenders(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
         for rival in RIVALS:
             module = _rival(rival)
             names += [(f"{rival} {name}", name in module.SLOW) for name in module.NAMES]
-    yield from (n for n in names if options.only in n[0] or n[0] == OURS)
+    yield from (n for n in names if n[0] == OURS or any(word in n[0] for word in options.only))
 
 
 def _jobs(
     contenders: Sequence[tuple[str, bool]], spaces: Sequence[str], options: argparse.Namespace
 ) -> Iterator[Job]:
+    """Seed by seed, so that what is cut off has as many seeds of every space."""
     seeds = 5 if options.quick else options.seeds
-    for contender, slow in contenders:
-        for space in spaces:
-            for seed in range(options.slow_seeds if slow else seeds):
-                yield Job(contender, space, seed)
+    for seed in range(max(seeds, options.slow_seeds)):
+        for contender, slow in contenders:
+            if seed < (options.slow_seeds if slow else seeds):
+                yield from (Job(contender, space, seed) for space in spaces)
 
 
 def _rival(name: str) -> Any:

@@ -69,9 +69,9 @@ its metrics, the device's clocks and power meanwhile, and what it cost. Figures 
 over the smaller, less 1, as their difference, the verdict is
 
 - `same` below 2 %: a GPU's headline metrics repeat within that ([evidence](evidence.md));
-- `unsure` below the noise: the larger `spread` of the two points that the metric is the figure of,
-  where the benchmark stores one (`cache`, `stream`, `l2-cache`, `l2-stream`); without one, 2 % on a
-  GPU and 10 % on a CPU, which does other work as well;
+- `unsure` below the noise: 2 % on a GPU and 10 % on a CPU, which does other work as well; or the
+  larger `spread` of the two points that the metric is the figure of, if that is more (`cache`,
+  `stream`, `l2-cache` and `l2-stream` store one);
 - `better` or `worse` beyond that.
 
 A spread is (longest − shortest) / median of the launches in one run: it does not see what changes

@@ -43,6 +43,7 @@ LAUNCHES = {
 WHOLE = {
     "syntax": "op = 'gemm'\ndef prepare(:\n",
     "import": "import a_library_that_is_not_there\nop = 'gemm'\n",
+    "leaves": "print('read me')\nimport sys\nsys.exit(0)\n",
     "no_prepare": "op = 'gemm'\n",
     "no_op": "def prepare(problem, config, sets): ...\n",
     "no_function": "op = 'gemm'\ndef prepare(problem, config, sets):\n    return 7\n",
@@ -232,8 +233,8 @@ def test_a_function_that_gives_no_space_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence", "hint"),
     [
-        ("devices = ('gpu',)", "devices='gpu' is unknown", "known: cpu, cuda, hip"),
-        ("devices = 'gpu'", "devices='gpu' is unknown", "known: cpu, cuda, hip"),
+        ("devices = ('gpu',)", "devices='gpu' is unknown", "known: cpu, cuda, fake, hip"),
+        ("devices = 'gpu'", "devices='gpu' is unknown", "known: cpu, cuda, fake, hip"),
         ("devices = ()", "devices=() names none", 'write: devices = ("cpu",)'),
         ("devices = 3", "devices=3 names none", 'write: devices = ("cpu",)'),
         (
@@ -456,6 +457,7 @@ def test_the_command_line_says_what_a_space_has(kmark, tmp_path):
     [
         ("missing", "there is no file missing.py"),
         ("syntax", "cannot be imported: SyntaxError"),
+        ("leaves", "cannot be imported: SystemExit: 0"),
         ("no_prepare", "defines no 'prepare'"),
         ("two_parameters", "write: def prepare(problem, config, sets)"),
     ],

@@ -35,7 +35,14 @@ GEMM = ("run", "-o", "gemm", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
         (("micro", "--threads", "-1"), "'--threads': -1 must be at least 0"),
         (("list", "runs", "--limit", "0"), "'--limit': 0 must be at least 1"),
         ((*GEMM, "-a", "m=8", "--target-ci", "0"), "must be positive"),
-        ((*GEMM, "-a", "m=8", "--timeout", "-1"), "must be positive"),
+        ((*GEMM, "-a", "m=8", "--timeout", "-1"), "must be a positive number of seconds"),
+        ((*GEMM, "-a", "m=8", "--timeout", "nan"), "must be a positive number of seconds"),
+        ((*GEMM, "-a", "m=8", "--timeout", "inf"), "must be a positive number of seconds"),
+        ((*GEMM, "-a", "m=8", "--label", "a.json"), "the label 'a.json' would be taken for a file"),
+        (("import", "x.json", "--label", "./a"), "the label './a' would be taken for a file"),
+        (("history", "--pin", "a.csv=latest"), "the name 'a.csv' would be taken for a file"),
+        ((*GEMM, "-a", "m=8", "-d", ""), "an empty list names nothing"),
+        ((*GEMM, "-a", "m=8", "-b", " , "), "an empty list names nothing"),
         ((*GEMM, "-a", "m=8", "--config", "tile"), "not name=value"),
         ((*GEMM, "-a", "m=8", "--filter", "("), "regular expression"),
         ((*GEMM, "-a", "m=8", "--json", "/nonexistent/x.json"), "no folder"),
@@ -91,7 +98,8 @@ def test_a_device_without_a_driver_points_to_the_doctor(refused, monkeypatch):
     from kernelmark.devices import registry
 
     monkeypatch.setattr(type(registry.get("cuda")), "available", lambda self: "cuda: no driver")
-    assert "kmark doctor" in refused(*GEMM, "-a", "m=8", "-d", "cuda:0").err.splitlines()[1]
+    for device in ("cuda", "cuda:0"):
+        assert "kmark doctor" in refused(*GEMM, "-a", "m=8", "-d", device).err.splitlines()[1]
 
 
 def test_kmark_alone_is_its_help(kmark):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import platform
 import shlex
@@ -9,6 +10,7 @@ import shutil
 
 import pytest
 
+from kernelmark.core.result import Status
 from kernelmark.core.roof import Roof
 from kernelmark.stores import open_store
 
@@ -269,7 +271,7 @@ def test_runs_of_different_depth_are_compared_with_a_note(kmark):
     assert kmark("micro", "compare", "latest", "latest~0").err == ""
 
 
-def test_ctrl_c_tells_what_is_kept(kmark, monkeypatch):
+def test_ctrl_c_tells_what_is_kept(kmark, tmp_path, monkeypatch):
     from kernelmark.micro import session
 
     before = session.run
@@ -279,9 +281,47 @@ def test_ctrl_c_tells_what_is_kept(kmark, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(session, "run", one_and_no_more)
-    ended = kmark(*QUICK)
+    place = tmp_path / "found.json"
+    ended = kmark(*QUICK, "--json", str(place))
     assert ended.code == 130
     assert "interrupted after 1 result; stored as" in ended.err
+    assert "latency_add_i64" in ended.out
+    assert [one["benchmark"] for one in json.loads(place.read_text())] == ["instructions"]
+
+
+def test_a_figure_of_what_failed_is_not_drawn(kmark, tmp_path, monkeypatch):
+    from kernelmark.micro import session
+
+    before = session.run
+    failed = {"status": Status.RUNTIME_ERROR, "rows": (), "metrics": (), "error": "it broke"}
+
+    def failing(names, **given):
+        for result in before(names, **given):
+            yield dataclasses.replace(result, **failed)
+
+    monkeypatch.setattr(session, "run", failing)
+    ended = kmark(*QUICK, "-f", str(tmp_path / "x.svg"))
+    assert ended.code == 3
+    assert "nothing is drawn: what failed has no points" in ended.err
+
+
+def test_a_file_without_results_is_told(kmark, tmp_path):
+    place = tmp_path / "none.json"
+    place.write_text("[]")
+    assert kmark(*QUICK).code == 0
+    for words in (["show", str(place)], ["compare", str(place), "latest"], ["import", str(place)]):
+        ended = kmark("micro", *words)
+        assert ended.code == 4
+        assert "none.json: holds no results" in ended.err
+
+
+def test_a_result_of_no_benchmark_is_refused(kmark, tmp_path):
+    place = tmp_path / "odd.json"
+    assert kmark(*QUICK, "--no-store", "--json", str(place)).code == 0
+    place.write_text(place.read_text().replace('"instructions"', '"../x"'))
+    ended = kmark("micro", "import", str(place))
+    assert ended.code == 2
+    assert "'../x' is no name of a microbenchmark" in ended.err
 
 
 def test_the_history_of_an_architecture_that_is_not_stored(kmark):

@@ -271,6 +271,19 @@ def test_an_edited_plan_is_left_alone(kmark, tmp_path):
     assert "evaluations = 9" in path.read_text()
 
 
+def test_a_plan_that_cannot_be_read_is_told_and_left_alone(kmark, tmp_path):
+    place = tmp_path / "direct"
+    kmark("tune", "plan", str(place), *FAKE, *GEMM)
+    path = place / "plans" / "SSS_NN_1.toml"
+    path.write_text(cut := path.read_text() + "[space\n")
+    ended = kmark("tune", "plan", str(place), *FAKE)
+    assert "cannot be read" in ended.out
+    assert "3 plans (2 same, 1 unreadable)" in ended.err
+    assert "not valid TOML" in ended.err
+    assert "mend it, or --force writes it anew" in ended.err
+    assert path.read_text() == cut
+
+
 def test_plans_for_a_gpu_that_is_not_here(kmark, tmp_path):
     place = tmp_path / "amd"
     words = ("-b", "triton", "--strategy", "random", "-o", "gemm", "-a", "m=[16,4096]")

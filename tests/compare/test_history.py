@@ -61,6 +61,38 @@ def test_the_newest_point_is_screened_before_a_step_can_be_seen():
     assert story(series([*noisy(20), 1.015e-3])).screen.status.value == "same"
 
 
+@pytest.mark.parametrize("before", [5, 6, 9])
+@pytest.mark.parametrize("factor", [1.08, 1 / 1.08])
+def test_a_change_that_lasts_stays_flagged_until_a_step_is_proven(before, factor):
+    state = "slower" if factor > 1 else "faster"
+    for seed in range(20):
+        times = noisy(before + 9, seed)
+        times[before:] = [t * factor for t in times[before:]]
+        for nights in range(before + 1, before + 10):
+            found = story(series(times[:nights]))
+            if found.steps:
+                assert [step.run_id for step in found.steps] == [f"night{before}"]
+                continue
+            assert found.screen.status.value == state
+            assert found.screen.gone == nights - before - 1
+            assert found.change == (f"night{before - 1}", f"night{before}")
+        assert found.steps
+
+
+def test_a_second_mode_is_no_change_that_lasts():
+    modes = [1e-3 * (1.08 if i % 4 == 3 else 1.0) for i in range(24)]
+    for nights in range(10, 25):
+        assert story(series(modes[:nights])).screen.status.value == "same"
+
+
+def test_a_drift_is_no_change_that_lasts():
+    alarms = 0
+    for seed in range(100):
+        walk = np.cumsum(np.random.default_rng(seed).normal(0, 0.002, 30))
+        alarms += story(series(list(1e-3 * np.exp(walk)))).screen.gone > 0
+    assert alarms <= 2
+
+
 def test_a_noisy_level_expects_more():
     assert story(series([*noisy(20, spread=0.03), 1.05e-3])).screen.status.value == "same"
 

@@ -13,9 +13,9 @@ from kernelmark.stats.interval import measured_interval
 
 def test_one_measurement_is_itself(bench: Any) -> None:
     found = bench().measurement
-    assert merge([found]) is found
+    assert merge([found], None) is found
     with pytest.raises(UsageError, match="no measurement"):
-        merge([])
+        merge([], None)
 
 
 def test_processes_are_joined(bench: Any) -> None:
@@ -23,7 +23,7 @@ def test_processes_are_joined(bench: Any) -> None:
         bench(seconds=s, process=i, script=Script(jitter=0.002, seed=i)).measurement
         for i, s in enumerate((50e-6, 52e-6, 49e-6))
     ]
-    found = merge(parts)
+    found = merge(parts, None)
     assert [b.process for b in found.blocks] == [b.process for p in parts for b in p.blocks]
     assert {b.process for b in found.blocks} == {0, 1, 2}
     interval = measured_interval(found.blocks)
@@ -33,6 +33,10 @@ def test_processes_are_joined(bench: Any) -> None:
     assert found.timed_s == pytest.approx(sum(p.timed_s for p in parts))
     assert found.stop is StopReason.PRECISE
     assert found.method == "loop"
+    assert found.warnings == ()
+    (told,) = merge(parts, 0.01).warnings
+    assert told.startswith("interval: ±")
+    assert "above the target of ±1.0%" in told
 
 
 def test_warnings_of_single_blocks_go_and_others_stay_once(bench: Any) -> None:
@@ -47,7 +51,7 @@ def test_warnings_of_single_blocks_go_and_others_stay_once(bench: Any) -> None:
         for i in range(2)
     ]
     assert all(any("one allocation block" in w for w in p.warnings) for p in parts)
-    found = merge(parts)
+    found = merge(parts, None)
     assert found.stop is StopReason.FIXED
     assert len(found.warnings) == 1
     assert "heat" in found.warnings[0]
@@ -55,5 +59,5 @@ def test_warnings_of_single_blocks_go_and_others_stay_once(bench: Any) -> None:
 
 def test_other_times_are_medians(bench: Any) -> None:
     parts = [bench(timer="graph", process=i).measurement for i in range(3)]
-    found = merge(parts)
+    found = merge(parts, None)
     assert found.also["host_s"] == sorted(p.also["host_s"] for p in parts)[1]

@@ -104,7 +104,9 @@ def test_two_devices_side_by_side():
         ("cuda:0", (None, 0.05), 1.04, "unsure"),
         ("cpu", (None, None), 1.09, "unsure"),
         ("cpu", (None, None), 1.11, "better"),
-        ("cpu", (0.001, 0.001), 1.03, "better"),
+        ("cpu", (0.001, 0.001), 1.09, "unsure"),
+        ("cpu", (0.001, 0.2), 1.19, "unsure"),
+        ("cpu", (0.001, 0.2), 1.21, "better"),
         ("cpu", (None, None), 0.0, "worse"),
     ],
 )

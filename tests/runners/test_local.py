@@ -242,7 +242,8 @@ def test_a_lane_measures_one_case_for_callers_with_their_own_order():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"timeout_s": 0}, "time limit must be positive"),
+        ({"timeout_s": 0}, "time limit must be a positive number"),
+        ({"compile_timeout_s": float("nan")}, "time limit must be a positive number"),
         ({"jobs": -1}, "jobs must not be negative"),
         ({"python": "/no/such/python"}, "is not a program"),
         ({"devices": ["cpu:7"]}, "there is no device"),

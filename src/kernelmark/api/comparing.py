@@ -120,11 +120,7 @@ def _changes(
     found: Sequence[Story], runs: dict[str, Run]
 ) -> dict[tuple[str, str], tuple[tuple[str, str, str], ...]]:
     places = {(step.before_id, step.run_id) for story in found for step in story.steps}
-    places |= {
-        (story.points[-2].run_id, story.newest.run_id)
-        for story in found
-        if story.alarm and len(story.points) > 1
-    }
+    places |= {story.change for story in found if story.alarm}
     return {
         (before, after): tuple(difference(runs[before].environment, runs[after].environment))
         for before, after in places

@@ -76,6 +76,8 @@ def read(path: str | Path) -> list[MicroResult]:
         raise CodecError(f"{path}: {error.message}", hint=error.hint) from None
     if not isinstance(document, list):
         raise CodecError(f"{path}: not a list of microbenchmark results")
+    if not document:
+        raise NothingToDo(f"{path}: holds no results")
     try:
         return [codec.from_document(one, MicroResult) for one in document]
     except CodecError as error:

@@ -270,6 +270,10 @@ def _notes(
             f"{len(others)} other plans from before are in {folder.plans} and will run too: "
             f"{_some(others)}"
         )
+    for name, fate in fates.items():
+        if fate is planner.Fate.UNREADABLE:
+            wrong = planner.complaint(folder.plan(name))
+            notes.append(f"{wrong}; mend it, or --force writes it anew")
     if old := planner.outdated(folder, made, fates):
         notes.append(
             f"{_some(old)} asked for another search before: move its file in {folder.trials} away "

@@ -15,6 +15,7 @@ GPU), "numpy" (the default on the CPU) or "address"; `devices` the kinds it runs
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -156,8 +157,9 @@ def _load(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # Triton looks a kernel's source up through its module
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
+        with contextlib.redirect_stdout(sys.stderr):  # a document may be on its way to stdout
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     for needed in ("op", "prepare"):
         if not hasattr(module, needed):

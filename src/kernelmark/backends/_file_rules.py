@@ -12,7 +12,6 @@ from kernelmark.core.errors import CaseError, UsageError
 from kernelmark.core.space import Space
 
 PREPARE = ("problem", "config", "sets")
-_USUAL = ("cpu", "cuda", "hip")
 
 
 def known_ops(path: str, given: Any) -> tuple[str, ...]:
@@ -30,15 +29,15 @@ def known_ops(path: str, given: Any) -> tuple[str, ...]:
 
 def known_kinds(path: str, given: Any) -> tuple[str, ...]:
     """The kinds of devices that a file runs on; all where it does not say."""
+    known = devices.registry.names()
     if given is None:
-        return _USUAL
+        return tuple(known)
     names = (given,) if isinstance(given, str) else given
     if not isinstance(names, Collection) or not names:
         raise UsageError(f"{path}: devices={given!r} names none", hint='write: devices = ("cpu",)')
-    known = devices.registry.names()
     for name in names:
         if name not in known:
-            shown = ", ".join(kind for kind in known if kind != "fake")
+            shown = ", ".join(known)
             raise UsageError(f"{path}: devices={name!r} is unknown", hint=f"known: {shown}")
     return tuple(names)
 

@@ -35,10 +35,10 @@ def general_hint(error: KernelmarkError, words: Sequence[str]) -> str | None:
     place, colon, _ = error.message.partition(": ")
     if command == "compare" and place.endswith(".toml"):
         return 'for example: rule = "ratio", then warn = 1.05 and fail = 1.10 on lines of their own'
-    if colon and place in _places(words):
-        return _FILES.get(command, f"see '{command_path(words)} --help'")
     if colon and _is_device(place):
         return "'kmark doctor' says what is missing, 'kmark list devices' which devices there are"
+    if colon and place in _places(words):
+        return _FILES.get(command, f"see '{command_path(words)} --help'")
     return f"see '{command_path(words)} --help'"
 
 

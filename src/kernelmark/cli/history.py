@@ -216,8 +216,11 @@ def _shown(
 
 
 def _pinned(store: Store, pin: str | None, unpin: str | None) -> int:
+    from kernelmark.api.reading import check_name
+
     if pin is not None:
         name, _, ref = pin.partition("=")
+        check_name(name, "the name")
         run = store.run(ref or "latest")
         if name not in store.pins() and (taken := _meant(store, name)) not in (None, run.id):
             raise UsageError(

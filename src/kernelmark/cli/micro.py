@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -155,22 +156,30 @@ def micro(
     mode = _mode(quick=quick, full=full, brief=brief)
     if drawn is not None:
         check_writable(str(drawn))
-    run_id, results = _measured(
-        names,
-        device=device,
-        threads=threads,
-        mode=mode,
-        parameters=_parameters(parameter),
-        place=None if no_store else store or "",
-        quiet=quiet,
-    )
+    ended: list[MicroResult] = []
+    try:
+        run_id = _measure(
+            names,
+            ended,
+            device=device,
+            threads=threads,
+            mode=mode,
+            parameters=_parameters(parameter),
+            place=None if no_store else store or "",
+            quiet=quiet,
+        )
+    except KeyboardInterrupt:
+        if ended:
+            _show(ended, outputs, contextlib.nullcontext(), points=points, figure=None)
+        raise
     kept = kept_by(() if no_store else _again("show", run_id), store)
-    _show(results, outputs, kept, points=points, figure=drawn)
-    return SOME_FAILED if any(result.status.failed for result in results) else 0
+    _show(ended, outputs, kept, points=points, figure=drawn)
+    return SOME_FAILED if any(result.status.failed for result in ended) else 0
 
 
-def _measured(
+def _measure(
     names: Sequence[str],
+    ended: list[MicroResult],
     *,
     device: str,
     threads: int,
@@ -178,9 +187,9 @@ def _measured(
     parameters: dict[str, str],
     place: str | None,
     quiet: bool,
-) -> tuple[str, list[MicroResult]]:
-    """(run id, results), told line by line as they come; `place` is None where nothing is to be
-    stored."""
+) -> str:
+    """The run's id. Results are told line by line as they come and are then in `ended`, also when
+    the run is interrupted; `place` is None where nothing is to be stored."""
     from kernelmark.api import micro as api
     from kernelmark.core.units import duration_text
     from kernelmark.stores import open_store
@@ -190,6 +199,7 @@ def _measured(
     told: set[str] = set()
 
     def on_result(result: MicroResult) -> None:
+        ended.append(result)
         took = duration_text(result.cost.get("total", 0.0))
         reason = f": {result.error.splitlines()[0]}" if result.error else ""
         if not quiet or result.status.failed:
@@ -203,8 +213,8 @@ def _measured(
         if not quiet:
             say(f"note: {text}")
 
-    def measure(store: Any) -> tuple[str, list[MicroResult]]:
-        run_id, found = api.measure(
+    def measure(store: Any) -> str:
+        run_id, _ = api.measure(
             chosen,
             device=device,
             threads=threads,
@@ -217,7 +227,7 @@ def _measured(
         if not quiet:
             where = f"stored in {store.where}" if store is not None else "not stored"
             say(f"microbenchmarks {run_id}: {where}")
-        return run_id, found
+        return run_id
 
     if place is None:
         return measure(None)
@@ -266,7 +276,9 @@ def _draw(results: Sequence[MicroResult], figure: Path) -> None:
     for result in results:
         if result.rows:
             groups.setdefault(result.benchmark, []).append(result)
-    if not groups:
+    if not groups and any(result.status.failed for result in results):
+        say("nothing is drawn: what failed has no points")
+    elif not groups:
         raise NothingToDo("there are no points to draw")
     # One that has no points was asked for as well: what came of it must not change a name.
     alone = len({result.benchmark for result in results}) == 1
@@ -307,10 +319,6 @@ def _pack(names: Sequence[str], precompile: list[str] | None, output: str | None
         raise UsageError(
             "-o goes with --precompile",
             hint="results go where --json, --csv, --md and -f say",
-        )
-    if not archs:
-        raise UsageError(
-            "nothing is asked for", hint="kmark micro --precompile sm_90,gfx942 -o DIR"
         )
     if names:
         raise UsageError("--precompile takes no benchmarks", hint="it compiles all kernels")

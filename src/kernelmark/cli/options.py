@@ -7,10 +7,21 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from kernelmark.core.errors import UsageError
+
 SELECTION = "Selection"
 MEASUREMENT = "Measurement"
 OUTPUT = "Output"
 RUNNING = "Running"
+
+
+def checked_label(name: str) -> str:
+    """Refuse a label before anything is measured."""
+    if name:
+        from kernelmark.api.reading import check_name
+
+        check_name(name, "the label")
+    return name
 
 
 def _option(
@@ -261,7 +272,14 @@ NoSentinels = Annotated[
     ),
 ]
 Label = Annotated[
-    str, _option(OUTPUT, "--label", metavar="TEXT", help="A name for the run, to find it by.")
+    str,
+    _option(
+        OUTPUT,
+        "--label",
+        metavar="TEXT",
+        help="A name for the run, to find it by.",
+        callback=checked_label,
+    ),
 ]
 Json = Annotated[
     str | None,
@@ -320,5 +338,7 @@ StatusWords = Annotated[
 
 def comma_list(given: Iterable[str] | None) -> tuple[str, ...]:
     """`-b numpy,torch -b iree` as three words, each once, in order."""
-    words = (word.strip() for text in given or () for word in text.split(","))
+    words = [word.strip() for text in given or () for word in text.split(",")]
+    if words and not any(words):
+        raise UsageError("an empty list names nothing", hint="leave it out, or name something")
     return tuple(dict.fromkeys(word for word in words if word))

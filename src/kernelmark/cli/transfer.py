@@ -31,8 +31,8 @@ FOREIGN = "Files of other tools"
 _GPU_ARCH = re.compile(r"(gfx[0-9a-f]{3,4}(:[a-z+-]+)*|sm_[0-9]{2,3}[af]?)\Z")
 
 
-def _foreign(name: str, *, metavar: str, help: str) -> Any:
-    return typer.Option(name, metavar=metavar, help=help, rich_help_panel=FOREIGN)
+def _foreign(name: str, *, metavar: str, help: str, **more: Any) -> Any:
+    return typer.Option(name, metavar=metavar, help=help, rich_help_panel=FOREIGN, **more)
 
 
 Form = Annotated[
@@ -44,7 +44,10 @@ Form = Annotated[
         "reference-csv; with --workload, one of kmark list logs. Default: found out.",
     ),
 ]
-Label = Annotated[str, _foreign("--label", metavar="TEXT", help="A name for the run.")]
+Label = Annotated[
+    str,
+    _foreign("--label", metavar="TEXT", help="A name for the run.", callback=o.checked_label),
+]
 Backend = Annotated[str, _foreign("--backend", metavar="NAME", help="What computed the results.")]
 Device = Annotated[str, _foreign("--device", metavar="DEVICE", help="Where, as hip:0.")]
 Arch = Annotated[

@@ -10,7 +10,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kernelmark.compare.verdicts import HELD, Audit
@@ -30,6 +30,8 @@ _NORMAL_MOVE = 1.0483
 _LEAST_SPREAD = 1e-4
 _WILD = 0.03  # share of points that may be wild on either side
 _RECENT = 10  # runs; a series may be in every other one only
+# Points that may have left a level before a step there can be proven, with as few before them.
+_MOST_GONE = 8
 
 
 class Point(Protocol):
@@ -65,13 +67,14 @@ class SeriesStep:
 class Screen:
     """The newest point against the level before it. `status` is slower, faster, same, broken, fixed
     or, with too few points, new, or unsure where many more failed; `low_s` and `high_s` are where
-    it was expected."""
+    it was expected. `gone` counts the points before it that have left the level as it has."""
 
     status: VerdictStatus
     reason: str
     ratio: float | None = None
     low_s: float | None = None
     high_s: float | None = None
+    gone: int = 0
 
     @property
     def flagged(self) -> bool:
@@ -96,6 +99,14 @@ class Story:
     @property
     def newest(self) -> Point:
         return self.points[-1]
+
+    @property
+    def change(self) -> tuple[str, str]:
+        """The runs between which the newest point's state began: the last one before, the first."""
+        timed = [i for i, p in enumerate(self.points) if p.status is Status.OK and p.median_s]
+        gone = self.screen.gone
+        first = timed[-1 - gone] if gone else len(self.points) - 1
+        return self.points[max(first - 1, 0)].run_id, self.points[first].run_id
 
     @property
     def alarm(self) -> bool:
@@ -265,17 +276,33 @@ def _screened(
         return Screen(status=VerdictStatus.IGNORED, reason=newest.status.value)
     if len(points) > 1 and points[-2].status is not Status.OK:
         return Screen(status=VerdictStatus.FIXED, reason=f"it was {points[-2].status.value}")
-    level = levels[-1]
+    level, log = levels[-1], math.log(newest.median_s)
     if len(level) >= LEAST_POINTS:
-        return _expected(math.log(newest.median_s), level, _Spread.of(level), min_effect)
+        gone = _gone(level, log, min_effect)
+        kept = level[: len(level) - gone]
+        return replace(_expected(log, kept, _Spread.of(kept), min_effect), gone=gone)
     if len(levels) > 1:
-        spread = _Spread.of(level, _moved(levels))
-        return _expected(math.log(newest.median_s), level, spread, min_effect)
+        return _expected(log, level, _Spread.of(level, _moved(levels)), min_effect)
     many = len(points) > LEAST_POINTS
     return Screen(
         status=VerdictStatus.UNSURE if many else VerdictStatus.NEW,
         reason=f"{len(level)} points at this level, {LEAST_POINTS} are needed",
     )
+
+
+def _gone(level: Sequence[float], newest: float, min_effect: float) -> int:
+    """How many of a level's last points have left it, all to the side where the newest one is. Few
+    points prove no step; a slowdown that lasts must not be expected for that reason."""
+    for count in range(min(len(level) - LEAST_POINTS, _MOST_GONE), 0, -1):
+        kept = level[:-count]
+        spread = _Spread.of(kept)
+        first = _expected(newest, kept, spread, min_effect)
+        if first.flagged and all(
+            _expected(point, kept, spread, min_effect).status is first.status
+            for point in level[-count:]
+        ):
+            return count
+    return 0
 
 
 def _moved(levels: Sequence[Sequence[float]]) -> list[float]:

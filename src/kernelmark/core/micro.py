@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -16,6 +17,7 @@ Better = Literal["higher", "lower", ""]
 
 # A clock read in a kernel and one read by the driver differ by about a percent.
 MARGIN = 1.02
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,8 @@ class MicroResult:
     compilations: int = 0
 
     def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.benchmark):  # it becomes a part of files' names
+            raise UsageError(f"{self.benchmark!r} is no name of a microbenchmark")
         for name in ("parameters", "cost"):
             object.__setattr__(self, name, FrozenDict(getattr(self, name)))
         object.__setattr__(self, "rows", tuple(FrozenDict(row) for row in self.rows))

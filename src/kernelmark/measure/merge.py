@@ -11,8 +11,9 @@ from kernelmark.measure.advice import INTERVAL_WARNING, interval_warnings
 from kernelmark.stats.interval import measured_interval
 
 
-def merge(measurements: Sequence[Measurement]) -> Measurement:
-    """All blocks of all processes, with an interval over them; one measurement is itself."""
+def merge(measurements: Sequence[Measurement], target: float | None) -> Measurement:
+    """All blocks of all processes, with an interval over them that should be as narrow as `target`;
+    one measurement is itself."""
     if not measurements:
         raise UsageError("there is no measurement to merge")
     if len(measurements) == 1:
@@ -33,7 +34,7 @@ def merge(measurements: Sequence[Measurement]) -> Measurement:
         stop=_stop([m.stop for m in measurements]),
         warmup_s=sum(m.warmup_s for m in measurements),
         timed_s=sum(m.timed_s for m in measurements),
-        warnings=tuple(_distinct([*warnings, *interval_warnings(interval, None)])),
+        warnings=tuple(_distinct([*warnings, *interval_warnings(interval, target)])),
         also={
             name: statistics.median(m.also[name] for m in measurements if name in m.also)
             for name in names

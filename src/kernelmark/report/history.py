@@ -136,12 +136,12 @@ def alarm_lines(history: History, alarms: Sequence[Story], shown: Sequence[Story
         known, screen = parts(story), story.screen
         backend = f"{known['backend']} {told[story.series]}".rstrip()
         change = "" if screen.ratio is None else f", {change_text(screen.ratio)}"
-        places = [point.run_id for point in story.points[-2:]]
-        changes = history.changes.get((places[0], places[-1]), ())
+        first = f"; since run {story.change[1]}" if screen.gone else ""
+        changes = history.changes.get(story.change, ())
         since = "; ".join(f"{what} {old or '–'} → {new or '–'}" for what, old, new in changes)
         made.append(
             f"{screen.status.value}: {known['problem']} by {backend}{change}; {screen.reason}"
-            f"{f'; changed with it: {since}' if since else ''}"
+            f"{first}{f'; changed with it: {since}' if since else ''}"
         )
     return made
 
@@ -312,10 +312,10 @@ def _device(story: Story) -> str:
 
 
 def _sides(history: History, story: Story) -> tuple[str, ...]:
-    """The beginning of the command: two environments as they were before and with the newest run.
-    Where more than variables differs, only the user knows the interpreters."""
-    places = [point.run_id for point in story.points[-2:]]
-    changes = history.changes.get((places[0], places[-1]), ())
+    """The beginning of the command: two environments as they were before the series changed and
+    with the first run after. Where more than variables differs, only the user knows the
+    interpreters."""
+    changes = history.changes.get(story.change, ())
     variables = [one for one in changes if one[0].startswith(_VARIABLE)]
     python = "" if changes and len(variables) == len(changes) else "=PYTHON"
     words = ["kmark", "ab", "--env", f"before{python}", "--env", f"after{python}"]

@@ -15,7 +15,7 @@ from kernelmark.report.tables import NONE, Column, Table
 
 # How well a GPU's headline metrics repeat from run to run, by measurement (docs/evidence.md).
 _SAME = 0.02
-# A CPU also does other work, and most of its benchmarks store no spread.
+# A CPU also does other work, and its clock is another one minutes later.
 _SAME_ON_CPU = 0.10
 
 
@@ -40,6 +40,11 @@ class _Pair:
         return max((one for one in found if one is not None), default=None)
 
     @property
+    def floor(self) -> float:
+        """What two runs differ by even where each one's own samples agree."""
+        return _SAME_ON_CPU if any(map(is_cpu, self.results)) else _SAME
+
+    @property
     def verdict(self) -> str:
         ratio = self.ratio
         if ratio is None:
@@ -47,10 +52,7 @@ class _Pair:
         apart = max(ratio, 1 / ratio) - 1 if ratio > 0 else math.inf
         if apart < _SAME:
             return "same"
-        noise = self.spread
-        if noise is None:
-            noise = _SAME_ON_CPU if any(map(is_cpu, self.results)) else _SAME
-        if apart < noise:
+        if apart < max(self.spread or 0.0, self.floor):
             return "unsure"
         if not self.base.better:
             return ""

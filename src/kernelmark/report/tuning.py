@@ -255,7 +255,8 @@ def _status(cost: Cost) -> str:
 
 
 def _fate(fate: Fate) -> str:
-    return "edited by hand, left alone" if fate is Fate.EDITED else fate.value
+    told = {Fate.EDITED: "edited by hand, left alone", Fate.UNREADABLE: "cannot be read"}
+    return told.get(fate, fate.value)
 
 
 def _pct(share: float) -> float | None:

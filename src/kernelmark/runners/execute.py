@@ -193,7 +193,7 @@ def join(parts: Sequence[Result]) -> Result:
     for part in parts:
         for name, seconds in part.cost.items():
             cost[name] = cost.get(name, 0.0) + seconds
-    planned = chosen.case.timing.processes
+    timing = chosen.case.timing
     return Result(
         case=chosen.case,
         device=chosen.device,
@@ -201,10 +201,10 @@ def join(parts: Sequence[Result]) -> Result:
         arch=chosen.arch,
         flops=chosen.flops,
         bytes=chosen.bytes,
-        measurement=merge(measured) if measured else None,
+        measurement=merge(measured, timing.target_rel_ci) if measured else None,
         check=_worst([part.check for part in parts if part.check is not None]),
         kernel=next((p.kernel for p in parts if p.kernel != KernelInfo()), chosen.kernel),
-        error="" if bad is None else f"process {bad + 1} of {planned}: {chosen.error}",
+        error="" if bad is None else f"process {bad + 1} of {timing.processes}: {chosen.error}",
         started=parts[0].started,
         cost=FrozenDict(cost),
     )

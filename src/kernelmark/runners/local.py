@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -42,8 +43,8 @@ class LocalRunner:
         variables: Mapping[str, str] | None = None,
         memory_bytes: int = 0,
     ) -> None:
-        if min(timeout_s, compile_timeout_s, start_timeout_s) <= 0:
-            raise UsageError("a time limit must be positive")
+        if not all(0 < s < math.inf for s in (timeout_s, compile_timeout_s, start_timeout_s)):
+            raise UsageError("a time limit must be a positive number of seconds")
         if jobs is not None and jobs < 0:
             raise UsageError("jobs must not be negative")
         if python is not None and shutil.which(python) is None:

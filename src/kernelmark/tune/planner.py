@@ -64,6 +64,7 @@ class Fate(StrEnum):
     CHANGED = "changed"  # it was as it had been written, and is another now
     SAME = "same"
     EDITED = "edited"  # by hand, so it was left alone
+    UNREADABLE = "unreadable"  # since it was edited by hand
 
 
 def costs_of(workload: Workload, known: Summary | None, thr: float | None) -> list[Cost]:
@@ -161,7 +162,7 @@ def write(
         if there == text:
             fates[name] = Fate.SAME
         elif there is not None and digest(there) != written.get(name) and not force:
-            fates[name] = Fate.EDITED
+            fates[name] = Fate.UNREADABLE if complaint(path) else Fate.EDITED
             continue
         else:
             fates[name] = Fate.NEW if there is None else Fate.CHANGED
@@ -169,6 +170,15 @@ def write(
         written[name] = digest(text)
     folder.write_state(State(names=FrozenDict(names), written=FrozenDict(written)))
     return fates
+
+
+def complaint(path: Path) -> str:
+    """What is wrong with a plan's file; "" if nothing."""
+    try:
+        planfile.read(path)
+    except KernelmarkError as error:
+        return error.message
+    return ""
 
 
 def _text_at(path: Path) -> str | None:

@@ -38,7 +38,7 @@ _TYPES = (str, int, float, bool)
 Key = tuple[str, str, tuple[str, ...], str, tuple[int, ...]]
 
 _HEAD = '''"""Tuned configs, written by kernelmark. Add to CONFIGS what you like: `kmark tune apply
---as python` keeps what it finds there.
+--as python` keeps every entry that it finds there, but no comment among them.
 
 A key is (arch, op, dtypes, layout, dims): dtypes and dims in the op's order, for gemm a, b, c, acc
 and m, n, k; layout is the letters of A and B (n: stored as written, t: transposed) and every

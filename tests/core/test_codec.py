@@ -67,6 +67,7 @@ values_in_rows = st.text(max_size=4) | st.integers() | finite | st.booleans() | 
 rows = st.dictionaries(st.text(max_size=4), values_in_rows, max_size=3)
 micros = drawn(
     MicroResult,
+    benchmark=st.sampled_from(["cache", "l2-stream", "my_own2"]),
     status=st.sampled_from([status for status in Status if status is not Status.OK]),
     parameters=rows,
     rows=st.lists(rows, max_size=3).map(tuple),

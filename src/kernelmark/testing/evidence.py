@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -82,7 +83,7 @@ def told(bars: Sequence[tuple[str, str, bool]]) -> str:
 
 def command() -> str:
     """How this process was started, as one would type it in the repository."""
-    return " ".join(["python", *_relative(sys.argv)])
+    return shlex.join(["python", *_relative(sys.argv)])
 
 
 def _relative(argv: Sequence[str]) -> list[str]:

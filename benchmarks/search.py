@@ -39,7 +39,7 @@ RESULTS = HERE / "results" / "search.json"
 PARTIAL = REPOSITORY / "scratch" / "search" / "partial.jsonl"
 BUDGETS = (25, 50, 100, 200)
 OURS = "kernelmark kmark"
-RIVALS = ("kernel_tuner", "optuna")
+RIVALS = ("kernel_tuner", "optuna", "pyatf")
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,12 @@ def main() -> int:
     bars = bars_of(table)
     print("\n" + evidence.told(bars))
     print(f"{time.perf_counter() - began:.0f} s")
-    target = options.json or (None if options.quick or any(options.only) else RESULTS)
+    target = options.json or (None if options.quick or options.only else RESULTS)
     if target is not None:
         evidence.write(
             target,
             title="Quality of a search after so many evaluations, beside "
-            + (", ".join(options.only) if any(options.only) else "other tuners"),
+            + (", ".join(options.only) or "other tuners"),
             bars=bars,
             figures=figures_of(table, done, spaces),
             libraries=libraries,
@@ -107,7 +107,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--slow-seeds", type=int, default=3, help="of strategies that take minutes")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--partial", type=Path, default=PARTIAL)
-    parser.add_argument("--only", nargs="+", default=[""], help="contenders whose names have one")
+    parser.add_argument("--only", nargs="+", default=[], help="contenders whose names have one")
     parser.add_argument("--quick", action="store_true", help="ours and random, 5 seeds")
     parser.add_argument("--json", type=Path, help="file to write to")
     return parser.parse_args()
@@ -121,7 +121,8 @@ def _contenders(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
         for rival in RIVALS:
             module = _rival(rival)
             names += [(f"{rival} {name}", name in module.SLOW) for name in module.NAMES]
-    yield from (n for n in names if n[0] == OURS or any(word in n[0] for word in options.only))
+    wanted = options.only or [""]
+    yield from (n for n in names if n[0] == OURS or any(word in n[0] for word in wanted))
 
 
 def _jobs(

@@ -11,10 +11,12 @@ import signal
 import pytest
 
 import kernelmark as km
+from kernelmark.api.reading import read_file
 from kernelmark.core import codec
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import ResultSet, RunState
 from kernelmark.runners.events import CaseFinished
+from kernelmark.workloads.importers.base import Given
 
 QUICK = km.Timing(max_s=0.05, warmup_s=0.01, max_allocations=3)
 
@@ -112,6 +114,13 @@ def test_stores_only_when_asked(tmp_path):
         assert store.result_set(found.run.id) == found.result_set
         again = km.run("gemm", store=store, **chosen)
         assert store.run("latest").id == again.run.id
+
+
+def test_a_label_by_which_no_run_could_be_found_is_refused():
+    with pytest.raises(UsageError, match="would be taken for a file"):
+        km.run("gemm", m=8, n=8, k=8, dtype="f32", device="fake", label="mine.json")
+    with pytest.raises(UsageError, match="would be taken for a file"):
+        read_file("-", Given(label="./mine"))
 
 
 def test_cpu_runs_are_compared_with_roofs_that_are_measured_once(tmp_path):

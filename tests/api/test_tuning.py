@@ -25,7 +25,7 @@ def problem(m: int):
 @pytest.fixture
 def folder(tmp_path):
     calls = tuple(Call(problem=problem(m), count=m) for m in (30, 50, 20))
-    place = tmp_path / "work"
+    place = tmp_path / "work.log"
     place.mkdir()
     write(place / "workload.csv", Workload(name="work", calls=calls))
     return place

@@ -39,7 +39,6 @@ GEMM = ("run", "-o", "gemm", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
         ((*GEMM, "-a", "m=8", "--timeout", "nan"), "must be a positive number of seconds"),
         ((*GEMM, "-a", "m=8", "--timeout", "inf"), "must be a positive number of seconds"),
         ((*GEMM, "-a", "m=8", "--label", "a.json"), "the label 'a.json' would be taken for a file"),
-        (("import", "x.json", "--label", "./a"), "the label './a' would be taken for a file"),
         (("history", "--pin", "a.csv=latest"), "the name 'a.csv' would be taken for a file"),
         ((*GEMM, "-a", "m=8", "-d", ""), "an empty list names nothing"),
         ((*GEMM, "-a", "m=8", "-b", " , "), "an empty list names nothing"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kernelmark.api.reading import check_name
 from kernelmark.backends._rules import refused_name
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
@@ -50,6 +51,9 @@ class AbPlan:
     timeout_s: float = 300.0
     budget_s: float | None = None  # after which pairs that are still open stay unsure
     jobs: int = 0  # host cores that compile before the first round
+
+    def __post_init__(self) -> None:
+        check_name(self.label)
 
     @property
     def names(self) -> tuple[str, str]:

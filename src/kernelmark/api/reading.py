@@ -25,9 +25,9 @@ def is_file(ref: str) -> bool:
     return ref.startswith(("/", "./", "../", "~/")) or ("/" in ref and Path(ref).is_file())
 
 
-def check_name(name: str, what: str) -> None:
-    """Refuse a label or pinned name by which no run could be asked for."""
-    if is_file(name):
+def check_name(name: str, what: str = "the label") -> None:
+    """Refuse a label or pinned name by which no run could be asked for; an empty one is none."""
+    if name and is_file(name):
         raise UsageError(
             f"{what} {name!r} would be taken for a file",
             hint="choose one without an ending like .json and without a path's beginning",
@@ -37,6 +37,8 @@ def check_name(name: str, what: str) -> None:
 def read_file(place: str, given: Given | None = None, form: str | None = None) -> ResultSet:
     """The run in a file: what `--json` or `export` wrote (`-` is stdin), or any format that has an
     importer. `form` names a format instead of finding it out."""
+    if given is not None:
+        check_name(given.label)
     if place == "-":
         if form is not None:
             raise UsageError(

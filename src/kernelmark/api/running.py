@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernelmark.api.plan import Plan
+from kernelmark.api.reading import check_name
 from kernelmark.api.results import Results
 from kernelmark.api.roofs import RoofMode, roofs_for_plan
 from kernelmark.core.result import Run
@@ -32,6 +33,9 @@ class Conduct:
     compile_timeout_s: float = 600.0
     jobs: int | None = None
     retry_failed: bool = False
+
+    def __post_init__(self) -> None:
+        check_name(self.label)
 
 
 def measure(

@@ -82,9 +82,10 @@ def summarise(
         asked = Selection(
             problems=tuple(problem.key for problem in todo), backends=(name,), devices=devices
         )
+        label = f"tune {folder.path.name}".replace(".", "-")  # never to be read as a file's name
         results = measure(
             plan_cases(asked, Timing.preset(timing)),
-            conduct=Conduct(label=f"tune {folder.path.name}", roofs="none"),
+            conduct=Conduct(label=label, roofs="none"),
             store=store,
             argv=argv,
             on_event=book.listening(tell),

@@ -15,15 +15,6 @@ OUTPUT = "Output"
 RUNNING = "Running"
 
 
-def checked_label(name: str) -> str:
-    """Refuse a label before anything is measured."""
-    if name:
-        from kernelmark.api.reading import check_name
-
-        check_name(name, "the label")
-    return name
-
-
 def _option(
     panel: str,
     *names: str,
@@ -278,7 +269,6 @@ Label = Annotated[
         "--label",
         metavar="TEXT",
         help="A name for the run, to find it by.",
-        callback=checked_label,
     ),
 ]
 Json = Annotated[

@@ -44,10 +44,7 @@ Form = Annotated[
         "reference-csv; with --workload, one of kmark list logs. Default: found out.",
     ),
 ]
-Label = Annotated[
-    str,
-    _foreign("--label", metavar="TEXT", help="A name for the run.", callback=o.checked_label),
-]
+Label = Annotated[str, _foreign("--label", metavar="TEXT", help="A name for the run.")]
 Backend = Annotated[str, _foreign("--backend", metavar="NAME", help="What computed the results.")]
 Device = Annotated[str, _foreign("--device", metavar="DEVICE", help="Where, as hip:0.")]
 Arch = Annotated[

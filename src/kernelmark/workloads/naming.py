@@ -26,9 +26,14 @@ def find(registry: Registry[T], name: str) -> T:
     """
     known = {_spelled(one): one for one in registry.names()}
     word = _spelled(name)
-    kind, other = ("results", logs) if registry is results else ("logs of calls", results)
-    if word not in known and word in names(other):
-        raise _of_other_kind(word, registry)
+    if registry is results:
+        asked, other, others = "results", "logs of calls", logs
+        hint = "add: --workload DIR"
+    else:
+        asked, other, others = "logs of calls", "results", results
+        hint = "leave --workload out, or leave --as out"
+    if word not in known and word in names(others):
+        raise UsageError(f"{word} is a format of {other}, not of {asked}", hint=hint)
     begun = [one for one in sorted(known) if word.strip("-") and one.startswith(word)]
     found = [word] if word in known else begun
     if len(found) == 1:
@@ -41,18 +46,7 @@ def find(registry: Registry[T], name: str) -> T:
     close = difflib.get_close_matches(word, known, n=1)
     meant = f"did you mean {close[0]}? " if close else ""
     raise UsageError(
-        f"unknown format {name!r} of {kind}", hint=f"{meant}known: {', '.join(sorted(known))}"
-    )
-
-
-def _of_other_kind(word: str, asked: Registry[Any]) -> UsageError:
-    if asked is results:
-        return UsageError(
-            f"{word} is a format of logs of calls, not of results", hint="add: --workload DIR"
-        )
-    return UsageError(
-        f"{word} is a format of results, not of logs of calls",
-        hint="leave --workload out, or leave --as out",
+        f"unknown format {name!r} of {asked}", hint=f"{meant}known: {', '.join(sorted(known))}"
     )
 
 

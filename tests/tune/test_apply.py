@@ -64,6 +64,15 @@ def test_another_version_of_the_library_is_refused(takes_fake, tmp_path):
     assert f"tuned with fake 0.0.1, here is {here}" in change.held[0].reason
 
 
+def test_files_are_written_on_a_machine_without_the_gpu(takes_fake, tmp_path):
+    made = dataclasses.replace(outcome(version="0.0.1"), device="hip:0", arch="gfx942")
+    change = applying.prepare(emitter, [made], tmp_path / "t.py")
+    assert change.edits
+    assert not change.held
+    told = f"tuned with fake 0.0.1, here is {backends.find('fake').version()}"
+    assert f"{told}: for machines that have the former" in change.notes
+
+
 def test_an_unavailable_library_cannot_be_asked():
     assert applying.outdated(outcome(version="1", backend="no-such-backend")) is None
 

@@ -251,7 +251,7 @@ def require(name: str, info: DeviceInfo) -> None:
     if info.kind not in backend.device_kinds:
         raise UsageError(
             f"backend {name} does not run on {info.name}",
-            hint=f"it runs on: {', '.join(backend.device_kinds)}",
+            hint=f"it runs on: {', '.join(backend.device_kinds)}; -d chooses a device",
         )
     reason = backend.available()
     if reason is not None:

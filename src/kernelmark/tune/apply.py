@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kernelmark import backends
+from kernelmark import backends, devices
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.tune.emitters.base import Change, Emitter, Fields, Held, text_at
@@ -30,18 +30,21 @@ def prepare(
 ) -> Change:
     """What would be written into `into`, proved on a copy of it: every winner is found there, and
     every other lookup is what it was. Nothing is written."""
-    stale = {outcome.name: reason for outcome in outcomes if (reason := outdated(outcome))}
-    current = [replace(o, kept=False) if o.name in stale else o for o in outcomes]
+    other = {outcome.name: reason for outcome in outcomes if (reason := outdated(outcome))}
+    here = {outcome.name for outcome in outcomes if outcome.name in other and _is_here(outcome)}
+    current = [replace(o, kept=False) if o.name in here else o for o in outcomes]
     change = emitter.emit(current, into, given or FrozenDict())
-    held = tuple(Held(name=name, reason=reason) for name, reason in stale.items())
-    change = replace(change, held=(*held, *change.held))
+    held = tuple(Held(name=n, reason=f"it was {other[n]}: tune again") for n in other if n in here)
+    elsewhere = dict.fromkeys(other[name] for name in other if name not in here)
+    notes = tuple(f"{reason}: for machines that have the former" for reason in elsewhere)
+    change = replace(change, held=(*held, *change.held), notes=(*change.notes, *notes))
     with staged(change, into) as copy:
         _prove(emitter, change, copy)
     return change
 
 
 def outdated(outcome: Outcome) -> str | None:
-    """Why a winner may no longer mean the same kernel, as far as this machine can tell."""
+    """Why a winner may not mean the same kernel with the library that is here."""
     tuned = outcome.tuned
     if not outcome.kept or not tuned.version:
         return None
@@ -51,8 +54,15 @@ def outdated(outcome: Outcome) -> str | None:
     except KernelmarkError:
         return None
     if here and here != tuned.version:
-        return f"it was tuned with {tuned.backend} {tuned.version}, here is {here}: tune again"
+        return f"tuned with {tuned.backend} {tuned.version}, here is {here}"
     return None
+
+
+def _is_here(outcome: Outcome) -> bool:
+    """Whether this machine has what a winner is for, and not only the winner's files."""
+    kind, _, _ = outcome.device.partition(":")
+    infos = devices.registry.get(kind).infos() if kind in devices.registry else []
+    return any(info.arch == outcome.arch for info in infos)
 
 
 @contextlib.contextmanager

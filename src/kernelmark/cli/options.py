@@ -263,13 +263,7 @@ NoSentinels = Annotated[
     ),
 ]
 Label = Annotated[
-    str,
-    _option(
-        OUTPUT,
-        "--label",
-        metavar="TEXT",
-        help="A name for the run, to find it by.",
-    ),
+    str, _option(OUTPUT, "--label", metavar="TEXT", help="A name for the run, to find it by.")
 ]
 Json = Annotated[
     str | None,

@@ -31,8 +31,8 @@ FOREIGN = "Files of other tools"
 _GPU_ARCH = re.compile(r"(gfx[0-9a-f]{3,4}(:[a-z+-]+)*|sm_[0-9]{2,3}[af]?)\Z")
 
 
-def _foreign(name: str, *, metavar: str, help: str, **more: Any) -> Any:
-    return typer.Option(name, metavar=metavar, help=help, rich_help_panel=FOREIGN, **more)
+def _foreign(name: str, *, metavar: str, help: str) -> Any:
+    return typer.Option(name, metavar=metavar, help=help, rich_help_panel=FOREIGN)
 
 
 Form = Annotated[

@@ -90,8 +90,7 @@ def main() -> int:
     if target is not None:
         evidence.write(
             target,
-            title="Quality of a search after so many evaluations, beside "
-            + (", ".join(options.only) or "other tuners"),
+            title="Quality of a search after so many evaluations, beside other tuners",
             bars=bars,
             figures=figures_of(table, done, spaces),
             libraries=libraries,

@@ -30,17 +30,27 @@ def prepare(
 ) -> Change:
     """What would be written into `into`, proved on a copy of it: every winner is found there, and
     every other lookup is what it was. Nothing is written."""
-    other = {outcome.name: reason for outcome in outcomes if (reason := outdated(outcome))}
-    here = {outcome.name for outcome in outcomes if outcome.name in other and _is_here(outcome)}
-    current = [replace(o, kept=False) if o.name in here else o for o in outcomes]
+    held, notes = _of_other_versions(outcomes)
+    stale = {one.name for one in held}
+    current = [replace(o, kept=False) if o.name in stale else o for o in outcomes]
     change = emitter.emit(current, into, given or FrozenDict())
-    held = tuple(Held(name=n, reason=f"it was {other[n]}: tune again") for n in other if n in here)
-    elsewhere = dict.fromkeys(other[name] for name in other if name not in here)
-    notes = tuple(f"{reason}: for machines that have the former" for reason in elsewhere)
     change = replace(change, held=(*held, *change.held), notes=(*change.notes, *notes))
     with staged(change, into) as copy:
         _prove(emitter, change, copy)
     return change
+
+
+def _of_other_versions(outcomes: Sequence[Outcome]) -> tuple[list[Held], list[str]]:
+    """Winners that this machine would run with another version of their library than they were
+    tuned with, and notes on those that it cannot run at all: its version says nothing of them."""
+    held, notes = [], []
+    for outcome in outcomes:
+        reason = outdated(outcome)
+        if reason and _is_here(outcome):
+            held.append(Held(name=outcome.name, reason=f"it was {reason}: tune again"))
+        elif reason:
+            notes.append(f"{reason}: for machines that have the former")
+    return held, list(dict.fromkeys(notes))
 
 
 def outdated(outcome: Outcome) -> str | None:
@@ -59,7 +69,7 @@ def outdated(outcome: Outcome) -> str | None:
 
 
 def _is_here(outcome: Outcome) -> bool:
-    """Whether this machine has what a winner is for, and not only the winner's files."""
+    """Whether this machine has a device that a winner is for."""
     kind, _, _ = outcome.device.partition(":")
     infos = devices.registry.get(kind).infos() if kind in devices.registry else []
     return any(info.arch == outcome.arch for info in infos)

@@ -13,6 +13,7 @@ from kernelmark.compare.verdicts import compare
 from kernelmark.core.environment import Environment
 from kernelmark.core.files import csv_text
 from kernelmark.core.result import KernelInfo, ResultSet, Run, Status
+from kernelmark.core.timing import Timing
 from kernelmark.report import compare as report
 from kernelmark.report.render import text
 
@@ -46,6 +47,49 @@ def test_table_and_summary(found):
     assert "+100.0 %" in shown
     assert "compile_error: no such | tile" in shown
     assert report.summary(found) == "4 rows by ratio: 1 slower, 1 same, 1 gone, 1 broken"
+
+
+def at_clock(result, clock_mhz):
+    blocks = tuple(
+        dataclasses.replace(block, clocks_mhz=(clock_mhz,) * len(block.samples_s))
+        for block in result.measurement.blocks
+    )
+    return dataclasses.replace(
+        result, measurement=dataclasses.replace(result.measurement, blocks=blocks)
+    )
+
+
+def test_a_change_with_the_clock_is_told_in_cycles_too(make_result):
+    base = run("golden", *(at_clock(make_result(key, median_s=1e-5), 1600.0) for key in KEYS))
+    quick = Timing.preset("quick")
+    head = run(
+        "tot",
+        at_clock(make_result(KEYS[0], median_s=1.25e-5, timing=quick), 1280.0),
+        at_clock(make_result(KEYS[1], median_s=1.25e-5, timing=quick), 1599.0),
+        at_clock(make_result(KEYS[2], median_s=1e-5, timing=quick), 1280.0),
+        make_result(KEYS[3], median_s=1.25e-5, timing=quick),
+    )
+    made = compare(base, head, rule=ratio)
+    reasons = [row[-1] for row in report.table(made.rows).rows]
+    assert reasons[0].endswith("; 1600 → 1280 MHz: +0.0 % in cycles")
+    assert not any("MHz" in reason for reason in reasons[1:])
+    (told,) = (note for note in report.notes(made) if "core clock" in note)
+    assert told.startswith("1 changed row ran at another core clock in head")
+    assert "Base was warmed up for up to 0.5 s, head for 0.1 s" in told
+    explained = [text(report.explain(row)[0]) for row in made.rows]
+    assert "1600 → 1599 MHz: +24.9 % in cycles" in explained[1]
+    assert "MHz" not in explained[3], "head did not measure its clock"
+    assert [r["head_mhz"] for r in report.records(made)] == [1280.0, 1599.0, 1280.0, None]
+
+
+def test_sides_that_were_warmed_up_alike_are_not_told_to_be(make_result):
+    base, head = (
+        run(name, at_clock(make_result(KEYS[0], median_s=median_s), clock))
+        for name, median_s, clock in (("a", 1e-5, 1600.0), ("b", 1.25e-5, 1280.0))
+    )
+    made = report.notes(compare(base, head, rule=ratio))
+    assert any("core clock" in note for note in made)
+    assert not any("warmed up" in note for note in made)
 
 
 def test_a_half_width_that_means_nothing_is_capped():

@@ -75,7 +75,10 @@ def test_the_profiler_timer_keeps_the_headline_and_adds_a_time(monkeypatch: pyte
 
     def profile(case: Case, device: str) -> profiler.Profile:
         seen.append(str(case.timing.timer))
-        return profiler.Profile(seconds=7e-6, between_s=(7e-6, 7e-6), metrics={}, kernels=("a",))
+        cycles = {profiler.CYCLES: 14000.0}
+        return profiler.Profile(
+            seconds=7e-6, between_s=(7e-6, 7e-6), metrics=cycles, kernels=("a",)
+        )
 
     monkeypatch.setattr(profiler, "find", lambda device: "ncu")
     monkeypatch.setattr(profiler, "profile", profile)
@@ -85,7 +88,26 @@ def test_the_profiler_timer_keeps_the_headline_and_adds_a_time(monkeypatch: pyte
     result = execute(case, registry.get("fake").open(0), 0, lambda phase: None)
     assert result.measurement is not None, result.error
     assert result.measurement.also["profiler_s"] == 7e-6
+    assert "profiler_at_clock_s" not in result.measurement.also, "the fake device has no clock"
     assert (result.case.timing.timer, seen) == ("profiler", ["auto"])
+
+
+def test_its_cycles_are_told_as_a_time_at_the_clock_that_we_measured(monkeypatch):
+    from kernelmark.core.timing import Timing
+    from kernelmark.devices.fake import FakeDevice, Script
+    from kernelmark.runners.execute import execute
+
+    cycles = {profiler.CYCLES: 14000.0}
+    found = profiler.Profile(seconds=7e-6, between_s=(7e-6, 7e-6), metrics=cycles, kernels=("a",))
+    monkeypatch.setattr(profiler, "find", lambda device: "ncu")
+    monkeypatch.setattr(profiler, "profile", lambda case, device: found)
+    timing = Timing.preset("quick", timer="profiler", max_s=0.05)
+    problem = parse("gemm m=16 n=16 k=16 a=f32 b=f32")
+    case = Case(problem=problem, backend="fake", timing=timing)
+    device = FakeDevice(script=Script(clock_mhz=(1400.0,)))
+    result = execute(case, device, 0, lambda phase: None)
+    assert result.measurement is not None, result.error
+    assert result.measurement.also["profiler_at_clock_s"] == pytest.approx(10e-6)
 
 
 def test_what_was_measured_is_kept_when_the_profiler_fails(monkeypatch):

@@ -37,6 +37,15 @@ class Pair:
         one, other = self.base.kernel.binary_hash, self.head.kernel.binary_hash
         return bool(one) and one == other
 
+    @property
+    def clocks_mhz(self) -> tuple[float, float] | None:
+        """The core clocks that both sides ran at, where both measured theirs."""
+        sides = [side.measurement for side in (self.base, self.head) if side is not None]
+        clocks = [found.clock_mhz for found in sides if found is not None]
+        if len(clocks) != 2 or clocks[0] is None or clocks[1] is None:
+            return None
+        return clocks[0], clocks[1]
+
 
 def pairs(base: Iterable[Result], head: Iterable[Result], *, by: By = "case") -> list[Pair]:
     """Results joined in base's order, then what only head has.

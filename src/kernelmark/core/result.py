@@ -174,6 +174,12 @@ class Measurement:
         return self.also.get("host_s", 0.0) > 1.5 * self.median_s
 
     @property
+    def clock_mhz(self) -> float | None:
+        """The core clock that the samples ran at, where each of them was measured with it."""
+        clocks = [clock for block in self.blocks for clock in block.clocks_mhz]
+        return statistics.median(clocks) if len(clocks) == self.samples else None
+
+    @property
     def samples(self) -> int:
         return sum(len(block.samples_s) for block in self.blocks)
 

@@ -15,6 +15,7 @@ from kernelmark.core.problem import parse_key
 from kernelmark.core.result import Result, Run, config_key
 from kernelmark.core.units import counted, time_text
 from kernelmark.core.verdict import VerdictStatus
+from kernelmark.report import clocks
 from kernelmark.report.apart import apart
 from kernelmark.report.detail import facts
 from kernelmark.report.names import backend_text, rerun, short
@@ -105,6 +106,7 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
             f"{_rows(found.compared)} the same binary on both sides, which tests the rule itself: "
             f"{counted(found.alarms, 'false alarm')}"
         )
+    told += clocks.notes(comparison)
     told += comparison.told
     told += _doubts(comparison)
     if gone := comparison.counts.get(VerdictStatus.GONE):
@@ -140,6 +142,7 @@ def explain(row: Row) -> list[Table]:
         ("verdict", row.status.value),
         ("reason", row.judgement.reason),
         *([("held", row.held)] if row.held else []),
+        *([("clock", clocks.told(row))] if row.pair.clocks_mhz else []),
         ("same binary", "yes" if row.pair.same_binary else "no, or not known"),
         *([("again", command)] if (command := rerun(shown)) else []),
     ]
@@ -254,12 +257,13 @@ def _cells(row: Row, *, device: bool, timing: Sequence[str]) -> tuple[str, ...]:
         _time(judged.head_s),
         change_text(judged.ratio, judged.low, judged.high),
         f"{row.status.value}, held" if row.held else row.status.value,
-        judged.reason,
+        f"{judged.reason}; {clocks.told(row)}" if clocks.explains(row) else judged.reason,
     )
 
 
 def _record(comparison: Comparison, row: Row) -> dict[str, Cell]:
     shown, judged = row.pair.shown, row.judgement
+    base_mhz, head_mhz = row.pair.clocks_mhz or (None, None)
     return {
         "number": row.number,
         "base_run": comparison.base.id,
@@ -286,6 +290,8 @@ def _record(comparison: Comparison, row: Row) -> dict[str, Cell]:
         "same_binary": "yes" if row.pair.same_binary else "no",
         "base_backend": row.pair.base.case.backend if row.pair.base else None,
         "held": row.held or None,
+        "base_mhz": base_mhz,
+        "head_mhz": head_mhz,
     }
 
 

@@ -22,7 +22,12 @@ NONE = "–"
 _SENTINELS = "sentinels:"
 MARK = "!"  # beside the ± of a result with a warning
 # Other times of a kernel, in the order of their columns, which are there when any row has one.
-BESIDE = {"hot_s": "hot", "host_s": "eager", "profiler_s": "profiler"}
+BESIDE = {
+    "hot_s": "hot",
+    "host_s": "eager",
+    "profiler_s": "profiler",
+    "profiler_at_clock_s": "at our clock",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

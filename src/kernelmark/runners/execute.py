@@ -98,6 +98,9 @@ def _cross_checked(case: Case, info: DeviceInfo, measurement: Measurement) -> Me
         warning = f"not cross-checked: {_told(error)}"
         return dataclasses.replace(measurement, warnings=(*measurement.warnings, warning))
     also = {**measurement.also, "profiler_s": seen.seconds}
+    cycles, clock_mhz = seen.metrics.get(profiler.CYCLES), measurement.clock_mhz
+    if cycles and clock_mhz:
+        also["profiler_at_clock_s"] = cycles / (clock_mhz * 1e6)
     return dataclasses.replace(measurement, also=also)
 
 

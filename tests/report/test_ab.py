@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 
@@ -25,6 +26,7 @@ from kernelmark.report.ab import (
     AbReport,
     audit,
     difference_table,
+    restless,
     rows_table,
     summary,
     to_csv,
@@ -104,6 +106,52 @@ def test_summary_and_audit(report):
     assert summary(report).startswith("1 broken, 2 slower, 1 faster, 1 same; ")
     assert "at most 1 % are chance" in summary(report)
     assert audit(report) == "1 pair ran the same binary on both sides: none called changed"
+
+
+def with_clocks(result, clocks):
+    blocks = tuple(
+        dataclasses.replace(block, clocks_mhz=(clock,) * len(block.samples_s))
+        for block, clock in zip(result.measurement.blocks, clocks, strict=True)
+    )
+    return dataclasses.replace(
+        result, measurement=dataclasses.replace(result.measurement, blocks=blocks)
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "low", "duty", "told"),
+    [
+        ("unsure", 1400.0, "sustained", "--duty burst"),
+        ("unsure", 1400.0, "burst", "lock the clock"),
+        ("unsure", 1630.0, "sustained", ""),
+        ("same", 1400.0, "sustained", ""),
+    ],
+)
+def test_an_unsure_pair_whose_clock_moved_is_told_the_way_out(report, status, low, duty, told):
+    found = report.rows[0]
+    count = len(found.base.measurement.blocks)
+    clocks = [low if i % 2 else 1640.0 for i in range(count)]
+    cases = [
+        dataclasses.replace(c, timing=dataclasses.replace(c.timing, duty=duty))
+        for c in found.pair.cases
+    ]
+    found = dataclasses.replace(
+        found,
+        pair=Pair(base=cases[0], head=cases[1]),
+        status=VerdictStatus(status),
+        base=with_clocks(found.base, clocks),
+        head=with_clocks(found.head, clocks),
+    )
+    line = restless(dataclasses.replace(report, rows=(found, *report.rows[1:])))
+    assert told in line
+    assert bool(line) is bool(told)
+    if told:
+        assert "1 unsure pair ran at a core clock that moved, between 1400 and 1640 MHz" in line
+
+
+def test_without_clocks_nothing_is_said_of_them(report):
+    unsure = dataclasses.replace(report.rows[0], status=VerdictStatus.UNSURE)
+    assert restless(dataclasses.replace(report, rows=(unsure,))) == ""
 
 
 def test_csv_and_json_read_back(report):

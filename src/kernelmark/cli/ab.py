@@ -132,6 +132,8 @@ def ab(
     delta: Delta = 0.01,
     budget: Budget = None,
     cache: o.CacheState = None,
+    strain: o.StrainKind = None,
+    duty: o.DutyKind = None,
     threads: o.Threads = None,
     max_s: o.MaxSeconds = None,
     warmup_s: o.WarmupSeconds = None,
@@ -278,7 +280,7 @@ def _timing(params: Mapping[str, Any]) -> Timing:
 
     from kernelmark.runners.ab import ROUND
 
-    names = ("cache", "threads", "max_s", "warmup_s", "seed")
+    names = ("cache", "strain", "duty", "threads", "max_s", "warmup_s", "seed")
     changes = {name: params[name] for name in names if params[name] is not None}
     if params["samples"] is not None:
         changes["min_samples"] = params["samples"]

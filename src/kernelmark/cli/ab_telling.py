@@ -86,8 +86,8 @@ def told(report: AbReport, outputs: Outputs, *, stored: bool, quiet: bool) -> in
     kept = f"stored as {report.base.label} ({report.base.id}) and {report.head.label}"
     if not quiet and report.rows:
         say(made.summary(report))
-        if audit := made.audit(report):
-            say(audit)
+        for line in filter(None, (made.audit(report), made.restless(report))):
+            say(line)
         if stored and not interrupted:
             say(kept)
     if interrupted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from kernelmark.core import codec
 from kernelmark.core.environment import difference
 from kernelmark.core.files import csv_text, json_text
 from kernelmark.core.result import Run
+from kernelmark.core.timing import Duty
 from kernelmark.core.units import counted, time_text
 from kernelmark.core.verdict import Verdict, VerdictStatus
 from kernelmark.report.names import backend_text, short
@@ -30,6 +32,8 @@ ORDER = (
     VerdictStatus.SAME,
     VerdictStatus.IGNORED,
 )
+# Clocks within this share of each other stand still.
+_STILL = 0.02
 _FIELDS = (
     *("problem", "base_backend", "head_backend", "status", "base_us", "head_us", "ratio", "low"),
     *("high", "q_value", "rounds", "detectable", "same_binary", "reason"),
@@ -112,6 +116,35 @@ def audit(report: AbReport) -> str:
         return ""
     told = f"{counted(len(same), 'pair')} ran the same binary on both sides"
     return f"{told}: {len(wrong) or 'none'} called changed"
+
+
+def restless(report: AbReport) -> str:
+    """That pairs stayed unsure while the core clock moved under them, and the way out; "" where
+    none did. A power cap sets in after some milliseconds, sooner in one round than in the next."""
+    found = []
+    for row in report.rows:
+        seen = clocks(row) if row.status is VerdictStatus.UNSURE else []
+        if seen and max(seen) > (1 + _STILL) * min(seen):
+            found.append((max(seen) / min(seen), min(seen), max(seen), row.pair.base))
+    if not found:
+        return ""
+    _, low, high, case = max(found, key=lambda one: one[0])
+    rests = case.timing.duty is Duty.BURST
+    way_out = "lock the clock" if rests else "--duty burst rests between samples and stays below it"
+    return (
+        f"note: {counted(len(found), 'unsure pair')} ran at a core clock that moved, between "
+        f"{low:.0f} and {high:.0f} MHz in {short(case.problem)}; where that is the power cap, "
+        f"{way_out}"
+    )
+
+
+def clocks(row: Row) -> list[float]:
+    """The core clock in MHz of each block of both sides, where all were measured with it."""
+    measured = [side.measurement for side in (row.base, row.head)]
+    blocks = [block for found in measured if found for block in found.blocks]
+    if not all(block.clocks_mhz for block in blocks):
+        return []
+    return [statistics.median(block.clocks_mhz) for block in blocks]
 
 
 def to_md(report: AbReport) -> str:

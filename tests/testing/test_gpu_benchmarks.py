@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.result import Case, Result, Status
-from kernelmark.core.timing import Timing
+from kernelmark.core.timing import Duty, Timing
 from kernelmark.gpu import pack
 
 H200 = DeviceInfo(name="cuda:0", kind="cuda", model="H200", arch="sm_90")
@@ -170,3 +170,30 @@ def key_of(case: Case) -> tuple[str, str]:
     assert goal is not None
     choice = choices.choose(case.problem, case.config, goal)
     return pack_key(choices.source(case.problem, choice), choice.flags), goal.pack
+
+
+@pytest.mark.parametrize(
+    ("rests", "status", "holds"),
+    [
+        (0.019, "same", [True, True]),
+        (0.021, "same", [False, True]),
+        (0.01, "slower", [True, False]),
+    ],
+)
+def test_rests_must_halve_an_interval_and_call_nothing_changed(
+    benchmark_script, rests: float, status: str, holds: list[bool]
+):
+    script = benchmark_script("gpu/ab_capped.py")
+
+    def report(half_width: float, status: str) -> Any:
+        block = SimpleNamespace(clocks_mhz=(1500.0,))
+        side = SimpleNamespace(measurement=SimpleNamespace(blocks=(block,)))
+        paired = SimpleNamespace(low=1 - half_width, high=1 + half_width)
+        row = SimpleNamespace(
+            base=side, head=side, paired=paired, status=SimpleNamespace(value=status)
+        )
+        return SimpleNamespace(rows=(row,))
+
+    reports = {Duty.SUSTAINED: report(0.04, "unsure"), Duty.BURST: report(rests, status)}
+    bars = script.judged(reports, dict.fromkeys(reports, 1.0))
+    assert [held for _, _, held in bars] == holds

@@ -261,6 +261,17 @@ class TestFigures:
         assert len(spec["concat"][0]["layer"]) == 3
         assert len(spec["concat"][1]["layer"]) == 1
 
+    def test_the_limit_is_drawn_once_whatever_the_points(self):
+        _, line, word = micro_figure.figure(CACHE)["concat"][0]["layer"]
+        assert [len(layer["data"]["values"]) for layer in (line, word)] == [1, 1]
+
+    def test_the_last_label_of_a_crowded_axis_is_not_left_out(self, tmp_path):
+        pytest.importorskip("vl_convert", reason="vl-convert is not installed")
+        rows = tuple({**CACHE.rows[0], "size_bytes": 2**power} for power in range(16, 28))
+        spec = micro_figure.figure(dataclasses.replace(CACHE, rows=rows))
+        drawn = vega.save(spec, tmp_path / "cache.svg").read_text(encoding="utf-8")
+        assert all(f">{label}<" in drawn for label in ("64", "65,536", "131,072"))
+
     def test_several_devices_share_a_figure(self):
         other = dataclasses.replace(CACHE, model="another")
         spec = micro_figure.figure([CACHE, other])

@@ -148,7 +148,9 @@ def _panel(
             x["scale"]["base"] = 2
             x["scale"]["nice"] = False
             ticks = _octaves([v[design.x] for v in values])
-            x["axis"] = {"values": ticks, "format": ",~r" if ticks[-1] >= 1 else "~r"}
+            text = ",~r" if ticks[-1] >= 1 else "~r"
+            # Moved inwards, the last label would meet the one before it and be left out.
+            x["axis"] = {"values": ticks, "format": text, "labelFlush": False}
     y: Spec = {
         "field": panel.y,
         "type": "quantitative",
@@ -213,10 +215,15 @@ def _bound(
 
 
 def _limit_line(bound: float, width: int) -> list[Spec]:
-    y = {"datum": bound, "type": "quantitative"}
+    # With the figure's own data they would be drawn once for every point of it.
+    once: Spec = {
+        "data": {"values": [{}]},
+        "encoding": {"y": {"datum": bound, "type": "quantitative"}},
+    }
     return [
-        {"mark": {"type": "rule", "color": _BOUND, "strokeDash": [5, 4]}, "encoding": {"y": y}},
+        {**once, "mark": {"type": "rule", "color": _BOUND, "strokeDash": [5, 4]}},
         {
+            **once,
             "mark": {
                 "type": "text",
                 "text": f"limit {bound:.4g}",
@@ -226,7 +233,6 @@ def _limit_line(bound: float, width: int) -> list[Spec]:
                 "dy": -3,
                 "x": width,
             },
-            "encoding": {"y": y},
         },
     ]
 

@@ -10,7 +10,8 @@ import shutil
 
 import pytest
 
-from kernelmark.core.result import Status
+from kernelmark.core.environment import DeviceInfo, Environment
+from kernelmark.core.result import Run, Status
 from kernelmark.core.roof import Roof
 from kernelmark.stores import open_store
 
@@ -376,8 +377,35 @@ def test_stored_roofs_need_no_device(kmark, tmp_path):
     ended = kmark("roofs", "--stored", "-d", "hip:77")
     assert ended.code == 0, ended.err
     assert "4.000 TB/s" in ended.out
+    here = kmark("roofs", "--stored")
+    assert (here.code, "there are some of hip:77" in here.err) == (4, True)
     assert kmark("roofs", "--stored", "-d", "hip:78").code == 4
     assert kmark("roofs", "--stored", "-d", "hip:x").code == 2
+
+
+def test_stored_roofs_have_the_data_sheet_of_what_a_run_saw(kmark, tmp_path):
+    roof = Roof(
+        device="cuda:77",
+        arch="sm_90",
+        kind="bytes",
+        name="dram",
+        value=4.32e12,
+        how="stream",
+        measured=1.0,
+    )
+    seen = DeviceInfo(name="cuda:77", kind="cuda", model="NVIDIA H200", arch="sm_90")
+    with open_store(tmp_path / "store.sqlite") as store:
+        store.add_roofs([roof], host=platform.node())
+        assert "90%" not in kmark("roofs", "--stored", "-d", "cuda:77").out
+        store.add_run(Run(id="r1", started=1.0, environment=Environment(devices=(seen,))))
+    assert "90%" in kmark("roofs", "--stored", "-d", "cuda:77").out
+
+
+def test_a_pack_where_no_folder_can_be_is_told(refused, tmp_path):
+    (tmp_path / "file").touch()
+    told = refused("micro", "--precompile", "sm_90", "-o", str(tmp_path / "file" / "pack")).err
+    assert "cannot be made" in told
+    assert "takes one benchmark" in refused("micro", "list", "cache", "latency").err
 
 
 def test_a_parameter_that_is_too_small_is_refused(refused):

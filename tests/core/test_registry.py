@@ -37,6 +37,13 @@ def plugin(folder, name, value):
     (info / "entry_points.txt").write_text(f"[shelf]\n{name} = {value}\n")
 
 
+def test_a_file_without_its_thing_is_told(package):
+    (package / "shelf" / "stray.py").write_text("helper = 1\n")
+    with pytest.raises(UsageError, match=r"stray\.py has no `thing`") as found:
+        Registry("shelf", "thing").get("stray")
+    assert "underscore" in (found.value.hint or "")
+
+
 def test_names_come_from_files_and_import_nothing(package):
     registry = Registry("shelf", "thing")
     assert registry.names() == list(registry) == ["apple", "broken", "pear"]

@@ -118,9 +118,11 @@ def some_warnings() -> list[str]:
         *advice.interval_warnings(one_sample, 0.02),
         *advice.warmup_warnings(unsettled, timing),
         *advice.sample_warnings([block(1.0)], timing, fallbacks=2),
-        *advice.block_warnings([block(1.0, load=1.5)], 2),
-        *advice.block_warnings([block(1.0, clock_mhz=900), block(1.0, clock_mhz=1200)], 2),
-        *advice.block_warnings([block(1.0, throttle=("power",))], 2),
+        *advice.block_warnings([block(1.0, load=1.5)], 2, Duty.SUSTAINED),
+        *advice.block_warnings(
+            [block(1.0, clock_mhz=900), block(1.0, clock_mhz=1200)], 2, Duty.SUSTAINED
+        ),
+        *advice.block_warnings([block(1.0, throttle=("power",))], 2, Duty.SUSTAINED),
     ]
     big = TensorSpec(name="a", shape=(2**20,), dtype="f32")
     small = sets.plan_sets([big], cache=Cache.COLD, cache_bytes=2**30, free_bytes=2**25)

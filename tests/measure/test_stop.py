@@ -69,6 +69,6 @@ def test_looking_often_keeps_its_coverage(spread: float) -> None:
 
 def test_a_width_that_means_nothing_is_not_spelt_out() -> None:
     (wide,) = interval_warnings(Interval(low_s=1e-9, high_s=1e3), 0.02)
-    assert wide.startswith("interval: ±> 999% is above the target of ±2.0%")
+    assert wide.startswith("interval: more than ±999% is above the target of ±2.0%")
     (usual,) = interval_warnings(Interval(low_s=1.0, high_s=1.1), 0.02)
     assert usual.startswith("interval: ±4.8% is above")

@@ -127,6 +127,32 @@ def test_a_difference_within_the_spread_is_unsure(device, spreads, ratio, verdic
     assert record["spread"] == max((s for s in spreads if s is not None), default=None)
 
 
+@pytest.mark.parametrize(
+    ("name", "headline", "mode", "ratio", "verdict"),
+    [
+        ("graph_ns", True, "quick", 1.03, "worse"),
+        ("graph_ns", True, "brief", 1.03, "worse"),
+        ("graph_rate", False, "quick", 1.09, "unsure"),
+        ("graph_rate", False, "quick", 1.11, "worse"),
+        ("graph_rate", False, "brief", 1.25, "unsure"),
+        ("plain_ns", False, "quick", 1.39, "unsure"),
+        ("plain_ns", False, "quick", 1.41, "worse"),
+    ],
+)
+def test_only_headlines_are_known_to_repeat_well(name, headline, mode, ratio, verdict):
+    def side(value, mode):
+        metric = MicroMetric(name=name, value=value, unit="ns", better="lower", headline=headline)
+        return dataclasses.replace(CACHE, benchmark="small-kernels", metrics=(metric,), mode=mode)
+
+    found = micro_compare.records([side(1000.0, "quick")], [side(1000.0 * ratio, mode)])
+    assert found[0]["verdict"] == verdict
+
+
+def test_a_benchmark_of_another_version_is_compared_too():
+    old = dataclasses.replace(CACHE, benchmark="long-gone")
+    assert micro_compare.records([old], [old])[0]["verdict"] == "same"
+
+
 def test_what_was_taken_in_another_way_is_told():
     latency = dataclasses.replace(CACHE, benchmark="latency")
     brief = [dataclasses.replace(r, mode="brief", parameters={"a": 2}) for r in (CACHE, latency)]

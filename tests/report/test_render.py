@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelmark.core.files import csv_text
 from kernelmark.core.result import Status
+from kernelmark.core.timing import Timing
 from kernelmark.report import render, tables
 from kernelmark.report.detail import detail
 from kernelmark.report.tables import Column, Table
@@ -63,6 +66,37 @@ def test_csv_is_flat_exact_and_keeps_failures(make_result, make_set, make_roof):
     assert float(gemm["roof_share"]) > 0
     assert gemm["roof_bound"] == "compute"
     assert json.loads(gemm["warnings"]) == []
+
+
+def test_csv_tells_how_a_time_was_taken_and_the_times_beside_it(make_result, make_set):
+    timing = Timing(timer="profiler", strain="compute", duty="burst")
+    found = make_result(median_s=2e-4, timing=timing)
+    blocks = tuple(
+        dataclasses.replace(block, clocks_mhz=(1400.0,) * len(block.samples_s))
+        for block in found.measurement.blocks
+    )
+    also = {"hot_s": 1e-4, "profiler_at_clock_s": 3e-4}
+    measured = dataclasses.replace(found.measurement, blocks=blocks, also=also)
+    results = make_set(dataclasses.replace(found, measurement=measured))
+    (row,) = csv.DictReader(io.StringIO(csv_text(render.records(results, tables.rows(results)))))
+    assert (row["timer"], row["strain"], row["duty"]) == ("profiler", "compute", "burst")
+    assert (row["hot_s"], row["host_s"], row["profiler_at_clock_s"]) == ("0.0001", "", "0.0003")
+    assert row["clock_mhz"] == "1400.0"
+
+
+@pytest.mark.parametrize(
+    ("cost", "other"),
+    [
+        ({"inputs": 1.0, "timed": 1.0, "device": 0.9, "total": 5.0}, "3.000 s"),
+        ({"inputs": 1.0, "timed": 1.0, "device": 0.9, "total": 2.01}, None),
+        ({"total": 5.0}, None),
+    ],
+)
+def test_what_no_phase_has_is_told_beside_them(make_result, make_set, cost, other):
+    row = tables.rows(make_set(make_result(cost=cost)))[0]
+    (found,) = (dict(t.rows) for t in detail(row) if t.title == "cost (wall time)")
+    assert found.get("evictions, rests, other") == other
+    assert list(found)[-1] == "total"
 
 
 def test_empty_csv_is_empty(make_set):

@@ -3,6 +3,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import pytest
+
 from kernelmark.core.result import Check, Status
 from kernelmark.core.timing import Timing
 from kernelmark.report import tables
@@ -125,6 +127,27 @@ def test_warnings_that_differ_in_numbers_are_told_once(make_result, make_set):
     assert tables.warnings(tables.rows(make_set(*results))) == [
         "load 3.5 on 2 cores (the worst of 3 like this)"
     ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "worst"),
+    [
+        (
+            ["moved between 1391 and 1482 MHz", "moved between 1284 and 1475 MHz"],
+            "moved between 1284 and 1475 MHz",
+        ),
+        (["max_s=2 allowed only 4 of 5", "max_s=2 allowed only 1 of 5"], "allowed only 1 of 5"),
+        (["throttled in 2 of 4 blocks", "throttled in 4 of 4 blocks"], "throttled in 4 of 4"),
+    ],
+)
+def test_the_worst_warning_is_the_one_that_is_told(make_result, make_set, texts, worst):
+    for order in (texts, texts[::-1]):
+        results = [
+            make_result(f"gemm m={m} n=8 k=8 dtype=f32", warnings=(text,))
+            for m, text in enumerate(order, 1)
+        ]
+        (told,) = tables.warnings(tables.rows(make_set(*results)))
+        assert worst in told
 
 
 def test_summary_and_widths(make_result, make_set):

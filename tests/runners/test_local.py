@@ -86,6 +86,20 @@ def test_progress_the_environment_and_repeated_cases_are_told():
     assert seen[0].environment.variables["OMP_PLACES"] == "cores"
 
 
+def test_the_environment_of_a_single_case_is_told_too():
+    (seen,) = of(EnvironmentSeen, list(LocalRunner(["fake"], jobs=0).run([case(1)])))
+    assert "numpy" in seen.environment.libraries
+
+
+def test_a_worker_that_dies_before_it_tells_its_environment_holds_nothing_up():
+    events = []
+    for event in LocalRunner(["fake"], jobs=0).run([case(1)]):
+        events.append(event)
+        if isinstance(event, CaseFinished):
+            os.kill(child_pids()[0], signal.SIGKILL)
+    assert [r.status for r in results(events).values()] == [Status.OK]
+
+
 def test_compiling_ahead_settles_what_it_can():
     cases = [case(i, behaviour="slow_compile", compile_s=0.4) for i in range(2)]
     cases += [case(2, behaviour="compile_error"), case(3, behaviour="crash")]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from kernelmark.core.problem import Problem
@@ -57,6 +59,20 @@ def test_before_anything_is_known_the_budget_is_expected():
     case = gemm(64, processes=2)
     assert Forecast().seconds(case) == budget_s(case)
     assert estimate_s([case, case], devices=2) == budget_s(case)
+
+
+def test_a_backend_that_refused_one_case_may_still_take_long_for_others():
+    forecast, case = Forecast(), gemm(64)
+    refused = dataclasses.replace(result(case, 1e-6), status=Status.UNSUPPORTED, measurement=None)
+    for _ in range(3):
+        forecast.learn(refused, 1e-3)
+    assert forecast.seconds(case) == budget_s(case)
+    forecast.learn(result(case, 1e-6), budget_s(case))
+    assert 0.3 * budget_s(case) <= forecast.seconds(case) < budget_s(case)
+    never, refuses = Forecast(), dataclasses.replace(refused, case=gemm(65))
+    for _ in range(20):
+        never.learn(refuses, 1e-3)
+    assert never.seconds(case) < 0.1 * budget_s(case)
 
 
 def test_the_forecast_learns_what_share_of_the_budget_cases_take():

@@ -282,8 +282,8 @@ def _preview(plan: Plan, store: Store | None, resumed: Run | None) -> int:
     seconds = estimate_s([case for case in cases if case.id not in refused], len(plan.devices))
     where = ", ".join(info.name for info in plan.devices)
     say(
-        f"{counted(len(cases), 'case')} on {where}, about {duration_text(seconds)} without "
-        "compiling, if no launch is longer than its share"
+        f"{counted(len(cases), 'case')} on {where}, about {duration_text(seconds)} of launches, if "
+        "none is longer than its share; compiling, inputs, checks and evictions are not in it"
     )
     for note in plan.notes:
         say(f"note: {note}")

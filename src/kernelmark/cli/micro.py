@@ -327,6 +327,12 @@ def _pack(names: Sequence[str], precompile: list[str] | None, output: str | None
     folder = Path(output)
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{output} is a file, not a folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{output} cannot be made: {error.strerror}", hint="choose a folder that can: -o DIR"
+        ) from None
     return compile_into(folder, archs)
 
 

@@ -21,6 +21,8 @@ VERBS = ("list", "show", "compare", "import")
 def obey(verb: str, rest: Sequence[str], place: str | None) -> list[MicroResult] | None:
     """What list, show or import gives to be shown; None where it has said everything itself."""
     if verb == "list":
+        if len(rest) > 1:
+            raise UsageError("list takes one benchmark", hint="kmark micro list cache")
         put_table(_listing(rest))
         return None
     from kernelmark.api import micro as api

@@ -276,7 +276,9 @@ Md = Annotated[
     str | None,
     _option(OUTPUT, "--md", metavar="FILE|-", help="Write Markdown there; - is stdout."),
 ]
-Quiet = Annotated[bool, _option(OUTPUT, "-q", "--quiet", help="No progress and no notes.")]
+Quiet = Annotated[
+    bool, _option(OUTPUT, "-q", "--quiet", help="No progress and no notes, only what holds it up.")
+]
 
 Resume = Annotated[
     str | None,

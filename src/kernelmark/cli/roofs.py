@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from kernelmark.core.roof import Roof
     from kernelmark.stores.store import Store
 
+# Runs that are looked through for what a device was.
+_RECENT = 50
 Found = list[tuple["DeviceInfo | None", "tuple[Roof, ...]"]]
 Stored = Annotated[
     bool,
@@ -71,7 +73,7 @@ def roofs(
         found = [(info, _measured(info, threads, None, quiet=quiet)) for info in infos]
     else:
         with open_store(store, readonly=stored) as opened:
-            found += [(None, _known_away(name, opened)) for name in names if away]
+            found += [_known_away(name, opened) for name in names if away]
             for info in infos:
                 if stored:
                     found.append((info, _known(info, threads, opened)))
@@ -107,10 +109,17 @@ def _known(info: DeviceInfo, threads: int, store: Store) -> tuple[Roof, ...]:
         kind = f" with {counted(threads, 'thread')}" if threads else ""
         words = f" --threads {threads}" if threads else ""
         raise NothingToDo(
-            f"no roofs of {info.name}{kind} are stored",
+            f"no roofs of {info.name}{kind} are stored{_others(store, info.name)}",
             hint=f"measure them: kmark roofs -d {info.name}{words}",
         )
     return found
+
+
+def _others(store: Store, name: str) -> str:
+    """`; there are some of cuda:0`."""
+    roofs = store.roofs(host=platform.node())
+    found = [device for device in dict.fromkeys(r.device for r in roofs) if device != name]
+    return f"; there are some of {', '.join(found)} (-d)" if found else ""
 
 
 def _is_away(name: str) -> bool:
@@ -128,8 +137,8 @@ def _is_away(name: str) -> bool:
     return False
 
 
-def _known_away(name: str, store: Store) -> tuple[Roof, ...]:
-    """The roofs of a device that cannot be asked for its architecture."""
+def _known_away(name: str, store: Store) -> tuple[DeviceInfo | None, tuple[Roof, ...]]:
+    """The roofs of a device that cannot be asked what it is, and what a stored run says of it."""
     host = platform.node()
     device = name if ":" in name else f"{name}:0"
     found = store.roofs(host=host, device=device)
@@ -138,7 +147,9 @@ def _known_away(name: str, store: Store) -> tuple[Roof, ...]:
             f"no roofs of {device} are stored for this host",
             hint=f"measure them where it is: kmark roofs -d {device}",
         )
-    return found
+    infos = (info for run in store.runs(_RECENT) for info in run.environment.devices)
+    seen = (info for info in infos if (info.name, info.arch) == (device, found[0].arch))
+    return next(seen, None), found
 
 
 def _put(found: Found, json: str | None) -> None:

@@ -52,6 +52,11 @@ class Registry(Generic[T]):
     def _load(self, name: str) -> T:
         if name in self._files:
             module = importlib.import_module(f"{self.package}.{name}")
+            if not hasattr(module, self.attribute):
+                raise UsageError(
+                    f"{module.__file__} has no `{self.attribute}`",
+                    hint="a file that is not one of them begins with an underscore",
+                )
             return cast(T, getattr(module, self.attribute))
         if name in self._entry_points:
             return cast(T, self._load_outside(name))

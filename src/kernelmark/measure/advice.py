@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelmark.core.result import Block
-from kernelmark.core.timing import Timing
+from kernelmark.core.timing import Duty, Timing
 from kernelmark.core.units import counted
 from kernelmark.measure.warmup import Warmup
 from kernelmark.stats.interval import Interval
@@ -27,19 +27,20 @@ def interval_warnings(interval: Interval, target: float | None) -> list[str]:
     width = interval.rel_half_width
     if target is None or width <= target:
         return []
-    shown = f"±{width:.1%}" if width <= WIDEST else f"±> {WIDEST:.0%}"
+    shown = f"±{width:.1%}" if width <= WIDEST else f"more than ±{WIDEST:.0%}"
     return [
         f"{INTERVAL_WARNING}{shown} is above the target of ±{target:.1%}: allow more time"
         " (max_s) or more blocks (max_allocations)"
     ]
 
 
-def block_warnings(blocks: Sequence[Block], cores: int) -> list[str]:
+def block_warnings(blocks: Sequence[Block], cores: int, duty: Duty) -> list[str]:
     """What the device said that disturbs."""
+    rest = "" if duty is Duty.BURST else ", or rest between samples (duty=burst)"
     return [
         *_load(blocks, cores),
-        *_clock(blocks),
-        *_throttle(blocks),
+        *_clock(blocks, rest),
+        *_throttle(blocks, rest),
     ]
 
 
@@ -65,7 +66,7 @@ def sample_warnings(blocks: Sequence[Block], timing: Timing, fallbacks: int) -> 
     if fallbacks:
         warnings.append(
             f"{fallbacks} samples hold a replay's fixed cost, because twice the launches took no"
-            " longer: raise min_sample_s"
+            " longer: allow more time (max_s), which makes samples longer"
         )
     return warnings
 
@@ -80,7 +81,7 @@ def _load(blocks: Sequence[Block], cores: int) -> list[str]:
     ]
 
 
-def _clock(blocks: Sequence[Block]) -> list[str]:
+def _clock(blocks: Sequence[Block], rest: str) -> list[str]:
     clocks = [clock for block in blocks for clock in block.clocks_mhz]
     if not clocks:
         clocks = [b.telemetry.clock_mhz for b in blocks if b.telemetry.clock_mhz is not None]
@@ -88,16 +89,16 @@ def _clock(blocks: Sequence[Block]) -> list[str]:
         return []
     return [
         f"the clock moved between {min(clocks):.0f} and {max(clocks):.0f} MHz while timing: lock"
-        " it, warm up longer (warmup_s), or rest between samples (duty=burst)"
+        f" it, warm up longer (warmup_s){rest}"
     ]
 
 
-def _throttle(blocks: Sequence[Block]) -> list[str]:
+def _throttle(blocks: Sequence[Block], rest: str) -> list[str]:
     reasons = sorted({reason for block in blocks for reason in block.telemetry.throttle})
     if not reasons:
         return []
     count = sum(bool(block.telemetry.throttle) for block in blocks)
     return [
-        f"throttled in {count} of {len(blocks)} blocks by {', '.join(reasons)}: cool the device,"
-        " or rest between samples (duty=burst)"
+        f"throttled in {count} of {len(blocks)} blocks by {', '.join(reasons)}: cool the device"
+        f"{rest}"
     ]

@@ -80,7 +80,7 @@ class Beside:
             two_lengths=self._device.two_lengths,
             method=method,
         )
-        return self._sampler.fit(dataclasses.replace(pace, rest=False))
+        return self._sampler.fit(pace)
 
     def _eager_s(self, launch_s: float) -> float:
         device, kernel = self._device, self._kernel

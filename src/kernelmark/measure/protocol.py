@@ -165,7 +165,7 @@ class _Measuring:
             *self._plan.warnings,
             *warmup_warnings(self._warmup, timing),
             *sample_warnings(self._blocks, timing, self._fallbacks),
-            *block_warnings(self._blocks, timing.threads or self._device.info.units),
+            *block_warnings(self._blocks, timing.threads or self._device.info.units, timing.duty),
             *interval_warnings(interval, timing.target_rel_ci),
         ]
         return Measurement(

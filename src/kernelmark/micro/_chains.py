@@ -104,6 +104,16 @@ OPS = {
 }
 
 
+def lanes_of(hardware: Hardware, op: str) -> Limit:
+    """Lanes of a unit that can finish this instruction in a cycle, where its dtype has units of its
+    own; else those of any instruction."""
+    own = op.endswith("_f64") and hardware.kind == "gpu" and hardware.known
+    if not own or "f64" not in hardware.vector:
+        return most_lanes(hardware)
+    bound = hardware.per_cycle("vector", "f64")
+    return Limit(value=bound.value / 2, why=f"1/2 of {bound.value:g} {bound.why}")
+
+
 def most_lanes(hardware: Hardware) -> Limit:
     """Lanes of a unit that can finish an instruction in a cycle: as many as multiply and add one
     number, or two halves, whichever the unit has more of."""

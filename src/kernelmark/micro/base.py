@@ -139,6 +139,7 @@ class Microbenchmark(ABC, Generic[S, R]):
     kinds: tuple[str, ...] = GPUS
     parameters: Mapping[str, Parameter] = FrozenDict()
     columns: tuple[Column, ...] = ()
+    host_paced: tuple[str, ...] = ()  # metrics that the host sets as much as the device
     figure: Figure
 
     def unsupported(self, rig: Rig) -> str | None:

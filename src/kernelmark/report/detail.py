@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kernelmark.core.result import Block, Measurement, Result
 from kernelmark.core.units import bytes_text, rate_text, time_text
 from kernelmark.report.names import config_text, rerun
 from kernelmark.report.tables import NONE, Column, Row, Table, share_text, width_text
+
+# What a cost holds beside its phases: a sum, and times that overlap with them.
+_NO_PHASE = ("total", "device", "compile_ahead")
+_WORTH_TELLING = 0.05
 
 
 def detail(row: Row, *, samples: bool = True) -> list[Table]:
@@ -24,8 +28,7 @@ def detail(row: Row, *, samples: bool = True) -> list[Table]:
         found.append(_facts("check", _checked(result)))
     found.append(_facts("kernel", _kernel(result)))
     if result.cost:
-        cost = [(name, time_text(value)) for name, value in result.cost.items()]
-        found.append(_facts("cost (wall time)", cost))
+        found.append(_facts("cost (wall time)", _cost(result.cost)))
     return found
 
 
@@ -56,6 +59,18 @@ def _what(row: Row) -> list[tuple[str, str]]:
         pairs.append(("reason", result.error))
     again = rerun(result)
     return [*pairs, ("again", again)] if again else pairs
+
+
+def _cost(cost: Mapping[str, float]) -> list[tuple[str, str]]:
+    """The phases, and what none of them has: evictions, rests and whatever is between them."""
+    pairs = [(name, time_text(value)) for name, value in cost.items() if name != "total"]
+    if "total" not in cost:
+        return pairs
+    within = sum(value for name, value in cost.items() if name not in _NO_PHASE)
+    other = cost["total"] - within
+    if within and other > _WORTH_TELLING * cost["total"]:
+        pairs.append(("evictions, rests, other", time_text(other)))
+    return [*pairs, ("total", time_text(cost["total"]))]
 
 
 def _measured(row: Row, measured: Measurement) -> list[tuple[str, str]]:

@@ -10,11 +10,16 @@ from dataclasses import dataclass
 from kernelmark.core.micro import MicroMetric, MicroResult
 from kernelmark.core.result import Status
 from kernelmark.core.units import counted
+from kernelmark.micro import registry
+from kernelmark.micro.session import plain_name
 from kernelmark.report.micro import is_cpu, value_text
 from kernelmark.report.tables import NONE, Column, Table
 
 # How well a GPU's headline metrics repeat from run to run, by measurement (docs/evidence.md).
 _SAME = 0.02
+# Other metrics are not that well known, and some are the pace of the host.
+_SAME_OTHERS = 0.10
+_SAME_BY_HOST = 0.40
 # A CPU also does other work, and its clock is another one minutes later.
 _SAME_ON_CPU = 0.10
 
@@ -42,7 +47,13 @@ class _Pair:
     @property
     def floor(self) -> float:
         """What two runs differ by even where each one's own samples agree."""
-        return _SAME_ON_CPU if any(map(is_cpu, self.results)) else _SAME
+        name = plain_name(self.benchmark)
+        known = name in registry  # what was stored may be of another version
+        if known and self.base.name in registry.get(name).host_paced:
+            return _SAME_BY_HOST
+        if any(map(is_cpu, self.results)):
+            return _SAME_ON_CPU
+        return _SAME if self.base.headline else _SAME_OTHERS
 
     @property
     def verdict(self) -> str:
@@ -52,7 +63,9 @@ class _Pair:
         apart = max(ratio, 1 / ratio) - 1 if ratio > 0 else math.inf
         if apart < _SAME:
             return "same"
-        if apart < max(self.spread or 0.0, self.floor):
+        # A fit over other sizes is another figure; what a headline is made of is always there.
+        otherwise = not self.base.headline and bool(_ways(*self.results))
+        if otherwise or apart < max(self.spread or 0.0, self.floor):
             return "unsure"
         if not self.base.better:
             return ""

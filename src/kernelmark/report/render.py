@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from kernelmark.core.files import Cell
 from kernelmark.core.problem import Option
 from kernelmark.core.result import ResultSet, config_key
-from kernelmark.report.tables import Row, Table
+from kernelmark.report.tables import BESIDE, Row, Table
 
 
 def text(table: Table) -> str:
@@ -92,11 +92,16 @@ def _record(results: ResultSet, row: Row, parameters: Sequence[str]) -> dict[str
         "device": result.device,
         "arch": result.arch,
         "cache": case.timing.cache.value,
+        "timer": case.timing.timer.value,
+        "strain": case.timing.strain.value,
+        "duty": case.timing.duty.value,
         "threads": case.timing.threads,
         "status": result.status.value,
         "median_s": measured.median_s if measured else None,
         "low_s": measured.low_s if measured else None,
         "high_s": measured.high_s if measured else None,
+        **{name: measured.also.get(name) if measured else None for name in BESIDE},
+        "clock_mhz": measured.clock_mhz if measured else None,
         "blocks": len(measured.blocks) if measured else 0,
         "samples": measured.samples if measured else 0,
         "stop": measured.stop.value if measured else None,

@@ -209,13 +209,18 @@ def warnings(made: Iterable[Row]) -> list[str]:
 
 
 def _worst(texts: Sequence[str]) -> str:
-    """The warning with the largest first number."""
+    """The worst of warnings that differ only in their numbers: the widest range, the fewest of
+    what was wanted, else the largest first number."""
 
-    def first_number(text: str) -> float:
+    def badness(text: str) -> float:
+        if between := re.search(r"between (\d+) and (\d+)", text):
+            return float(between[2]) - float(between[1])
+        if fewest := re.search(r"only (\d+) of", text):
+            return -float(fewest[1])
         found = re.search(r"\d+(\.\d+)?", text)
         return float(found[0]) if found else 0.0
 
-    return max(texts, key=first_number)
+    return max(texts, key=badness)
 
 
 def summary(made: Sequence[Row]) -> str:

@@ -83,7 +83,7 @@ class Dispatch:
         self._news: deque[Event] = deque()
         self._active: dict[Lane, Task] = {}
         self._opinions = SecondOpinions(self.lanes)
-        self._asked_environment = False
+        self._asked: Lane | None = None  # for the environment it sees
         self._left_s = self._summed = 0.0
         self._compile_queue = self._worth_compiling(jobs)
         self._compile_total = len(self._compile_queue)
@@ -110,7 +110,7 @@ class Dispatch:
         while True:
             while self._news:
                 yield self._news.popleft()
-            if self.done == self.total:
+            if self.done == self.total and (self._asked is None or not self._asked.busy):
                 return
             self._assign()
             if self._news:
@@ -280,11 +280,11 @@ class Dispatch:
             self._queue.appendleft(task)
         else:
             self._finish(task, join(task.parts))
-        if result.status is Status.OK and not self._asked_environment:
+        if result.status is Status.OK and self._asked is None:
             # The libraries of this case are loaded now: asking costs no start of its own.
-            self._asked_environment = True
+            self._asked = lane
             request = {"do": "environment", "backends": self.backends}
-            lane.give(request, threads=threads_of(task.case, lane.info))
+            self._take_all(lane, lane.give(request, threads=threads_of(task.case, lane.info)))
 
     def _settle(self, task: Task, second: Result | None) -> None:
         """Finish a case that failed on one device, after what another said."""

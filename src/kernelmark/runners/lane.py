@@ -87,6 +87,11 @@ class Lane:
     def idle(self) -> bool:
         return self._number is None and not self.dead
 
+    @property
+    def busy(self) -> bool:
+        """Whether a request is still to be answered."""
+        return self._number is not None and not self.dead
+
     def give(self, request: Message, *, threads: int = 0, fresh: bool = False) -> list[Item]:
         """Start on a request; [] unless there is already something to tell."""
         spec = self._spec_for(threads)

@@ -43,6 +43,8 @@ def order(cases: Sequence[Case], devices: int) -> list[Case]:
 # A problem tells of those up to so many times its size: the time of a small one is mostly that of
 # its launch, and scaled up to a large one it would be hours.
 _ALIKE = 10
+# A backend that refused so many cases and measured none will refuse the others too.
+_REFUSES = 10
 
 
 class Forecast:
@@ -65,7 +67,8 @@ class Forecast:
             self._recent[name] = deque(maxlen=50)
         else:
             recent.append(seconds / budget_s(result.case))
-            self._ratio[name] = statistics.median(recent)
+            # The mean, as some cases of a backend may be refused at once and others take long.
+            self._ratio[name] = statistics.fmean(recent)
         if result.measurement is None:
             return
         self._ran.add(name)
@@ -80,7 +83,8 @@ class Forecast:
         """The share of their budget that cases used so far, and at least the launches that a
         large problem cannot do without. Before anything is known this is the budget."""
         ratio = self._ratio.get(case.backend)
-        if ratio is None:
+        few = len(self._recent.get(case.backend, ())) < _REFUSES
+        if ratio is None or (few and case.backend not in self._ran):
             # Backends that only refused so far say nothing about one that may not.
             others = [self._ratio[name] for name in self._ran & self._ratio.keys()]
             ratio = statistics.fmean(others) if others else 1.0

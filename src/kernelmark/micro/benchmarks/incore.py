@@ -53,8 +53,8 @@ class Incore(Microbenchmark[_State, _Raw]):
         "One block on one unit runs chains of one instruction, each needing the one before: with "
         "one warp and one chain that is the latency; with many of both, the reciprocal throughput "
         "of the unit. Cycles are counted inside the kernel. The peak is the same chain on all "
-        "units at once, by events. On a CPU a warp is a core, and cycles are told by dependent "
-        "additions, which take one each."
+        "units at once, by events. On a CPU a warp is a core, cycles are told by dependent "
+        "additions, which take one each, and there is no peak: roofline has it."
     )
     misleads = (
         "Division and square root are many instructions on a GPU, with a branch for rare operands "

@@ -141,7 +141,7 @@ class Instructions(Microbenchmark[_State, _Raw]):
                 per_clk,
                 "1/clk",
                 headline=headline,
-                limit=_chains.most_lanes(rig.hardware),
+                limit=_chains.lanes_of(rig.hardware, name),
             )
         return Findings(rows=rows, metrics=found, notes=state.notes)
 

@@ -104,6 +104,7 @@ class Memcpy(Microbenchmark[_State, _Raw]):
         Column(name="seconds", help="seconds a copy", unit="s"),
         Column(name="series", help="direction and memory, for the figure"),
     )
+    host_paced = ("h2d_pageable", "d2h_pageable")
     figure = Figure(
         x="size_bytes",
         title="one copy (KiB)",

@@ -103,6 +103,7 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
             limit=lambda h: h.bandwidth("l1"),
         ),
     )
+    host_paced = ("plain_empty_ns", "plain_ns", "plain_start_ns", "plain_rate", "round_trip_ns")
     figure = Figure(
         x="size_bytes",
         title="both arrays (KiB)",

@@ -73,6 +73,7 @@ class UmStream(Microbenchmark[_State, list[Record]]):
             limit=lambda h: h.bandwidth("l2"),
         ),
     )
+    host_paced = ("migration",)
     figure = Figure(
         x="size_bytes",
         title="three arrays (MiB)",

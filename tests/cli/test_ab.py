@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -59,6 +61,35 @@ def test_what_fails_on_both_sides_is_no_regression(kmark):
     ended = kmark(*FAKE, "--config", "behaviour=wrong", "--no-store", "--quiet")
     assert ended.code == 3
     assert "ignored" in ended.out
+
+
+def test_a_head_that_mends_its_base_is_no_failure(kmark):
+    ended = kmark(*FAKE, "--config", "base:behaviour=wrong", "--no-store", "--quiet")
+    assert ended.code == 0
+    assert "fixed" in ended.out
+
+
+def test_who_holds_the_device_is_told_once(kmark):
+    code = (
+        "from kernelmark.runners.lock import held; import time\n"
+        "from kernelmark.runners.targets import find\n"
+        "with held(find('fake')[1], lambda who: None):\n"
+        "    print('held', flush=True); time.sleep(4)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        ended = kmark(*FAKE, "--no-store")
+        other.kill()
+    assert ended.code == 0
+    assert ended.err.count(f"waiting for fake: process {other.pid} is timing on it") == 1
+
+
+def test_history_of_a_store_with_sides_only_says_why_they_do_not_count(kmark):
+    assert kmark(*FAKE, "--quiet").code == 0
+    ended = kmark("history")
+    assert ended.code == 4
+    assert "the sides of `kmark ab` count where --label named them" in ended.err
 
 
 def test_json_alone_on_stdout(kmark):

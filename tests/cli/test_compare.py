@@ -209,6 +209,7 @@ def test_many_rows_show_what_changed(kmark, tmp_path):
         (("base", "head", "--rule", "rubost"), 2, "unknown rule 'rubost'"),
         (("base", "head", "--fail-on", "slow"), 2, "unknown verdict 'slow'"),
         (("base", "head", "--explain", "99"), 2, "there is no row '99'"),
+        (("base", "head", "--explain", "0"), 2, "there is no row '0'"),
         (("base", "head", "--match", "name"), 2, "name"),
         (("base", "head", "--explain", "1", "--json", "-"), 2, "--explain shows one row in words"),
         (("base", "head", "--explain", "1", "--md", "a.md"), 2, "--explain shows one row in words"),

@@ -274,6 +274,10 @@ def test_what_the_device_says_is_kept_and_warned_of(bench: Any) -> None:
     assert "throttled in 3 of 3 blocks by power cap" in text
     assert "other work used up to 0.9 of 1 core timed: close it" in text
     assert "the clock moved between 1200 and 1500 MHz" in text
+    assert text.count("duty=burst") == 2
+    rested = "\n".join(bench(script=script, duty="burst").measurement.warnings)
+    assert "the clock moved between" in rested
+    assert "duty=burst" not in rested
 
 
 def test_host_time_only_where_timing_is_not_the_host_s(bench: Any) -> None:

@@ -82,6 +82,25 @@ def test_a_change_with_the_clock_is_told_in_cycles_too(make_result):
     assert [r["head_mhz"] for r in report.records(made)] == [1280.0, 1599.0, 1280.0, None]
 
 
+def test_the_best_of_each_side_may_be_timed_in_another_way_and_that_is_told(make_result):
+    base = run("golden", make_result(KEYS[0], median_s=1e-5))
+    head = run("tot", make_result(KEYS[0], median_s=1e-5, timing=Timing(duty="burst")))
+    made = compare(base, head, rule=ratio, by="problem")
+    (told,) = (note for note in report.notes(made) if "timed in another way" in note)
+    assert told.startswith("1 row was timed in another way in head: ")
+    assert "duty=sustained" in told.partition(" → ")[0]
+    assert "duty=burst" in told.partition(" → ")[2]
+    assert "duty=sustained threads=0 → cache=cold" in text(report.explain(made.rows[0])[0])
+    (record,) = report.records(made)
+    assert "duty=sustained" in record["base_timing"]
+    assert record["base_config"] == "{}"
+
+
+def test_a_device_that_nobody_knows_is_told_to_be_so(make_result):
+    sides = (run(n, make_result(KEYS[0], arch=arch)) for n, arch in (("a", "sm_90"), ("b", "")))
+    assert "the devices differ: sm_90 and unknown" in report.notes(compare(*sides, rule=ratio))
+
+
 def test_sides_that_were_warmed_up_alike_are_not_told_to_be(make_result):
     base, head = (
         run(name, at_clock(make_result(KEYS[0], median_s=median_s), clock))

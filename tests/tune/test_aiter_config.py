@@ -148,6 +148,7 @@ def test_other_findings(root):
     root("gemm/gfx942-GEMM-A8W8.json", {"M_LEQ_16": GOOD, "M_EQ_3": GOOD})
     root("gemm/gfx1250-GEMM-A8W8.json", "{")
     root("gemm/gfx1201-GEMM-A8W8.json", {"any": {"BLOCK_SIZE_M": 16}})
+    root("gemm/gfx1100-GEMM-A8W8.json", {"any": 3, "M_LEQ_16": GOOD})
     told = " | ".join(text for _, text in texts(root))
     for part in (
         "sets BLOCK_SIZE_K",
@@ -156,6 +157,7 @@ def test_other_findings(root):
         "never looked for",
         "is not JSON",
         "has no BLOCK_SIZE_N",
+        "any is 3 and not an object of settings",
     ):
         assert part in told
 

@@ -19,6 +19,7 @@ from kernelmark.report.ab import AbReport
 from kernelmark.runners.ab import (
     Event,
     Experiment,
+    Measured,
     OnEvent,
     Pair,
     Row,
@@ -28,6 +29,7 @@ from kernelmark.runners.ab import (
 )
 from kernelmark.runners.alive import living
 from kernelmark.runners.environments import Side, environment_of
+from kernelmark.runners.events import Waiting
 from kernelmark.runners.lane import threads_of
 from kernelmark.runners.targets import find
 from kernelmark.stores import new_run_id
@@ -96,9 +98,13 @@ def compare_sides(
 
 def _measured(plan: AbPlan, runs: _Runs, on_event: OnEvent | None) -> AbReport:
     threads = threads_of(plan.pairs[0].base, find(plan.device)[1])
-    opener = local_opener(plan.sides, plan.device, plan.timeout_s, threads)
-    experiment = Experiment(plan.pairs, plan.rule, opener)
     tell: Callable[..., None] = on_event or (lambda event: None)
+
+    def wait(who: str) -> None:
+        tell(Waiting(device=plan.device, reason=f"{who} is timing on it"))
+
+    opener = local_opener(plan.sides, plan.device, plan.timeout_s, threads, wait)
+    experiment = Experiment(plan.pairs, plan.rule, opener)
     state = RunState.DONE
     end = math.inf if plan.budget_s is None else time.monotonic() + plan.budget_s
     try:
@@ -128,7 +134,8 @@ def _sifted(events: Iterator[Event], names: tuple[str, str]) -> Iterator[Event]:
     held: list[Event] = []
     for event in events:
         held.append(event)
-        if not _refusals(event) if isinstance(event, Row) else event.ratio is not None:
+        measured = isinstance(event, Measured) and event.ratio is not None
+        if measured or (isinstance(event, Row) and not _refusals(event)):
             break
     else:
         _refuse_typo([event for event in held if isinstance(event, Row)], names)

@@ -64,7 +64,8 @@ def history(
         hint = f"newest labels: {', '.join(labels[:_LABELS])}" if labels else "no run has a label"
         raise NothingToDo(f"no run has the label {label!r}", hint=hint)
     if not newest:
-        raise NothingToDo("there is no run to look back at", hint="`kmark run` adds one")
+        sides = "; the sides of `kmark ab` count where --label named them" if store.runs(1) else ""
+        raise NothingToDo("there is no run to look back at", hint=f"`kmark run` adds one{sides}")
     ids = {run.id for run in newest}
     every = store.history(since=newest[-1].started, label=label, arch=arch)
     points = [point for point in every if point.run_id in ids]

@@ -154,7 +154,7 @@ def ab(
 
     For example: kmark ab --env golden=/opt/a/python --env tot=/opt/b/python -s smoke -b torch
 
-    Or: kmark ab -b numpy --set head:OMP_NUM_THREADS=1 -s smoke
+    Or: kmark ab -d cuda:0 -b cublaslt --set head:LD_LIBRARY_PATH=/new/lib -s smoke
     """
     outputs = Outputs(json=json, csv=csv, md=md)
     plan = plan_of(context.params)

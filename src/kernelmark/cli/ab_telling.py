@@ -46,7 +46,8 @@ def preview(plan: AbPlan) -> int:
     say(
         f"{counted(len(plan.pairs), 'pair')} on {plan.device}, looked at after "
         f"{', '.join(map(str, plan.rule.looks.rounds))} rounds, about {duration_text(seconds)} of "
-        "timing, if no launch is longer than its share"
+        "launches, if none is longer than its share; starting processes, inputs, checks and "
+        "evictions are not in it"
     )
     return 0
 
@@ -54,10 +55,17 @@ def preview(plan: AbPlan) -> int:
 def progress(total: int) -> Callable[[Event], None]:
     from kernelmark.report.names import short
     from kernelmark.runners.ab import Measured
+    from kernelmark.runners.events import Waiting
 
     left = {"pairs": total}
+    waited: set[str] = set()
 
     def tell(event: Event) -> None:
+        if isinstance(event, Waiting):
+            if event.reason not in waited:  # once for each, not at every case
+                waited.add(event.reason)
+                say(f"waiting for {event.device}: {event.reason}")
+            return
         if isinstance(event, Measured):
             if event.done == event.total:
                 say(f"round {event.round}: {counted(event.total, 'pair')}")
@@ -100,7 +108,7 @@ def told(report: AbReport, outputs: Outputs, *, stored: bool, quiet: bool) -> in
         return INTERRUPTED
     if report.regressions:
         return REGRESSION
-    if any(r.base.status.failed or r.head.status.failed for r in report.rows):
+    if any(r.base.status.failed and r.head.status.failed for r in report.rows):
         return SOME_FAILED
     if all(row.status is VerdictStatus.IGNORED for row in report.rows):
         say("nothing was compared: no pair ran on both sides")

@@ -21,6 +21,8 @@ REGRESSION = 1
 JUDGING = "Judging"
 # Up to this many rows all are shown; beyond, only those that changed.
 _FEW = 20
+# Letters of a case's id that name it; what is shorter is a number.
+_LEAST_OF_ID = 4
 
 _RUN_HELP = (
     "A run: its id or the beginning of it, label, pinned name, latest, latest~1; or a file: our "
@@ -202,7 +204,8 @@ def _row(found: Comparison, asked: str) -> Row:
     rows = [
         row
         for row in found.rows
-        if str(row.number) == asked or row.pair.shown.case.id.startswith(asked)
+        if str(row.number) == asked
+        or (len(asked) >= _LEAST_OF_ID and row.pair.shown.case.id.startswith(asked))
     ]
     exact = [row for row in rows if str(row.number) == asked] or rows
     if len(exact) == 1:

@@ -94,8 +94,11 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
             f"{_rows(bare)} compared by a mean without dispersion: only threshold rules and "
             "history apply"
         )
-    archs = {row.pair.base.arch for row in comparison.rows if row.pair.base}
-    others = {row.pair.head.arch for row in comparison.rows if row.pair.head}
+    if otherwise := [row for row in comparison.rows if len(_timings(row)) > 1]:
+        base, head = _timings(otherwise[0])
+        told.append(f"{_rows(len(otherwise))} timed in another way in head: {base} → {head}")
+    archs = {row.pair.base.arch or "unknown" for row in comparison.rows if row.pair.base}
+    others = {row.pair.head.arch or "unknown" for row in comparison.rows if row.pair.head}
     if archs != others:
         told.append(
             f"the devices differ: {', '.join(sorted(archs))} and {', '.join(sorted(others))}"
@@ -137,7 +140,7 @@ def explain(row: Row) -> list[Table]:
     what = [
         ("problem", shown.case.problem.key),
         ("backend", _backends(row)),
-        ("timing", shown.case.timing.identity),
+        ("timing", " → ".join(_timings(row))),
         ("case", shown.case.id),
         ("verdict", row.status.value),
         ("reason", row.judgement.reason),
@@ -264,6 +267,7 @@ def _cells(row: Row, *, device: bool, timing: Sequence[str]) -> tuple[str, ...]:
 def _record(comparison: Comparison, row: Row) -> dict[str, Cell]:
     shown, judged = row.pair.shown, row.judgement
     base_mhz, head_mhz = row.pair.clocks_mhz or (None, None)
+    base = row.pair.base.case if row.pair.base else None
     return {
         "number": row.number,
         "base_run": comparison.base.id,
@@ -288,7 +292,9 @@ def _record(comparison: Comparison, row: Row) -> dict[str, Cell]:
         "p_value": judged.p_value,
         "detectable": judged.detectable,
         "same_binary": "yes" if row.pair.same_binary else "no",
-        "base_backend": row.pair.base.case.backend if row.pair.base else None,
+        "base_backend": base.backend if base else None,
+        "base_config": config_key(base.config) if base else None,
+        "base_timing": base.timing.identity if base else None,
         "held": row.held or None,
         "base_mhz": base_mhz,
         "head_mhz": head_mhz,
@@ -299,6 +305,13 @@ def _backends(row: Row) -> str:
     """The backend, or both where the best of each side is compared."""
     sides = [side for side in (row.pair.base, row.pair.head) if side is not None]
     return " → ".join(dict.fromkeys(backend_text(side.case) for side in sides))
+
+
+def _timings(row: Row) -> list[str]:
+    """What the timing means; of base and of head where these are two things, which they are only
+    among the best of each side."""
+    sides = [side for side in (row.pair.base, row.pair.head) if side is not None]
+    return list(dict.fromkeys(side.case.timing.identity for side in sides))
 
 
 def _status(result: Result | None) -> str | None:

@@ -23,6 +23,7 @@ from kernelmark.core.timing import Timing
 from kernelmark.core.units import counted
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.runners.environments import Side
+from kernelmark.runners.events import Waiting
 from kernelmark.runners.execute import join
 from kernelmark.runners.lane import Answer, Failure, Lane, gather_items
 from kernelmark.stats.paired import DELTA, Looks, Paired
@@ -107,7 +108,7 @@ class Measured:
     ratio: float | None
 
 
-Event = Measured | Row
+Event = Measured | Row | Waiting
 OnEvent = Callable[[Event], None]
 
 
@@ -121,6 +122,7 @@ class Place(Protocol):
 
 
 Opener = Callable[[int], Place]  # 0 is base, 1 is head
+OnWait = Callable[[str], object]
 
 
 class _Track:
@@ -282,8 +284,9 @@ def compile_ahead(side: Side, cases: Sequence[Case], device: str, jobs: int) -> 
 class _Worker:
     """A fresh worker that starts at once."""
 
-    def __init__(self, lane: Lane, threads: int) -> None:
+    def __init__(self, lane: Lane, threads: int, on_wait: OnWait | None) -> None:
         self._lane = lane
+        self._on_wait = on_wait
         # Any request starts it; this one touches nothing.
         request = {"do": "environment", "backends": []}
         self._waits = not lane.give(request, threads=threads)
@@ -294,17 +297,22 @@ class _Worker:
             self._waits = not any(isinstance(item, Answer | Failure) for item in items)
 
     def measure(self, case: Case, process: int = 0) -> Result:
-        return self._lane.measure(case, process)
+        return self._lane.measure(case, process, on_wait=self._on_wait)
 
     def close(self) -> None:
         self._lane.close()
 
 
 def local_opener(
-    sides: tuple[Side, Side], device: str, timeout_s: float = 300.0, threads: int = 0
+    sides: tuple[Side, Side],
+    device: str,
+    timeout_s: float = 300.0,
+    threads: int = 0,
+    on_wait: OnWait | None = None,
 ) -> Opener:
-    """Fresh workers on this machine; `threads` is for the CPU."""
-    return lambda side: _Worker(sides[side].lane(device, timeout_s), threads)
+    """Fresh workers on this machine; `threads` is for the CPU, `on_wait` is told which process
+    holds the device."""
+    return lambda side: _Worker(sides[side].lane(device, timeout_s), threads, on_wait)
 
 
 def _planned(pair: Pair, rule: Rule) -> Pair:

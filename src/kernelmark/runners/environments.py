@@ -62,7 +62,7 @@ def parse_sides(environments: Sequence[str], settings: Sequence[str]) -> tuple[S
         if not colon or not equals or not _VARIABLE.match(variable):
             raise UsageError(
                 f"{word!r} is not NAME:VARIABLE=VALUE",
-                hint=f"for example: --set {known[0]}:OMP_NUM_THREADS=1",
+                hint=f"for example: --set {known[0]}:LD_LIBRARY_PATH=/new/lib",
             )
         if name not in known:
             raise UsageError(

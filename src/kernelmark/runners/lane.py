@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kernelmark.core import codec
@@ -196,8 +196,16 @@ class Lane:
         self._number = None
         self.retire()
 
-    def measure(self, case: Case, process: int = 0, *, fresh: bool = False) -> Result:
-        """One case, waited for; a failure of any sort is its result."""
+    def measure(
+        self,
+        case: Case,
+        process: int = 0,
+        *,
+        fresh: bool = False,
+        on_wait: Callable[[str], object] | None = None,
+    ) -> Result:
+        """One case, waited for; a failure of any sort is its result. `on_wait` is told who holds
+        the device."""
         request = measure_request(case, process)
         started = time.time()
         items = self.give(request, threads=threads_of(case, self.info), fresh=fresh)
@@ -207,6 +215,8 @@ class Lane:
                     return read_result(case, self.info, item.message, started)
                 if isinstance(item, Failure):
                     return failed_result(case, self.info, item, started)
+                if on_wait is not None and item.phase == "waiting":
+                    on_wait(item.holder or "another process")
             items = [item for _, item in gather_items([self])]
 
 

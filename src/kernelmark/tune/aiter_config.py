@@ -154,6 +154,9 @@ def parse(text: str, file: Path) -> dict[str, Bucket]:
         raise UsageError(f"{file}: is not JSON: {error}", hint="is it cut short?") from None
     if not isinstance(document, dict):
         raise UsageError(f"{file}: is not an object of buckets")
+    for name, value in document.items():
+        if (name == "any" or _BUCKET.match(name)) and not isinstance(value, dict):
+            raise UsageError(f"{file}: {name} is {value!r} and not an object of settings")
     return {name: value for name, value in document.items() if isinstance(value, dict)}
 
 

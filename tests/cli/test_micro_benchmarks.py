@@ -404,7 +404,7 @@ def test_stored_roofs_have_the_data_sheet_of_what_a_run_saw(kmark, tmp_path):
 def test_a_pack_where_no_folder_can_be_is_told(refused, tmp_path):
     (tmp_path / "file").touch()
     told = refused("micro", "--precompile", "sm_90", "-o", str(tmp_path / "file" / "pack")).err
-    assert "cannot be made" in told
+    assert "cannot be written" in told
     assert "takes one benchmark" in refused("micro", "list", "cache", "latency").err
 
 

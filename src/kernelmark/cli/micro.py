@@ -328,12 +328,11 @@ def _pack(names: Sequence[str], precompile: list[str] | None, output: str | None
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{output} is a file, not a folder")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        return compile_into(folder, archs)
     except OSError as error:
         raise UsageError(
-            f"{output} cannot be made: {error.strerror}", hint="choose a folder that can: -o DIR"
+            f"{output} cannot be written: {error.strerror}", hint="choose another folder: -o DIR"
         ) from None
-    return compile_into(folder, archs)
 
 
 def compile_into(folder: Path, archs: list[str]) -> int:

@@ -74,7 +74,7 @@ def test_who_holds_the_device_is_told_once(kmark):
         "from kernelmark.runners.lock import held; import time\n"
         "from kernelmark.runners.targets import find\n"
         "with held(find('fake')[1], lambda who: None):\n"
-        "    print('held', flush=True); time.sleep(4)\n"
+        "    print('held', flush=True); time.sleep(2.5)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
@@ -217,6 +217,7 @@ def test_a_file_is_read_by_its_sides_alone(kmark, tmp_path):
         *("-a", "m=96", "-a", "n=96", "-a", "k=96", "--rounds", "10", "--max-s", "0.02"),
         *("--set", f"base:PYTHONPATH={tmp_path / 'old'}"),
         *("--set", f"head:PYTHONPATH={tmp_path / 'new'}", "--warmup-s", "0.01"),
+        *("--cache", "hot"),  # thousands of cold sets would take a minute
     )
     assert "slower" in ended.out, ended.err
     assert ended.code == 1

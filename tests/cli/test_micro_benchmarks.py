@@ -362,18 +362,15 @@ def test_a_missing_store_is_made_by_the_same_command(refused, words):
     assert "hint: `kmark micro NAME` makes one" in refused(*words).err
 
 
-def test_stored_roofs_need_no_device(kmark, tmp_path):
-    made = Roof(
-        device="hip:77",
-        arch="gfx942",
-        kind="bytes",
-        name="dram",
-        value=4e12,
-        how="stream",
-        measured=1.0,
+def memory_of(device, arch, value):
+    return Roof(
+        device=device, arch=arch, kind="bytes", name="dram", value=value, how="stream", measured=1.0
     )
+
+
+def test_stored_roofs_need_no_device(kmark, tmp_path):
     with open_store(tmp_path / "store.sqlite") as store:
-        store.add_roofs([made], host=platform.node())
+        store.add_roofs([memory_of("hip:77", "gfx942", 4e12)], host=platform.node())
     ended = kmark("roofs", "--stored", "-d", "hip:77")
     assert ended.code == 0, ended.err
     assert "4.000 TB/s" in ended.out
@@ -384,15 +381,7 @@ def test_stored_roofs_need_no_device(kmark, tmp_path):
 
 
 def test_stored_roofs_have_the_data_sheet_of_what_a_run_saw(kmark, tmp_path):
-    roof = Roof(
-        device="cuda:77",
-        arch="sm_90",
-        kind="bytes",
-        name="dram",
-        value=4.32e12,
-        how="stream",
-        measured=1.0,
-    )
+    roof = memory_of("cuda:77", "sm_90", 4.32e12)
     seen = DeviceInfo(name="cuda:77", kind="cuda", model="NVIDIA H200", arch="sm_90")
     with open_store(tmp_path / "store.sqlite") as store:
         store.add_roofs([roof], host=platform.node())

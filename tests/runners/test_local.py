@@ -190,7 +190,7 @@ def test_two_runs_at_once_take_turns_on_a_device():
     assert other.stdout.readline() == b"held\n"
     # Waiting for the device is not the case's fault: its limit is shorter than the wait.
     events = list(LocalRunner(["fake"], jobs=0, timeout_s=1.0).run([case(1)]))
-    assert f"process {other.pid}" in of(Waiting, events)[0].reason
+    assert f"process {other.pid}" in of(Waiting, events)[0].holder
     assert results(events)[1].status is Status.OK
     assert other.wait() == 0
     other.stdout.close()

@@ -100,8 +100,8 @@ def _measured(plan: AbPlan, runs: _Runs, on_event: OnEvent | None) -> AbReport:
     threads = threads_of(plan.pairs[0].base, find(plan.device)[1])
     tell: Callable[..., None] = on_event or (lambda event: None)
 
-    def wait(who: str) -> None:
-        tell(Waiting(device=plan.device, reason=f"{who} is timing on it"))
+    def wait(holder: str) -> None:
+        tell(Waiting(device=plan.device, holder=holder))
 
     opener = local_opener(plan.sides, plan.device, plan.timeout_s, threads, wait)
     experiment = Experiment(plan.pairs, plan.rule, opener)

@@ -62,9 +62,9 @@ def progress(total: int) -> Callable[[Event], None]:
 
     def tell(event: Event) -> None:
         if isinstance(event, Waiting):
-            if event.reason not in waited:  # once for each, not at every case
-                waited.add(event.reason)
-                say(f"waiting for {event.device}: {event.reason}")
+            if event.holder not in waited:  # once for each, not at every case
+                waited.add(event.holder)
+                say(str(event))
             return
         if isinstance(event, Measured):
             if event.done == event.total:

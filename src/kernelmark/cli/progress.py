@@ -130,6 +130,6 @@ def _say_other(event: e.Event, tell: Callable[[str], object] = say) -> None:
     if isinstance(event, e.DeviceLost):
         tell(f"warning: {event.device} is lost: {event.reason}")
     elif isinstance(event, e.Waiting):
-        tell(f"waiting for {event.device}: {event.reason}")
+        tell(str(event))
     elif isinstance(event, e.Note):
         tell(f"note: {event.text}")

@@ -125,6 +125,11 @@ class Block:
     def median_s(self) -> float:
         return statistics.median(self.samples_s)
 
+    @property
+    def clock_mhz(self) -> float | None:
+        """The core clock that its samples ran at; None where it was not measured with them."""
+        return statistics.median(self.clocks_mhz) if self.clocks_mhz else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:

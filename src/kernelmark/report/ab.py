@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -142,9 +141,8 @@ def clocks(row: Row) -> list[float]:
     """The core clock in MHz of each block of both sides, where all were measured with it."""
     measured = [side.measurement for side in (row.base, row.head)]
     blocks = [block for found in measured if found for block in found.blocks]
-    if not all(block.clocks_mhz for block in blocks):
-        return []
-    return [statistics.median(block.clocks_mhz) for block in blocks]
+    found = [block.clock_mhz for block in blocks if block.clock_mhz is not None]
+    return found if len(found) == len(blocks) else []
 
 
 def to_md(report: AbReport) -> str:

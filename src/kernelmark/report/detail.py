@@ -115,7 +115,7 @@ def _block(block: Block) -> tuple[str, ...]:
         middle = block.median_s
         deviation = statistics.median(abs(s - middle) for s in block.samples_s)
         spread = f"{100 * deviation / middle:.2f} %"
-    clock = statistics.median(block.clocks_mhz) if block.clocks_mhz else told.clock_mhz
+    clock = told.clock_mhz if block.clock_mhz is None else block.clock_mhz
     return (
         str(block.process),
         str(block.allocation),

@@ -212,9 +212,7 @@ class Dispatch:
 
     def _take_phase(self, lane: Lane, task: Task | None, item: Phase) -> None:
         if item.phase == "waiting":
-            who = item.holder or "another process"
-            reason = f"{who} is timing on it"
-            self._tell(Waiting(device=lane.info.name, reason=reason))
+            self._tell(Waiting(device=lane.info.name, holder=item.holder))
         elif task is not None and item.phase not in task.phases:
             # Each block goes through the phases again; telling that would only make work for
             # a core that may be timing.

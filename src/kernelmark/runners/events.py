@@ -66,7 +66,10 @@ class Waiting:
     """Another kernelmark on this machine is timing on the device."""
 
     device: str
-    reason: str
+    holder: str
+
+    def __str__(self) -> str:
+        return f"waiting for {self.device}: {self.holder or 'another process'} is timing on it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -216,7 +216,7 @@ class Lane:
                 if isinstance(item, Failure):
                     return failed_result(case, self.info, item, started)
                 if on_wait is not None and item.phase == "waiting":
-                    on_wait(item.holder or "another process")
+                    on_wait(item.holder)
             items = [item for _, item in gather_items([self])]
 
 

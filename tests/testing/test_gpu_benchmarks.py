@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.result import Case, Result, Status
+from kernelmark.core.result import Block, Case, Result, Status
 from kernelmark.core.timing import Duty, Timing
 from kernelmark.gpu import pack
 
@@ -186,7 +186,7 @@ def test_rests_must_halve_an_interval_and_call_nothing_changed(
     script = benchmark_script("gpu/ab_capped.py")
 
     def report(half_width: float, status: str) -> Any:
-        block = SimpleNamespace(clocks_mhz=(1500.0,))
+        block = Block(process=0, allocation=0, samples_s=(1e-5,), clocks_mhz=(1500.0,))
         side = SimpleNamespace(measurement=SimpleNamespace(blocks=(block,)))
         paired = SimpleNamespace(low=1 - half_width, high=1 + half_width)
         row = SimpleNamespace(

@@ -8,6 +8,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # torch is only for the tests. An exact version, so that a CPU build that is already at hand is taken.
 TORCH ?= torch==2.13.0
+# A file's tests stay in one process: they share what is slow to set up.
+PYTEST_ARGS ?= -n 2 --dist loadfile
 
 .PHONY: demo test lint bench docs clean
 

@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.backends.torch import backend, rules
-from kernelmark.backends.torch.gpu import Viewer
+from kernelmark.backends.torch.gpu import Viewer, _attention, refusal
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.tensor import TensorSpec
@@ -263,3 +264,67 @@ def test_a_view_on_a_gpu_lies_where_the_tensor_does(
     assert tuple(found.shape) == shape
     assert found.is_contiguous()
     assert found.data_ptr() == memory.ctypes.data + 512
+
+
+def _gpu_attention(kernel: str) -> object:
+    """The kernel that a GPU would get, on tensors that lie in the CPU's memory."""
+    torch = pytest.importorskip("torch")
+    problem = ops.parse("attention heads=2 seq=16 dim=8 dtype=bf16 causal=yes")
+    views = {name: torch.zeros((1, 2, 16, 8), dtype=torch.bfloat16) for name in "qkvo"}
+    return _attention(problem, {"kernel": kernel} if kernel else {}, [views])
+
+
+@pytest.mark.parametrize("kernel", ["flash", "cudnn", "efficient", "math", ""])
+def test_torch_is_left_the_attention_kernel_that_was_asked_for_alone(kernel: str) -> None:
+    cuda = pytest.importorskip("torch").backends.cuda
+    _gpu_attention(kernel)
+    left = {
+        "flash": cuda.flash_sdp_enabled(),
+        "cudnn": cuda.cudnn_sdp_enabled(),
+        "efficient": cuda.mem_efficient_sdp_enabled(),
+        "math": cuda.math_sdp_enabled(),
+    }
+    assert {name for name, on in left.items() if on} == ({kernel} if kernel else set(left))
+    _gpu_attention("")
+
+
+def test_an_attention_kernel_by_another_name_is_refused() -> None:
+    with pytest.raises(Unsupported, match=r"flsh.*flash, cudnn"):
+        _gpu_attention("flsh")
+
+
+@needs_torch
+def test_attention_does_not_bring_torchs_compiler_along() -> None:
+    """It takes five seconds of the first case on a slow disk."""
+    script = (
+        "import sys, test_torch; test_torch._gpu_attention('flash')\n"
+        "assert 'torch._dynamo' not in sys.modules"
+    )
+    here = str(Path(__file__).parent)
+    done = subprocess.run([sys.executable, "-c", script], cwd=here, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "reason"),
+    [
+        (
+            "No available kernel. Aborting execution.",
+            [
+                "Flash attention kernel not used because: (Triggered internally at a.cpp:1.)",
+                "Expected f16 or bf16, got f32 instead. (Triggered internally at a.cpp:2.)",
+                "cuDNN attention has been runtime disabled. (Triggered internally at a.cpp:3.)",
+            ],
+            "torch has no such kernel for this problem: Expected f16 or bf16, got f32 instead.",
+        ),
+        (
+            "No available kernel. Aborting execution.",
+            [],
+            "torch has no such kernel for this problem: No available kernel. Aborting execution.",
+        ),
+        ("fp8 is not supported\nmore", ["unrelated"], "torch: fp8 is not supported"),
+        ("CUDA error: an illegal memory access", ["unrelated"], None),
+    ],
+)
+def test_why_torch_has_no_kernel_is_in_its_warnings(error, said, reason) -> None:
+    assert refusal(RuntimeError(error), said) == reason

@@ -65,8 +65,8 @@ def sample_warnings(blocks: Sequence[Block], timing: Timing, fallbacks: int) -> 
         )
     if fallbacks:
         warnings.append(
-            f"{fallbacks} samples hold a replay's fixed cost, because twice the launches took no"
-            " longer: allow more time (max_s), which makes samples longer"
+            f"{counted(fallbacks, 'sample')} held a replay's fixed cost, because twice the"
+            " launches took no longer: allow more time (max_s), which makes samples longer"
         )
     return warnings
 

@@ -8,7 +8,7 @@ is kept, and what is checked is a launch of its own after timing, on the same in
 
 from __future__ import annotations
 
-import contextlib
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -27,12 +27,8 @@ from kernelmark.ops.attention import scale
 
 Views = dict[str, Any]
 Call = Callable[[], Any]
-SDPA = {
-    "flash": "FLASH_ATTENTION",
-    "cudnn": "CUDNN_ATTENTION",
-    "efficient": "EFFICIENT_ATTENTION",
-    "math": "MATH",
-}
+# Our names of torch's attention kernels, and its own.
+SDPA = {"flash": "flash", "cudnn": "cudnn", "efficient": "mem_efficient", "math": "math"}
 _SAME = ("f64", "f32", "f16", "bf16")
 
 
@@ -145,29 +141,24 @@ def space(problem: Problem) -> Space | None:
 class GpuKernel(Kernel):
     """Calls on our stream; results that torch allocates are kept while a graph is captured."""
 
-    def __init__(
-        self, name: str, calls: list[Call], outputs: list[Any] | None, around: Any = None
-    ) -> None:
+    def __init__(self, name: str, calls: list[Call], outputs: list[Any] | None) -> None:
         import torch
 
         self._capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
         self._calls = calls
         self._outputs = outputs
-        self._around = around or contextlib.nullcontext
         self._kept: list[Any] = []
         resources = {} if outputs is None else {"private_output_bytes": outputs[0].nbytes}
         self.info = KernelInfo(name=name, resources=resources)
 
     def launch(self, stream: Stream, set_index: int) -> None:
-        with self._around():
-            result = self._calls[set_index]()
+        result = self._calls[set_index]()
         if self._outputs is not None and self._capturing():
             self._kept.append(result)
 
     def collect(self, set_index: int) -> None:
         if self._outputs is not None:
-            with self._around():
-                self._outputs[set_index].copy_(self._calls[set_index]())
+            self._outputs[set_index].copy_(self._calls[set_index]())
 
     def close(self) -> None:
         import torch
@@ -195,13 +186,26 @@ def prepare(
     kernel = make(problem, config, held)
     # Handles and workspaces are made at the first call, which must not fall into a capture.
     try:
-        kernel.launch(device.stream, 0)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            kernel.launch(device.stream, 0)
     except RuntimeError as error:
         kernel.close()
-        if "No available kernel" in str(error) or "not support" in str(error):
-            raise Unsupported(f"torch: {str(error).splitlines()[0]}") from None
+        if reason := refusal(error, [str(one.message) for one in said]):
+            raise Unsupported(reason) from None
         raise
     return kernel
+
+
+def refusal(error: RuntimeError, said: Sequence[str]) -> str | None:
+    """Why torch has no kernel, if that is what the error says. The cause is in its warnings,
+    among a heading for each kernel and a line for each that was not asked for."""
+    text = str(error).splitlines()[0]
+    if "No available kernel" not in text:
+        return f"torch: {text}" if "not support" in str(error) else None
+    causes = [one.split(" (Triggered")[0] for one in said]
+    causes = [one for one in causes if "not used because" not in one and "disabled" not in one]
+    return f"torch has no such kernel for this problem: {' '.join(causes) or text}"
 
 
 def _settings() -> None:
@@ -261,8 +265,6 @@ def _both(first: Call, second: Call) -> Call:
 
 
 def _attention(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.attention.bias import causal_lower_right
     from torch.nn.functional import scaled_dot_product_attention
 
     refuse_unknown("torch", config, ("kernel",))
@@ -272,16 +274,14 @@ def _attention(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
     settings: dict[str, Any] = {
         # torch's own causal mask is aligned to the first key, ours to the last.
         "is_causal": bool(options["causal"]) and square,
-        "attn_mask": causal_lower_right(dims["seq_q"], dims["seq_kv"]) if masked else None,
+        "attn_mask": _aligned_to_the_last_key(problem) if masked else None,
         "scale": scale(problem),
         "enable_gqa": dims["heads_q"] != dims["heads_kv"],
     }
     chosen = str(config.get("kernel", ""))
     if chosen and chosen not in SDPA:
         raise Unsupported(f"torch has no attention kernel {chosen!r}; it has {', '.join(SDPA)}")
-    around = None
-    if chosen:
-        around = partial(sdpa_kernel, getattr(SDPBackend, SDPA[chosen]))
+    _choose(chosen)
     calls: list[Call] = []
     outputs = []
     for held in sets:
@@ -290,7 +290,25 @@ def _attention(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
         calls.append(partial(scaled_dot_product_attention, q, k, v, **settings))
         outputs.append(o)
     name = f"aten::scaled_dot_product_attention ({chosen or 'its own choice'})"
-    return GpuKernel(name, calls, outputs, around)
+    return GpuKernel(name, calls, outputs)
+
+
+def _aligned_to_the_last_key(problem: Problem) -> Any:
+    # Not at the top: it brings torch's compiler along, which takes seconds.
+    from torch.nn.attention.bias import causal_lower_right
+
+    return causal_lower_right(problem.dims["seq_q"], problem.dims["seq_kv"])
+
+
+def _choose(chosen: str) -> None:
+    """Leave torch this attention kernel alone; "" leaves it all.
+
+    Once, and not by its context manager around each call: that is 20 µs of every launch.
+    """
+    import torch
+
+    for kernel, name in SDPA.items():
+        getattr(torch.backends.cuda, f"enable_{name}_sdp")(chosen in ("", kernel))
 
 
 def _conv(problem: Problem, config: Config, sets: list[Views]) -> Kernel:

@@ -88,6 +88,8 @@ def worst_error(problem: Problem, config: dict[str, Any], arch: str) -> float:
     plan = _planner(problem).plan(problem, config, device_info(arch))
     if plan.workspace_bytes:
         tensors[WORKSPACE] = torch.full((plan.workspace_bytes // 4,), float("nan"))
+    for name, nbytes in plan.turned_bytes.items():
+        tensors[name] = torch.full((nbytes,), 77, dtype=torch.int8)
     zeroed = tensors[ZEROED] = torch.zeros(max(1, plan.zeroed_bytes // 4), dtype=torch.int32)
     for call in plan.calls:
         launch(call, tensors)

@@ -14,7 +14,7 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.backends.torch import backend, rules
-from kernelmark.backends.torch.gpu import Viewer, _attention, refusal
+from kernelmark.backends.torch.gpu import SDPA, GpuKernel, Viewer, _attention, refusal
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.tensor import TensorSpec
@@ -266,7 +266,7 @@ def test_a_view_on_a_gpu_lies_where_the_tensor_does(
     assert found.data_ptr() == memory.ctypes.data + 512
 
 
-def _gpu_attention(kernel: str) -> object:
+def _gpu_attention(kernel: str) -> GpuKernel:
     """The kernel that a GPU would get, on tensors that lie in the CPU's memory."""
     torch = pytest.importorskip("torch")
     problem = ops.parse("attention heads=2 seq=16 dim=8 dtype=bf16 causal=yes")
@@ -274,18 +274,20 @@ def _gpu_attention(kernel: str) -> object:
     return _attention(problem, {"kernel": kernel} if kernel else {}, [views])
 
 
-@pytest.mark.parametrize("kernel", ["flash", "cudnn", "efficient", "math", ""])
+@pytest.mark.parametrize("kernel", ["flash", "cudnn", "efficient", "math"])
 def test_torch_is_left_the_attention_kernel_that_was_asked_for_alone(kernel: str) -> None:
-    cuda = pytest.importorskip("torch").backends.cuda
-    _gpu_attention(kernel)
-    left = {
-        "flash": cuda.flash_sdp_enabled(),
-        "cudnn": cuda.cudnn_sdp_enabled(),
-        "efficient": cuda.mem_efficient_sdp_enabled(),
-        "math": cuda.math_sdp_enabled(),
-    }
-    assert {name for name, on in left.items() if on} == ({kernel} if kernel else set(left))
+    torch = pytest.importorskip("torch")
+    left = torch.nn.attention._cur_sdpa_kernel_backends
+    before = left()
+    made = _gpu_attention(kernel)
+    assert [one.name for one in left()] == [SDPA[kernel]]
+    with pytest.MonkeyPatch.context() as patch:
+        stream = SimpleNamespace(synchronize=lambda: None)
+        patch.setattr(torch.cuda, "current_stream", lambda: stream)
+        made.close()
+    assert left() == before
     _gpu_attention("")
+    assert left() == before
 
 
 def test_an_attention_kernel_by_another_name_is_refused() -> None:

@@ -208,6 +208,28 @@ def test_what_must_be_zero_before_the_first_launch_is_made_so(
     assert driver.launched[0].values == [zeroed, workspace, 0, 0]
 
 
+def test_turned_operands_have_memory_that_is_told_and_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("turn", "main"):
+        monkeypatch.setitem(BUILT, name, built(name))
+    turn = call("turn", ("source", "i8", "a"), ("target", "i8", "turned a"), grid=(1, 1, 1))
+    main = call("main", ("a", "i8", "turned a"), ("d", "i32", "d"), grid=(1, 1, 1))
+    driver = Driver({10010: (ctypes.c_uint64,) * 4, 10020: (ctypes.c_uint64,) * 4})
+    gpu = Gpu(driver)
+    given = sets(1)
+    plan = Plan(calls=(turn, main), turned_bytes={"turned a": 640})
+    kernel = TritonKernel(plan, gpu, given)  # type: ignore[arg-type]
+    (turned,) = gpu.held
+    kernel.launch(77, 0)
+    first, second = driver.launched
+    assert first.values == [given[0]["a"].address, turned, 0, 0]
+    assert second.values == [turned, given[0]["d"].address, 0, 0]
+    assert kernel.info.resources["workspace_bytes"] == 640
+    kernel.close()
+    assert gpu.held == []
+
+
 def test_what_a_kernel_tells_and_gives_back(two_calls: Plan) -> None:
     driver = Driver()
     gpu = Gpu(driver)

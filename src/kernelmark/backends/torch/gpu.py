@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
@@ -27,8 +28,12 @@ from kernelmark.ops.attention import scale
 
 Views = dict[str, Any]
 Call = Callable[[], Any]
-# Our names of torch's attention kernels, and its own.
-SDPA = {"flash": "flash", "cudnn": "cudnn", "efficient": "mem_efficient", "math": "math"}
+SDPA = {
+    "flash": "FLASH_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+    "math": "MATH",
+}
 _SAME = ("f64", "f32", "f16", "bf16")
 
 
@@ -141,12 +146,22 @@ def space(problem: Problem) -> Space | None:
 class GpuKernel(Kernel):
     """Calls on our stream; results that torch allocates are kept while a graph is captured."""
 
-    def __init__(self, name: str, calls: list[Call], outputs: list[Any] | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        calls: list[Call],
+        outputs: list[Any] | None,
+        choice: AbstractContextManager[Any] | None = None,
+    ) -> None:
         import torch
 
         self._capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
         self._calls = calls
         self._outputs = outputs
+        # Entered once: around each call, torch's choice of kernel would be 20 µs of the launch.
+        self._choice = ExitStack()
+        if choice is not None:
+            self._choice.enter_context(choice)
         self._kept: list[Any] = []
         resources = {} if outputs is None else {"private_output_bytes": outputs[0].nbytes}
         self.info = KernelInfo(name=name, resources=resources)
@@ -164,6 +179,7 @@ class GpuKernel(Kernel):
         import torch
 
         torch.cuda.current_stream().synchronize()
+        self._choice.close()
         self._calls, self._kept, self._outputs = [], [], None
 
 
@@ -265,6 +281,7 @@ def _both(first: Call, second: Call) -> Call:
 
 
 def _attention(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
     refuse_unknown("torch", config, ("kernel",))
@@ -281,7 +298,7 @@ def _attention(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
     chosen = str(config.get("kernel", ""))
     if chosen and chosen not in SDPA:
         raise Unsupported(f"torch has no attention kernel {chosen!r}; it has {', '.join(SDPA)}")
-    _choose(chosen)
+    choice = sdpa_kernel(getattr(SDPBackend, SDPA[chosen])) if chosen else None
     calls: list[Call] = []
     outputs = []
     for held in sets:
@@ -290,7 +307,7 @@ def _attention(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
         calls.append(partial(scaled_dot_product_attention, q, k, v, **settings))
         outputs.append(o)
     name = f"aten::scaled_dot_product_attention ({chosen or 'its own choice'})"
-    return GpuKernel(name, calls, outputs)
+    return GpuKernel(name, calls, outputs, choice)
 
 
 def _aligned_to_the_last_key(problem: Problem) -> Any:
@@ -298,17 +315,6 @@ def _aligned_to_the_last_key(problem: Problem) -> Any:
     from torch.nn.attention.bias import causal_lower_right
 
     return causal_lower_right(problem.dims["seq_q"], problem.dims["seq_kv"])
-
-
-def _choose(chosen: str) -> None:
-    """Leave torch this attention kernel alone; "" leaves it all.
-
-    Once, and not by its context manager around each call: that is 20 µs of every launch.
-    """
-    import torch
-
-    for kernel, name in SDPA.items():
-        getattr(torch.backends.cuda, f"enable_{name}_sdp")(chosen in ("", kernel))
 
 
 def _conv(problem: Problem, config: Config, sets: list[Views]) -> Kernel:

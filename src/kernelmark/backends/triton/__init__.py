@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import cast
 
 from kernelmark.backends.base import Backend, Kernel
+from kernelmark.backends.triton.build import kernel_info
 from kernelmark.backends.triton.plan import Plan, check_config
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.problem import Problem
@@ -58,13 +59,7 @@ class TritonBackend(Backend):
 
     def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
         plan = _plan(problem, config, info)
-        built = [call.build(info.arch) for call in plan.calls]
-        return KernelInfo(
-            name="+".join(one.name for one in built),
-            compile_s=sum(one.seconds for one in built),
-            binary_hash="-".join(one.hash for one in built),
-            resources=built[0].resources,
-        )
+        return kernel_info([call.build(info.arch) for call in plan.calls])
 
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]

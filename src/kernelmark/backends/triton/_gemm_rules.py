@@ -97,6 +97,7 @@ class Rules:
         self._wide = dtype(problem.dtypes["a"]).bits
         self._cuda = vendor_of(info.arch) == "cuda"
         self._shared = shared_bytes(info)
+        self._swap_pays = self._cuda and swap_pays(problem, info)
         _, self._m, _, self._k = sizes(problem)
         self._same: dict[tuple[int, int, int, int], bool] = {}
 
@@ -124,8 +125,8 @@ class Rules:
             return "more warps than the tile has work for"
         if block_k < least_depth(self._wide):
             return "8-bit operands want a deeper block"
-        if config.get("swap") and (block_m >= 64 or block_n < 64):
-            return "swapped operands want few rows and at least 64 columns"
+        if config.get("swap") and not (self._swap_pays and block_m < 64 <= block_n):
+            return "swapped operands want few rows, at least 64 columns and k innermost"
         if config.get("persistent"):
             if config.get("swap"):
                 return "the persistent kernel does not swap its operands"

@@ -6,12 +6,13 @@ import functools
 import hashlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kernelmark.core.diskcache import cache_root
 from kernelmark.core.errors import CompileError, Unsupported
+from kernelmark.core.result import KernelInfo
 from kernelmark.gpu import objects
 from kernelmark.gpu.rtc import vendor_of
 
@@ -59,6 +60,17 @@ class Built:
     @property
     def hash(self) -> str:
         return hashlib.sha256(self.code).hexdigest()[:16]
+
+
+def kernel_info(built: Sequence[Built]) -> KernelInfo:
+    """What a plan's kernels are; the resources are those of the one that needs most."""
+    main = max(built, key=lambda one: one.resources.get("registers", 0))
+    return KernelInfo(
+        name="+".join(one.name for one in built),
+        compile_s=sum(one.seconds for one in built),
+        binary_hash="-".join(one.hash for one in built),
+        resources=main.resources,
+    )
 
 
 def target(arch: str) -> Any:

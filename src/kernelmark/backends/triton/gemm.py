@@ -19,6 +19,7 @@ from kernelmark.backends.triton._gemm_rules import (
     splits_in_vain,
     swap_pays,
 )
+from kernelmark.backends.triton._turn import k_innermost, turnable, turned
 from kernelmark.backends.triton.plan import (
     WORKSPACE,
     ZEROED,
@@ -80,6 +81,17 @@ def dtype_reason(name: str, info: DeviceInfo) -> str | None:
 
 def default(problem: Problem, info: DeviceInfo) -> Config:
     """A sensible config for the architecture, from the shape alone."""
+    return _default(problem, info, turn=True)
+
+
+def _default(problem: Problem, info: DeviceInfo, *, turn: bool) -> Config:
+    if turnable(problem, info):
+        stored = k_innermost(problem) if turn else problem
+        return FrozenDict({**_default_as_stored(stored, info), "turn": turn})
+    return _default_as_stored(problem, info)
+
+
+def _default_as_stored(problem: Problem, info: DeviceInfo) -> Config:
     batch, m, n, k = sizes(problem)
     wide = dtype(problem.dtypes["a"]).bits
     if vendor_of(info.arch) == "hip":
@@ -191,7 +203,8 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
         parameters["persistent"] = (False, True) if hopper else (False,)
         # Not on AMD, whose barrier waits for no stores: nobody has seen there that it need not.
         parameters["fused_sum"] = (False, True)
-        parameters["swap"] = (False, True) if swap_pays(problem, info) else (False,)
+        swaps = swap_pays(k_innermost(problem) if turnable(problem, info) else problem, info)
+        parameters["swap"] = (False, True) if swaps else (False,)
         parameters["specialize"] = (False,)  # to be asked for: on Hopper it gains nothing
     else:
         parameters |= {"num_warps": (2, 4, 8), "num_stages": (1, 2, 3), "persistent": (False,)}
@@ -199,7 +212,15 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
         if info.arch == "gfx942":
             parameters["kpack"] = (1, 2)
     rules = Rules(problem, info)
-    return Space(parameters=parameters, default=default(problem, info), forbids=rules.forbids)
+    if not turnable(problem, info):
+        return Space(parameters=parameters, default=default(problem, info), forbids=rules.forbids)
+    turned_rules = Rules(k_innermost(problem), info)
+
+    def forbids(config: Config) -> str | None:
+        return (turned_rules if config["turn"] else rules).forbids(config)
+
+    parameters["turn"] = (False, True)
+    return Space(parameters=parameters, default=default(problem, info), forbids=forbids)
 
 
 # -- plans
@@ -207,9 +228,15 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
 
 def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
     """The launches for a config; values that the config leaves out come from the default."""
+    chosen = {**_default(problem, info, turn=bool(config.get("turn", True))), **config}
+    if chosen.pop("turn", False):
+        return turned(problem, _as_stored(k_innermost(problem), chosen, info))
+    return _as_stored(problem, chosen, info)
+
+
+def _as_stored(problem: Problem, chosen: dict[str, Any], info: DeviceInfo) -> Plan:
     from kernelmark.kernels.triton import gemm as kernels
 
-    chosen = {**default(problem, info), **config}
     if chosen.get("persistent"):
         if not descriptors_fit(problem, info, chosen):
             raise Unsupported("the persistent kernel cannot address these operands by descriptors")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from kernelmark.backends.base import Kernel
-from kernelmark.backends.triton.build import Argument, Built
+from kernelmark.backends.triton.build import Argument, Built, kernel_info
 from kernelmark.backends.triton.plan import WORKSPACE, ZEROED, Call, Plan, Value
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
-from kernelmark.core.result import KernelInfo
 from kernelmark.devices.base import ArgumentSet, Buffer, Stream
 from kernelmark.gpu.driver import Driver, pack
 
@@ -49,6 +49,7 @@ class TritonKernel(Kernel):
             self._places = {
                 WORKSPACE: self._own(plan.workspace_bytes),
                 ZEROED: self._own(plan.zeroed_bytes),
+                **{name: self._own(nbytes) for name, nbytes in plan.turned_bytes.items()},
             }
             if plan.zeroed_bytes:
                 # On the stream of the launches: a small copy from the host may still be under way
@@ -60,12 +61,10 @@ class TritonKernel(Kernel):
             self.close()
             raise
         self._launches = [[start(arguments) for start in starters] for arguments in sets]
-        main = max(built, key=lambda one: one.resources.get("registers", 0))
-        self.info = KernelInfo(
-            name="+".join(one.name for one in built),
-            compile_s=sum(one.seconds for one in built),
-            binary_hash="-".join(one.hash for one in built),
-            resources={**main.resources, "workspace_bytes": plan.workspace_bytes},
+        told = kernel_info(built)
+        workspace_bytes = plan.workspace_bytes + sum(plan.turned_bytes.values())
+        self.info = dataclasses.replace(
+            told, resources={**told.resources, "workspace_bytes": workspace_bytes}
         )
 
     def _own(self, nbytes: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kernelmark.backends._rules import refuse_unknown
@@ -14,7 +14,7 @@ from kernelmark.core.result import Config
 WORKSPACE = "workspace"
 ZEROED = "zeroed"  # zero before the first launch, and left so by every launch
 _MAY_BE_ZERO = ("split_kv", "waves_per_eu", "matrix_instr_nonkdim")
-Value = str | int | float  # a tensor's name, WORKSPACE, ZEROED, or a number
+Value = str | int | float  # the name of a tensor or of the plan's own memory, or a number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,7 @@ class Plan:
     calls: tuple[Call, ...]
     workspace_bytes: int = 0
     zeroed_bytes: int = 0
+    turned_bytes: Mapping[str, int] = field(default_factory=dict)  # by the name in `values`
 
 
 class Arguments:

@@ -2,7 +2,8 @@
 
 `gemm_tiles` works on any architecture, with split-K into a float32 workspace that `gemm_reduce`
 sums, or the last slice of each tile to arrive (FUSED), which saves a launch. `gemm_persistent` is
-for Hopper and later: tensor descriptors (TMA), one program an SM.
+for Hopper and later: tensor descriptors (TMA), one program an SM. `turn` comes before either, where
+the matrix unit wants an operand the other way round.
 """
 
 from __future__ import annotations
@@ -217,6 +218,19 @@ def gemm_reduce(
     if HAS_BIAS:
         acc += tl.load(bias + at % n, mask=inside, other=ZERO).to(acc.dtype)
     tl.store(d + batch * size + at, acc.to(d.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def turn(source, target, rows, columns, BLOCK: tl.constexpr):
+    """Every matrix of a batch the other way round, byte by byte."""
+    across = tl.cdiv(columns, BLOCK)
+    row = tl.program_id(0) // across * BLOCK + tl.arange(0, BLOCK)
+    column = tl.program_id(0) % across * BLOCK + tl.arange(0, BLOCK)
+    batch = tl.program_id(1).to(tl.int64) * rows * columns
+    there = batch + row[:, None].to(tl.int64) * columns + column[None, :]
+    tile = tl.load(source + there, mask=(row[:, None] < rows) & (column[None, :] < columns))
+    here = batch + column[:, None].to(tl.int64) * rows + row[None, :]
+    tl.store(target + here, tile.T, mask=(column[:, None] < columns) & (row[None, :] < rows))
 
 
 @triton.jit

@@ -210,12 +210,16 @@ def test_an_architecture_that_triton_does_not_know() -> None:
 @pytest.mark.parametrize(
     "key",
     [
+        "gemm m=4096 n=4096 k=4096 dtype=bf16 c=f32 tb=t",
+        "gemm m=4096 n=4096 k=4096 dtype=f8e4m3 c=f32",
+        "gemm m=4096 n=4096 k=4096 dtype=i8 tb=t",
         "attention heads=4 seq=512 dim=64 dtype=bf16 causal=yes",
         "attention heads=4 seq=512 dim=32 dtype=f16 causal=yes",
         "conv n=2 c=64 h=28 w=28 k=64 r=3 s=3 stride=2 dtype=i8",
         "conv n=32 c=256 h=56 w=56 k=256 r=3 s=3 pad=1 dtype=f32",
     ],
 )
-def test_large_defaults_keep_everything_in_registers(key: str) -> None:
+def test_large_defaults_fit_into_registers_and_shared_memory(key: str) -> None:
     told = backend.compile(ops.parse(key), {}, info("sm_90"))
+    assert told.resources["shared_bytes"] <= SHARED["sm_90"]
     assert told.resources["stack_bytes"] == 0

@@ -60,6 +60,8 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("batched_gemm batch=3 m=17 n=19 k=64 dtype=f16 beta=1.0", {**GEMM, "split_k": 2}, "sm_90"),
     ("gemm m=64 n=48 k=64 dtype=f16 tb=t bias=yes", {**GEMM, "persistent": True}, "sm_90"),
     ("gemm m=40 n=56 k=64 dtype=f16 ta=t alpha=0.5", {**GEMM, "persistent": True}, "sm_90"),
+    ("gemm m=40 n=56 k=64 dtype=f16 c=f32 tb=t bias=yes", {**GEMM, "persistent": True}, "sm_90"),
+    ("gemm m=70 n=52 k=80 dtype=i8 ta=t", {**GEMM, "persistent": True}, "sm_90"),
     (
         "gemm m=64 n=80 k=96 dtype=f16 tb=t",
         {**GEMM, "persistent": True, "specialize": True},

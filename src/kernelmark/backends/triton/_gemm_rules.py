@@ -27,6 +27,17 @@ def shared_bytes(info: DeviceInfo) -> int:
     return int(info.attributes.get("shared_per_block", "0")) or 232448
 
 
+def in_halves(problem: Problem) -> bool:
+    """Whether the persistent kernel stores a tile in two steps."""
+    return dtype(problem.dtypes["c"]).bits == 32
+
+
+def waiting_bytes(problem: Problem, block_m: int, block_n: int) -> int:
+    """Shared memory in which the persistent kernel's results wait, beside the staged tiles."""
+    nbytes = block_m * block_n * dtype(problem.dtypes["c"]).bits // 8
+    return nbytes // 2 if in_halves(problem) else nbytes
+
+
 def least_depth(wide: int) -> int:
     """The smallest block of k that fills the matrix unit with operands of `wide` bits."""
     return 64 if wide == 8 else 32
@@ -79,7 +90,7 @@ def descriptors_fit(problem: Problem, info: DeviceInfo, config: Config) -> bool:
         return False
     if dtype(problem.dtypes["a"]).bits == 8 and (ta or not tb):
         return False  # the matrix unit takes 8-bit operands only with k innermost
-    if problem.dtypes["a"] in ("f32", "i8"):
+    if problem.dtypes["a"] == "f32":
         return False
     if batch == 1:
         return True
@@ -105,6 +116,8 @@ class Rules:
         block_m, block_n = int(config["block_m"]), int(config["block_n"])
         block_k, split = int(config["block_k"]), int(config["split_k"])
         staged = (block_m + block_n) * block_k * self._wide // 8 * int(config["num_stages"])
+        if config.get("persistent"):
+            staged += waiting_bytes(self._problem, block_m, block_n)
         if staged > self._shared:
             return f"{staged} bytes of staged tiles exceed {self._shared} of shared memory"
         if split == 1:

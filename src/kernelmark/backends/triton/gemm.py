@@ -10,6 +10,7 @@ from kernelmark.backends.triton._gemm_rules import (
     SPLITS,
     Rules,
     descriptors_fit,
+    in_halves,
     least_depth,
     least_group,
     least_split,
@@ -18,6 +19,7 @@ from kernelmark.backends.triton._gemm_rules import (
     slices,
     splits_in_vain,
     swap_pays,
+    waiting_bytes,
 )
 from kernelmark.backends.triton._turn import k_innermost, turnable, turned
 from kernelmark.backends.triton.plan import (
@@ -114,12 +116,15 @@ def _default_as_stored(problem: Problem, info: DeviceInfo) -> Config:
     large = block_m * block_n >= 128 * 256
     warps = 8 if block_m * block_n >= 128 * 128 else 4
     staged_bytes = (block_m + block_n) * block_k * wide // 8
-    stages = max(2, min(3 if large else 4, shared_bytes(info) // staged_bytes))
+    room = shared_bytes(info)
     split = least_split(k, split, block_k)
-    config = _simple(m, block_m, block_n, block_k, warps=warps, stages=stages, split=split)
+    config = _simple(m, block_m, block_n, block_k, warps=warps, stages=2, split=split)
     config |= _PLAIN_CUDA
     if descriptors_fit(problem, info, config) and split == 1 and block_m >= 64:
-        config["persistent"] = True
+        left = room - waiting_bytes(problem, block_m, block_n)
+        if left >= 2 * staged_bytes:
+            config["persistent"], room = True, left
+    config["num_stages"] = max(2, min(3 if large else 4, room // staged_bytes))
     return FrozenDict(config)
 
 
@@ -350,6 +355,7 @@ def _persistent(kernels: Any, problem: Problem, config: dict[str, Any], info: De
         **blocks,
         "ACC": _accumulator(problem),
         "SPECIALIZE": bool(config.get("specialize")),
+        "HALVES": in_halves(problem),
         "PROGRAMS": programs,
     }
     return arguments.call(kernels.gemm_persistent, constants, _options(config), (programs, 1, 1))

@@ -254,6 +254,7 @@ def gemm_persistent(
     ZERO: tl.constexpr,
     ACC: tl.constexpr,
     SPECIALIZE: tl.constexpr,
+    HALVES: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -262,6 +263,7 @@ def gemm_persistent(
 ):
     """All tiles, PROGRAMS at a time; A and B arrive by tensor descriptors (TMA). With SPECIALIZE
     some warps load and others multiply; without, the loops are one, so that loading never stops.
+    HALVES stores a tile in two steps: it waits in shared memory, and a wide one needs much.
 
     A batch is a row range of one tall matrix, so one descriptor serves all batches; this needs
     the rows of a batch to be a multiple of the block, which the plan checks."""
@@ -273,7 +275,8 @@ def gemm_persistent(
         b_tiles = tl.make_tensor_descriptor(b, [batches * n, k], [k, 1], [BLOCK_N, BLOCK_K])
     else:
         b_tiles = tl.make_tensor_descriptor(b, [batches * k, n], [n, 1], [BLOCK_K, BLOCK_N])
-    d_tiles = tl.make_tensor_descriptor(d, [batches * m, n], [n, 1], [BLOCK_M, BLOCK_N])
+    WIDTH: tl.constexpr = BLOCK_N // 2 if HALVES else BLOCK_N
+    d_tiles = tl.make_tensor_descriptor(d, [batches * m, n], [n, 1], [BLOCK_M, WIDTH])
     per_batch = tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N)
     steps = tl.cdiv(k, BLOCK_K)
     for tile in tl.range(
@@ -319,4 +322,10 @@ def gemm_persistent(
                 SCALED,
                 ZERO,
             )
-        d_tiles.store([batch * m + row, column], acc.to(d.dtype.element_ty))
+        done = acc.to(d.dtype.element_ty)
+        if HALVES:
+            left, right = done.reshape(BLOCK_M, 2, WIDTH).permute(0, 2, 1).split()
+            d_tiles.store([batch * m + row, column], left)
+            d_tiles.store([batch * m + row, column + WIDTH], right)
+        else:
+            d_tiles.store([batch * m + row, column], done)

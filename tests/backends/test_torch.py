@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.backends.torch import backend, rules
-from kernelmark.backends.torch.gpu import SDPA, GpuKernel, Viewer, _attention, refusal
+from kernelmark.backends.torch.gpu import GpuKernel, Viewer, _attention, refusal
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.tensor import TensorSpec
@@ -274,20 +275,48 @@ def _gpu_attention(kernel: str) -> GpuKernel:
     return _attention(problem, {"kernel": kernel} if kernel else {}, [views])
 
 
-@pytest.mark.parametrize("kernel", ["flash", "cudnn", "efficient", "math"])
-def test_torch_is_left_the_attention_kernel_that_was_asked_for_alone(kernel: str) -> None:
+def test_torch_is_left_the_attention_kernel_of_the_launch_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kernels of a case live side by side and close in any order."""
     torch = pytest.importorskip("torch")
+    stream = SimpleNamespace(synchronize=lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     left = torch.nn.attention._cur_sdpa_kernel_backends
     before = left()
-    made = _gpu_attention(kernel)
-    assert [one.name for one in left()] == [SDPA[kernel]]
-    with pytest.MonkeyPatch.context() as patch:
-        stream = SimpleNamespace(synchronize=lambda: None)
-        patch.setattr(torch.cuda, "current_stream", lambda: stream)
-        made.close()
+    first, second, third = (_gpu_attention(kernel) for kernel in ("math", "flash", ""))
+    for one, allowed in (
+        (first, ["MATH"]),
+        (second, ["FLASH_ATTENTION"]),
+        (first, ["MATH"]),
+    ):
+        one.launch(0, 0)
+        assert [kernel.name for kernel in left()] == allowed
+    second.close()
+    first.collect(0)
+    assert [kernel.name for kernel in left()] == ["MATH"]
+    first.close()
+    third.launch(0, 0)
     assert left() == before
-    _gpu_attention("")
-    assert left() == before
+
+
+def test_one_result_of_a_set_is_kept_while_graphs_are_captured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    made: list[weakref.ref[object]] = []
+
+    def call() -> object:
+        result = torch.zeros(4)
+        made.append(weakref.ref(result))
+        return result
+
+    kernel = GpuKernel("made up", [call, call], [torch.zeros(4)] * 2)
+    for set_index in (0, 1, 0, 1, 0):
+        kernel.launch(0, set_index)
+    assert [one() is not None for one in made] == [False, False, False, True, True]
 
 
 def test_an_attention_kernel_by_another_name_is_refused() -> None:

@@ -2,15 +2,16 @@
 
 Products write into the given output. Attention and convolution allocate their result and whatever
 they need between; memory that torch hands out in one capture it may hand out again in the next, so
-replays of different graphs overwrite each other's results. While a graph is captured every result
-is kept, and what is checked is a launch of its own after timing, on the same inputs.
+replays of different graphs overwrite each other's results. While graphs are captured a result for
+each argument set is kept, so that the sets' results lie apart as their inputs do, and what is
+checked is a launch of its own after timing, on the same inputs.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -143,44 +144,65 @@ def space(problem: Problem) -> Space | None:
 # -- kernels
 
 
+class _Choice:
+    """Which of its attention kernels torch is left. Changed only from one kernel to another: as
+    torch's own context around each call, it would be 20 µs of every launch."""
+
+    def __init__(self) -> None:
+        self._name = ""
+        self._entered = ExitStack()
+
+    def make(self, name: str) -> None:
+        """Leave torch this one alone; "" leaves it all."""
+        if name == self._name:
+            return
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        self._entered.close()
+        self._name = ""
+        if name:
+            self._entered.enter_context(sdpa_kernel(getattr(SDPBackend, SDPA[name])))
+            self._name = name
+
+
+_choice = _Choice()
+
+
 class GpuKernel(Kernel):
-    """Calls on our stream; results that torch allocates are kept while a graph is captured."""
+    """Calls on our stream; results that torch allocates are kept while graphs are captured."""
 
     def __init__(
-        self,
-        name: str,
-        calls: list[Call],
-        outputs: list[Any] | None,
-        choice: AbstractContextManager[Any] | None = None,
+        self, name: str, calls: list[Call], outputs: list[Any] | None, attention: str = ""
     ) -> None:
         import torch
 
         self._capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
         self._calls = calls
         self._outputs = outputs
-        # Entered once: around each call, torch's choice of kernel would be 20 µs of the launch.
-        self._choice = ExitStack()
-        if choice is not None:
-            self._choice.enter_context(choice)
-        self._kept: list[Any] = []
+        self._attention = attention
+        self._kept: dict[int, Any] = {}
         resources = {} if outputs is None else {"private_output_bytes": outputs[0].nbytes}
         self.info = KernelInfo(name=name, resources=resources)
 
     def launch(self, stream: Stream, set_index: int) -> None:
-        result = self._calls[set_index]()
-        if self._outputs is not None and self._capturing():
-            self._kept.append(result)
+        _choice.make(self._attention)
+        if self._outputs is None or not self._capturing():
+            self._calls[set_index]()
+            return
+        # Given back first, so that this call gets the same memory.
+        self._kept.pop(set_index, None)
+        self._kept[set_index] = self._calls[set_index]()
 
     def collect(self, set_index: int) -> None:
         if self._outputs is not None:
+            _choice.make(self._attention)
             self._outputs[set_index].copy_(self._calls[set_index]())
 
     def close(self) -> None:
         import torch
 
         torch.cuda.current_stream().synchronize()
-        self._choice.close()
-        self._calls, self._kept, self._outputs = [], [], None
+        self._calls, self._kept, self._outputs = [], {}, None
 
 
 def prepare(
@@ -281,7 +303,6 @@ def _both(first: Call, second: Call) -> Call:
 
 
 def _attention(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
-    from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
     refuse_unknown("torch", config, ("kernel",))
@@ -298,7 +319,6 @@ def _attention(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
     chosen = str(config.get("kernel", ""))
     if chosen and chosen not in SDPA:
         raise Unsupported(f"torch has no attention kernel {chosen!r}; it has {', '.join(SDPA)}")
-    choice = sdpa_kernel(getattr(SDPBackend, SDPA[chosen])) if chosen else None
     calls: list[Call] = []
     outputs = []
     for held in sets:
@@ -307,7 +327,7 @@ def _attention(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
         calls.append(partial(scaled_dot_product_attention, q, k, v, **settings))
         outputs.append(o)
     name = f"aten::scaled_dot_product_attention ({chosen or 'its own choice'})"
-    return GpuKernel(name, calls, outputs, choice)
+    return GpuKernel(name, calls, outputs, chosen)
 
 
 def _aligned_to_the_last_key(problem: Problem) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelmark.backends.triton.plan import ceil_div
+from kernelmark.backends.triton.plan import ceil_div, has_wide_unit, level
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.problem import Problem
@@ -68,9 +68,9 @@ def splits_in_vain(problem: Problem, block_m: int, block_n: int) -> bool:
 
 
 def swap_pays(problem: Problem, info: DeviceInfo) -> bool:
-    """Whether B's columns may take the 64 rows that the matrix units of Hopper and of the large
-    Blackwells want, where A has fewer: with less they multiply as those before them did."""
-    if not 90 <= int(info.arch.removeprefix("sm_").rstrip("af")) < 120:
+    """Whether B's columns may take the 64 rows that wide matrix units want, where A has fewer:
+    with less they multiply as those before them did."""
+    if not has_wide_unit(info):
         return False
     _, m, n, _ = sizes(problem)
     kind = dtype(problem.dtypes["a"])
@@ -81,7 +81,7 @@ def swap_pays(problem: Problem, info: DeviceInfo) -> bool:
 
 def descriptors_fit(problem: Problem, info: DeviceInfo, config: Config) -> bool:
     """Whether tensor descriptors can address every operand."""
-    if vendor_of(info.arch) != "cuda" or int(info.arch.removeprefix("sm_").rstrip("af")) < 90:
+    if level(info) < 90:
         return False
     batch, m, n, k = sizes(problem)
     ta, tb = problem.options["ta"] == "t", problem.options["tb"] == "t"
@@ -108,7 +108,7 @@ class Rules:
         self._wide = dtype(problem.dtypes["a"]).bits
         self._cuda = vendor_of(info.arch) == "cuda"
         self._shared = shared_bytes(info)
-        self._swap_pays = self._cuda and swap_pays(problem, info)
+        self._swap_pays = swap_pays(problem, info)
         _, self._m, _, self._k = sizes(problem)
         self._same: dict[tuple[int, int, int, int], bool] = {}
 

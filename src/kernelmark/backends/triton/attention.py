@@ -13,6 +13,8 @@ from kernelmark.backends.triton.plan import (
     Call,
     Plan,
     ceil_div,
+    has_wide_unit,
+    level,
     power_of_two,
 )
 from kernelmark.core.dtype import dtype
@@ -46,10 +48,6 @@ def _rows(problem: Problem) -> int:
     return d["heads_q"] // d["heads_kv"] * d["seq_q"]
 
 
-def _hopper(info: DeviceInfo) -> bool:
-    return vendor_of(info.arch) == "cuda" and int(info.arch[3:].rstrip("af")) >= 90
-
-
 def default(problem: Problem, info: DeviceInfo) -> Config:
     """A sensible config for the architecture, from the shape alone."""
     d = problem.dims
@@ -66,10 +64,13 @@ def default(problem: Problem, info: DeviceInfo) -> Config:
         }
     else:
         widest = 128 if pad <= 64 else 64 if pad <= 128 else 32
+        if level(info) and not has_wide_unit(info):
+            widest //= 2
         block_m = power_of_two(d["seq_q"], 16, 128 if pad <= 128 else 64)
         block_n = power_of_two(d["seq_kv"], 16, widest)
-        # Four warps do not have the registers for scores of 128 × 128.
-        crowded = vendor_of(info.arch) == "cuda" and block_m * block_n >= 128 * 128
+        # Four warps do not have the registers for scores of 128 times as many keys.
+        most = 128 if has_wide_unit(info) else 64
+        crowded = vendor_of(info.arch) == "cuda" and block_m * block_n >= 128 * most
         config = {
             "block_m": block_m,
             "block_n": block_n,
@@ -90,7 +91,7 @@ def _descriptors_fit(problem: Problem, info: DeviceInfo) -> bool:
     bits = dtype(problem.dtypes["q"]).bits
     padded = d["dim_qk"] & (d["dim_qk"] - 1) or d["dim_v"] & (d["dim_v"] - 1)
     aligned = d["dim_qk"] * bits % 128 == 0 and d["dim_v"] * bits % 128 == 0
-    return _hopper(info) and aligned and not padded
+    return level(info) >= 90 and aligned and not padded
 
 
 def _most_stages(problem: Problem, info: DeviceInfo, config: Mapping[str, ConfigValue]) -> int:

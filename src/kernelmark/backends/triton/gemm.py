@@ -29,6 +29,8 @@ from kernelmark.backends.triton.plan import (
     Call,
     Plan,
     ceil_div,
+    has_wide_unit,
+    level,
     power_of_two,
 )
 from kernelmark.core.dtype import dtype
@@ -61,11 +63,9 @@ def supports(problem: Problem, info: DeviceInfo) -> str | None:
 
 def dtype_reason(name: str, info: DeviceInfo) -> str | None:
     """Why an operand of this dtype cannot be multiplied natively on this architecture."""
-    cuda = vendor_of(info.arch) == "cuda"
-    level = int(info.arch.removeprefix("sm_").rstrip("af")) if cuda else 0
     if name in ("f8e4m3", "f8e5m2"):
-        if cuda:
-            return None if level >= 89 else f"{info.arch} has no 8-bit float matrix unit"
+        if vendor_of(info.arch) == "cuda":
+            return None if level(info) >= 89 else f"{info.arch} has no 8-bit float matrix unit"
         if info.arch in ("gfx950", "gfx1200", "gfx1201", "gfx1250"):
             return None
         return f"{info.arch} has no OCP 8-bit floats"
@@ -103,7 +103,7 @@ def _default_as_stored(problem: Problem, info: DeviceInfo) -> Config:
         plain = _simple(m, block_m, block_n, 32, warps=4, stages=3)
         return FrozenDict({**plain, **_PLAIN_CUDA})
     best, least = None, math.inf
-    for candidate in _candidates(m, n, k):
+    for candidate in _candidates(m, n, k, 256 if has_wide_unit(info) else 128):
         if candidate[2] > 1 and splits_in_vain(problem, candidate[0], candidate[1]):
             continue
         cost = _cost(candidate, batch, m, n, k, wide, info.units)
@@ -143,9 +143,9 @@ def _simple(
     }
 
 
-def _candidates(m: int, n: int, k: int) -> list[tuple[int, int, int]]:
+def _candidates(m: int, n: int, k: int, widest: int) -> list[tuple[int, int, int]]:
     rows = [r for r in (16, 32, 64, 128) if r == 16 or r < 2 * m]
-    columns = [c for c in (32, 64, 128, 256) if c == 32 or c < 2 * n]
+    columns = [c for c in (32, 64, 128, 256) if c == 32 or (c < 2 * n and c <= widest)]
     splits = [s for s in (1, 2, 4, 8, 16) if s == 1 or k // s >= 256]
     return [(r, c, s) for r in rows for c in columns for s in splits if not (r < 64 and c == 256)]
 
@@ -203,9 +203,8 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
         "split_k": tuple(s for s in SPLITS if s == 1 or k // s >= 128),
     }
     if vendor_of(info.arch) == "cuda":
-        hopper = int(info.arch.removeprefix("sm_").rstrip("af")) >= 90
         parameters |= {"num_warps": (4, 8), "num_stages": (2, 3, 4, 5, 6)}
-        parameters["persistent"] = (False, True) if hopper else (False,)
+        parameters["persistent"] = (False, True) if level(info) >= 90 else (False,)
         # Not on AMD, whose barrier waits for no stores: nobody has seen there that it need not.
         parameters["fused_sum"] = (False, True)
         swaps = swap_pays(k_innermost(problem) if turnable(problem, info) else problem, info)

@@ -8,8 +8,10 @@ from typing import Any
 
 from kernelmark.backends._rules import refuse_unknown
 from kernelmark.backends.triton.build import Argument, Built, Constant, build
+from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.result import Config
+from kernelmark.gpu.rtc import vendor_of
 
 WORKSPACE = "workspace"
 ZEROED = "zeroed"  # zero before the first launch, and left so by every launch
@@ -93,6 +95,19 @@ def check_config(config: Config, default: Config) -> None:
         least = 0 if name in _MAY_BE_ZERO else 1
         if not isinstance(value, bool) and value < least:
             raise Unsupported(f"triton: {name} is at least {least}, not {value}")
+
+
+def level(info: DeviceInfo) -> int:
+    """NVIDIA's number of an architecture, as 90 of sm_90a; 0 for AMD's."""
+    if vendor_of(info.arch) != "cuda":
+        return 0
+    return int(info.arch.removeprefix("sm_").rstrip("af"))
+
+
+def has_wide_unit(info: DeviceInfo) -> bool:
+    """Whether matrix instructions read shared memory, as those of Hopper and of the large
+    Blackwells do. The others need registers for operands too, so their tiles are smaller."""
+    return 90 <= level(info) < 120
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -11,6 +11,7 @@ from kernelmark.backends.triton.plan import (
     Call,
     Plan,
     ceil_div,
+    level,
     power_of_two,
 )
 from kernelmark.core.dtype import dtype
@@ -33,8 +34,7 @@ def native_fp4(info: DeviceInfo) -> bool:
     """Whether the matrix units multiply MXFP4 themselves; elsewhere it is emulated."""
     if vendor_of(info.arch) == "hip":
         return info.arch in ("gfx950", "gfx1250")
-    level = int(info.arch.removeprefix("sm_").rstrip("af"))
-    return 100 <= level < 120
+    return 100 <= level(info) < 120
 
 
 def supports(problem: Problem, info: DeviceInfo) -> str | None:

@@ -1,8 +1,9 @@
 // Two GPUs in host memory, behind CUDA's driver API or, with -DHIP, behind HIP's runtime.
 //
 // A strict model of what the binding relies on. Launches, fills, copies on a stream and event
-// records are queued and run only when somebody waits for them; plain copies run at once, as they
-// do beside a non-blocking stream. Time is the model's own: each kernel takes a known number of
+// records are queued and run only when somebody waits for them. Plain copies do not wait for that,
+// as beside a non-blocking stream; one to the device may return before it is done, and here it is
+// never done before what is queued by the time somebody waits. Time is the model's own: each kernel takes a known number of
 // nanoseconds, a graph has a fixed cost. Kernels are known by name. Addresses outside allocations,
 // attribute numbers that do not exist, foreign handles and foreign binaries are refused.
 #include <stdint.h>
@@ -257,7 +258,7 @@ struct list {
 struct event { u64 ns; int recorded; };
 struct stream { int capturing, invalid; struct list captured; };
 
-static struct list queue;
+static struct list queue, late;
 
 static void append(struct list *list, struct work item) {
   if (list->count == list->room) {
@@ -281,9 +282,16 @@ static void run(struct list *list) {
   }
 }
 
+static void land(void) {
+  run(&late);
+  for (int i = 0; i < late.count; i++) free(late.items[i].from);
+  late.count = 0;
+}
+
 static int drain(void) {
   run(&queue);
   queue.count = 0;
+  land();
   return sticky;
 }
 
@@ -454,12 +462,19 @@ API(cuMemHostGetDevicePointer_v2, hipHostGetDevicePointer)(P *out, P p, unsigned
 API(cuMemcpyHtoD_v2, hipMemcpyHtoD)(P to, const void *from, size_t n) {
   ENTER;
   if (!inside(to, n)) return INVALID;
-  memcpy(to, from, n);
+  char *staged = memcpy(malloc(n + 1), from, n);
+  append(&late, (struct work){.kind = COPY, .to = to, .from = staged, .nbytes = n});
   return OK;
+}
+API(cuMemcpyHtoDAsync_v2, hipMemcpyHtoDAsync)(P to, const void *from, size_t n, P stream) {
+  ENTER;
+  if (!inside(to, n)) return INVALID;
+  return enqueue(stream, (struct work){.kind = COPY, .to = to, .from = (char *)from, .nbytes = n});
 }
 API(cuMemcpyDtoH_v2, hipMemcpyDtoH)(P to, P from, size_t n) {
   ENTER;
   if (!inside(from, n)) return INVALID;
+  land();
   memcpy(to, from, n);
   return OK;
 }

@@ -18,10 +18,11 @@ import numpy as np
 import pytest
 
 from kernelmark import devices, ops
-from kernelmark.core.errors import OutOfMemory, Unsupported, UsageError
+from kernelmark.core.errors import CaseError, OutOfMemory, Unsupported, UsageError
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import KernelInfo
 from kernelmark.core.timing import Strain, Timer, Timing
+from kernelmark.devices import _replay
 from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.base import ArgumentSet, Device, DeviceKind, Replay, Stream
 from kernelmark.gpu import driver as drivers
@@ -55,6 +56,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         out = folder / "lib" / LIBRARIES[vendor]
         command = [compiler, "-O1", "-shared", "-fPIC", *flags, source, "-o", str(out)]
         subprocess.run(command, check=True, capture_output=True)
+        # What a process has loaded under the vendor's name it would take for the vendor's own.
+        shutil.copy(out, folder / f"{vendor}.so")
     return folder
 
 
@@ -89,7 +92,7 @@ class Model:
 def model(
     kind_name: str, folder: Path, pack_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Model]:
-    library = ctypes.CDLL(str(folder / "lib" / LIBRARIES[kind_name]))
+    library = ctypes.CDLL(str(folder / f"{kind_name}.so"))
     monkeypatch.setattr(drivers, "find_library", lambda table: library)
     monkeypatch.setenv("KERNELMARK_PACK", str(pack_folder))
     drivers.driver.cache_clear()
@@ -194,6 +197,32 @@ def test_out_of_memory_says_how_much_there_is(device: GpuDevice, kind_name: str)
 
 
 @both
+def test_what_is_written_is_there_for_the_next_launch(device: GpuDevice) -> None:
+    """A plain copy is not ordered with the stream, and returns before it is done."""
+    source, target = device.allocate(64), device.allocate(64)
+    device.write(source, 0, np.arange(64, dtype=np.uint8))
+    device.driver.copy_on_device(target.address, source.address, 64, device.stream)
+    assert list(device.read(target, 0, 64)) == list(range(64))
+    device.free(source)
+    device.free(target)
+
+
+@both
+def test_scratch_that_cannot_grow_is_not_handed_out_again(model: Model, kind_name: str) -> None:
+    before = model.live()
+    device = devices.registry.get(kind_name).open(0)
+    assert isinstance(device, GpuDevice)
+    device.scratch("places", 100)
+    with pytest.raises(OutOfMemory):
+        device.scratch("places", 16 * 2**30)
+    device.driver.fill(device.scratch("places", 100).address, 0, 100, device.stream)
+    with pytest.raises(OutOfMemory):
+        device.scratch("places", 16 * 2**30)
+    device.close()
+    assert model.live() == before
+
+
+@both
 def test_closing_gives_everything_back(model: Model, kind_name: str) -> None:
     before = model.live()
     device = devices.registry.get(kind_name).open(0)
@@ -236,7 +265,7 @@ def test_cuda_asks_for_more_shared_memory_and_hip_does_not_need_to(folder: Path)
     """The launch is refused without `allow_shared` on CUDA; the binding's callers rely on it."""
     asked: dict[str, list[int]] = {}
     for vendor, table in (("cuda", drivers.CUDA), ("hip", drivers.HIP)):
-        library = ctypes.CDLL(str(folder / "lib" / LIBRARIES[vendor]))
+        library = ctypes.CDLL(str(folder / f"{vendor}.so"))
         driver = drivers.Driver(table, library)
         driver.use(0)
         stream = driver.stream()
@@ -329,20 +358,74 @@ def test_a_launch_that_waits_cannot_be_captured(device: GpuDevice, model: Model)
 
     with pytest.raises(GpuError, match="StreamSynchronize"):
         device.record(waits, [0], Timer.GRAPH)
-    # The stream is usable again, and the automatic choice measures it behind a gate.
-    replay = device.record(waits, [0, 0], Timer.AUTO)
-    assert replay.method is Timer.GATE
-    replay.close()
+    # The stream is usable again.
     assert device.record(work, [0], Timer.GRAPH).run().elapsed_s > 5e-6
 
 
 @both
-def test_a_launch_that_raises_leaves_the_stream_usable(device: GpuDevice, model: Model) -> None:
+def test_a_launch_that_waits_is_refused_behind_the_gate(
+    device: GpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits until the gate gives up, in every replay: seconds, and nothing that is held."""
+    monkeypatch.setattr(_replay, "_GATE_HOLDS_S", 0.0)  # the model's seconds are not the host's
+    work = spinning(device, 5.0)
+
+    def waits(stream: Stream, index: int) -> None:
+        work(stream, index)
+        device.synchronize()
+
+    replay = device.record(waits, [0, 0], Timer.AUTO)
+    assert replay.method is Timer.GATE
+    with pytest.raises(Unsupported, match="a launch waits for the stream") as caught:
+        replay.run()
+    assert caught.value.hint
+    replay.close()
+    # A slow host alone is no reason.
+    behind = device.record(work, [0, 0], Timer.GATE)
+    assert behind.run().elapsed_s > 10e-6
+    behind.close()
+
+
+@both
+@pytest.mark.parametrize("error", [RuntimeError, CaseError, KeyError])
+def test_whatever_a_library_raises_while_captured_falls_back_to_the_gate(
+    device: GpuDevice, model: Model, error: type[Exception]
+) -> None:
+    work = spinning(device, 5.0)
+    capturing = [True]
+
+    def picky(stream: Stream, index: int) -> None:
+        work(stream, index)
+        if capturing[0]:
+            raise error("not while the stream is captured")
+
+    before = model.live()
+    with pytest.raises(error):
+        device.record(picky, [0], Timer.GRAPH)
+    assert device.kernel_names(picky) == ()
+    replay = device.record(picky, [0, 0], Timer.AUTO)
+    assert replay.method is Timer.GATE
+    # What has another cause comes again, and leaves the stream usable.
+    with pytest.raises(error):
+        replay.run()
+    capturing[0] = False
+    assert replay.run().elapsed_s > 10e-6
+    replay.close()
+    after = model.live()
+    assert [after[name] - before[name] for name in ("events", "graphs")] == [0, 0]
+    assert device.record(work, [0], Timer.GRAPH).run().elapsed_s > 5e-6
+
+
+@both
+@pytest.mark.parametrize("error", [OutOfMemory, KeyboardInterrupt])
+def test_what_is_no_refusal_does_not_fall_back(
+    device: GpuDevice, model: Model, error: type[BaseException]
+) -> None:
     def raises(stream: Stream, index: int) -> None:
-        raise KeyError("no such set")
+        raise error("no more")
 
     before = model.live()["graphs"]
-    with pytest.raises(KeyError):
+    with pytest.raises(error):
         device.record(raises, [0], Timer.AUTO)
     assert model.live()["graphs"] == before
     assert device.record(spinning(device, 5.0), [0], Timer.GRAPH).run().elapsed_s > 5e-6
@@ -405,7 +488,9 @@ class Product:
         self._device.driver.destroy("module", self._module)
 
 
-def measured(device: Device, name: str = "gemm", **changes: object) -> Outcome:
+def measured(
+    device: Device, name: str = "gemm", product: type[Product] = Product, **changes: object
+) -> Outcome:
     op = ops.registry.get("gemm")
     problem = op.problem(m=192, n=160, k=8, dtype="f32")
     assert isinstance(device, GpuDevice)
@@ -415,7 +500,7 @@ def measured(device: Device, name: str = "gemm", **changes: object) -> Outcome:
         op=op,
         device=device,
         timing=Timing(**timing),  # type: ignore[arg-type]
-        prepare=lambda sets: Product(device, sets, problem, name),
+        prepare=lambda sets: product(device, sets, problem, name),
     )
 
 
@@ -490,6 +575,37 @@ def test_bandwidth_strain_does_not_fit_into_the_cache(
 def test_evictions_are_not_part_of_the_time(device: GpuDevice) -> None:
     outcome = measured(device, cache="flush")
     assert outcome.measurement.median_s == pytest.approx(GEMM_S, rel=1e-3)
+    assert outcome.check.passed
+
+
+class Picky(Product):
+    """Refuses to be captured, in an error of its own."""
+
+    def launch(self, stream: Stream, set_index: int) -> None:
+        super().launch(stream, set_index)
+        if self._device.__dict__.get("captured"):
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+
+@both
+def test_a_library_that_refuses_to_be_captured_is_measured(
+    device: GpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, end = device.driver.begin_capture, device.driver.end_capture
+
+    def begun(stream: Stream) -> None:
+        device.__dict__["captured"] = True
+        begin(stream)
+
+    def ended(stream: Stream) -> int:
+        device.__dict__["captured"] = False
+        return end(stream)
+
+    monkeypatch.setattr(device.driver, "begin_capture", begun)
+    monkeypatch.setattr(device.driver, "end_capture", ended)
+    outcome = measured(device, product=Picky)
+    assert outcome.measurement.method == "gate"
+    assert outcome.measurement.median_s == pytest.approx(GEMM_S, rel=1e-4)
     assert outcome.check.passed
 
 

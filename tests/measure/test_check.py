@@ -4,12 +4,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from kernelmark.core.dtype import dtype
-from kernelmark.core.result import Check
+from kernelmark.core.result import Check, KernelInfo
 from kernelmark.core.tensor import Tolerance
-from kernelmark.measure.check import choose_sets, combine, compare, poison_byte
-from kernelmark.numerics.floats import decode
+from kernelmark.devices.base import ArgumentSet
+from kernelmark.devices.cpu import array
+from kernelmark.devices.fake import FakeDevice
+from kernelmark.measure.check import Checker, choose_sets, combine, compare, poison_byte
+from kernelmark.measure.sets import Arena, fill_inputs, make_arena
+from kernelmark.numerics.floats import decode, encode, storage
 from kernelmark.ops.base import Reference
 
 EXACT = Tolerance(per_magnitude=0.0, per_value=0.0, absolute=0.0, why="exact")
@@ -19,6 +24,11 @@ LOOSE = Tolerance(per_magnitude=0.01, per_value=0.0, absolute=0.0, why="1 % of t
 def ratio(got: float, expected: float, kind: str, tolerance: Tolerance = LOOSE) -> float:
     reference = Reference(value=np.array([expected]), magnitude=np.abs(np.array([expected])))
     return float(compare(np.array([got]), reference, tolerance, dtype(kind)).ratio[0])
+
+
+def doubled(arguments: ArgumentSet) -> NDArray[Any]:
+    kind = arguments["x"].spec.dtype
+    return encode(2 * decode(array(arguments["x"]).view(storage(kind)), kind), kind)
 
 
 @pytest.mark.parametrize(
@@ -128,3 +138,47 @@ def test_combining_keeps_the_worst_and_cuts_the_details() -> None:
     assert not found.guards_intact
     assert found.detail == "fault 1; fault 2; fault 3; and 2 more"
     assert combine([]).passed
+
+
+class Races:
+    """y = 2·x, but while launches follow closely the elements `lost` keep what they held."""
+
+    info = KernelInfo()
+
+    def __init__(self, arguments: ArgumentSet, lost: NDArray[np.int64]) -> None:
+        self._arguments = arguments
+        self._lost = lost
+        self.alone = False
+
+    def launch(self, stream: int, set_index: int) -> None:
+        y = array(self._arguments["y"])
+        held = y[self._lost].copy()
+        y[...] = doubled(self._arguments).view(y.dtype)
+        if not self.alone:
+            y[self._lost] = held
+
+    def collect(self, set_index: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("kind", ["i8", "f8e4m3", "f8e4m3fnuz", "f32"])
+def test_what_only_a_launch_of_its_own_writes_was_not_written(twice: Any, kind: str) -> None:
+    problem = twice.problem(n=3000, x=kind)
+    device = FakeDevice()
+    rng = np.random.default_rng(0)
+    buffer, sets = make_arena(device, twice.tensors(problem), 1, rng)
+    arena = Arena(buffer=buffer, sets=sets, first=0)
+    fill_inputs(device, arena, 0)
+    raw = doubled(sets[0]).view(np.uint8).reshape(3000, -1)
+    poison = (raw == poison_byte(dtype(kind))).all(axis=1)
+    assert poison.any() == (kind == "i8")  # among its right answers
+    for lost, unwritten in ((np.flatnonzero(~poison)[100:164], 64), (np.flatnonzero(poison), 0)):
+        kernel = Races(sets[0], lost)
+        checker = Checker(problem, twice, device, 0)
+        checker.poison(arena, [0])
+        for _ in range(3):
+            kernel.launch(device.stream, 0)
+        kernel.alone = True
+        assert checker.verify(kernel, arena, [0], []).unwritten == unwritten
+    device.free(buffer)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -59,6 +60,20 @@ def test_recorded_launches_are_limited(
         assert length <= max(sets, 1)
 
 
+@pytest.mark.parametrize("changes", [{"strain": "bandwidth"}, {"cache": "flush"}])
+def test_what_is_between_launches_is_recorded_too(changes: dict[str, Any]) -> None:
+    pace = choose_pace(
+        launch_s=1e-6,
+        sets=1,
+        evict=False,
+        block_s=0.2,
+        timing=Timing(**changes),
+        two_lengths=True,
+        method=Timer.GATE,
+    )
+    assert 2 * 2 * pace.launches <= RECORDED_LIMIT[Timer.GATE]
+
+
 def test_flush_is_one_launch() -> None:
     pace = choose_pace(
         launch_s=1e-6,
@@ -108,6 +123,21 @@ def test_two_lengths_take_turns_and_cancel_a_drift() -> None:
     drift = [found / middle - 1 for found, middle in zip(pairs, middles, strict=True)]
     assert drift[0] > 1e-3 > -1e-3 > drift[1]
     assert abs(sum(drift) / len(drift)) < 1e-5
+
+
+@pytest.mark.parametrize(("sets", "launches"), [(2, 1), (3, 1), (4, 2), (12, 4), (64, 16), (3, 3)])
+def test_two_lengths_go_round_the_sets_whichever_comes_first(sets: int, launches: int) -> None:
+    device = FakeDevice()
+    seen: list[int] = []
+    sampler = Sampler(
+        device, lambda _, index: seen.append(index), sets=sets, timer=Timer.AUTO, strain=Strain.NONE
+    )
+    pace = Pace(launches=launches, two_lengths=True)
+    lengths = [len(order) for _ in range(4) for order in sampler._pair(pace)]
+    assert lengths == [launches, 2 * launches, 2 * launches, launches] * 2
+    sampler.restart()
+    sampler.touch(pace, 8)
+    assert seen == [i % sets for i in range(24 * launches)]
 
 
 @pytest.mark.parametrize("evict", [False, True])

@@ -220,6 +220,30 @@ def test_strain_is_subtracted(bench: Any) -> None:
     assert found.median_s == pytest.approx(50e-6, rel=1e-6)
 
 
+class Around(FakeDevice):
+    """Strain or an eviction takes many times as long as the kernel."""
+
+    def strain(self, kind: Strain) -> None:
+        self.advance(60e-6)
+
+    def evict_cache(self) -> None:
+        self.advance(250e-6)
+
+
+@pytest.mark.parametrize("changes", [{"strain": "bandwidth"}, {"cache": "flush"}])
+def test_samples_are_as_long_as_all_that_is_launched(bench: Any, changes: dict[str, Any]) -> None:
+    """What is between launches takes the block's time as the kernel does."""
+    found = bench(
+        device=Around(), n=5000, seconds=3e-6, timer="graph", max_s=2.0, warmup_s=0.5, **changes
+    ).measurement
+    assert found.median_s == pytest.approx(3e-6, rel=1e-6)
+    assert (found.stop, len(found.blocks), found.warnings) == (StopReason.PRECISE, 3, ())
+    assert min(len(block.samples_s) for block in found.blocks) >= 7
+    # As long as a block is of any other kernel, and no longer; the warm-up a fifth of its cap.
+    assert 3 * 0.1 < found.timed_s < 3 * 0.15
+    assert 0.1 < found.warmup_s < 0.2
+
+
 def test_phases_come_in_order(bench: Any) -> None:
     bench()
     block = ["warmup", "timing", "check"]

@@ -12,8 +12,17 @@ from kernelmark import ops
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Block, Case, Measurement, Result, Status, StopReason
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.runners.ab import ROUND, Experiment, Measured, Pair, Row, Rule, local_opener
-from kernelmark.runners.environments import parse_sides
+from kernelmark.runners.ab import (
+    ROUND,
+    Experiment,
+    Measured,
+    Pair,
+    Row,
+    Rule,
+    compile_ahead,
+    local_opener,
+)
+from kernelmark.runners.environments import Side, parse_sides
 from kernelmark.stats.paired import Looks
 
 
@@ -251,3 +260,12 @@ def test_real_workers_find_a_scripted_slowdown():
     assert abs(row.paired.ratio - 1.05) < 1e-6
     assert row.base.measurement is not None
     assert {block.process for block in row.base.measurement.blocks} == set(range(8))
+
+
+@pytest.mark.timeout(60)
+def test_compiling_ahead_ends_where_no_worker_starts(tmp_path):
+    broken = tmp_path / "python"
+    broken.write_text("no program")
+    broken.chmod(0o755)
+    cases = [pair(8).base, pair(16).base]
+    compile_ahead(Side(name="base", python=str(broken)), cases, "fake", jobs=2)

@@ -26,6 +26,7 @@ from kernelmark.runners.events import (
     Waiting,
 )
 from kernelmark.runners.local import LocalRunner
+from kernelmark.runners.process import WorkerProcess, WorkerSpec
 
 PROBLEM = parse("gemm m=8 n=8 k=8 a=f32 b=f32 c=f32")
 QUICK = Timing(max_s=0.02, warmup_s=0.0, max_allocations=3)
@@ -282,6 +283,33 @@ def test_another_interpreter_that_cannot_work_is_told(tmp_path):
     events = list(LocalRunner(["fake"], jobs=0, python=str(broken)).run([case(1)]))
     assert "no module named numpy" in of(DeviceLost, events)[0].reason
     assert results(events)[1].status is Status.CRASHED
+
+
+@pytest.mark.timeout(60)
+def test_cases_are_compiled_where_they_are_timed_when_no_compile_worker_starts(monkeypatch):
+    class OnlyTiming(WorkerProcess):
+        def __init__(self, spec: WorkerSpec) -> None:
+            if spec.compile_only:
+                raise OSError("too many processes")
+            super().__init__(spec)
+
+    monkeypatch.setattr("kernelmark.runners.lane.WorkerProcess", OnlyTiming)
+    for device in ("fake", "cpu"):  # on the CPU nothing is timed before all is compiled
+        events = list(LocalRunner([device], jobs=1).run([case(i, time_us=50.0) for i in range(3)]))
+        assert [r.status for r in results(events).values()] == [Status.OK] * 3
+        (note,) = of(Note, events)
+        assert "a compile worker cannot be started: " in note.text
+        assert "too many processes" in note.text
+
+
+@pytest.mark.timeout(60)
+def test_an_interpreter_that_the_system_refuses_ends_the_run(tmp_path):
+    broken = tmp_path / "python"
+    broken.write_text("no program")
+    broken.chmod(0o755)
+    found = results(list(LocalRunner(["fake"], jobs=2, python=str(broken)).run([case(1), case(2)])))
+    assert [r.status for r in found.values()] == [Status.CRASHED] * 2
+    assert f"no device is left: cannot start {broken}" in found[1].error
 
 
 def child_pids() -> list[int]:

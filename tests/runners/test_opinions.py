@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,12 +11,12 @@ import pytest
 from kernelmark.core.result import Case, Status
 from kernelmark.core.timing import Timing
 from kernelmark.ops import parse
-from kernelmark.runners.events import CaseFinished, DeviceLost, Event, Note
+from kernelmark.runners.events import CaseFinished, CaseStarted, DeviceLost, Event, Note
 from kernelmark.runners.local import LocalRunner
 
 QUICK = Timing(max_s=0.02, warmup_s=0.0, max_allocations=3)
 KERNEL = """
-import os, sys
+import os, sys, time
 import numpy as np
 from pathlib import Path
 
@@ -34,6 +36,36 @@ def prepare(problem, config, sets):
         np.matmul(arguments["a"], arguments["b"], out=arguments["d"])
 
     return launch
+
+
+def wait_for_failure(m):
+    path = FOLDER / f"failed-{m}"
+    if not path.exists():
+        while not path.exists():
+            time.sleep(0.05)
+        time.sleep(0.3)  # until it is also told
+"""
+# fake:1 is sick. It is doubted for m = 4 and 2, and meanwhile asked about m = 3, where it hangs.
+BUSY_WHEN_GIVEN_UP = """
+        m = problem.dims["m"]
+        if DEVICE == "fake:1":
+            if m == 3:
+                time.sleep(100)
+            (FOLDER / f"failed-{m}").touch()
+            raise RuntimeError("uncorrectable memory error")
+        if m in (5, 3):
+            wait_for_failure(m - 1)
+        if m == 3:
+            raise RuntimeError("no such shape")
+"""
+# An interpreter under which the second worker of DEVICE does not start, or none from then on.
+INTERPRETER = """#!/bin/sh
+case "$*" in *"--device DEVICE "*)
+    echo . >> "$(dirname "$0")/starts"
+    starts=$(wc -l < "$(dirname "$0")/starts")
+    if [ "$starts" TEST 2 ]; then echo "it fell off the bus" >&2; exit 1; fi ;;
+esac
+exec PYTHON "$@"
 """
 
 
@@ -42,14 +74,17 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Runs products of m = 1, 2 … by a kernel with `trouble` in it, on three devices."""
     monkeypatch.setenv("KERNELMARK_FAKE_DEVICES", "3")
 
-    def made(trouble: str, count: int = 8, devices: str = "fake:0-2", **more) -> list[Event]:
+    def made(
+        trouble: str, count: int = 8, devices: str = "fake:0-2", processes: int = 1, **more
+    ) -> list[Event]:
+        timing = dataclasses.replace(QUICK, processes=processes)
         path = tmp_path / "kernel.py"
         path.write_text(KERNEL.replace("TROUBLE", trouble))
         cases = [
             Case(
                 problem=parse(f"gemm m={m} n=8 k=8 a=f32 b=f32 c=f32"),
                 backend=str(path),
-                timing=QUICK,
+                timing=timing,
             )
             for m in range(1, count + 1)
         ]
@@ -111,3 +146,48 @@ def test_a_failure_counts_when_the_device_to_ask_cannot_be_opened(run):
     events = run(trouble, 3, "fake:0-1", variables={"KERNELMARK_FAKE_DEVICES": "1"})
     assert statuses(events) == [Status.RUNTIME_ERROR] * 3
     assert [e.device for e in events if isinstance(e, DeviceLost)] == ["fake:1"]
+
+
+@pytest.mark.timeout(60)
+def test_what_a_device_was_doing_when_it_was_given_up_gets_a_result(run):
+    events = run(BUSY_WHEN_GIVEN_UP, 5, "fake:0-1")
+    assert [e.device for e in events if isinstance(e, DeviceLost)] == ["fake:1"]
+    found = {
+        e.result.case.problem.dims["m"]: e.result for e in events if isinstance(e, CaseFinished)
+    }
+    assert statuses(events).count(Status.OK) == 4
+    assert found[3].status is Status.RUNTIME_ERROR
+    assert "no such shape" in found[3].error
+
+
+def interpreter(folder: Path, device: str, test: str) -> str:
+    path = folder / "python"
+    text = INTERPRETER.replace("DEVICE", device).replace("TEST", test)
+    path.write_text(text.replace("PYTHON", sys.executable))
+    path.chmod(0o755)
+    return str(path)
+
+
+def starts(events: list[Event], m: int) -> list[str]:
+    told = [e for e in events if isinstance(e, CaseStarted)]
+    return [e.device for e in told if e.case.problem.dims["m"] == m]
+
+
+def test_the_processes_of_one_result_are_of_one_device(run, tmp_path):
+    python = interpreter(tmp_path, "fake:1", "-ge")
+    events = run("pass", 2, "fake:0-1", processes=3, python=python)
+    assert statuses(events) == [Status.OK] * 2
+    assert [e.device for e in events if isinstance(e, DeviceLost)] == ["fake:1"]
+    assert (starts(events, 2), starts(events, 1)) == (["fake"], ["fake:1", "fake"])
+    for event in events:
+        if isinstance(event, CaseFinished):
+            assert event.result.device == "fake"
+            assert {b.process for b in event.result.measurement.blocks} == {0, 1, 2}
+
+
+def test_a_worker_that_does_not_start_once_costs_no_process_that_is_done(run, tmp_path):
+    python = interpreter(tmp_path, "fake", "-eq")
+    events = run("pass", 1, "fake", processes=3, python=python)
+    assert statuses(events) == [Status.OK]
+    assert starts(events, 1) == ["fake"]
+    assert (tmp_path / "starts").read_text().count(".") == 4

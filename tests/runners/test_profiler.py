@@ -1,14 +1,25 @@
 from __future__ import annotations
 
+import dataclasses
+import io
+import os
+import re
 import shutil
+import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kernelmark.core.errors import CaseError, Unsupported
-from kernelmark.core.result import Case
+from kernelmark.core.result import Case, Status
 from kernelmark.ops import parse
 from kernelmark.runners import profiler
-from kernelmark.runners.protocol import MARK
+from kernelmark.runners.execute import failure
+from kernelmark.runners.lane import Limits, measure_request
+from kernelmark.runners.local import LocalRunner
+from kernelmark.runners.protocol import MARK, Message
+from kernelmark.runners.worker import Worker
 
 CASE = Case(problem=parse("gemm m=8 n=8 k=8 a=f16 b=f16"), backend="triton")
 HEAD = '"ID","Kernel Name","gpu__time_duration.sum","sm__cycles_elapsed.max"\n"","","us","cycle"\n'
@@ -58,6 +69,25 @@ def test_a_list_that_does_not_fit_is_refused(text: str, sentence: str):
         profiler.parse(text, launches=1)
 
 
+@pytest.mark.parametrize("cell", ["n/a", "", "(!) n/a", "nan", "inf"])
+def test_a_cell_without_a_number_is_refused(cell: str):
+    with pytest.raises(CaseError, match=re.escape(f"'{cell}' where a number")):
+        profiler.parse(f"{MARK}1\n" + csv(("a", "1", cell)), launches=1)
+
+
+@pytest.mark.parametrize("name", ["Kernel Name", profiler.TIME])
+def test_a_table_without_a_column_is_refused(name: str):
+    text = f"{MARK}1\n" + csv(("a", "1", "1")).replace(f'"{name}"', '"other"')
+    with pytest.raises(CaseError, match=f"no column {re.escape(name)}"):
+        profiler.parse(text, launches=1)
+
+
+def test_a_row_that_is_too_short_is_refused():
+    text = f"{MARK}1\n" + csv(("a", "1", "1")).replace(',"1"\n', "\n")
+    with pytest.raises(CaseError, match="row of 3 cells where 4"):
+        profiler.parse(text, launches=1)
+
+
 def test_other_devices_and_a_missing_profiler_are_told(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(Unsupported, match="NVIDIA GPU, not cpu"):
         profiler.profile(CASE, "cpu")
@@ -73,7 +103,7 @@ def test_the_profiler_timer_keeps_the_headline_and_adds_a_time(monkeypatch: pyte
 
     seen = []
 
-    def profile(case: Case, device: str) -> profiler.Profile:
+    def profile(case: Case, device: str, timeout_s: float) -> profiler.Profile:
         seen.append(str(case.timing.timer))
         cycles = {profiler.CYCLES: 14000.0}
         return profiler.Profile(
@@ -100,7 +130,7 @@ def test_its_cycles_are_told_as_a_time_at_the_clock_that_we_measured(monkeypatch
     cycles = {profiler.CYCLES: 14000.0}
     found = profiler.Profile(seconds=7e-6, between_s=(7e-6, 7e-6), metrics=cycles, kernels=("a",))
     monkeypatch.setattr(profiler, "find", lambda device: "ncu")
-    monkeypatch.setattr(profiler, "profile", lambda case, device: found)
+    monkeypatch.setattr(profiler, "profile", lambda case, device, timeout_s: found)
     timing = Timing.preset("quick", timer="profiler", max_s=0.05)
     problem = parse("gemm m=16 n=16 k=16 a=f32 b=f32")
     case = Case(problem=problem, backend="fake", timing=timing)
@@ -110,13 +140,23 @@ def test_its_cycles_are_told_as_a_time_at_the_clock_that_we_measured(monkeypatch
     assert result.measurement.also["profiler_at_clock_s"] == pytest.approx(10e-6)
 
 
-def test_what_was_measured_is_kept_when_the_profiler_fails(monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            CaseError("ncu saw no kernel", hint="does the profiler have permission?"),
+            "not cross-checked: ncu saw no kernel (does the profiler have permission?)",
+        ),
+        (ValueError("odd"), "not cross-checked: ValueError: odd"),
+    ],
+)
+def test_what_was_measured_is_kept_when_the_profiler_fails(monkeypatch, error, told):
     from kernelmark.core.timing import Timing
     from kernelmark.devices import registry
     from kernelmark.runners.execute import execute
 
-    def profile(case: Case, device: str) -> profiler.Profile:
-        raise CaseError("ncu saw no kernel", hint="does the profiler have permission?")
+    def profile(case: Case, device: str, timeout_s: float) -> profiler.Profile:
+        raise error
 
     monkeypatch.setattr(profiler, "find", lambda device: "ncu")
     monkeypatch.setattr(profiler, "profile", profile)
@@ -124,8 +164,77 @@ def test_what_was_measured_is_kept_when_the_profiler_fails(monkeypatch):
     case = Case(problem=parse("gemm m=16 n=16 k=16 a=f32 b=f32"), backend="fake", timing=timing)
     result = execute(case, registry.get("fake").open(0), 0, lambda phase: None)
     assert result.measurement is not None, result.error
-    told = "not cross-checked: ncu saw no kernel (does the profiler have permission?)"
-    assert told in result.measurement.warnings
+    assert any(warning.startswith(told) for warning in result.measurement.warnings)
+
+
+@pytest.fixture
+def ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Puts a shell script where ncu would be."""
+
+    def made(script: str) -> None:
+        path = tmp_path / "ncu"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    return made
+
+
+def test_a_profiler_that_takes_too_long_leaves_the_measurement_and_no_process(ncu, tmp_path):
+    from kernelmark.core.timing import Timing
+    from kernelmark.devices.fake import FakeDevice
+    from kernelmark.runners.execute import execute
+
+    ncu(f"sleep 100 & echo $! > {tmp_path}/watched; wait")
+    device = FakeDevice()
+    device.info = dataclasses.replace(device.info, name="cuda:0")
+    timing = Timing.preset("quick", timer="profiler", max_s=0.05)
+    case = Case(problem=parse("gemm m=16 n=16 k=16 a=f32 b=f32"), backend="fake", timing=timing)
+    started = time.monotonic()
+    result = execute(case, device, 0, lambda phase: None, profile_s=1.0)
+    assert time.monotonic() - started < 30
+    assert result.measurement is not None, result.error
+    assert "not cross-checked: ncu took over 1 s" in result.measurement.warnings
+    watched = Path(f"/proc/{(tmp_path / 'watched').read_text().strip()}/stat")
+    for _ in range(100):
+        if not watched.exists() or watched.read_text().split()[2] == "Z":
+            return
+        time.sleep(0.05)
+    raise AssertionError("what ncu watched goes on")
+
+
+def test_a_profiler_that_does_not_start_is_told(ncu):
+    ncu("")
+    profiler_path = Path(profiler.find("cuda:0"))
+    profiler_path.write_text("no program")
+    with pytest.raises(CaseError, match=r"ncu cannot be started: .*Exec format error"):
+        profiler.profile(CASE, "cuda:0")
+
+
+def test_the_profiler_has_the_time_limit_of_a_case_and_an_account_of_its_own(monkeypatch):
+    limits = Limits(timeout_s=7.0)
+    account, most_s = limits.of("profile")
+    assert account not in {limits.of(phase)[0] for phase in ("start", "load", "timing", "check")}
+    assert most_s is not None
+    assert most_s > 7.0, "the worker must have time to end ncu and tell what it measured"
+    given: list[float] = []
+
+    def executed(case, device, process, on_phase, *, profile_s):
+        given.append(profile_s)
+        return failure(case, device.info, Status.UNSUPPORTED, "no", started=0.0)
+
+    monkeypatch.setattr("kernelmark.runners.execute.execute", executed)
+    sent: list[Message] = []
+    monkeypatch.setattr(
+        "kernelmark.runners.lane.WorkerProcess",
+        lambda spec: SimpleNamespace(send=sent.append, close=lambda: None),
+    )
+    lane = LocalRunner(["fake"], timeout_s=7.0).lane("fake")
+    lane.give(measure_request(CASE, 0))
+    worker = Worker(device="fake", threads=0, out=io.BytesIO())
+    worker.open(touch=True)
+    worker.answer(sent[0])
+    assert given == [7.0]
 
 
 def test_without_a_profiler_nothing_is_measured_for_it(monkeypatch):

@@ -47,8 +47,11 @@ def new_run(name: str = "r1") -> Run:
 class Scripted:
     """A runner that gives each case a status without measuring."""
 
-    def __init__(self, status: Status = Status.OK, *, before_end: object = None) -> None:
+    def __init__(
+        self, status: Status = Status.OK, *, device: str = "fake", before_end: object = None
+    ) -> None:
         self.status = status
+        self.device = device
         self.seen: list[Case] = []
         self.closed = False
         self._before_end = before_end
@@ -57,8 +60,8 @@ class Scripted:
         try:
             for one in cases:
                 self.seen.append(one)
-                yield CaseStarted(case=one, device="fake", progress=SO_FAR)
-                result = Result(case=one, device="fake", status=self.status, arch="fake")
+                yield CaseStarted(case=one, device=self.device, progress=SO_FAR)
+                result = Result(case=one, device=self.device, status=self.status, arch="fake")
                 yield CaseFinished(result=result, progress=SO_FAR)
             if callable(self._before_end):
                 self._before_end()
@@ -131,6 +134,23 @@ def test_failures_are_measured_again_when_asked(store):
     assert [r.status for r in store.results("r1")] == [Status.OK, Status.OK]
 
 
+@pytest.mark.parametrize("status", [Status.OK, Status.CRASHED])
+def test_a_failure_that_is_measured_again_on_another_device_is_gone(store, status):
+    cases = [case(1), case(2)]
+    run_cases(run=new_run(), cases=cases[:1], runner=Scripted(device="fake:1"), store=store)
+    broken = Scripted(Status.TIMEOUT, device="fake:3")
+    run_cases(run=new_run(), cases=cases, runner=broken, store=store, resume=True)
+    again = Scripted(status, device="fake:1")
+    got = run_cases(
+        run=new_run(), cases=cases, runner=again, store=store, resume=True, retry_failed=True
+    )
+    assert [(r.status, r.device) for r in got.results] == [
+        (Status.OK, "fake:1"),
+        (status, "fake:1"),
+    ]
+    assert tuple(store.results("r1")) == got.results
+
+
 def test_resuming_in_a_changed_environment_says_so(store):
     class Seeing(Scripted):
         def run(self, cases: Iterable[Case]) -> Iterator[Event]:
@@ -175,7 +195,7 @@ def test_a_signal_while_storing_waits_until_it_is_stored():
 
         def update_run(self, run: Run) -> None: ...
 
-        def add_results(self, run_id: str, new: list[Result]) -> None:
+        def add_results(self, run_id: str, new: list[Result], *, alone: bool) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(0.05)
             self.stored += new
@@ -191,7 +211,7 @@ def test_a_signal_while_storing_waits_until_it_is_stored():
 def test_a_store_that_fails_ends_the_run_and_the_workers(store):
     runner = Scripted()
 
-    def fail(run_id: str, new: object) -> int:
+    def fail(run_id: str, new: object, *, alone: bool) -> int:
         raise StoreError("the disk is full")
 
     store.add_results = fail

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.core.errors import CaseError, OutOfMemory, Unsupported
+from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.result import Telemetry
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Strain, Timer
@@ -36,7 +36,7 @@ from kernelmark.devices.base import (
     own_queue,
 )
 from kernelmark.gpu import telemetry
-from kernelmark.gpu.driver import Driver, GpuError, pack
+from kernelmark.gpu.driver import Driver, pack
 from kernelmark.gpu.names import kernel_names
 from kernelmark.gpu.rtc import compile_source
 from kernelmark.kernels import rtc as kernels
@@ -121,8 +121,15 @@ class GpuDevice(Device):
         return self.driver.memory_info()[0]
 
     def write(self, buffer: Buffer, offset: int, data: NDArray[np.uint8]) -> None:
+        self._upload(buffer.address + offset, data, self._stream)
+
+    def _upload(self, address: int, data: NDArray[np.uint8], stream: Stream) -> None:
+        """Copy on a stream and wait: a plain copy may return before it is done, and nothing on
+        our stream would wait for it."""
         raw = np.ascontiguousarray(data)
-        self.driver.copy_to_device(buffer.address + offset, raw.ctypes.data, raw.nbytes)
+        places, size = (_ptr(address), _ptr(raw.ctypes.data)), ctypes.c_size_t(raw.nbytes)
+        self.driver.call("copy_to_device_async", *places, size, _ptr(stream))
+        self.driver.call("stream_synchronize", _ptr(stream))
 
     def read(self, buffer: Buffer, offset: int, nbytes: int) -> NDArray[np.uint8]:
         out = np.empty(nbytes, np.uint8)
@@ -136,7 +143,7 @@ class GpuDevice(Device):
         if have is None or have.nbytes < nbytes:
             if have is not None:
                 self.synchronize()
-                self.free(have)
+                self.free(self._scratch.pop(name))  # gone, even if there is no larger one
             self._scratch[name] = have = self.allocate(nbytes)
         return have
 
@@ -184,7 +191,12 @@ class GpuDevice(Device):
             bits = pool_bits(*key)
             self._pools[key] = self.allocate(bits.nbytes)
             packed = pairs(bits) if spec.type.bits < 8 else bits
-            self.write(self._pools[key], 0, packed.view(np.uint8))
+            # Not on our stream: that may be captured just now, and nothing on it knows this memory.
+            aside = self.driver.stream()
+            try:
+                self._upload(self._pools[key].address, packed.view(np.uint8), aside)
+            finally:
+                self.driver.destroy("stream", aside)
         return self._pools[key]
 
     def poison(self, tensor: Tensor, byte: int) -> None:
@@ -262,8 +274,11 @@ class GpuDevice(Device):
         if timer in (Timer.AUTO, Timer.GRAPH):
             try:
                 return GraphReplay(self.driver, self._stream, launch, order, self._stamps)
-            except GpuError:
-                # Some libraries refuse to be captured; the method that was used is stored.
+            except OutOfMemory:
+                raise
+            except Exception:
+                # Some libraries refuse to be captured, in errors of their own; the method that
+                # was used is stored. What has another cause comes again behind the gate.
                 if timer is Timer.GRAPH:
                     raise
         if timer in (Timer.AUTO, Timer.GATE):
@@ -315,7 +330,7 @@ class GpuDevice(Device):
             return ()  # nothing of it can be captured
         try:
             graph = capture(self.driver, self._stream, launch, (0,))
-        except CaseError:
+        except Exception:  # a library that refuses to be captured
             return ()
         try:
             return kernel_names(self.driver, graph)

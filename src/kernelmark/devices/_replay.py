@@ -9,10 +9,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kernelmark.core.errors import Unsupported
 from kernelmark.core.timing import Timer
 from kernelmark.devices.base import Buffer, Launch, OwnQueue, Reading, Replay
 from kernelmark.gpu.driver import Driver, pack
@@ -22,6 +25,10 @@ _u32, _u64, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
 ROOM = 64
 # Cycles after which a gate opens by itself: seconds, so that a lost host cannot hang the GPU.
 _GATE_CYCLES = 8_000_000_000
+# No GPU has a clock at which that is over sooner.
+_GATE_HOLDS_S = 2.0
+# Units whose clock is further from the others', as a share, hold a stamp of an earlier replay.
+_FAR = 0.2
 
 
 class Stamps:
@@ -43,6 +50,7 @@ class Stamps:
         self._wall_khz = wall_khz
         self._units = units
         self._pair_bytes = slots * 32
+        self._last: NDArray[np.uint64] = np.zeros((2, slots, 2), np.uint64)  # the last pair read
 
     @staticmethod
     def nbytes(slots: int) -> int:
@@ -75,17 +83,34 @@ class Stamps:
         return self._clocks(self._address + self._pair_bytes, count)
 
     def _clocks(self, address: int, count: int) -> list[float | None]:
-        raw = np.zeros((count, 2, self._slots, 2), np.uint64)
-        self._driver.copy_to_host(raw.ctypes.data, address, raw.nbytes)
-        before, after = raw[:, 0], raw[:, 1]
-        passed = (after - before).view(np.int64)
-        # A unit that wrote no stamp, or only one, says nothing.
-        seen = (before[..., 1] > 0) & (passed[..., 0] > 0) & (passed[..., 1] > 0)
+        raw = np.empty((1 + count, 2, self._slots, 2), np.uint64)
+        raw[0] = self._last
+        self._driver.copy_to_host(raw[1:].ctypes.data, address, raw[1:].nbytes)
+        self._last = raw[-1].copy()
+        passed = (raw[1:, 1] - raw[1:, 0]).view(np.int64)
+        # Nobody clears the stamps. A unit that wrote none, or only one, holds what it held in the
+        # pair before, and says nothing.
+        same = raw[1:, ..., 0] == raw[:-1, ..., 0]
+        seen = (passed[..., 0] > 0) & (passed[..., 1] > 0) & ~(same[:, 0] | same[:, 1])
+        # What was run ahead was not read: the first pair may hold stamps of it.
+        seen[0] = _near(passed[0], seen[0])
         core, wall = np.einsum("ijk,ij->ki", passed, seen)
         return [
             float(cycles / ticks * self._wall_khz / 1e3) if ticks else None
             for cycles, ticks in zip(core, wall, strict=True)
         ]
+
+
+def _near(passed: NDArray[np.int64], seen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Units whose clock is near the median of those that were seen."""
+    core, wall = passed[seen].T
+    if not core.size:
+        return seen
+    clocks = core / wall
+    middle = np.partition(clocks, clocks.size // 2)[clocks.size // 2]
+    near = seen.copy()
+    near[seen] = np.abs(clocks - middle) <= _FAR * middle
+    return near
 
 
 class Gate:
@@ -277,6 +302,7 @@ class GateReplay(_TimedReplay):
 
     def run(self) -> Reading:
         driver, stream = self._driver, self._stream
+        begun = time.perf_counter()
         self._gate.close_behind(stream)
         try:
             driver.record(self._start, stream)
@@ -285,10 +311,23 @@ class GateReplay(_TimedReplay):
                 self._launch(stream, set_index)
             self._stamps.enqueue(stream, 1)
             driver.record(self._end, stream)
+            if time.perf_counter() - begun >= _GATE_HOLDS_S:
+                self._refuse_if_it_gave_up()
         finally:
             self._gate.open()
         elapsed_s = driver.elapsed_s(self._start, self._end)
         return Reading(elapsed_s=elapsed_s, clock_mhz=self._stamps.clock_mhz())
+
+    def _refuse_if_it_gave_up(self) -> None:
+        """Nothing was held then, and every further replay would take these seconds again."""
+        none = ctypes.c_float()
+        start = _ptr(self._start)
+        if self._driver.code("event_elapsed", ctypes.byref(none), start, start) == 0:
+            raise Unsupported(
+                "a launch waits for the stream, or its kernels are too many for the queue: neither"
+                " a graph nor a gate can time it",
+                hint="take what waits, such as a copy to the host, out of the launch",
+            )
 
 
 class QueueReplay(Replay):

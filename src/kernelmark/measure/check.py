@@ -165,8 +165,9 @@ class Checker:
 
     def _unwritten(self, kernel: Launchable, tensor: Tensor, index: int, found: int) -> int:
         """Elements never written, of `found` that look so. Where the poison may be a right answer,
-        suspects are poisoned with another byte and the kernel is launched again: no right answer
-        is both."""
+        all is poisoned with another byte and the kernel is launched again: where the poison was
+        the answer it comes again. Anything else, the other byte too, says that the timed launches
+        did not write it, even if this one did."""
         device, byte = self._device, self._byte
         if not found or self._output.dtype in _CERTAIN:
             return found
@@ -176,7 +177,7 @@ class Checker:
         device.synchronize()
         kernel.collect(index)
         second = device.take(tensor, suspects)
-        return int(np.count_nonzero(second == _pattern(self._output.type, SECOND_POISON)))
+        return int(np.count_nonzero(second != _pattern(self._output.type, byte)))
 
     def _holding(self, tensor: Tensor, byte: int) -> NDArray[np.int64]:
         """Flat positions of elements made of `byte` alone."""

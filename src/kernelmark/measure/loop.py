@@ -73,13 +73,14 @@ def choose_pace(
 ) -> Pace:
     """Launches a sample: long enough for the clock and, where time allows, whole passes over the
     sets, else a divisor of them so that passes continue from sample to sample. A sample of two
-    lengths is three times its launches."""
+    lengths is three times its launches; `launch_s` is with all that is around a launch."""
     burst = timing.duty is Duty.BURST
     if timing.cache is Cache.FLUSH and not two_lengths:
         return Pace(launches=1, two_lengths=False, evict=True, rest=burst)
     weight, samples = (3, ENQUEUED_PER_BLOCK) if two_lengths else (1, SAMPLES_PER_BLOCK)
     sample_s = max(timing.min_sample_s, block_s / samples) / weight
-    limit = recorded_limit(method, two_lengths=two_lengths)
+    around = timing.strain is not Strain.NONE or timing.cache is Cache.FLUSH
+    limit = recorded_limit(method, two_lengths=two_lengths, around=around)
     wanted = max(1, min(math.ceil(sample_s / max(launch_s, SHORTEST_S)), limit))
     affordable_s = block_s / timing.min_samples / weight
     if evict:
@@ -104,9 +105,9 @@ def even_launches(wanted: int, sets: int, limit: int) -> int:
     return launches if launches <= min(4 * wanted, limit) else wanted
 
 
-def recorded_limit(method: Timer, *, two_lengths: bool = False) -> int:
-    """Launches one replay may hold."""
-    return RECORDED_LIMIT.get(method, 1 << 30) // (2 if two_lengths else 1)
+def recorded_limit(method: Timer, *, two_lengths: bool = False, around: bool = False) -> int:
+    """Launches one replay may hold; half as many with as many others around them."""
+    return RECORDED_LIMIT.get(method, 1 << 30) // ((1 + two_lengths) * (1 + around))
 
 
 def samples_in(seconds: float, pace: Pace, launch_s: float) -> int:
@@ -144,6 +145,7 @@ class Sampler:
         self._orders: dict[tuple[int, int], Order] = {}
         self._cursor = 0
         self._turn = 0
+        self._gross_s = 0.0  # of a launch of the last sample, with what is around it
         self.touched: set[int] = set()
         self.fallbacks = 0
         self.record_s = 0.0  # host seconds spent on recording
@@ -228,6 +230,11 @@ class Sampler:
         self.restart()
         self._turn = 0
 
+    def gross_s(self, launch_s: float) -> float:
+        """What a launch of `launch_s` costs in a sample: with strain or evictions around it, and
+        with the replays of those alone."""
+        return max(launch_s, self._gross_s)
+
     def close(self) -> None:
         """Give back the recorded replays."""
         for replay in self._replays.values():
@@ -257,20 +264,22 @@ class Sampler:
             reading, spent, wall = self._timed(order)
             readings.append(reading)
             spent_s, wall_s = spent_s + spent, wall_s + wall
+        if self._idle is not None:
+            self._gross_s = spent_s / (3 * pace.launches)
         found = self._difference(pair, readings, wall_s=wall_s)
         return dataclasses.replace(found, timed_s=spent_s)
 
     def _pair(self, pace: Pace) -> tuple[Order, Order]:
-        """What the two replays of a sample launch. The two lengths take turns in coming first, so
-        that a drift cancels."""
-        orders = []
-        for launches in (pace.launches, 2 * pace.launches):
-            if pace.evict:
-                self._cursor = 0  # both lengths begin alike, after an eviction each
-            orders.append(self._next_order(launches))
+        """What the two replays of a sample launch, in the order they run. The two lengths take
+        turns in coming first, so that a drift cancels."""
         self._turn ^= 1
-        short, long = orders
-        return (short, long) if self._turn else (long, short)
+        first = self._half(pace, 1 if self._turn else 2)
+        return first, self._half(pace, 2 if self._turn else 1)
+
+    def _half(self, pace: Pace, times: int) -> Order:
+        if pace.evict:
+            self._cursor = 0  # both lengths begin alike, after an eviction each
+        return self._next_order(times * pace.launches)
 
     def _difference(
         self, pair: tuple[Order, Order], readings: Sequence[Reading], *, wall_s: float

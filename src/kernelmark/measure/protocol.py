@@ -122,6 +122,7 @@ class _Measuring:
         self._kernel = KernelInfo()
         self._warmup: Warmup | None = None
         self._launch_s = 0.0
+        self._gross_s = 0.0  # with strain or evictions around it
         self._pace = Pace(launches=1, two_lengths=False)
         self._method = Timer.AUTO
         self._warmup_s = 0.0
@@ -248,9 +249,9 @@ class _Measuring:
         if number == 0:
             spent_s, wall_s = self._warm_first(kernel, sampler)
         else:
-            seconds = min(TOUCH_SHARE * self._block_s, self._plan.sets * self._launch_s)
+            seconds = min(TOUCH_SHARE * self._block_s, self._plan.sets * self._gross_s)
             spent_s, wall_s = touch(
-                sampler, launch_s=self._launch_s, seconds=seconds, method=self._method
+                sampler, launch_s=self._gross_s, seconds=seconds, method=self._method
             )
         self._warmup_s += spent_s
         self._cost["warmup"] += wall_s
@@ -270,6 +271,7 @@ class _Measuring:
             warmup = self._first_warm_up(kernel, sampler, beside)
             self._warmup, self._method = warmup, warmup.method
             self._launch_s = warmup.launch_s
+            self._gross_s = sampler.gross_s(warmup.launch_s)
             with self._clock("beside"):
                 self._kernel = beside.info()
                 self._also |= beside.times(warmup.launch_s, warmup.method)
@@ -313,7 +315,7 @@ class _Measuring:
 
     def _keep_pace(self, number: int, sampler: Sampler) -> Pace:
         """The pace that is recorded already, unless its samples are far too short or long."""
-        fresh = self._choose(sampler, self._launch_s, self._method)
+        fresh = self._choose(sampler, self._gross_s, self._method)
         pace = self._pace
         if number == 0:
             assert self._warmup is not None
@@ -343,6 +345,7 @@ class _Measuring:
             )
         )
         self._launch_s = self._blocks[-1].median_s
+        self._gross_s = sampler.gross_s(self._launch_s)
 
     def _samples(self, sampler: Sampler) -> list[Sample]:
         """Samples for the block's seconds; the cap on all seconds goes before their number."""

@@ -110,7 +110,7 @@ def warm_up_by_samples(
     settled = False
     while seconds < cap_s and not (settled and seconds >= LEAST_SHARE * cap_s):
         wanted_s = max(LEAST_SHARE * cap_s - seconds, cap_s / _BATCHES)
-        count = samples_in(wanted_s, pace, launch_s)
+        count = samples_in(wanted_s, pace, sampler.gross_s(launch_s))
         taken = sampler.samples(pace, count, None if trace.samples else partial(meanwhile, pace))
         for sample in taken:
             trace.add(sample)

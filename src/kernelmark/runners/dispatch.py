@@ -194,6 +194,8 @@ class Dispatch:
             self._take(lane, item)
 
     def _take(self, lane: Lane, item: Item) -> None:
+        if lane.dead:  # said before it was given up, and its task is another's by now
+            return
         task = self._active.get(lane)
         if isinstance(item, Phase):
             self._take_phase(lane, task, item)
@@ -232,8 +234,17 @@ class Dispatch:
             return
         if building:
             self._compile_queue.appendleft(task)
+        elif task.parts and not lane.dead:
+            # Its other processes are still of use, but only on this device.
+            self._begin(lane, task)
         else:
-            self._queue.appendleft(task)
+            self._put_back(task)
+
+    def _put_back(self, task: Task) -> None:
+        """Make a task the next of whichever device is free first. It begins anew there: one result
+        is of one device."""
+        task.parts.clear()
+        self._queue.appendleft(task)
 
     def _take_compiled(self, lane: Lane, task: Task, item: Item) -> None:
         self._compiled += 1
@@ -274,8 +285,7 @@ class Dispatch:
             self._settle(task, join(task.parts))
         elif (doubt := self._opinions.doubt(lane, task.case, result)) is not None:
             task.doubt = doubt
-            task.parts.clear()
-            self._queue.appendleft(task)
+            self._put_back(task)
         else:
             self._finish(task, join(task.parts))
         if result.status is Status.OK and self._asked is None:
@@ -290,6 +300,9 @@ class Dispatch:
         lane, opinion = task.doubt.lane, self._opinions.settle(task.doubt, second)
         if opinion.lost:
             lane.dead = opinion.lost
+            # It may be busy with another device's doubt.
+            if (held := self._active.pop(lane, None)) is not None:
+                self._put_back(held)
             lane.close()
             self._tell(DeviceLost(device=lane.info.name, reason=opinion.lost))
         elif opinion.note:

@@ -33,8 +33,16 @@ OnPhase = Callable[[str], None]
 MEMORY_WORDS = ("out of memory", "bad_alloc", "can't allocate memory", "cannot allocate memory")
 
 
-def execute(case: Case, device: Device, process: int, on_phase: OnPhase) -> Result:
-    """Measure `case` on `device`; never raises for anything the case does."""
+def execute(
+    case: Case,
+    device: Device,
+    process: int,
+    on_phase: OnPhase,
+    *,
+    profile_s: float = profiler.TIMEOUT_S,
+) -> Result:
+    """Measure `case` on `device`; never raises for anything the case does. A profiler that is
+    asked too may take `profile_s` seconds."""
     started, clock = time.time(), time.perf_counter()
     try:
         on_phase("load")
@@ -58,7 +66,7 @@ def execute(case: Case, device: Device, process: int, on_phase: OnPhase) -> Resu
         measurement = outcome.measurement
         if case.timing.timer is Timer.PROFILER:
             on_phase("profile")
-            measurement = _cross_checked(case, device.info, measurement)
+            measurement = _cross_checked(case, device.info, measurement, profile_s)
     except (Exception, SystemExit) as error:
         status, text = explain(error)
         cost = {"total": time.perf_counter() - clock}
@@ -87,15 +95,16 @@ def _own_timer(timing: Timing) -> Timing:
     return dataclasses.replace(timing, timer=Timer.AUTO)
 
 
-def _cross_checked(case: Case, info: DeviceInfo, measurement: Measurement) -> Measurement:
+def _cross_checked(
+    case: Case, info: DeviceInfo, measurement: Measurement, profile_s: float
+) -> Measurement:
     """The measurement with what the vendor's profiler says of the same case beside it, or with a
     warning that it says nothing: what was measured is as good without."""
+    watched = dataclasses.replace(case, timing=_own_timer(case.timing))
     try:
-        seen = profiler.profile(
-            dataclasses.replace(case, timing=_own_timer(case.timing)), info.name
-        )
-    except KernelmarkError as error:
-        warning = f"not cross-checked: {_told(error)}"
+        seen = profiler.profile(watched, info.name, timeout_s=profile_s)
+    except Exception as error:
+        warning = f"not cross-checked: {explain(error)[1]}"
         return dataclasses.replace(measurement, warnings=(*measurement.warnings, warning))
     also = {**measurement.also, "profiler_s": seen.seconds}
     cycles, clock_mhz = seen.metrics.get(profiler.CYCLES), measurement.clock_mhz

@@ -19,12 +19,15 @@ from kernelmark.runners.process import Loss, WorkerProcess, WorkerSpec, gather
 from kernelmark.runners.protocol import Message
 
 _NUMBERS = itertools.count(1)
+# A worker ends a profiler that takes too long by itself, and then still has to say its result.
+_ENDING_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Seconds that a case may take: in its compiler (with the loading of libraries), in all
-    other phases together, and a worker until it is ready. Waiting for a device is free."""
+    other phases together, and a worker until it is ready. Waiting for a device is free. A profiler
+    may take as long as the other phases, and costs a case that was measured nothing."""
 
     timeout_s: float = 300.0
     compile_timeout_s: float = 600.0
@@ -38,6 +41,8 @@ class Limits:
             return phase, None
         if phase in ("load", "compile"):
             return "compile", self.compile_timeout_s
+        if phase == "profile":
+            return phase, self.timeout_s + _ENDING_S
         return "timing", self.timeout_s
 
 
@@ -109,7 +114,7 @@ class Lane:
                 return [self._fail(Status.CRASHED, f"cannot start {spec.python}: {error}")]
         else:
             self._phase = "load"
-        self.worker.send({**request, "id": self._number})
+        self.worker.send({**request, "id": self._number, "profile_s": self.limits.timeout_s})
         return []
 
     @property
@@ -221,8 +226,11 @@ class Lane:
 
 
 def gather_items(lanes: Iterable[Lane]) -> list[tuple[Lane, Item]]:
-    """Wait until something happens in one of `lanes`: a message, a loss, the end of a limit."""
+    """Wait until something happens in one of `lanes`: a message, a loss, the end of a limit; []
+    at once where no worker runs, as a wait for nobody would never end."""
     by_worker = {lane.worker.pid: lane for lane in lanes if lane.worker is not None}
+    if not by_worker:
+        return []
     deadlines = [d for lane in by_worker.values() if (d := lane.deadline) is not None]
     wait_s = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
     items: list[tuple[Lane, Item]] = []

@@ -6,9 +6,13 @@ pause: compare in cycles, which `Profile` gives too. Clocks are left as they are
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
+import math
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,11 +23,14 @@ from pathlib import Path
 from kernelmark.core import codec
 from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.core.result import Case
+from kernelmark.core.units import duration_text
 from kernelmark.runners.protocol import MARK
 
 TIME = "gpu__time_duration.sum"
 CYCLES = "sm__cycles_elapsed.max"
 DRAM_READ = "dram__bytes_read.sum"
+TIMEOUT_S = 300.0
+_KERNEL = "Kernel Name"
 _SECONDS = {"second": 1.0, "msecond": 1e-3, "usecond": 1e-6, "nsecond": 1e-9}
 _SECONDS |= {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _BYTES = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
@@ -58,7 +65,7 @@ def profile(
     *,
     launches: int = 3,
     metrics: Sequence[str] = (TIME, CYCLES),
-    timeout_s: float = 300.0,
+    timeout_s: float = TIMEOUT_S,
 ) -> Profile:
     """The case under ncu on `device`."""
     return profile_all([case], device, launches=launches, metrics=metrics, timeout_s=timeout_s)[0]
@@ -70,7 +77,7 @@ def profile_all(
     *,
     launches: int = 3,
     metrics: Sequence[str] = (TIME, CYCLES),
-    timeout_s: float = 300.0,
+    timeout_s: float = TIMEOUT_S,
 ) -> list[Profile]:
     """Each case under one ncu on `device`: starting the profiler is what takes long."""
     ncu = find(device)
@@ -82,16 +89,40 @@ def profile_all(
         command += ["--metrics", ",".join(metrics), sys.executable]
         command += ["-m", "kernelmark.runners.profiled", "--device", device]
         command += ["--launches", str(launches), str(file)]
+        return parse(_output(command, timeout_s), launches)
+
+
+def _output(command: Sequence[str], timeout_s: float) -> str:
+    pipe = subprocess.PIPE
+    try:
+        process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, errors="replace")
+    except OSError as error:
+        raise CaseError(f"ncu cannot be started: {error}") from None
+    with process:
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=timeout_s, check=False
-            )
+            out, err = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            raise CaseError(f"ncu took over {timeout_s:.0f} s") from None
-    if done.returncode:
-        tail = (done.stderr or done.stdout).strip().splitlines()[-1:]
+            _end(process.pid)
+            raise CaseError(f"ncu took over {duration_text(timeout_s)}") from None
+    if process.returncode:
+        tail = (err or out).strip().splitlines()[-1:]
         raise CaseError(f"ncu failed: {' '.join(tail)}")
-    return parse(done.stdout, launches)
+    return out
+
+
+def _end(pid: int) -> None:
+    """Kill a process with all that it started: what ncu watches would go on using the GPU."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            parent = stat.read_text(errors="replace").rpartition(")")[2].split()[1]
+            children.setdefault(int(parent), []).append(int(stat.parent.name))
+    ends = [pid]
+    for one in ends:  # grows as children are found
+        ends += children.get(one, [])
+    for one in ends:
+        with contextlib.suppress(OSError):
+            os.kill(one, signal.SIGKILL)
 
 
 def parse(text: str, launches: int) -> list[Profile]:
@@ -102,6 +133,12 @@ def parse(text: str, launches: int) -> list[Profile]:
     if len(rows) < 3:
         raise CaseError("ncu saw no kernel", hint="does the profiler have permission?")
     names, units, found = rows[0], rows[1], rows[2:]
+    for name in (_KERNEL, TIME):
+        if name not in names:
+            raise CaseError(f"ncu's table has no column {name}")
+    for row in rows:
+        if len(row) != len(names):
+            raise CaseError(f"ncu's table has a row of {len(row)} cells where {len(names)} belong")
     if len(found) != launches * sum(counts):
         raise CaseError(f"ncu saw {len(found)} kernels where {launches * sum(counts)} were started")
     profiles = []
@@ -120,16 +157,20 @@ def _summed(names: list[str], units: list[str], rows: list[list[str]], per_launc
             column = columns[name]
             values.append(sum(_number(row[column], units[column]) for row in group))
     metrics = {name: sorted(values)[len(values) // 2] for name, values in totals.items()}
-    kernels = tuple(row[columns["Kernel Name"]] for row in rows[:per_launch])
-    times = totals.get(TIME) or [0.0]
+    kernels = tuple(row[columns[_KERNEL]] for row in rows[:per_launch])
     return Profile(
-        seconds=metrics.get(TIME, 0.0),
-        between_s=(min(times), max(times)),
+        seconds=metrics[TIME],
+        between_s=(min(totals[TIME]), max(totals[TIME])),
         metrics=metrics,
         kernels=kernels,
     )
 
 
 def _number(text: str, unit: str) -> float:
-    value = float(text.replace(",", ""))
+    try:
+        value = float(text.replace(",", ""))
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise CaseError(f"ncu says {text!r} where a number belongs")
     return value * _SECONDS.get(unit, 1.0) * _BYTES.get(unit, 1.0)

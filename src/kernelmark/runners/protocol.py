@@ -1,9 +1,10 @@
 """What parent and worker say to each other: one JSON object a line.
 
 To the worker: `measure`, `compile`, `environment`, `stop` (key `do`). From the worker: `ready`,
-`failed`, `phase`, `result`, `compiled`, `environment` (key `say`). An answer carries the request's
-`id`. A phase carries `at`, the system-wide monotonic clock, so that a parent that was busy
-elsewhere still books time on the right phase.
+`failed`, `phase`, `result`, `compiled`, `environment` (key `say`). A request also carries
+`profile_s`, how long a profiler may take. An answer carries the request's `id`. A phase carries
+`at`, the system-wide monotonic clock, so that a parent that was busy elsewhere still books time on
+the right phase.
 """
 
 from __future__ import annotations

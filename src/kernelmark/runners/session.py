@@ -53,7 +53,12 @@ def run_cases(
             store.update_run(run)
         else:
             store.add_run(run)
-    session = _Session(run=run, store=store, on_event=on_event or (lambda event: None))
+    session = _Session(
+        run=run,
+        store=store,
+        on_event=on_event or (lambda event: None),
+        retrying=resume and retry_failed,
+    )
     try:
         state = session.drive(events, keep_environment=bool(kept))
     except BaseException:
@@ -72,11 +77,12 @@ def _kept(run: Run, store: Store, *, retry_failed: bool) -> list[Result]:
 class _Session:
     """The state of a run while it goes on."""
 
-    def __init__(self, *, run: Run, store: Store | None, on_event: OnEvent) -> None:
+    def __init__(self, *, run: Run, store: Store | None, on_event: OnEvent, retrying: bool) -> None:
         self.run = run
         self.results: list[Result] = []
         self._store = store
         self._on_event = on_event
+        self._retrying = retrying
 
     def drive(self, events: Iterator[Event], *, keep_environment: bool) -> RunState:
         try:
@@ -105,7 +111,8 @@ class _Session:
 
     def _keep(self, result: Result) -> None:
         if self._store is not None:
-            self._store.add_results(self.run.id, [result])
+            # What it takes the place of may be the failure of another device.
+            self._store.add_results(self.run.id, [result], alone=self._retrying)
         self.results.append(result)
 
     def _see(self, event: EnvironmentSeen, *, keep: bool) -> None:

@@ -61,7 +61,7 @@ class Worker:
         """Do one request and say its result."""
         number = request.get("id")
         if request["do"] == "measure":
-            self._measure(number, _case(request), int(request.get("process", 0)))
+            self._measure(number, request)
         elif request["do"] == "compile":
             self._compile(number, _case(request))
         elif request["do"] == "environment":
@@ -69,10 +69,14 @@ class Worker:
         else:
             raise UsageError(f"unknown request {request['do']!r}")
 
-    def _measure(self, number: object, case: Case, process: int) -> None:
+    def _measure(self, number: object, request: Message) -> None:
         from kernelmark.devices.base import Device
+        from kernelmark.runners import profiler
         from kernelmark.runners.execute import execute
         from kernelmark.runners.lock import held
+
+        case, process = _case(request), int(request.get("process", 0))
+        profile_s = float(request.get("profile_s", profiler.TIMEOUT_S))
 
         def on_phase(phase: str, **more: object) -> None:
             self.say("phase", id=number, phase=phase, at=time.monotonic(), **more)
@@ -80,7 +84,7 @@ class Worker:
         if not isinstance(self.opened, Device):
             raise UsageError("this worker only compiles")
         with held(self.info, lambda holder: on_phase("waiting", holder=holder)):
-            result = execute(case, self.opened, process, on_phase)
+            result = execute(case, self.opened, process, on_phase, profile_s=profile_s)
         result = dataclasses.replace(result, device=self.device)
         self.say("result", id=number, result=codec.to_document(result))
         if case.backend not in self._loaded:

@@ -137,18 +137,22 @@ class Store(MicroStore):
 
     # Results
 
-    def add_results(self, run_id: str, new: Iterable[Result], *, process: int = 0) -> int:
+    def add_results(
+        self, run_id: str, new: Iterable[Result], *, process: int = 0, alone: bool = False
+    ) -> int:
         """Store results of a run and say how many. One of the same case, device and `process`
-        as a stored one repositions it; a result that joins several processes is of process 0."""
+        as a stored one replaces it; a result that joins several processes is of process 0.
+        With `alone`, all that the run had of their cases goes, on any device."""
         number = self._number(run_id)
         count = 0
         for batch in writing.batches(new):
             numbers = self._catalogue.numbers(batch, self._write)
             rows = writing.result_rows(batch, numbers, number, process)
+            insert = functools.partial(writing.insert_results, rows=rows, alone=alone)
             try:
-                self._write(functools.partial(writing.insert_results, rows=rows, replace=False))
+                self._write(functools.partial(insert, replace=False))
             except _Conflict:
-                self._write(functools.partial(writing.insert_results, rows=rows, replace=True))
+                self._write(functools.partial(insert, replace=True))
             count += len(batch)
         return count
 

@@ -103,10 +103,18 @@ def result_rows(
     ]
 
 
-def insert_results(connection: Connection, rows: list[Row], *, replace: bool) -> None:
+def insert_results(
+    connection: Connection, rows: list[Row], *, replace: bool, alone: bool = False
+) -> None:
     """Add rows. One of the same run, case, device and process is replaced, or, without
-    `replace`, is an IntegrityError: not having to look makes adding a fifth faster."""
+    `replace`, is an IntegrityError: not having to look makes adding a fifth faster. With `alone`,
+    all that there was of their runs and cases is removed before."""
     mark = "%s" if connection.dialect.name == "postgresql" else "?"
+    if alone:
+        connection.exec_driver_sql(
+            f"DELETE FROM results WHERE run_no = {mark} AND case_no = {mark}",
+            sorted({(run_no, case_no) for run_no, case_no, *_ in rows}),
+        )
     marks = ", ".join([mark] * len(_COLUMNS))
     statement = f"INSERT INTO results ({', '.join(_COLUMNS)}) VALUES ({marks})"
     if replace:

@@ -1,0 +1,105 @@
+"""Stamps: the core clock from what the units wrote, on memory that the test fills in."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from kernelmark.devices._replay import Stamps
+from kernelmark.gpu.driver import Driver
+
+UNITS = 4
+MHZ = 1500.0
+
+
+class Memory:
+    """The stamps' memory and a device whose units run at `MHZ` while a replay runs, and whose core
+    clocks stand still between replays."""
+
+    def __init__(self) -> None:
+        self.data = np.zeros(Stamps.nbytes(UNITS) // 8, np.uint64)
+        self.core = self.wall = 10**6
+        self.kept = 0
+
+    def copy_to_host(self, target: int, source: int, nbytes: int) -> None:
+        ctypes.memmove(target, source, nbytes)
+
+    @property
+    def pairs(self) -> Any:
+        return self.data.reshape(-1, 2, UNITS, 2)
+
+    def replay(
+        self,
+        nanoseconds: int,
+        missing: tuple[tuple[int, int], ...] = (),
+        mhz: tuple[float, ...] = (MHZ,) * UNITS,
+        keep: bool = False,
+    ) -> None:
+        """Stamps around a replay, but those of `missing`: (before or after, unit)."""
+        self.wall += 10**7  # it rests before
+        for place in (0, 1):
+            for unit in range(UNITS):
+                if (place, unit) not in missing:
+                    cycles = round(place * nanoseconds * mhz[unit] / 1e3)
+                    self.pairs[0, place, unit] = self.core + cycles, self.wall + place * nanoseconds
+        self.core += round(nanoseconds * MHZ / 1e3)
+        self.wall += nanoseconds
+        if keep:
+            self.kept += 1
+            self.pairs[self.kept] = self.pairs[0]
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory()
+
+
+@pytest.fixture
+def stamps(memory: Memory) -> Stamps:
+    buffer = SimpleNamespace(address=memory.data.ctypes.data, nbytes=memory.data.nbytes)
+    return Stamps(cast(Driver, memory), 0, buffer, UNITS, 1e6, UNITS)
+
+
+def test_the_clock_is_the_mean_of_the_units(memory: Memory, stamps: Stamps) -> None:
+    memory.replay(200_000, mhz=(1500.0, 1500.0, 1540.0, 1580.0))
+    assert stamps.clock_mhz() == pytest.approx(1530.0)
+
+
+def test_units_that_never_wrote_say_nothing(memory: Memory, stamps: Stamps) -> None:
+    assert stamps.clock_mhz() is None
+    memory.replay(200_000, missing=((0, 0), (1, 0), (1, 2), (0, 3)))
+    assert stamps.clock_mhz() == pytest.approx(MHZ)
+
+
+@pytest.mark.parametrize("missing", [((0, 1),), ((1, 1),), ((0, 1), (1, 1))])
+def test_a_stamp_of_the_replay_before_says_nothing(
+    memory: Memory, stamps: Stamps, missing: tuple[tuple[int, int], ...]
+) -> None:
+    memory.replay(200_000, mhz=(MHZ, 1200.0, MHZ, MHZ))
+    stamps.clock_mhz()
+    memory.replay(200_000, missing)
+    assert stamps.clock_mhz() == pytest.approx(MHZ)
+    # Also where every unit missed one: then nobody knows the clock.
+    memory.replay(200_000, tuple((0, unit) for unit in range(UNITS)))
+    assert stamps.clock_mhz() is None
+
+
+def test_kept_stamps_are_compared_with_the_pair_before(memory: Memory, stamps: Stamps) -> None:
+    memory.replay(100_000)
+    stamps.clock_mhz()
+    for missing in (((0, 0),), (), ((0, 1), (1, 2)), tuple((1, unit) for unit in range(UNITS))):
+        memory.replay(100_000, missing, keep=True)
+    assert stamps.kept_clocks(4) == [pytest.approx(MHZ)] * 3 + [None]
+    memory.replay(100_000, ((0, 2),))
+    assert stamps.clock_mhz() == pytest.approx(MHZ)
+
+
+def test_a_stamp_of_a_replay_that_nobody_read_is_left_out(memory: Memory, stamps: Stamps) -> None:
+    """What is run ahead is not read; a unit that rested since is far from the others."""
+    memory.replay(100_000)
+    memory.replay(100_000, ((0, 1),))
+    assert stamps.clock_mhz() == pytest.approx(MHZ)

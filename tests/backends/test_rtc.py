@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from kernelmark import backends, devices, ops
+from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.timing import Timing
+from kernelmark.gpu import clang, pack, rtc
+from kernelmark.kernels import rtc as kernels
 from kernelmark.measure.protocol import measure
 from kernelmark.testing.backends import BackendContract, bench
 from kernelmark.testing.emulator import emulated
@@ -43,6 +48,32 @@ def test_is_measured_by_the_whole_protocol(gpu):
     )
     assert outcome.check.passed
     assert outcome.kernel.binary_hash
+
+
+@pytest.fixture
+def no_compiler(tmp_path, monkeypatch):
+    """A machine with neither NVRTC nor hipRTC nor clang; where a pack is looked for."""
+    monkeypatch.setattr(rtc, "_library", lambda vendor: None)
+    monkeypatch.setattr(clang, "find", lambda: None)
+    monkeypatch.setenv("KERNELMARK_PACK", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("kind", "arch", "other"), [("cuda", "sm_90", "sm_80"), ("hip", "gfx942", "gfx90a")]
+)
+def test_a_pack_does_without_a_compiler(no_compiler, kind, arch, other):
+    info = DeviceInfo(name=f"{kind}:0", kind=kind, model="some", arch=arch)
+    problem = ops.parse("copy n=8 dtype=f32")
+    reason = rtc.unavailable(kind)
+    assert BACKEND.supports(problem, info) == reason
+    assert BACKEND.available() == rtc.unavailable("cuda")
+    key = rtc.cache_key(kernels.source("copy.cu"), arch, ())
+    pack.add(no_compiler, key, arch, b"code")
+    assert BACKEND.available() is None
+    assert BACKEND.supports(problem, info) is None
+    assert BACKEND.compile(problem, {}, info).cached
+    assert BACKEND.supports(problem, dataclasses.replace(info, arch=other)) == reason
 
 
 def test_refuses_what_it_has_not(gpu):

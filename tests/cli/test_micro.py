@@ -56,6 +56,23 @@ def test_what_cannot_be_compiled_says_why(kmark, compiles, tmp_path):
     assert "2 compiled, 2 failed" in ended.err
 
 
+def test_what_would_help_is_told_with_the_reason(kmark, compiles, tmp_path, monkeypatch):
+    def refuse(source, arch, name, options):
+        raise CompileError(f"clang 18 does not know {arch}", "use a newer clang, or ROCm")
+
+    monkeypatch.setattr(rtc, "_compiler", lambda vendor, arch: ("quick-1", refuse))
+    ended = kmark("micro", "--precompile", "gfx950", "-o", str(tmp_path / "pack"))
+    assert ended.out.splitlines()[0] == (
+        "gfx950  one.cu  failed  clang 18 does not know gfx950; use a newer clang, or ROCm"
+    )
+
+
+def test_quiet_is_quiet_unless_something_failed(kmark, compiles, tmp_path):
+    words = ("micro", "-q", "-o", str(tmp_path / "pack"), "--precompile")
+    assert kmark(*words, "sm_90").err == ""
+    assert "2 compiled, 2 failed" in kmark(*words, "sm_90,gfx950").err
+
+
 def test_nothing_compiled_ends_like_some_that_failed(kmark, compiles, tmp_path):
     ended = kmark("micro", "--precompile", "gfx950,sm_33", "-o", str(tmp_path / "pack"))
     assert ended.code == 3
@@ -74,6 +91,18 @@ def test_nothing_compiled_ends_like_some_that_failed(kmark, compiles, tmp_path):
         (("-o", "pack"), "-o goes with --precompile"),
         (("--precompile", "sm_90"), "--precompile needs a folder"),
         (("--precompile", "sm_90", "-o", "taken"), "taken is a file, not a folder"),
+        (
+            ("--precompile", "sm_90", "-o", "pack", "--json", "-"),
+            "--json does not go with --precompile",
+        ),
+        (
+            ("--precompile", "sm_90", "-o", "pack", "-d", "cpu"),
+            "--device does not go with --precompile",
+        ),
+        (
+            ("--precompile", "sm_90", "--full", "-p", "samples=1", "--no-store"),
+            "--full, --parameter, --no-store do not go with --precompile",
+        ),
     ],
 )
 def test_refusals_come_before_anything_is_compiled(

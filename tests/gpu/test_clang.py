@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,30 @@ def test_compile_source_takes_clang_where_there_is_no_hiprtc(
     again = rtc.compile_source(source, arch="gfx90a", name="device.cu")
     assert (first.cached, again.cached) == (False, True)
     assert again.code == first.code
+
+
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx1100"])
+def test_code_objects_are_of_the_version_that_old_rocm_loads(real: Clang, arch: str) -> None:
+    code, _ = real.compile(kernels.source("copy.cu"), arch, "copy.cu")
+    assert code[7:9] == bytes([64, 3])  # AMD's, code object version 5
+
+
+def test_prelude_and_flags_are_part_of_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of AMD's alone: packs for NVIDIA stay valid."""
+    keys = []
+    prelude = tmp_path / "prelude.h"
+    prelude.write_text("// another one\n")
+    changes = ((None, None), ("_PRELUDE", prelude), ("_FLAGS", (*clang._FLAGS, "-DNEW")))
+    for name, value in changes:
+        if name:
+            monkeypatch.setattr(clang, name, value)
+        keys.append([rtc.cache_key("text", arch, ()) for arch in ("gfx942", "sm_90")])
+    assert len({amd for amd, _ in keys}) == 3
+    assert len({nvidia for _, nvidia in keys}) == 1
+    plain = json.dumps(["text", "sm_90", []]).encode()
+    assert keys[0][1] == hashlib.sha256(plain).hexdigest()
 
 
 def test_an_error_shows_the_line(real: Clang) -> None:

@@ -65,6 +65,7 @@ class Library:
         self.codes: dict[str, int] = {}
         self.writes: dict[str, tuple[Any, ...]] = {}
         self.missing: set[str] = set()
+        self._name = ""
 
     def __getitem__(self, symbol: str) -> Function:
         if symbol in self.missing:
@@ -241,15 +242,27 @@ def test_managed_memory_is_never_more_than_free(driver: Driver, library: Library
 
 
 @both
-def test_count_is_zero_when_the_library_cannot_start(driver: Driver, library: Library) -> None:
+def test_count_is_zero_where_the_library_knows_no_device(driver: Driver, library: Library) -> None:
     library.writes[driver.table.symbols["device_count"]] = (8,)
     assert driver.count() == 8
-    library.codes[driver.table.symbols["device_count"]] = 100
+    library.codes[driver.table.symbols["device_count"]] = driver.table.no_device
     assert driver.count() == 0
-    library.codes[driver.table.symbols["init"]] = 999
+    library.codes[driver.table.symbols["init"]] = driver.table.no_device
     library.calls.clear()
     assert driver.count() == 0
     assert library.calls == [(driver.table.symbols["init"], 0)]
+
+
+@both
+@pytest.mark.parametrize("word", ["init", "device_count"])
+def test_a_library_that_cannot_start_is_no_count(
+    driver: Driver, library: Library, word: str
+) -> None:
+    symbol = driver.table.symbols[word]
+    library.codes[symbol] = 999
+    with pytest.raises(GpuError, match=f"{symbol} failed: NAME_999") as caught:
+        driver.count()
+    assert caught.value.code == 999
 
 
 # -- where the vendors differ
@@ -426,13 +439,39 @@ def test_rocm_path_is_looked_into(loads: list[str], monkeypatch: pytest.MonkeyPa
     assert loads == ["libcuda.so.1", "libcuda.so"]
 
 
-@both
-def test_a_library_without_devices_is_one_sentence(
-    table: Table, library: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    library.codes[table.symbols["init"]] = table.no_device
+@pytest.fixture
+def found(table: Table, library: Library, monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
+    """The library, as it is found at some place."""
+    library._name = "/somewhere/libvendor.so.9"
     monkeypatch.setattr(drivers, "find_library", lambda wanted: library)
     drivers.driver.cache_clear()
-    expected = f"{table.libraries[0]} is there but reports no {table.vendor} device"
-    assert drivers.unavailable(table.vendor) == expected
+    yield library
     drivers.driver.cache_clear()
+
+
+@both
+def test_a_library_without_devices_is_one_sentence(table: Table, found: Library) -> None:
+    found.codes[table.symbols["init"]] = table.no_device
+    expected = f"/somewhere/libvendor.so.9 is there but reports no {table.vendor} device"
+    assert drivers.unavailable(table.vendor) == expected
+
+
+@both
+@pytest.mark.parametrize("word", ["init", "device_count"])
+@pytest.mark.parametrize("code", [3, CUDA.out_of_memory])
+def test_a_library_that_cannot_start_says_why(
+    table: Table, found: Library, word: str, code: int
+) -> None:
+    symbol = table.symbols[word]
+    found.codes[symbol] = code
+    expected = f"/somewhere/libvendor.so.9: {symbol} failed: NAME_{code} (text {code})"
+    assert drivers.unavailable(table.vendor) == expected
+
+
+@pytest.mark.parametrize("table", [HIP])
+def test_a_hip_runtime_from_before_rocm_6_is_refused(table: Table, found: Library) -> None:
+    found.missing.add("hipGetDevicePropertiesR0600")
+    expected = "hip: /somewhere/libvendor.so.9 is too old; install ROCm 6 or newer"
+    assert drivers.unavailable("hip") == expected
+    with pytest.raises(UsageError, match="is too old"):
+        drivers.driver("hip")

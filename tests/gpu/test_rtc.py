@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 import subprocess
 import sys
@@ -304,7 +305,51 @@ def test_any_end_of_the_child_is_a_sentence(
 
 def test_hiprtc_is_preferred_to_clang(hiprtc: Path) -> None:
     label, _ = rtc._compiler("hip", "gfx942")
-    assert label == "hiprtc-9.5"
+    assert label.startswith("hiprtc-9.5-")
+
+
+def test_another_rocm_compiles_again(hiprtc: Path) -> None:
+    """The version that hipRTC tells is the same in every ROCm."""
+
+    def cached() -> bool:
+        rtc._library.cache_clear()
+        return rtc.compile_source("kernel text\n", arch="gfx942").cached
+
+    assert [cached(), cached()] == [False, True]
+    os.utime(hiprtc, (1, 1))
+    assert [cached(), cached()] == [False, True]
+    # The compiler itself: loaded only when something is compiled, and a link as a rule.
+    comgr = hiprtc.parent / "libamd_comgr.so.3.0"
+    comgr.write_bytes(b"a compiler")
+    (hiprtc.parent / "libamd_comgr.so.3").symlink_to(comgr.name)
+    assert [cached(), cached()] == [False, True]
+    comgr.write_bytes(b"a newer compiler")
+    os.utime(comgr, (1, 1))
+    assert [cached(), cached()] == [False, True]
+
+
+def test_the_newest_nvrtc_of_the_wheels_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [
+        "cuda_nvrtc/lib/libnvrtc.so.12",
+        "cu13/lib/libnvrtc.so.13",
+        "old/lib/libnvrtc.so.11.2",
+        "older/lib/libnvrtc.so.9",
+        "cu13/lib/libnvrtc-builtins.so.13.0",
+    ]
+    for name in names:
+        (tmp_path / "nvidia" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "nvidia" / name).touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "nvidia", raising=False)
+    found = [p for p in rtc._wheel_libraries() if p.startswith(str(tmp_path))]
+    assert [p.rpartition("/")[2] for p in found] == [
+        "libnvrtc.so.13",
+        "libnvrtc.so.12",
+        "libnvrtc.so.11.2",
+        "libnvrtc.so.9",
+    ]
 
 
 def test_a_real_hiprtc(cache: Path) -> None:

@@ -150,6 +150,74 @@ def test_amd_metrics(
         assert getattr(found, name) == getattr(expected, name)
 
 
+# A data-centre GPU since MI300: the status is always 0, and time spent held down is added up.
+HELD = {
+    "throttle_status": 0,
+    "indep_throttle_status": 0,
+    "prochot_residency_acc": 0,
+    "ppt_residency_acc": 1000,
+    "socket_thm_residency_acc": 20,
+    "vr_thm_residency_acc": "N/A",
+    "hbm_thm_residency_acc": 0xFFFFFFFFFFFFFFFF,
+}
+
+
+def reasons(monkeypatch: pytest.MonkeyPatch, *readings: dict[str, Any]) -> list[tuple[str, ...]]:
+    """The throttle reasons of readings one after the other."""
+    monkeypatch.setattr(telemetry, "REFRESH_S", 0.0)
+    metrics: dict[str, Any] = {}
+    monkeypatch.setitem(sys.modules, "amdsmi", amdsmi(metrics))
+    watcher = telemetry.watcher("hip", UUID, lambda: BUS_IDS["second"])
+    found = []
+    for reading in readings:
+        metrics.clear()
+        metrics.update(reading)
+        watcher.begin()
+        found.append(watcher.read().throttle)
+    return found
+
+
+def test_amd_reasons_are_what_was_added_since_the_last_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    powered = {**HELD, "ppt_residency_acc": 1001}
+    hot = {**powered, "socket_thm_residency_acc": 25, "prochot_residency_acc": 1}
+    wrapped = {**hot, "socket_thm_residency_acc": 3}
+    found = reasons(monkeypatch, HELD, HELD, powered, hot, wrapped, {}, hot)
+    assert found == [
+        (),  # since when, nobody knows
+        (),
+        ("power cap",),
+        ("processor hot", "thermal (socket)"),
+        (),  # the counter began again
+        (),
+        (),
+    ]
+
+
+def test_amd_reasons_have_a_name_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [name for name in HELD if name.endswith("_acc")]
+    before, after = dict.fromkeys(names, 1), dict.fromkeys(names, 2)
+    (found,) = reasons(monkeypatch, before, after)[1:]
+    assert found == (
+        "processor hot",
+        "power cap",
+        "thermal (socket)",
+        "thermal (voltage regulator)",
+        "thermal (memory)",
+    )
+
+
+def test_either_status_of_an_amd_gpu_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = reasons(
+        monkeypatch,
+        {"throttle_status": 0, "indep_throttle_status": 4},
+        {"throttle_status": True},
+        {"throttle_status": 0xFFFFFFFF, "indep_throttle_status": "N/A"},
+    )
+    assert found == [("throttled",), ("throttled",), ()]
+
+
 def test_an_amd_package_that_cannot_start_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "amdsmi", None)  # importing it fails
     assert telemetry.watcher("hip", UUID, lambda: BUS_IDS["second"]).read() == Telemetry()

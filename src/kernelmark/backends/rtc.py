@@ -15,6 +15,7 @@ from kernelmark.core.errors import Unsupported
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.devices.base import ArgumentSet, Device, Stream
+from kernelmark.gpu import pack as packs
 from kernelmark.gpu import rtc
 from kernelmark.gpu.driver import Driver, pack
 from kernelmark.gpu.rtc import Binary, compile_source
@@ -71,8 +72,9 @@ class RtcBackend(Backend):
     device_kinds = ("cuda", "hip")
 
     def available(self) -> str | None:
-        """A compiler of either vendor is enough: which one it takes, the device says."""
-        reasons = [rtc.unavailable(kind) for kind in self.device_kinds]
+        """A compiler of either vendor, or a pack, is enough: which it takes, the device says."""
+        prefixes = {"cuda": "sm_", "hip": "gfx"}
+        reasons = [_uncompiled(kind, prefixes[kind]) for kind in self.device_kinds]
         return None if None in reasons else reasons[0]
 
     def version(self) -> str:
@@ -85,7 +87,7 @@ class RtcBackend(Backend):
         return (
             wrong_device(self.name, self.device_kinds, info)
             or unknown_op(self.name, OPS, problem)
-            or rtc.unavailable(info.kind)
+            or _uncompiled(info.kind, info.arch)
         )
 
     def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
@@ -99,6 +101,11 @@ class RtcBackend(Backend):
         if reason is not None:
             raise Unsupported(reason)
         return RtcKernel(cast(Gpu, device), sets, _built(device.info))
+
+
+def _uncompiled(kind: str, arch: str) -> str | None:
+    """None where kernels for such architectures can be had, else one sentence."""
+    return None if packs.holds(arch) else rtc.unavailable(kind)
 
 
 def _built(info: DeviceInfo) -> Binary:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernelmark.cli import options as o
+from kernelmark.cli.micro_pack import make_pack
 from kernelmark.cli.micro_stored import VERBS, compared, obey
-from kernelmark.cli.output import Outputs, check_writable, put, put_table, say
+from kernelmark.cli.output import Outputs, check_writable, put_table, say
 from kernelmark.cli.places import kept_by
 from kernelmark.core.errors import NothingToDo, UsageError
 
@@ -111,6 +111,7 @@ Folder = Annotated[
 
 
 def micro(
+    context: typer.Context,
     words: Words = None,
     every: All = False,
     device: Device = "cpu",
@@ -137,7 +138,7 @@ def micro(
     """
     names = o.comma_list(words)
     if precompile or output is not None:
-        return _pack(names, precompile, output)
+        return make_pack(context, names, precompile, output, quiet=quiet)
     outputs = Outputs(json=json, csv=csv, md=md)
     drawn = _checked(figure)
     if names and names[0] == "compare":
@@ -311,52 +312,3 @@ def _parameters(words: Sequence[str] | None) -> dict[str, str]:
             raise UsageError(f"parameter {word!r} is not NAME=VALUE", hint="-p sizes=4096,8192")
         found[name] = value
     return found
-
-
-def _pack(names: Sequence[str], precompile: list[str] | None, output: str | None) -> int:
-    archs = list(o.comma_list(precompile))
-    if not precompile:
-        raise UsageError(
-            "-o goes with --precompile",
-            hint="results go where --json, --csv, --md and -f say",
-        )
-    if names:
-        raise UsageError("--precompile takes no benchmarks", hint="it compiles all kernels")
-    if output is None:
-        raise UsageError("--precompile needs a folder for the pack", hint="add: -o DIR")
-    folder = Path(output)
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{output} is a file, not a folder")
-    try:
-        return compile_into(folder, archs)
-    except OSError as error:
-        raise UsageError(
-            f"{output} cannot be written: {error.strerror}", hint="choose another folder: -o DIR"
-        ) from None
-
-
-def compile_into(folder: Path, archs: list[str]) -> int:
-    """Every kernel file for every architecture, a line each; the exit code."""
-    from kernelmark.core.units import bytes_text
-    from kernelmark.gpu.ahead import precompile
-    from kernelmark.kernels import rtc
-
-    made = failed = 0
-    sources = {name: rtc.source(name) for name in rtc.names()}
-    special = [(n, t) for a in archs for n in sources if (t := rtc.target(n, a)) not in archs]
-    jobs = itertools.chain(
-        precompile(sources, archs, folder),
-        *(precompile({name: sources[name]}, [target], folder) for name, target in special),
-    )
-    for one in jobs:
-        if one.path is None:
-            failed += 1
-            put(f"{one.arch}  {one.name}  failed  {one.reason.splitlines()[0]}\n")
-        else:
-            made += 1
-            put(f"{one.arch}  {one.name}  ok  {bytes_text(one.nbytes)}  {one.path}\n")
-    use = (
-        f"use them with KERNELMARK_PACK={folder.resolve()}" if made else "each line above says why"
-    )
-    say(f"{made} compiled, {failed} failed; {use}")
-    return SOME_FAILED if failed else 0

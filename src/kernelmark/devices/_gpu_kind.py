@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.errors import UsageError
+from kernelmark.core.errors import CaseError, UsageError
 from kernelmark.devices.base import Device, DeviceKind
 from kernelmark.gpu import pack, rtc
-from kernelmark.gpu.driver import driver, unavailable
+from kernelmark.gpu.driver import Driver, driver, unavailable
+
+# The attribute that has the reason why a device cannot be used, and the architecture it then has.
+UNUSABLE = "unusable"
 
 
 class GpuKind(DeviceKind):
@@ -24,12 +27,10 @@ class GpuKind(DeviceKind):
         return None if prepared else rtc.unavailable(self.name)
 
     def infos(self) -> list[DeviceInfo]:
-        from kernelmark.devices._gpu_info import info
-
         if unavailable(self.name):
             return []
         found = driver(self.name)
-        return [info(found, index) for index in range(found.count())]
+        return [_info(found, index) for index in range(found.count())]
 
     def open(self, index: int, threads: int = 0) -> Device:
         from kernelmark.devices import _gpu
@@ -43,9 +44,30 @@ class GpuKind(DeviceKind):
                 f"there is no device {self.name}:{index}",
                 hint=f"this machine has {self.name}:0 to {self.name}:{found.count() - 1}",
             )
+        known = _info(found, index)
+        if UNUSABLE in known.attributes:
+            raise UsageError(f"{known.name} is {known.model}")
         return _gpu.GpuDevice(found, index)
 
     def worker_variables(self, index: int, threads: int) -> dict[str, str]:
         # References are computed beside what is timed: a BLAS that spins on every core would
         # keep the launching thread waiting.
         return {"OPENBLAS_NUM_THREADS": "1"}
+
+
+def _info(found: Driver, index: int) -> DeviceInfo:
+    """What the driver says of a device; one that does not answer must not hide the others."""
+    from kernelmark.devices._gpu_info import info
+
+    try:
+        return info(found, index)
+    except CaseError as error:
+        vendor, reason = found.table.vendor, error.message
+        return DeviceInfo(
+            name=f"{vendor}:{index}",
+            kind=vendor,
+            model=f"{UNUSABLE}: {reason}",
+            arch=UNUSABLE,
+            index=index,
+            attributes={UNUSABLE: reason},
+        )

@@ -13,7 +13,8 @@ from kernelmark.gpu.rtc import cache_key, compile_source, vendor_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """One file for one architecture: where it is and its bytes, or why it could not be made."""
+    """One file for one architecture: where it is and its bytes, or why it could not be made and
+    what would help."""
 
     name: str
     arch: str
@@ -21,6 +22,7 @@ class Packed:
     nbytes: int = 0
     seconds: float = 0.0
     reason: str = ""
+    hint: str = ""
 
 
 def precompile(sources: Mapping[str, str], archs: Sequence[str], folder: Path) -> Iterator[Packed]:
@@ -36,7 +38,7 @@ def _one(name: str, source: str, arch: str, folder: Path) -> Packed:
     try:
         binary = compile_source(source, arch=arch, name=name)
     except CompileError as error:
-        return Packed(name=name, arch=arch, reason=error.message)
+        return Packed(name=name, arch=arch, reason=error.message, hint=error.hint or "")
     path = pack.add(folder, cache_key(source, arch, ()), arch, binary.code)
     size, seconds = len(binary.code), binary.seconds
     return Packed(name=name, arch=arch, path=path, nbytes=size, seconds=seconds)

@@ -19,12 +19,18 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelmark.core.diskcache import digest
 from kernelmark.core.errors import CompileError
 from kernelmark.gpu.complaint import explain
 
 OLDEST = 17  # the first that knows gfx942
 _NEWEST = 40  # names clang-40 … clang-17 are looked for, the newest first
 _SECONDS = 300
+_FLAGS = (
+    *("-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output", "-nogpuinc", "-nogpulib"),
+    # clang 22 makes version 6 where nothing is said, which ROCm before 6.2 does not load.
+    *("-mcode-object-version=5", "-O3", "-std=c++17"),
+)
 _PRELUDE = Path(__file__).parent.parent / "kernels" / "rtc" / "hip_prelude.h"
 
 
@@ -47,9 +53,8 @@ class Clang:
             command = [
                 *(self.path, *filter(None, [self.word])),
                 *self._linker(folder),
-                *("-x", "hip", f"--offload-arch={arch}", "--cuda-device-only"),
-                *("--no-gpu-bundle-output", "-nogpuinc", "-nogpulib", "-O3", "-std=c++17"),
-                *("-include", str(_PRELUDE), *options, name, "-o", "out.bin"),
+                *(*_FLAGS, f"--offload-arch={arch}", "-include", str(_PRELUDE)),
+                *(*options, name, "-o", "out.bin"),
             ]
             try:
                 done = subprocess.run(
@@ -82,6 +87,11 @@ class Clang:
         if "lld" in log and "error: unable to execute" in log:
             return f"clang {self.version} has no lld to link with", "install lld of its version"
         return explain(log, source, name), None
+
+
+def recipe() -> str:
+    """A hash of what goes into every compile beside the source: the flags and the prelude."""
+    return digest(*_FLAGS, _PRELUDE.read_bytes())
 
 
 def find() -> Clang | None:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import CaseError, OutOfMemory, UsageError
+from kernelmark.gpu.library import find_library
 from kernelmark.gpu.table import (
     CUDA,
     HIP,
@@ -40,22 +39,6 @@ class GpuError(CaseError):
         return type(self), (self.message, self.hint, self.code)
 
 
-def find_library(table: Table) -> ctypes.CDLL | None:
-    """The vendor's library, or None; $ROCM_PATH, then the loader's own path are looked at."""
-    folders = [""]
-    if table.vendor == "hip":
-        given = os.environ.get("ROCM_PATH")
-        root = [str(Path(given or "/opt/rocm") / name) for name in ("lib", "lib64")]
-        folders = [*root, ""] if given else ["", *root]
-    for folder in folders:
-        for name in table.libraries:
-            try:
-                return ctypes.CDLL(str(Path(folder) / name) if folder else name)
-            except OSError:
-                continue
-    return None
-
-
 class Driver:
     """The vendor's library behind our words. Sizes are bytes; handles are plain integers."""
 
@@ -64,6 +47,11 @@ class Driver:
         self.library = library
         self._functions: dict[str, object] = {}
         self._contexts: dict[int, int] = {}
+
+    @property
+    def where(self) -> str:
+        """The library that was loaded, as it was asked for."""
+        return str(getattr(self.library, "_name", "") or self.table.libraries[0])
 
     # -- calling
 
@@ -88,6 +76,14 @@ class Driver:
             self._functions[word] = function
         return int(function(*arguments))  # type: ignore[operator]
 
+    def has(self, word: str) -> bool:
+        """Whether the library has the function behind `word`."""
+        try:
+            self.library[self.table.symbols[word]]
+        except AttributeError:
+            return False
+        return True
+
     def _fail(self, word: str, code: int) -> None:
         symbol = self.table.symbols[word]
         name, text = self._error_text("error_name", code), self._error_text("error_text", code)
@@ -109,11 +105,15 @@ class Driver:
     # -- devices
 
     def count(self) -> int:
-        """Devices there are; 0 also when the library cannot start."""
-        if self.code("init", ctypes.c_uint(0)):
-            return 0
+        """Devices there are; a library that cannot start is an error and no count."""
         number = ctypes.c_int()
-        return 0 if self.code("device_count", ctypes.byref(number)) else number.value
+        for word, argument in (("init", ctypes.c_uint(0)), ("device_count", ctypes.byref(number))):
+            code = self.code(word, argument)
+            if code == self.table.no_device:
+                return 0
+            if code:
+                self._fail(word, code)
+        return number.value
 
     def use(self, index: int) -> None:
         """Make device `index` current for this thread."""
@@ -369,16 +369,20 @@ def driver(vendor: str) -> Driver:
     library = find_library(table)
     if library is None:
         raise UsageError(f"{vendor}: {table.libraries[0]} not found", hint=table.install)
-    return Driver(table, library)
+    made = Driver(table, library)
+    if table.newest and not made.has(table.newest):
+        raise UsageError(f"{vendor}: {made.where} is too old", hint=table.update)
+    return made
 
 
 def unavailable(vendor: str) -> str | None:
     """None when there is a device of this vendor, else one sentence."""
-    table = {"cuda": CUDA, "hip": HIP}[vendor]
     try:
         found = driver(vendor)
     except UsageError as error:
         return f"{error.message}; {error.hint}"
-    if found.count() == 0:
-        return f"{table.libraries[0]} is there but reports no {vendor} device"
-    return None
+    try:
+        count = found.count()
+    except CaseError as error:
+        return f"{found.where}: {error.message}"
+    return None if count else f"{found.where} is there but reports no {vendor} device"

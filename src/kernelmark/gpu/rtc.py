@@ -8,6 +8,7 @@ compiles for AMD.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -22,10 +23,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmark.core.diskcache import DiskCache, cache_root
+from kernelmark.core.diskcache import DiskCache, cache_root, digest
 from kernelmark.core.errors import CompileError, UsageError
 from kernelmark.gpu import clang, pack
 from kernelmark.gpu.complaint import explain
+from kernelmark.gpu.library import mapped, path_of
 
 # (source, arch, name, options) to (code, log)
 Compile = Callable[[str, str, str, tuple[str, ...]], tuple[bytes, str]]
@@ -82,9 +84,12 @@ def compile_source(
 
 def _compiler(vendor: str, arch: str) -> tuple[str, Compile]:
     """The compiler to use: its name with its version, and its function."""
-    if _library(vendor) is not None:
+    library = _library(vendor)
+    if library is not None:
         label = f"{vendor}rtc-{_Compiler(vendor).version()}"
-        return label, _compile_in_child if vendor == "hip" else compile_here
+        if vendor == "cuda":
+            return label, compile_here
+        return f"{label}-{_hip_build(library)}", _compile_in_child
     plain = clang.find() if vendor == "hip" else None
     if plain is not None:
         return f"clang-{plain.version}", plain.compile
@@ -92,9 +97,25 @@ def _compiler(vendor: str, arch: str) -> tuple[str, Compile]:
     raise CompileError(unavailable(vendor) or "", hint if pack.holds(arch) else None)
 
 
+@functools.cache
+def _hip_build(library: ctypes.CDLL) -> str:
+    """What tells one ROCm's compiler from another's: the version it tells is 9.0 in all of them."""
+    own = path_of(library, "hiprtcVersion")
+    # What really compiles is often loaded only when it is needed.
+    beside = sorted(own.parent.glob("libamd_comgr.so*")) if own else []
+    paths = {path.resolve() for path in beside or map(Path, mapped("libamd_comgr"))}
+    facts = []
+    for path in sorted(paths | ({own} if own else set())):
+        with contextlib.suppress(OSError):
+            facts.append(f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}")
+    return digest(*facts)[:12]
+
+
 def cache_key(source: str, arch: str, options: tuple[str, ...]) -> str:
-    """Same source, options and architecture: same key."""
-    text = json.dumps([source, arch, list(options)])
+    """Same source, options and architecture: same key. AMD's has what clang adds to the source,
+    since a pack does not tell which compiler made it."""
+    added = [clang.recipe()] if vendor_of(arch) == "hip" else []
+    text = json.dumps([source, arch, list(options), *added])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -141,7 +162,13 @@ def _wheel_libraries() -> list[str]:
     spec = importlib.util.find_spec("nvidia")
     folders = list(spec.submodule_search_locations or []) if spec else []
     found = [str(p) for f in folders for p in Path(f).glob("*/lib/libnvrtc.so.*[0-9]")]
-    return sorted((p for p in found if "builtins" not in p), reverse=True)
+    whole = (p for p in found if "builtins" not in p)
+    return sorted(whole, key=_number, reverse=True)
+
+
+def _number(path: str) -> tuple[list[int], str]:
+    """What comes after .so, for sorting: 9 is before 13."""
+    return [int(part) for part in re.findall(r"\d+", path.rpartition(".so")[2])], path
 
 
 class _Compiler:

@@ -20,6 +20,8 @@ class Table:
     symbols: Mapping[str, str]
     attributes: Mapping[str, int]
     install: str  # what to do when the library is not found
+    newest: str = ""  # the word whose function came last of those that are needed
+    update: str = ""  # what to do where the library does not have it
     out_of_memory: int = 2
     no_device: int = 100
     peer_already_enabled: int = 704
@@ -156,6 +158,8 @@ HIP = Table(
     libraries=("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"),
     prefix="hip",
     install="install ROCm, or set ROCM_PATH to where it is",
+    newest="properties",
+    update="install ROCm 6 or newer",
     symbols={
         "init": "hipInit",
         "device_count": "hipGetDeviceCount",

@@ -26,6 +26,15 @@ _NVML_REASONS = {
     0x80: "power brake",
 }
 _SM, _MEMORY = 1, 2
+# Time that an AMD GPU was held down by each, added up since it started.
+_AMD_REASONS = {
+    "prochot_residency_acc": "processor hot",
+    "ppt_residency_acc": "power cap",
+    "socket_thm_residency_acc": "thermal (socket)",
+    "vr_thm_residency_acc": "thermal (voltage regulator)",
+    "hbm_thm_residency_acc": "thermal (memory)",
+}
+_AMD_STATUS = ("throttle_status", "indep_throttle_status")
 
 
 # The libraries refresh power and clocks about this often, and a reading takes milliseconds.
@@ -120,36 +129,57 @@ def _amd_reader(bus_id: Callable[[], str]) -> Reader | None:
         # Not by number: HIP_VISIBLE_DEVICES renumbers HIP's devices and not these.
         for handle in amdsmi.amdsmi_get_processor_handles():
             if amdsmi.amdsmi_get_gpu_device_bdf(handle).lower() == wanted:
-                return functools.partial(_read_amd, amdsmi, handle)
+                return _AmdReader(amdsmi, handle)
     except Exception:
         return None
     return None
 
 
-def _read_amd(amdsmi: Any, handle: Any) -> Telemetry:
-    try:
-        metrics = amdsmi.amdsmi_get_gpu_metrics_info(handle)
-    except Exception:
-        return Telemetry()
+class _AmdReader:
+    """Reads an AMD GPU, and keeps what the last reading had added up."""
 
-    def number(*names: str) -> float | None:
-        for name in names:
-            value = metrics.get(name)
-            if isinstance(value, list):
-                value = next((v for v in value if isinstance(v, int | float)), None)
-            # 0xFFFF and "N/A" both mean that this GPU does not say.
-            if isinstance(value, int | float) and value not in (0xFFFF, 0xFFFFFFFF):
-                return float(value)
-        return None
+    def __init__(self, amdsmi: Any, handle: Any) -> None:
+        self._amdsmi = amdsmi
+        self._handle = handle
+        self._held: dict[str, float] = {}
 
-    energy = number("energy_accumulator")
-    throttled = number("throttle_status", "indep_throttle_status")
-    return Telemetry(
-        clock_mhz=number("current_gfxclk", "average_gfxclk_frequency", "current_gfxclks"),
-        memory_clock_mhz=number("current_uclk", "average_uclk_frequency"),
-        power_w=number("current_socket_power", "average_socket_power"),
-        temperature_c=number("temperature_hotspot", "temperature_edge"),
-        # The accumulator counts steps of 15.259 µJ.
-        energy_j=None if energy is None else energy * 15.259e-6,
-        throttle=("throttled",) if throttled else (),
-    )
+    def __call__(self) -> Telemetry:
+        try:
+            metrics = self._amdsmi.amdsmi_get_gpu_metrics_info(self._handle)
+        except Exception:
+            return Telemetry()
+        number = functools.partial(_amd_number, metrics)
+        energy = number("energy_accumulator")
+        return Telemetry(
+            clock_mhz=number("current_gfxclk", "average_gfxclk_frequency", "current_gfxclks"),
+            memory_clock_mhz=number("current_uclk", "average_uclk_frequency"),
+            power_w=number("current_socket_power", "average_socket_power"),
+            temperature_c=number("temperature_hotspot", "temperature_edge"),
+            # The accumulator counts steps of 15.259 µJ.
+            energy_j=None if energy is None else energy * 15.259e-6,
+            throttle=self._throttle(metrics),
+        )
+
+    def _throttle(self, metrics: dict[str, Any]) -> tuple[str, ...]:
+        """Why the clock was held down since the last reading. Where a GPU tells neither the time
+        nor a status it is (): nobody knows."""
+        now = {name: _amd_number(metrics, name) for name in _AMD_REASONS}
+        before, self._held = self._held, {k: v for k, v in now.items() if v is not None}
+        grown = [name for name, time in self._held.items() if time > before.get(name, time)]
+        if grown:
+            return tuple(_AMD_REASONS[name] for name in grown)
+        # Always 0 since MI300; the only word of older ones.
+        status = (_amd_number(metrics, name) for name in _AMD_STATUS)
+        return ("throttled",) if any(status) else ()
+
+
+def _amd_number(metrics: dict[str, Any], *names: str) -> float | None:
+    """The first of these that the GPU tells."""
+    for name in names:
+        value = metrics.get(name)
+        if isinstance(value, list):
+            value = next((v for v in value if isinstance(v, int | float)), None)
+        # All bits set and "N/A" both mean that this GPU does not say.
+        if isinstance(value, int | float) and value not in (0xFFFF, 0xFFFFFFFF, 2**64 - 1):
+            return float(value)
+    return None

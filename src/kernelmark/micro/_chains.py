@@ -84,14 +84,20 @@ OPS = {
         *_real("sqrt", 1, lambda x, y: np.sqrt(x), seed=1.5),
         Op(name="fma_f16x2", kind="u32", seed=0x42004200, other=0x38003800, flops=4),
         Op(name="fma_bf16x2", kind="u32", seed=0x40404040, other=0x3F003F00, flops=4),
-        Op(name="fma_f32x2", kind="u64", seed=3 * (2**62 + 2**30), other=63 * (2**56 + 2**24)),
+        Op(
+            name="fma_f32x2",
+            kind="u64",
+            seed=3 * (2**62 + 2**30),
+            other=63 * (2**56 + 2**24),
+            flops=4,
+        ),
         Op(name="rsqrt_f32", kind="float", seed=1.5, other=0.0),
         Op(name="exp2_f32", kind="float", seed=-1.5, other=0.0),
         Op(name="log2_f32", kind="float", seed=1.5, other=0.0),
         Op(name="sin_f32", kind="float", seed=1.5, other=0.0, instructions=2),
         _whole("add_xor_i32", lambda x, y: (x + y) ^ y, instructions=2),
         _whole("mul_i32", lambda x, y: x * y),
-        _whole("mad_i32", None),
+        _whole("mad_i32", lambda x, y: x * y + y),
         _whole("add_i64", lambda x, y: x + y, kind="u64"),
         _whole("mul_i64", lambda x, y: x * y, kind="u64"),
         _whole("shift_i32"),
@@ -174,12 +180,15 @@ def cycles_per_step(
     return rig.typical(seen) / (steps * op.loop)
 
 
-def peak(rig: Rig, where: Room, op: Op, *, seconds: float, samples: int) -> tuple[float, float]:
+def peak(
+    rig: Rig, where: Room, op: Op, *, seconds: float, samples: int
+) -> tuple[float, float | None]:
     """(operations a second, operations a cycle and unit) with every unit full."""
     cycles: list[float] = []
 
     def note() -> None:
-        cycles.append(float(np.median(rig.cycles(where.clocks, rig.grid))))
+        if rig.no_cycles is None:
+            cycles.append(float(np.median(rig.cycles(where.clocks, rig.grid))))
 
     # One block a unit: of two, one would be served first, and neither's cycles be the unit's.
     rounds, made = rig.calibrated(
@@ -187,7 +196,7 @@ def peak(rig: Rig, where: Room, op: Op, *, seconds: float, samples: int) -> tupl
     )
     timed = rig.sample(made, samples=samples, launches=1, after=note)
     done = rounds * op.loop * op.flops * rig.block
-    return done * rig.grid / timed.typical_s, done / rig.typical(cycles)
+    return done * rig.grid / timed.typical_s, done / rig.typical(cycles) if cycles else None
 
 
 def check(rig: Rig, where: Room, op: Op, ilp: int) -> str | None:

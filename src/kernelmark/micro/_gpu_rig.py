@@ -17,7 +17,7 @@ from kernelmark.gpu.rtc import Binary, compile_source
 from kernelmark.kernels import rtc
 from kernelmark.micro import _signatures
 from kernelmark.micro.hardware import Hardware
-from kernelmark.micro.rig import MOST_LAUNCHES, Call, Rig, Timed
+from kernelmark.micro.rig import MOST_LAUNCHES, Call, Rig, Samples, Timed
 
 _CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, in percent
 _WARM_UP_S = 0.4
@@ -32,6 +32,13 @@ def build(file: str, arch: str) -> Binary:
         with contextlib.suppress(CompileError):
             return compile_source(rtc.source(file), arch=special, name=file)
     return compile_source(rtc.source(file), arch=arch, name=file)
+
+
+def no_cycles(arch: str) -> str | None:
+    """None, or one sentence on why kernels cannot count core cycles there; see common.h."""
+    if not arch.startswith("gfx11"):
+        return None
+    return f"{arch} counts core cycles in 20 bits, which pass within a millisecond"
 
 
 class GpuRig(Rig):
@@ -50,6 +57,8 @@ class GpuRig(Rig):
         self._modules: dict[str, int] = {}
         self._functions: dict[tuple[str, str], int] = {}
         self._start, self._end = self._driver.event(), self._driver.event()
+        if self.no_cycles is not None:
+            self.notes.append(f"{self.no_cycles}: there are no figures in cycles, and no clocks")
 
     # -- kernels
 
@@ -161,8 +170,15 @@ class GpuRig(Rig):
     # -- clocks
 
     @property
+    def no_cycles(self) -> str | None:
+        return no_cycles(self.info.arch)
+
+    @property
     def clock_mhz(self) -> float:
         return self._clock_mhz
+
+    def clock_during(self, samples: Samples) -> float | None:
+        return super().clock_during(samples) if self.no_cycles is None else samples.clock_mhz
 
     @functools.cached_property
     def _clock_mhz(self) -> float:

@@ -137,6 +137,7 @@ class Microbenchmark(ABC, Generic[S, R]):
     measures: str  # what the numbers are, in a paragraph
     misleads: str  # and how they can mislead
     kinds: tuple[str, ...] = GPUS
+    by_cycles: bool = False  # whether it says nothing where kernels cannot count core cycles
     parameters: Mapping[str, Parameter] = FrozenDict()
     columns: tuple[Column, ...] = ()
     host_paced: tuple[str, ...] = ()  # metrics that the host sets as much as the device

@@ -107,7 +107,8 @@ class _Execution:
         if rig.info.kind not in benchmark.kinds:
             where = ", ".join(benchmark.kinds)
             raise Unsupported(f"{benchmark.name} runs on {where}, not on {rig.info.kind}")
-        reason = benchmark.unsupported(rig)
+        reason = rig.no_cycles if benchmark.by_cycles else None
+        reason = reason or benchmark.unsupported(rig)
         if reason is not None:
             raise Unsupported(reason)
         rig.look()

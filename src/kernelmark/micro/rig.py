@@ -281,8 +281,15 @@ class Rig(ABC):
         """The median of durations; the shortest on a device that others may be using as well."""
         return statistics.median(durations) if self.exclusive else min(durations)
 
+    @property
+    def no_cycles(self) -> str | None:
+        """None, or one sentence on why kernels cannot count core cycles here."""
+        return None
+
     def cycles(self, clocks: Buffer, blocks: int) -> NDArray[np.float64]:
         """Cycles that each block took, from the pairs that kernels stamp."""
+        if self.no_cycles is not None:
+            raise Unsupported(self.no_cycles)
         pairs = self.read(clocks, np.uint64, 2 * blocks).reshape(blocks, 2)
         ticks: NDArray[np.float64] = (pairs[:, 1] - pairs[:, 0]).astype(np.float64)
         return ticks * self.ticks_to_cycles

@@ -7,7 +7,14 @@ typedef unsigned long long u64;
 #define KERNEL extern "C" __global__ void
 
 // A counter that runs at the core clock, and one that runs at a fixed rate.
+#if defined(__GFX11__)
+// The counter there has 20 bits, which pass within a millisecond. Limits of waits go by the wall
+// clock's 100 MHz instead, at about the pace of a core; nothing that is told may be in its cycles.
+#define NO_CORE_CLOCK
+__device__ inline u64 core_clock() { return (u64)wall_clock64() * 20u; }
+#else
 __device__ inline u64 core_clock() { return (u64)clock64(); }
+#endif
 #if defined(__HIP_DEVICE_COMPILE__) || defined(__HIP__)
 __device__ inline u64 wall_clock() { return (u64)wall_clock64(); }
 // Shader engine, array and compute unit; core clocks of different chiplets do not compare either.

@@ -80,7 +80,11 @@ KERNEL gather_8(u64* o, const u64* d, const u64* w, u32 n) { gather(o, d, w, n);
 KERNEL stamp(u64* out, u32 units) {
   const u32 unit = unit_id();
   if (threadIdx.x == 0 && unit < units) {
+#ifdef NO_CORE_CLOCK
+    out[2 * unit] = 0;  // a clock that stands still is none
+#else
     out[2 * unit] = core_clock();
+#endif
     out[2 * unit + 1] = wall_clock();
   }
 }

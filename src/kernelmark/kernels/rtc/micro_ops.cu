@@ -16,6 +16,18 @@
     }                                          \
   };
 
+// DEPTH steps of each of ILP chains.
+template <typename Op, int ILP, int DEPTH>
+struct Steps {
+  template <typename T>
+  static DEVICE void take(T* x, T y) {
+#pragma unroll
+    for (int d = 0; d < DEPTH; ++d)
+#pragma unroll
+      for (int i = 0; i < ILP; ++i) x[i] = Op::step(x[i], y);
+  }
+};
+
 #if defined(NVIDIA)
 OP(add_f32, float, STEP2("add.f32 %0, %0, %1;", "f"))
 OP(mul_f32, float, STEP2("mul.f32 %0, %0, %1;", "f"))
@@ -49,13 +61,63 @@ OP(shuffle_i32, u32, asm volatile("shfl.sync.bfly.b32 %0, %0, 1, 31, 0xffffffff;
 OP(convert_i32_f32, u32, asm volatile("{.reg .f32 t;\n\tcvt.rn.f32.u32 t, %0;\n\tmov.b32 %0, t;}"
                                       : "+r"(x)))
 #elif defined(AMD)
-OP(add_f32, float, x = x + y)
-OP(mul_f32, float, x = x * y)
-OP(fma_f32, float, x = fused(x, y, y))
+// 128 steps are one piece of assembly: the compiler does not know what is in it, and on gfx942 lets
+// one such piece wait for another. CODE(x, y) is a step; a register that it writes is no other's.
+#define TWICE(S) S S
+#define TIMES_16(S) TWICE(TWICE(TWICE(TWICE(S))))
+#define TIMES_32(S) TWICE(TIMES_16(S))
+#define TIMES_64(S) TWICE(TIMES_32(S))
+#define TIMES_128(S) TWICE(TIMES_64(S))
+#define PIECE(NAME, TYPE, ILP, TEXT, ...)                                         \
+  template <int DEPTH>                                                            \
+  struct Steps<NAME, ILP, DEPTH> {                                                \
+    static DEVICE void take(TYPE* x, TYPE y) {                                    \
+      _Pragma("unroll") for (int d = 0; d < DEPTH; d += 128 / ILP)                \
+          asm volatile(TEXT : __VA_ARGS__ : "v"(y));                              \
+    }                                                                             \
+  };
+#define R2(i) "+&v"(x[i]), "+&v"(x[i + 1])
+#define CODE_OP(NAME, TYPE, CODE)                                                 \
+  struct NAME {                                                                   \
+    typedef TYPE T;                                                               \
+  };                                                                              \
+  PIECE(NAME, TYPE, 1, TIMES_128(CODE("%0", "%1")), "+&v"(x[0]))                  \
+  PIECE(NAME, TYPE, 2, TIMES_64(CODE("%0", "%2") CODE("%1", "%2")), R2(0))        \
+  PIECE(NAME, TYPE, 4,                                                            \
+        TIMES_32(CODE("%0", "%4") CODE("%1", "%4") CODE("%2", "%4")               \
+                     CODE("%3", "%4")),                                           \
+        R2(0), R2(2))                                                             \
+  PIECE(NAME, TYPE, 8,                                                            \
+        TIMES_16(CODE("%0", "%8") CODE("%1", "%8") CODE("%2", "%8")               \
+                     CODE("%3", "%8") CODE("%4", "%8") CODE("%5", "%8")           \
+                         CODE("%6", "%8") CODE("%7", "%8")),                      \
+        R2(0), R2(2), R2(4), R2(6))
+#if defined(__GFX10__) || defined(__GFX11__) || defined(__GFX12__)
+#define ADD_U32 "v_add_nc_u32 "
+#else
+#define ADD_U32 "v_add_u32 "
+#endif
+
+#define ADD_F32(x, y) "v_add_f32 " x ", " x ", " y "\n\t"
+#define MUL_F32(x, y) "v_mul_f32 " x ", " x ", " y "\n\t"
+#define FMA_F32(x, y) "v_fma_f32 " x ", " x ", " y ", " y "\n\t"
+#define FMA_F32X2(x, y) "v_pk_fma_f32 " x ", " x ", " y ", " y "\n\t"
+#define FMA_F16X2(x, y) "v_pk_fma_f16 " x ", " x ", " y ", " y "\n\t"
+#define ADD_XOR_I32(x, y) ADD_U32 x ", " x ", " y "\n\tv_xor_b32 " x ", " x ", " y "\n\t"
+#define MUL_I32(x, y) "v_mul_lo_u32 " x ", " x ", " y "\n\t"
+#define SHIFT_I32(x, y) "v_alignbit_b32 " x ", " x ", " x ", " y "\n\t"
+#define PERMUTE_I32(x, y) "v_perm_b32 " x ", " x ", " y ", " y "\n\t"
+#define POPC_I32(x, y) "v_bcnt_u32_b32 " x ", " x ", " y "\n\t"
+#define CONVERT_I32_F32(x, y) "v_cvt_f32_u32 " x ", " x "\n\t"
+
+// Two chains of f32 in C++ would become one of pairs.
+CODE_OP(add_f32, float, ADD_F32)
+CODE_OP(mul_f32, float, MUL_F32)
+CODE_OP(fma_f32, float, FMA_F32)
 OP(add_f64, double, x = x + y)
 OP(mul_f64, double, x = x * y)
 OP(fma_f64, double, x = fused(x, y, y))
-OP(fma_f16x2, u32, asm volatile("v_pk_fma_f16 %0, %0, %1, %1" : "+v"(x) : "v"(y)))
+CODE_OP(fma_f16x2, u32, FMA_F16X2)
 OP(div_f32, float, x = y / x)
 OP(sqrt_f32, float, x = __builtin_sqrtf(x))
 OP(div_f64, double, x = y / x)
@@ -64,16 +126,17 @@ OP(rsqrt_f32, float, x = __builtin_amdgcn_rsqf(x))
 OP(exp2_f32, float, x = __builtin_amdgcn_exp2f(x))
 OP(log2_f32, float, x = __builtin_amdgcn_logf(x))
 OP(sin_f32, float, x = __builtin_amdgcn_sinf(x))
-OP(add_xor_i32, u32, x = (x + y) ^ y)
-OP(mul_i32, u32, asm volatile("v_mul_lo_u32 %0, %0, %1" : "+v"(x) : "v"(y)))
-OP(mad_i32, u32, asm volatile("v_mad_u32_u24 %0, %0, %1, %1" : "+v"(x) : "v"(y)))
-OP(shift_i32, u32, asm volatile("v_alignbit_b32 %0, %0, %0, %1" : "+v"(x) : "v"(y)))
-OP(permute_i32, u32, asm volatile("v_perm_b32 %0, %0, %1, %1" : "+v"(x) : "v"(y)))
-OP(popc_i32, u32, asm volatile("v_bcnt_u32_b32 %0, %0, %1" : "+v"(x) : "v"(y)))
+CODE_OP(add_xor_i32, u32, ADD_XOR_I32)
+CODE_OP(mul_i32, u32, MUL_I32)
+// v_mad_u64_u32: no other takes all 32 bits. Assembly could not name the half that is the result.
+OP(mad_i32, u32, x = x * y + y)
+CODE_OP(shift_i32, u32, SHIFT_I32)
+CODE_OP(permute_i32, u32, PERMUTE_I32)
+CODE_OP(popc_i32, u32, POPC_I32)
 OP(shuffle_i32, u32, x = (u32)__builtin_amdgcn_ds_bpermute((int)(threadIdx.x ^ 1u) * 4, (int)x))
-OP(convert_i32_f32, u32, asm volatile("v_cvt_f32_u32 %0, %0" : "+v"(x)))
+CODE_OP(convert_i32_f32, u32, CONVERT_I32_F32)
 #if defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx942__) || defined(__gfx950__)
-OP(fma_f32x2, u64, asm volatile("v_pk_fma_f32 %0, %0, %1, %1" : "+v"(x) : "v"(y)))
+CODE_OP(fma_f32x2, u64, FMA_F32X2)
 #define HAS_F32X2
 #endif
 #else
@@ -110,14 +173,15 @@ DEVICE void chain(u32 steps, T seed, T other, u32 zero, u64* clocks, T* out) {
   T x[ILP];
 #pragma unroll
   for (int i = 0; i < ILP; ++i) x[i] = seed + (T)(threadIdx.x * zero);
+#ifdef AMD
+  // For all the compiler knows, every chain is another's; and all is in vector registers.
+  asm volatile("" : "+v"(other));
+#pragma unroll
+  for (int i = 0; i < ILP; ++i) asm volatile("" : "+v"(x[i]));
+#endif
   const u64 begin = start_block();
 #pragma unroll 1
-  for (u32 s = 0; s < steps; ++s) {
-#pragma unroll
-    for (int d = 0; d < DEPTH; ++d)
-#pragma unroll
-      for (int i = 0; i < ILP; ++i) x[i] = Op::step(x[i], other);
-  }
+  for (u32 s = 0; s < steps; ++s) Steps<Op, ILP, DEPTH>::take(x, other);
   stop_block(clocks, begin, stamps);
   T* mine = out + thread_number() * 8;
 #pragma unroll

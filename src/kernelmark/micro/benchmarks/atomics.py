@@ -70,6 +70,7 @@ class _Raw:
 class Atomics(Microbenchmark[_State, _Raw]):
     name = "atomics"
     summary = "Atomic adds by collision, with and without result; latency; ping-pong of units."
+    by_cycles = True
     measures = (
         "All units add to counters: one for all threads (`same`), one line for all (`line`), one "
         "word a thread side by side (`spread`), one line a thread (`lines`); in shared memory as "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from kernelmark.core.frozen import FrozenDict
@@ -22,7 +23,15 @@ from kernelmark.micro.base import (
 )
 from kernelmark.micro.rig import Rig
 
-_PEAKS = {"fma_f32": "f32", "fma_f64": "f64", "fma_f16x2": "f16", "fma_bf16x2": "bf16"}
+# The peak of a dtype is that of its fastest instruction: on some GPUs one of pairs.
+_PEAKS = {
+    "fma_f32": "f32",
+    "fma_f32x2": "f32",
+    "fma_f64": "f64",
+    "fma_f16x2": "f16",
+    "fma_bf16x2": "bf16",
+}
+_Peak = tuple[float, float | None]  # operations a second, and a cycle of a unit
 _ILPS = (1, 2, 4, 8)
 _CLASSIC = ("fma_f32", "fma_f64", "div_f32", "div_f64", "sqrt_f32", "sqrt_f64")
 
@@ -41,8 +50,9 @@ class _State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Raw:
-    points: dict[tuple[str, int, int], float]  # cycles for one instruction of each warp
-    peaks: dict[str, tuple[float, float]]
+    # cycles for one instruction of each warp; None where kernels cannot count them
+    points: dict[tuple[str, int, int], float | None]
+    peaks: dict[str, _Peak]  # by dtype
 
 
 class Incore(Microbenchmark[_State, _Raw]):
@@ -123,12 +133,13 @@ class Incore(Microbenchmark[_State, _Raw]):
         )
 
     def timed(self, rig: Rig, state: _State) -> _Raw:
-        points = {}
+        points: dict[tuple[str, int, int], float | None] = {}
         for name in state.ops:
             op = _chains.OPS[name]
             steps = max(4, state.cycles // (op.loop * 4))
-            for warps in state.warps:
-                for ilp in state.ilps:
+            for warps, ilp in itertools.product(state.warps, state.ilps):
+                points[name, warps, ilp] = None
+                if rig.no_cycles is None:
                     points[name, warps, ilp] = _chains.cycles_per_step(
                         rig,
                         state.room,
@@ -138,19 +149,19 @@ class Incore(Microbenchmark[_State, _Raw]):
                         steps=steps,
                         samples=state.samples,
                     )
-        peaks: dict[str, tuple[float, float]] = {
-            name: _chains.peak(
-                rig,
-                state.room,
-                _chains.OPS[name],
-                seconds=state.seconds,
-                samples=3 + state.samples,
-            )
-            for name in _PEAKS
+        return _Raw(points=points, peaks=self._peaks(rig, state))
+
+    def _peaks(self, rig: Rig, state: _State) -> dict[str, _Peak]:
+        found: dict[str, _Peak] = {}
+        if rig.block == 1:
             # A CPU's peak is that of its vectors, not of these scalar chains: see roofline.
-            if f"chain_{name}_8" in rig.kernels(_chains.FILE) and rig.block > 1
-        }
-        return _Raw(points=points, peaks=peaks)
+            return found
+        for name, dtype in _PEAKS.items():
+            if f"chain_{name}_8" in rig.kernels(_chains.FILE):
+                op, samples = _chains.OPS[name], 3 + state.samples
+                peak = _chains.peak(rig, state.room, op, seconds=state.seconds, samples=samples)
+                found[dtype] = max(found.get(dtype, peak), peak, key=lambda one: one[0])
+        return found
 
     def verify(self, rig: Rig, state: _State, raw: _Raw) -> str | None:
         for name in state.ops:
@@ -164,7 +175,7 @@ class Incore(Microbenchmark[_State, _Raw]):
         rows: list[Record] = []
         for (name, warps, ilp), cycles in raw.points.items():
             # On a CPU every core has its own units: what more cores add is not a shorter cycle.
-            reciprocal = cycles / (warps if rig.block > 1 else 1)
+            reciprocal = None if cycles is None else cycles / (warps if rig.block > 1 else 1)
             rows.append(
                 {
                     "op": name,
@@ -172,7 +183,7 @@ class Incore(Microbenchmark[_State, _Raw]):
                     "ilp": ilp,
                     "cycles": cycles,
                     "reciprocal": reciprocal,
-                    "per_clk": rig.lanes / reciprocal if reciprocal > 0 else None,
+                    "per_clk": rig.lanes / reciprocal if reciprocal and reciprocal > 0 else None,
                 }
             )
         found: list[MicroMetric] = []
@@ -188,8 +199,7 @@ class Incore(Microbenchmark[_State, _Raw]):
                     headline=headline,
                     least=0.5,
                 )
-        for name, (per_s, per_clk) in raw.peaks.items():
-            dtype = _PEAKS[name]
+        for dtype, (per_s, per_clk) in raw.peaks.items():
             limit = rig.hardware.flops("vector", dtype)
             each = rig.hardware.per_cycle("vector", dtype)
             found += metric(f"peak_{dtype}", per_s, "FLOP/s", limit=limit)

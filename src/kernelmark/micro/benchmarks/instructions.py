@@ -41,6 +41,7 @@ class Instructions(Microbenchmark[_State, _Raw]):
     name = "instructions"
     summary = "A table of instructions: latency and throughput of each."
     kinds = EVERYWHERE
+    by_cycles = True
     measures = (
         "The latency is one warp with one chain; the throughput a full block with eight chains in "
         "each thread, in lanes a cycle of a unit. Both are counted inside the kernel. What is "

@@ -137,7 +137,7 @@ class L2Cache(Microbenchmark[_State, list[_windows.Reading]]):
                     "size_bytes": window.nbytes,
                     "bytes_per_s": reading.bytes_per_s,
                     "bytes_per_clk": reading.bytes_per_clk,
-                    "clock_mhz": reading.samples.clock_mhz or rig.clock_mhz,
+                    "clock_mhz": rig.clock_during(reading.samples),
                     "spread": reading.samples.spread(),
                 }
             )

@@ -77,6 +77,7 @@ class Latency(Microbenchmark[_State, _Raw]):
     name = "latency"
     summary = "Latency of dependent loads over the working set; the sizes of the levels."
     kinds = EVERYWHERE
+    by_cycles = True
     measures = (
         "One thread follows a chain of addresses through a random order of all lines of the "
         "working set, so that every load waits for the one before and no prefetcher can guess. "

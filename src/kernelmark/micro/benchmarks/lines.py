@@ -48,6 +48,7 @@ class _Raw:
 class Lines(Microbenchmark[_State, _Raw]):
     name = "lines"
     summary = "Line size of the first cache, and bytes fetched at a time into each level."
+    by_cycles = True
     measures = (
         "A chain walks through cold memory in even steps and every hop is timed: with steps of a "
         "quarter of what is fetched at a time, one hop in four misses. From the share of misses by "

@@ -54,6 +54,7 @@ class _Point:
 class LoadedLatency(Microbenchmark[_State, list[_Point]]):
     name = "loaded-latency"
     summary = "Latency of main memory over the bandwidth that the other units draw."
+    by_cycles = True
     measures = (
         "One unit follows a random chain through main memory while all others read it, a chunk at "
         "a time with a pause after each. From long pauses to none, the latency is plotted over the "

@@ -183,7 +183,12 @@ class Peer(Microbenchmark[_State, _Raw]):
             if sender.index == receiver.index or wrong:
                 continue
             driver.use(sender.index)
-            driver.copy_to_device(sender.memory[0], sent.ctypes.data, count)
+            # On the stream that sends it: a plain copy may still be under way when it returns.
+            driver.call(
+                "copy_to_device_async",
+                *(_P(sender.memory[0]), _P(sent.ctypes.data)),
+                *(ctypes.c_size_t(count), _P(sender.stream)),
+            )
             self._copy(state, sender, receiver)
             driver.call("stream_synchronize", _P(sender.stream))
             driver.use(receiver.index)

@@ -48,6 +48,7 @@ class _Raw:
 class Shared(Microbenchmark[_State, _Raw]):
     name = "shared"
     summary = "Shared memory: bandwidth by width, bank conflicts by stride, latency."
+    by_cycles = True
     measures = (
         "A full block on every unit reads its shared memory, 4, 8 or 16 bytes a lane, lanes a "
         "stride apart: stride 1 is the bandwidth, larger ones show the banks. The latency is that "

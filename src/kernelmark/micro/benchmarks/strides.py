@@ -55,6 +55,7 @@ class _State:
 class Strides(Microbenchmark[_State, list[float]]):
     name = "strides"
     summary = "Cycles of a load that hits the first cache, by the stride between lanes."
+    by_cycles = True
     measures = (
         "One full block a unit loads 4, 8 or 16 bytes a lane that all hit the first cache, lanes a "
         "stride apart, or in rows (`block w`: w lanes side by side, then another row). Cycles are "

@@ -45,6 +45,7 @@ class _State:
 class Tlb(Microbenchmark[_State, list[_chase.Hop]]):
     name = "tlb"
     summary = "Latency over the span of one load a page: the reach of address translation."
+    by_cycles = True
     measures = (
         "A chain visits one line in every page of a span, each time at another place in the page, "
         "so that the lines themselves stay in the shared cache while the pages grow; a unit's own "

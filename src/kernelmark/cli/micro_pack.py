@@ -1,0 +1,92 @@
+"""`kmark micro --precompile`: packs of compiled kernels."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from kernelmark.cli import options as o
+from kernelmark.cli.ending import SOME_FAILED
+from kernelmark.cli.output import put, say
+from kernelmark.core.errors import UsageError
+
+# What means something for a pack; `words` has a sentence of its own.
+_WITH_PACK = ("precompile", "output", "quiet", "words")
+
+
+def make_pack(
+    context: typer.Context,
+    names: Sequence[str],
+    precompile: list[str] | None,
+    output: str | None,
+    *,
+    quiet: bool,
+) -> int:
+    """Compile the pack that was asked for; the exit code."""
+    archs = list(o.comma_list(precompile))
+    if not precompile:
+        raise UsageError(
+            "-o goes with --precompile",
+            hint="results go where --json, --csv, --md and -f say",
+        )
+    if names:
+        raise UsageError("--precompile takes no benchmarks", hint="it compiles all kernels")
+    _check_alone(context)
+    if output is None:
+        raise UsageError("--precompile needs a folder for the pack", hint="add: -o DIR")
+    folder = Path(output)
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{output} is a file, not a folder")
+    try:
+        return _compile_into(folder, archs, quiet=quiet)
+    except OSError as error:
+        raise UsageError(
+            f"{output} cannot be written: {error.strerror}", hint="choose another folder: -o DIR"
+        ) from None
+
+
+def _check_alone(context: typer.Context) -> None:
+    """Refuse options that would be ignored."""
+    given = []
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        ignored = parameter.name not in _WITH_PACK
+        if ignored and source is not None and source.name == "COMMANDLINE":
+            given.append(parameter.opts[-1])
+    if given:
+        raise UsageError(
+            f"{', '.join(given)} {'do' if len(given) > 1 else 'does'} not go with --precompile",
+            hint="it takes architectures and -o DIR; nothing is measured",
+        )
+
+
+def _compile_into(folder: Path, archs: list[str], *, quiet: bool) -> int:
+    """Every kernel file for every architecture, a line each; the exit code."""
+    from kernelmark.core.units import bytes_text
+    from kernelmark.gpu.ahead import precompile
+    from kernelmark.kernels import rtc
+
+    made = failed = 0
+    sources = {name: rtc.source(name) for name in rtc.names()}
+    special = [(n, t) for a in archs for n in sources if (t := rtc.target(n, a)) not in archs]
+    jobs = itertools.chain(
+        precompile(sources, archs, folder),
+        *(precompile({name: sources[name]}, [target], folder) for name, target in special),
+    )
+    for one in jobs:
+        if one.path is None:
+            failed += 1
+            hint = f"; {one.hint}" if one.hint else ""
+            put(f"{one.arch}  {one.name}  failed  {one.reason.splitlines()[0]}{hint}\n")
+        else:
+            made += 1
+            put(f"{one.arch}  {one.name}  ok  {bytes_text(one.nbytes)}  {one.path}\n")
+    use = (
+        f"use them with KERNELMARK_PACK={folder.resolve()}" if made else "each line above says why"
+    )
+    if failed or not quiet:
+        say(f"{made} compiled, {failed} failed; {use}")
+    return SOME_FAILED if failed else 0

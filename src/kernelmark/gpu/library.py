@@ -1,0 +1,87 @@
+"""Where a vendor's library is: the one that is loaded already, torch's own, or the system's."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import re
+from pathlib import Path
+
+from kernelmark.gpu.table import Table
+
+
+def find_library(table: Table) -> ctypes.CDLL | None:
+    """The vendor's library, or None. HIP's is the one that torch uses where there is such a torch:
+    a stream of one runtime is unknown to another in the same process. Then $ROCM_PATH and the
+    loader's own path are looked at."""
+    for place in _places(table):
+        try:
+            return ctypes.CDLL(place)
+        except OSError:
+            continue
+    return None
+
+
+def _places(table: Table) -> list[str]:
+    names = list(table.libraries)
+    if table.vendor != "hip":
+        return names
+    given = os.environ.get("ROCM_PATH")
+    root = Path(given or "/opt/rocm")
+    in_root = [str(root / folder / name) for folder in ("lib", "lib64") for name in names]
+    stem = names[-1].removesuffix(".so")
+    system = in_root + names if given else names + in_root
+    return [*mapped(stem), *_of_torch(names), *system]
+
+
+class _Place(ctypes.Structure):
+    """Dl_info."""
+
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+def path_of(library: ctypes.CDLL, symbol: str) -> Path | None:
+    """The file that a loaded library came from, with links followed; it has this symbol."""
+    found = _Place()
+    try:
+        address = ctypes.cast(library[symbol], ctypes.c_void_p)
+        known = ctypes.CDLL(None).dladdr(address, ctypes.byref(found))
+    except AttributeError:
+        return None
+    return Path(os.fsdecode(found.file)).resolve() if known and found.file else None
+
+
+def mapped(stem: str) -> list[str]:
+    """The libraries called `stem` that this process has loaded, by their paths."""
+    try:
+        text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return []
+    line = rf"^(?:\S+ +){{5}}(/.*/{re.escape(stem)}\.so[.\d]*)$"
+    return list(dict.fromkeys(re.findall(line, text, flags=re.MULTILINE)))
+
+
+def _of_torch(names: list[str]) -> list[str]:
+    """The runtime that an installed torch will load: from its own wheel, or from ROCm's. Neither is
+    imported for that."""
+    own = _in_package("torch", names[-1:])
+    return own or (_in_package("_rocm_sdk_core", names) if _folders("torch") else [])
+
+
+def _in_package(package: str, names: list[str]) -> list[str]:
+    places = [Path(folder) / "lib" / name for folder in _folders(package) for name in names]
+    return [str(place) for place in places if place.exists()]
+
+
+def _folders(package: str) -> list[str]:
+    try:
+        spec = importlib.util.find_spec(package)
+    except ValueError:  # a module that was put there by hand
+        return []
+    return list(spec.submodule_search_locations or []) if spec else []

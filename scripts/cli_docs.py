@@ -27,7 +27,10 @@ HEAD = """\
 - An error is one sentence, then `hint: …`. `--debug`, anywhere on the line, adds the traceback.
 - A request that is illegal ends with code 2 before anything runs. So does a backend that is named
   with `-b` and is not available; without `-b`, what is not available is left out with a note, and a
-  backend that can do some of an op's problems gets an `unsupported` row for the others.
+  backend that can do some of an op's problems gets an `unsupported` row for the others. What a
+  backend or device cannot do as `--config`, `--timer`, `--cache` or `--strain` ask is such a row.
+- Commands that are printed for what comes next name the `--store` that was given, without its
+  password.
 
 | exit code | meaning |
 | --- | --- |
@@ -35,7 +38,7 @@ HEAD = """\
 | 1 | a regression (commands that compare) |
 | 2 | the request, the configuration or the store is wrong, or the tool itself failed |
 | 3 | some cases came out wrong, crashed, ran out of time or memory, or did not compile |
-| 4 | nothing to run or to show |
+| 4 | nothing to run or to show, or all that `kmark run` was asked for is `unsupported` |
 | 130 | interrupted; everything so far is stored: `kmark run --resume` |
 
 The percentage in the table is the time that the roof which bounds the problem allows, over the

@@ -178,3 +178,14 @@ def test_axis_words():
     )
     with pytest.raises(UsageError, match="not an axis"):
         axis_words({"m": object()})
+
+
+def test_a_file_on_the_scripted_device_is_told_of_its_clock(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("op = 'gemm'\n\n\ndef prepare(problem, config, sets):\n    return print\n")
+
+    def notes(device: str, backend: str) -> str:
+        return " ".join(made(backends=(backend,), devices=(device,)).notes)
+
+    assert f"it checks the answers of {path}, and its times are made up" in notes("fake", str(path))
+    assert "made up" not in notes("cpu", str(path)) + notes("fake", "fake")

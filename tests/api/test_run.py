@@ -65,6 +65,24 @@ def test_warnings_stand_below_the_table(results):
     assert str(one).endswith("warning: too noisy\n")
 
 
+def test_warnings_are_in_the_words_of_python(results):
+    told = ("raise warmup_s (now 0.1)", "rest between samples (duty=burst)")
+    measured = dataclasses.replace(results[0].measurement, warnings=told)
+    doubtful = dataclasses.replace(results[0], measurement=measured)
+    one = km.Results(ResultSet(run=results.run, results=(doubtful,)))
+    assert str(one).endswith(
+        "warning: raise Timing.warmup_s (now 0.1)\n"
+        'warning: rest between samples (Timing.duty="burst")\n'
+        'hint: fields of Timing are given as timing=km.Timing.preset("quick", max_s=2)\n'
+    )
+
+
+def test_a_field_of_the_timing_is_no_argument():
+    with pytest.raises(UsageError, match="max_s is a field of the timing") as refused:
+        km.run("gemm", m=8, n=8, k=8, dtype="f32", backend="fake", max_s=2)
+    assert refused.value.hint == 'write: timing=km.Timing.preset("default", max_s=2)'
+
+
 def test_frame_needs_pandas_and_says_so(results, monkeypatch):
     real = builtins.__import__
 

@@ -446,7 +446,7 @@ def test_the_command_line_says_what_a_space_has(kmark, tmp_path):
     write(tmp_path, "mine", kernel_text(LAUNCHES["good"]) + "space = {'rows': [64, 128]}\n")
     assert "ok" in kmark("mine.py", "--config", "rows=64")[1]
     code, out, err = kmark("mine.py", "--config", "rows=77")
-    assert code == 0
+    assert code == 4
     assert "unsupported" in out
     assert "mine.py: rows is one of 64, 128, not 77" in err
     assert "it knows rows" in kmark("mine.py", "--config", "cols=3")[2]

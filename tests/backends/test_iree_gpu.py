@@ -67,7 +67,9 @@ def test_the_command_says_what_became_of_each(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     listed = tmp_path / "problems.txt"
-    listed.write_text(f"{BFLOATS}\ngemm m=8 n=8 k=8 dtype=f8e4m3fnuz\n")
+    listed.write_text(
+        f"# what the service calls\n{BFLOATS}\n\n  gemm m=8 n=8 k=8 dtype=f8e4m3fnuz  # once\n"
+    )
     folder = tmp_path / "pack"
     assert pack.main(["-o", str(folder), "--arch", "sm_90", f"@{listed}"]) == 3
     good, bad = capsys.readouterr().out.splitlines()
@@ -77,6 +79,29 @@ def test_the_command_says_what_became_of_each(
     assert pack.main(["-o", str(folder), "--arch", "sm_90", "gem m=8"]) == 2
     assert pack.main(["-o", str(folder), "--arch", "h200", BFLOATS]) == 2
     assert "hint: write sm_90 or gfx942" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (f"{BFLOATS}\n\ngem m=8\n", "problems.txt: line 3: unknown op 'gem'"),
+        (f"{BFLOATS}\ngemm m=8 n=8 k=8\n", "problems.txt: line 2: gemm: no dtype is given"),
+        ("\n# nothing\n", "problems.txt: has no problem"),
+        (None, "problems.txt: No such file or directory"),
+        (b"\xff\xfe", "problems.txt: is not text"),
+    ],
+)
+def test_a_bad_file_of_problems_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | bytes | None, told: str
+) -> None:
+    listed = tmp_path / "problems.txt"
+    if text is not None:
+        listed.write_bytes(text.encode() if isinstance(text, str) else text)
+    assert pack.main(["-o", str(tmp_path / "pack"), "--arch", "sm_90", f"@{listed}"]) == 2
+    sentence, hint = capsys.readouterr().err.splitlines()
+    assert sentence == f"{tmp_path}/{told}"
+    assert hint.startswith("hint: ")
+    assert not (tmp_path / "pack").exists()
 
 
 def test_filling_needs_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,9 @@ GEMM = ("run", "-o", "gemm", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
         (("micro", "--threads", "-1"), "'--threads': -1 must be at least 0"),
         (("list", "runs", "--limit", "0"), "'--limit': 0 must be at least 1"),
         ((*GEMM, "-a", "m=8", "--target-ci", "0"), "must be positive"),
+        ((*GEMM, "-a", "m=8", "--target-ci", "5"), "'--target-ci': 5 must be below 1"),
+        ((*GEMM, "-a", "m=8", "--target-ci", "1"), "'--target-ci': 1 must be below 1"),
+        ((*GEMM, "-a", "m=8", "--target-ci", "inf"), "'--target-ci': inf must be below 1"),
         ((*GEMM, "-a", "m=8", "--timeout", "-1"), "must be a positive number of seconds"),
         ((*GEMM, "-a", "m=8", "--timeout", "nan"), "must be a positive number of seconds"),
         ((*GEMM, "-a", "m=8", "--timeout", "inf"), "must be a positive number of seconds"),
@@ -84,12 +87,19 @@ def test_is_refused_with_code_2(refused, words, sentence):
         (("import", "nosuch.json"), "kmark import --help"),
         (("show", "nosuch.json"), "kmark list runs"),
         ((*GEMM, "-a", "m=8", "--json", "no/such/x.json"), "mkdir -p no/such"),
+        ((*GEMM, "-a", "m=8", "--target-ci", "5"), "a share: write 0.05 for 5 %; "),
+        (("ab", "-b", "numpy", "-s", "smoke", "--delta", "5"), "a share: write 0.05 for 5 %; "),
+        ((*GEMM, "-a", "m=8", "-b", "./mine"), "did you mean ./mine.py? known: "),
+        ((*GEMM, "-a", "m=8", "-b", "./yours"), ", or a .py file"),
+        (("ab", "-b", "mine", "-s", "smoke"), "did you mean mine.py? known: "),
+        (("tune", "plan", "work", "-b", "mine", "-s", "smoke"), "did you mean mine.py? known: "),
     ],
 )
 def test_the_hint_fits_the_mistake(refused, tmp_path, monkeypatch, words, hint):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "latin.toml").write_bytes(b'why = "\xe9t\xe9"')
     (tmp_path / "folder.toml").mkdir()
+    (tmp_path / "mine.py").write_text("op = 'gemm'\n")
     assert hint in refused(*words).err.splitlines()[1]
 
 

@@ -10,6 +10,7 @@ import pytest
 from kernelmark import backends, devices, ops
 from kernelmark.cli.main import app
 from kernelmark.core.dtype import DTYPES
+from kernelmark.gpu import pack
 from kernelmark.workloads import suites
 
 ROOT = Path(__file__).parents[2]
@@ -41,9 +42,13 @@ def test_suites_say_how_many_and_why(kmark):
     assert all(row["why it exists"] for row in rows)
 
 
-def test_one_op_is_explained(kmark):
-    out = kmark("list", "ops", "-o", "gemm").out
-    assert all(name in out for name in ops.registry.get("gemm").parameters)
+@pytest.mark.parametrize("name", ops.registry.names())
+def test_one_op_is_explained(kmark, name):
+    out = kmark("list", "ops", "-o", name).out
+    assert all(word in out for word in ops.registry.get(name).parameters)
+    found = json.loads(kmark("list", "ops", "-o", name, "--json", "-").out)
+    assert [row["parameter"] for row in found["parameters"]] == [*ops.registry.get(name).parameters]
+    assert found["tensors"][-1]["role"] == "out"
 
 
 def test_runs_are_listed_newest_first(kmark, stored, fake_words):
@@ -92,6 +97,27 @@ def test_doctor_looks_at_a_broken_store_and_goes_on(kmark, tmp_path):
     ended = kmark("doctor")
     assert ended.code == 0
     assert "not an SQLite file" in ended.out
+
+
+def test_doctor_tells_what_packs_hold(kmark, tmp_path, monkeypatch):
+    monkeypatch.delenv("KERNELMARK_PACK", raising=False)
+
+    def packs() -> list[tuple[str, ...]]:
+        found = json.loads(kmark("doctor", "--json", "-").out)["packs"]
+        return [tuple(row.values()) for row in found]
+
+    assert packs() == [("none: KERNELMARK_PACK is not set", "", "")]
+    full, empty, gone = tmp_path / "full", tmp_path / "empty", tmp_path / "gone"
+    empty.mkdir()
+    for key, arch in (("a", "sm_90"), ("b", "sm_90"), ("a", "iree-sm_89")):
+        pack.add(full, key, arch, b"code")
+    monkeypatch.setenv("KERNELMARK_PACK", f"{full}:{empty}:{gone}")
+    assert packs() == [
+        (str(full), "iree-sm_89", "1"),
+        (str(full), "sm_90", "2"),
+        (str(empty), "none", "0"),
+        (str(gone), "not there", "look at KERNELMARK_PACK"),
+    ]
 
 
 def test_doctor_survives_a_library_that_cannot_be_loaded(kmark, monkeypatch):

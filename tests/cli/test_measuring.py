@@ -119,11 +119,41 @@ def test_the_command_that_is_shown_repeats_the_failure(kmark, fake_words):
     assert "compile_error" in again.out
 
 
-def test_unsupported_alone_is_no_failure(kmark):
-    ended = kmark("run", "-p", "gemm m=8 n=8 k=8 dtype=bf16", "-b", "numpy", "--roofs", "none")
+def test_unsupported_beside_what_was_measured_is_no_failure(kmark):
+    shape = ("-o", "gemm", "-a", "m=8", "-a", "n=8", "-a", "k=8", "--dtype", "f32,bf16")
+    ended = kmark("run", *shape, "-b", "numpy", "--roofs", "none", "--max-s", "0.02")
     assert ended.code == 0
-    assert "unsupported" in ended.out
     assert "unsupported, 1 case: numpy has no bf16" in ended.err
+    assert "nothing was measured" not in ended.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-p", "gemm m=8 n=8 k=8 dtype=bf16"),
+        ("-p", "gemm m=8 n=8 k=8 dtype=f32", "--config", "foo=1"),
+        ("-p", "gemm m=8 n=8 k=8 dtype=f32", "--timer", "graph"),
+        ("-s", "sentinels", "--limit", "1", "--config", "foo=1"),
+        ("-s", "smoke", "-o", "gemm", "--limit", "1", "--dtype", "f32", "--config", "foo=1"),
+    ],
+)
+def test_nothing_but_unsupported_is_nothing_measured(kmark, words):
+    """Sentinels beside a suite are no answer to what was asked for."""
+    ended = kmark("run", *words, "-b", "numpy", "--roofs", "none", "--max-s", "0.02")
+    assert ended.code == 4
+    assert "unsupported" in ended.out
+    assert "unsupported, 1 case: " in ended.err
+    assert (
+        ended.err.splitlines()[-1] == "nothing was measured: all that was asked for is unsupported"
+    )
+
+
+def test_a_document_of_nothing_measured_is_written(kmark):
+    words = ("run", "-p", "gemm m=8 n=8 k=8 dtype=bf16", "-b", "numpy", "--roofs", "none")
+    ended = kmark(*words, "--json", "-")
+    assert ended.code == 4
+    assert codec.loads(ended.out, ResultSet).results[0].status is Status.UNSUPPORTED
+    assert kmark("show").code == 0
 
 
 def test_a_hang_is_ended_by_the_timeout(kmark, fake_words):

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from kernelmark.core.environment import Environment
 from kernelmark.core.result import Run, RunState
 from kernelmark.stores import open_store
@@ -124,6 +126,31 @@ def test_ctrl_c_while_commands_are_loaded_is_one_sentence():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (130, b"kmark: interrupted\n")
+
+
+@pytest.mark.parametrize("command", ["run -s smoke -b numpy --roofs fresh", "roofs"])
+def test_sigterm_while_roofs_are_measured_is_as_ctrl_c(command):
+    """What a batch system sends first."""
+    started = subprocess.Popen(
+        [sys.executable, "-m", "kernelmark", *command.split()],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    assert started.stderr is not None
+    while (line := started.stderr.readline()) and "measuring the roofs" not in line:
+        pass
+    started.send_signal(signal.SIGTERM)
+    rest = started.communicate(timeout=60)[1]
+    assert started.returncode == 130, rest
+    assert rest.startswith("kmark: interrupted")
+    assert len(rest.splitlines()) == 1
+
+
+def test_a_command_leaves_signals_as_they_were(kmark):
+    before = signal.getsignal(signal.SIGTERM)
+    assert kmark("list", "ops").code == 0
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_ctrl_c_before_the_first_case(kmark, fake_words, tmp_path, monkeypatch):

@@ -34,10 +34,9 @@ def test_one_that_does_not_answer_is_listed_with_its_reason(kind: DeviceKind) ->
     assert (broken.name, broken.index, fine.name, fine.index) == ("cuda:0", 0, "cuda:1", 1)
     reason = "cuDeviceTotalMem_v2 failed: CUDA_ERROR_UNKNOWN (no text)"
     assert broken.model == f"unusable: {reason}"
-    assert broken.arch == "unusable"
-    assert broken.attributes["unusable"] == reason
+    assert broken.unusable == reason
     assert fine.arch == "sm_90"
-    assert "unusable" not in fine.attributes
+    assert not fine.unusable
     rows = {row[0]: row for row in listed().rows}
     assert reason in rows["cuda:0"][-1]
     assert rows["cuda:1"][1] == rows["cpu"][1] == "yes"
@@ -57,4 +56,4 @@ def test_a_gpu_that_is_full_is_unusable_too(
         raise OutOfMemory("cuDeviceTotalMem_v2 failed: out of memory")
 
     monkeypatch.setattr(Driver, "total_bytes", total_bytes)
-    assert [info.arch for info in kind.infos()] == ["unusable"] * 2
+    assert all(info.unusable for info in kind.infos())

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from kernelmark.api.roofs import MAX_AGE_S
-from kernelmark.cli.telling import _with_flags
 from kernelmark.core.environment import Environment
 from kernelmark.core.result import (
     Block,
@@ -31,6 +30,7 @@ from kernelmark.devices.base import GUARD_BYTES
 from kernelmark.measure import advice, check, loop, protocol, sets, stop, warmup
 from kernelmark.ops import parse
 from kernelmark.report import tables
+from kernelmark.report.advice import as_options
 from kernelmark.stats import interval
 
 PAGE = Path(__file__).parents[2] / "docs" / "measuring.md"
@@ -127,7 +127,7 @@ def some_warnings() -> list[str]:
     big = TensorSpec(name="a", shape=(2**20,), dtype="f32")
     small = sets.plan_sets([big], cache=Cache.COLD, cache_bytes=2**30, free_bytes=2**25)
     found += small.warnings
-    return [_with_flags(text) for text in found] + above_the_roof()
+    return [as_options(text) for text in found] + above_the_roof()
 
 
 def above_the_roof() -> list[str]:

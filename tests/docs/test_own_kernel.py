@@ -64,13 +64,16 @@ def ended(tmp_path_factory) -> list[Ended]:
 
 
 def test_every_command_ends_as_the_page_says(ended):
-    assert len(ended) == 6
+    assert len(ended) == 9
     for one in ended:
         assert one.code == one.wanted, f"{one.command}\n{one.err}"
 
 
 def test_the_op_explains_its_parameters(ended):
     assert "k×m" in ended[0].out
+    told = [line.split() for line in ended[0].out.splitlines()]
+    assert ["a", "in", "k×m", "a=…", "ta=t"] in told
+    assert ["d", "out", "m×n", "c=…"] in told
 
 
 def test_both_are_in_the_table(ended):
@@ -96,6 +99,27 @@ def test_what_is_refused_is_a_row(ended):
 def test_configs_are_rows_of_their_own(ended):
     assert "[rows=64]" in ended[4].out
     assert "[rows=256]" in ended[5].out
+
+
+def test_the_space_is_tuned(ended):
+    assert "kmark tune run tiled" in ended[6].err
+    assert "3 of " in ended[8].out
+    assert "none of 1 problem is kept" in ended[8].err or "1 of 1 problem" in ended[8].err
+
+
+def test_the_scripted_clock_is_told(tmp_path):
+    (tmp_path / "mine.py").write_text(re.findall(r"```python\n(.*?)```", TEXT, flags=re.S)[0])
+    words = ["run", "-b", "./mine.py", "-d", "fake", "-p", "gemm m=8 n=8 k=8 dtype=f32"]
+    done = subprocess.run(
+        [sys.executable, "-m", "kernelmark", *words, "--no-store", *SHORT],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "note: the clock of fake is scripted" in done.stderr
 
 
 def test_the_table_of_names_is_that_of_the_loader():

@@ -108,7 +108,7 @@ def test_failures_are_grouped_with_commands(make_result, make_set):
     crashed, unsupported = tables.failures(made)
     assert (crashed.status, len(crashed.rows)) == (Status.CRASHED, 2)
     assert unsupported.status is Status.UNSUPPORTED
-    assert crashed.commands[1].endswith("--threads 1")
+    assert crashed.commands()[1].endswith("--threads 1")
 
 
 def test_a_wrong_result_is_explained_by_its_check(make_result, make_set):

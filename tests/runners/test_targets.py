@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from kernelmark import devices
 from kernelmark.core.errors import UsageError
 from kernelmark.runners.targets import expand, find
 
@@ -28,6 +31,17 @@ def test_ranges_and_lists_without_repeats():
 
 def test_all_is_something_real():
     assert "fake" not in {info.kind for info in expand(["all"])}
+
+
+def test_a_device_that_does_not_answer_is_left_out(monkeypatch):
+    kind, good = find("fake:0")
+    sick = dataclasses.replace(good, name="fake:1", index=1, attributes={"unusable": "it fell off"})
+    monkeypatch.setattr(type(kind), "infos", lambda self: [good, sick])
+    monkeypatch.setattr(type(devices.registry), "names", lambda self: ["cpu", "gpu"])
+    monkeypatch.setattr(type(devices.registry), "get", lambda self, name: kind)
+    assert expand(["all"]) == [good]
+    with pytest.raises(UsageError, match="fake:1 cannot be used: it fell off"):
+        expand(["fake:1"])
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from kernelmark import ops
 from kernelmark.api.plan import Plan, Selection, axis_words, plan
 from kernelmark.api.results import Results
 from kernelmark.api.roofs import RoofMode
 from kernelmark.api.running import Conduct, measure
+from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Config, RunState
 from kernelmark.core.timing import Timing
 from kernelmark.runners.session import OnEvent
@@ -60,11 +63,16 @@ def run(
 
         km.run("gemm", m=[256, 512], n=512, k=512, dtype="f32", backend=["numpy", "torch"])
 
+    `timing` is quick, default or full, or has fields of its own, which are no arguments of `run`:
+
+        km.run("gemm", …, timing=km.Timing.preset("quick", max_s=2, target_rel_ci=0.02))
+
     `store` is False, True for the user's own store, or a place or opened store. `sentinels` adds
     three problems that should never change to a suite, as `kmark run` does. An illegal request
     raises before anything runs; a case that fails is a result with its status. Ctrl-C raises
     KeyboardInterrupt once everything finished is stored.
     """
+    _check_axes(axes, timing)
     selection = Selection(
         ops=_words(op),
         problems=(problem,) if isinstance(problem, str) else tuple(problem or ()),
@@ -96,6 +104,19 @@ def run(
             f"interrupted after {len(results)} of {len(made.cases)} cases{kept}"
         )
     return results
+
+
+def _check_axes(axes: Mapping[str, object], timing: str | Timing) -> None:
+    """Refuse what warnings name and no op knows, with where it belongs."""
+    fields = [field.name for field in dataclasses.fields(Timing)]
+    for name in (name for name in axes if name in fields):
+        if any(name in ops.registry.get(op).parameters for op in ops.registry.names()):
+            continue
+        preset = timing if isinstance(timing, str) else "default"
+        raise UsageError(
+            f"{name} is a field of the timing, not an argument of run",
+            hint=f'write: timing=km.Timing.preset("{preset}", {name}={axes[name]!r})',
+        )
 
 
 def suite(name_or_path: str | os.PathLike[str]) -> Suite:

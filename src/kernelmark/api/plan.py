@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from kernelmark import backends as backend_folder
 from kernelmark import devices as device_folder
@@ -87,6 +88,8 @@ def plan(selection: Selection, timing: Timing) -> Plan:
         )
     if left := _left_out(problems, cases):
         notes.append(left)
+    if made_up := _made_up(list(chosen), infos[0]):
+        notes.append(made_up)
     named = selection.suites
     if selection.sentinels and named and SENTINELS not in named:
         have = {case.id for case in cases}
@@ -230,6 +233,17 @@ def _left_out(problems: Sequence[Problem], cases: Sequence[Case]) -> str:
     return f"{told}: no backend that is available here can do any of {ops}"
 
 
+def _made_up(chosen: Sequence[str], info: DeviceInfo) -> str:
+    """A note on kernels of the user's own where there is no clock to time them with."""
+    own = [name for name in chosen if name not in backend_folder.registry]
+    if info.kind != "fake" or not own:
+        return ""
+    return (
+        f"the clock of {info.name} is scripted: it checks the answers of {', '.join(own)}, and its "
+        "times are made up"
+    )
+
+
 def _able(
     backend: Backend, problems: Sequence[Problem], info: DeviceInfo
 ) -> tuple[frozenset[str], str]:
@@ -245,9 +259,24 @@ def _able(
     return frozenset(able), first_reason
 
 
+def find_backend(name: str) -> Backend:
+    """The backend that a user named; a file of their own is one too, by its whole name."""
+    try:
+        return backend_folder.find(name)
+    except UsageError as error:
+        known_name = name in backend_folder.registry or name in backend_folder.NOT_YET
+        if known_name or name.endswith(".py"):
+            raise
+        hint = f"{error.hint}, or a .py file"
+        if Path(f"{name}.py").expanduser().is_file():
+            known = ", ".join(backend_folder.registry.names())
+            hint = f"did you mean {name}.py? known: {known}, or a .py file"
+        raise UsageError(error.message, hint=hint) from None
+
+
 def require(name: str, info: DeviceInfo) -> None:
     """Refuse a backend that is not available or does not run on this kind of device."""
-    backend = backend_folder.find(name)
+    backend = find_backend(name)
     if info.kind not in backend.device_kinds:
         raise UsageError(
             f"backend {name} does not run on {info.name}",

@@ -15,6 +15,7 @@ from kernelmark.core.files import Cell, csv_text
 from kernelmark.core.result import Result, ResultSet, Run, Status
 from kernelmark.core.roof import Roof
 from kernelmark.report import render, tables
+from kernelmark.report.advice import IN_PYTHON, as_arguments, names_fields
 
 if TYPE_CHECKING:
     from kernelmark.compare.match import By
@@ -109,7 +110,9 @@ class Results(Sequence[Result]):
         return (row.result for row in self.rows)
 
     def __str__(self) -> str:
-        told = [f"warning: {text}\n" for text in tables.warnings(self.rows)]
+        found = tables.warnings(self.rows)
+        told = [f"warning: {as_arguments(text)}\n" for text in found]
+        told += [f"hint: {IN_PYTHON}\n"] if any(map(names_fields, found)) else []
         return render.text(self.table) + "".join(told)
 
     def __repr__(self) -> str:

@@ -92,7 +92,8 @@ Delta = Annotated[
     typer.Option(
         "--delta",
         metavar="SHARE",
-        help="The least change that counts, as 0.01.",
+        callback=o.below_one,
+        help="The least change that counts, as 0.01 for 1 %.",
         rich_help_panel=COMPARISON,
     ),
 ]
@@ -254,7 +255,7 @@ def _choices(
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
     """The backends and the config of one side."""
     from kernelmark import backends as known
-    from kernelmark.api.plan import parse_config
+    from kernelmark.api.plan import find_backend, parse_config
 
     found = o.comma_list(_of_side(params["backends"] or (), name, names))
     if not found:
@@ -262,7 +263,7 @@ def _choices(
     found = tuple(dict.fromkeys(known.canonical(one) for one in found))
     for one in found:
         if not one.endswith(".py"):  # a file is read by its side, which may have what it imports
-            known.find(one)
+            find_backend(one)
         elif not Path(one).is_file():
             raise UsageError(f"there is no file {one}", hint="-b takes a name or a .py file")
     return found, parse_config(_of_side(params["config"] or (), name, names))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
@@ -48,11 +50,26 @@ COMMANDS = tuple(_IN_ORDER)
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """Ctrl-C as an error that the parser lets through: it would end without a word."""
+    """Ctrl-C, or SIGTERM, as an error that the parser lets through: it would end without a word."""
     try:
-        yield
+        with _terminable():
+            yield
     except KeyboardInterrupt as error:
         raise Interrupted(str(error) or "interrupted") from error
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM as Ctrl-C, unless somebody decided about it already."""
+    main = threading.current_thread() is threading.main_thread()  # only it may set handlers
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class PlainGroup(TyperGroup):

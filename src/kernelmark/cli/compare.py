@@ -11,6 +11,7 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli.output import Outputs, put_table, put_tables, say
+from kernelmark.cli.places import extended, store_words
 from kernelmark.core.errors import UsageError
 from kernelmark.core.verdict import VerdictStatus
 
@@ -126,7 +127,8 @@ def compare(
     # A label may mean another run by the time somebody reads the comment.
     pairs = zip((base, head), found.runs, strict=True)
     refs = [ref if is_file(ref) else run.id for ref, run in pairs]
-    command = _command(refs, rule=rule, match=match, fail_on=words)
+    place = store_words(store) if needed else ()
+    command = extended(_command(refs, rule=rule, match=match, fail_on=words), place)
     gone_fails = VerdictStatus.GONE in dict(limits.sizes)
     _put(found, outputs, command, failed=bool(bad), gone_fails=gone_fails, every=every)
     spared = len(meant) - len(bad)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kernelmark.cli import options as o
 from kernelmark.cli.output import check_writable, put_tables, write
 
-if TYPE_CHECKING:
-    from kernelmark.report.tables import Table
-
 
 def doctor(store: o.StorePlace = None, json: o.Json = None) -> int:
-    """Look at devices, backends, the CPU, the store and the roofs.
+    """Look at devices, backends, the CPU, the store, packs of kernels and the roofs.
 
     Says what is missing and what to do about it: the first thing to put into a bug report.
     """
     from kernelmark.cli import health
+    from kernelmark.cli.listing import all_as_json
 
     if json is not None:
         check_writable(json)
@@ -24,14 +20,5 @@ def doctor(store: o.StorePlace = None, json: o.Json = None) -> int:
     if json is None:
         put_tables(tables)
     else:
-        write(json, _as_json(tables))
+        write(json, all_as_json(tables))
     return 0
-
-
-def _as_json(tables: list[Table]) -> str:
-    from json import dumps
-
-    from kernelmark.cli.listing import as_json
-
-    body = ",\n".join(f"{dumps(table.title)}: {as_json(table).strip()}" for table in tables)
-    return f"{{{body}}}\n"

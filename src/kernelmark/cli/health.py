@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import time
+from collections import Counter
 from pathlib import Path
 
 from kernelmark.cli import listing
@@ -13,6 +14,7 @@ from kernelmark.core.diskcache import cache_root
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.roof import Roof
 from kernelmark.core.units import bytes_text, counted, duration_text, rate_text
+from kernelmark.gpu import pack
 from kernelmark.report.tables import Column, Table
 
 _CPU = Path("/sys/devices/system/cpu")
@@ -28,6 +30,7 @@ def examine(place: str | None) -> list[Table]:
         _titled("backends", ("backend", "state", "runs on", "version, or what to do"), _backends()),
         _titled("store", ("what", "value"), store),
         _titled("cache", ("what", "value"), _cache()),
+        _titled("packs", ("pack", "architecture", "kernels"), _packs()),
         _titled("roofs", ("roof", "value", "threads", "age", "how"), [_roof(r) for r in roofs]),
     ]
 
@@ -162,6 +165,19 @@ def _cache() -> list[tuple[str, ...]]:
         sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
         rows.append((folder.name, f"{bytes_text(sum(sizes))} in {counted(len(sizes), 'file')}"))
     return rows
+
+
+def _packs() -> list[tuple[str, ...]]:
+    """Kernels compiled ahead of time, by the folders of KERNELMARK_PACK."""
+    rows: list[tuple[str, ...]] = []
+    for folder in pack.folders():
+        counts = Counter(path.parent.name for path in folder.glob("*/*.bin"))
+        if not folder.is_dir():
+            rows.append((str(folder), "not there", "look at KERNELMARK_PACK"))
+        elif not counts:
+            rows.append((str(folder), "none", "0"))
+        rows += [(str(folder), arch, str(count)) for arch, count in sorted(counts.items())]
+    return rows or [("none: KERNELMARK_PACK is not set", "", "")]
 
 
 def _roof(roof: Roof) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from kernelmark.cli.places import extended, store_words
 from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError
 
 _SUITE = (
@@ -40,6 +41,17 @@ def general_hint(error: KernelmarkError, words: Sequence[str]) -> str | None:
     if colon and place in _places(words):
         return _FILES.get(command, f"see '{command_path(words)} --help'")
     return f"see '{command_path(words)} --help'"
+
+
+def in_store(hint: str | None, words: Sequence[str]) -> str | None:
+    """A hint to list what is stored, for the store that the command was given: whoever wrote the
+    hint knows the store, but not what the reader has to type for it."""
+    at = next((i for i, word in enumerate(words) if word.partition("=")[0] == "--store"), None)
+    if hint is None or at is None:
+        return hint
+    _, equals, value = words[at].partition("=")
+    place = value if equals else next(iter(words[at + 1 :]), "")
+    return hint.replace("kmark list runs", extended("kmark list runs", store_words(place)))
 
 
 def command_path(words: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli.ending import REGRESSION
 from kernelmark.cli.output import Outputs, put, put_tables, say
+from kernelmark.cli.places import extended, store_words
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 
 if TYPE_CHECKING:
@@ -180,7 +181,13 @@ def history(
             baseline=baseline,
             sentinels=sentinels,
         )
-    shown = _chosen(found, o.comma_list(ops), o.comma_list(backends), filter, changed=changed)
+    chosen = _chosen(found, o.comma_list(ops), o.comma_list(backends), filter)
+    if not chosen:
+        whole_history = extended("kmark history", store_words(store))
+        raise NothingToDo(
+            "no series matches", hint=f"there are {len(found.stories)}: {whole_history}"
+        )
+    shown = [s for s in chosen if s.steps or s.alarm or s.held] if changed else chosen
     whole = every or changed or bool(ops or backends or filter)
     worse = _shown(found, shown, outputs, most=len(shown) if whole else _MOST, quiet=quiet)
     return REGRESSION if check and worse else 0
@@ -254,8 +261,6 @@ def _chosen(
     ops: tuple[str, ...],
     backends: tuple[str, ...],
     regex: str | None,
-    *,
-    changed: bool,
 ) -> list[Story]:
     from kernelmark.backends import canonical
 
@@ -274,11 +279,7 @@ def _chosen(
             and wanted.search(key)
         ):
             shown.append(story)
-    if not shown:
-        raise NothingToDo(
-            "no series matches", hint=f"there are {len(found.stories)}: kmark history"
-        )
-    return [s for s in shown if s.steps or s.alarm or s.held] if changed else shown
+    return shown
 
 
 def _put(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.output import check_writable, put_table, write
+from kernelmark.cli.output import check_writable, put_table, put_tables, write
 from kernelmark.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ What = Annotated[
     ),
 ]
 OneOp = Annotated[
-    str | None, typer.Option("-o", "--op", metavar="OP", help="With ops: this op's parameters.")
+    str | None,
+    typer.Option("-o", "--op", metavar="OP", help="With ops: this op's parameters and tensors."),
 ]
 RunLimit = Annotated[
     int, typer.Option("--limit", metavar="N", min=1, help="How many runs, the newest first.")
@@ -50,7 +51,7 @@ def list_things(
     """List ops, backends, devices, suites, stored runs, dtypes, formats of logs, search strategies
     or emitters.
 
-    `kmark list ops -o gemm` explains the parameters of one op.
+    `kmark list ops -o gemm` explains the parameters and tensors of one op.
     """
     if json is not None:
         check_writable(json)
@@ -59,7 +60,8 @@ def list_things(
     if what == "runs":
         table = runs(store, limit)
     elif op is not None:
-        table = parameters(op)
+        _put_op(op, json)
+        return 0
     else:
         table = {
             "ops": ops,
@@ -78,11 +80,27 @@ def list_things(
     return 0
 
 
-def parameters(name: str) -> Table:
-    """What each parameter of an op means."""
+def _put_op(name: str, json: str | None) -> None:
+    """What each parameter of an op means, and the tensors that follow from them."""
     from kernelmark.ops import registry
+    from kernelmark.report.tensors import tensors_table
 
-    return _table(("parameter", "meaning"), list(registry.get(name).parameters.items()))
+    meanings = list(registry.get(name).parameters.items())
+    tables = [_table(("parameter", "meaning"), meanings, title="parameters")]
+    tensors = tensors_table(name)
+    tables += [tensors] if tensors is not None else []
+    if json is None:
+        put_tables(tables)
+    else:
+        write(json, all_as_json(tables))
+
+
+def all_as_json(tables: Sequence[Table]) -> str:
+    """An object of lists, by the titles of the tables."""
+    from json import dumps
+
+    body = ",\n".join(f"{dumps(table.title)}: {as_json(table).strip()}" for table in tables)
+    return f"{{{body}}}\n"
 
 
 def as_json(table: Table) -> str:
@@ -138,7 +156,7 @@ def devices() -> Table:
             rows.append(
                 (
                     info.name,
-                    "yes",
+                    "no" if info.unusable else "yes",
                     info.arch,
                     str(info.units),
                     bytes_text(info.memory_bytes),
@@ -235,9 +253,12 @@ def emitters() -> Table:
 
 
 def _table(
-    names: tuple[str, ...], rows: Sequence[tuple[str, ...]], right: tuple[str, ...] = ()
+    names: tuple[str, ...],
+    rows: Sequence[tuple[str, ...]],
+    right: tuple[str, ...] = (),
+    title: str = "",
 ) -> Table:
     from kernelmark.report.tables import Column, Table
 
     columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
-    return Table(columns=columns, rows=tuple(rows))
+    return Table(title=title, columns=columns, rows=tuple(rows))

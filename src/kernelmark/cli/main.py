@@ -39,9 +39,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         _open_streams()
         from kernelmark.cli.app import command
         from kernelmark.cli.output import flush
+        from kernelmark.cli.places import redacted
 
         _plain_help(words)
-        code = command()(words, prog_name="kmark", standalone_mode=False, obj=tuple(words))
+        code = command()(words, prog_name="kmark", standalone_mode=False, obj=redacted(words))
         flush()
     except BaseException as error:
         if debug and not isinstance(error, SystemExit) and not _unread(error):
@@ -101,9 +102,9 @@ def ended_by(error: BaseException, words: Sequence[str] = ()) -> int:
         silenced(sys.stdout)
         return 0
     if isinstance(error, KernelmarkError):
-        from kernelmark.cli.hints import general_hint
+        from kernelmark.cli.hints import general_hint, in_store
 
-        complain(error.message, error.hint or general_hint(error, words))
+        complain(error.message, in_store(error.hint or general_hint(error, words), words))
         return error.exit_code
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1

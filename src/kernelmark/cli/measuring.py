@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.ending import INTERRUPTED, SOME_FAILED
+from kernelmark.cli.ending import INTERRUPTED, NOTHING, SOME_FAILED
 from kernelmark.cli.output import Outputs, put_table, say
+from kernelmark.cli.places import extended, redacted, rerun_words, store_words
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.units import counted
 
@@ -103,7 +104,7 @@ def run(
         # measured for it.
         roofs = roofs if opened is not None or outputs.shows_percent else "none"
         results = _measured(plan, context, opened, resumed=resumed, roofs=roofs)
-        return _told(results, opened, outputs, quiet=quiet)
+        return _told(results, opened, outputs, context)
 
 
 def _check_resume(resume: str | None, *, retry_failed: bool, no_store: bool) -> None:
@@ -176,7 +177,7 @@ def _resumed(store: Store, ref: str, *, failed_too: bool) -> Run:
         made_by = " ".join(found.argv[: 2 if found.argv[0] == "tune" else 1])
         raise UsageError(
             f"run {found.id} was made by kmark {made_by}, and kmark run cannot go on with it",
-            hint=f"give that command again: kmark {shlex.join(found.argv)}",
+            hint=f"give that command again: kmark {shlex.join(redacted(found.argv))}",
         )
     return found
 
@@ -206,7 +207,7 @@ def _chosen_before(context: typer.Context, run: Run) -> Mapping[str, Any]:
     if given:
         raise UsageError(
             f"a resumed run keeps what it was started with: {given[0]} cannot be chosen again",
-            hint=f"it was: kmark {' '.join(run.argv)}",
+            hint=f"it was: kmark {shlex.join(redacted(run.argv))}",
         )
     return context.command.make_context("kmark run", list(run.argv[1:])).params
 
@@ -248,23 +249,32 @@ def _measured(
         )
 
 
-def _told(results: Results, store: Store | None, outputs: Outputs, *, quiet: bool) -> int:
+def _told(results: Results, store: Store | None, outputs: Outputs, context: typer.Context) -> int:
     """Everything that is said after the last case, and the exit code."""
     from kernelmark.cli.telling import put_results, tell_rest
-    from kernelmark.core.result import RunState
+    from kernelmark.core.result import RunState, Status
 
     interrupted = results.run.state is RunState.INTERRUPTED
+    place = () if store is None else store_words(context.params["store"])
+    more = (*rerun_words(context.obj or ()), *place)
     try:
         put_results(results, outputs)
     finally:
-        tell_rest(results, store, quiet=quiet)
+        tell_rest(results, store, quiet=context.params["quiet"], place=place, more=more)
         if interrupted and store is None:
             say("interrupted: nothing is stored, since --no-store was given")
         elif interrupted:
-            say(f"interrupted; everything so far is stored: kmark run --resume {results.run.id}")
+            resume = extended(f"kmark run --resume {results.run.id}", place)
+            say(f"interrupted; everything so far is stored: {resume}")
     if interrupted:
         return INTERRUPTED
-    return SOME_FAILED if results.failed else 0
+    if results.failed:
+        return SOME_FAILED
+    asked = [row.result.status for row in results.rows if not row.sentinel]
+    if asked and set(asked) == {Status.UNSUPPORTED}:
+        say("nothing was measured: all that was asked for is unsupported")
+        return NOTHING
+    return 0
 
 
 def _preview(plan: Plan, store: Store | None, resumed: Run | None) -> int:

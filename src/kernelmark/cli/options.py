@@ -33,6 +33,18 @@ def _positive(value: float | None) -> float | None:
     return value
 
 
+def below_one(value: float | None) -> float | None:
+    """A share, not a percentage: 5 would be ± 500 %."""
+    if value is not None and value >= 1:
+        meant = f"write {value / 100:g} for {value:g} %" if value <= 100 else "write 0.05 for 5 %"
+        raise typer.BadParameter(f"{value:g} must be below 1\nit is a share: {meant}")
+    return value
+
+
+def _share(value: float | None) -> float | None:
+    return below_one(_positive(value))
+
+
 def _not_negative(value: float | None) -> float | None:
     if value is not None and not value >= 0:
         raise typer.BadParameter(f"{value:g} must not be negative")
@@ -219,8 +231,8 @@ TargetCi = Annotated[
         MEASUREMENT,
         "--target-ci",
         metavar="SHARE",
-        callback=_positive,
-        help="Stop when the interval's half-width is under this share of the median, as 0.02.",
+        callback=_share,
+        help="Stop when the interval's half-width is under this share of the median: 0.02 is 2 %.",
     ),
 ]
 Seed = Annotated[

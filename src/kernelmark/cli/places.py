@@ -1,12 +1,63 @@
-"""What to do where measured data could not be written."""
+"""Commands that are printed for the reader to give next: where they read and write."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 
 from kernelmark.core.errors import UsageError
+
+_PASSWORD = re.compile(r"^([\w+]+://[^:/]*):[^@]*@")
+# What a run was given that its results do not tell, in the order it is printed.
+_CONDUCT = ("--timeout", "--roofs")
+
+
+def without_password(place: str) -> str:
+    """A store as it may be printed: whoever reads along must not learn the password of its URL."""
+    if "://" not in place:
+        return place
+    whole, _, query = _PASSWORD.sub(r"\1@", place).partition("?")
+    kept = [word for word in query.split("&") if "password" not in word.partition("=")[0].lower()]
+    return "?".join(filter(None, (whole, "&".join(kept))))
+
+
+def store_words(place: str | None) -> tuple[str, ...]:
+    """`--store PLACE` where it was given; a variable in the environment speaks for itself."""
+    return () if place is None else ("--store", without_password(place))
+
+
+def redacted(words: Sequence[str]) -> tuple[str, ...]:
+    """A command line as it may be stored and printed."""
+    made = []
+    for before, word in zip(("", *words), words, strict=False):
+        name, equals, place = word.partition("=")
+        if before == "--store":
+            made.append(without_password(word))
+        else:
+            made.append(
+                f"--store={without_password(place)}" if equals and name == "--store" else word
+            )
+    return tuple(made)
+
+
+def rerun_words(argv: Sequence[str]) -> tuple[str, ...]:
+    """What a command that repeats a case of this `kmark run` needs beside the case itself."""
+    if tuple(argv[:1]) != ("run",):
+        return ()
+    given: dict[str, str] = {}
+    for word, after in zip(argv, (*argv[1:], ""), strict=True):
+        name, equals, value = word.partition("=")
+        if name in _CONDUCT:
+            given[name] = value if equals else after
+    found = [word for name in _CONDUCT if name in given for word in (name, given[name])]
+    return (*found, *(["--no-store"] if "--no-store" in argv else []))
+
+
+def extended(command: str, words: Sequence[str]) -> str:
+    """A command with words after it."""
+    return f"{command} {shlex.join(words)}" if words else command
 
 
 @contextlib.contextmanager
@@ -16,6 +67,6 @@ def kept_by(words: Sequence[str], store: str | None = None) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        command = shlex.join(["kmark", *words, *(("--store", store) if store else ())])
+        command = shlex.join(["kmark", *words, *store_words(store)])
         again = f"to write it again: {command}" if words else "nothing is stored: measure again"
         raise UsageError(error.message, hint=f"make room or name another place; {again}") from None

@@ -9,7 +9,7 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli.output import check_writable, put_table, say, write
-from kernelmark.cli.places import kept_by
+from kernelmark.cli.places import extended, kept_by, store_words
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.units import counted
 
@@ -73,10 +73,10 @@ def roofs(
         found = [(info, _measured(info, threads, None, quiet=quiet)) for info in infos]
     else:
         with open_store(store, readonly=stored) as opened:
-            found += [_known_away(name, opened) for name in names if away]
+            found += [_known_away(name, opened, store) for name in names if away]
             for info in infos:
                 if stored:
-                    found.append((info, _known(info, threads, opened)))
+                    found.append((info, _known(info, threads, opened, store)))
                 else:
                     found.append((info, _measured(info, threads, opened, quiet=quiet)))
     again = () if no_store else ("roofs", "--stored", "--json", "FILE")
@@ -102,15 +102,15 @@ def _measured(
     return measured
 
 
-def _known(info: DeviceInfo, threads: int, store: Store) -> tuple[Roof, ...]:
+def _known(info: DeviceInfo, threads: int, store: Store, place: str | None) -> tuple[Roof, ...]:
     host = platform.node()
     found = store.roofs(host=host, device=info.name, arch=info.arch, threads=threads or None)
     if not found:
         kind = f" with {counted(threads, 'thread')}" if threads else ""
-        words = f" --threads {threads}" if threads else ""
+        words = (*(("--threads", str(threads)) if threads else ()), *store_words(place))
         raise NothingToDo(
             f"no roofs of {info.name}{kind} are stored{_others(store, info.name)}",
-            hint=f"measure them: kmark roofs -d {info.name}{words}",
+            hint=f"measure them: {extended(f'kmark roofs -d {info.name}', words)}",
         )
     return found
 
@@ -137,7 +137,9 @@ def _is_away(name: str) -> bool:
     return False
 
 
-def _known_away(name: str, store: Store) -> tuple[DeviceInfo | None, tuple[Roof, ...]]:
+def _known_away(
+    name: str, store: Store, place: str | None
+) -> tuple[DeviceInfo | None, tuple[Roof, ...]]:
     """The roofs of a device that cannot be asked what it is, and what a stored run says of it."""
     host = platform.node()
     device = name if ":" in name else f"{name}:0"
@@ -145,7 +147,8 @@ def _known_away(name: str, store: Store) -> tuple[DeviceInfo | None, tuple[Roof,
     if not found:
         raise NothingToDo(
             f"no roofs of {device} are stored for this host",
-            hint=f"measure them where it is: kmark roofs -d {device}",
+            hint="measure them where it is: "
+            f"{extended(f'kmark roofs -d {device}', store_words(place))}",
         )
     infos = (info for run in store.runs(_RECENT) for info in run.environment.devices)
     seen = (info for info in infos if (info.name, info.arch) == (device, found[0].arch))

@@ -8,6 +8,7 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli.output import Outputs, put, put_tables
+from kernelmark.cli.places import extended, rerun_words, store_words
 from kernelmark.core.errors import NothingToDo, UsageError
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ def show(
 
     outputs = Outputs(json=json, csv=csv, md=md)
     with loaded(ref, store) as (results, opened):
+        place = () if opened is None else store_words(store)
+        more = (*rerun_words(results.run.argv), *place)
         chosen = _chosen(
             results,
             ops=o.comma_list(ops),
@@ -61,14 +64,15 @@ def show(
             regex=filter,
             statuses=o.comma_list(status),
             case=case,
+            place=place,
         )
         if (samples or case is not None) and not outputs.any:
             for row in chosen.rows:
-                put_tables(detail(row, samples=samples))
+                put_tables(detail(row, samples=samples, more=more))
                 put("\n")
             return 0
         put_results(chosen, outputs)
-        tell_rest(chosen, opened, quiet=quiet)
+        tell_rest(chosen, opened, quiet=quiet, place=place, more=more)
     return 0
 
 
@@ -80,6 +84,7 @@ def _chosen(
     regex: str | None,
     statuses: tuple[str, ...],
     case: str | None,
+    place: tuple[str, ...],
 ) -> Results:
     from kernelmark.api.results import Results
     from kernelmark.core.result import ResultSet, Status
@@ -105,6 +110,6 @@ def _chosen(
     if not kept:
         raise NothingToDo(
             f"run {every.run.id} has no result that matches",
-            hint=f"it has {len(every.results)}: kmark show {every.run.id}",
+            hint=f"it has {len(every.results)}: {extended(f'kmark show {every.run.id}', place)}",
         )
     return Results(ResultSet(run=every.run, results=kept), results.roofs, results.notes)

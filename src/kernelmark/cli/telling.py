@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kernelmark.cli.output import Outputs, flush, put_results_table, say
+from kernelmark.cli.places import extended
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Status
 from kernelmark.core.units import counted
 from kernelmark.report import tables
+from kernelmark.report.advice import as_options
 from kernelmark.report.names import backend_text, short
 from kernelmark.report.narrow import narrowed
 
@@ -21,14 +22,6 @@ if TYPE_CHECKING:
 
 # Commands shown for one reason; the rest can be listed with `kmark show --status`.
 _COMMANDS = 3
-_FLAGS = {
-    "max_s": "--max-s",
-    "max_allocations": "--max-blocks",
-    "min_samples": "--samples",
-    "warmup_s": "--warmup-s",
-    "target_rel_ci": "--target-ci",
-    "duty=burst": "--duty burst",
-}
 
 
 def put_results(results: Results, outputs: Outputs, *, table: bool = True) -> None:
@@ -44,17 +37,26 @@ def put_results(results: Results, outputs: Outputs, *, table: bool = True) -> No
         outputs.put(json=results.to_json, csv=results.to_csv, md=results.to_md)
 
 
-def tell_rest(results: Results, store: Store | None, *, quiet: bool) -> None:
-    """Failures with the commands that repeat them, warnings, notes, and where it all is."""
+def tell_rest(
+    results: Results,
+    store: Store | None,
+    *,
+    quiet: bool,
+    place: Sequence[str] = (),
+    more: Sequence[str] = (),
+) -> None:
+    """Failures with the commands that repeat them, warnings, notes, and where it all is. `place`
+    are the words that name the store, `more` those that a repetition needs."""
+    run_id = results.run.id if store is not None else None
     for failure in tables.failures(results.rows):
-        _tell_failure(failure, results.run.id if store is not None else None)
+        _tell_failure(failure, run_id, place, more)
     if quiet:
         return
     marked = sum(map(tables.warned, results.rows))
     if marked:
         say(f"{tables.MARK} after ± marks {counted(marked, 'result')} with a warning:")
     for text in tables.warnings(results.rows):
-        say(f"warning: {_with_flags(text)}")
+        say(f"warning: {as_options(text)}")
     for text in results.notes:
         say(f"note: {text}")
     where = f"stored in {store.where}" if store is not None else "not stored"
@@ -64,12 +66,7 @@ def tell_rest(results: Results, store: Store | None, *, quiet: bool) -> None:
 
 def in_flags(error: UsageError) -> UsageError:
     """The error of a timing in the words of the command line."""
-    return UsageError(_with_flags(error.message), hint=error.hint)
-
-
-def _with_flags(text: str) -> str:
-    """Fields of a timing that a warning names, as the options that change them."""
-    return re.sub(r"\b(" + "|".join(_FLAGS) + r")\b", lambda found: _FLAGS[found[0]], text)
+    return UsageError(as_options(error.message), hint=error.hint)
 
 
 def plan_table(cases: Sequence[Case]) -> tables.Table:
@@ -79,17 +76,21 @@ def plan_table(cases: Sequence[Case]) -> tables.Table:
     return tables.Table(columns=columns, rows=rows)
 
 
-def _tell_failure(failure: tables.Failure, run_id: str | None) -> None:
+def _tell_failure(
+    failure: tables.Failure, run_id: str | None, place: Sequence[str], more: Sequence[str]
+) -> None:
     count = len(failure.rows)
     say(f"{failure.status.value}, {counted(count, 'case')}: {failure.reason}")
     if failure.cut and run_id is not None:
-        say(f"  all of it: kmark show {run_id} --case {failure.rows[0].result.case.id}")
+        case = f"kmark show {run_id} --case {failure.rows[0].result.case.id}"
+        say(f"  all of it: {extended(case, place)}")
     if not failure.status.failed:
         return
-    for command in failure.commands[:_COMMANDS]:
+    for command in failure.commands(more)[:_COMMANDS]:
         say(f"  again: {command}")
     if count > _COMMANDS and run_id is not None:
-        say(f"  and {count - _COMMANDS} more: kmark show {run_id} --status {failure.status.value}")
+        rest = f"kmark show {run_id} --status {failure.status.value}"
+        say(f"  and {count - _COMMANDS} more: {extended(rest, place)}")
 
 
 def _style(row: tables.Row | None) -> str:

@@ -33,6 +33,11 @@ class DeviceInfo:
     def __post_init__(self) -> None:
         object.__setattr__(self, "attributes", FrozenDict(self.attributes))
 
+    @property
+    def unusable(self) -> str:
+        """Why the device is there but cannot be used, or nothing."""
+        return self.attributes.get("unusable", "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:

@@ -8,9 +8,6 @@ from kernelmark.devices.base import Device, DeviceKind
 from kernelmark.gpu import pack, rtc
 from kernelmark.gpu.driver import Driver, driver, unavailable
 
-# The attribute that has the reason why a device cannot be used, and the architecture it then has.
-UNUSABLE = "unusable"
-
 
 class GpuKind(DeviceKind):
     """The GPUs that the driver shows to this process, under the driver's own numbers."""
@@ -45,7 +42,7 @@ class GpuKind(DeviceKind):
                 hint=f"this machine has {self.name}:0 to {self.name}:{found.count() - 1}",
             )
         known = _info(found, index)
-        if UNUSABLE in known.attributes:
+        if known.unusable:
             raise UsageError(f"{known.name} is {known.model}")
         return _gpu.GpuDevice(found, index)
 
@@ -66,8 +63,8 @@ def _info(found: Driver, index: int) -> DeviceInfo:
         return DeviceInfo(
             name=f"{vendor}:{index}",
             kind=vendor,
-            model=f"{UNUSABLE}: {reason}",
-            arch=UNUSABLE,
+            model=f"unusable: {reason}",
+            arch="",
             index=index,
-            attributes={UNUSABLE: reason},
+            attributes={"unusable": reason},
         )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from kernelmark.core.result import Block, Measurement, Result
 from kernelmark.core.units import bytes_text, rate_text, time_text
+from kernelmark.report.advice import as_options
 from kernelmark.report.names import config_text, rerun
 from kernelmark.report.tables import NONE, Column, Row, Table, share_text, width_text
 
@@ -15,10 +16,11 @@ _NO_PHASE = ("total", "device", "compile_ahead")
 _WORTH_TELLING = 0.05
 
 
-def detail(row: Row, *, samples: bool = True) -> list[Table]:
-    """What, how long, how sure, how right, by what, at what cost; `samples` adds every number."""
+def detail(row: Row, *, samples: bool = True, more: Sequence[str] = ()) -> list[Table]:
+    """What, how long, how sure, how right, by what, at what cost; `samples` adds every number,
+    `more` are words of the command that measures it again."""
     result = row.result
-    found = [_facts("case", _what(row))]
+    found = [_facts("case", _what(row, more))]
     if result.measurement is not None:
         found.append(_facts("measurement", _measured(row, result.measurement)))
         found.append(_blocks(result.measurement))
@@ -43,7 +45,7 @@ def _facts(title: str, pairs: Sequence[tuple[str, str]]) -> Table:
     )
 
 
-def _what(row: Row) -> list[tuple[str, str]]:
+def _what(row: Row, more: Sequence[str]) -> list[tuple[str, str]]:
     result, timing = row.result, row.result.case.timing
     pairs = [
         ("problem", result.case.problem.key),
@@ -57,7 +59,7 @@ def _what(row: Row) -> list[tuple[str, str]]:
     ]
     if result.error:
         pairs.append(("reason", result.error))
-    again = rerun(result)
+    again = rerun(result, more)
     return [*pairs, ("again", again)] if again else pairs
 
 
@@ -91,7 +93,7 @@ def _measured(row: Row, measured: Measurement) -> list[tuple[str, str]]:
     if row.share is not None:
         pairs.insert(5, ("roof", f"{_roof_text(row)}: {row.share.roof.how}"))
     pairs += [(name, time_text(value)) for name, value in measured.also.items()]
-    pairs += [("warning", text) for text in measured.warnings]
+    pairs += [("warning", as_options(text)) for text in measured.warnings]
     return pairs
 
 

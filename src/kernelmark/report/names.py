@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kernelmark import backends, ops
 from kernelmark.core.errors import KernelmarkError
@@ -122,8 +122,9 @@ def backend_text(case: Case) -> str:
     return f"{case.backend} [{config}]" if config else case.backend
 
 
-def rerun(result: Result) -> str:
-    """The command line that measures this case again; none for what another tool measured."""
+def rerun(result: Result, more: Sequence[str] = ()) -> str:
+    """The command line that measures this case again, with `more` words after it; none for what
+    another tool measured."""
     case = result.case
     ours = result.measurement is None or result.measurement.timed_s > 0
     known = case.backend in backends.registry or case.backend.endswith(".py")
@@ -139,7 +140,7 @@ def rerun(result: Result) -> str:
         value = getattr(case.timing, name)
         if value != getattr(_USUAL, name):
             words += [f"--{name}", str(value)]
-    return shlex.join(words)
+    return shlex.join([*words, *more])
 
 
 def _timing_words(timing: Timing) -> list[str]:

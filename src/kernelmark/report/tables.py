@@ -75,9 +75,9 @@ class Failure:
     rows: tuple[Row, ...]
     cut: bool = False
 
-    @property
-    def commands(self) -> tuple[str, ...]:
-        return tuple(filter(None, (rerun(row.result) for row in self.rows)))
+    def commands(self, more: Sequence[str] = ()) -> tuple[str, ...]:
+        """As `rerun` of each."""
+        return tuple(filter(None, (rerun(row.result, more) for row in self.rows)))
 
 
 def rows(

@@ -23,6 +23,8 @@ def find(name: str) -> tuple[DeviceKind, DeviceInfo]:
     kind = devices.registry.get(kind_name)
     for info in _present(kind, kind_name):
         if info.index == first:
+            if info.unusable:
+                raise UsageError(f"{info.name} cannot be used: {info.unusable}")
             return kind, info
     hint = f"there are: {', '.join(info.name for info in kind.infos())}"
     if kind_name == "fake":
@@ -73,8 +75,9 @@ def _all() -> list[DeviceInfo]:
     for kind_name in devices.registry.names():
         if kind_name not in ("cpu", "fake"):
             kind = devices.registry.get(kind_name)
-            if kind.available() is None and (infos := kind.infos()):
-                return infos
+            infos = kind.infos() if kind.available() is None else []
+            if usable := [info for info in infos if not info.unusable]:
+                return usable
     return [find("cpu")[1]]
 
 

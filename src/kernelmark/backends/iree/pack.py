@@ -3,7 +3,8 @@
     python -m kernelmark.backends.iree.pack -o PACK --arch sm_90 'gemm m=4096 n=4096 k=4096 a=bf16'
     (copy PACK there) KERNELMARK_PACK=PACK kmark run -d cuda:0 -b iree …
 
-@FILE stands for the problems in FILE, one a line. A pack may lie beside kernelmark's own kernels.
+@FILE stands for the problems in FILE, one a line; blank lines and what follows a # are left out. A
+pack may lie beside kernelmark's own kernels.
 """
 
 from __future__ import annotations
@@ -80,13 +81,35 @@ def _one(folder: Path, problem: Problem, info: DeviceInfo, config: Config | None
     return Packed(problem=problem, arch=info.arch, nbytes=nbytes, seconds=seconds)
 
 
+def _problems(word: str) -> list[Problem]:
+    """The problem that is written out, or those of the file after an @."""
+    if not word.startswith("@"):
+        return [ops.parse(word)]
+    file = Path(word[1:]).expanduser()
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not text"
+        hint = "@FILE names a file with one problem a line"
+        raise UsageError(f"{file}: {reason or error}", hint=hint) from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].strip()
+        try:
+            found += [ops.parse(text)] if text else []
+        except KernelmarkError as error:
+            raise UsageError(f"{file}: line {number}: {error.message}", hint=error.hint) from None
+    if not found:
+        raise UsageError(f"{file}: has no problem", hint="write one a line: gemm m=512 n=512 k=512")
+    return found
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Fill a pack and say of each problem what became of it."""
     parser = argparse.ArgumentParser(
         prog="python -m kernelmark.backends.iree.pack",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        fromfile_prefix_chars="@",
     )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="PACK")
     parser.add_argument("--arch", action="append", required=True, help="sm_90, gfx942; repeatable")
@@ -94,7 +117,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     failed = 0
     try:
-        problems = [ops.parse(text) for text in given.problems if text.strip()]
+        problems = list(dict.fromkeys(one for word in given.problems for one in _problems(word)))
         for one in fill(given.output, problems, given.arch):
             failed += bool(one.reason)
             first = one.reason.splitlines()[0] if one.reason else f"{one.nbytes} bytes"

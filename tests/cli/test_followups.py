@@ -1,0 +1,169 @@
+"""Commands that kmark prints: they find the same store and repeat what was asked for."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from kernelmark.cli.places import redacted, rerun_words, store_words, without_password
+from kernelmark.core.environment import Environment
+from kernelmark.core.result import Run
+from kernelmark.stores import open_store
+
+HANG = ("--limit", "1", "--config", "behaviour=hang", "--timeout", "1")
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("my store.sqlite", "my store.sqlite"),
+        ("sqlite:////data/a:b@c.sqlite", "sqlite:////data/a:b@c.sqlite"),
+        ("postgresql://me@host/db", "postgresql://me@host/db"),
+        ("postgresql://me:se/cr?et@host:5432/db", "postgresql://me@host:5432/db"),
+        ("postgresql+psycopg://:secret@host/db?schema=a", "postgresql+psycopg://@host/db?schema=a"),
+        ("postgres://host/db?password=secret&schema=a", "postgres://host/db?schema=a"),
+        ("postgresql://host/db?PassWord=secret", "postgresql://host/db"),
+    ],
+)
+def test_a_store_is_named_without_its_password(given, shown):
+    assert without_password(given) == shown
+    assert store_words(given) == ("--store", shown)
+    assert redacted(["run", "--store", given, "-q"]) == ("run", "--store", shown, "-q")
+    assert redacted(["run", f"--store={given}"]) == ("run", f"--store={shown}")
+
+
+def test_what_was_not_given_is_not_said():
+    assert store_words(None) == ()
+    assert rerun_words(("run", "-s", "demo", "--timing", "quick")) == ()
+    assert rerun_words(("tune", "run", "x", "--timeout", "3")) == ()
+    given = ("run", "--timeout", "9", "--roofs=none", "--timeout=3", "--no-store")
+    assert rerun_words(given) == ("--timeout", "3", "--roofs", "none", "--no-store")
+
+
+def test_commands_after_a_failure_name_the_store_and_the_timeout(kmark, fake_words, tmp_path):
+    place = str(tmp_path / "my store.sqlite")
+    ended = kmark(*fake_words, *HANG, "--store", place, "--roofs", "none")
+    assert ended.code == 3
+    again = next(line for line in ended.err.splitlines() if "again: " in line)
+    words = shlex.split(again.partition("again: kmark ")[2])
+    assert words[-6:] == ["--timeout", "1", "--roofs", "none", "--store", place]
+    repeated = kmark(*words)
+    assert repeated.code == 3
+    assert "timeout" in repeated.out
+    shown = kmark("show", "--store", place).err
+    assert again in shown.splitlines()
+    assert (
+        f"--timeout 1 --roofs none --store '{place}'"
+        in kmark("show", "--case", _case(kmark, place), "--store", place).out
+    )
+
+
+def _case(kmark, place: str) -> str:
+    return kmark("show", "--csv", "-", "--store", place).out.splitlines()[1].split(",")[2]
+
+
+def test_no_store_is_said_where_none_was_given(kmark, fake_words):
+    ended = kmark(*fake_words, "--limit", "1", "--config", "behaviour=wrong")
+    assert "again: kmark run" in ended.err
+    assert "--store" not in ended.err
+    assert "--timeout" not in ended.err
+
+
+def test_commands_that_show_more_name_the_store(kmark, fake_words, tmp_path):
+    place = str(tmp_path / "other.sqlite")
+    words = [word if word != "m=[8,16]" else "m=[8,16,24,32]" for word in fake_words]
+    crashed = kmark(*words, "--config", "behaviour=crash", "--store", place)
+    more = re.search(r"and 1 more: kmark (show \S+ --status crashed --store \S+)", crashed.err)
+    assert more, crashed.err
+    assert kmark(*shlex.split(more[1])).out.count("  crashed\n") == 4
+    wrong = kmark(*fake_words, "--config", "behaviour=wrong", "--limit", "1", "--store", place)
+    whole = re.search(r"all of it: kmark (.*)", wrong.err)
+    assert whole, wrong.err
+    assert kmark(*shlex.split(whole[1])).code == 0
+    none = kmark("show", "-b", "torch", "--store", place)
+    assert re.search(rf"kmark show \S+ --store {place}$", none.err.strip()), none.err
+    assert f"'kmark list runs --store {place}'" in kmark("show", "x.json", "--store", place).err
+    assert f"'kmark list runs --store {place}'" in kmark("show", "x.json", f"--store={place}").err
+    assert "'kmark list runs'" in kmark("show", "x.json").err
+
+
+def test_the_comment_of_a_comparison_names_the_store(kmark, fake_words, tmp_path):
+    place = str(tmp_path / "other.sqlite")
+    for label in ("one", "two"):
+        assert kmark(*fake_words, "--label", label, "--store", place).code == 0
+    made = kmark("compare", "one", "two", "--store", place, "--md", "-").out
+    command = re.search(r"^kmark (compare .*)$", made, flags=re.MULTILINE)
+    assert command
+    assert kmark(*shlex.split(command[1])).code in (0, 1)
+    assert command[1].endswith(f"--store {place}")
+
+
+def test_roofs_that_are_not_stored_are_measured_into_the_same_store(kmark, fake_words, tmp_path):
+    place = str(tmp_path / "other.sqlite")
+    assert kmark(*fake_words, "--store", place).code == 0
+    ended = kmark("roofs", "--stored", "--threads", "1", "--store", place)
+    assert f"kmark roofs -d cpu --threads 1 --store {place}" in ended.err
+
+
+def test_history_of_another_store_names_it(kmark, fake_words, tmp_path):
+    place = str(tmp_path / "other.sqlite")
+    assert kmark(*fake_words, "--store", place).code == 0
+    ended = kmark("history", "-b", "torch", "--store", place)
+    assert ended.code == 4
+    assert f"kmark history --store {place}" in ended.err
+
+
+def test_an_interrupted_run_is_resumed_from_its_store(kmark, tmp_path):
+    place = str(tmp_path / "other.sqlite")
+    words = (
+        *("run", "-o", "gemm", "-b", "fake", "--dtype", "f32", "--roofs", "none"),
+        *("-a", "m=[8:24:8]", "-a", "n=8", "-a", "k=8", "--store", place),
+        *("--config", "time_us=1000.0", "--max-s", "0.4", "--warmup-s", "0.1"),
+    )
+    started = subprocess.Popen(
+        [sys.executable, "-m", "kernelmark", *words],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    assert started.stderr is not None
+    while (line := started.stderr.readline()) and "] ok" not in line:
+        pass
+    started.send_signal(signal.SIGINT)
+    rest = started.communicate(timeout=60)[1]
+    assert started.returncode == 130, rest
+    command = re.search(r"kmark (run --resume .*)", rest)
+    assert command, rest
+    assert kmark(*shlex.split(command[1])).code == 0
+
+
+def test_a_password_is_neither_stored_nor_printed(kmark, fake_words, tmp_path, monkeypatch):
+    """PostgreSQL is not needed to see what would be kept of the command line."""
+    from kernelmark.stores import place as places
+
+    real = places.locate
+    secret = "postgresql://me:secret@host/db"
+
+    def locate(where):
+        return real(str(tmp_path / "other.sqlite") if where == secret else where)
+
+    monkeypatch.setattr("kernelmark.stores.store.locate", locate)
+    ended = kmark(*fake_words, "--config", "behaviour=wrong", "--store", secret)
+    assert ended.code == 3
+    assert "--store postgresql://me@host/db" in ended.err
+    assert "secret" not in ended.err + ended.out
+    with open_store(tmp_path / "other.sqlite") as store:
+        assert "secret" not in " ".join(store.run("latest").argv)
+
+
+def test_a_run_of_another_command_is_told_without_password(refused, tmp_path):
+    argv = ("ab", "-b", "numpy", "-s", "smoke", "--store", "postgresql://me:secret@host/db")
+    with open_store(tmp_path / "store.sqlite") as store:
+        store.add_run(Run(id="old", started=1.0, environment=Environment(), argv=argv))
+    told = refused("run", "--resume", "old").err
+    assert "--store postgresql://me@host/db" in told

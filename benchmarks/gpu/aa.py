@@ -27,13 +27,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _gpu import gpu_info
 
 from kernelmark import backends, ops
 from kernelmark.core.result import Case
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.runners.ab import compile_ahead
 from kernelmark.runners.environments import Side
-from kernelmark.runners.targets import find
 from kernelmark.stats.paired import Looks, paired_verdict
 from kernelmark.stats.suite import suite_verdicts
 from kernelmark.testing import evidence
@@ -251,7 +251,7 @@ def main() -> None:
     parser.add_argument("--budget-s", type=float, default=165.0, help="for the rounds")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    _, info = find(given.device)
+    info = gpu_info(given.device)
     known, round_s = prepared(given, info)
     looks = fitting(Looks(), round_s, given.budget_s)
     tracks = dealt(known, given.suites)

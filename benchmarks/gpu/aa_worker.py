@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import numpy as np
+from _gpu import gpu_info
 
 from kernelmark import backends, ops
 from kernelmark.backends.base import Kernel
@@ -145,7 +146,8 @@ def main() -> None:
     parser.add_argument("--config", default="{}")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    kind, info = find(given.device)
+    info = gpu_info(given.device)
+    kind, _ = find(given.device)
     bench = Bench(kind.open(info.index), given.backend, json.loads(given.config), given.seed)
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:

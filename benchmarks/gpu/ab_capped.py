@@ -18,6 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from _gpu import gpu_info
+
 from kernelmark import backends, ops
 from kernelmark.api.ab import AbPlan, captured, compare_sides
 from kernelmark.core.result import Case
@@ -25,7 +27,6 @@ from kernelmark.core.timing import Duty
 from kernelmark.report.ab import AbReport, audit, clocks, restless, summary, to_json
 from kernelmark.runners.ab import ROUND, Pair, Rule
 from kernelmark.runners.environments import Side
-from kernelmark.runners.targets import find
 from kernelmark.stats.paired import Looks
 from kernelmark.testing import evidence
 
@@ -45,7 +46,7 @@ def main() -> None:
     parser.add_argument("--backend", default="cublaslt")
     parser.add_argument("--rounds", type=int, default=10)
     given = parser.parse_args()
-    _, info = find(given.device)
+    info = gpu_info(given.device)
     reports, seconds = {}, {}
     for duty in Duty:
         begun = time.monotonic()

@@ -16,6 +16,8 @@ import os
 import time
 from pathlib import Path
 
+from _gpu import gpu_info
+
 from kernelmark import backends
 from kernelmark.api.ab import AbPlan, captured, compare_sides
 from kernelmark.core.environment import DeviceInfo
@@ -23,7 +25,6 @@ from kernelmark.core.result import Case
 from kernelmark.report.ab import ORDER, AbReport, audit, summary, to_json, to_md
 from kernelmark.runners.ab import ROUND, Event, Measured, Pair, Rule
 from kernelmark.runners.environments import Side
-from kernelmark.runners.targets import find
 from kernelmark.stats.paired import Looks
 from kernelmark.testing import evidence
 from kernelmark.workloads import suites
@@ -46,7 +47,7 @@ def main() -> None:
     parser.add_argument("--rounds", default="10,16", help="looks, as of kmark ab")
     parser.add_argument("--budget-s", type=float, default=165.0)
     given = parser.parse_args()
-    _, info = find(given.device)
+    info = gpu_info(given.device)
     suite = [p for p in suites.load(SUITE).problems if given.filter in p.key]
     part, parts = (int(word) for word in given.part.split("/"))
     problems = suite[part - 1 :: parts]

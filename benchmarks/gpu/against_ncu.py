@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 import triton
+from _gpu import gpu_info
 
 from kernelmark import backends, ops
 from kernelmark.core.frozen import FrozenDict
@@ -230,6 +231,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     given = parser.parse_args()
+    gpu_info()
     device = registry.get("cuda").open(0)
     assert isinstance(device, GpuDevice)
     timing = Timing.preset("quick", max_s=0.2)

@@ -11,10 +11,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from _gpu import gpu_info
+
 from kernelmark import ops
 from kernelmark.core.result import Case
 from kernelmark.core.timing import Timing
-from kernelmark.devices import registry
 from kernelmark.runners.profiler import DRAM_READ, TIME, profile_all
 from kernelmark.testing import evidence
 
@@ -39,7 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     given = parser.parse_args()
-    info = registry.get("cuda").infos()[0]
+    info = gpu_info()
     rows = []
     problems = [ops.parse(f"gemm m=1 n={n} k={k} a=bf16 b=bf16 tb=t") for n, k in WEIGHTS]
     cases = [

@@ -16,13 +16,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from _gpu import gpu_info
+
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import ProblemError
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.timing import Timing
-from kernelmark.devices import registry
 from kernelmark.gpu import pack
 from kernelmark.ops import registry as ops
 from kernelmark.runners.events import CaseFinished
@@ -209,12 +210,12 @@ def main() -> None:
     if given.fill:
         fill(given.fill, given.arch, given.only)
         return
+    info = gpu_info()
     if given.pack:
         from iree_gpu import find_driver, use
 
         use(given.pack)
         find_driver()
-    info = registry.get("cuda").infos()[0]
     made, left_out = without_unpacked(cases(given.only), given.pack, info)
     results = run(made)
     bars = bars_of(results)

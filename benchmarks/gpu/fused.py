@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _gpu import gpu_info
 from numpy.typing import NDArray
 
 from kernelmark import ops
@@ -121,6 +122,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     parser.add_argument("--replays", type=int, default=1500)
     given = parser.parse_args()
+    gpu_info()
     device = registry.get("cuda").open(0)
     rows: list[dict[str, Any]] = []
     for key, config in CASES:

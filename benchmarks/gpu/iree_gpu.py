@@ -20,11 +20,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from _gpu import gpu_info
+
 from kernelmark import backends, ops
 from kernelmark.core.errors import CaseError
 from kernelmark.core.result import Case, Result
 from kernelmark.core.timing import Timing
-from kernelmark.devices import registry
 from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.local import LocalRunner
 from kernelmark.testing import evidence
@@ -194,10 +195,10 @@ def main() -> None:
     if given.fill:
         fill(given.fill, given.arch)
         return
+    info = gpu_info()
     if given.pack:
         use(given.pack)
     find_driver()
-    info = registry.get("cuda").infos()[0]
     rows, beside = measure()
     for row in rows:
         if row["problem"] in beside:

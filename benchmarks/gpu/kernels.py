@@ -15,10 +15,11 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from _gpu import gpu_info
+
 from kernelmark import ops
 from kernelmark.core.result import Case, Result
 from kernelmark.core.timing import Timing
-from kernelmark.devices import registry
 from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.local import LocalRunner
 from kernelmark.testing import evidence
@@ -117,7 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     given = parser.parse_args()
-    info = registry.get("cuda").infos()[0]
+    info = gpu_info()
     runner = LocalRunner(["cuda:0"], timeout_s=120)
     results = [e.result for e in runner.run(cases()) if isinstance(e, CaseFinished)]
     rows = rows_of(results)

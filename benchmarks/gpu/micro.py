@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from _gpu import gpu_info
 from repeats import Repeats
 
 from kernelmark.api import micro as api
@@ -27,7 +28,6 @@ from kernelmark.core.micro import MicroResult
 from kernelmark.core.result import Status
 from kernelmark.micro import gpu_roofs, registry
 from kernelmark.micro.execute import execute, open_rig
-from kernelmark.runners.targets import find
 from kernelmark.testing import evidence
 
 FOLDER = Path(__file__).parent.parent / "results"
@@ -294,7 +294,7 @@ def main() -> None:
     parser.add_argument("--points", type=Path, default=FOLDER / "points" / "gpu_micro.json")
     given = parser.parse_args()
     os.environ["CUDA_MODULE_LOADING"] = "EAGER"  # as the workers have it; read when CUDA starts
-    _, info = find(given.device)
+    info = gpu_info(given.device)
     names = api.names_for(given.device)
     bars: list[Bar] = []
     figures: dict[str, Any] = {}

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 import torch
 import triton
+from _gpu import gpu_info
 
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Case, Result
 from kernelmark.core.timing import Timing
-from kernelmark.devices import registry
 from kernelmark.measure.protocol import PHASES
 from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.local import LocalRunner
@@ -185,7 +185,7 @@ def main() -> None:
     )
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     given = parser.parse_args()
-    info = registry.get("cuda").infos()[0]
+    info = gpu_info()
     chosen = problems(given.problems)
     results, wall_s = measured(chosen, Timing.preset("quick"))
     figures = told(chosen, results, wall_s)

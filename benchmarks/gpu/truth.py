@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import triton
+from _gpu import gpu_info
 
 from kernelmark.core.timing import Strain, Timer, Timing
 from kernelmark.devices import registry
@@ -60,6 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     given = parser.parse_args()
+    gpu_info()
     device = registry.get("cuda").open(0)
     assert isinstance(device, GpuDevice)
     function = device.function("spin")

@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from _gpu import gpu_info
+
 from kernelmark import ops
 from kernelmark.core.result import Case, Status
 from kernelmark.core.units import time_text
@@ -366,6 +368,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=None)
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     given = parser.parse_args()
+    if given.part != "report":
+        gpu_info()
     given.folder.mkdir(parents=True, exist_ok=True)
     with (given.folder / "commands.txt").open("a") as file:
         file.write(f"{evidence.command()}\n")

@@ -14,7 +14,7 @@ import tomllib
 
 import pytest
 
-from kernelmark import ops
+from kernelmark import backends, ops
 from kernelmark.api.tuning import plan as plan_tuning
 from kernelmark.core.errors import UsageError
 from kernelmark.testing.tuning import fake_plans, make_folder
@@ -295,6 +295,49 @@ def test_plans_for_a_gpu_that_is_not_here(kmark, tmp_path):
     assert found["space"]["kpack"] == [1, 2]
     assert "no plan for 2 problems" in ended.err
     assert "gfx942 has no OCP 8-bit floats" in ended.err
+
+
+SMALL = ("-o", "gemm", "-a", "m=64", "-a", "n=64", "-a", "k=64", "--dtype", "f16")
+
+
+def test_what_this_machine_lacks_is_no_reason_against_a_gpu_that_is_not_here(kmark, tmp_path):
+    """IREE loads the libraries of a GPU, and they are not here."""
+    words = ("-b", "triton", "--reference", "iree", "--arch", "gfx942", *SMALL)
+    ended = kmark("tune", "plan", str(tmp_path / "one"), *words)
+    assert ended.code == 0, ended.err
+    assert "1 plan (1 new)" in ended.err
+    ended = kmark("tune", "plan", str(tmp_path / "two"), "-b", "iree", "--arch", "gfx942", *SMALL)
+    assert ended.code == 4
+    assert "iree has nothing to tune for it on gfx942" in ended.err
+    assert "hint: what can be tuned for it: triton, " in ended.err
+
+
+def test_a_library_that_lists_its_own_choices_is_planned_where_it_is(kmark, tmp_path):
+    if backends.find("cublaslt").available() is None:
+        pytest.skip("cuBLASLt is here")
+    words = ("-b", "cublaslt", "--arch", "sm_90", *SMALL)
+    ended = kmark("tune", "plan", str(tmp_path / "lt"), *words)
+    assert ended.code == 4
+    told = "cublaslt cannot say here what can be tried (libcublasLt not found)"
+    assert f"{told}: plan it where the GPU is" in ended.err
+    assert "hint: what can be tuned for it: triton, " in ended.err
+
+
+def test_the_next_step_is_one_that_works(kmark, tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "op = 'gemm'\nspace = {'rows': [1, 2]}\ndef prepare(problem, config, sets): return print\n"
+    )
+    place = str(tmp_path / "own")
+    ended = kmark("tune", "plan", place, "-b", str(mine), "--arch", "sm_90", *SMALL)
+    assert ended.err.endswith(f"next, where there is a sm_90: kmark tune run {place}\n")
+    assert kmark("tune", "check", place).code == 2
+    if (reason := backends.find("triton").available()) is not None:
+        pytest.skip(reason)
+    place = str(tmp_path / "triton")
+    ended = kmark("tune", "plan", place, "-b", "triton", "--arch", "sm_90", *SMALL)
+    told = f"next: kmark tune check {place}, and where there is a sm_90: kmark tune run {place}\n"
+    assert ended.err.endswith(told)
 
 
 @pytest.mark.parametrize(

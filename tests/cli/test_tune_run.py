@@ -219,3 +219,23 @@ def test_what_failed_because_of_the_machine_is_tried_again_when_asked(kmark, tmp
     ended = kmark("tune", "run", str(folder.path), *WORDS)
     assert ended.code == 0
     assert results.read(folder)[0] == outcome
+
+
+def test_a_final_on_a_busy_machine_is_told_and_played_again_by_the_same_command(
+    kmark, tmp_path, monkeypatch
+):
+    folder = make_folder(tmp_path / "t", fake_plans(2, evaluations=12))
+    run = ("tune", "run", str(folder.path), *WORDS)
+    monkeypatch.setenv("KERNELMARK_FAKE_SCRIPT", '{"load": [1.0]}')
+    ended = kmark(*run, "-q")
+    assert ended.code == 0, ended.err
+    assert "not kept, too noisy to judge: other work used 1.0 of 1 core during" in ended.out
+    told = "the machine was busy during the final of 2 plans (SSS_NN_0, SSS_NN_1): when it is quiet"
+    assert f"{told}, kmark tune run {folder.path} compares them again" in ended.err
+    assert "2 stopped" in kmark("tune", "show", str(folder.path)).err
+    monkeypatch.delenv("KERNELMARK_FAKE_SCRIPT")
+    ended = kmark(*run)
+    assert "SSS_NN_0: has 12 candidates, and goes on with its final" in ended.err
+    assert "2 of 2 problems kept" in ended.err
+    assert "the machine was busy" not in ended.err
+    assert "as found before" in kmark(*run).err

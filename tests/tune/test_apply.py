@@ -138,6 +138,12 @@ def test_a_gain_that_is_gone_is_told():
     assert again.high < 1.0
 
 
+def test_a_time_of_another_day_says_nothing_of_the_machine_now():
+    quick = dataclasses.replace(outcome().tuned, median_s=1e-9)
+    (again,) = recompare([dataclasses.replace(outcome(), tuned=quick)], acceptance=lambda _: QUICK)
+    assert again.kept, again.reason
+
+
 def test_a_kernel_that_is_wrong_now_is_told():
     (again,) = recompare([outcome(behaviour="wrong")], acceptance=lambda _: QUICK)
     assert not again.kept

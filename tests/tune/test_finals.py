@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import itertools
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +15,9 @@ from kernelmark import ops
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import KernelInfo, Status
 from kernelmark.devices.fake import FakeDevice
+from kernelmark.measure.advice import LOAD_SHARE
 from kernelmark.testing.tuning import fake_plans
-from kernelmark.tune import results
+from kernelmark.tune import accept, results
 from kernelmark.tune.accept import Score, decide
 from kernelmark.tune.finals import finalists, finals, neighbours, nothing_found, timings
 from kernelmark.tune.folder import TuningFolder
@@ -28,7 +31,14 @@ INFO = FakeDevice().info
 
 
 def judged(
-    reference_us=20.0, ratio=1.5, low=1.4, high=None, fault=None, reference_fault=None, rounds=6
+    reference_us=20.0,
+    ratio=1.5,
+    low=1.4,
+    high=None,
+    fault=None,
+    reference_fault=None,
+    rounds=6,
+    disturbed="",
 ):
     return decide(
         ASKED,
@@ -37,6 +47,7 @@ def judged(
         score=Score(ratio=ratio, low=low, high=high or 1.1 * ratio, rounds=rounds),
         fault=fault,
         reference_fault=reference_fault,
+        disturbed=disturbed,
     )
 
 
@@ -50,6 +61,8 @@ def test_what_is_surely_and_clearly_faster_is_kept():
         ({"fault": "it is wrong on x"}, "not verified"),
         ({"reference_us": 3.9}, "too small to judge"),
         ({"low": 1.4, "high": 3.0}, "too noisy to judge"),
+        ({"disturbed": "it rained"}, "too noisy to judge: it rained; time it again on a quiet"),
+        ({"disturbed": "it rained", "low": 0.9}, "too noisy to judge: it rained"),
         ({"low": 0.999}, "not surely faster"),
         ({"ratio": 0.2, "low": 0.1, "high": 0.3}, "slower: 0.200 × (0.100 to 0.300)"),
         ({"low": 0.0, "rounds": 4}, "it takes 6 rounds"),
@@ -71,14 +84,18 @@ def test_a_wrong_reference_is_told():
     assert "the reference itself: it is wrong" in judged(reference_fault="it is wrong")[1]
 
 
-def played(path, say, configs=({"a": 1}, {"a": 2}), plan=PLAN):
-    """A final over scripted answers: `say(side, round or problem)` gives µs and a status."""
+def played(
+    path, say, configs=({"a": 1}, {"a": 2}), plan=PLAN, searched_us=20.0, load=None, info=INFO
+):
+    """A final over scripted answers: `say(side, round or problem)` gives µs and a status. `load`
+    is what other work used of the cores meanwhile, in one trial after the other."""
     journal = Journal(path)
     reached = [
-        Trial(config=c, step="full", status=Status.OK, seconds=1e-6 * i)
-        for i, c in enumerate(configs, 1)
+        Trial(config=c, step="full", status=Status.OK, seconds=1e-6 * (searched_us + i))
+        for i, c in enumerate(configs)
     ]
-    work = finals(plan, INFO, journal, reached, 2)
+    loads = itertools.cycle(load or [None])
+    work = finals(plan, info, journal, reached, 2)
     try:
         while True:
             for request in next(work).requests:
@@ -96,6 +113,7 @@ def played(path, say, configs=({"a": 1}, {"a": 2}), plan=PLAN):
                         error="" if status is Status.OK else "bad",
                         kernel=KernelInfo(name=f"{side} for {request.case.problem.key}"),
                         problem=request.case.problem.key if near else "",
+                        load=next(loads),
                     )
                 )
     except StopIteration as stop:
@@ -232,6 +250,68 @@ def test_noise_is_no_gain(tmp_path):
     assert "not surely faster" in outcome.reason
 
 
+# A machine that did other work
+
+
+TWICE = {"ref": 40.0, "a1": 20.0, "a2": 25.0}
+CPU = dataclasses.replace(INFO, units=2)
+
+
+def doubled(path, **given):
+    """A final that would be won by a factor of two."""
+    return played(path, lambda side, what: (TWICE[side], Status.OK), **given)
+
+
+def test_a_final_beside_other_work_is_not_judged(tmp_path):
+    outcome = doubled(tmp_path / "j", load=[0.3, 0.9], info=CPU)
+    assert not outcome.kept
+    assert outcome.disturbed
+    assert outcome.reason.startswith(
+        "too noisy to judge: other work used 0.6 of 2 cores during the final"
+    )
+
+
+@pytest.mark.parametrize("load", [None, [0.0], [0.0, 0.3], [None, 0.1]])
+def test_a_little_other_work_is_in_every_interval(tmp_path, load):
+    outcome = doubled(tmp_path / "j", load=load, info=CPU)
+    assert outcome.kept, outcome.reason
+    assert not outcome.disturbed
+
+
+def test_a_winner_that_is_far_slower_than_in_the_search_is_not_judged(tmp_path):
+    outcome = doubled(tmp_path / "j", searched_us=0.2)
+    assert not outcome.kept
+    assert outcome.disturbed
+    told = "too noisy to judge: it takes 20.00 µs in the final, and took 200.0 ns in the search"
+    assert outcome.reason.startswith(told)
+
+
+@pytest.mark.parametrize("searched_us", [14.0, 20.0, 300.0])
+def test_search_times_are_short_and_differ_a_little_and_may_have_been_disturbed(
+    tmp_path, searched_us
+):
+    assert doubled(tmp_path / "j", searched_us=searched_us).kept
+
+
+def test_these_limits_are_told():
+    told = " ".join((Path(__file__).parents[2] / "docs" / "tuning.md").read_text("utf-8").split())
+    assert LOAD_SHARE == 0.1
+    assert "it used at most a tenth of the CPU's cores on average" in told
+    assert (
+        f"at most {accept._LONGEST:g} times as long in the final as it took in the search" in told
+    )
+
+
+def test_what_is_wrong_is_wrong_beside_other_work_too(tmp_path):
+    outcome = played(
+        tmp_path / "j",
+        lambda side, what: (20.0, Status.OK if side == "ref" else Status.WRONG),
+        load=[2.0],
+    )
+    assert outcome.reason.startswith("not verified")
+    assert not outcome.disturbed  # nothing to come back for
+
+
 def test_a_reference_that_fails_has_no_time_to_beat(tmp_path):
     def say(side, what):
         return 10.0, Status.CRASHED if side == "ref" else Status.OK
@@ -246,8 +326,8 @@ def test_finalists_were_timed_longest():
 
     reached = [of(1, "short", 1.0), of(2, "full", 3.0), of(3, "full", 2.0)]
     bad = dataclasses.replace(of(4, "full", 0.1), status=Status.WRONG)
-    assert [c["a"] for c in finalists([*reached, bad], 3)] == [3, 2, 1]
-    assert [c["a"] for c in finalists(reached, 2)] == [3, 2]
+    assert [t.config["a"] for t in finalists([*reached, bad], 3)] == [3, 2, 1]
+    assert [t.config["a"] for t in finalists(reached, 2)] == [3, 2]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from kernelmark.devices.fake import FakeDevice
 from kernelmark.testing.tuning import fake_plans
 from kernelmark.tune import strategies
 from kernelmark.tune.evaluate import Evaluator, ladder, static_reason
-from kernelmark.tune.journal import Journal, Trial
+from kernelmark.tune.journal import Journal, Trial, read
 from kernelmark.tune.plan import Budget
 from kernelmark.tune.session import MAX_FAILURES, Pipeline, Session, out_of_minutes
 from kernelmark.tune.transfer import Winner, distance, mapped, starts
@@ -358,3 +358,32 @@ def test_a_later_summary_weighs_what_was_found_before(tmp_path):
     first.journal.close()
     known = opened(path, dataclasses.replace(PLAN, count=7, share=0.125)).done
     assert (known.count, known.share) == (7, 0.125)
+
+
+def test_a_final_that_was_disturbed_is_played_again_and_nothing_else(tmp_path):
+    path = tmp_path / "a.jsonl"
+
+    def went_on(say=answer, most=None):
+        session = opened(path)
+        asked, outcome = driven(session, say=say, most=most)
+        session.journal.close()
+        return names(asked), outcome
+
+    def busy(request, plan):
+        return dataclasses.replace(answer(request, plan), load=1.0)
+
+    asked, outcome = went_on(busy)
+    assert outcome is None  # it is not done
+    told = read(path)[2]
+    assert told is not None
+    assert told.disturbed
+    assert not told.kept
+    final = [one for one in asked if one[1].startswith("final")]
+    assert went_on(busy)[0] == final
+    assert went_on(most=5)[0] == final[:5]
+    again, outcome = went_on()
+    assert again[-1] == final[-1]
+    assert len(again) < len(final)  # rounds of the one that was cut off count
+    assert outcome is not None
+    assert outcome.kept, outcome.reason
+    assert went_on() == ([], outcome)

@@ -324,9 +324,22 @@ def _told_plans(done: Planned, folder: str, *, arch: str | None, quiet: bool) ->
     if done.hint:
         say(f"hint: {done.hint}")
     if not quiet and done.drafts:
-        here = f"kmark tune check {folder}, and where there is a {arch}: " if arch else ""
-        say(f"next: {here}kmark tune run {folder}")
+        say(_next(folder, done.drafts[0].plan.backend, arch))
     return 0 if done.drafts else NOTHING
+
+
+def _next(folder: str, backend: str, arch: str | None) -> str:
+    """What to do with plans; without their GPU, only compilers have anything to do."""
+    from kernelmark import backends
+    from kernelmark.runners.dispatch import compiles
+
+    run = f"kmark tune run {folder}"
+    if arch is None:
+        return f"next: {run}"
+    there = f"where there is a {arch}: {run}"
+    if compiles(backend) and backends.find(backend).available() is None:
+        return f"next: kmark tune check {folder}, and {there}"
+    return f"next, {there}"
 
 
 def _planned(done: Planned) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -129,6 +130,12 @@ def _tell(done: Tuned, folder: str, *, quiet: bool) -> None:
             f"time was up: the minutes of {_spent(done)}; raise them there, and kmark tune run "
             f"{folder} goes on"
         )
+    if busy := [outcome.name for outcome in done.outcomes if outcome.disturbed]:
+        them = "it" if len(busy) == 1 else "them"
+        say(
+            f"the machine was busy during the final of {counted(len(busy), 'plan')} "
+            f"({_some(busy)}): when it is quiet, kmark tune run {folder} compares {them} again"
+        )
     if not quiet and done.metrics.kept and not done.interrupted:
         say(f"results: {done.folder.results}; next: kmark export {folder} --as FORMAT -o PATH")
 
@@ -137,9 +144,12 @@ def _spent(done: Tuned) -> str:
     """Plans whose own minutes ended the search, and how far each came."""
     tried = {outcome.name: outcome.evaluations for outcome in done.outcomes}
     each = [f"{name} {tried[name]} of {asked}" for name, asked in done.spent.items()]
+    return f"{counted(len(each), 'plan')} are spent ({_some(each, ' candidates')})"
+
+
+def _some(each: Sequence[str], of: str = "") -> str:
     more = f" and {len(each) - _NAMED} more" if len(each) > _NAMED else ""
-    named = f"{', '.join(each[:_NAMED])} candidates{more}"
-    return f"{counted(len(each), 'plan')} are spent ({named})"
+    return f"{', '.join(each[:_NAMED])}{of}{more}"
 
 
 def _left(done: Tuned) -> str:

@@ -9,12 +9,21 @@ a failed one, whatever its time.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.result import Case, Config, KernelInfo, Result, Status, config_key
+from kernelmark.core.result import (
+    Case,
+    Config,
+    KernelInfo,
+    Measurement,
+    Result,
+    Status,
+    config_key,
+)
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import bytes_text
 from kernelmark.tune.journal import COMPILE, Journal, Trial, now
@@ -188,7 +197,14 @@ def trial_of(request: Request, result: Result, plan: TunePlan, compile_s: float 
         at=now(),
         backend=_other(request.case.backend, plan.backend),
         problem=_other(request.case.problem.key, plan.problem.key),
+        load=_load(measured) if measured else None,
     )
+
+
+def _load(measured: Measurement) -> float | None:
+    """Cores' worth of other work, over all blocks: one block is too short to count ticks in."""
+    loads = [b.telemetry.load for b in measured.blocks if b.telemetry.load is not None]
+    return round(statistics.fmean(loads), 3) if loads else None
 
 
 def compiled_trial(

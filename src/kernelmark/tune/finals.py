@@ -22,9 +22,9 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Case, Config, KernelInfo, Status, config_key
-from kernelmark.tune.accept import Score, decide
+from kernelmark.tune.accept import Score, decide, disturbance
 from kernelmark.tune.evaluate import Request, Round, Work, final_timing, ladder
-from kernelmark.tune.journal import OF_THE_MACHINE, Journal, Trial
+from kernelmark.tune.journal import FINAL_STEP, OF_THE_MACHINE, Journal, Trial
 from kernelmark.tune.outcome import Choice, Outcome
 from kernelmark.tune.plan import TunePlan
 
@@ -71,7 +71,7 @@ class Stage:
 
     def step(self, number: int) -> str:
         everyone = sorted(side.key for side in self.sides)
-        return f"final {digest(*everyone, str(self.seeds))[:8]} {self.name} {number}"
+        return f"{FINAL_STEP}{digest(*everyone, str(self.seeds))[:8]} {self.name} {number}"
 
     def seed(self, number: int) -> int:
         return _FIRST_SEED + number // 2 % max(1, self.seeds)
@@ -105,11 +105,10 @@ def _even(rounds: int) -> int:
     return max(2, rounds + rounds % 2)
 
 
-def finalists(reached: Sequence[Trial], most: int) -> list[Config]:
+def finalists(reached: Sequence[Trial], most: int) -> list[Trial]:
     """The fastest of those that were timed in full, filled up with others."""
     good = [trial for trial in reached if trial.ok]
-    ordered = sorted(good, key=lambda trial: (trial.step != "full", _seconds(trial)))
-    return [trial.config for trial in ordered[:most]]
+    return sorted(good, key=lambda trial: (trial.step != "full", _seconds(trial)))[:most]
 
 
 def _seconds(trial: Trial) -> float:
@@ -120,13 +119,14 @@ class _Match:
     """The final of one plan. Answers are in the journal, under steps of this very final."""
 
     def __init__(
-        self, plan: TunePlan, info: DeviceInfo, journal: Journal, configs: Sequence[Config]
+        self, plan: TunePlan, info: DeviceInfo, journal: Journal, best: Sequence[Trial]
     ) -> None:
         self.plan = plan
         self.info = info
         self.journal = journal
         self.reference = Side(backend=plan.reference_backend, config=plan.reference_config)
-        self.sides = [Side(backend=plan.backend, config=config) for config in configs]
+        self.sides = [Side(backend=plan.backend, config=trial.config) for trial in best]
+        self._searched_s = [_seconds(trial) for trial in best]
         everyone = (self.reference, *self.sides)
         alone = len(self.sides) == 1
         seeds = plan.acceptance.seeds
@@ -279,19 +279,21 @@ class _Match:
     def outcome(self, side: Side, evaluations: int) -> Outcome:
         stage = self.final(side)
         reference, tuned = self.choice(self.reference, stage), self.choice(side, stage)
-        score = Score.of(self.ratios(side, stage))
+        score, fault = Score.of(self.ratios(side, stage)), self.fault(side)
+        disturbed = self._disturbed(side, tuned.median_s) if score and fault is None else ""
         kept, reason = decide(
             self.plan.acceptance,
             reference=reference,
             tuned=tuned,
             score=score,
-            fault=self.fault(side),
+            fault=fault,
             reference_fault=self.fault(self.reference),
+            disturbed=disturbed,
         )
         ran, asked = len(self._near_run(side)), self.plan.acceptance.neighbours
         if kept and ran < asked:
             reason += f"; it runs on {ran or 'none'} of the sizes beside it, {asked} are asked for"
-        return _outcome(
+        made = _outcome(
             self.plan,
             self.info,
             reference=reference,
@@ -300,6 +302,16 @@ class _Match:
             kept=kept,
             reason=reason,
             evaluations=evaluations,
+        )
+        return dataclasses.replace(made, disturbed=bool(disturbed))
+
+    def _disturbed(self, side: Side, final_s: float) -> str:
+        stage = self.final(side)
+        return disturbance(
+            [trial for one in stage.sides for trial in self._trials(one, stage)],
+            max(1, self.info.units),
+            searched_s=self._searched_s[self.sides.index(side)],
+            final_s=final_s,
         )
 
 

@@ -14,17 +14,18 @@ import json
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from kernelmark.core import codec
 from kernelmark.core.errors import CodecError, UsageError
-from kernelmark.core.result import Config, KernelInfo, Status, config_key
+from kernelmark.core.result import OPTIONAL, Config, KernelInfo, Status, config_key
 from kernelmark.tune.outcome import Outcome
 
 COMPILE = "compile"  # the step of what was never timed
+FINAL_STEP = "final "  # how steps of finals begin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,8 @@ class Trial:
     """One evaluation of a config: compiled only, or timed to a fidelity (`step`). A failed one is
     data: its status and error say why. `cost_s` is what it took of the machine.
 
-    `backend` and `problem` are "" for the plan's own."""
+    `backend` and `problem` are "" for the plan's own. `load` is what other work used of the cores
+    meanwhile, on average; None where the device does not say."""
 
     config: Config
     step: str
@@ -82,6 +84,7 @@ class Trial:
     at: float = 0.0
     backend: str = ""
     problem: str = ""
+    load: float | None = field(default=None, metadata={OPTIONAL: True})
 
     @property
     def ok(self) -> bool:
@@ -95,7 +98,8 @@ class Trial:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """The outcome, for which plan as a whole it was reached, and for which but for its budget.
-    `plan` is "" for a search that the clock ended; `decision` in journals of old."""
+    `plan` is "" for what is gone on with, a search that the clock ended or a final that was
+    disturbed; `decision` in journals of old."""
 
     plan: str
     outcome: Outcome
@@ -151,14 +155,20 @@ class Journal:
         again = {key for key, trial in self._found.items() if trial.status in OF_THE_MACHINE}
         if again:
             self.finished = None
-            self.trials = [trial for trial in self.trials if trial.key not in again]
-            self._found = {trial.key: trial for trial in self.trials}
+            self._drop(again)
+
+    def _drop(self, keys: Container[tuple[str, str, str, str]]) -> None:
+        """Ask again for these: the lines stay, and later ones take their place."""
+        self.trials = [trial for trial in self.trials if trial.key not in keys]
+        self._found = {trial.key: trial for trial in self.trials}
 
     def _take(self, line: Line) -> None:
         if isinstance(line, Header):
             self.header = line
         elif isinstance(line, Finished):
             self.finished = line
+            if line.outcome.disturbed:
+                self._drop({key for key in self._found if key[-1].startswith(FINAL_STEP)})
         else:
             self.finished = reopened(self.finished)
             self.trials.append(line)

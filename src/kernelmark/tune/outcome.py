@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.result import Config, KernelInfo
+from kernelmark.core.result import OPTIONAL, Config, KernelInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,8 @@ class Outcome:
     """`ratio` is reference time / tuned time, a median over interleaved rounds, with its interval.
 
     `share` is the problem's part of the workload's time with the reference, 0 to 1. `blas` holds
-    the fields of the call as its log gave them (transA, lda, a_type, …), for emitters."""
+    the fields of the call as its log gave them (transA, lda, a_type, …), for emitters. `disturbed`
+    by other work, a final says nothing: it is to be played again."""
 
     name: str  # BBS_TN_0
     problem: Problem
@@ -50,6 +51,7 @@ class Outcome:
     share: float = 0.0
     evaluations: int = 0
     blas: Mapping[str, str] = field(default_factory=FrozenDict)
+    disturbed: bool = field(default=False, metadata={OPTIONAL: True})
 
     @property
     def saved_s(self) -> float:

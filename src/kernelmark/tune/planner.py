@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -204,8 +204,16 @@ def outdated(folder: TuningFolder, made: Iterable[Draft], fates: Mapping[str, Fa
 
 
 def _refusal(backend: Backend, problem: Problem, info: DeviceInfo) -> str | None:
-    reason = backend.supports(problem, info)
+    rule: Callable[[Problem, DeviceInfo], str | None] = backend.supports
+    if not _is_here(info):  # then neither need be what runs it
+        rule = getattr(backend, "refuses", rule)
+    reason = rule(problem, info)
     return None if reason is None else f"{backend.name}: {reason.removeprefix(f'{backend.name}: ')}"
+
+
+def _is_here(info: DeviceInfo) -> bool:
+    """A device that is known by its architecture alone has no memory that could be counted."""
+    return info.memory_bytes > 0
 
 
 def tunable(problem: Problem, info: DeviceInfo) -> list[str]:
@@ -226,7 +234,10 @@ def _space(backend: Backend, problem: Problem, info: DeviceInfo) -> tuple[Space 
     try:
         space = backend.space(problem, info)
     except KernelmarkError as error:
-        return None, f"{backend.name}: {error.message}"
+        if _is_here(info) or backend.name.endswith(".py"):
+            return None, f"{backend.name}: {error.message}"
+        told = f"{backend.name} cannot say here what can be tried ({error.message})"
+        return None, f"{told}: plan it where the GPU is"
     if space is None or not space.size:
         return None, f"{backend.name} has nothing to tune for it on {info.arch}"
     return space, ""

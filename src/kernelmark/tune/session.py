@@ -23,7 +23,7 @@ from kernelmark.tune import strategies, transfer
 from kernelmark.tune.digests import decision_digest, plan_digest, search_digest
 from kernelmark.tune.evaluate import Evaluator, Work
 from kernelmark.tune.finals import finals, nothing_found
-from kernelmark.tune.journal import COMPILE, Finished, Header, Journal, Trial, load, now
+from kernelmark.tune.journal import COMPILE, FINAL_STEP, Finished, Header, Journal, Trial, load, now
 from kernelmark.tune.narrow import space_of
 from kernelmark.tune.outcome import Outcome
 from kernelmark.tune.ownership import weighed
@@ -148,8 +148,8 @@ class Session:
             return None
         else:
             outcome = nothing_found(self.plan, self.info, self.journal, known)
-        # One that was stopped goes on when it is begun again.
-        asked = "" if self.stop else plan_digest(self.plan)
+        # One that was stopped, or disturbed, goes on when it is begun again.
+        asked = "" if self.stop or outcome.disturbed else plan_digest(self.plan)
         decision = decision_digest(self.plan)
         self.journal.finish(Finished(plan=asked, decision=decision, outcome=outcome))
         return outcome
@@ -223,7 +223,7 @@ def out_of_minutes(plan: TunePlan, trials: Sequence[Trial]) -> bool:
 
 
 def _of_search(trial: Trial) -> bool:
-    return not (trial.backend or trial.problem or trial.step.startswith("final "))
+    return not (trial.backend or trial.problem or trial.step.startswith(FINAL_STEP))
 
 
 def library_version(backend: str) -> str:

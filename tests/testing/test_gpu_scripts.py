@@ -11,8 +11,7 @@ import pytest
 from kernelmark.devices import registry
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"
-# What scripts share, and nobody runs.
-MODULES = ("_gpu", "repeats")
+SHARED = ("_gpu", "repeats")  # by scripts; nobody runs them
 NEEDED = {
     "aa_worker": ("-d", "cuda:0", "--backend", "triton"),
     "tune": ("--folder", "tuned", "--part", "gemm"),
@@ -20,10 +19,8 @@ NEEDED = {
 OF_TORCH = ("against_ncu", "throughput", "truth")
 
 
-@pytest.mark.parametrize("name", sorted(p.stem for p in FOLDER.glob("*.py")))
+@pytest.mark.parametrize("name", sorted({p.stem for p in FOLDER.glob("*.py")} - set(SHARED)))
 def test_without_a_gpu_a_script_ends_with_a_sentence_and_a_hint(name: str, tmp_path: Path) -> None:
-    if name in MODULES:
-        pytest.skip("it is no script")
     if registry.get("cuda").available() is None:
         pytest.skip("there is a GPU")
     for library in ("torch", "triton") if name in OF_TORCH else ():

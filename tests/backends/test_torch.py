@@ -297,6 +297,7 @@ def test_torch_is_left_the_attention_kernel_of_the_launch_alone(
     first.collect(0)
     assert [kernel.name for kernel in left()] == ["MATH"]
     first.close()
+    assert left() == before
     third.launch(0, 0)
     assert left() == before
 
@@ -355,6 +356,7 @@ def test_attention_does_not_bring_torchs_compiler_along() -> None:
         ),
         ("fp8 is not supported\nmore", ["unrelated"], "torch: fp8 is not supported"),
         ("CUDA error: an illegal memory access", ["unrelated"], None),
+        ("", [], None),
     ],
 )
 def test_why_torch_has_no_kernel_is_in_its_warnings(error, said, reason) -> None:

@@ -162,59 +162,56 @@ HELD = {
 }
 
 
-def reasons(monkeypatch: pytest.MonkeyPatch, *readings: dict[str, Any]) -> list[tuple[str, ...]]:
-    """The throttle reasons of readings one after the other."""
+def reasons(monkeypatch: pytest.MonkeyPatch, *told: dict[str, Any]) -> list[tuple[str, ...]]:
+    """The throttle reasons of blocks: what the GPU tells changes while each is timed."""
     monkeypatch.setattr(telemetry, "REFRESH_S", 0.0)
-    metrics: dict[str, Any] = {}
+    metrics = dict(told[0])
     monkeypatch.setitem(sys.modules, "amdsmi", amdsmi(metrics))
     watcher = telemetry.watcher("hip", UUID, lambda: BUS_IDS["second"])
     found = []
-    for reading in readings:
-        metrics.clear()
-        metrics.update(reading)
+    for after in told[1:]:
         watcher.begin()
+        assert watcher._pending is not None
+        watcher._pending.result()
+        metrics.clear()
+        metrics.update(after)
         found.append(watcher.read().throttle)
     return found
 
 
-def test_amd_reasons_are_what_was_added_since_the_last_reading(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_amd_reasons_are_those_of_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
     powered = {**HELD, "ppt_residency_acc": 1001}
     hot = {**powered, "socket_thm_residency_acc": 25, "prochot_residency_acc": 1}
     wrapped = {**hot, "socket_thm_residency_acc": 3}
-    found = reasons(monkeypatch, HELD, HELD, powered, hot, wrapped, {}, hot)
+    found = reasons(monkeypatch, HELD, powered, powered, hot, wrapped, {}, hot)
     assert found == [
-        (),  # since when, nobody knows
-        (),
         ("power cap",),
+        (),
         ("processor hot", "thermal (socket)"),
         (),  # the counter began again
         (),
-        (),
+        (),  # since when, nobody knows
     ]
 
 
 def test_amd_reasons_have_a_name_each(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [name for name in HELD if name.endswith("_acc")]
     before, after = dict.fromkeys(names, 1), dict.fromkeys(names, 2)
-    (found,) = reasons(monkeypatch, before, after)[1:]
-    assert found == (
-        "processor hot",
-        "power cap",
-        "thermal (socket)",
-        "thermal (voltage regulator)",
-        "thermal (memory)",
-    )
+    assert reasons(monkeypatch, before, after) == [
+        (
+            "processor hot",
+            "power cap",
+            "thermal (socket)",
+            "thermal (voltage regulator)",
+            "thermal (memory)",
+        )
+    ]
 
 
 def test_either_status_of_an_amd_gpu_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = reasons(
-        monkeypatch,
-        {"throttle_status": 0, "indep_throttle_status": 4},
-        {"throttle_status": True},
-        {"throttle_status": 0xFFFFFFFF, "indep_throttle_status": "N/A"},
-    )
+    neither = {"throttle_status": 0xFFFFFFFF, "indep_throttle_status": "N/A"}
+    first, second = {"throttle_status": 0, "indep_throttle_status": 4}, {"throttle_status": True}
+    found = reasons(monkeypatch, first, second, neither, neither)
     assert found == [("throttled",), ("throttled",), ()]
 
 

@@ -324,8 +324,8 @@ class GateReplay(_TimedReplay):
         start = _ptr(self._start)
         if self._driver.code("event_elapsed", ctypes.byref(none), start, start) == 0:
             raise Unsupported(
-                "a launch waits for the stream, or its kernels are too many for the queue: neither"
-                " a graph nor a gate can time it",
+                "a launch waits for the stream, or its kernels are too many for the queue: a gate"
+                " cannot time it",
                 hint="take what waits, such as a copy to the host, out of the launch",
             )
 

@@ -7,6 +7,7 @@ through its own Python package, whose C structures change between releases.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import time
 from collections.abc import Callable
@@ -43,15 +44,20 @@ REFRESH_S = 0.1
 
 def watcher(vendor: str, uuid: str, bus_id: Callable[[], str]) -> Watcher:
     """Reads the device's state; empty telemetry where nothing is known."""
-    made = _nvml_reader(uuid) if vendor == "cuda" else _amd_reader(bus_id)
-    return Watcher(made or Telemetry)
+    if vendor == "cuda":
+        return Watcher(_nvml_reader(uuid) or Telemetry)
+    amd = _amd_reader(bus_id)
+    return Watcher(amd, amd.ended) if amd else Watcher(Telemetry)
 
 
 class Watcher:
     """The last reading, while a newer one could not say more; read beside what is timed."""
 
-    def __init__(self, read: Reader) -> None:
+    def __init__(
+        self, read: Reader, ended: Callable[[Telemetry], Telemetry] = lambda begun: begun
+    ) -> None:
         self._read = read
+        self._ended = ended
         self._pending: Future[Telemetry] | None = None
         self._at = 0.0
 
@@ -62,11 +68,11 @@ class Watcher:
             self._pending, self._at = _background().submit(self._read), now
 
     def read(self) -> Telemetry:
-        """The reading that was begun last, waited for."""
+        """The reading that was begun last, waited for, with what only the end can tell."""
         if self._pending is None:
             self.begin()
         assert self._pending is not None
-        return self._pending.result()
+        return self._ended(self._pending.result())
 
 
 @functools.cache
@@ -120,7 +126,7 @@ def _read_nvml(library: ctypes.CDLL, handle: ctypes.c_void_p) -> Telemetry:
     )
 
 
-def _amd_reader(bus_id: Callable[[], str]) -> Reader | None:
+def _amd_reader(bus_id: Callable[[], str]) -> _AmdReader | None:
     try:
         import amdsmi  # the one place that needs it; raises KeyError without its C library
 
@@ -136,7 +142,7 @@ def _amd_reader(bus_id: Callable[[], str]) -> Reader | None:
 
 
 class _AmdReader:
-    """Reads an AMD GPU, and keeps what the last reading had added up."""
+    """Reads an AMD GPU, and keeps how long it was held down when last looked at."""
 
     def __init__(self, amdsmi: Any, handle: Any) -> None:
         self._amdsmi = amdsmi
@@ -144,10 +150,8 @@ class _AmdReader:
         self._held: dict[str, float] = {}
 
     def __call__(self) -> Telemetry:
-        try:
-            metrics = self._amdsmi.amdsmi_get_gpu_metrics_info(self._handle)
-        except Exception:
-            return Telemetry()
+        metrics = self._metrics()
+        self._held = _amd_held(metrics)
         number = functools.partial(_amd_number, metrics)
         energy = number("energy_accumulator")
         return Telemetry(
@@ -157,20 +161,27 @@ class _AmdReader:
             temperature_c=number("temperature_hotspot", "temperature_edge"),
             # The accumulator counts steps of 15.259 µJ.
             energy_j=None if energy is None else energy * 15.259e-6,
-            throttle=self._throttle(metrics),
+            # Always 0 since MI300; the only word of older ones. () where nobody knows.
+            throttle=("throttled",) if any(map(number, _AMD_STATUS)) else (),
         )
 
-    def _throttle(self, metrics: dict[str, Any]) -> tuple[str, ...]:
-        """Why the clock was held down since the last reading. Where a GPU tells neither the time
-        nor a status it is (): nobody knows."""
-        now = {name: _amd_number(metrics, name) for name in _AMD_REASONS}
-        before, self._held = self._held, {k: v for k, v in now.items() if v is not None}
+    def ended(self, begun: Telemetry) -> Telemetry:
+        """A reading with why the clock was held down since."""
+        before, self._held = self._held, _amd_held(self._metrics())
         grown = [name for name, time in self._held.items() if time > before.get(name, time)]
-        if grown:
-            return tuple(_AMD_REASONS[name] for name in grown)
-        # Always 0 since MI300; the only word of older ones.
-        status = (_amd_number(metrics, name) for name in _AMD_STATUS)
-        return ("throttled",) if any(status) else ()
+        reasons = tuple(_AMD_REASONS[name] for name in grown)
+        return dataclasses.replace(begun, throttle=reasons or begun.throttle)
+
+    def _metrics(self) -> dict[str, Any]:
+        try:
+            return dict(self._amdsmi.amdsmi_get_gpu_metrics_info(self._handle))
+        except Exception:
+            return {}
+
+
+def _amd_held(metrics: dict[str, Any]) -> dict[str, float]:
+    told = {name: _amd_number(metrics, name) for name in _AMD_REASONS}
+    return {name: time for name, time in told.items() if time is not None}
 
 
 def _amd_number(metrics: dict[str, Any], *names: str) -> float | None:

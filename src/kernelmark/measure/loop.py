@@ -19,8 +19,9 @@ SAMPLES_PER_BLOCK = 30
 ENQUEUED_PER_BLOCK = 16
 # Samples that are enqueued at once.
 BATCH = 32
-# Recorded launches cost memory and, behind a gate, room in the device's queue.
-RECORDED_LIMIT = {Timer.GRAPH: 4096, Timer.GATE: 512}
+# Recorded launches cost memory and, behind a gate, room in the device's queue: it holds about a
+# thousand kernels, and a launch may be three.
+RECORDED_LIMIT = {Timer.GRAPH: 4096, Timer.GATE: 256}
 # Burst: launches run a tenth of the time at most, but no rest is longer than this.
 REST_FACTOR = 9.0
 MAX_REST_S = 0.5

@@ -202,6 +202,7 @@ class GpuKernel(Kernel):
         import torch
 
         torch.cuda.current_stream().synchronize()
+        _choice.make("")  # for whatever this process measures next
         self._calls, self._kept, self._outputs = [], {}, None
 
 
@@ -238,7 +239,7 @@ def prepare(
 def refusal(error: RuntimeError, said: Sequence[str]) -> str | None:
     """Why torch has no kernel, if that is what the error says. The cause is in its warnings,
     among a heading for each kernel and a line for each that was not asked for."""
-    text = str(error).splitlines()[0]
+    text = (str(error).splitlines() or [""])[0]
     if "No available kernel" not in text:
         return f"torch: {text}" if "not support" in str(error) else None
     causes = [one.split(" (Triggered")[0] for one in said]

@@ -59,7 +59,8 @@ class TritonBackend(Backend):
 
     def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
         plan = _plan(problem, config, info)
-        return kernel_info([call.build(info.arch) for call in plan.calls])
+        built = [call.build(info.arch) for call in plan.calls]
+        return kernel_info(built, built[plan.main])
 
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]

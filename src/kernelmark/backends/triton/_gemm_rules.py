@@ -32,8 +32,11 @@ def in_halves(problem: Problem) -> bool:
     return dtype(problem.dtypes["c"]).bits == 32
 
 
-def waiting_bytes(problem: Problem, block_m: int, block_n: int) -> int:
-    """Shared memory in which the persistent kernel's results wait, beside the staged tiles."""
+def waiting_bytes(problem: Problem, info: DeviceInfo, block_m: int, block_n: int) -> int:
+    """Shared memory in which the persistent kernel's results wait, beside the staged tiles. Other
+    matrix units than the wide ones are done with those by then."""
+    if not has_wide_unit(info):
+        return 0
     nbytes = block_m * block_n * dtype(problem.dtypes["c"]).bits // 8
     return nbytes // 2 if in_halves(problem) else nbytes
 
@@ -117,7 +120,7 @@ class Rules:
         block_k, split = int(config["block_k"]), int(config["split_k"])
         staged = (block_m + block_n) * block_k * self._wide // 8 * int(config["num_stages"])
         if config.get("persistent"):
-            staged += waiting_bytes(self._problem, block_m, block_n)
+            staged += waiting_bytes(self._problem, self._info, block_m, block_n)
         if staged > self._shared:
             return f"{staged} bytes of staged tiles exceed {self._shared} of shared memory"
         if split == 1:

@@ -62,9 +62,8 @@ class Built:
         return hashlib.sha256(self.code).hexdigest()[:16]
 
 
-def kernel_info(built: Sequence[Built]) -> KernelInfo:
-    """What a plan's kernels are; the resources are those of the one that needs most."""
-    main = max(built, key=lambda one: one.resources.get("registers", 0))
+def kernel_info(built: Sequence[Built], main: Built) -> KernelInfo:
+    """What a plan's kernels are; the resources are those of its main one."""
     return KernelInfo(
         name="+".join(one.name for one in built),
         compile_s=sum(one.seconds for one in built),

@@ -121,7 +121,7 @@ def _default_as_stored(problem: Problem, info: DeviceInfo) -> Config:
     config = _simple(m, block_m, block_n, block_k, warps=warps, stages=2, split=split)
     config |= _PLAIN_CUDA
     if descriptors_fit(problem, info, config) and split == 1 and block_m >= 64:
-        left = room - waiting_bytes(problem, block_m, block_n)
+        left = room - waiting_bytes(problem, info, block_m, block_n)
         if left >= 2 * staged_bytes:
             config["persistent"], room = True, left
     config["num_stages"] = max(2, min(3 if large else 4, room // staged_bytes))

@@ -61,7 +61,7 @@ class TritonKernel(Kernel):
             self.close()
             raise
         self._launches = [[start(arguments) for start in starters] for arguments in sets]
-        told = kernel_info(built)
+        told = kernel_info(built, built[plan.main])
         workspace_bytes = plan.workspace_bytes + sum(plan.turned_bytes.values())
         self.info = dataclasses.replace(
             told, resources={**told.resources, "workspace_bytes": workspace_bytes}

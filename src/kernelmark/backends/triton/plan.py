@@ -43,6 +43,11 @@ class Plan:
     zeroed_bytes: int = 0
     turned_bytes: Mapping[str, int] = field(default_factory=dict)  # by the name in `values`
 
+    @property
+    def main(self) -> int:
+        """The call that multiplies: operands are turned before it, parts are summed after it."""
+        return len(self.turned_bytes)
+
 
 class Arguments:
     """Collects the arguments of a call, in the kernel's order."""

@@ -23,6 +23,7 @@ kmark micro cache latency --points              # every point, on the CPU
 kmark micro latency -p sizes=16384,65536,1048576 --threads 1
 kmark micro cache -f cache.png                  # or .svg, .html (works offline), .json (Vega-Lite)
 kmark micro show latest --csv points.csv        # as it is stored
+kmark list micro                                # what is stored
 kmark micro compare latest~1 latest             # two devices, or two days
 kmark history --micro cache                     # headline metrics over time
 kmark roofs -d cuda:0                           # measure limits, keep them for percentages

@@ -189,6 +189,28 @@ def test_own_rule(kmark, two, tmp_path):
     assert "by mine:" in ended.err
 
 
+def test_json_has_the_whole_rule_as_it_was_used(kmark, two, tmp_path):
+    mine = tmp_path / "mine.toml"
+    mine.write_text(
+        'rule = "ratio"\nwarn = 1.05\n[[where]]\nop = "attention"\nfail = 1.3\n'
+        '[[where]]\nbackend = "iree"\nproblem = "m=1 "\nrule = "golden-tot"\n'
+    )
+    words = ("compare", "base", "head", "--json", "-")
+    made = json.loads(kmark(*words, "--rule", str(mine)).out)["rule"]
+    golden = json.loads(kmark(*words, "--rule", "golden-tot").out)["rule"]
+    assert golden.pop("name") == "golden-tot"
+    assert made == {
+        "name": "mine",
+        "rule": "ratio",
+        "warn": 1.05,
+        "fail": 1.15,
+        "where": [
+            {"op": "attention", "rule": "ratio", "warn": 1.05, "fail": 1.3},
+            {"backend": "iree", "problem": "m=1 ", "rule": "golden-tot", **golden},
+        ],
+    }
+
+
 def test_many_rows_show_what_changed(kmark, tmp_path):
     with open_store(tmp_path / "store.sqlite") as store:
         store.add_result_set(run("base", *[10.0] * 30))
@@ -266,6 +288,19 @@ def test_an_import_says_that_its_last_value_may_be_cut(kmark, tmp_path):
     ended = kmark("compare", str(other), str(file), "--match", "problem", "--rule", "ratio")
     assert "note: head: the file ends without a line end" in ended.err
     assert "environment: not recorded on either side" in ended.err
+
+
+def test_an_import_says_which_times_it_left_out(kmark, tmp_path):
+    file = tmp_path / "x-gemm.csv"
+    file.write_text(GOLDEN_CSV + "2,two,blas,64,64,64,bf16,N,N,-3.0,1.0,1.0,True\n")
+    ended = kmark("import", str(file))
+    assert "2 results added" in ended.err
+    assert f"note: {file}: 1 time of 0 or less left out: 1 of gemm m=64 n=64 k=64 " in ended.err
+    other = tmp_path / "y-gemm.csv"
+    other.write_text(GOLDEN_CSV)
+    ended = kmark("compare", str(other), str(file), "--match", "problem", "--rule", "ratio")
+    assert "note: head: 1 time of 0 or less left out: 1 of gemm m=64 " in ended.err
+    assert "2 same" in ended.err
 
 
 HIPBLASLT = """\

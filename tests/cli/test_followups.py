@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import signal
@@ -101,6 +102,23 @@ def test_the_comment_of_a_comparison_names_the_store(kmark, fake_words, tmp_path
     assert command
     assert kmark(*shlex.split(command[1])).code in (0, 1)
     assert command[1].endswith(f"--store {place}")
+
+
+def test_commands_that_measure_a_compared_row_again_name_the_store(kmark, fake_words, tmp_path):
+    place = str(tmp_path / "other.sqlite")
+    for label, time in (("one", "20.0"), ("two", "40.0")):
+        words = [word.replace("20.0", time) for word in fake_words]
+        assert kmark(*words, "--label", label, "--store", place).code == 0
+    both = ("compare", "one", "two", "--match", "problem", "--store", place)
+    made = kmark(*both, "--md", "-").out
+    again = re.findall(r"^kmark run .*$", made, flags=re.MULTILINE)
+    assert len(again) == 2, made
+    rows = json.loads(kmark(*both, "--json", "-").out)["rows"]
+    shown = kmark(*both, "--explain", "1").out
+    for command in (*again, *(row["again"] for row in rows)):
+        assert command.endswith(f" --store {place}")
+    assert again[0] in shown or again[1] in shown
+    assert kmark(*shlex.split(again[0])[1:]).code == 0
 
 
 def test_roofs_that_are_not_stored_are_measured_into_the_same_store(kmark, fake_words, tmp_path):

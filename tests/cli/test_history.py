@@ -119,6 +119,16 @@ def test_the_command_is_one_that_ab_takes(kmark, nights):
     assert kmark(*words, "--dry-run").code == 0
 
 
+def test_the_command_names_the_store_that_was_given(kmark, nights, tmp_path):
+    nights([(1.0, 1.0)] * 20 + [(1.08, 1.0)])
+    place = str(tmp_path / "store.sqlite")
+    told = kmark("history", "--store", place, "--md", "-")
+    for text in (told.err, told.out):
+        (command,) = [line for line in text.splitlines() if line.strip().startswith("kmark ab")]
+        assert command.endswith(f" -b triton --store {place}")
+    assert "--store" not in kmark("history").err
+
+
 def test_an_alarm_right_after_a_step(kmark, nights):
     nights([(1.0, 1.0)] * 8 + [(1.1, 1.0)] * 3 + [(1.3, 1.0)])
     ended = kmark("history", "--check", "-b", "triton")
@@ -177,6 +187,17 @@ def test_a_name_that_means_a_run_is_not_pinned_to_another(refused, kmark, nights
     assert "means run night-01 already" in refused("history", "--pin", "night-01=night-02").err
     assert kmark("history", "--pin", "good=night-01").code == 0
     assert kmark("history", "--pin", "good=night-02").code == 0
+
+
+def test_nothing_is_pinned_or_forgotten_where_one_of_both_is_refused(refused, kmark, nights):
+    nights([(1.0, 1.0)] * 3)
+    assert "'nosuch' is not pinned" in refused("history", "--pin", "a", "--unpin", "nosuch").err
+    assert kmark("history", "--pins").out == ""
+    assert kmark("history", "--pin", "a=night-01").code == 0
+    refused("history", "--pin", "b=nosuch", "--unpin", "a")
+    assert kmark("history", "--pins").out == "a  night-01\n"
+    assert kmark("history", "--pin", "b=night-02", "--unpin", "a").code == 0
+    assert kmark("history", "--pins").out == "b  night-02\n"
 
 
 def test_a_moved_sentinel_holds_the_alarm(kmark, nights):

@@ -10,7 +10,10 @@ import pytest
 from kernelmark import backends, devices, ops
 from kernelmark.cli.main import app
 from kernelmark.core.dtype import DTYPES
+from kernelmark.core.micro import MicroResult
+from kernelmark.core.result import Status
 from kernelmark.gpu import pack
+from kernelmark.stores import open_store
 from kernelmark.workloads import suites
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +60,35 @@ def test_runs_are_listed_newest_first(kmark, stored, fake_words):
     assert [row["label"] for row in rows] == ["two", "mine"]
     assert [row["results"] for row in rows] == ["2 wrong", "2 ok"]
     assert len(json.loads(kmark("list", "runs", "--limit", "1", "--json", "-").out)) == 1
+
+
+def micro_result(benchmark, started, **given):
+    usual = {"device": "cpu", "arch": "aarch64", "status": Status.OK, "host": "box"}
+    return MicroResult(benchmark=benchmark, started=started, **usual | given)
+
+
+def test_runs_of_microbenchmarks_are_listed_newest_first(kmark, tmp_path):
+    place = str(tmp_path / "other.sqlite")
+    with open_store(place) as store:
+        store.add_micro("one", [micro_result("cache", 1.0), micro_result("latency", 2.0)])
+        broken = micro_result("cache", 3e8, device="cuda:0", status=Status.TIMEOUT, error="slow")
+        store.add_micro("two", [broken])
+    shown = kmark("list", "micro", "--store", place)
+    assert shown.code == 0
+    _, _, first, second = shown.out.splitlines()
+    assert first.split()[:2] == ["two", "cuda:0"]
+    assert "1979-07-" in first
+    assert first.split()[-3:] == ["cache", "1", "timeout"]
+    assert second.rstrip().endswith("cache, latency  2 ok")
+    (only,) = json.loads(
+        kmark("list", "micro", "--limit", "1", "--store", place, "--json", "-").out
+    )
+    assert (only["run"], only["host"], only["benchmarks"]) == ("two", "box", "cache")
+    assert kmark("micro", "show", only["run"], "--store", place).code == 0
+
+
+def test_runs_of_microbenchmarks_need_a_store(refused):
+    assert "`kmark micro NAME`" in refused("list", "micro").err
 
 
 def test_doctor_explains_every_backend_and_device(kmark, stored):

@@ -86,6 +86,7 @@ def test_two_runs_compared_and_history(kmark, tmp_path):
     brought = kmark("micro", "import", str(file), *other)
     assert "1 result stored as" in brought.err
     assert "nothing was added" in kmark("micro", "import", str(file), *other).err
+    assert kmark("micro", "import", str(file), "-q", *other).err == ""
 
 
 def test_a_lost_benchmark_is_a_point_of_its_own_series(kmark, monkeypatch):
@@ -122,6 +123,13 @@ def test_listing(kmark):
         (("micro", "compare", "latest"), "two different runs or files are needed", 2),
         (("micro", "show", "a", "b"), "show takes one run", 2),
         (("micro", "import"), "import takes files", 2),
+        (("micro", "show", "-d", "cpu"), "--device does not go with 'micro show'", 2),
+        (("micro", "show", "--full", "-p", "a=1"), "--full, --parameter do not go with", 2),
+        (("micro", "show", "--no-store"), "--no-store does not go with 'micro show'", 2),
+        (("micro", "compare", "a", "b", "--points"), "--points does not go with 'micro com", 2),
+        (("micro", "compare", "a", "b", "--brief"), "--brief does not go with 'micro compare'", 2),
+        (("micro", "list", "--json", "-"), "--json does not go with 'micro list'", 2),
+        (("micro", "import", "a.json", "--csv", "-"), "--csv does not go with 'micro import'", 2),
         (("micro", "show", "missing.json"), "missing.json: there is no such file", 2),
         (("micro", "cache", "--precompile", "sm_90", "-o", "x"), "takes no benchmarks", 2),
         (("roofs", "--stored", "--no-store"), "--stored does not go with --no-store", 2),
@@ -270,6 +278,7 @@ def test_runs_of_different_depth_are_compared_with_a_note(kmark):
     told = kmark("micro", "compare", "latest~1", "latest").err
     assert told == "note: instructions: taken as brief and as quick\n"
     assert kmark("micro", "compare", "latest", "latest~0").err == ""
+    assert kmark("micro", "compare", "latest~1", "latest", "-q").err == ""
 
 
 def test_ctrl_c_tells_what_is_kept(kmark, tmp_path, monkeypatch):

@@ -47,6 +47,20 @@ def test_a_run_without_the_gpu_says_what_can_be_done_here(refused, planned):
     assert f"'kmark tune check {planned}'" in ended.err
 
 
+@pytest.mark.skipif(devices.registry.get("hip").available() is None, reason="needs no AMD GPU")
+def test_a_run_of_what_check_refuses_does_not_point_to_it(kmark, refused, tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "op = 'gemm'\nspace = {'rows': [1, 2]}\ndef prepare(problem, config, sets): return print\n"
+    )
+    place = str(tmp_path / "own")
+    words = ("-b", str(mine), "--arch", "gfx942", "-p", "gemm m=8 n=8 k=8 dtype=f32")
+    assert kmark("tune", "plan", place, *words).code == 0
+    ended = refused("tune", "run", place)
+    assert "the plans are for gfx942, and no such GPU is here" in ended.err
+    assert ended.err.endswith("hint: run them where there is one\n")
+
+
 def test_it_says_what_it_refuses(refused, tmp_path):
     folder = make_folder(tmp_path / "t", fake_plans(1))
     assert "is no GPU's" in refused("tune", "check", str(folder.path)).err

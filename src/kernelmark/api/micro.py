@@ -84,12 +84,18 @@ def read(path: str | Path) -> list[MicroResult]:
         raise CodecError(f"{path}: {error.message}", hint=error.hint) from None
 
 
-def load(ref: str, store: Store) -> tuple[str, list[MicroResult]]:
-    """(run id, results) of a run of microbenchmarks: its id or the beginning of it, `latest`,
-    `latest~1`, …"""
+def stored_runs(store: Store) -> dict[str, list[MicroResult]]:
+    """The results of every run of microbenchmarks by its id, oldest first."""
     runs: dict[str, list[MicroResult]] = {}
     for run_id, result in store.micro():
         runs.setdefault(run_id, []).append(result)
+    return runs
+
+
+def load(ref: str, store: Store) -> tuple[str, list[MicroResult]]:
+    """(run id, results) of a run of microbenchmarks: its id or the beginning of it, `latest`,
+    `latest~1`, …"""
+    runs = stored_runs(store)
     if not runs:
         raise NothingToDo(
             "no microbenchmarks are stored", hint="measure some: kmark micro cache latency"

@@ -19,6 +19,7 @@ from kernelmark.api.tuning_summary import DEVICES
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.devices import registry as device_kinds
+from kernelmark.runners.dispatch import compiles
 from kernelmark.runners.local import LocalRunner
 from kernelmark.tune import ownership, planfile, results
 from kernelmark.tune import summary as summaries
@@ -141,10 +142,11 @@ def _require(folder: TuningFolder, chosen: Sequence[TunePlan], asked: Sequence[s
     arch = next((plan.arch for plan in chosen if plan.arch.startswith(("sm_", "gfx"))), "")
     kind = device_kinds.get(names[0].partition(":")[0]) if arch and not asked else None
     if kind is not None and (reason := kind.available()) is not None:
+        check = f"; 'kmark tune check {folder.path}' compiles candidates without it"
+        compiled = all(compiles(plan.backend) for plan in chosen)
         raise UsageError(
             f"the plans are for {arch}, and no such GPU is here: {reason}",
-            hint=f"run them where there is one; 'kmark tune check {folder.path}' compiles "
-            "candidates without it",
+            hint=f"run them where there is one{check if compiled else ''}",
         )
 
 

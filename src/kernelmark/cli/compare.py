@@ -117,20 +117,20 @@ def compare(
         needed = not (is_file(base) and is_file(head))
         opened = stack.enter_context(open_store(store, readonly=True)) if needed else None
         found = compare_runs(base, head, rule=rule, match=match, store=opened)
+    place = store_words(store) if needed else ()
     if explain is not None:
         from kernelmark.report import compare as report
 
-        put_tables(report.explain(_row(found, explain)))
+        put_tables(report.explain(_row(found, explain), place))
         return 0
     meant = [row for row in found.rows if row.verdict in limits]
     bad = [row for row in meant if limits.held or not row.held]
     # A label may mean another run by the time somebody reads the comment.
     pairs = zip((base, head), found.runs, strict=True)
     refs = [ref if is_file(ref) else run.id for ref, run in pairs]
-    place = store_words(store) if needed else ()
-    command = extended(_command(refs, rule=rule, match=match, fail_on=words), place)
+    command = _command(refs, rule=rule, match=match, fail_on=words)
     gone_fails = VerdictStatus.GONE in dict(limits.sizes)
-    _put(found, outputs, command, failed=bool(bad), gone_fails=gone_fails, every=every)
+    _put(found, outputs, command, place, failed=bool(bad), gone_fails=gone_fails, every=every)
     spared = len(meant) - len(bad)
     _tell(found, bad, spared=spared, gone_fails=gone_fails, every=every, quiet=quiet)
     broken = [row for row in found.rows if row.status is VerdictStatus.BROKEN]
@@ -150,6 +150,7 @@ def _put(
     found: Comparison,
     outputs: Outputs,
     command: str,
+    place: Sequence[str],
     *,
     failed: bool,
     gone_fails: bool,
@@ -163,9 +164,15 @@ def _put(
     if shown and not outputs.stdout_taken:
         put_table(narrowed(report.table(shown)), styles=[_style(row) for row in shown])
     outputs.put(
-        json=lambda: json_text(report.document(found)),
+        json=lambda: json_text(report.document(found, place)),
         csv=lambda: csv_text(report.records(found)),
-        md=lambda: report.comment(found, command=command, failed=failed, gone_fails=gone_fails),
+        md=lambda: report.comment(
+            found,
+            command=extended(command, place),
+            failed=failed,
+            gone_fails=gone_fails,
+            more=place,
+        ),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,6 +25,10 @@ BASELINES = "Baselines"
 _MOST = 50
 # What means something for the history of a microbenchmark.
 _WITH_MICRO = ("micro", "runs", "arch", "store", "json", "csv", "md", "quiet")
+_MICRO_HINT = (
+    "it takes --runs, --arch and where the output goes; 'kmark micro compare' tells better from "
+    "worse"
+)
 
 Runs = Annotated[
     int,
@@ -166,7 +171,7 @@ def history(
     if micro is not None:
         from kernelmark.cli.micro_stored import history as micro_history
 
-        _check_micro(context)
+        o.check_alone(context, _WITH_MICRO, "--micro", hint=_MICRO_HINT)
         return micro_history(micro, store, outputs, limit=runs, arch=arch)
     if pin is not None or unpin is not None or pins:
         with open_store(store) as opened:
@@ -189,61 +194,53 @@ def history(
         )
     shown = [s for s in chosen if s.steps or s.alarm or s.held] if changed else chosen
     whole = every or changed or bool(ops or backends or filter)
-    worse = _shown(found, shown, outputs, most=len(shown) if whole else _MOST, quiet=quiet)
+    most = len(shown) if whole else _MOST
+    worse = _shown(found, shown, outputs, most=most, more=store_words(store), quiet=quiet)
     return REGRESSION if check and worse else 0
 
 
-def _check_micro(context: typer.Context) -> None:
-    """Refuse options that would be ignored beside --micro."""
-    given = []
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        ignored = parameter.name not in _WITH_MICRO
-        if ignored and source is not None and source.name == "COMMANDLINE":
-            given.append(parameter.opts[-1])
-    if given:
-        raise UsageError(
-            f"{', '.join(given)} {'do' if len(given) > 1 else 'does'} not go with --micro",
-            hint="it takes --runs, --arch and where the output goes; "
-            "'kmark micro compare' tells better from worse",
-        )
-
-
 def _shown(
-    found: History, shown: list[Story], outputs: Outputs, *, most: int, quiet: bool
+    found: History,
+    shown: list[Story],
+    outputs: Outputs,
+    *,
+    most: int,
+    more: Sequence[str],
+    quiet: bool,
 ) -> list[Story]:
-    """Put and tell what is shown; the alarms in it that are not of something faster."""
+    """Put and tell what is shown, `more` words after each command; the alarms in it that are not
+    of something faster."""
     from kernelmark.core.verdict import VerdictStatus
 
     names = {story.series for story in found.alarms}
     alarms = [story for story in shown if story.series in names]
-    _put(found, shown, alarms, outputs, most=most)
-    _tell(found, shown, alarms, quiet=quiet)
+    _put(found, shown, alarms, outputs, most=most, more=more)
+    _tell(found, shown, alarms, more=more, quiet=quiet)
     return [story for story in alarms if story.screen.status is not VerdictStatus.FASTER]
 
 
 def _pinned(store: Store, pin: str | None, unpin: str | None) -> int:
     from kernelmark.api.reading import check_name
 
+    pins = store.pins()
+    # A refusal of one leaves the other undone.
+    if unpin is not None and unpin not in pins:
+        raise UsageError(f"{unpin!r} is not pinned", hint=f"pinned: {', '.join(pins) or 'nothing'}")
     if pin is not None:
         name, _, ref = pin.partition("=")
         check_name(name, "the name")
         run = store.run(ref or "latest")
-        if name not in store.pins() and (taken := _meant(store, name)) not in (None, run.id):
+        if name not in pins and (taken := _meant(store, name)) not in (None, run.id):
             raise UsageError(
                 f"{name!r} means run {taken} already", hint="pin another name: --pin NAME=RUN"
             )
         store.pin(name, run.id)
         say(f"{name} is now run {run.id}")
     if unpin is not None:
-        if unpin not in store.pins():
-            raise UsageError(
-                f"{unpin!r} is not pinned", hint=f"pinned: {', '.join(store.pins()) or 'nothing'}"
-            )
         store.unpin(unpin)
         say(f"{unpin} is forgotten")
     if pin is None and unpin is None:
-        for name, run_id in store.pins().items():
+        for name, run_id in pins.items():
             put(f"{name}  {run_id}\n")
     return 0
 
@@ -283,7 +280,13 @@ def _chosen(
 
 
 def _put(
-    found: History, shown: list[Story], alarms: list[Story], outputs: Outputs, *, most: int
+    found: History,
+    shown: list[Story],
+    alarms: list[Story],
+    outputs: Outputs,
+    *,
+    most: int,
+    more: Sequence[str],
 ) -> None:
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import history as report
@@ -300,7 +303,9 @@ def _put(
     outputs.put(
         json=lambda: json_text(report.document(found, shown)),
         csv=lambda: csv_text(report.records(found, shown)),
-        md=lambda: report.markdown_page(found, worst_first, alarms, _tables(found, worst_first)),
+        md=lambda: report.markdown_page(
+            found, worst_first, alarms, _tables(found, worst_first), more
+        ),
     )
 
 
@@ -313,7 +318,14 @@ def _tables(found: History, shown: list[Story]) -> list[Table]:
     return made
 
 
-def _tell(found: History, shown: list[Story], alarms: list[Story], *, quiet: bool) -> None:
+def _tell(
+    found: History,
+    shown: list[Story],
+    alarms: list[Story],
+    *,
+    more: Sequence[str],
+    quiet: bool,
+) -> None:
     from kernelmark.core.units import counted
     from kernelmark.report import history as report
 
@@ -322,7 +334,7 @@ def _tell(found: History, shown: list[Story], alarms: list[Story], *, quiet: boo
             say(f"note: {text}")
     for text in report.alarm_lines(found, alarms, shown):
         say(text)
-    commands = report.confirmations(found, alarms)
+    commands = report.confirmations(found, alarms, more)
     if commands:
         say("confirm by paired rounds of the two environments:")
         for command in commands:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -15,6 +16,9 @@ from kernelmark.core.errors import UsageError
 if TYPE_CHECKING:
     from kernelmark.report.tables import Table
 
+# Where microbenchmarks ran; a file that was imported may hold several.
+_MICRO_PLACE = ("device", "arch", "host")
+
 What = Annotated[
     Literal[
         "ops",
@@ -22,6 +26,7 @@ What = Annotated[
         "devices",
         "suites",
         "runs",
+        "micro",
         "dtypes",
         "logs",
         "strategies",
@@ -29,7 +34,8 @@ What = Annotated[
     ],
     typer.Argument(
         metavar="WHAT",
-        help="ops, backends, devices, suites, runs, dtypes, logs, strategies or emitters.",
+        help="ops, backends, devices, suites, runs, micro (runs of microbenchmarks), dtypes, logs, "
+        "strategies or emitters.",
     ),
 ]
 OneOp = Annotated[
@@ -48,8 +54,8 @@ def list_things(
     store: o.StorePlace = None,
     json: o.Json = None,
 ) -> int:
-    """List ops, backends, devices, suites, stored runs, dtypes, formats of logs, search strategies
-    or emitters.
+    """List ops, backends, devices, suites, stored runs of cases or of microbenchmarks, dtypes,
+    formats of logs, search strategies or emitters.
 
     `kmark list ops -o gemm` explains the parameters and tensors of one op.
     """
@@ -59,6 +65,8 @@ def list_things(
         raise UsageError(f"-o does not go with 'list {what}'", hint="use: kmark list ops -o OP")
     if what == "runs":
         table = runs(store, limit)
+    elif what == "micro":
+        table = micro_runs(store, limit)
     elif op is not None:
         _put_op(op, json)
         return 0
@@ -198,7 +206,7 @@ def runs(place: str | None, limit: int) -> Table:
                     run.id,
                     run.label,
                     run.suite,
-                    time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started)),
+                    _when(run.started),
                     duration_text(run.finished - run.started) if run.finished else "",
                     alive.state(run).value,
                     str(run.cases),
@@ -207,6 +215,35 @@ def runs(place: str | None, limit: int) -> Table:
             )
     columns = ("run", "label", "suite", "started", "took", "state", "cases", "results")
     return _table(columns, rows, right=("cases", "took"))
+
+
+def micro_runs(place: str | None, limit: int) -> Table:
+    from kernelmark.api.micro import stored_runs
+    from kernelmark.cli.micro_stored import opened
+
+    with opened(place) as store:
+        found = list(stored_runs(store).items())
+    rows = []
+    for run_id, results in found[: -limit - 1 : -1]:
+        counts = Counter(result.status.value for result in results)
+        rows.append(
+            (
+                run_id,
+                *(_each(getattr(one, name) for one in results) for name in _MICRO_PLACE),
+                _when(results[0].started),
+                _each(result.benchmark for result in results),
+                ", ".join(f"{count} {status}" for status, count in counts.items()),
+            )
+        )
+    return _table(("run", *_MICRO_PLACE, "started", "benchmarks", "results"), rows)
+
+
+def _each(words: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(words))
+
+
+def _when(started: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(started))
 
 
 def dtypes() -> Table:

@@ -15,7 +15,7 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli.micro_pack import make_pack
-from kernelmark.cli.micro_stored import VERBS, compared, obey
+from kernelmark.cli.micro_stored import VERBS, check_options, compared, obey
 from kernelmark.cli.output import Outputs, check_writable, put_table, say
 from kernelmark.cli.places import kept_by
 from kernelmark.core.errors import NothingToDo, UsageError
@@ -38,8 +38,8 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[NAME…]",
-        help="Benchmarks; or: list, show [RUN], compare A B, import FILE…. A and B are runs of "
-        "microbenchmarks (an id, latest, latest~1) or JSON files of them.",
+        help="Benchmarks; or: list, show [RUN], compare A B, import FILE…. RUN, A and B are runs "
+        "of microbenchmarks (an id of 'kmark list micro', latest, latest~1) or JSON files of them.",
     ),
 ]
 All = Annotated[
@@ -139,18 +139,12 @@ def micro(
     names = o.comma_list(words)
     if precompile or output is not None:
         return make_pack(context, names, precompile, output, quiet=quiet)
+    if names and names[0] in VERBS:
+        check_options(context, names[0])
     outputs = Outputs(json=json, csv=csv, md=md)
     drawn = _checked(figure)
-    if names and names[0] == "compare":
-        sides = compared(names[1:], store, outputs)
-        if drawn is not None:
-            _draw([*sides[0], *sides[1]], drawn)
-        return 0
     if names and names[0] in VERBS:
-        found = obey(names[0], names[1:], store)
-        if found is None:
-            return 0
-        _show(found, outputs, kept_by(_again(*names), store), points=points, figure=drawn)
+        _stored(names, store, outputs, points=points, figure=drawn, quiet=quiet)
         return 0
     if not (names or every or quick or full or brief):
         raise UsageError("no benchmark is named", hint=_EXAMPLE)
@@ -176,6 +170,27 @@ def micro(
     kept = kept_by(() if no_store else _again("show", run_id), store)
     _show(ended, outputs, kept, points=points, figure=drawn)
     return SOME_FAILED if any(result.status.failed for result in ended) else 0
+
+
+def _stored(
+    words: Sequence[str],
+    store: str | None,
+    outputs: Outputs,
+    *,
+    points: bool,
+    figure: Path | None,
+    quiet: bool,
+) -> None:
+    """What is asked of results that are there already."""
+    verb, *rest = words
+    if verb == "compare":
+        sides = compared(rest, store, outputs, quiet=quiet)
+        if figure is not None:
+            _draw([*sides[0], *sides[1]], figure)
+        return
+    found = obey(verb, rest, store, quiet=quiet)
+    if found is not None:
+        _show(found, outputs, kept_by(_again(*words), store), points=points, figure=figure)
 
 
 def _measure(

@@ -34,7 +34,12 @@ def make_pack(
         )
     if names:
         raise UsageError("--precompile takes no benchmarks", hint="it compiles all kernels")
-    _check_alone(context)
+    o.check_alone(
+        context,
+        _WITH_PACK,
+        "--precompile",
+        hint="it takes architectures and -o DIR; nothing is measured",
+    )
     if output is None:
         raise UsageError("--precompile needs a folder for the pack", hint="add: -o DIR")
     folder = Path(output)
@@ -46,21 +51,6 @@ def make_pack(
         raise UsageError(
             f"{output} cannot be written: {error.strerror}", hint="choose another folder: -o DIR"
         ) from None
-
-
-def _check_alone(context: typer.Context) -> None:
-    """Refuse options that would be ignored."""
-    given = []
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        ignored = parameter.name not in _WITH_PACK
-        if ignored and source is not None and source.name == "COMMANDLINE":
-            given.append(parameter.opts[-1])
-    if given:
-        raise UsageError(
-            f"{', '.join(given)} {'do' if len(given) > 1 else 'does'} not go with --precompile",
-            hint="it takes architectures and -o DIR; nothing is measured",
-        )
 
 
 def _compile_into(folder: Path, archs: list[str], *, quiet: bool) -> int:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import typer
+
+from kernelmark.cli.options import check_alone
 from kernelmark.cli.output import Outputs, put_table, put_tables, say
 from kernelmark.cli.places import kept_by
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
@@ -15,10 +18,25 @@ if TYPE_CHECKING:
     from kernelmark.report.tables import Table
     from kernelmark.stores.store import Store
 
-VERBS = ("list", "show", "compare", "import")
+# What means something for each of them.
+VERBS = {
+    "list": ("quiet",),
+    "show": ("points", "figure", "store", "json", "csv", "md", "quiet"),
+    "compare": ("figure", "store", "json", "csv", "md", "quiet"),
+    "import": ("store", "quiet"),
+}
 
 
-def obey(verb: str, rest: Sequence[str], place: str | None) -> list[MicroResult] | None:
+def check_options(context: typer.Context, verb: str) -> None:
+    """Refuse options that would be ignored."""
+    kept = VERBS[verb]
+    takes = ", ".join(f"--{name}" for name in kept)
+    check_alone(context, ("words", *kept), f"'micro {verb}'", hint=f"it takes {takes}")
+
+
+def obey(
+    verb: str, rest: Sequence[str], place: str | None, *, quiet: bool
+) -> list[MicroResult] | None:
     """What list, show or import gives to be shown; None where it has said everything itself."""
     if verb == "list":
         if len(rest) > 1:
@@ -28,15 +46,15 @@ def obey(verb: str, rest: Sequence[str], place: str | None) -> list[MicroResult]
     from kernelmark.api import micro as api
 
     if verb == "import":
-        _import(rest, place)
+        _import(rest, place, quiet=quiet)
         return None
     if len(rest) > 1:
         raise UsageError("show takes one run", hint="kmark micro show latest")
-    return api.results_of(rest[0] if rest else "latest", lambda: _opened(place))
+    return api.results_of(rest[0] if rest else "latest", lambda: opened(place))
 
 
 def compared(
-    refs: Sequence[str], place: str | None, outputs: Outputs
+    refs: Sequence[str], place: str | None, outputs: Outputs, *, quiet: bool
 ) -> tuple[list[MicroResult], list[MicroResult]]:
     """Two runs or files side by side, in a table or where `outputs` says; their results."""
     from kernelmark.api import micro as api
@@ -46,14 +64,14 @@ def compared(
 
     if len(refs) != 2:
         raise UsageError("two different runs or files are needed", hint="kmark micro compare A B")
-    base, head = (api.results_of(ref, lambda: _opened(place)) for ref in refs)
+    base, head = (api.results_of(ref, lambda: opened(place)) for ref in refs)
     table = report.table(base, head)
     if not table.rows:
         told = [", ".join(dict.fromkeys(r.benchmark for r in side)) for side in (base, head)]
         raise NothingToDo(
             "the two have no metric in common", hint=f"the first has {told[0]}, the other {told[1]}"
         )
-    for note in report.notes(base, head):
+    for note in () if quiet else report.notes(base, head):
         say(f"note: {note}")
     records = report.records(base, head)
     if not outputs.stdout_taken:
@@ -67,7 +85,7 @@ def compared(
     return base, head
 
 
-def _opened(place: str | None) -> Store:
+def opened(place: str | None) -> Store:
     """The store to read from; one that is missing is made by this command, not by `kmark run`."""
     from kernelmark.stores import open_store
 
@@ -78,7 +96,7 @@ def _opened(place: str | None) -> Store:
         raise
 
 
-def _import(files: Sequence[str], place: str | None) -> None:
+def _import(files: Sequence[str], place: str | None, *, quiet: bool) -> None:
     from kernelmark.api import micro as api
     from kernelmark.stores import new_run_id, open_store
 
@@ -92,10 +110,11 @@ def _import(files: Sequence[str], place: str | None) -> None:
             fresh = [result for result in results if _mark(result) not in known]
             known |= {_mark(result) for result in fresh}
             store.add_micro(run_id, fresh)
+            done = "everything in it is in the store already; nothing was added"
             if fresh:
-                say(f"{file}: {counted(len(fresh), 'result')} stored as {run_id}")
-            else:
-                say(f"{file}: everything in it is in the store already; nothing was added")
+                done = f"{counted(len(fresh), 'result')} stored as {run_id}"
+            if not quiet:
+                say(f"{file}: {done}")
 
 
 def _mark(result: MicroResult) -> tuple[object, ...]:
@@ -113,7 +132,7 @@ def history(name: str, place: str | None, outputs: Outputs, *, limit: int, arch:
     from kernelmark.report.render import markdown
 
     benchmark = named(name).name
-    with _opened(place) as store:
+    with opened(place) as store:
         found = store.micro(benchmark=benchmark, arch=arch, limit=limit)
         every = found or store.micro(benchmark=benchmark)
     if not every:

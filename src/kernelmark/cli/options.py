@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 import typer
@@ -340,3 +340,16 @@ def comma_list(given: Iterable[str] | None) -> tuple[str, ...]:
     if words and not any(words):
         raise UsageError("an empty list names nothing", hint="leave it out, or name something")
     return tuple(dict.fromkeys(word for word in words if word))
+
+
+def check_alone(context: typer.Context, kept: Sequence[str], beside: str, *, hint: str) -> None:
+    """Refuse options that would be ignored `beside` what was asked for: all but the `kept` ones."""
+    given = []
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        ignored = parameter.name not in kept
+        if ignored and source is not None and source.name == "COMMANDLINE":
+            given.append(parameter.opts[-1])
+    if given:
+        verb = "do" if len(given) > 1 else "does"
+        raise UsageError(f"{', '.join(given)} {verb} not go with {beside}", hint=hint)

@@ -209,7 +209,7 @@ def import_results(
             "--dtype, --skipped and --force are for logs of calls", hint="add: --workload DIR"
         )
     from kernelmark.stores import open_store
-    from kernelmark.workloads.importers import doubt
+    from kernelmark.workloads.importers import notes
     from kernelmark.workloads.importers.base import Given, iso_time
 
     when = None if started is None else iso_time(started)
@@ -221,7 +221,7 @@ def import_results(
     with open_store(store) as opened:
         for file, result_set in zip(files, found, strict=True):
             say(str(opened.add_result_set(result_set)))
-            if told := doubt(result_set.results):
+            for told in notes(result_set.results):
                 say(f"note: {file}: {told}")
     return 0
 

@@ -38,10 +38,14 @@ class Where:
     problem: str = ""
 
     @property
+    def chosen(self) -> dict[str, str]:
+        """What it chooses rows by."""
+        return {name: word for name in _SELECTORS if (word := getattr(self, name))}
+
+    @property
     def words(self) -> str:
         """What it chooses rows by, as written."""
-        chosen = {name: getattr(self, name) for name in _SELECTORS}
-        return ", ".join(f'{name} = "{word}"' for name, word in chosen.items() if word)
+        return ", ".join(f'{name} = "{word}"' for name, word in self.chosen.items())
 
     def fits(self, pair: Pair) -> bool:
         case = pair.shown.case
@@ -66,8 +70,10 @@ class FileRule(Rule):
         return self.stem
 
     @property
-    def settings(self) -> dict[str, float]:
-        return self.rest.settings
+    def settings(self) -> dict[str, Any]:
+        """What the file says, with every setting that it leaves as it is."""
+        where = [{**one.chosen, **_stated(one.rule)} for one in self.special]
+        return {**_stated(self.rest), **({"where": where} if where else {})}
 
     def notes(self, found: Sequence[Pair]) -> list[str]:
         taken = {self._kind(pair) for pair in found}
@@ -131,6 +137,10 @@ def _where(table: Mapping[str, Any], place: str, rest: Preset) -> Where:
     except re.error as error:
         raise UsageError(f"{place}: problem is not a regular expression: {error}") from None
     return Where(rule=rule, **words)
+
+
+def _stated(rule: Preset) -> dict[str, Any]:
+    return {"rule": rule.name, **rule.settings}
 
 
 def _idle(where: Where, found: Sequence[Pair]) -> str:

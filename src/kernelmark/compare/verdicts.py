@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kernelmark.compare.match import By, Pair, pairs
 from kernelmark.compare.rules.base import Judgement, Rule
@@ -63,7 +64,7 @@ class Comparison:
     base: Run
     head: Run
     rule: str
-    settings: tuple[tuple[str, float], ...]
+    settings: Mapping[str, Any]
     rows: tuple[Row, ...]
     moved: tuple[str, ...] = ()  # sentinels that moved
     told: tuple[str, ...] = ()
@@ -128,7 +129,7 @@ def compare(
         base=base.run,
         head=head.run,
         rule=rule.name,
-        settings=tuple(rule.settings.items()),
+        settings=rule.settings,
         rows=tuple(_held(row, rule) for row in rows) if seen else rows,
         moved=tuple(seen),
         told=tuple(rule.notes(found)),

@@ -22,7 +22,7 @@ from kernelmark.report.names import backend_text, rerun, short
 from kernelmark.report.render import markdown
 from kernelmark.report.tables import NONE, Column, Table
 from kernelmark.stats.paired import MOST_PERCENT
-from kernelmark.workloads.importers import doubt
+from kernelmark.workloads.importers import notes as file_notes
 
 # A comment that is too long is not read, and GitHub refuses more than 65,536 characters.
 _MOST_ROWS = 50
@@ -134,8 +134,9 @@ def environment(comparison: Comparison) -> Table:
     )
 
 
-def explain(row: Row) -> list[Table]:
-    """How a row came by its verdict, with the commands that measure it again."""
+def explain(row: Row, more: Sequence[str] = ()) -> list[Table]:
+    """How a row came by its verdict, with the command that measures it again and `more` words
+    after that."""
     shown = row.pair.shown
     what = [
         ("problem", shown.case.problem.key),
@@ -147,7 +148,7 @@ def explain(row: Row) -> list[Table]:
         *([("held", row.held)] if row.held else []),
         *([("clock", clocks.told(row))] if row.pair.clocks_mhz else []),
         ("same binary", "yes" if row.pair.same_binary else "no, or not known"),
-        *([("again", command)] if (command := rerun(shown)) else []),
+        *([("again", command)] if (command := rerun(shown, more)) else []),
     ]
     made = [facts(f"row {row.number}", what)]
     if row.judgement.facts:
@@ -155,9 +156,17 @@ def explain(row: Row) -> list[Table]:
     return made
 
 
-def comment(comparison: Comparison, *, command: str, failed: bool, gone_fails: bool = False) -> str:
+def comment(
+    comparison: Comparison,
+    *,
+    command: str,
+    failed: bool,
+    gone_fails: bool = False,
+    more: Sequence[str] = (),
+) -> str:
     """Markdown for a pull request: what changed, what differs in the environment, and how to see
-    it again. Rows that did not change are counted, not listed."""
+    it again, `more` words after each command that measures. Rows that did not change are counted,
+    not listed."""
     changed = comparison.changed
     parts = [
         f"### kernelmark: {_headline(comparison, failed=failed, gone_fails=gone_fails)}",
@@ -177,7 +186,7 @@ def comment(comparison: Comparison, *, command: str, failed: bool, gone_fails: b
     else:
         differ = "were not recorded" if unrecorded(comparison) else "do not differ"
         parts += ["", f"The environments {differ}."]
-    every = [rerun(row.pair.shown) for row in changed]
+    every = [rerun(row.pair.shown, more) for row in changed]
     again = [one for one in every if one]
     if len(again) > _MOST_COMMANDS:
         more = f"# and {len(again) - _MOST_COMMANDS} more: --explain ROW tells the command of each"
@@ -208,13 +217,13 @@ def records(comparison: Comparison) -> list[dict[str, Cell]]:
     return [_record(comparison, row) for row in comparison.rows]
 
 
-def document(comparison: Comparison) -> dict[str, Any]:
-    """Everything, as plain JSON values."""
+def document(comparison: Comparison, more: Sequence[str] = ()) -> dict[str, Any]:
+    """Everything, as plain JSON values; `more` words end each command that measures again."""
     found = comparison.audit
     return {
         "base": _run_document(comparison.base),
         "head": _run_document(comparison.head),
-        "rule": {"name": comparison.rule, **dict(comparison.settings)},
+        "rule": {"name": comparison.rule, **comparison.settings},
         "counts": {status.value: count for status, count in comparison.counts.items()},
         "same_binary": {"compared": found.compared, "alarms": found.alarms},
         "sentinels_moved": list(comparison.moved),
@@ -224,7 +233,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         ],
         "rows": [
             {name: codec.plain(value) for name, value in _record(comparison, row).items()}
-            | {"again": rerun(row.pair.shown)}
+            | {"again": rerun(row.pair.shown, more)}
             for row in comparison.rows
         ],
     }
@@ -327,8 +336,8 @@ def _doubts(comparison: Comparison) -> list[str]:
     found = []
     for side in ("base", "head"):
         results = [getattr(row.pair, side) for row in comparison.rows]
-        if told := doubt(result for result in results if result is not None):
-            found.append(f"{side}: {told}")
+        told = file_notes(result for result in results if result is not None)
+        found += [f"{side}: {text}" for text in told]
     return found
 
 

@@ -147,12 +147,16 @@ def alarm_lines(history: History, alarms: Sequence[Story], shown: Sequence[Story
 
 
 def markdown_page(
-    history: History, shown: Sequence[Story], alarms: Sequence[Story], tables: Sequence[Table]
+    history: History,
+    shown: Sequence[Story],
+    alarms: Sequence[Story],
+    tables: Sequence[Table],
+    more: Sequence[str] = (),
 ) -> str:
-    """Tables, alarms with the commands that confirm them, and notes."""
+    """Tables, alarms with the commands that confirm them, `more` words after each, and notes."""
     made = ["\n".join(map(markdown, tables))]
     made += [f"- {line}" for line in alarm_lines(history, alarms, shown)]
-    if commands := confirmations(history, alarms):
+    if commands := confirmations(history, alarms, more):
         made += ["", "Confirm by paired rounds:", "", "```sh", *commands, "```"]
     if others := unconfirmed(alarms):
         made += ["", f"{others}."]
@@ -161,9 +165,9 @@ def markdown_page(
     return "\n".join(made).rstrip() + "\n"
 
 
-def confirmations(history: History, alarms: Sequence[Story]) -> list[str]:
+def confirmations(history: History, alarms: Sequence[Story], more: Sequence[str] = ()) -> list[str]:
     """The commands that measure flagged series in paired rounds, the largest change first: one for
-    all problems that are measured alike."""
+    all problems that are measured alike, with `more` words after it."""
     flagged = [story for story in alarms if story.screen.flagged and _can_run(story)]
     flagged.sort(key=lambda story: -abs(math.log(story.screen.ratio or 1.0)))
     alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
@@ -172,7 +176,7 @@ def confirmations(history: History, alarms: Sequence[Story]) -> list[str]:
         if (problem := parts(story)["problem"]) not in problems:
             problems.append(problem)
     return [
-        shlex.join([*sides, *(word for one in problems for word in ("-p", one)), *how])
+        shlex.join([*sides, *(word for one in problems for word in ("-p", one)), *how, *more])
         for (sides, how), problems in alike.items()
     ]
 

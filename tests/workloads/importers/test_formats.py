@@ -412,8 +412,90 @@ def test_a_row_without_a_time_says_which_it_was(read):
     text = GEMM_CSV.replace("4.25,1.0,1.0,True", "0,1.0,1.0,True").replace("4.75", "0")
     first, zero, failed = read("golden_rocblas-gemm.csv", text).results
     assert first.status is Status.OK
-    assert (zero.status, zero.error) == (Status.RUNTIME_ERROR, "its time in the table is 0")
+    told = "2 of 2 times in the file left out: 0 s is no time"
+    assert (zero.status, zero.error) == (Status.RUNTIME_ERROR, told)
     assert failed.error == "the table says that it failed"
+
+
+def google_times(*times):
+    entry = {"name": "BM_a", "run_type": "iteration", "time_unit": "us"}
+    return {"context": {"num_cpus": 1}, "benchmarks": [{**entry, "real_time": t} for t in times]}
+
+
+def gemm_times(*times):
+    head, row = GEMM_CSV.splitlines()[:2]
+    return "\n".join([head, *(row.replace("13.5", str(t)) for t in times), ""])
+
+
+def hipblaslt_times(*times):
+    whole = HIPBLASLT[HIPBLASLT.index("[0]") : HIPBLASLT.index("[1]")]
+    return "".join(whole.replace("16.5\n", f"{t}\n") for t in times)
+
+
+def triton_times(*times):
+    return "x_val;aten-latency\n" + "".join(f"(8, 8);{t * 1e-3:.6f}\n" for t in times)
+
+
+def stats_times(*times):
+    head, row = STATS.splitlines()
+    return "\n".join([head, *(row.replace("2461.3", str(1e3 * t)) for t in times), ""])
+
+
+def nvbench_times(*times):
+    document = with_summaries([])
+    states = document["benchmarks"][0]["states"]
+    states[:] = [
+        {**states[0], "summaries": [summary("nv/cold/time/gpu/mean", value=t * 1e-6)]}
+        for t in times
+    ]
+    return document
+
+
+@pytest.mark.parametrize("bad", [0.0, -3.0])
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("out.json", google_times),
+        ("a-gemm.csv", gemm_times),
+        ("log.txt", hipblaslt_times),
+        ("gemm.csv", triton_times),
+        ("1_kernel_stats.csv", stats_times),
+        ("r.json", nvbench_times),
+    ],
+)
+def test_a_time_that_is_none_is_left_out_and_told_alike_in_every_format(read, name, made, bad):
+    (kept,) = read(name, made(5.0, bad, 6.0)).results
+    assert kept.status is Status.OK
+    assert times_us(kept) == [5.0, 6.0]
+    told = f"1 of 3 times in the file left out: {bad * 1e-6:g} s is no time"
+    assert told in kept.measurement.warnings
+    (lost,) = read(name, made(bad)).results
+    assert (lost.status, lost.measurement) == (Status.RUNTIME_ERROR, None)
+    assert lost.error == told.replace("1 of 3", "1 of 1")
+    where = f"1 of {kept.case.problem.key} by {kept.case.backend}"
+    assert importers.notes([kept]) == [f"1 time of 0 or less left out: {where}"]
+    assert importers.notes(read(name, made(5.0, 6.0)).results) == []
+
+
+def test_samples_that_are_none_are_counted_over_the_file(read, tmp_path):
+    (tmp_path / "r.json-bin").mkdir()
+    (tmp_path / "r.json-bin" / "0.bin").write_bytes(struct.pack("<3f", 0.0, 2e-5, -1.0))
+    assert importers.notes(read("r.json", NVBENCH).results)[0].startswith(
+        "2 times of 0 or less left out: 2 of copy_sweep blocksize=256 t=F32 by nvbench"
+    )
+    trace = TRACE.replace("5000,8000", "5000,5000").replace("9000,9500", "9000,9000")
+    found = read("1_kernel_trace.csv", trace).results
+    assert [r.status for r in found] == [Status.OK, Status.RUNTIME_ERROR]
+    (told,) = importers.notes(found)
+    assert told.startswith("2 times of 0 or less left out: 1 of kernel workgroup_size_x=64 ")
+    assert told.count(" by rocprof") == 2
+
+
+def test_many_rows_that_lost_times_are_not_all_named(read):
+    rows = "".join(f"({m}, 8);0.0\n" for m in range(1, 7))
+    (told,) = importers.notes(read("gemm.csv", f"x_val;aten-latency\n{rows}").results)
+    assert told.startswith("6 times of 0 or less left out: 1 of tritonbench_gemm x=1 ")
+    assert told.endswith(" and of 3 more")
 
 
 def test_no_such_file_and_no_such_format(tmp_path):

@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from kernelmark.compare.match import Pair
 from kernelmark.core.errors import UsageError
@@ -50,8 +50,8 @@ class Rule(ABC):
 
     @property
     @abstractmethod
-    def settings(self) -> dict[str, float]:
-        """Names and values, to be shown."""
+    def settings(self) -> Mapping[str, Any]:
+        """Names and values as plain JSON, to be shown."""
 
     @abstractmethod
     def weigh(self, found: Sequence[Pair]) -> list[Judgement]:

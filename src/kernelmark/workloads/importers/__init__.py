@@ -6,6 +6,7 @@ enters history and threshold rules, never an interval.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.registry import Registry
+from kernelmark.core.units import counted
 from kernelmark.workloads import naming
 
 if TYPE_CHECKING:
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 registry: Registry[Importer] = naming.results
 _HEAD_BYTES = 16384
 _GZIP = b"\x1f\x8b"
+# What base.LEFT_OUT is made into.
+_LEFT_OUT = re.compile(r"([0-9]+) of [0-9]+ times in the file left out: ")
+_MOST_PLACES = 3
 
 
 def names() -> list[str]:
@@ -67,8 +72,30 @@ def read(path: Path, given: Given, name: str | None = None) -> ResultSet:
     )
 
 
+def notes(found: Iterable[Result]) -> list[str]:
+    """What a reader of these results must know of the file they are of."""
+    results = list(found)
+    return [told for told in (doubt(results), left_out(results)) if told]
+
+
+def left_out(found: Iterable[Result]) -> str:
+    """How many times of a file are none, and of what they are; "" if all are times."""
+    counts: list[tuple[int, str]] = []
+    for result in found:
+        warned = result.measurement.warnings if result.measurement else ()
+        told = filter(None, map(_LEFT_OUT.match, (*warned, result.error)))
+        where = f"{result.case.problem.key} by {result.case.backend}"
+        counts += [(int(match[1]), where) for match in told]
+    if not counts:
+        return ""
+    some = [f"{count} of {where}" for count, where in counts[:_MOST_PLACES]]
+    rest = f", and of {len(counts) - len(some)} more" if len(counts) > len(some) else ""
+    total = counted(sum(count for count, _ in counts), "time")
+    return f"{total} of 0 or less left out: {', '.join(some)}{rest}"
+
+
 def doubt(found: Iterable[Result]) -> str:
-    """What a reader of these results must know of the file they are of; "" if nothing."""
+    """Whether the file may have been cut, and where; "" if not."""
     from kernelmark.workloads.importers._lines import MAY_BE_CUT
 
     for result in found:

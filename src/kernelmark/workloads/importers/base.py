@@ -41,6 +41,7 @@ _DATE = re.compile(
     r"(?<![0-9])20[0-9]{2}[-_.]?[01][0-9][-_.]?[0-3][0-9]"
     r"([-_.t]?[0-2][0-9][-_.:]?[0-5][0-9]([-_.:]?[0-5][0-9])?z?)?(?![0-9])"
 )
+LEFT_OUT = "{count} of {every} times in the file left out: {first:g} s is no time"
 NO_DISPERSION = "a mean without dispersion: for history and threshold rules only"
 
 
@@ -57,8 +58,8 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One row of a file: what ran and its times in seconds; a bare mean is a single time. `doubt`
-    says why it may be another than the tool wrote."""
+    """One row of a file: what ran and its times in seconds as written; a bare mean is a single
+    time. `doubt` says why it may be another than the tool wrote."""
 
     problem: Problem
     backend: str
@@ -263,9 +264,10 @@ def _result(found: Sequence[Found], device: str, given: Given, method: str, when
     )
     flops, size = _costs(first.problem)
     shown = failed or first
-    if failed is None and not any(row.samples_s for row in found):
+    left_out = _left_out(found)
+    if failed is None and not any(_times(row) for row in found):
         shown = dataclasses.replace(
-            first, status=Status.RUNTIME_ERROR, error="the file has no time of it"
+            first, status=Status.RUNTIME_ERROR, error=left_out or "the file has no time of it"
         )
     return Result(
         case=case,
@@ -275,16 +277,28 @@ def _result(found: Sequence[Found], device: str, given: Given, method: str, when
         error="; ".join(filter(None, (shown.error, shown.doubt))),
         flops=flops,
         bytes=size,
-        measurement=_measurement(found, method),
+        measurement=_measurement(found, method, left_out),
         kernel=KernelInfo(name=first.kernel, binary_hash=first.binary_hash),
         started=when,
     )
 
 
-def _measurement(found: Sequence[Found], method: str) -> Measurement | None:
+def _times(row: Found) -> tuple[float, ...]:
+    """A time of 0 or less was not measured, whatever the tool meant by it."""
+    return tuple(time_s for time_s in row.samples_s if time_s > 0)
+
+
+def _left_out(found: Sequence[Found]) -> str:
+    """How many times of a case are none; "" if all are. A row that failed is told anyway."""
+    every = [time_s for row in found if row.status is Status.OK for time_s in row.samples_s]
+    none = [time_s for time_s in every if not time_s > 0]
+    return LEFT_OUT.format(count=len(none), every=len(every), first=none[0]) if none else ""
+
+
+def _measurement(found: Sequence[Found], method: str, left_out: str) -> Measurement | None:
     blocks = tuple(
-        Block(process=i, allocation=0, samples_s=row.samples_s)
-        for i, row in enumerate(row for row in found if row.samples_s)
+        Block(process=i, allocation=0, samples_s=times)
+        for i, times in enumerate(filter(None, map(_times, found)))
     )
     if not blocks:
         return None
@@ -293,7 +307,7 @@ def _measurement(found: Sequence[Found], method: str) -> Measurement | None:
     warnings = [NO_DISPERSION] if bare and len(blocks) == 1 else []
     if interval.note and not bare:
         warnings.append(interval.note)
-    warnings += dict.fromkeys(row.doubt for row in found if row.doubt)
+    warnings += dict.fromkeys(filter(None, (left_out, *(row.doubt for row in found))))
     return Measurement(
         blocks=blocks,
         low_s=interval.low_s,

@@ -101,7 +101,7 @@ def _found(place: str, name: str, group: list[Mapping[str, Any]], backend: str) 
         problem=problem,
         backend=backend,
         timing=_TIMING,
-        samples_s=tuple(t for t in times if t > 0),
+        samples_s=times,
         also={"cpu_s": sorted(host)[len(host) // 2]} if host else {},
     )
 

@@ -102,7 +102,7 @@ def _found(
     return Found(
         problem=_problem(cells, arch),
         backend="rocblas" if "rocblas-Gflops" in cells else "hipblaslt",
-        samples_s=(time_s,) if time_s > 0 else (),
+        samples_s=(time_s,),
         timing=Timing(
             cache=Cache.COLD if rotates else Cache.HOT,
             timer=Timer.GATE if by_device else Timer.LOOP,

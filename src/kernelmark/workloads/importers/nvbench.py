@@ -120,8 +120,7 @@ def _times(path: Path, state: Mapping[str, Any], place: str) -> tuple[float, ...
         if found:
             return found
     if _MEAN in summaries:
-        mean = number(summaries[_MEAN].get("value"), place)
-        return (mean,) if mean > 0 else ()
+        return (number(summaries[_MEAN].get("value"), place),)
     return ()
 
 
@@ -136,7 +135,7 @@ def _samples(path: Path, told: Mapping[str, Any], place: str) -> tuple[float, ..
     data = file.read_bytes()
     if len(data) != 4 * count:
         raise UsageError(f"{place}: {file.name} holds {len(data)} bytes where {4 * count} belong")
-    return tuple(t for t in struct.unpack(f"<{count}f", data) if t > 0)
+    return struct.unpack(f"<{count}f", data)
 
 
 importer = NvBench()

@@ -146,7 +146,7 @@ def _found(
         problem=problem_of("kernel", {"name": name, **sizes}),
         backend="rocprof",
         timing=_TIMING,
-        samples_s=tuple(t for t in times if t > 0),
+        samples_s=times,
         kernel=name,
         also=also,
         doubt=doubt,

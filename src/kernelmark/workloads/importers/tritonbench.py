@@ -27,7 +27,7 @@ from kernelmark.workloads.importers.base import (
 )
 
 _LATENCY = "-latency"
-_NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*(?:\(.*\)|ms)?\s*\Z")
+_NUMBER = re.compile(r"\s*(-?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*(?:\(.*\)|ms)?\s*\Z")
 # Its timers write over the cache before each launch.
 _TIMING = Timing(cache=Cache.FLUSH)
 
@@ -68,14 +68,13 @@ def _rows(path: Path) -> Iterator[Found]:
 
 def _found(problem: Problem, implementation: str, cell: str, doubt: str) -> Found:
     match = _NUMBER.match(cell)
-    time_s = float(match[1]) * 1e-3 if match else 0.0
     return Found(
         problem=problem,
         backend=implementation,
         timing=_TIMING,
-        samples_s=(time_s,) if time_s > 0 else (),
-        status=Status.OK if time_s > 0 else Status.RUNTIME_ERROR,
-        error="" if time_s > 0 else cell,
+        samples_s=(float(match[1]) * 1e-3,) if match else (),
+        status=Status.OK if match else Status.RUNTIME_ERROR,
+        error="" if match else cell,
         doubt=doubt,
     )
 

@@ -210,12 +210,14 @@ def main() -> None:
     if given.fill:
         fill(given.fill, given.arch, given.only)
         return
-    info = gpu_info()
     if given.pack:
         from iree_gpu import find_driver, use
 
-        use(given.pack)
+        use(given.pack)  # first: where there is no compiler, it makes the GPU usable
+        info = gpu_info()
         find_driver()
+    else:
+        info = gpu_info()
     made, left_out = without_unpacked(cases(given.only), given.pack, info)
     results = run(made)
     bars = bars_of(results)

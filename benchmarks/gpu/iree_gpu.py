@@ -195,9 +195,9 @@ def main() -> None:
     if given.fill:
         fill(given.fill, given.arch)
         return
-    info = gpu_info()
     if given.pack:
-        use(given.pack)
+        use(given.pack)  # first: where there is no compiler, it makes the GPU usable
+    info = gpu_info()
     find_driver()
     rows, beside = measure()
     for row in rows:

@@ -23,6 +23,8 @@ GEMM = ("run", "-o", "gemm", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
         ((*GEMM, "-a", "m"), "not name=values"),
         ((*GEMM, "-a", "m=8", "-a", "zz=8"), "unknown parameter 'zz'"),
         ((*GEMM, "-a", "m=8", "-b", "nump"), "unknown backend 'nump'"),
+        ((*GEMM, "-a", "m=8", "-b", "~nobody_of_this_name/x"), "unknown backend '~nobody"),
+        ((*GEMM, "-a", "m=8", "-b", "n" * 300), "unknown backend 'nnn"),
         ((*GEMM, "-a", "m=8", "-d", "gpu"), "unknown device 'gpu'"),
         ((*GEMM, "-a", "m=8", "-d", "cpu:9"), "no device 'cpu:9'"),
         ((*GEMM, "-a", "m=8", "--threads", "100000"), "100000 threads"),

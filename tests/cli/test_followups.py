@@ -58,6 +58,10 @@ def test_commands_after_a_failure_name_the_store_and_the_timeout(kmark, fake_wor
     assert "timeout" in repeated.out
     shown = kmark("show", "--store", place).err
     assert again in shown.splitlines()
+    run_id = kmark("list", "runs", "--store", place).out.splitlines()[2].split()[0]
+    retried = ("run", "--resume", run_id, "--retry-failed", "--timeout", "1")
+    resumed = kmark(*retried, "--store", place)
+    assert again in resumed.err.splitlines()
     assert (
         f"--timeout 1 --roofs none --store '{place}'"
         in kmark("show", "--case", _case(kmark, place), "--store", place).out
@@ -126,6 +130,19 @@ def test_roofs_that_are_not_stored_are_measured_into_the_same_store(kmark, fake_
     assert kmark(*fake_words, "--store", place).code == 0
     ended = kmark("roofs", "--stored", "--threads", "1", "--store", place)
     assert f"kmark roofs -d cpu --threads 1 --store {place}" in ended.err
+
+
+@pytest.mark.parametrize(
+    "words", [("micro", "show"), ("micro", "compare", "a", "b"), ("history", "--micro", "cache")]
+)
+def test_microbenchmarks_are_measured_into_the_store_that_lacks_them(
+    kmark, fake_words, tmp_path, words
+):
+    place = str(tmp_path / "other.sqlite")
+    assert kmark(*fake_words, "--store", place).code == 0
+    ended = kmark(*words, "--store", place)
+    assert ended.code == 4
+    assert re.search(rf"kmark micro cache( latency)? --store {re.escape(place)}$", ended.err, re.M)
 
 
 def test_history_of_another_store_names_it(kmark, fake_words, tmp_path):

@@ -143,13 +143,17 @@ def test_doctor_tells_what_packs_hold(kmark, tmp_path, monkeypatch):
     empty.mkdir()
     for key, arch in (("a", "sm_90"), ("b", "sm_90"), ("a", "iree-sm_89")):
         pack.add(full, key, arch, b"code")
-    monkeypatch.setenv("KERNELMARK_PACK", f"{full}:{empty}:{gone}")
+    pack.path_in(full, "a", "sm_90").write_bytes(b"not what was put there")
+    endless = tmp_path / ("a" * 300)
+    monkeypatch.setenv("KERNELMARK_PACK", f"{full}:{empty}:{gone}:{endless}")
     assert packs() == [
         (str(full), "iree-sm_89", "1"),
-        (str(full), "sm_90", "2"),
+        (str(full), "sm_90", "1, and 1 damaged: copy the pack again"),
         (str(empty), "none", "0"),
         (str(gone), "not there", "look at KERNELMARK_PACK"),
+        (str(endless), "cannot be read", "File name too long"),
     ]
+    assert kmark("list", "backends").code == 0
 
 
 def test_doctor_survives_a_library_that_cannot_be_loaded(kmark, monkeypatch):

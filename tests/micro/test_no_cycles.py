@@ -23,6 +23,7 @@ BOTH = {
     "cache": {"sizes": (4 * KIB, 64 * KIB), "seconds": 1e-5, "samples": 1},
     "incore": {"ops": ("fma_f32",), "warps": 1, "ilps": (1, 8), "samples": 1, "seconds": 1e-5},
     "l2_cache": {"sizes": (64 * KIB, 256 * KIB), "seconds": 1e-5, "samples": 1},
+    "l2_stream": {"sizes": (64 * KIB, 256 * KIB), "seconds": 1e-5, "samples": 1},
 }
 
 pytestmark = pytest.mark.skipif(

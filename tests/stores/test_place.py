@@ -51,6 +51,10 @@ def test_urls() -> None:
     assert (place.schema, dict(place.url.query)) == ("mine", {"sslmode": "require"})
     assert "secret" not in place.shown
     assert "secret" not in repr(place)
+    place = locate("postgres://me@host/db?password=secret&sslmode=require")
+    assert place.shown == "postgresql://me@host/db?sslmode=require"
+    assert place.url is not None
+    assert place.url.query["password"] == "secret"
 
 
 @pytest.mark.parametrize(

@@ -268,10 +268,17 @@ def find_backend(name: str) -> Backend:
         if known_name or name.endswith(".py"):
             raise
         hint = f"{error.hint}, or a .py file"
-        if Path(f"{name}.py").expanduser().is_file():
+        if _is_file(f"{name}.py"):
             known = ", ".join(backend_folder.registry.names())
             hint = f"did you mean {name}.py? known: {known}, or a .py file"
         raise UsageError(error.message, hint=hint) from None
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).expanduser().is_file()
+    except (OSError, RuntimeError):  # too long for a name, or of a user who is not there
+        return False
 
 
 def require(name: str, info: DeviceInfo) -> None:

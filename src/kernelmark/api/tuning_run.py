@@ -8,6 +8,7 @@ print(done.metrics.geomean_uplift, [outcome.name for outcome in done.outcomes if
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -142,7 +143,8 @@ def _require(folder: TuningFolder, chosen: Sequence[TunePlan], asked: Sequence[s
     arch = next((plan.arch for plan in chosen if plan.arch.startswith(("sm_", "gfx"))), "")
     kind = device_kinds.get(names[0].partition(":")[0]) if arch and not asked else None
     if kind is not None and (reason := kind.available()) is not None:
-        check = f"; 'kmark tune check {folder.path}' compiles candidates without it"
+        where = shlex.quote(str(folder.path))
+        check = f"; 'kmark tune check {where}' compiles candidates without it"
         compiled = all(compiles(plan.backend) for plan in chosen)
         raise UsageError(
             f"the plans are for {arch}, and no such GPU is here: {reason}",

@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 import time
-from collections import Counter
 from pathlib import Path
 
 from kernelmark.cli import listing
@@ -171,12 +170,19 @@ def _packs() -> list[tuple[str, ...]]:
     """Kernels compiled ahead of time, by the folders of KERNELMARK_PACK."""
     rows: list[tuple[str, ...]] = []
     for folder in pack.folders():
-        counts = Counter(path.parent.name for path in folder.glob("*/*.bin"))
-        if not folder.is_dir():
+        try:
+            found = pack.inventory(folder)
+        except (FileNotFoundError, NotADirectoryError):
             rows.append((str(folder), "not there", "look at KERNELMARK_PACK"))
-        elif not counts:
+            continue
+        except OSError as error:
+            rows.append((str(folder), "cannot be read", error.strerror or str(error)))
+            continue
+        for arch, (whole, damaged) in found.items():
+            bad = f", and {damaged} damaged: copy the pack again" if damaged else ""
+            rows.append((str(folder), arch, f"{whole}{bad}"))
+        if not found:
             rows.append((str(folder), "none", "0"))
-        rows += [(str(folder), arch, str(count)) for arch, count in sorted(counts.items())]
     return rows or [("none: KERNELMARK_PACK is not set", "", "")]
 
 

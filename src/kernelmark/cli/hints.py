@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from kernelmark.cli.places import extended, store_words
 from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError
 
+# Commands in hints that read or fill a store.
+_OF_STORE = re.compile(r"kmark list runs|kmark micro [\w-]+( [\w-]+)*$")
 _SUITE = (
     "a suite file is TOML text with [[problems]] groups; 'kmark list suites' lists the suites that "
     "need no file"
@@ -44,14 +47,14 @@ def general_hint(error: KernelmarkError, words: Sequence[str]) -> str | None:
 
 
 def in_store(hint: str | None, words: Sequence[str]) -> str | None:
-    """A hint to list what is stored, for the store that the command was given: whoever wrote the
-    hint knows the store, but not what the reader has to type for it."""
+    """A hint to list or to fill what is stored, for the store that the command was given: whoever
+    wrote the hint knows the store, but not what the reader has to type for it."""
     at = next((i for i, word in enumerate(words) if word.partition("=")[0] == "--store"), None)
     if hint is None or at is None:
         return hint
     _, equals, value = words[at].partition("=")
     place = value if equals else next(iter(words[at + 1 :]), "")
-    return hint.replace("kmark list runs", extended("kmark list runs", store_words(place)))
+    return _OF_STORE.sub(lambda found: extended(found[0], store_words(place)), hint)
 
 
 def command_path(words: Sequence[str]) -> str:

@@ -256,7 +256,9 @@ def _told(results: Results, store: Store | None, outputs: Outputs, context: type
 
     interrupted = results.run.state is RunState.INTERRUPTED
     place = () if store is None else store_words(context.params["store"])
-    more = (*rerun_words(context.obj or ()), *place)
+    # A run that was resumed has what it was begun with.
+    given = (*results.run.argv, *(context.obj or ())[1:])
+    more = (*rerun_words(given), *place)
     try:
         put_results(results, outputs)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -74,9 +75,8 @@ def _compile_into(folder: Path, archs: list[str], *, quiet: bool) -> int:
         else:
             made += 1
             put(f"{one.arch}  {one.name}  ok  {bytes_text(one.nbytes)}  {one.path}\n")
-    use = (
-        f"use them with KERNELMARK_PACK={folder.resolve()}" if made else "each line above says why"
-    )
+    where = shlex.quote(str(folder.resolve()))
+    use = f"use them with KERNELMARK_PACK={where}" if made else "each line above says why"
     if failed or not quiet:
         say(f"{made} compiled, {failed} failed; {use}")
     return SOME_FAILED if failed else 0

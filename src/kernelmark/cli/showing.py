@@ -56,7 +56,9 @@ def show(
     outputs = Outputs(json=json, csv=csv, md=md)
     with loaded(ref, store) as (results, opened):
         place = () if opened is None else store_words(store)
-        more = (*rerun_words(results.run.argv), *place)
+        words = rerun_words(results.run.argv)
+        # Measured without a store and imported into this one: here it is to be stored.
+        more = (*(word for word in words if not (place and word == "--no-store")), *place)
         chosen = _chosen(
             results,
             ops=o.comma_list(ops),

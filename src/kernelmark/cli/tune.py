@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -214,7 +215,7 @@ def _tell_summary(found: Summary, folder: str, *, quiet: bool) -> None:
     # Calls without a time are no part of the sum.
     say(report.summary_line(found.timed if found.total_s else found))
     if not quiet:
-        say(f"next: kmark tune plan {folder} -b BACKEND")
+        say(f"next: kmark tune plan {shlex.quote(folder)} -b BACKEND")
 
 
 def _style(cost: Cost) -> str:
@@ -333,12 +334,13 @@ def _next(folder: str, backend: str, arch: str | None) -> str:
     from kernelmark import backends
     from kernelmark.runners.dispatch import compiles
 
-    run = f"kmark tune run {folder}"
+    where = shlex.quote(folder)
+    run = f"kmark tune run {where}"
     if arch is None:
         return f"next: {run}"
     there = f"where there is a {arch}: {run}"
     if compiles(backend) and backends.find(backend).available() is None:
-        return f"next: kmark tune check {folder}, and {there}"
+        return f"next: kmark tune check {where}, and {there}"
     return f"next, {there}"
 
 

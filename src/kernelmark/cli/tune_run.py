@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -115,6 +116,7 @@ def _put(done: Tuned, outputs: Outputs) -> None:
 def _tell(done: Tuned, folder: str, *, quiet: bool) -> None:
     from kernelmark.report.tuning import metrics_line
 
+    again = f"kmark tune run {shlex.quote(folder)}"
     if done.outcomes:
         say(metrics_line(done.metrics))
     if done.retired:
@@ -122,22 +124,20 @@ def _tell(done: Tuned, folder: str, *, quiet: bool) -> None:
     for name, reason in done.unreadable.items():
         say(f"warning: {name} is not in the results: {reason}")
     if done.interrupted:
-        say(f"interrupted; everything so far is in {folder}: kmark tune run {folder} goes on")
+        say(f"interrupted; everything so far is in {folder}: {again} goes on")
     elif done.unreached or done.cut:
-        say(f"time was up: {_left(done)}; kmark tune run {folder} goes on")
+        say(f"time was up: {_left(done)}; {again} goes on")
     if done.spent:
-        say(
-            f"time was up: the minutes of {_spent(done)}; raise them there, and kmark tune run "
-            f"{folder} goes on"
-        )
+        say(f"time was up: the minutes of {_spent(done)}; raise them there, and {again} goes on")
     if busy := [outcome.name for outcome in done.outcomes if outcome.disturbed]:
         them = "it" if len(busy) == 1 else "them"
         say(
             f"the machine was busy during the final of {counted(len(busy), 'plan')} "
-            f"({_some(busy)}): when it is quiet, kmark tune run {folder} compares {them} again"
+            f"({_some(busy)}): when it is quiet, {again} compares {them} again"
         )
     if not quiet and done.metrics.kept and not done.interrupted:
-        say(f"results: {done.folder.results}; next: kmark export {folder} --as FORMAT -o PATH")
+        export = f"kmark export {shlex.quote(folder)} --as FORMAT -o PATH"
+        say(f"results: {done.folder.results}; next: {export}")
 
 
 def _spent(done: Tuned) -> str:

@@ -58,7 +58,25 @@ def _files(key: str, arch: str) -> Iterator[tuple[Path, bytes | None]]:
 
 def holds(prefix: str) -> bool:
     """Whether any pack has kernels for an architecture whose name begins with `prefix`."""
-    return any(True for folder in folders() for _ in folder.glob(f"{prefix}*/*.bin"))
+    for folder in folders():
+        with contextlib.suppress(OSError):  # one that cannot be read holds nothing for us
+            if any(True for _ in folder.glob(f"{prefix}*/*.bin")):
+                return True
+    return False
+
+
+def inventory(folder: Path) -> dict[str, tuple[int, int]]:
+    """How many whole kernels and how many damaged ones a pack has, by architecture; raises OSError
+    where it cannot be read."""
+    found = {}
+    for place in sorted(path for path in folder.iterdir() if path.is_dir()):
+        files = list(place.glob("*.bin"))
+        whole = sum(
+            unsealed(f"{place.name}/{path.stem}", path.read_bytes()) is not None for path in files
+        )
+        if files:
+            found[place.name] = whole, len(files) - whole
+    return found
 
 
 def add(folder: Path, key: str, arch: str, code: bytes) -> Path:

@@ -107,7 +107,10 @@ def _told(op: Op, problem: Problem) -> _Told:
     )
     found: _Told = {}
     for spec in op.tensors(named):
-        shape = "×".join(map(_factor, spec.shape))
+        sizes = list(map(_factor, spec.shape))
+        if spec.type.bits < 8:
+            sizes[-1] = f"({sizes[-1]}//{8 // spec.type.bits})"  # as many share a byte
+        shape = "×".join(sizes)
         kind = f"{spec.dtype.parameter}=…" if isinstance(spec.dtype, _Kind) else spec.dtype
         found[spec.name] = spec.role, shape, kind
     return found

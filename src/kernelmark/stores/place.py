@@ -64,7 +64,9 @@ def _locate_url(text: str) -> Place:
     if not isinstance(schema, str) or not schema.isidentifier() or not schema.isascii():
         raise StoreError("the schema in the store's URL is not a plain name", hint=_SCHEMES)
     url = url.set(drivername="postgresql+psycopg").difference_update_query(["schema"])
-    shown = url.set(drivername="postgresql").render_as_string(hide_password=True)
+    secret = [name for name in url.query if "password" in name.lower()]
+    plain = url.set(drivername="postgresql").difference_update_query(secret)
+    shown = plain.render_as_string(hide_password=True)
     return Place(shown=shown, url=url, schema=schema)
 
 

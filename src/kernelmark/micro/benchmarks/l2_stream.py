@@ -187,7 +187,7 @@ class L2Stream(Microbenchmark[_State, list[_Point]]):
                 "kernel": point.kernel,
                 "size_bytes": point.nbytes,
                 "bytes_per_s": point.bytes_per_s,
-                "clock_mhz": point.samples.clock_mhz or rig.clock_mhz,
+                "clock_mhz": rig.clock_during(point.samples),
                 "spread": point.samples.spread(),
             }
             for point in raw

@@ -41,6 +41,13 @@ def benchmark_script() -> Callable[[str], ModuleType]:
 
 
 @pytest.fixture(scope="session")
+def compiler() -> None:
+    """The C++ compiler that CPU benchmarks and modelled GPUs are built with."""
+    if not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
+        pytest.skip("there is no C++ compiler here")
+
+
+@pytest.fixture(scope="session")
 def postgres() -> Iterator[URL]:
     """A PostgreSQL: that of $KERNELMARK_TEST_POSTGRES, or one of our own for these tests."""
     import sqlalchemy

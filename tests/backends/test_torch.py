@@ -250,7 +250,7 @@ def test_a_view_on_a_gpu_lies_where_the_tensor_does(
     dtype: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The memory stands in for a GPU's: its length is odd, as an arena's may be."""
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="torch is not installed")
     memory = np.zeros(4096 + 3, np.uint8)
     monkeypatch.setattr(
         torch,
@@ -269,7 +269,7 @@ def test_a_view_on_a_gpu_lies_where_the_tensor_does(
 
 def _gpu_attention(kernel: str) -> GpuKernel:
     """The kernel that a GPU would get, on tensors that lie in the CPU's memory."""
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="torch is not installed")
     problem = ops.parse("attention heads=2 seq=16 dim=8 dtype=bf16 causal=yes")
     views = {name: torch.zeros((1, 2, 16, 8), dtype=torch.bfloat16) for name in "qkvo"}
     return _attention(problem, {"kernel": kernel} if kernel else {}, [views])
@@ -279,7 +279,7 @@ def test_torch_is_left_the_attention_kernel_of_the_launch_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Kernels of a case live side by side and close in any order."""
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="torch is not installed")
     stream = SimpleNamespace(synchronize=lambda: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -305,7 +305,7 @@ def test_torch_is_left_the_attention_kernel_of_the_launch_alone(
 def test_one_result_of_a_set_is_kept_while_graphs_are_captured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="torch is not installed")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     made: list[weakref.ref[object]] = []
 

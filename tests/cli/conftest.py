@@ -5,6 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -40,6 +44,30 @@ def kmark(capsys):
             main(words)
         captured = capsys.readouterr()
         return Ended(ended.value.code or 0, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def stopped():
+    """A `kmark` in a process of its own that gets a signal once a line says `until`: what it tells
+    after that. It ends as an interrupted one must."""
+
+    def call(words: Sequence[str], until: str, number: signal.Signals) -> str:
+        started = subprocess.Popen(
+            [sys.executable, "-m", "kernelmark", *words],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        assert started.stderr is not None
+        seen = [started.stderr.readline()]
+        while seen[-1] and until not in seen[-1]:
+            seen.append(started.stderr.readline())
+        started.send_signal(number)
+        rest = started.communicate(timeout=60)[1]
+        assert started.returncode == 130, "".join(seen) + rest
+        return rest
 
     return call
 

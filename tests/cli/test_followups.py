@@ -6,8 +6,6 @@ import json
 import re
 import shlex
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -153,25 +151,14 @@ def test_history_of_another_store_names_it(kmark, fake_words, tmp_path):
     assert f"kmark history --store {place}" in ended.err
 
 
-def test_an_interrupted_run_is_resumed_from_its_store(kmark, tmp_path):
+def test_an_interrupted_run_is_resumed_from_its_store(kmark, stopped, tmp_path):
     place = str(tmp_path / "other.sqlite")
     words = (
         *("run", "-o", "gemm", "-b", "fake", "--dtype", "f32", "--roofs", "none"),
         *("-a", "m=[8:24:8]", "-a", "n=8", "-a", "k=8", "--store", place),
         *("--config", "time_us=1000.0", "--max-s", "0.4", "--warmup-s", "0.1"),
     )
-    started = subprocess.Popen(
-        [sys.executable, "-m", "kernelmark", *words],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
-    assert started.stderr is not None
-    while (line := started.stderr.readline()) and "] ok" not in line:
-        pass
-    started.send_signal(signal.SIGINT)
-    rest = started.communicate(timeout=60)[1]
-    assert started.returncode == 130, rest
+    rest = stopped(words, "] ok", signal.SIGINT)
     command = re.search(r"kmark (run --resume .*)", rest)
     assert command, rest
     assert kmark(*shlex.split(command[1])).code == 0

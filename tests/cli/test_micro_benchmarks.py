@@ -6,7 +6,6 @@ import dataclasses
 import json
 import platform
 import shlex
-import shutil
 
 import pytest
 
@@ -15,10 +14,7 @@ from kernelmark.core.result import Run, Status
 from kernelmark.core.roof import Roof
 from kernelmark.stores import open_store
 
-pytestmark = pytest.mark.skipif(
-    not any(shutil.which(name) for name in ("c++", "g++", "clang++")),
-    reason="there is no C++ compiler here",
-)
+pytestmark = pytest.mark.usefixtures("compiler")
 QUICK = ("micro", "instructions", "--brief", "--threads", "1", "-p", "ops=add_i64")
 
 

@@ -15,25 +15,13 @@ from kernelmark.core.result import Run, RunState
 from kernelmark.stores import open_store
 
 
-def test_ctrl_c_keeps_everything_and_resume_finishes(kmark, tmp_path):
+def test_ctrl_c_keeps_everything_and_resume_finishes(kmark, stopped, tmp_path):
     words = (  # half a second a case
         *("run", "-o", "gemm", "-b", "fake", "--dtype", "f32", "--roofs", "none"),
         *("-a", "m=[8:24:8]", "-a", "n=8", "-a", "k=8"),
         *("--config", "time_us=1000.0", "--max-s", "0.4", "--warmup-s", "0.1"),
     )
-    started = subprocess.Popen(
-        [sys.executable, "-m", "kernelmark", *words],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
-    assert started.stderr is not None
-    seen = [started.stderr.readline()]
-    while seen[-1] and "] ok" not in seen[-1]:
-        seen.append(started.stderr.readline())
-    started.send_signal(signal.SIGINT)
-    rest = started.communicate(timeout=60)[1]
-    assert started.returncode == 130, "".join(seen) + rest
+    rest = stopped(words, "] ok", signal.SIGINT)
     assert "everything so far is stored: kmark run --resume" in rest
     assert "Traceback" not in rest
     with open_store(tmp_path / "store.sqlite") as store:
@@ -129,20 +117,9 @@ def test_ctrl_c_while_commands_are_loaded_is_one_sentence():
 
 
 @pytest.mark.parametrize("command", ["run -s smoke -b numpy --roofs fresh", "roofs"])
-def test_sigterm_while_roofs_are_measured_is_as_ctrl_c(command):
+def test_sigterm_while_roofs_are_measured_is_as_ctrl_c(stopped, command):
     """What a batch system sends first."""
-    started = subprocess.Popen(
-        [sys.executable, "-m", "kernelmark", *command.split()],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
-    assert started.stderr is not None
-    while (line := started.stderr.readline()) and "measuring the roofs" not in line:
-        pass
-    started.send_signal(signal.SIGTERM)
-    rest = started.communicate(timeout=60)[1]
-    assert started.returncode == 130, rest
+    rest = stopped(command.split(), "measuring the roofs", signal.SIGTERM)
     assert rest.startswith("kmark: interrupted")
     assert len(rest.splitlines()) == 1
 

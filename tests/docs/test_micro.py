@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -24,10 +23,8 @@ FLAT = " ".join(PAGE.read_text("utf-8").split())
 
 
 @pytest.fixture
-def example(tmp_path, monkeypatch):
+def example(compiler, tmp_path, monkeypatch):
     """The benchmark of the recipe, known as if its file were there."""
-    if not shutil.which("c++"):
-        pytest.skip("there is no C++ compiler here")
     monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path))
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     (text,) = (block for block in blocks if "class Empty" in block)

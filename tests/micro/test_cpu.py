@@ -3,7 +3,6 @@ or a formula. Bounds are wide: other work may share the machine."""
 
 from __future__ import annotations
 
-import shutil
 import time
 from pathlib import Path
 
@@ -14,10 +13,7 @@ from kernelmark.core.result import Status
 from kernelmark.micro import registry, roofs
 from kernelmark.micro.execute import execute, open_rig
 
-pytestmark = pytest.mark.skipif(
-    not any(shutil.which(name) for name in ("c++", "g++", "clang++")),
-    reason="there is no C++ compiler here",
-)
+pytestmark = pytest.mark.usefixtures("compiler")
 CACHE = Path("/sys/devices/system/cpu/cpu0/cache")
 
 

@@ -3,7 +3,6 @@ nothing there; that the kernels compute what they should, and stay inside their 
 
 from __future__ import annotations
 
-import shutil
 import time
 
 import pytest
@@ -46,10 +45,7 @@ SMALL = {
     "um_stream": {"sizes": (3 * MIB,), "samples": 1},
 }
 
-pytestmark = pytest.mark.skipif(
-    not any(shutil.which(name) for name in ("c++", "g++", "clang++")),
-    reason="there is no C++ compiler here",
-)
+pytestmark = pytest.mark.usefixtures("compiler")
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 
 import pytest
 from hypothesis import given
@@ -28,7 +27,6 @@ GOOD = MicroResult(
     rows=({"bytes_per_s": 90.0},),
     metrics=(MicroMetric(name="rate", value=90.0, unit="B/s", limit=100.0, why="the same"),),
 )
-COMPILER = any(shutil.which(name) for name in ("c++", "g++", "clang++"))
 
 
 def with_rate(value, **more):
@@ -75,7 +73,7 @@ def test_points_are_finite_or_absent(value):
     dataclasses.replace(GOOD, rows=({"bytes_per_s": None},))
 
 
-@pytest.mark.skipif(not COMPILER, reason="there is no C++ compiler here")
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
 from kernelmark.core.result import Status
@@ -26,10 +24,7 @@ BOTH = {
     "l2_stream": {"sizes": (64 * KIB, 256 * KIB), "seconds": 1e-5, "samples": 1},
 }
 
-pytestmark = pytest.mark.skipif(
-    not any(shutil.which(name) for name in ("c++", "g++", "clang++")),
-    reason="there is no C++ compiler here",
-)
+pytestmark = pytest.mark.usefixtures("compiler")
 
 
 @pytest.fixture

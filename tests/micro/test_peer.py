@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
 from kernelmark.core.result import Status
@@ -12,10 +10,7 @@ from kernelmark.micro import registry
 from kernelmark.micro.execute import execute, open_rig
 from kernelmark.testing import emulator
 
-pytestmark = pytest.mark.skipif(
-    not any(shutil.which(name) for name in ("c++", "g++", "clang++")),
-    reason="there is no C++ compiler here",
-)
+pytestmark = pytest.mark.usefixtures("compiler")
 
 
 def test_a_plain_copy_that_is_late_does_not_matter(tmp_path, monkeypatch):

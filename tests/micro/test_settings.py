@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
 from kernelmark.core.errors import Unsupported, UsageError
@@ -17,9 +15,7 @@ KIB, MIB = 2**10, 2**20
 
 
 @pytest.fixture(scope="module")
-def cpu():
-    if not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
-        pytest.skip("there is no C++ compiler here")
+def cpu(compiler):
     made = open_rig("cpu", 1)
     yield made
     made.close()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from kernelmark.gpu.table import Table
@@ -15,11 +17,14 @@ def find_library(table: Table) -> ctypes.CDLL | None:
     """The vendor's library, or None. HIP's is the one that torch uses where there is such a torch:
     a stream of one runtime is unknown to another in the same process. Then $ROCM_PATH and the
     loader's own path are looked at."""
-    for place in _places(table):
-        try:
+    return first_of(_places(table))
+
+
+def first_of(places: Iterable[str]) -> ctypes.CDLL | None:
+    """The first library that can be loaded."""
+    for place in places:
+        with contextlib.suppress(OSError):
             return ctypes.CDLL(place)
-        except OSError:
-            continue
     return None
 
 

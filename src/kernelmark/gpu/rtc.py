@@ -27,7 +27,7 @@ from kernelmark.core.diskcache import DiskCache, cache_root, digest
 from kernelmark.core.errors import CompileError, UsageError
 from kernelmark.gpu import clang, pack
 from kernelmark.gpu.complaint import explain
-from kernelmark.gpu.library import mapped, path_of
+from kernelmark.gpu.library import first_of, mapped, path_of
 
 # (source, arch, name, options) to (code, log)
 Compile = Callable[[str, str, str, tuple[str, ...]], tuple[bytes, str]]
@@ -138,12 +138,7 @@ def unavailable(vendor: str) -> str | None:
 
 @functools.cache
 def _library(vendor: str) -> ctypes.CDLL | None:
-    for candidate in _candidates(vendor):
-        try:
-            return ctypes.CDLL(candidate)
-        except OSError:
-            continue
-    return None
+    return first_of(_candidates(vendor))
 
 
 def _candidates(vendor: str) -> list[str]:

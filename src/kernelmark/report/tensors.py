@@ -19,7 +19,6 @@ from kernelmark.workloads import suites
 
 # Role, shape and dtype of each tensor by its name.
 _Told = dict[str, tuple[str, str, str]]
-_ALLOWED = re.compile(r"(\w+) may be (.+)")
 
 
 def tensors_table(name: str) -> Table | None:
@@ -77,14 +76,13 @@ def _variants(
             yield text, problem
 
 
-def _allowed(op: Op, usual: Problem, option: str) -> list[str]:
-    """Words that an option may be, as the refusal of another one lists them."""
+def _allowed(op: Op, usual: Problem, option: str) -> tuple[str, ...]:
+    """Words that an option may be, as the refusal of another one has them."""
     try:
         op.problem(**usual.dims, **usual.dtypes, **{option: "no_such_word"})
     except ProblemError as error:
-        found = _ALLOWED.fullmatch(error.hint or "")
-        return found[2].split(" or ") if found and found[1] == option else []
-    return []
+        return error.allowed
+    return ()
 
 
 def _with(op: Op, like: Problem, options: dict[str, Option]) -> Problem | None:

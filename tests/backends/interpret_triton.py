@@ -12,7 +12,7 @@ import contextlib
 import json
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,8 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.problem import Problem
 from kernelmark.numerics.generate import Inputs
 
-TYPES = {"f32": torch.float32, "f16": torch.float16, "i8": torch.int8, "i32": torch.int32}
+TYPES = {"f32": torch.float32, "f16": torch.float16, "f8e5m2": torch.float8_e5m2}
+TYPES |= {"i8": torch.int8, "i16": torch.int16, "i32": torch.int32}
 
 
 def device_info(arch: str) -> DeviceInfo:
@@ -33,8 +34,8 @@ def device_info(arch: str) -> DeviceInfo:
     return DeviceInfo(name=f"{kind}:0", kind=kind, model="none", arch=arch, index=0, units=4)
 
 
-def launch(call: Call, tensors: dict[str, torch.Tensor]) -> None:
-    """One call of a plan, as the driver would get it."""
+def launch(call: Call, tensors: dict[str, torch.Tensor], raw: Collection[str]) -> None:
+    """One call of a plan, as the driver would get it; `raw` is memory that any type may be in."""
     given: dict[str, Any] = {}
     for argument, value in zip(call.arguments, call.values, strict=True):
         if not argument.pointer:
@@ -43,7 +44,8 @@ def launch(call: Call, tensors: dict[str, torch.Tensor]) -> None:
         # An operand that the problem lacks is never read: one element, which would not suffice.
         absent = torch.full((1,), 77, dtype=TYPES[argument.kind])
         found = tensors.get(str(value), absent)
-        if value == WORKSPACE:
+        # A copy takes its source as integers of the same size.
+        if value in raw or argument.name == "source":
             found = found.view(TYPES[argument.kind])
         assert found.dtype == TYPES[argument.kind], (argument.name, found.dtype)
         given[argument.name] = found
@@ -88,11 +90,12 @@ def worst_error(problem: Problem, config: dict[str, Any], arch: str) -> float:
     plan = _planner(problem).plan(problem, config, device_info(arch))
     if plan.workspace_bytes:
         tensors[WORKSPACE] = torch.full((plan.workspace_bytes // 4,), float("nan"))
-    for name, nbytes in plan.turned_bytes.items():
+    for name, nbytes in plan.copied_bytes.items():
         tensors[name] = torch.full((nbytes,), 77, dtype=torch.int8)
+    raw = {WORKSPACE, *plan.copied_bytes}
     zeroed = tensors[ZEROED] = torch.zeros(max(1, plan.zeroed_bytes // 4), dtype=torch.int32)
     for call in plan.calls:
-        launch(call, tensors)
+        launch(call, tensors, raw)
     assert not zeroed.any(), "what must be zero before every launch is not"
     first = room.clone()
     for seed in range(3 if plan.zeroed_bytes else 0):
@@ -100,7 +103,7 @@ def worst_error(problem: Problem, config: dict[str, Any], arch: str) -> float:
         tensors[WORKSPACE].fill_(float("nan"))
         with shuffled(seed):
             for call in plan.calls:
-                launch(call, tensors)
+                launch(call, tensors, raw)
         assert not zeroed.any(), "a launch in another order leaves it other than zero"
         assert torch.equal(first.nan_to_num(77), room.nan_to_num(77)), "an order gives other bits"
     for guard in (room[:256], room[-256:]):

@@ -89,6 +89,8 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         {**TILES, "descriptors": True},
         "sm_90",
     ),
+    ("attention batch=2 heads=3 seq=70 dim=32 dtype=f8e5m2 o=f32 causal=yes", TILES, "sm_90"),
+    ("attention heads=2 seq=70 dim=24 dtype=f8e5m2 o=f32", {**TILES, "widen": False}, "sm_90"),
     ("attention batch=2 heads_q=4 heads_kv=2 seq_q=1 seq_kv=64 dim=32 dtype=f16", SPLIT, "sm_80"),
     (
         "attention heads_q=4 heads_kv=1 seq_q=5 seq_kv=61 dim_qk=24 dim_v=40 dtype=f16"
@@ -105,6 +107,13 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         "sm_90",
     ),
     ("conv n=1 c=40 h=7 w=8 k=20 r=3 s=2 stride_h=2 pad_w=2 dtype=f16", CONV, "sm_90"),
+    (
+        "conv n=2 c=40 h=7 w=8 k=20 r=3 s=2 stride_h=2 pad_w=2 groups=2 dtype=f16",
+        {**CONV, "turn": False},
+        "sm_90",
+    ),
+    ("conv n=3 c=80 h=9 w=9 k=20 r=3 s=3 groups=2 dtype=f32", {**CONV, "turn": True}, "gfx942"),
+    ("conv n=3 c=130 h=9 w=9 k=20 r=3 s=3 pad=1 dtype=i8", {"block_m": 32}, "sm_90"),
     ("conv n=2 c=8 h=6 w=6 k=16 r=1 s=1 dtype=f16 layout=nhwc", {}, "gfx942"),
     ("conv n=2 c=8 h=6 w=6 k=8 r=3 s=3 groups=8 dtype=i8", {}, "sm_90"),
 ]

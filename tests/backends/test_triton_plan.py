@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelmark import ops
-from kernelmark.backends.triton import backend, gemm
+from kernelmark.backends.triton import _planner, backend, gemm
 from kernelmark.backends.triton.plan import ceil_div, check_config, power_of_two
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import ProblemError, Unsupported
@@ -259,3 +259,45 @@ def test_small_arithmetic() -> None:
         128,
         128,
     ]
+
+
+@pytest.mark.parametrize(
+    ("key", "arch", "copied"),
+    [
+        ("conv n=8 c=256 h=14 w=14 k=256 r=3 s=3 dtype=f16", "sm_90", ["turned x", "turned w"]),
+        ("conv n=8 c=256 h=14 w=14 k=512 r=1 s=1 dtype=i8", "sm_90", ["turned x"]),
+        # One tap and few filters read too little of it to pay for a copy.
+        ("conv n=8 c=256 h=14 w=14 k=64 r=1 s=1 dtype=f16", "sm_90", []),
+        ("conv n=8 c=16 h=14 w=14 k=256 r=3 s=3 dtype=f16", "sm_90", []),
+        ("conv n=8 c=256 h=14 w=14 k=256 r=3 s=3 dtype=f32", "sm_90", []),
+        ("conv n=8 c=256 h=14 w=14 k=256 r=3 s=3 dtype=f16", "gfx942", []),
+        ("conv n=8 c=256 h=14 w=14 k=256 r=3 s=3 dtype=f16 layout=nhwc", "sm_90", []),
+        ("attention heads=8 seq=2048 dim=128 dtype=f8e4m3", "sm_90", ["widened v"]),
+        ("attention heads=8 seq=512 dim=128 dtype=f8e4m3", "sm_90", []),
+        ("attention heads=8 seq_q=1 seq_kv=8192 dim=128 dtype=f8e4m3", "sm_90", []),
+        ("attention heads=8 seq=2048 dim=128 dtype=f8e4m3", "sm_120", []),
+        ("attention heads=8 seq=2048 dim=128 dtype=bf16", "sm_90", []),
+    ],
+)
+def test_operands_are_copied_where_that_pays(key: str, arch: str, copied: list[str]) -> None:
+    pytest.importorskip("triton")
+    problem = ops.parse(key)
+    plan = _planner(problem).plan(problem, {}, info(arch))
+    assert list(plan.copied_bytes) == copied
+    read = plan.calls[plan.main].values
+    assert set(copied) <= set(read)
+    assert not {place.split()[1] for place in copied} & set(read)
+
+
+def test_a_copy_may_be_asked_for_or_refused() -> None:
+    pytest.importorskip("triton")
+    conv = ops.parse("conv n=2 c=16 h=8 w=8 k=32 r=3 s=3 dtype=f16")
+    made = _planner(conv).plan(conv, {"turn": True}, info("gfx942"))
+    assert made.copied_bytes == {"turned x": 2 * 16 * 64 * 2, "turned w": 32 * 16 * 9 * 2}
+    attention = ops.parse("attention batch=2 heads=8 seq=2048 dim=128 dtype=f8e4m3")
+    made = _planner(attention).plan(attention, {}, info("sm_90"))
+    assert made.copied_bytes == {"widened v": 2 * 8 * 2048 * 128 * 2}
+    refused = _planner(attention).plan(attention, {"widen": False}, info("sm_90"))
+    assert not refused.copied_bytes
+    # What it leaves out is the default of a kernel that does not copy.
+    assert refused.calls[0].options["num_warps"] == 8

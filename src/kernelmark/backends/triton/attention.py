@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from kernelmark.backends.triton._copy import reading, widened
 from kernelmark.backends.triton.gemm import dtype_reason
 from kernelmark.backends.triton.plan import (
     WORKSPACE,
@@ -27,6 +28,7 @@ from kernelmark.gpu.rtc import vendor_of
 
 _LOG2_E = math.log2(math.e)
 _SPLIT_ROWS = 64  # with no more query rows a key-value head, keys are split over programs
+_WIDEN_ROWS = 1024  # with fewer, a copy of the values costs more than it saves
 
 
 def supports(problem: Problem, info: DeviceInfo) -> str | None:
@@ -50,6 +52,10 @@ def _rows(problem: Problem) -> int:
 
 def default(problem: Problem, info: DeviceInfo) -> Config:
     """A sensible config for the architecture, from the shape alone."""
+    return _default(problem, info, widen=_widening_pays(problem, info))
+
+
+def _default(problem: Problem, info: DeviceInfo, *, widen: bool) -> Config:
     d = problem.dims
     pad = power_of_two(max(d["dim_qk"], d["dim_v"]), 16, 256)
     if _rows(problem) <= _SPLIT_ROWS:
@@ -78,12 +84,36 @@ def default(problem: Problem, info: DeviceInfo) -> Config:
             "num_warps": 8 if crowded or (d["seq_q"] > 64 and pad >= 128) else 4,
             "num_stages": 3 if vendor_of(info.arch) == "cuda" else 1,
         }
+    if _widenable(problem):
+        config["widen"] = widen
+        if widen and has_wide_unit(info) and pad <= 128:
+            config |= {"block_n": min(64, int(config["block_n"])), "num_warps": 4}
     most = max(1, _most_stages(problem, info, config))
     config["num_stages"] = min(int(config["num_stages"]), most)
     config["descriptors"] = config["split_kv"] == 0 and _descriptors_fit(problem, info)
     if vendor_of(info.arch) == "hip":
         config |= {"waves_per_eu": 2, "matrix_instr_nonkdim": 16}
     return FrozenDict(config)
+
+
+def _widenable(problem: Problem) -> bool:
+    """Whether values may be written in the weights' type before they are multiplied.
+
+    Every block of queries widens them again otherwise. Few queries read them once in any case."""
+    return dtype(problem.dtypes["kv"]).bits == 8 and _rows(problem) > _SPLIT_ROWS
+
+
+def _widening_pays(problem: Problem, info: DeviceInfo) -> bool:
+    # The wide unit reads values from shared memory: widened on the way they take a detour.
+    return has_wide_unit(info) and _widenable(problem) and _rows(problem) >= _WIDEN_ROWS
+
+
+def _weight(problem: Problem) -> str:
+    """The type in which the matrix unit multiplies weights and values.
+
+    8-bit weights would lose what the op's tolerance allows, so values are widened instead: f16
+    holds each of theirs, and weights, which are at most 1, better than bf16."""
+    return "bf16" if problem.dtypes["kv"] == "bf16" else "f16"
 
 
 def _descriptors_fit(problem: Problem, info: DeviceInfo) -> bool:
@@ -97,10 +127,12 @@ def _descriptors_fit(problem: Problem, info: DeviceInfo) -> bool:
 def _most_stages(problem: Problem, info: DeviceInfo, config: Mapping[str, ConfigValue]) -> int:
     """Stages of keys and values that fit into shared memory beside the queries."""
     shared = int(info.attributes.get("shared_per_block", "0")) or 232448
-    width = problem.dims["dim_qk"] + problem.dims["dim_v"]
-    bits = dtype(problem.dtypes["kv"]).bits
-    free = shared - int(config["block_m"]) * width * bits // 16
-    return free // max(1, int(config["block_n"]) * width * bits // 8)
+    d, bits = problem.dims, dtype(problem.dtypes["kv"]).bits
+    keys, values = d["dim_qk"] * bits // 8, d["dim_v"] * bits // 8
+    free = shared - int(config["block_m"]) * (keys + values) // 2
+    if config.get("widen"):
+        values *= 2
+    return free // max(1, int(config["block_n"]) * (keys + values))
 
 
 def space(problem: Problem, info: DeviceInfo) -> Space:
@@ -122,6 +154,8 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
         parameters |= {"waves_per_eu": (0, 1, 2, 4), "matrix_instr_nonkdim": (16, 32)}
     fits = _descriptors_fit(problem, info) and rows > _SPLIT_ROWS
     parameters["descriptors"] = (False, True) if fits else (False,)
+    if _widenable(problem):
+        parameters["widen"] = (False, True)
     pad = power_of_two(problem.dims["dim_v"], 16, 256)
     cuda = vendor_of(info.arch) == "cuda"
 
@@ -144,10 +178,15 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
     """The launches for a config; values that the config leaves out come from the default."""
     from kernelmark.kernels.triton import attention as kernels
 
-    chosen = {**default(problem, info), **config}
-    if int(chosen["split_kv"]) == 0:
-        return Plan(calls=(_tiles(kernels, problem, chosen, info),))
+    widen = bool(config.get("widen", _widening_pays(problem, info)))
+    chosen = {**_default(problem, info, widen=widen), **config}
     d = problem.dims
+    if int(chosen["split_kv"]) == 0:
+        one = Plan(calls=(_tiles(kernels, problem, chosen, info),))
+        if not chosen.get("widen"):
+            return one
+        count = d["batch"] * d["heads_kv"] * d["seq_kv"] * d["dim_v"]
+        return reading(one, [widened("v", problem.dtypes["kv"], _weight(problem), count)])
     block_n = int(chosen["block_n"])
     per_part = ceil_div(ceil_div(d["seq_kv"], int(chosen["split_kv"])), block_n) * block_n
     parts = ceil_div(d["seq_kv"], per_part)
@@ -191,9 +230,7 @@ def _constants(problem: Problem, config: dict[str, Any]) -> dict[str, Any]:
     import triton.language as tl
 
     d = problem.dims
-    # The matrix unit multiplies weights and values in one type; 8-bit weights would lose what the
-    # op's tolerance allows, so values are widened instead.
-    weight = {"f16": tl.float16}.get(problem.dtypes["kv"], tl.bfloat16)
+    weight = {"f16": tl.float16, "bf16": tl.bfloat16}[_weight(problem)]
     return {
         "DIM_QK": d["dim_qk"],
         "DIM_V": d["dim_v"],
@@ -214,7 +251,8 @@ def _options(config: dict[str, Any]) -> dict[str, Any]:
 def _tiles(kernels: Any, problem: Problem, config: dict[str, Any], info: DeviceInfo) -> Call:
     d, types = problem.dims, problem.dtypes
     arguments = Arguments().pointer("q", types["q"], "q").pointer("k", types["kv"], "k")
-    arguments.pointer("v", types["kv"], "v").pointer("o", types["o"], "o")
+    values = _weight(problem) if config.get("widen") else types["kv"]
+    arguments.pointer("v", values, "v").pointer("o", types["o"], "o")
     _add_strides(arguments, problem, "qkvo")
     arguments.integer("heads_q", d["heads_q"]).integer("group", d["heads_q"] // d["heads_kv"])
     arguments.integer("seq_q", d["seq_q"]).integer("seq_kv", d["seq_kv"])

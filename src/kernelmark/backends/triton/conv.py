@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernelmark.backends.triton._copy import Copy, reading, turned
 from kernelmark.backends.triton.gemm import dtype_reason
-from kernelmark.backends.triton.plan import Arguments, Plan, ceil_div, power_of_two
+from kernelmark.backends.triton.plan import Arguments, Call, Plan, ceil_div, power_of_two
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.frozen import FrozenDict
@@ -14,6 +15,8 @@ from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
 from kernelmark.gpu.rtc import vendor_of
 from kernelmark.ops.conv import output_size
+
+_TURN_USES = 512  # of an element of x, from which on a turned copy saves more than it costs
 
 
 def supports(problem: Problem, info: DeviceInfo) -> str | None:
@@ -31,6 +34,22 @@ def _sizes(problem: Problem) -> tuple[int, int, int]:
 
 def default(problem: Problem, info: DeviceInfo) -> Config:
     """A sensible config for the architecture, from the shape alone."""
+    return _default(problem, info, turn=_turn_pays(problem, info))
+
+
+def _turn_pays(problem: Problem, info: DeviceInfo) -> bool:
+    """Whether channels are worth being made innermost first.
+
+    Where they are far apart each element is loaded by itself, for every tap and every tile of
+    filters; a copy pays if that is often enough."""
+    if problem.options["layout"] != "nchw" or vendor_of(info.arch) != "cuda":
+        return False
+    _, filters, depth = _sizes(problem)
+    uses = filters * problem.dims["r"] * problem.dims["s"]
+    return depth >= 32 and uses >= _TURN_USES and problem.dtypes["x"] != "f32"
+
+
+def _default(problem: Problem, info: DeviceInfo, *, turn: bool) -> Config:
     pixels, filters, depth = _sizes(problem)
     block_m = power_of_two(pixels, 16, 128)
     block_n = power_of_two(filters, 16, 128)
@@ -43,21 +62,30 @@ def default(problem: Problem, info: DeviceInfo) -> Config:
     cuda = vendor_of(info.arch) == "cuda"
     deepest = 64 if problem.dtypes["x"] != "f32" else 32
     roomy = 128 * 128  # the tile from which on eight warps are needed
-    if cuda and problem.options["layout"] == "nchw":
+    nchw = problem.options["layout"] == "nchw"
+    if cuda and nchw and not turn:
         # Channels lie far apart: an address for each element, all in registers.
         deepest, roomy = 32, 128 * 64
         if problem.dtypes["x"] not in ("f16", "bf16"):
             block_n = min(block_n, 64)
+        if problem.dtypes["x"] == "f32":
+            # Without a matrix unit four warps are faster, even if they spill a few registers.
+            deepest, roomy = 16, 128 * 128
+    block_k = power_of_two(depth, least, deepest)
+    steps = problem.dims["r"] * problem.dims["s"] * ceil_div(depth, block_k)
     config: dict[str, ConfigValue] = {
         "block_m": block_m,
         "block_n": block_n,
-        "block_k": power_of_two(depth, least, deepest),
+        "block_k": block_k,
         "group_m": 8,
         "num_warps": 8 if block_m * block_n >= roomy else 4,
-        "num_stages": 4 if cuda else 2,
+        # A short sum is soon staged: the memory serves better to hold a second block.
+        "num_stages": (2 if steps <= 2 else 3 if steps < 16 else 4) if cuda else 2,
     }
     if not cuda:
         config |= {"waves_per_eu": 2, "matrix_instr_nonkdim": 16}
+    if nchw:
+        config["turn"] = turn
     return FrozenDict(config)
 
 
@@ -76,6 +104,8 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
     }
     if vendor_of(info.arch) == "hip":
         parameters |= {"waves_per_eu": (0, 2, 4), "matrix_instr_nonkdim": (16, 32)}
+    if problem.options["layout"] == "nchw":
+        parameters["turn"] = (False, True)
     parameters["block_k"] = tuple(dict.fromkeys(parameters["block_k"]))
     shared = int(info.attributes.get("shared_per_block", "0")) or 232448
 
@@ -91,12 +121,36 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
 
 
 def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
-    """The launch for a config; values that the config leaves out come from the default."""
+    """The launches for a config; values that the config leaves out come from the default."""
+    turn = bool(config.get("turn", _turn_pays(problem, info)))
+    chosen: dict[str, Any] = {**_default(problem, info, turn=turn), **config}
+    one = Plan(calls=(_tiles(problem, chosen),))
+    return reading(one, _copies(problem)) if chosen.get("turn") else one
+
+
+def _copies(problem: Problem) -> list[Copy]:
+    d, kind = problem.dims, problem.dtypes["x"]
+    depth, taps = d["c"] // d["groups"], d["r"] * d["s"]
+    copies = [turned("x", kind, batch=d["n"], rows=d["c"], columns=d["h"] * d["w"])]
+    if taps > 1:
+        copies.append(turned("w", kind, batch=d["k"], rows=depth, columns=taps))
+    return copies
+
+
+def _strides(layout: str, channels: int, rows: int, columns: int) -> dict[str, int]:
+    """Of a tensor of images, or of filters, in elements."""
+    if layout == "nhwc":
+        steps = (rows * columns * channels, columns * channels, channels, 1)
+    else:
+        steps = (channels * rows * columns, columns, 1, rows * columns)
+    return dict(zip(("image", "row", "column", "channel"), steps, strict=True))
+
+
+def _tiles(problem: Problem, chosen: dict[str, Any]) -> Call:
     import triton.language as tl
 
     from kernelmark.kernels.triton.conv import conv_tiles
 
-    chosen: dict[str, Any] = {**default(problem, info), **config}
     d = problem.dims
     pixels, filters, depth = _sizes(problem)
     p, q = output_size(problem)
@@ -104,22 +158,18 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
     arguments.pointer("w", problem.dtypes["x"], "w").pointer("y", problem.dtypes["y"], "y")
     numbers = {"pixels": pixels, "height": d["h"], "width": d["w"], "rows_out": p}
     numbers |= {"columns_out": q, "depth": depth, "filters": filters}
-    if problem.options["layout"] == "nhwc":
-        x_strides = (d["h"] * d["w"] * d["c"], d["w"] * d["c"], d["c"], 1)
-        w_strides = (d["r"] * d["s"] * depth, d["s"] * depth, depth, 1)
-        y_strides = (p * q * d["k"], q * d["k"], d["k"], 1)
-        unit = ("x_channel", "w_channel", "y_channel")
-    else:
-        x_strides = (d["c"] * d["h"] * d["w"], d["w"], 1, d["h"] * d["w"])
-        w_strides = (depth * d["r"] * d["s"], d["s"], 1, d["r"] * d["s"])
-        y_strides = (d["k"] * p * q, q, 1, p * q)
-        unit = ("x_column", "w_column", "y_column")
-    words = ("image", "row", "column", "channel")
-    numbers |= {f"x_{word}": s for word, s in zip(words, x_strides, strict=True)}
-    w_words = ("filter", "row", "column", "channel")
-    numbers |= {f"w_{word}": s for word, s in zip(w_words, w_strides, strict=True)}
-    numbers |= {f"y_{word}": s for word, s in zip(words, y_strides, strict=True)}
-    constants: dict[str, Any] = dict.fromkeys(unit, 1)
+    layout = str(problem.options["layout"])
+    read = "nhwc" if chosen.get("turn") else layout
+    tensors = {
+        "x": _strides(read, d["c"], d["h"], d["w"]),
+        "w": _strides(read, depth, d["r"], d["s"]),
+        "y": _strides(layout, d["k"], p, q),
+    }
+    tensors["w"] = {"filter": tensors["w"].pop("image"), **tensors["w"]}
+    numbers |= {f"{t}_{word}": s for t, strides in tensors.items() for word, s in strides.items()}
+    innermost = {"nhwc": "channel", "nchw": "column"}
+    constants: dict[str, Any] = {f"{tensor}_{innermost[read]}": 1 for tensor in "xw"}
+    constants[f"y_{innermost[layout]}"] = 1
     for name, value in numbers.items():
         if name not in constants:
             arguments.integer(name, value)
@@ -134,4 +184,4 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
     tiles = ceil_div(pixels, constants["BLOCK_M"]) * ceil_div(filters, constants["BLOCK_N"])
     names = ("num_warps", "num_stages", "waves_per_eu", "matrix_instr_nonkdim")
     options = {name: chosen[name] for name in names if name in chosen}
-    return Plan(calls=(arguments.call(conv_tiles, constants, options, (tiles, d["groups"], 1)),))
+    return arguments.call(conv_tiles, constants, options, (tiles, d["groups"], 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from kernelmark.backends.triton._copy import reading
 from kernelmark.backends.triton._gemm_rules import (
     GROUPS,
     SPLITS,
@@ -21,7 +22,7 @@ from kernelmark.backends.triton._gemm_rules import (
     swap_pays,
     waiting_bytes,
 )
-from kernelmark.backends.triton._turn import k_innermost, turnable, turned
+from kernelmark.backends.triton._turn import copies, k_innermost, turnable
 from kernelmark.backends.triton.plan import (
     WORKSPACE,
     ZEROED,
@@ -234,7 +235,7 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
     """The launches for a config; values that the config leaves out come from the default."""
     chosen = {**_default(problem, info, turn=bool(config.get("turn", True))), **config}
     if chosen.pop("turn", False):
-        return turned(problem, _as_stored(k_innermost(problem), chosen, info))
+        return reading(_as_stored(k_innermost(problem), chosen, info), copies(problem))
     return _as_stored(problem, chosen, info)
 
 

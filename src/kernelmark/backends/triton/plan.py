@@ -41,12 +41,12 @@ class Plan:
     calls: tuple[Call, ...]
     workspace_bytes: int = 0
     zeroed_bytes: int = 0
-    turned_bytes: Mapping[str, int] = field(default_factory=dict)  # by the name in `values`
+    copied_bytes: Mapping[str, int] = field(default_factory=dict)  # by the name in `values`
 
     @property
     def main(self) -> int:
-        """The call that multiplies: operands are turned before it, parts are summed after it."""
-        return len(self.turned_bytes)
+        """The call that multiplies: operands are copied before it, parts are summed after it."""
+        return len(self.copied_bytes)
 
 
 class Arguments:

@@ -221,19 +221,6 @@ def gemm_reduce(
 
 
 @triton.jit
-def turn(source, target, rows, columns, BLOCK: tl.constexpr):
-    """Every matrix of a batch the other way round, byte by byte."""
-    across = tl.cdiv(columns, BLOCK)
-    row = tl.program_id(0) // across * BLOCK + tl.arange(0, BLOCK)
-    column = tl.program_id(0) % across * BLOCK + tl.arange(0, BLOCK)
-    batch = tl.program_id(1).to(tl.int64) * rows * columns
-    there = batch + row[:, None].to(tl.int64) * columns + column[None, :]
-    tile = tl.load(source + there, mask=(row[:, None] < rows) & (column[None, :] < columns))
-    here = batch + column[:, None].to(tl.int64) * rows + row[None, :]
-    tl.store(target + here, tile.T, mask=(column[:, None] < columns) & (row[None, :] < rows))
-
-
-@triton.jit
 def gemm_persistent(
     a,
     b,

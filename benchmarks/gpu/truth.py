@@ -2,8 +2,9 @@
 
     python benchmarks/gpu/truth.py [-o results.json]
 
-A kernel spins for a given number of core cycles; its true duration is cycles / the clock read in
-the stream. Each timer's readings are fitted as offset + slope × truth.
+A kernel spins for a given number of core cycles; its true duration is cycles / the clock of the
+unit that it runs on, which it tells itself: parts of a GPU may run at slightly different clocks.
+Each timer's readings are fitted as offset + slope × truth.
 """
 
 from __future__ import annotations
@@ -23,17 +24,60 @@ from kernelmark.core.timing import Strain, Timer, Timing
 from kernelmark.devices import registry
 from kernelmark.devices._gpu import GpuDevice
 from kernelmark.gpu.driver import pack
+from kernelmark.gpu.rtc import compile_source
 from kernelmark.measure.loop import Sampler, choose_pace
 from kernelmark.testing import evidence
 
+SPIN = r"""
+extern "C" __global__ void spin(unsigned long long cycles, unsigned long long* begun) {
+  const unsigned long long start = clock64();
+  if (threadIdx.x == 0) {
+    unsigned long long nanoseconds;
+    unsigned unit;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(nanoseconds));
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(unit));
+    begun[2 * unit] = start;  // nobody waits for it: long written when the spinning ends
+    begun[2 * unit + 1] = nanoseconds;
+  }
+  while (clock64() - start < cycles) {
+  }
+}
+"""
 DURATIONS_US = (1, 2, 3, 5, 8, 10, 20, 30, 50, 80, 100, 200, 300, 500)
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_truth.json"
 
 
+class Spin:
+    """The kernel, and the last time it began on each unit."""
+
+    def __init__(self, device: GpuDevice) -> None:
+        self._device = device
+        binary = compile_source(SPIN, arch=device.info.arch, name="spin.cu")
+        self._function = device.driver.function(device.driver.load(binary.code), "spin")
+        self._begun = device.allocate(device.info.units * 16)
+        device.driver.fill(self._begun.address, 0, self._begun.nbytes, device.stream)
+        device.synchronize()
+
+    def launch(self, cycles: int) -> Callable[[int, int], None]:
+        arguments = pack(ctypes.c_uint64(cycles), ctypes.c_void_p(self._begun.address))
+
+        def start(stream: int, index: int) -> None:
+            self._device.driver.launch(self._function, (1, 1, 1), (32, 1, 1), arguments, stream)
+
+        return start
+
+    def begun(self) -> np.ndarray:
+        """(cycles, nanoseconds) of each unit."""
+        found = np.zeros((self._device.info.units, 2), np.uint64)
+        self._device.synchronize()
+        self._device.driver.copy_to_host(found.ctypes.data, self._begun.address, found.nbytes)
+        return found
+
+
 def ours(
-    device: GpuDevice, launch: Callable[[int, int], None], seconds: float
-) -> tuple[float, float]:
-    """(seconds a launch, MHz) by the protocol's own sampler."""
+    device: GpuDevice, spin: Spin, launch: Callable[[int, int], None], seconds: float
+) -> dict[str, float | list[int]]:
+    """A launch by the protocol's own sampler, and the clocks meanwhile."""
     sampler = Sampler(device, launch, sets=1, timer=Timer.AUTO, strain=Strain.NONE)
     pace = choose_pace(
         launch_s=seconds,
@@ -45,10 +89,17 @@ def ours(
         method=Timer.GRAPH,
     )
     sampler.samples(pace, 3)
+    before = spin.begun()
     samples = sampler.samples(pace, 11)
+    passed = (spin.begun() - before).astype(float)
     sampler.close()
-    clock = statistics.median(s.clock_mhz or 0.0 for s in samples)
-    return statistics.median(s.launch_s for s in samples), clock
+    units = np.flatnonzero(passed[:, 1])
+    return {
+        "units": units.tolist(),
+        "unit_clock_mhz": float(np.mean(passed[units, 0] / passed[units, 1]) * 1e3),
+        "clock_mhz": statistics.median(s.clock_mhz or 0.0 for s in samples),
+        "kernelmark_us": statistics.median(s.launch_s for s in samples) * 1e6,
+    }
 
 
 def fit(truth: list[float], read: list[float]) -> dict[str, float]:
@@ -64,26 +115,22 @@ def main() -> None:
     gpu_info()
     device = registry.get("cuda").open(0)
     assert isinstance(device, GpuDevice)
-    function = device.function("spin")
+    spin = Spin(device)
     nominal_hz = int(device.info.attributes["clock_khz"]) * 1e3
     rows = []
     for duration in DURATIONS_US:
         cycles = int(duration * 1e-6 * nominal_hz)
-        arguments = pack(ctypes.c_uint64(cycles))
-
-        def launch(stream: int, index: int, arguments: object = arguments) -> None:
-            device.driver.launch(function, (1, 1, 1), (32, 1, 1), arguments, stream)
+        launch = spin.launch(cycles)
 
         def on_torch_stream(launch: Callable[[int, int], None] = launch) -> None:
             launch(torch.cuda.current_stream().cuda_stream, 0)
 
-        read_s, clock = ours(device, launch, duration * 1e-6)
+        read = ours(device, spin, launch, duration * 1e-6)
         rows.append(
             {
                 "cycles": cycles,
-                "clock_mhz": clock,
-                "true_us": cycles / clock,
-                "kernelmark_us": read_s * 1e6,
+                "true_us": cycles / read["unit_clock_mhz"],
+                **read,
                 "do_bench_us": triton.testing.do_bench(on_torch_stream, return_mode="median") * 1e3,
                 "do_bench_cudagraph_us": triton.testing.do_bench_cudagraph(on_torch_stream) * 1e3,
             }
@@ -112,6 +159,8 @@ def main() -> None:
             f"{name:20} slope {one['slope']:.5f}  offset {one['offset_us']:7.3f} µs  "
             f"residual {one['residual_us']:.3f} µs"
         )
+    for row in rows:
+        print({name: row[name] for name in ("true_us", "units", "unit_clock_mhz", "clock_mhz")})
     print(evidence.told(bars))
 
 

@@ -90,13 +90,17 @@ def worst_error(problem: Problem, config: dict[str, Any], arch: str) -> float:
     plan = _planner(problem).plan(problem, config, device_info(arch))
     if plan.workspace_bytes:
         tensors[WORKSPACE] = torch.full((plan.workspace_bytes // 4,), float("nan"))
-    for name, nbytes in plan.copied_bytes.items():
-        tensors[name] = torch.full((nbytes,), 77, dtype=torch.int8)
+    copies = {
+        name: torch.full((nbytes + 256,), 77, dtype=torch.int8)
+        for name, nbytes in plan.copied_bytes.items()
+    }
+    tensors |= {name: copy[:-256] for name, copy in copies.items()}
     raw = {WORKSPACE, *plan.copied_bytes}
     zeroed = tensors[ZEROED] = torch.zeros(max(1, plan.zeroed_bytes // 4), dtype=torch.int32)
     for call in plan.calls:
         launch(call, tensors, raw)
     assert not zeroed.any(), "what must be zero before every launch is not"
+    assert all((copy[-256:] == 77).all() for copy in copies.values()), "a copy is too long"
     first = room.clone()
     for seed in range(3 if plan.zeroed_bytes else 0):
         room[256:-256] = unset

@@ -12,13 +12,19 @@ from typing import Any
 
 import pytest
 
+from kernelmark import ops
+from kernelmark.backends.triton import _planner
+from kernelmark.core.environment import DeviceInfo
+
 GEMM = {"block_m": 32, "block_n": 32, "block_k": 32, "group_m": 2, "split_k": 1}
 GEMM |= {"persistent": False}
 FUSED = {**GEMM, "split_k": 3, "fused_sum": True}
 SWAPPED = {**GEMM, "block_m": 16, "block_n": 64, "swap": True}
 TILES = {"block_m": 32, "block_n": 32, "split_kv": 0}
 SPLIT = {"block_m": 16, "block_n": 16, "split_kv": 4}
-CONV = {"block_m": 16, "block_n": 16, "block_k": 16}
+WIDENED = {**TILES, "widen": True}
+UNTURNED = {"block_m": 16, "block_n": 16, "block_k": 16, "turn": False}
+TURNED = {**UNTURNED, "block_k": 32, "turn": True}
 
 # bf16 is left out: the interpreter computes its products wrongly.
 CASES: list[tuple[str, dict[str, Any], str]] = [
@@ -89,7 +95,13 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         {**TILES, "descriptors": True},
         "sm_90",
     ),
-    ("attention batch=2 heads=3 seq=70 dim=32 dtype=f8e5m2 o=f32 causal=yes", TILES, "sm_90"),
+    ("attention batch=2 heads=3 seq=70 dim=32 dtype=f8e5m2 o=f32 causal=yes", WIDENED, "sm_90"),
+    (
+        "attention batch=2 heads_q=4 heads_kv=2 seq_q=40 seq_kv=61 dim_qk=16 dim_v=40"
+        " dtype=f8e5m2 o=f32 layout=bshd",
+        WIDENED,
+        "sm_80",
+    ),
     ("attention heads=2 seq=70 dim=24 dtype=f8e5m2 o=f32", {**TILES, "widen": False}, "sm_90"),
     ("attention batch=2 heads_q=4 heads_kv=2 seq_q=1 seq_kv=64 dim=32 dtype=f16", SPLIT, "sm_80"),
     (
@@ -106,14 +118,12 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         {},
         "sm_90",
     ),
-    ("conv n=1 c=40 h=7 w=8 k=20 r=3 s=2 stride_h=2 pad_w=2 dtype=f16", CONV, "sm_90"),
-    (
-        "conv n=2 c=40 h=7 w=8 k=20 r=3 s=2 stride_h=2 pad_w=2 groups=2 dtype=f16",
-        {**CONV, "turn": False},
-        "sm_90",
-    ),
-    ("conv n=3 c=80 h=9 w=9 k=20 r=3 s=3 groups=2 dtype=f32", {**CONV, "turn": True}, "gfx942"),
-    ("conv n=3 c=130 h=9 w=9 k=20 r=3 s=3 pad=1 dtype=i8", {"block_m": 32}, "sm_90"),
+    ("conv n=1 c=40 h=7 w=8 k=20 r=3 s=2 stride_h=2 pad_w=2 dtype=f16", UNTURNED, "sm_90"),
+    ("conv n=2 c=40 h=7 w=8 k=20 r=3 s=2 stride_h=2 pad_w=2 groups=2 dtype=f16", TURNED, "sm_90"),
+    ("conv n=3 c=80 h=9 w=9 k=20 r=3 s=3 groups=2 dtype=f32", TURNED, "gfx942"),
+    ("conv n=3 c=130 h=9 w=9 k=20 r=3 s=3 pad=1 dtype=i8", TURNED, "sm_90"),
+    ("conv n=3 c=70 h=9 w=9 k=20 r=1 s=1 stride=2 dtype=f16", TURNED, "sm_90"),
+    ("conv n=3 c=70 h=1 w=1 k=20 r=3 s=3 pad=1 dtype=f16", TURNED, "sm_90"),
     ("conv n=2 c=8 h=6 w=6 k=16 r=1 s=1 dtype=f16 layout=nhwc", {}, "gfx942"),
     ("conv n=2 c=8 h=6 w=6 k=8 r=3 s=3 groups=8 dtype=i8", {}, "sm_90"),
 ]
@@ -144,3 +154,18 @@ def test_every_element_is_within_the_ops_tolerance(answers: dict[int, object], n
     worst = answers[number]
     assert isinstance(worst, float), worst
     assert worst <= 1.0
+
+
+def test_every_kind_of_copy_is_among_them() -> None:
+    """A default that stops copying must not leave the copies untested."""
+    pytest.importorskip("triton")
+    made = set()
+    for key, config, arch in CASES:
+        problem = ops.parse(key)
+        kind = "cuda" if arch.startswith("sm") else "hip"
+        gpu = DeviceInfo(name=f"{kind}:0", kind=kind, model="none", arch=arch, index=0, units=4)
+        plan = _planner(problem).plan(problem, config, gpu)
+        made |= {
+            (call.function.__name__, call.arguments[0].kind) for call in plan.calls[: plan.main]
+        }
+    assert made == {("turn", "i8"), ("turn", "i16"), ("turn", "i32"), ("widen", "f8e5m2")}

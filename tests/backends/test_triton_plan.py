@@ -46,8 +46,10 @@ def problems(draw: st.DrawFn) -> str:
     op = draw(st.sampled_from(["gemm", "batched_gemm", "attention", "conv"]))
     if op == "conv":
         kind = draw(st.sampled_from(["f32", "f16", "bf16", "i8"]))
-        c, k = draw(sizes), draw(sizes)
-        return f"conv n=2 c={c} h=14 w=14 k={k} r=3 s=3 pad=1 dtype={kind}"
+        c, k, edge = draw(sizes), draw(sizes), draw(st.sampled_from([1, 14, 56]))
+        layout, taps = draw(st.sampled_from(["nchw", "nhwc"])), draw(st.sampled_from([1, 3]))
+        shape = f"n=8 c={c} h={edge} w={edge} k={k} r={taps} s={taps} pad=1"
+        return f"conv {shape} dtype={kind} layout={layout}"
     if op == "attention":
         kind = draw(st.sampled_from(["f16", "bf16", "f8e4m3", "f8e4m3fnuz"]))
         dim = draw(st.sampled_from([16, 24, 64, 80, 128, 192, 256]))
@@ -261,13 +263,19 @@ def test_small_arithmetic() -> None:
     ]
 
 
+BOTH = ["turned x", "turned w"]
+
+
 @pytest.mark.parametrize(
     ("key", "arch", "copied"),
     [
-        ("conv n=8 c=256 h=14 w=14 k=256 r=3 s=3 dtype=f16", "sm_90", ["turned x", "turned w"]),
+        ("conv n=8 c=256 h=14 w=14 k=256 r=3 s=3 dtype=f16", "sm_90", BOTH),
         ("conv n=8 c=256 h=14 w=14 k=512 r=1 s=1 dtype=i8", "sm_90", ["turned x"]),
-        # One tap and few filters read too little of it to pay for a copy.
+        ("conv n=8 c=256 h=14 w=14 k=128 r=3 s=3 stride=2 dtype=f16", "sm_90", BOTH),
+        # One tap and few filters, or few of the pixels, read too little of it to pay for a copy.
         ("conv n=8 c=256 h=14 w=14 k=64 r=1 s=1 dtype=f16", "sm_90", []),
+        ("conv n=8 c=256 h=14 w=14 k=512 r=1 s=1 stride=2 dtype=f16", "sm_90", []),
+        ("conv n=8 c=256 h=1 w=1 k=512 r=1 s=1 dtype=f16", "sm_90", []),
         ("conv n=8 c=16 h=14 w=14 k=256 r=3 s=3 dtype=f16", "sm_90", []),
         ("conv n=8 c=256 h=14 w=14 k=256 r=3 s=3 dtype=f32", "sm_90", []),
         ("conv n=8 c=256 h=14 w=14 k=256 r=3 s=3 dtype=f16", "gfx942", []),
@@ -301,3 +309,15 @@ def test_a_copy_may_be_asked_for_or_refused() -> None:
     assert not refused.copied_bytes
     # What it leaves out is the default of a kernel that does not copy.
     assert refused.calls[0].options["num_warps"] == 8
+    split = _planner(attention).plan(attention, {"split_kv": 4}, info("sm_90"))
+    assert not split.copied_bytes
+    with pytest.raises(Unsupported, match="widened"):
+        _planner(attention).plan(attention, {"split_kv": 4, "widen": True}, info("sm_90"))
+
+
+def test_a_large_image_is_addressed_with_64_bits() -> None:
+    pytest.importorskip("triton")
+    for width, wide in ((1023, False), (1024, True)):
+        problem = ops.parse(f"conv n=1 c=1024 h=2048 w={width} k=8 r=1 s=1 dtype=f16")
+        plan = _planner(problem).plan(problem, {}, info("sm_90"))
+        assert plan.calls[plan.main].constants["WIDE"] is wide

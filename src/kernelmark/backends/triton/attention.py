@@ -20,6 +20,7 @@ from kernelmark.backends.triton.plan import (
 )
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import Unsupported
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, ConfigValue
@@ -86,7 +87,7 @@ def _default(problem: Problem, info: DeviceInfo, *, widen: bool) -> Config:
         }
     if _widenable(problem):
         config["widen"] = widen
-        if widen and has_wide_unit(info) and pad <= 128:
+        if widen and level(info) == 90 and pad <= 128:
             config |= {"block_n": min(64, int(config["block_n"])), "num_warps": 4}
     most = max(1, _most_stages(problem, info, config))
     config["num_stages"] = min(int(config["num_stages"]), most)
@@ -116,10 +117,17 @@ def _weight(problem: Problem) -> str:
     return "bf16" if problem.dtypes["kv"] == "bf16" else "f16"
 
 
+def _pads(problem: Problem) -> tuple[int, int]:
+    """The lengths of a head's rows in a block: the matrix unit sums over 32 bytes at least."""
+    least = 32 if dtype(problem.dtypes["q"]).bits == 8 else 16
+    d = problem.dims
+    return power_of_two(d["dim_qk"], least, 256), power_of_two(d["dim_v"], 16, 256)
+
+
 def _descriptors_fit(problem: Problem, info: DeviceInfo) -> bool:
     d = problem.dims
     bits = dtype(problem.dtypes["q"]).bits
-    padded = d["dim_qk"] & (d["dim_qk"] - 1) or d["dim_v"] & (d["dim_v"] - 1)
+    padded = (d["dim_qk"], d["dim_v"]) != _pads(problem)
     aligned = d["dim_qk"] * bits % 128 == 0 and d["dim_v"] * bits % 128 == 0
     return level(info) >= 90 and aligned and not padded
 
@@ -178,7 +186,10 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
     """The launches for a config; values that the config leaves out come from the default."""
     from kernelmark.kernels.triton import attention as kernels
 
-    widen = bool(config.get("widen", _widening_pays(problem, info)))
+    split = bool(config.get("split_kv"))
+    widen = bool(config.get("widen", _widening_pays(problem, info) and not split))
+    if widen and split:
+        raise Unsupported("values are only widened first where keys are not split (split_kv=0)")
     chosen = {**_default(problem, info, widen=widen), **config}
     d = problem.dims
     if int(chosen["split_kv"]) == 0:
@@ -230,12 +241,13 @@ def _constants(problem: Problem, config: dict[str, Any]) -> dict[str, Any]:
     import triton.language as tl
 
     d = problem.dims
+    pad_qk, pad_v = _pads(problem)
     weight = {"f16": tl.float16, "bf16": tl.bfloat16}[_weight(problem)]
     return {
         "DIM_QK": d["dim_qk"],
         "DIM_V": d["dim_v"],
-        "PAD_QK": power_of_two(d["dim_qk"], 16, 256),
-        "PAD_V": power_of_two(d["dim_v"], 16, 256),
+        "PAD_QK": pad_qk,
+        "PAD_V": pad_v,
         "CAUSAL": bool(problem.options["causal"]),
         "WEIGHT": weight,
         "BLOCK_M": int(config["block_m"]),

@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from kernelmark.backends.triton._copy import Copy, reading, turned
+from kernelmark.backends.triton._gemm_rules import shared_bytes
 from kernelmark.backends.triton.gemm import dtype_reason
-from kernelmark.backends.triton.plan import Arguments, Call, Plan, ceil_div, power_of_two
+from kernelmark.backends.triton.plan import (
+    Arguments,
+    Call,
+    Plan,
+    ceil_div,
+    level,
+    power_of_two,
+)
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.frozen import FrozenDict
@@ -16,7 +24,9 @@ from kernelmark.core.space import Space
 from kernelmark.gpu.rtc import vendor_of
 from kernelmark.ops.conv import output_size
 
-_TURN_USES = 512  # of an element of x, from which on a turned copy saves more than it costs
+# A turned copy pays if an element is loaded so often, and with so many others beside it.
+_TURN_LOADS = 2
+_TURN_DEPTH = 32
 
 
 def supports(problem: Problem, info: DeviceInfo) -> str | None:
@@ -41,12 +51,13 @@ def _turn_pays(problem: Problem, info: DeviceInfo) -> bool:
     """Whether channels are worth being made innermost first.
 
     Where they are far apart each element is loaded by itself, for every tap and every tile of
-    filters; a copy pays if that is often enough."""
+    filters."""
     if problem.options["layout"] != "nchw" or vendor_of(info.arch) != "cuda":
         return False
+    d = problem.dims
     _, filters, depth = _sizes(problem)
-    uses = filters * problem.dims["r"] * problem.dims["s"]
-    return depth >= 32 and uses >= _TURN_USES and problem.dtypes["x"] != "f32"
+    loads = ceil_div(filters, 128) * d["r"] * d["s"] / (d["stride_h"] * d["stride_w"])
+    return depth >= _TURN_DEPTH and loads >= _TURN_LOADS and problem.dtypes["x"] != "f32"
 
 
 def _default(problem: Problem, info: DeviceInfo, *, turn: bool) -> Config:
@@ -68,19 +79,21 @@ def _default(problem: Problem, info: DeviceInfo, *, turn: bool) -> Config:
         deepest, roomy = 32, 128 * 64
         if problem.dtypes["x"] not in ("f16", "bf16"):
             block_n = min(block_n, 64)
-        if problem.dtypes["x"] == "f32":
+        if problem.dtypes["x"] == "f32" and level(info) == 90:
             # Without a matrix unit four warps are faster, even if they spill a few registers.
             deepest, roomy = 16, 128 * 128
     block_k = power_of_two(depth, least, deepest)
     steps = problem.dims["r"] * problem.dims["s"] * ceil_div(depth, block_k)
+    # A short sum is soon staged: the memory serves better to hold a second block.
+    stages = (2 if steps <= 2 else 3 if steps < 16 else 4) if cuda else 2
+    staged_bytes = (block_m + block_n) * block_k * dtype(problem.dtypes["x"]).bits // 8
     config: dict[str, ConfigValue] = {
         "block_m": block_m,
         "block_n": block_n,
         "block_k": block_k,
         "group_m": 8,
         "num_warps": 8 if block_m * block_n >= roomy else 4,
-        # A short sum is soon staged: the memory serves better to hold a second block.
-        "num_stages": (2 if steps <= 2 else 3 if steps < 16 else 4) if cuda else 2,
+        "num_stages": max(1, min(stages, shared_bytes(info) // staged_bytes)),
     }
     if not cuda:
         config |= {"waves_per_eu": 2, "matrix_instr_nonkdim": 16}
@@ -107,7 +120,7 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
     if problem.options["layout"] == "nchw":
         parameters["turn"] = (False, True)
     parameters["block_k"] = tuple(dict.fromkeys(parameters["block_k"]))
-    shared = int(info.attributes.get("shared_per_block", "0")) or 232448
+    shared = shared_bytes(info)
 
     def forbids(config: Config) -> str | None:
         block_m, block_n, block_k = (int(config[f"block_{x}"]) for x in "mnk")
@@ -131,10 +144,11 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
 def _copies(problem: Problem) -> list[Copy]:
     d, kind = problem.dims, problem.dtypes["x"]
     depth, taps = d["c"] // d["groups"], d["r"] * d["s"]
-    copies = [turned("x", kind, batch=d["n"], rows=d["c"], columns=d["h"] * d["w"])]
+    pixels = d["h"] * d["w"]
+    found = [("x", d["n"], d["c"], pixels)] if pixels > 1 else []
     if taps > 1:
-        copies.append(turned("w", kind, batch=d["k"], rows=depth, columns=taps))
-    return copies
+        found.append(("w", d["k"], depth, taps))
+    return [turned(x, kind, batch=b, rows=rows, columns=c) for x, b, rows, c in found]
 
 
 def _strides(layout: str, channels: int, rows: int, columns: int) -> dict[str, int]:
@@ -177,6 +191,7 @@ def _tiles(problem: Problem, chosen: dict[str, Any]) -> Call:
         constants[f"{short}_h".upper()] = d[f"{short}_h"]
         constants[f"{short}_w".upper()] = d[f"{short}_w"]
     constants |= {"TAPS_H": d["r"], "TAPS_W": d["s"], "PRECISION": "ieee"}
+    constants["WIDE"] = max(d["c"] * d["h"] * d["w"], d["k"] * p * q) >= 2**31
     integers = problem.dtypes["acc"] == "i32"
     constants |= {"ACC": tl.int32, "ZERO": 0} if integers else {"ACC": tl.float32, "ZERO": 0.0}
     constants |= {f"BLOCK_{x}": int(chosen[f"block_{x.lower()}"]) for x in "MNK"}

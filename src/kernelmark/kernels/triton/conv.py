@@ -43,6 +43,7 @@ def conv_tiles(
     ACC: tl.constexpr,
     ZERO: tl.constexpr,
     PRECISION: tl.constexpr,
+    WIDE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -58,11 +59,15 @@ def conv_tiles(
     spot = pixel % per_image
     out_row = spot // columns_out
     out_column = spot % columns_out
+    channels = tl.arange(0, BLOCK_K)
+    if WIDE:  # an image is more than 32 bits count
+        out_row = out_row.to(tl.int64)
+        out_column = out_column.to(tl.int64)
+        channels = channels.to(tl.int64)
     x += group.to(tl.int64) * depth * x_channel
     w += group.to(tl.int64) * filters * w_filter
     first_row = out_row * STRIDE_H - PAD_H
     first_column = out_column * STRIDE_W - PAD_W
-    channels = tl.arange(0, BLOCK_K)
     blocks = tl.cdiv(depth, BLOCK_K)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACC)
     for step in range(TAPS_H * TAPS_W * blocks):

@@ -51,12 +51,12 @@ def _turn_pays(problem: Problem, info: DeviceInfo) -> bool:
     """Whether channels are worth being made innermost first.
 
     Where they are far apart each element is loaded by itself, for every tap and every tile of
-    filters."""
+    filters. A stride leaves elements out, but those that are read lie further apart."""
     if problem.options["layout"] != "nchw" or vendor_of(info.arch) != "cuda":
         return False
     d = problem.dims
     _, filters, depth = _sizes(problem)
-    loads = ceil_div(filters, 128) * d["r"] * d["s"] / (d["stride_h"] * d["stride_w"])
+    loads = ceil_div(filters, 128) * d["r"] * d["s"]
     return depth >= _TURN_DEPTH and loads >= _TURN_LOADS and problem.dtypes["x"] != "f32"
 
 

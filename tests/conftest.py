@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import uuid
@@ -45,6 +46,33 @@ def compiler() -> None:
     """The C++ compiler that CPU benchmarks and modelled GPUs are built with."""
     if not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
         pytest.skip("there is no C++ compiler here")
+
+
+# Until somebody has waited for it for a while, however slow the machine is.
+_HOLDER = """
+import os, time
+from kernelmark.runners.lock import held, lock_path
+from kernelmark.runners.targets import find
+info = find("fake")[1]
+with held(info, lambda who: None):
+    print("held", flush=True)
+    inode, end = f":{os.stat(lock_path(info)).st_ino} ", time.monotonic() + 100
+    while time.monotonic() < end:
+        if any("->" in line and inode in line for line in open("/proc/locks")):
+            break
+        time.sleep(0.05)
+    time.sleep(1.5)
+"""
+
+
+@pytest.fixture
+def holder() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that holds the fake device."""
+    with subprocess.Popen([sys.executable, "-c", _HOLDER], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        yield other
+        other.kill()
 
 
 @pytest.fixture(scope="session")

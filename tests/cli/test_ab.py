@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -69,20 +67,10 @@ def test_a_head_that_mends_its_base_is_no_failure(kmark):
     assert "fixed" in ended.out
 
 
-def test_who_holds_the_device_is_told_once(kmark):
-    code = (
-        "from kernelmark.runners.lock import held; import time\n"
-        "from kernelmark.runners.targets import find\n"
-        "with held(find('fake')[1], lambda who: None):\n"
-        "    print('held', flush=True); time.sleep(2.5)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"held\n"
-        ended = kmark(*FAKE, "--no-store")
-        other.kill()
+def test_who_holds_the_device_is_told_once(kmark, holder):
+    ended = kmark(*FAKE, "--no-store")
     assert ended.code == 0
-    assert ended.err.count(f"waiting for fake: process {other.pid} is timing on it") == 1
+    assert ended.err.count(f"waiting for fake: process {holder.pid} is timing on it") == 1
 
 
 def test_history_of_a_store_with_sides_only_says_why_they_do_not_count(kmark):

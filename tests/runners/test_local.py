@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 
@@ -179,22 +178,12 @@ def test_processes_are_fresh_and_their_blocks_joined():
     assert found[2].status is Status.CRASHED
 
 
-def test_two_runs_at_once_take_turns_on_a_device():
-    code = (
-        "from kernelmark.runners.lock import held; import time, sys\n"
-        "from kernelmark.runners.targets import find\n"
-        "with held(find('fake')[1], lambda who: None):\n"
-        "    print('held', flush=True); time.sleep(1.5)\n"
-    )
-    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    assert other.stdout is not None
-    assert other.stdout.readline() == b"held\n"
+def test_two_runs_at_once_take_turns_on_a_device(holder):
     # Waiting for the device is not the case's fault: its limit is shorter than the wait.
     events = list(LocalRunner(["fake"], jobs=0, timeout_s=1.0).run([case(1)]))
-    assert f"process {other.pid}" in of(Waiting, events)[0].holder
+    assert f"process {holder.pid}" in of(Waiting, events)[0].holder
     assert results(events)[1].status is Status.OK
-    assert other.wait() == 0
-    other.stdout.close()
+    assert holder.wait() == 0
 
 
 def test_a_worker_killed_from_outside_costs_one_case():

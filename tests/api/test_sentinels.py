@@ -67,6 +67,12 @@ def test_nothing_that_is_chosen_touches_them():
     assert [dict(case.config) for case in configured.cases] == [{"tile": 64}, {}, {}, {}]
 
 
+def test_who_measures_them_is_told_where_nobody_asked_for_it():
+    pytest.importorskip("torch")
+    assert "sentinels are measured by numpy" in made(backends=("torch",)).notes
+    assert not made(backends=("numpy",)).notes
+
+
 def test_only_suites_have_them_and_none_twice():
     assert len(made(suites=("sentinels",)).cases) == 3
     assert made(suites=("sentinels",)).suite == "sentinels"

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelmark import ops
-from kernelmark.backends.triton import _planner, backend, gemm
+from kernelmark.backends.triton import _plan, _planner, backend, gemm
 from kernelmark.backends.triton.plan import ceil_div, check_config, power_of_two
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import ProblemError, Unsupported
+from kernelmark.core.result import ConfigValue
 from kernelmark.tune.emitters._aiter_buckets import to_bucket
 
 SHARED = {
@@ -321,3 +322,46 @@ def test_a_large_image_is_addressed_with_64_bits() -> None:
         problem = ops.parse(f"conv n=1 c=1024 h=2048 w={width} k=8 r=1 s=1 dtype=f16")
         plan = _planner(problem).plan(problem, {}, info("sm_90"))
         assert plan.calls[plan.main].constants["WIDE"] is wide
+
+
+@pytest.mark.parametrize(
+    ("key", "config", "sentence"),
+    [
+        ("gemm m=256 n=256 k=256 dtype=bf16", {"persistent": True, "split_k": 4}, "split k"),
+        ("gemm m=256 n=256 k=256 dtype=bf16", {"persistent": True, "swap": True}, "swap"),
+        ("gemm m=256 n=256 k=256 dtype=bf16", {"persistent": True, "fused_sum": True}, "slices"),
+        (
+            "gemm m=256 n=256 k=256 dtype=bf16",
+            {"persistent": False, "split_k": 1, "fused_sum": True},
+            "slices",
+        ),
+        (
+            "gemm m=256 n=256 k=64 dtype=bf16",
+            {"persistent": False, "split_k": 4, "block_k": 64},
+            "a single block of 64",
+        ),
+        ("attention heads=8 seq=256 dim=80 dtype=bf16", {"descriptors": True}, "descriptors"),
+        (
+            "attention heads=8 seq=256 dim=64 dtype=bf16",
+            {"descriptors": True, "split_kv": 4},
+            "splits keys",
+        ),
+        ("attention heads=8 seq=2048 dim=64 dtype=bf16", {"widen": True}, "nothing to widen"),
+        ("conv n=2 c=64 h=8 w=8 k=64 r=3 s=3 dtype=f16 layout=nhwc", {"turn": False}, "to turn"),
+        ("gemm m=256 n=256 k=64 dtype=f8e4m3 tb=t", {"turn": True}, "to turn"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(
+    key: str, config: dict[str, ConfigValue], sentence: str
+) -> None:
+    pytest.importorskip("triton")
+    with pytest.raises(Unsupported, match=sentence):
+        _plan(ops.parse(key), config, info("sm_90"))
+
+
+def test_the_persistent_kernel_may_be_asked_for_where_the_default_splits_k() -> None:
+    pytest.importorskip("triton")
+    problem = ops.parse("gemm m=128 n=1024 k=16384 dtype=bf16 tb=t")
+    assert int(backend.default(problem, info("sm_90"))["split_k"]) > 1
+    (call,) = _plan(problem, {"persistent": True}, info("sm_90")).calls
+    assert call.function.__name__ == "gemm_persistent"

@@ -74,7 +74,7 @@ def test_quiet_is_quiet_unless_something_failed(kmark, compiles, tmp_path):
 
 
 def test_nothing_compiled_ends_like_some_that_failed(kmark, compiles, tmp_path):
-    ended = kmark("micro", "--precompile", "gfx950,sm_33", "-o", str(tmp_path / "pack"))
+    ended = kmark("micro", "--precompile", "gfx950,sm_75", "-o", str(tmp_path / "pack"))
     assert ended.code == 3
     assert ended.err == "0 compiled, 4 failed; each line above says why\n"
     assert not (tmp_path / "pack").exists()
@@ -85,6 +85,8 @@ def test_nothing_compiled_ends_like_some_that_failed(kmark, compiles, tmp_path):
     [
         (("--precompile", "sm_90,mi300x", "-o", "pack"), "'mi300x' is not a GPU architecture"),
         (("--precompile", "gfx942:xnack-", "-o", "pack"), "'gfx942:xnack-' is not a GPU"),
+        (("--precompile", "sm_90a", "-o", "pack"), "a GPU calls itself sm_90"),
+        (("--precompile", "sm_90,gfx999", "-o", "pack"), "the compiler does not build for gfx999"),
         (("--precompile", ",", "-o", "pack"), "an empty list names nothing"),
         ((), "no benchmark is named"),
         (("cache", "-o", "pack"), "-o goes with --precompile"),

@@ -590,6 +590,10 @@ def test_a_plan_that_is_no_toml_can_be_written_anew_as_told(kmark, refused, tmp_
 
 
 def test_devices_that_are_none_are_told_with_a_way_out(refused, folder):
-    for words in (("plan", "-b", "fake", "-d", "fake:0-1"), ("summarise", "-d", "fake:3-1")):
+    listed = "'kmark list devices' says which devices there are"
+    for words, hint in (
+        (("plan", "-b", "fake", "-d", "fake:0-1"), listed),
+        (("summarise", "-d", "fake:3-1"), "write: fake:1-3"),
+    ):
         ended = refused("tune", words[0], str(folder), *words[1:])
-        assert "hint: 'kmark list devices' says which devices there are" in ended.err
+        assert f"hint: {hint}" in ended.err

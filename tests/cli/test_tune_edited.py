@@ -241,3 +241,31 @@ def test_results_of_before_do_not_stand_in_for_journals(folder, export):
     assert [outcome.name for outcome in results.read(folder)] == [FIRST, SECOND]
     ended, configs = export()
     assert (ended.code, configs) == (0, 1), ended.err
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ('nonsense = "maybe"', "reference.config.nonsense is no parameter of fake"),
+        ('tile_m = "maybe"', 'reference.config.tile_m cannot be "maybe"'),
+    ],
+)
+def test_a_mistake_in_the_reference_is_told_before_the_search(kmark, tmp_path, line, sentence):
+    folder = make_folder(tmp_path / "t", fake_plans(1, evaluations=8))
+    edit(folder, FIRST, "[reference.config]\n", f"[reference.config]\n{line}\n")
+    ended = kmark("tune", "run", str(folder.path), *WORDS)
+    assert ended.code == 3
+    assert sentence in ended.err
+    assert not any(path.read_bytes() for path in folder.trials.glob("*.jsonl"))
+
+
+def test_times_of_another_architecture_are_told(kmark, tmp_path):
+    place = str(tmp_path / "t")
+    words = ("-o", "gemm", "-a", "m=[64,128]", "-a", "n=64", "-a", "k=64", "--dtype", "f16")
+    ended = kmark("tune", "plan", place, "-b", "triton", "--arch", "sm_90a", *words)
+    assert f"kmark tune summarise {place} -d cuda:0" in ended.err
+    assert "where there is a sm_90:" in ended.err
+    ended = kmark("tune", "summarise", place, "-b", "fake", "-d", "fake")
+    assert "has plans for sm_90, and these times are of" in ended.err
+    ended = kmark("tune", "plan", place, "-b", "triton", "--reference", "triton", "--arch", "sm_90")
+    assert "are from a summary on" in ended.err

@@ -96,6 +96,8 @@ def plan(selection: Selection, timing: Timing) -> Plan:
         added = [case for case in companions(list(chosen), infos[0], timing) if case.id not in have]
         cases += added
         named = (*named, SENTINELS) if added else named
+        if others := {case.backend for case in added} - chosen.keys():
+            notes.append(f"sentinels are measured by {', '.join(sorted(others))}")
     return Plan(
         cases=tuple(cases),
         devices=tuple(infos),
@@ -128,7 +130,9 @@ def parse_config(words: Sequence[str]) -> dict[str, ConfigValue]:
         if not equals or not name or not text:
             raise UsageError(f"config {word!r} is not name=value", hint="write: --config tile=64")
         if name in config:
-            raise UsageError(f"config {name!r} is given twice")
+            raise UsageError(
+                f"config {name!r} is given twice", hint="a run has one config; 'kmark ab' two"
+            )
         config[name] = parse_value(text)
     return config
 

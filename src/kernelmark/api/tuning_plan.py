@@ -104,7 +104,7 @@ def plan(
         fates=fates,
         refused=tuple(refused),
         left_out=tuple(cost for cost in costs if not cost.selected),
-        notes=(*_notes(folder, workload, known, costs, made, fates), *floats) if made else (),
+        notes=(*_notes(folder, workload, known, info, costs, made, fates), *floats) if made else (),
         hint="" if made else "; ".join(floats) or _way_out(backend, refused, info),
     )
 
@@ -250,13 +250,20 @@ def _notes(
     folder: TuningFolder,
     workload: Workload,
     known: Summary | None,
+    info: DeviceInfo,
     costs: Sequence[Cost],
     made: Sequence[Draft],
     fates: Mapping[str, Fate],
 ) -> tuple[str, ...]:
     notes = []
     untimed = sum(cost.status is None for cost in costs)
-    again = f"kmark tune summarise {folder.path}"
+    where = "" if info.kind == "cpu" else f" -d {info.name}"
+    again = f"kmark tune summarise {folder.path}{where}"
+    if known is not None and known.basis.arch != info.arch:
+        notes.append(
+            f"the shares, and {known.basis.backend} as what is to be beaten if no --reference is "
+            f"given, are from a summary on {known.basis.arch}, not on {info.arch}: {again}"
+        )
     if known is None:
         notes.append(f"shares are not known, so the order is by calls × work: {again}")
     elif untimed:

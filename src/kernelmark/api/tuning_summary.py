@@ -21,6 +21,7 @@ from kernelmark.core.timing import Timing
 from kernelmark.runners import targets
 from kernelmark.runners.events import CaseFinished, Event, Note
 from kernelmark.runners.session import OnEvent
+from kernelmark.tune import ownership
 from kernelmark.tune import summary as summaries
 from kernelmark.tune.folder import TuningFolder, check_writable, hinted
 from kernelmark.tune.summary import Basis, Cost, Summary
@@ -76,6 +77,14 @@ def summarise(
     tell = on_event or (lambda event: None)
     if book.kept:
         tell(Note(text=f"{book.kept} of {book.problems} problems are timed already"))
+    others = sorted({arch for _, arch in ownership.planned(folder)} - {"", basis.arch})
+    if others:
+        tell(
+            Note(
+                text=f"{folder.path} has plans for {', '.join(others)}, and these times are of "
+                f"{basis.arch}: -d names a device"
+            )
+        )
     todo = book.todo
     if todo:
         check_writable(folder.summary)

@@ -160,7 +160,10 @@ def _load(path: Path) -> ModuleType:
         with contextlib.redirect_stdout(sys.stderr):  # a document may be on its way to stdout
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+        raise UsageError(
+            f"{path} cannot be imported: {type(error).__name__}: {error}",
+            hint=f"mend it until this works: python {path}",
+        ) from error
     for needed in ("op", "prepare"):
         if not hasattr(module, needed):
             raise UsageError(

@@ -45,7 +45,7 @@ def make_pack(
         raise UsageError("--precompile needs a folder for the pack", hint="add: -o DIR")
     folder = Path(output)
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{output} is a file, not a folder")
+        raise UsageError(f"{output} is a file, not a folder", hint="choose another folder: -o DIR")
     try:
         return _compile_into(folder, archs, quiet=quiet)
     except OSError as error:
@@ -57,9 +57,11 @@ def make_pack(
 def _compile_into(folder: Path, archs: list[str], *, quiet: bool) -> int:
     """Every kernel file for every architecture, a line each; the exit code."""
     from kernelmark.core.units import bytes_text
-    from kernelmark.gpu.ahead import precompile
+    from kernelmark.gpu.ahead import check, precompile
     from kernelmark.kernels import rtc
 
+    for arch in archs:
+        check(arch)
     made = failed = 0
     sources = {name: rtc.source(name) for name in rtc.names()}
     special = [(n, t) for a in archs for n in sources if (t := rtc.target(n, a)) not in archs]

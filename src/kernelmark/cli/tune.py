@@ -325,7 +325,8 @@ def _told_plans(done: Planned, folder: str, *, arch: str | None, quiet: bool) ->
     if done.hint:
         say(f"hint: {done.hint}")
     if not quiet and done.drafts:
-        say(_next(folder, done.drafts[0].plan.backend, arch))
+        first = done.drafts[0].plan
+        say(_next(folder, first.backend, first.arch if arch else None))
     return 0 if done.drafts else NOTHING
 
 

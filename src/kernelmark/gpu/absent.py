@@ -30,20 +30,29 @@ _SHARED_KIB_UNITS = {
 }
 
 
+def known_names() -> str:
+    """A hint: the architectures that there are facts of."""
+    return f"known: {', '.join(_SHARED_KIB_UNITS)}"
+
+
+def is_known(arch: str) -> bool:
+    """Whether `absent` has facts of it."""
+    return arch in _SHARED_KIB_UNITS
+
+
 def absent(arch: str) -> DeviceInfo:
     """Facts of a device of this architecture; one that is not in the table is a usage error."""
     kind = vendor_of(arch)
+    # A GPU calls itself sm_90, also where kernels for it are built as sm_90a.
     name = arch.rstrip("af") if kind == "cuda" else arch
     if name not in _SHARED_KIB_UNITS:
-        raise UsageError(
-            f"the architecture {arch} is unknown", hint=f"known: {', '.join(_SHARED_KIB_UNITS)}"
-        )
+        raise UsageError(f"the architecture {arch} is unknown", hint=known_names())
     shared, units = _SHARED_KIB_UNITS[name]
     return DeviceInfo(
         name=f"{kind}:0",
         kind=kind,
-        model=f"absent {arch}",
-        arch=arch,
+        model=f"absent {name}",
+        arch=name,
         units=units,
         attributes={"shared_per_block": str(shared * _KIB)},
     )

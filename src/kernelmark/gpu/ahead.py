@@ -6,9 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmark.core.errors import CompileError
+from kernelmark.core.errors import CompileError, UsageError
 from kernelmark.gpu import pack
+from kernelmark.gpu.absent import is_known, known_names
 from kernelmark.gpu.rtc import cache_key, compile_source, vendor_of
+
+_EMPTY = 'extern "C" __global__ void empty() {}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +28,24 @@ class Packed:
     hint: str = ""
 
 
-def precompile(sources: Mapping[str, str], archs: Sequence[str], folder: Path) -> Iterator[Packed]:
-    """Each of `sources` (by file name) for each of `archs`, into the pack in `folder`.
+def check(arch: str) -> None:
+    """A usage error unless GPUs call themselves so, and there is a compiler for them."""
+    if vendor_of(arch) == "cuda" and arch[-1] in "af":
+        plain = arch[:-1]
+        raise UsageError(
+            f"{arch} is what single kernels are built for; a GPU calls itself {plain}",
+            hint=f"ask for {plain}: what needs {arch} is built for that",
+        )
+    if is_known(arch):
+        return
+    try:
+        compile_source(_EMPTY, arch=arch, name="empty.cu")
+    except CompileError:
+        raise UsageError(f"the compiler does not build for {arch}", hint=known_names()) from None
 
-    An architecture that is none at all is a usage error before anything is compiled."""
-    for arch in archs:
-        vendor_of(arch)
+
+def precompile(sources: Mapping[str, str], archs: Sequence[str], folder: Path) -> Iterator[Packed]:
+    """Each of `sources` (by file name) for each of `archs`, into the pack in `folder`."""
     return (_one(name, text, arch, folder) for arch in archs for name, text in sources.items())
 
 

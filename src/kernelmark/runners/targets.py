@@ -88,7 +88,8 @@ def _parse(name: str) -> tuple[str, int, int]:
     first = int(match[2] or 0)
     last = int(match[3] or first)
     if last < first:
-        raise UsageError(f"{name!r} is not a device: its range goes down")
+        hint = f"write: {match[1]}:{last}-{first}"
+        raise UsageError(f"{name!r} is not a device: its range goes down", hint=hint)
     return match[1], first, last
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from contextlib import suppress
 
 from kernelmark import backends
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.errors import UsageError
+from kernelmark.core.errors import Unsupported, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import ConfigValue
 from kernelmark.core.space import Space
@@ -26,7 +27,38 @@ def space_of(plan: TunePlan, info: DeviceInfo, place: str = "") -> Space:
             f"{place}: {plan.backend} has nothing to tune for this problem on {info.name}",
             hint="kmark list backends says what there is",
         )
+    _check_reference(plan, info, place)
     return narrowed(whole, plan.space, place)
+
+
+def _check_reference(plan: TunePlan, info: DeviceInfo, place: str) -> None:
+    """Refuse a reference that cannot be run, before a search that would end without it.
+
+    Its values need not be among those that are searched, but are of their kind."""
+    given, whole = plan.reference_config, None
+    if given:
+        with suppress(Unsupported):  # a library that is not here lists nothing
+            whole = backends.find(plan.reference_backend).space(plan.problem, info)
+    if whole is None:
+        return
+    for name, value in given.items():
+        known = whole.parameters.get(name)
+        if known is None:
+            raise UsageError(
+                f"{place}: reference.config.{name} is no parameter of {plan.reference_backend} "
+                "for this problem",
+                hint=f"it has: {', '.join(whole.parameters)}",
+            )
+        if not any(_kind(value) is _kind(one) for one in known):
+            shown = ", ".join(value_text(one) for one in known[:_SHOWN])
+            raise UsageError(
+                f"{place}: reference.config.{name} cannot be {value_text(value)}",
+                hint=f"for example: {shown}",
+            )
+
+
+def _kind(value: ConfigValue) -> type:
+    return float if isinstance(value, int | float) and not isinstance(value, bool) else type(value)
 
 
 def narrowed(

@@ -20,7 +20,7 @@ def check(folder: TuningFolder, backend: str, arch: str) -> None:
     """Refuse to plan for a backend or architecture that is not that of the folder."""
     elsewhere = f"take another folder, with a copy of {folder.workload}"
     away = f"{elsewhere}; or move its plans, trials and results away"
-    for theirs, listed_for in _planned(folder):
+    for theirs, listed_for in planned(folder):
         if theirs != backend:
             raise UsageError(f"{folder.path} has plans for {theirs}, not for {backend}", hint=away)
         if listed_for not in ("", arch):
@@ -39,7 +39,7 @@ def check(folder: TuningFolder, backend: str, arch: str) -> None:
             )
 
 
-def _planned(folder: TuningFolder) -> list[tuple[str, str]]:
+def planned(folder: TuningFolder) -> list[tuple[str, str]]:
     """Backend and architecture of each plan that says them; any other may be written anew."""
     found = []
     for name in folder.names():

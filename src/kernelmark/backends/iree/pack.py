@@ -30,6 +30,7 @@ from kernelmark.core.errors import CompileError, KernelmarkError, Unsupported, U
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config
 from kernelmark.gpu import pack
+from kernelmark.gpu.absent import absent
 from kernelmark.gpu.rtc import vendor_of
 
 
@@ -55,6 +56,9 @@ def fill(
             "iree-base-compiler is not installed", hint='pip install "kernelmark[iree]"'
         )
     kinds = {arch: vendor_of(arch) for arch in archs}
+    for arch, kind in kinds.items():
+        if kind == "cuda":
+            absent(arch)  # IREE takes any number, and builds for the newest that it knows
     return (
         _one(
             folder, problem, DeviceInfo(name=f"{kind}:0", kind=kind, model=arch, arch=arch), config

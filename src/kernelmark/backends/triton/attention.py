@@ -192,8 +192,13 @@ def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
         raise Unsupported("values are only widened first where keys are not split (split_kv=0)")
     chosen = {**_default(problem, info, widen=widen), **config}
     d = problem.dims
+    if config.get("descriptors"):
+        if int(chosen["split_kv"]):
+            raise Unsupported("the kernel that splits keys does not read them by descriptors")
+        if not _descriptors_fit(problem, info):
+            raise Unsupported(f"descriptors cannot address these operands on {info.arch}")
     if int(chosen["split_kv"]) == 0:
-        one = Plan(calls=(_tiles(kernels, problem, chosen, info),))
+        one = Plan(calls=(_tiles(kernels, problem, chosen),))
         if not chosen.get("widen"):
             return one
         count = d["batch"] * d["heads_kv"] * d["seq_kv"] * d["dim_v"]
@@ -260,7 +265,7 @@ def _options(config: dict[str, Any]) -> dict[str, Any]:
     return {name: config[name] for name in names if name in config}
 
 
-def _tiles(kernels: Any, problem: Problem, config: dict[str, Any], info: DeviceInfo) -> Call:
+def _tiles(kernels: Any, problem: Problem, config: dict[str, Any]) -> Call:
     d, types = problem.dims, problem.dtypes
     arguments = Arguments().pointer("q", types["q"], "q").pointer("k", types["kv"], "k")
     values = _weight(problem) if config.get("widen") else types["kv"]
@@ -270,7 +275,7 @@ def _tiles(kernels: Any, problem: Problem, config: dict[str, Any], info: DeviceI
     arguments.integer("seq_q", d["seq_q"]).integer("seq_kv", d["seq_kv"])
     arguments.real("scale", _scale(problem))
     constants = _constants(problem, config)
-    constants["DESCRIPTORS"] = bool(config.get("descriptors")) and _descriptors_fit(problem, info)
+    constants["DESCRIPTORS"] = bool(config["descriptors"])
     blocks = ceil_div(d["seq_q"], constants["BLOCK_M"])
     grid = (blocks, d["batch"] * d["heads_q"], 1)
     return arguments.call(kernels.attention_tiles, constants, _options(config), grid)

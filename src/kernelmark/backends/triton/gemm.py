@@ -233,10 +233,23 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
 
 def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
     """The launches for a config; values that the config leaves out come from the default."""
+    _refuse_ignored(problem, config)
     chosen = {**_default(problem, info, turn=bool(config.get("turn", True))), **config}
     if chosen.pop("turn", False):
         return reading(_as_stored(k_innermost(problem), chosen, info), copies(problem))
     return _as_stored(problem, chosen, info)
+
+
+def _refuse_ignored(problem: Problem, config: Config) -> None:
+    """Refuse what is asked for and has no effect: it would be measured as another kernel."""
+    if config.get("persistent"):
+        if int(config.get("split_k", 1)) > 1:
+            raise Unsupported("the persistent kernel does not split k")
+        if config.get("swap"):
+            raise Unsupported("the persistent kernel does not swap its operands")
+    split, k = int(config.get("split_k", 1)), problem.dims["k"]
+    if "block_k" in config and split > 1 and slices(k, split, int(config["block_k"]))[0] == 1:
+        raise Unsupported(f"k={k} is a single block of {config['block_k']}: it cannot be split")
 
 
 def _as_stored(problem: Problem, chosen: dict[str, Any], info: DeviceInfo) -> Plan:
@@ -245,11 +258,15 @@ def _as_stored(problem: Problem, chosen: dict[str, Any], info: DeviceInfo) -> Pl
     if chosen.get("persistent"):
         if not descriptors_fit(problem, info, chosen):
             raise Unsupported("the persistent kernel cannot address these operands by descriptors")
+        if chosen.get("fused_sum"):
+            raise Unsupported("there are no slices of k to sum")
         return Plan(calls=(_persistent(kernels, problem, chosen, info),))
     if chosen.get("specialize"):
         raise Unsupported("only the persistent kernel gives its warps different work")
     _, _, _, k = sizes(problem)
     split, per_part = slices(k, int(chosen["split_k"]), int(chosen["block_k"]))
+    if split == 1 and chosen.get("fused_sum"):
+        raise Unsupported("there are no slices of k to sum")
     main = _tiles(kernels, problem, chosen, split, per_part)
     if split == 1:
         return Plan(calls=(main,))

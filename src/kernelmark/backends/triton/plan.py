@@ -15,6 +15,11 @@ from kernelmark.gpu.rtc import vendor_of
 
 WORKSPACE = "workspace"
 ZEROED = "zeroed"  # zero before the first launch, and left so by every launch
+# Copies that a problem may have no use for.
+_ELSEWHERE = {
+    "turn": "operands of this problem are read as they are stored: there is nothing to turn",
+    "widen": "there is nothing to widen: only 8-bit values of many queries are",
+}
 _MAY_BE_ZERO = ("split_kv", "waves_per_eu", "matrix_instr_nonkdim")
 Value = str | int | float  # the name of a tensor or of the plan's own memory, or a number
 
@@ -92,6 +97,9 @@ class Arguments:
 
 def check_config(config: Config, default: Config) -> None:
     """Refuse, in words, what a plan could not even be made of; the rest the compiler judges."""
+    for name, reason in _ELSEWHERE.items():
+        if name in config and name not in default:
+            raise Unsupported(f"triton: {reason}")
     refuse_unknown("triton", config, tuple(default))
     for name, value in config.items():
         if not isinstance(value, int) or isinstance(value, bool) != isinstance(default[name], bool):

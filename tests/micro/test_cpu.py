@@ -53,11 +53,18 @@ def test_stream_copy_counts_both_arrays(rig):
 
 def test_the_roofline_ends_at_the_quick_roofs(rig, monkeypatch):
     monkeypatch.setattr(roofs, "_stream_bytes", lambda info, parts: 2**26)  # only FLOP/s are used
-    known = {(r.kind, r.name): r.value for r in roofs.quick("cpu", 1)}
-    result = measured(rig, "roofline", seconds=0.15)
-    for dtype in ("f32", "f64"):
-        ratio = result.metric(f"flops_{dtype}").value / known["flops", dtype]
-        assert 0.4 < ratio < 1.3, dtype
+    known, found = dict.fromkeys(("f32", "f64"), 0.0), dict.fromkeys(("f32", "f64"), 0.0)
+    for _ in range(5):  # other work on the machine slows either down, and nothing speeds one up
+        quick = {(r.kind, r.name): r.value for r in roofs.quick("cpu", 1)}
+        result = measured(rig, "roofline", seconds=0.15)
+        for dtype in known:
+            known[dtype] = max(known[dtype], quick["flops", dtype])
+            found[dtype] = max(found[dtype], result.metric(f"flops_{dtype}").value)
+        ratios = {dtype: found[dtype] / known[dtype] for dtype in known}
+        if all(0.6 < ratio < 1.2 for ratio in ratios.values()):
+            break
+    else:
+        pytest.fail(f"by the roofline, in units of the quick roofs: {ratios}")
     by_intensity = [r for r in result.rows if r["dtype"] == "f32"]
     # A sum alone, then one multiply-add and a sum.
     assert [r["intensity"] for r in by_intensity[:2]] == pytest.approx([1 / 4, 3 / 4])

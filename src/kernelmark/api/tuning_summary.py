@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kernelmark import backends
@@ -75,16 +75,8 @@ def summarise(
     )
     book = _Book(folder, basis, summaries.counts(workload), thr, retry_failed=retry_failed)
     tell = on_event or (lambda event: None)
-    if book.kept:
-        tell(Note(text=f"{book.kept} of {book.problems} problems are timed already"))
-    others = sorted({arch for _, arch in ownership.planned(folder)} - {"", basis.arch})
-    if others:
-        tell(
-            Note(
-                text=f"{folder.path} has plans for {', '.join(others)}, and these times are of "
-                f"{basis.arch}: -d names a device"
-            )
-        )
+    for text in _notes(folder, basis, book):
+        tell(Note(text=text))
     todo = book.todo
     if todo:
         check_writable(folder.summary)
@@ -108,6 +100,14 @@ def summarise(
                 "command goes on with the rest"
             )
     return book.write()
+
+
+def _notes(folder: TuningFolder, basis: Basis, book: _Book) -> Iterator[str]:
+    if book.kept:
+        yield f"{book.kept} of {book.problems} problems are timed already"
+    if others := sorted({arch for _, arch in ownership.planned(folder)} - {"", basis.arch}):
+        planned = f"{folder.path} has plans for {', '.join(others)}"
+        yield f"{planned}, and these times are of {basis.arch}: -d names a device"
 
 
 class _Book:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
@@ -25,11 +25,18 @@ def unknown_op(backend: str, ops: Collection[str], problem: Problem) -> str | No
     return None if problem.op in ops else f"{backend} has no {problem.op} (it has {', '.join(ops)})"
 
 
-def refuse_unknown(backend: str, config: Config, known: Collection[str] = ()) -> None:
-    """Refuse a config with a name that the backend does not read: it would be silently ignored."""
+def refuse_unknown(
+    backend: str,
+    config: Config,
+    known: Collection[str] = (),
+    elsewhere: Mapping[str, str] | None = None,
+) -> None:
+    """Refuse a config with a name that the backend does not read: it would be silently ignored.
+    `elsewhere` are names that it reads for other problems, and why not for this one."""
     unknown = sorted(config.keys() - set(known))
     if unknown:
         knows = f"it knows {', '.join(known)}" if known else "it has nothing to choose"
+        knows = (elsewhere or {}).get(unknown[0], knows)
         told = _UNKNOWN.format(unknown[0])
         raise Unsupported(f"{backend}{told}{config_key(config)}; {knows}")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from contextlib import suppress
 
 from kernelmark import backends
 from kernelmark.core.environment import DeviceInfo
@@ -27,7 +26,8 @@ def space_of(plan: TunePlan, info: DeviceInfo, place: str = "") -> Space:
             f"{place}: {plan.backend} has nothing to tune for this problem on {info.name}",
             hint="kmark list backends says what there is",
         )
-    _check_reference(plan, info, place)
+    if plan.reference_config:
+        _check_reference(plan, info, place)
     return narrowed(whole, plan.space, place)
 
 
@@ -35,13 +35,13 @@ def _check_reference(plan: TunePlan, info: DeviceInfo, place: str) -> None:
     """Refuse a reference that cannot be run, before a search that would end without it.
 
     Its values need not be among those that are searched, but are of their kind."""
-    given, whole = plan.reference_config, None
-    if given:
-        with suppress(Unsupported):  # a library that is not here lists nothing
-            whole = backends.find(plan.reference_backend).space(plan.problem, info)
+    try:
+        whole = backends.find(plan.reference_backend).space(plan.problem, info)
+    except Unsupported:  # a library that is not here lists nothing
+        return
     if whole is None:
         return
-    for name, value in given.items():
+    for name, value in plan.reference_config.items():
         known = whole.parameters.get(name)
         if known is None:
             raise UsageError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelmark.backends.triton.plan import ceil_div, has_wide_unit, level
+from kernelmark.backends.triton.plan import ceil_div, has_wide_unit, level, shared_bytes
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.problem import Problem
@@ -20,11 +20,6 @@ def sizes(problem: Problem) -> tuple[int, int, int, int]:
     """(batch, m, n, k)."""
     dims = problem.dims
     return dims.get("batch", 1), dims["m"], dims["n"], dims["k"]
-
-
-def shared_bytes(info: DeviceInfo) -> int:
-    """What a block may use, or the most that any has."""
-    return int(info.attributes.get("shared_per_block", "0")) or 232448
 
 
 def in_halves(problem: Problem) -> bool:

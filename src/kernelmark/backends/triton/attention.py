@@ -17,6 +17,7 @@ from kernelmark.backends.triton.plan import (
     has_wide_unit,
     level,
     power_of_two,
+    shared_bytes,
 )
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
@@ -134,10 +135,9 @@ def _descriptors_fit(problem: Problem, info: DeviceInfo) -> bool:
 
 def _most_stages(problem: Problem, info: DeviceInfo, config: Mapping[str, ConfigValue]) -> int:
     """Stages of keys and values that fit into shared memory beside the queries."""
-    shared = int(info.attributes.get("shared_per_block", "0")) or 232448
     d, bits = problem.dims, dtype(problem.dtypes["kv"]).bits
     keys, values = d["dim_qk"] * bits // 8, d["dim_v"] * bits // 8
-    free = shared - int(config["block_m"]) * (keys + values) // 2
+    free = shared_bytes(info) - int(config["block_m"]) * (keys + values) // 2
     if config.get("widen"):
         values *= 2
     return free // max(1, int(config["block_n"]) * (keys + values))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from kernelmark.backends.triton._copy import Copy, reading, turned
-from kernelmark.backends.triton._gemm_rules import shared_bytes
 from kernelmark.backends.triton.gemm import dtype_reason
 from kernelmark.backends.triton.plan import (
     Arguments,
@@ -14,6 +13,7 @@ from kernelmark.backends.triton.plan import (
     ceil_div,
     level,
     power_of_two,
+    shared_bytes,
 )
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo

@@ -15,7 +15,6 @@ from kernelmark.backends.triton._gemm_rules import (
     least_depth,
     least_group,
     least_split,
-    shared_bytes,
     sizes,
     slices,
     splits_in_vain,
@@ -33,6 +32,7 @@ from kernelmark.backends.triton.plan import (
     has_wide_unit,
     level,
     power_of_two,
+    shared_bytes,
 )
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo

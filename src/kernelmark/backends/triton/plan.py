@@ -17,8 +17,8 @@ WORKSPACE = "workspace"
 ZEROED = "zeroed"  # zero before the first launch, and left so by every launch
 # Copies that a problem may have no use for.
 _ELSEWHERE = {
-    "turn": "operands of this problem are read as they are stored: there is nothing to turn",
-    "widen": "there is nothing to widen: only 8-bit values of many queries are",
+    "turn": "operands of this problem are read as they are stored, there is nothing to turn",
+    "widen": "in this problem there is nothing to widen, only 8-bit values of many queries are",
 }
 _MAY_BE_ZERO = ("split_kv", "waves_per_eu", "matrix_instr_nonkdim")
 Value = str | int | float  # the name of a tensor or of the plan's own memory, or a number
@@ -97,10 +97,7 @@ class Arguments:
 
 def check_config(config: Config, default: Config) -> None:
     """Refuse, in words, what a plan could not even be made of; the rest the compiler judges."""
-    for name, reason in _ELSEWHERE.items():
-        if name in config and name not in default:
-            raise Unsupported(f"triton: {reason}")
-    refuse_unknown("triton", config, tuple(default))
+    refuse_unknown("triton", config, tuple(default), _ELSEWHERE)
     for name, value in config.items():
         if not isinstance(value, int) or isinstance(value, bool) != isinstance(default[name], bool):
             kind = "yes or no" if isinstance(default[name], bool) else "a whole number"
@@ -121,6 +118,11 @@ def has_wide_unit(info: DeviceInfo) -> bool:
     """Whether matrix instructions read shared memory, as those of Hopper and of the large
     Blackwells do. The others need registers for operands too, so their tiles are smaller."""
     return 90 <= level(info) < 120
+
+
+def shared_bytes(info: DeviceInfo) -> int:
+    """What a block may use, or the most that any has."""
+    return int(info.attributes.get("shared_per_block", "0")) or 232448
 
 
 def ceil_div(a: int, b: int) -> int:

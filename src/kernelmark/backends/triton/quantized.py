@@ -13,6 +13,7 @@ from kernelmark.backends.triton.plan import (
     ceil_div,
     level,
     power_of_two,
+    shared_bytes,
 )
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
@@ -112,7 +113,7 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
         parameters |= {"waves_per_eu": (0, 1, 2, 4), "matrix_instr_nonkdim": (16, 32)}
         if info.arch == "gfx942":
             parameters["kpack"] = (1, 2)
-    shared = int(info.attributes.get("shared_per_block", "0")) or 232448
+    shared = shared_bytes(info)
 
     def forbids(config: Config) -> str | None:
         block_m, block_n = int(config["block_m"]), int(config["block_n"])

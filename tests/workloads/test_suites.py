@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -72,14 +70,11 @@ def test_the_description_counts_what_is_loaded():
         assert told == suites.info(suites.load(name))
 
 
-def test_describing_every_suite_is_quick():
-    suites.describe()  # imports
-    times = []
-    for _ in range(3):
-        start = time.process_time()
-        suites.describe()
-        times.append(time.process_time() - start)
-    assert min(times) < 0.3
+def test_describing_a_suite_asks_no_op(monkeypatch):
+    """Building the problems is most of the time that loading takes."""
+    wanted = suites.describe()
+    monkeypatch.setattr(suites, "registry", None)
+    assert suites.describe() == wanted
 
 
 def test_the_demo_has_something_of_every_op_and_is_small():

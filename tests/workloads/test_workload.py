@@ -38,7 +38,7 @@ calls = st.builds(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=list(HealthCheck), deadline=None)
 @given(st.lists(calls, max_size=6))
 def test_what_is_written_is_read(tmp_path, some):
     path = tmp_path / "workload.csv"

@@ -6,10 +6,10 @@ Two layouts live side by side in a folder of configs:
     <arch>/<backend>/gemm/<name>/DEFAULT.json      nested, <name> in small letters with _ for -;
     <arch>/<backend>/gemm/<name>/<NAME>-<suffix>.json   invisible without its DEFAULT.json
 
-A suffix is `N=…-K=…` or `B=…-N=…-K=…`. A file holds buckets: `M_LEQ_x`, `M_GEQ_x` and `any`. The
-first folder whose default file exists is the one; in it the first file that is specialised on the
-shape replaces the default altogether, bucket by bucket nothing is merged. K of 4-bit operands
-counts elements, not bytes.
+A suffix is `N=…-K=…` or `B=…-N=…-K=…`; for two fused GEMMs it names both N. A file holds buckets:
+`M_LEQ_x`, `M_GEQ_x` and `any`. The first folder whose default file exists is the one; in it the
+first file that is specialised on the shape replaces the default altogether, bucket by bucket
+nothing is merged. K of 4-bit operands counts elements, not bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ _FROM_4 = STANDARD[1:]
 # Families whose kernels ask with bounds of their own.
 BOUNDS: dict[str, tuple[int, ...]] = {
     "GEMM-AFP4WFP4_PRESHUFFLED": (4, 8, 16, 31, *STANDARD[4:]),
-    "FUSED-GEMM-AFP4WFP4-MUL_ADD": (4, 8, 16, 31, *STANDARD[4:]),
     "BATCHED_GEMM-AFP4WFP4": tuple(sorted({*_FROM_4, 320})),
     "FF-A16W16-fused": (4, 8, 64, 4096),
     "GEMM-A16W16-gated": (64, 128, 256, 512, 2048),
@@ -61,7 +60,15 @@ _CHOICES: dict[str, tuple[object, ...]] = {
 _NEEDED = (("BLOCK_SIZE_M", "BLOCK_M"), ("BLOCK_SIZE_N", "BLOCK_N"))
 _LARGEST_BLOCK = 4096  # in one direction; a digit too many, not a tile
 _LOST = "is never read: names are gemm/gfx…-FAMILY.json, or gfx…/BACKEND/gemm/FAMILY/…"
-_SHAPE = re.compile(r"(?:B=[0-9]+-)?N=[0-9]+-K=[0-9]+\Z")
+_SHAPE = "N=…-K=… nor B=…-N=…-K=…", re.compile(r"(?:B=[0-9]+-)?N=[0-9]+-K=[0-9]+\Z")
+_N8_SHAPE = "N8=…-N16=…-K=…", re.compile(r"N8=[0-9]+-N16=[0-9]+-K=[0-9]+\Z")
+_N4_SHAPE = "N4=…-N16=…-K=…", re.compile(r"N4=[0-9]+-N16=[0-9]+-K=[0-9]+\Z")
+# Kernels that fuse a GEMM of few bits with one of 16 ask with both N, and with nothing else.
+_SHAPES = {
+    "FUSED-GEMM-A8W8_BLOCKSCALE-A16W16": _N8_SHAPE,
+    "FUSED-GEMM-AFP4WFP4-A16W16": _N4_SHAPE,
+    "FUSED-GEMM-AFP4WFP4_PRESHUFFLED-A16W16": _N4_SHAPE,
+}
 _MISPLACED = re.compile(r"[_-](?:B|M|N|K)=?[0-9]")
 _GROUP_FAMILY = FAMILIES["a8w8_group"]
 
@@ -264,8 +271,9 @@ def _check(path: Path, name: Name | None) -> Iterator[tuple[str, str]]:
 
 def _check_place(path: Path, name: Name) -> Iterator[tuple[str, str]]:
     """A file that is never opened: its folder has no default, or nobody asks for its suffix."""
-    if name.suffix and not _SHAPE.match(name.suffix):
-        yield "", f"is never read: {name.suffix} is not N=…-K=… nor B=…-N=…-K=…"
+    form, shape = _SHAPES.get(name.family, _SHAPE)
+    if name.suffix and not shape.match(name.suffix):
+        yield "", f"is never read: {name.suffix} is not {form}"
     elif not name.suffix and not name.nested and _MISPLACED.search(name.family):
         yield "", f"is taken for a family of its own, {name.family}: a suffix is -N=…-K=…"
     default = "DEFAULT.json" if name.nested else f"{name.arch}-{name.family}.json"

@@ -1,6 +1,7 @@
 """Simulated spaces: every point was measured before, so a search costs look-ups, not a GPU.
 
-Read from Kernel Tuner cache files, T4 results files, and a compact pair of NAME.json and NAME.npz.
+Read from Kernel Tuner cache files, T4 results files, files of Triton's autotuner, and a compact
+pair of NAME.json and NAME.npz.
 """
 
 from __future__ import annotations
@@ -21,19 +22,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmark.core.errors import CodecError, UsageError
+from kernelmark.core.formats import FormatFacts
 from kernelmark.core.result import ConfigValue
 from kernelmark.tune.points import Points
 from kernelmark.tune.strategies import registry
 from kernelmark.tune.strategies.base import Search
+from kernelmark.workloads.importers.triton_autotune import timed_configs
 
 ABSURD_MS = 1e15  # old cache files write a failure as a huge time
 BROKEN = (
     *(LookupError, TypeError, ValueError, AttributeError, ArithmeticError),
     *(OSError, EOFError, zipfile.BadZipFile, zlib.error),
 )
-_FORMS = "a Kernel Tuner cache, a T4 results file, or NAME.json beside NAME.npz"
+_FORMS = (
+    "a Kernel Tuner cache, a T4 results file, Triton's *.autotune.json, or NAME.json beside "
+    "NAME.npz"
+)
 _WHOLE = f"perhaps a part of it is missing: write or copy it again; what can be read is {_FORMS}"
-UNITS_S = {"s": 1.0, "seconds": 1.0, "ms": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "ns": 1e-9}
+FACTS = {
+    "kernel-tuner": FormatFacts(
+        versions="Kernel Tuner 96a6abc1 (2026-06)",
+        exactness="every configuration; an objective that is no time is refused",
+        checked="Kernel Tuner's own choice of the best, executed on its caches: the same time",
+    ),
+    "triton-autotune": FormatFacts(
+        versions="Triton 3.9",
+        exactness="every configuration; of its parameters those that vary",
+        checked="a file that Triton's own code wrote: the same best config",
+    ),
+    "t4": FormatFacts(
+        versions="T4 results 1.0.0",
+        exactness="every configuration; an objective that is no time is refused",
+        checked="files that Kernel Tuner's own writer made, read as its caches are",
+    ),
+}
+# Files of the T4 benchmark hub spell their unit miliseconds.
+UNITS_S = {
+    **dict.fromkeys(("s", "seconds"), 1.0),
+    **dict.fromkeys(("ms", "milliseconds", "miliseconds"), 1e-3),
+    **dict.fromkeys(("us", "microseconds"), 1e-6),
+    **dict.fromkeys(("ns", "nanoseconds"), 1e-9),
+}
+# Objectives that Kernel Tuner computes from the time: the same order, the other way round.
+_RATES = frozenset(("GFLOP/s", "TFLOP/s", "GFLOPS", "TFLOPS", "GB/s", "TB/s"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,13 +133,14 @@ def read(path: str | os.PathLike[str]) -> Simulated:
             space = _of_cache(name, document)
         elif "results" in document:
             space = _of_t4(name, document)
+        elif "configs_timings" in document:
+            space = _of_triton(name, document)
         elif "params" in document and table.exists():
             space = _of_table(name, document, table)
         else:
-            raise CodecError(
-                f"{path.name} is no measured space",
-                hint=_FORMS,
-            )
+            raise CodecError("it is no measured space", hint=_FORMS)
+    except CodecError as error:
+        raise CodecError(f"{path.name}: {error.message}", hint=error.hint) from None
     except BROKEN as error:
         raise CodecError(
             f"{path.name} cannot be read as a measured space: {error!r}", hint=_WHOLE
@@ -167,8 +199,13 @@ def _of_cache(name: str, document: Mapping[str, Any]) -> Simulated:
     objective = document.get("objective", "time")
     if isinstance(objective, list):
         objective = objective[0]
-    times = [_milliseconds(row.get(objective, row.get("time"))) * 1e-3 for row in rows]
-    return _of_rows(name, names, rows, times, document.get("tune_params"))
+    timed = any("time" in row for row in rows)
+    if objective != "time" and not (objective in _RATES and timed):
+        raise _no_time(objective)
+    times = [math.nan if "__error__" in row else _time_of(row.get("time")) for row in rows]
+    return _of_rows(
+        name, names, rows, [time_ms * 1e-3 for time_ms in times], document.get("tune_params")
+    )
 
 
 def _of_t4(name: str, document: Mapping[str, Any]) -> Simulated:
@@ -176,20 +213,50 @@ def _of_t4(name: str, document: Mapping[str, Any]) -> Simulated:
     unit = document.get("metadata", {}).get("timeunit", "ms")
     for result in document["results"]:
         rows.append(result["configuration"])
-        wanted = (result.get("objectives") or ["time"])[0]
-        found = [m for m in result.get("measurements", ()) if m["name"] == wanted]
         right = result.get("invalidity", "correct") == "correct" and result.get("correctness", 1)
-        if not right or not found:
-            times.append(math.nan)
-            continue
-        factor = UNITS_S[found[0].get("unit") or unit]
-        times.append(_milliseconds(found[0]["value"]) * factor)
+        times.append(_measured_s(result, unit) if right else math.nan)
     names = list(rows[0]) if rows else []
     return _of_rows(name, names, rows, times, None)
 
 
-def _milliseconds(value: object) -> float:
-    """The number, NaN for what is none: failures are written as words or as a huge time."""
+def _of_triton(name: str, document: Mapping[str, Any]) -> Simulated:
+    """Of what Triton's autotuner timed, the parameters that vary."""
+    rows, times = [], []
+    for config, timing in timed_configs(document, "it"):
+        rows.append(config)
+        times.append(_time_of(timing[0]) * 1e-3)
+    every = list(dict.fromkeys(key for row in rows for key in row))
+    rows = [{key: row.get(key, "") for key in every} for row in rows]
+    names = [key for key in every if len({row[key] for row in rows}) > 1]
+    return _of_rows(name, names or every[:1], rows, times, None)
+
+
+def _measured_s(result: Mapping[str, Any], unit: str) -> float:
+    """Seconds of a result; NaN if it has no measurement of its objective."""
+    wanted = (result.get("objectives") or ["time"])[0]
+    found = {one["name"]: one for one in result.get("measurements", ())}
+    given = str(found.get(wanted, {}).get("unit") or "").lower()
+    if wanted != "time" and given not in UNITS_S:
+        if wanted not in _RATES or "time" not in found:
+            raise _no_time(wanted)
+        wanted = "time"
+    if wanted not in found:
+        return math.nan
+    factor = UNITS_S.get(str(found[wanted].get("unit") or unit).lower())
+    if factor is None:
+        raise ValueError(f"the unit of time {found[wanted].get('unit') or unit!r} is unknown")
+    return _time_of(found[wanted]["value"]) * factor
+
+
+def _no_time(objective: object) -> CodecError:
+    return CodecError(
+        f"its objective is {str(objective)[:40]!r}, which is no time",
+        hint="give a file that was tuned for time; what is simulated is seconds",
+    )
+
+
+def _time_of(value: object) -> float:
+    """The number in any unit, NaN for what is none: failures are words or a huge time."""
     if isinstance(value, (int, float)) and math.isfinite(value) and 0 < value < ABSURD_MS:
         return float(value)
     return math.nan

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.patterns import found_in
 from kernelmark.core.problem import Problem
 from kernelmark.ops import registry
 
@@ -42,14 +42,9 @@ def sample(problems: Sequence[Problem], limit: int, seed: int = 1) -> list[Probl
 
 def matching(problems: Sequence[Problem], regex: str) -> list[Problem]:
     """The problems in whose key the expression is found."""
-    try:
-        pattern = re.compile(regex)
-    except re.error as error:
-        raise UsageError(
-            f"{regex!r} is not a regular expression: {error}",
-            hint="it is searched for in keys such as 'gemm m=512 n=512 k=512 a=f32 …'",
-        ) from None
-    return [problem for problem in problems if pattern.search(problem.key)]
+    hint = "it is searched for in keys such as 'gemm m=512 n=512 k=512 a=f32 …'"
+    found = found_in(regex, [problem.key for problem in problems], hint=hint)
+    return [problem for problem, fits in zip(problems, found, strict=True) if fits]
 
 
 def stratum(problem: Problem) -> tuple[object, ...]:

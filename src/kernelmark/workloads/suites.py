@@ -191,7 +191,7 @@ def _read(path: Path, shown: str) -> dict[str, Any]:
         raise UsageError(f"{shown}: is not UTF-8 text") from None
     try:
         document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # an endless integer is a ValueError too
         place = str(error).replace("at end of document", f"at the end, line {_last_line(text)}")
         raise UsageError(
             f"{shown}: is not valid TOML: {place}", hint="is the file cut short?"

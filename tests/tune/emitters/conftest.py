@@ -158,6 +158,29 @@ def _tensile(folder: Path) -> Path:
     return folder
 
 
+BLOCK_FP8 = FrozenDict(
+    {"block_m": 32, "block_n": 64, "block_k": 128, "num_warps": 4, "num_stages": 3}
+)
+
+
+def _block_fp8(comma: str) -> Callable[[Path], Path]:
+    def make(tmp_path: Path) -> Path:
+        folder = tmp_path / "configs"
+        settings = {
+            "BLOCK_SIZE_M": 64,
+            "BLOCK_SIZE_N": 128,
+            "BLOCK_SIZE_K": 128,
+            "GROUP_SIZE_M": 16,
+            "num_warps": 8,
+            "num_stages": 2,
+        }
+        name = "N=512,K=1024,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128{}128].json"
+        put_json(folder / name.format(comma), {"1": settings, "64": settings | {"num_warps": 4}})
+        return folder
+
+    return make
+
+
 def blas_outcomes(backend: str, **more) -> tuple[Outcome, ...]:
     made = [
         outcome(f"BBS_TN_{i}", product(m=m), backend, {"solution_index": 500 + i}, **more)
@@ -214,13 +237,27 @@ WORLDS: dict[str, World] = {
         ),
         base=_file("tuned.py"),
     ),
-    "rocblas": World(outcomes=blas_outcomes("rocblas"), base=_file("rocblas.csv")),
+    "rocblas": World(outcomes=blas_outcomes("rocblas", version="4.2.1"), base=_file("rocblas.csv")),
     "tensile": World(
         outcomes=(
             outcome("BBS_TN_0", product(m=16), "hipblaslt", {"solution_index": 1}, kernel="fast"),
         ),
         base=_tensile,
     ),
+    **{
+        name: World(
+            outcomes=(
+                *(
+                    outcome(f"F8_TN_{i}", product(m=m, dtype="f8e4m3"), config=BLOCK_FP8)
+                    for i, m in enumerate((16, 300))
+                ),
+                outcome("F8_TN_2", product(m=20, dtype="f8e4m3"), config=BLOCK_FP8, kept=False),
+            ),
+            base=_block_fp8(comma),
+            given={"device_name": "NVIDIA_H200"},
+        )
+        for name, comma in (("vllm", ","), ("sglang", ", "))
+    },
     "tunableop": World(
         outcomes=blas_outcomes("hipblaslt", version="100201-5b515cf1bc"),
         base=_file("tunableop_results0.csv"),

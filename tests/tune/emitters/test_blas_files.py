@@ -130,7 +130,7 @@ def test_calls_that_differ_in_what_is_not_asked_share_an_entry(w, tmp_path):
 
 def test_a_call_s_own_fields_are_used_and_checked(w, tmp_path):
     padded = w.outcome(
-        backend="rocblas", config={"solution_index": 9}, blas={"lda": "2048", "alpha": "2"}
+        backend="rocblas", config={"solution_index": -19}, blas={"lda": "2048", "alpha": "2"}
     )
     text = after(rocblas.emitter, [padded], tmp_path).edits[0].after
     assert "T,N,512,16,1,1024,2,0,2048,1024,512,bf16_r,bf16_r,f32_r,9" in text
@@ -176,11 +176,41 @@ def test_rocblas_s_reader_takes_a_blank_before_a_letter_for_a_transpose(tmp_path
     assert entries(rocblas.emitter, spaced + "\n", tmp_path)[0].fields["transB"] == "T"
 
 
-@pytest.mark.parametrize(("api", "file"), [(3788, 3788), (-3798, 3788), (-11, 1)])
-def test_rocblas_s_index_as_its_file_counts(w, tmp_path, api, file):
-    outcome = w.outcome(backend="rocblas", config={"solution_index": api})
+@pytest.mark.parametrize(
+    ("api", "version", "file"),
+    [(3788, "4.2.1", 3788), (-3798, "5.2.0.5b515cf1bc", 3788), (-11, "", 1)],
+)
+def test_rocblas_s_index_as_its_file_counts(w, tmp_path, api, version, file):
+    outcome = w.outcome(backend="rocblas", config={"solution_index": api}, version=version)
     change = after(rocblas.emitter, [outcome], tmp_path)
     assert change.edits[0].after.rstrip().endswith(f",f32_r,{file}")
+
+
+@pytest.mark.parametrize("version", ["", "4.3.0", "5.2.0.5b515cf1bc", "develop"])
+def test_a_positive_index_of_rocblas_is_hipblaslt_s(w, tmp_path, version):
+    """Since rocBLAS 4.3 may compute by hipBLASLt; its file holds indices of Tensile alone."""
+    outcome = w.outcome(backend="rocblas", config={"solution_index": 3788}, version=version)
+    change = after(rocblas.emitter, [outcome], tmp_path)
+    assert not change.edits
+    assert len(change.held) == 1
+    kept = w.VALIDATORS | {"HIPBLASLT_VERSION": "1-cafe"}
+    kept |= {"ROCBLAS_VERSION": version} if version else {}
+    for index in (3788, -3798):  # PyTorch hands either to rocblas_gemm_ex
+        outcome = w.outcome(backend="rocblas", config={"solution_index": index}, version=version)
+        made = after(tunableop.emitter, [outcome], tmp_path / f"{index}", **kept)
+        assert f"Gemm_Rocblas_{index}," in made.edits[0].after
+
+
+def test_rocblas_s_file_has_no_word_for_rounded_inputs(w, tmp_path):
+    outcome = w.outcome(
+        problem=w.product(dtype="f32"),
+        backend="rocblas",
+        config={"solution_index": -19},
+        blas={"compute_type": "xf32_r"},
+    )
+    change = after(rocblas.emitter, [outcome], tmp_path)
+    assert not change.edits
+    assert len(change.held) == 1
 
 
 def test_rocblas_s_reserved_indices_have_no_place(w, tmp_path):
@@ -189,7 +219,9 @@ def test_rocblas_s_reserved_indices_have_no_place(w, tmp_path):
 
 
 def test_rocblas_batches_have_strides(w, tmp_path):
-    outcome = w.outcome(problem=w.product(batch=4), backend="rocblas", config={"solution_index": 8})
+    outcome = w.outcome(
+        problem=w.product(batch=4), backend="rocblas", config={"solution_index": -18}
+    )
     row = after(rocblas.emitter, [outcome], tmp_path).edits[0].after.splitlines()[-1].split(",")
     assert len(row) == 18
     assert row[11:14] == [str(512 * 1024), str(16 * 1024), str(512 * 16)]
@@ -197,7 +229,7 @@ def test_rocblas_batches_have_strides(w, tmp_path):
 
 def test_rocblas_s_beta_is_written_with_all_its_digits(w, tmp_path):
     beta = "0.3333333333333"
-    outcome = w.outcome(backend="rocblas", config={"solution_index": 8}, blas={"beta": beta})
+    outcome = w.outcome(backend="rocblas", config={"solution_index": -18}, blas={"beta": beta})
     change = after(rocblas.emitter, [outcome], tmp_path)
     assert change.written == 1
     (entry,) = entries(rocblas.emitter, change.edits[0].after, tmp_path)
@@ -238,6 +270,33 @@ def test_pytorch_s_own_file(tmp_path):
 def test_pytorch_s_words(w, problem, op, params):
     outcome = w.outcome(problem=w.product(**problem), backend="hipblaslt")
     assert tunableop.emitter.question(outcome, FrozenDict()) == {"op": op, "params": params}
+
+
+@pytest.mark.parametrize(
+    ("problem", "op"),
+    [
+        ({}, "GemmTunableOp_tf32_TN"),
+        ({"bias": True}, "GemmAndBiasTunableOp_tf32_TN"),
+        ({"batch": 4}, "GemmStridedBatchedTunableOp_tf32_TN"),
+    ],
+)
+def test_pytorch_s_word_for_f32_with_rounded_inputs(w, problem, op):
+    outcome = w.outcome(
+        problem=w.product(**{"dtype": "f32"} | problem),
+        backend="hipblaslt",
+        blas={"compute_type": "xf32_r"},
+    )
+    assert tunableop.emitter.question(outcome, FrozenDict())["op"] == op
+
+
+def test_pytorch_has_no_word_for_other_roundings(w, tmp_path):
+    outcome = w.outcome(
+        problem=w.product(dtype="f32"),
+        backend="hipblaslt",
+        config={"solution_index": 9},
+        blas={"compute_type": "f32_bf16_r"},
+    )
+    assert len(after(tunableop.emitter, [outcome], tmp_path).held) == 1
 
 
 def test_the_older_parameters_go_with_an_older_file(w, tmp_path):

@@ -34,6 +34,7 @@ def test_it_says_what_it_is(case):
     assert emitter.summary
     assert emitter.backends
     assert all(emitter.options.values())
+    assert all((emitter.facts.versions, emitter.facts.exactness, emitter.facts.checked))
 
 
 def test_preparing_writes_nothing(case):
@@ -124,8 +125,9 @@ def test_a_backup_has_what_was_there(case):
 
 
 def test_what_another_backend_tuned_is_held_back(case, w):
-    emitter, _, into, given = case
-    change = emitter.emit([w.outcome("ODD_0", backend="iree")], into, given)
+    emitter, outcomes, into, given = case
+    odd = w.outcome("ODD_0", outcomes[0].problem, backend="iree")
+    change = emitter.emit([odd], into, given)
     assert not change.edits
     assert "iree" in change.held[0].reason
 

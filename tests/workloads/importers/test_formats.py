@@ -572,7 +572,7 @@ JSON = SCALARS | st.lists(SCALARS, max_size=2) | st.dictionaries(st.text(), SCAL
 
 
 @pytest.mark.parametrize(("name", "whole"), [("out.json", GOOGLE), ("r.json", NVBENCH)])
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_json_value_in_any_place_is_read_or_refused(tmp_path, name, whole, data):
     document = json.loads(json.dumps(whole))
@@ -586,3 +586,31 @@ def test_any_json_value_in_any_place_is_read_or_refused(tmp_path, name, whole, d
     form = "googlebench" if whole is GOOGLE else "nvbench"
     with contextlib.suppress(UsageError, NothingToDo):
         importers.read(tmp_path / name, Given(), form)
+
+
+def googled(*names):
+    runs = [{"name": one, "run_name": one, "real_time": 1, "time_unit": "ns"} for one in names]
+    return {"context": {"library_build_type": "release"}, "benchmarks": runs}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("BM_add<float*>/8", "BM_add<float&>/8", "BM_add<float>/8"),
+        ("BM_copy/8", "BM_Copy/8", "bm_copy/8"),
+        ("BM_add/n:8", "BM_add/N:8"),
+        ("BM_a<x>/8", "BM_a_x/8"),
+        ("BM_a/type:float*", "BM_a/type:float&"),
+    ],
+)
+def test_google_benchmarks_of_different_names_stay_different(read, names):
+    assert len(read("g.json", googled(*names)).results) == len(names)
+
+
+def test_a_google_benchmark_is_the_same_series_whatever_is_beside_it(read):
+    def keys(*names):
+        return {one.case.problem.key for one in read("g.json", googled(*names)).results}
+
+    assert keys("BM_add<float*>/8") & keys("BM_add<float*>/8", "BM_add<float&>/8")
+    assert not keys("BM_add<float*>/8") & keys("BM_add<float&>/8")
+    assert keys("BM_add<float>/8") == {"bm_add_float arg=8"}, "as before"

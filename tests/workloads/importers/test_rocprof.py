@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.workloads import importers
 from kernelmark.workloads.importers.base import Given
 
@@ -117,3 +117,83 @@ def test_a_launch_of_a_database_that_cannot_be_is_told(database, end, told):
     with pytest.raises(KernelmarkError, match=told) as refused:
         importers.read(path, Given())
     assert f"{FILL} that started at 2000" in refused.value.message
+
+
+COUNTERS = (
+    '"Correlation_Id","Dispatch_Id","Agent_Id","Queue_Id","Process_Id","Thread_Id","Grid_Size",'
+    '"Kernel_Id","Kernel_Name","Workgroup_Size","LDS_Block_Size","Scratch_Size","VGPR_Count",'
+    '"SGPR_Count","Counter_Name","Counter_Value","Start_Timestamp","End_Timestamp"\n'
+)
+
+
+def counted(dispatch, grid, counter, start, end):
+    return (
+        f'{dispatch},{dispatch},"Agent 4",1,9,9,{grid},16,"add",64,0,0,8,16,"{counter}",3,'
+        f"{start},{end}\n"
+    )
+
+
+def test_a_dispatch_is_one_sample_however_many_counters_it_has(tmp_path):
+    path = tmp_path / "1_counter_collection.csv"
+    path.write_text(
+        COUNTERS
+        + counted(1, 1024, "SQ_WAVES", 1000, 3000)
+        + counted(1, 1024, "GRBM_COUNT", 1000, 3000)
+        + counted(2, 2048, "SQ_WAVES", 4000, 5000)
+        + counted(2, 2048, "GRBM_COUNT", 4000, 5000)
+    )
+    assert sorted(series(path).values()) == [[1000], [2000]]
+
+
+def test_counters_without_times_are_refused(tmp_path):
+    path = tmp_path / "1_counter_collection.csv"
+    path.write_text(COUNTERS.replace(',"Start_Timestamp","End_Timestamp"', "") + "1," * 15 + "1\n")
+    with pytest.raises(UsageError):
+        importers.read(path, Given(), "rocprof")
+
+
+STATS = '"Name","Calls","TotalDurationNs","AverageNs","Percentage","MinNs","MaxNs","StdDev"\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("1_hip_api_stats.csv", '"f",1,2,2,100,2,2,0\n'),
+        ("1_hsa_api_stats.csv", '"f",1,2,2,100,2,2,0\n'),
+        ("1_memory_copy_stats.csv", '"f",1,2,2,100,2,2,0\n'),
+        ("1_domain_stats.csv", '"KERNEL_DISPATCH",1,2,2,100,2,2,0\n'),
+        ("results.hip_stats.csv", '"f",1,2,2,100,2,2,0\n'),
+        ("mine.csv", '"hipFree",1,2,2,100,2,2,0\n'),
+        ("mine.csv", '"hsa_queue_create",1,2,2,100,2,2,0\n'),
+        ("mine.csv", '"MEMORY_COPY_HOST_TO_DEVICE",1,2,2,100,2,2,0\n'),
+    ],
+)
+def test_statistics_of_anything_but_kernels_are_refused(tmp_path, name, row):
+    path = tmp_path / name
+    path.write_text(STATS + row)
+    with pytest.raises(UsageError):
+        importers.read(path, Given())
+
+
+def test_statistics_of_kernels_by_any_name(tmp_path):
+    for name in ("1_kernel_stats.csv", "results.stats.csv", "mine.csv"):
+        path = tmp_path / name
+        path.write_text(STATS + '"hip_add",1,2,2,100,2,2,0\n')
+        assert len(series(path)) == 1
+
+
+def test_launches_on_several_agents_stay_apart(tmp_path, database):
+    path = tmp_path / "1_kernel_trace.csv"
+    head = '"Kind","Agent_Id","Kernel_Name","Start_Timestamp","End_Timestamp"\n'
+    rows = [f'"KERNEL_DISPATCH","Agent {i}","add",1000,{2000 + i}\n' for i in (4, 5, 4)]
+    path.write_text(head + "".join(rows))
+    columns = ("name", "start", "end", "agent_abs_index")
+    made = database(columns, [("add", 1000, 2000 + i, i) for i in (4, 5, 4)])
+    for file in (path, made):
+        found = importers.read(file, Given()).results
+        assert {one.device for one in found} == {"agent:4", "agent:5"}
+        assert sorted(len(b.samples_s) for one in found for b in one.measurement.blocks) == [1, 2]
+        with pytest.raises(UsageError):
+            importers.read(file, Given(device="hip:0"))
+    path.write_text(head + rows[0])
+    assert importers.read(path, Given()).results[0].device == "unknown", "as before: it is one"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kernelmark.core.errors import UsageError
+
 BENCH = (
     "hipblaslt-bench --api_method c -m 48 -n 5 -k 32 --lda 32 --ldb 32 --ldc 48 --ldd 48  "
     "--stride_a 0 --stride_b 0 --stride_c 0 --stride_d 0  --alpha 1.000000 --beta 0.000000 "
@@ -233,3 +235,53 @@ Git Version: 0123abcd
 def test_commands_that_people_write_name_one_precision(read):
     reading = read("hipblaslt-bench -m 48 -n 5 -k 32 --transA T --precision bf16_r\n")
     assert keys(reading) == [(PROBLEM, 1)]
+
+
+API = (
+    "[2026-02-03 04:05:06][HIPBLASLT][77][Api][rocblaslt_matmul] A=0x7f01 Adesc=0x55 B=0x7f02 "
+    "Bdesc=0x56 C=0x7f03 Cdesc=0x57 D=0x7f04 Ddesc=0x58 computeDesc=0x59 algo=0x60 workSpace=0x0 "
+    "workSpaceSizeInBytes=0 stream=0x7f06"
+)
+
+
+def test_api_lines_repeat_a_traced_call_by_its_pointers(read, told):
+    reading = read("\n".join([API, TRACE, API, TRACE]))
+    assert keys(reading) == [(PROBLEM, 2)]
+    assert not told(reading)
+
+
+def test_a_log_of_api_lines_alone_is_told_how_to_log(read):
+    with pytest.raises(UsageError) as error:
+        read(f"{API}\n{API}\n")
+    assert "HIPBLASLT_LOG_MASK=32" in (error.value.hint or "")
+
+
+@pytest.mark.parametrize("end", ["\\\n", " \\\n    ", " \\\r\n  "])
+def test_commands_that_a_shell_would_continue(read, told, end):
+    words = BENCH.split(" --")
+    text = (
+        f"{BENCH}\n{f'{end}--'.join(words) if end.startswith(' ') else f' {end}--'.join(words)}\n"
+    )
+    reading = read(text + "noise\n" + BENCH + "\n")
+    assert keys(reading) == [(PROBLEM, 3)]
+    assert [line for line, _ in told(reading)] == [len(words) + 2]
+
+
+def test_a_command_that_is_never_ended_is_read_as_far_as_it_goes(read, told):
+    reading = read(f"{BENCH}\nhipblaslt-bench -m 4 \\")
+    assert keys(reading) == [(PROBLEM, 1)]
+    assert [line for line, _ in told(reading)] == [2]
+
+
+OLD = (
+    "transA,transB,M,N,K,alpha,lda,stride_a,beta,ldb,stride_b,ldc,stride_c,ldd,stride_d,d_type,"
+    "compute_type,activation_type,bias_vector,hipblaslt-Gflops,us\n"
+    "T,N,48,5,32,1,32,0,0,32,0,48,0,48,0,f32_r,f32_r,none,0,1,2\n"
+)
+
+
+def test_a_table_of_output_types_alone_does_not_say_the_inputs(read):
+    with pytest.raises(UsageError):
+        read(OLD)
+    (call,) = read(OLD, dtype="f16").workload.calls
+    assert call.problem.dtypes == {"a": "f16", "b": "f16", "c": "f32", "acc": "f32"}

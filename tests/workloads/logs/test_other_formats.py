@@ -47,6 +47,24 @@ def test_rocblas_layers(read, line, count):
     assert reading.workload.calls[0].blas["function"] == "gemm_ex"
 
 
+def test_math_mode_1_rounds_f32_inputs(read):
+    f32 = ROCBLAS.replace("f16_r", "f32_r")
+    for line, kept, lost in (
+        (f"{f32} --math_mode 1", "xf32_r", ("compute_type",)),
+        (f"{f32} --math_mode 0", "f32_r", ()),
+        (f"{ROCBLAS} --math_mode 1", "f32_r", ()),  # only for inputs of f32
+    ):
+        (call,) = read(line).workload.calls
+        assert (call.blas["compute_type"], call.lost) == (kept, lost)
+
+
+def test_a_math_mode_that_a_trace_sets_is_told(read, told):
+    """The calls below it do not repeat it."""
+    reading = read(f"rocblas_set_math_mode,1\n{ROCBLAS_TRACE}\nrocblas_set_math_mode,0\n")
+    assert keys(reading) == [(F16_TO_F32, 1)]
+    assert [line for line, _ in told(reading)] == [1]
+
+
 def test_rocblas_layers_at_once_are_one_call(read):
     reading = read("\n".join([ROCBLAS_TRACE, ROCBLAS, ROCBLAS_TRACE, ROCBLAS]))
     assert keys(reading) == [(F16_TO_F32, 2)]
@@ -172,7 +190,7 @@ def test_aiter_bf16_tables(read):
         "gfx950,256,5,48,32,False,torch.bfloat16,torch.bfloat16,False,False,ck,6,1,8.9,g(int),"
         "0.0,21.1,417.9\n"
     )
-    assert [(call.count, call.lost) for call in read(tuned).workload.calls] == [(2, ())]
+    assert [(call.count, call.lost) for call in read(tuned).workload.calls] == [(1, ())]
 
 
 @pytest.mark.parametrize(
@@ -267,3 +285,10 @@ def test_numbers_in_a_log_are_no_list(read, told):
     reading = read(f"{ROCBLAS}\n1 2 3\n4,5,6\n")
     assert reading.workload.total == 1
     assert [line for line, _ in told(reading)] == [2, 3]
+
+
+@pytest.mark.parametrize("text", ["5,48,32\n", "M,N,K\n5,48,32\n", "heads,seq,dim\n2,16,64\n"])
+def test_a_list_that_names_no_dtype_is_told_to_be_bf16(read, text):
+    assert len(read(text).inputs[0].notes) == 1
+    assert not read(text, dtype="bf16").inputs[0].notes
+    assert not read("M,N,K,dtype\n5,48,32,fp16\n").inputs[0].notes

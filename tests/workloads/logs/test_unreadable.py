@@ -117,5 +117,5 @@ def test_a_last_line_without_an_end_is_noted(read):
     assert cut.inputs[0].notes == (
         "line 2 is the last and has no end: if the file was cut, its call may be another one",
     )
-    assert read("5,48,32").inputs[0].notes == (), "people write lists so"
+    assert read("5,48,32", dtype="bf16").inputs[0].notes == (), "people write lists so"
     assert read(CALL + "noise").inputs[0].notes == ()

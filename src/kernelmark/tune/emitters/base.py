@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import Config, config_key
 from kernelmark.tune.outcome import Outcome
@@ -85,6 +86,7 @@ class Emitter(ABC):
 
     name: str
     summary: str  # one line
+    facts: FormatFacts
     backends: tuple[str, ...]  # whose configs it can write
     options: Mapping[str, str] = FrozenDict()  # what may be given as NAME=VALUE, with its meaning
     needs_base: bool = False  # whether there is nothing to write without files to merge into

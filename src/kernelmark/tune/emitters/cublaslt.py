@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import Config
 from kernelmark.tune.emitters.base import (
@@ -39,6 +40,11 @@ VERSION = 1
 class Cublaslt(Emitter):
     name = "cublaslt"
     summary = "cuBLASLt algorithms in a versioned JSON file, by problem and architecture"
+    facts = FormatFacts(
+        versions="kernelmark's own",
+        exactness="exact",
+        checked="read back in tests",
+    )
     backends = ("cublaslt",)
 
     def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:

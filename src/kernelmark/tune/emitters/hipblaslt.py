@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import Config
 from kernelmark.tune.emitters._blas import base_arch, blas_call
@@ -44,6 +45,11 @@ _ARCH = "gcnArchName"
 class Hipblaslt(LineEmitter):
     name = "hipblaslt"
     summary = "hipBLASLt's override file (HIPBLASLT_TUNING_OVERRIDE_FILE), with kernel names"
+    facts = FormatFacts(
+        versions="rocm-libraries aec838a8 (2025-05)",
+        exactness="exact for the key its reader uses",
+        checked="its reader's code read; read back in tests",
+    )
     backends = ("hipblaslt",)
     options = FrozenDict(
         {"git_version": "the library's git revision, if the outcomes do not say it"}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config
@@ -59,6 +60,11 @@ def lookup(op, dtypes, layout, *dims, arch):
 class PythonDict(Emitter):
     name = "python"
     summary = "a Python file with a dict of configs and a lookup, which imports nothing"
+    facts = FormatFacts(
+        versions="kernelmark's own",
+        exactness="exact",
+        checked="executed in tests",
+    )
     backends = ("triton", "fake")
 
     def takes(self, backend: str) -> bool:

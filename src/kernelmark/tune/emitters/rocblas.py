@@ -6,14 +6,17 @@
 The reader goes by position: 15 values, or 18 with stride_a, stride_b, stride_c before input_type.
 It trims nothing (" N" is transposed to it), skips lines without a comma, and takes only positive
 indices: those of the Tensile library, counted from 1. rocblas_gemm_ex_get_solutions gives such a
-solution a negative number, which is converted here. Kernel names stand in comment lines.
+solution a negative number, which is converted here; its positive numbers are hipBLASLt's, except
+before rocBLAS 4.3, which does not compute by hipBLASLt. Kernel names stand in comment lines.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import Config
 from kernelmark.tune.emitters._blas import blas_call
@@ -29,11 +32,19 @@ _SHORT = (*_SHAPE, *_TYPES, "solution_index")
 _LONG = (*_SHAPE, *_STRIDES, *_TYPES, "solution_index")
 _RESERVED = 10  # rocBLAS keeps the numbers down to -10 for itself
 _COMMENT = "# kernel: "
+_VERSION = re.compile(r"(\d+)(?:\.(\d+))?")
+_HIPBLASLT_SINCE = (4, 3)
+_ROUNDED = frozenset(("xf32_r", "f32_f16_r", "f32_bf16_r"))
 
 
 class Rocblas(LineEmitter):
     name = "rocblas"
     summary = "rocBLAS's override CSV (ROCBLAS_TENSILE_GEMM_OVERRIDE_PATH), as rocblas-gemm-tune"
+    facts = FormatFacts(
+        versions="rocBLAS b520bc83 (2024-10), and the indices of 5.0",
+        exactness="exact; hipBLASLt's solutions and rounded inputs have no place and are refused",
+        checked="its reader's code read; read back in tests",
+    )
     backends = ("rocblas",)
     caution = ON_AMD
 
@@ -53,12 +64,14 @@ class Rocblas(LineEmitter):
         call = blas_call(outcome)
         if call["a_type"] != call["b_type"]:
             raise Unfit("rocBLAS's file has one type for A and B")
+        if call["compute_type"] in _ROUNDED:
+            raise Unfit(f"rocBLAS's file has no compute type {call['compute_type']}")
         cells = dict(call) | {"M": call["m"], "N": call["n"], "K": call["k"]}
         cells |= {"input_type": call["a_type"], "output_type": call["c_type"]}
         return _question(cells)
 
     def entry(self, outcome: Outcome, fields: Fields) -> tuple[Config, list[str]]:
-        index = _file_index(solution_index(outcome))
+        index = _file_index(solution_index(outcome), outcome.tuned.version)
         call = blas_call(outcome)
         batched = call["batch_count"] != "1"
         cells = dict(fields) | {"alpha": call["alpha"], "solution_index": str(index)}
@@ -70,10 +83,13 @@ class Rocblas(LineEmitter):
         return [",".join(_SHORT)]
 
 
-def _file_index(index: int) -> int:
-    """The number for the file of a solution as rocBLAS's API counts it."""
+def _file_index(index: int, version: str) -> int:
+    """The number for the file of a solution as the API of this rocBLAS counts it."""
     if index > 0:
-        return index
+        found = _VERSION.match(version)
+        if found and (int(found[1]), int(found[2] or 0)) < _HIPBLASLT_SINCE:
+            return index
+        raise Unfit(f"the solution {index} is hipBLASLt's, and the file names Tensile's")
     if index < -_RESERVED:
         return -index - _RESERVED
     raise Unfit(f"the solution {index} is rocBLAS's own and has no place in the file")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.tune import tensile
@@ -43,12 +44,17 @@ _TRAP = (
 class Tensile(Emitter):
     name = "tensile"
     summary = "Tensile library logic (YAML), merged as TensileMergeLibrary does"
+    facts = FormatFacts(
+        versions="hipBLASLt 7d9fb683 (2024-10), rocm-libraries 0cd879ad (2026)",
+        exactness="as the original merges, forced unless force=no",
+        checked="the original's merge executed on six logic files with the same outcome",
+    )
     backends = ("hipblaslt",)
     options = FrozenDict(
         {
             "logic": "a folder of incremental logic to merge, in place of outcomes",
-            "force": "yes: replace what is there even where the new efficiency is not higher; "
-            "a tuning folder's winners do, unless it is no",
+            "force": "yes (default, as in TensileMergeLibrary): replace what is there even where "
+            "the new efficiency is not higher; no: only where it is",
             "no_eff": "yes: write 0 as the efficiency of what is merged; always so for winners",
         }
     )
@@ -60,8 +66,9 @@ class Tensile(Emitter):
         if not into.is_dir():
             raise UsageError(f"{into} is not a folder", hint="give a folder of logic YAML files")
         folder = option(self, given, "logic")
-        # A final has decided already, in a unit that the table's efficiencies do not have.
-        force = self._says(given, "force", default=not folder)
+        # As in TensileMergeLibrary; and of winners a final has decided already, in a unit that the
+        # table's efficiencies do not have.
+        force = self._says(given, "force", default=True)
         no_eff = self._says(given, "no_eff", default=not folder)
         if folder:
             pairs = list(_incremental(Path(folder), into))

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.tune.emitters._blas import base_arch, blas_call
@@ -52,6 +53,11 @@ _VECTOR_SCALE = "2"
 class TunableOp(LineEmitter):
     name = "tunableop"
     summary = "results CSV of PyTorch's TunableOp (PYTORCH_TUNABLEOP_FILENAME)"
+    facts = FormatFacts(
+        versions="PyTorch, with and without leading dimensions in its parameters",
+        exactness="exact; types that PyTorch does not tune are refused",
+        checked="TunableGemm.h and torch.cuda.tunable read; read back in tests",
+    )
     backends = ("hipblaslt", "rocblas")
     options = FrozenDict(
         {**_VALIDATORS, "params": "ld (default) or short: parameters with leading dimensions"}
@@ -157,12 +163,22 @@ def _operation(call: Fields, types: Mapping[str, str]) -> tuple[str, str]:
         return f"ScaledGemmTunableOp_{_TYPES[a]}_{_TYPES[b]}_{_TYPES[c]}", end
     if not a == b == c:
         raise Unfit("TunableOp has one type for A, B and C")
+    word = _word(a, call["compute_type"])
     if bias and call["batch_count"] != "1":
         raise Unfit("TunableOp adds no bias to batches")
     if bias:
-        return f"GemmAndBiasTunableOp_{_TYPES[a]}", ""
+        return f"GemmAndBiasTunableOp_{word}", ""
     kind = "GemmTunableOp" if call["batch_count"] == "1" else "GemmStridedBatchedTunableOp"
-    return f"{kind}_{_TYPES[a]}", ""
+    return f"{kind}_{word}", ""
+
+
+def _word(dtype: str, compute: str) -> str:
+    """TypeName of TunableGemm.h: while TF32 is allowed, f32 is called tf32."""
+    if dtype == "f32" and compute == "xf32_r":
+        return "tf32"
+    if compute in ("f32_f16_r", "f32_bf16_r"):
+        raise Unfit(f"TunableOp has no operation that computes in {compute}")
+    return _TYPES[dtype]
 
 
 def _config(solution: str) -> Config | None:

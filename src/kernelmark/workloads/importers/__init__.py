@@ -6,13 +6,16 @@ enters history and threshold rules, never an interval.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.errors import UNEXPECTED, KernelmarkError, UsageError
+from kernelmark.core.plausible import check_results
 from kernelmark.core.registry import Registry
 from kernelmark.core.units import counted
 from kernelmark.workloads import naming
@@ -42,7 +45,11 @@ def named(name: str) -> Importer:
 def recognized(path: Path) -> Importer | None:
     """The importer that knows the file by its name and its beginning."""
     with path.open("rb") as file:
-        return known_by(path.name, file.read(_HEAD_BYTES))
+        head = file.read(_HEAD_BYTES)
+    if head.startswith(_GZIP):
+        with contextlib.suppress(zlib.error):
+            head = zlib.decompressobj(wbits=31).decompress(head, _HEAD_BYTES)
+    return known_by(path.name.removesuffix(".gz"), head)
 
 
 def known_by(name: str, head: bytes) -> Importer | None:
@@ -56,7 +63,7 @@ def read(path: Path, given: Given, name: str | None = None) -> ResultSet:
     try:
         importer = recognized(path) if name is None else named(name)
         with path.open("rb") as file:
-            _check(path, file.read(len(_GZIP)))
+            _check(path, file.read(len(_GZIP)), packed=importer is not None and importer.packed)
         if importer is not None:
             return _read(importer, path, given)
     except FileNotFoundError:
@@ -107,7 +114,11 @@ def doubt(found: Iterable[Result]) -> str:
 
 def _read(importer: Importer, path: Path, given: Given) -> ResultSet:
     try:
-        return importer.read(path, given)
+        return check_results(importer.read(path, given))
+    except UNEXPECTED as error:
+        # No reader foresees everything that can be wrong with a file.
+        why = f"{path}: is not a whole {importer.name} file"
+        raise UsageError(f"{why} ({type(error).__name__}: {str(error)[:80]})") from error
     except KernelmarkError as error:
         # Who asked for the file would say what to do with one of ours.
         hint = f"it was read as {importer.name}: is it whole, and as that tool wrote it?"
@@ -115,10 +126,10 @@ def _read(importer: Importer, path: Path, given: Given) -> ResultSet:
         raise
 
 
-def _check(path: Path, head: bytes) -> None:
+def _check(path: Path, head: bytes, *, packed: bool) -> None:
     if not head:
         raise UsageError(f"{path}: is empty", hint="leave it out, or measure again")
-    if head == _GZIP:
+    if head == _GZIP and not packed:
         raise UsageError(
             f"{path}: is compressed, and results are read only as they are",
             hint=f"unpack it: gunzip -k {shlex.quote(str(path))}",

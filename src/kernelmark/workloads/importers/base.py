@@ -17,7 +17,9 @@ from kernelmark import ops
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError, KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.plausible import MOST_S, bad_size, is_moment
 from kernelmark.core.problem import Option, Problem, parse_value
 from kernelmark.core.result import (
     Block,
@@ -81,6 +83,9 @@ class Importer(ABC):
 
     name: str
     summary: str  # one line
+    facts: FormatFacts
+    packed = False  # whether it reads what gzip compressed
+    is_log = False  # whether its files are logs of calls too
 
     @abstractmethod
     def recognizes(self, name: str, head: bytes) -> bool:
@@ -105,8 +110,10 @@ def gathered(
     Rows of one case are its repetitions: each is a block.
     """
     cases: dict[tuple[str, str], list[Found]] = {}
-    for row in rows:
+    for number, row in enumerate(rows, 1):
         device = given.device or row.device or "unknown"
+        if absurd := _absurd(row):
+            raise UsageError(f"{path}: result {number}: {absurd}", hint="is the file damaged?")
         case = Case(
             problem=row.problem,
             backend=given.backend or row.backend,
@@ -119,7 +126,8 @@ def gathered(
             f"{path}: there are no results in it",
             hint="is the file cut short, or of another format than --as says?",
         )
-    when = given.started or started or path.stat().st_mtime
+    written = path.stat().st_mtime
+    when = next((t for t in (given.started, started) if t and is_moment(t)), written)
     run = Run(
         id=_id(path, given, when),
         started=when,
@@ -138,6 +146,15 @@ def gathered(
             place = f"{path}: {found[0].problem.key}"
             raise UsageError(f"{place}: {error.message}", hint=error.hint) from None
     return ResultSet(run=run, results=tuple(results))
+
+
+def _absurd(row: Found) -> str:
+    """What of a row cannot be, in one sentence; "" where all can. Times of 0 or less are told
+    elsewhere."""
+    if bad := bad_size(row.problem):
+        return f"{row.problem.op}: a size of {bad} is not possible"
+    late = next((time_s for time_s in row.samples_s if MOST_S <= time_s < math.inf), None)
+    return f"{row.problem.key}: a time of {late:g} s is not possible" if late else ""
 
 
 def problem_of(op: str, values: Mapping[str, str | int | float | bool]) -> Problem:
@@ -321,6 +338,7 @@ def _measurement(found: Sequence[Found], method: str, left_out: str) -> Measurem
         timed_s=0.0,
         warnings=tuple(warnings),
         also=found[0].also,
+        modes=interval.modes,
     )
 
 

@@ -7,13 +7,15 @@ nothing else, and then are a bare mean.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError
+from kernelmark.core.formats import FormatFacts
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import ResultSet, Status
 from kernelmark.core.timing import Cache, Timer, Timing
@@ -36,12 +38,19 @@ _MANNERS = re.compile(
     r"(real_time|process_time|manual_time|repeats:\d+|iterations:\d+|min_time:.*|"
     r"min_warmup_time:.*|threads:1)\Z"
 )
+# What a name of an op has no room for and templates differ in: float* and float&.
+_LOST = re.compile(r"[^\w<>:, ]")
 _TIMING = Timing(cache=Cache.HOT, timer=Timer.LOOP)
 
 
 class GoogleBench(Importer):
     name = "googlebench"
     summary = "JSON of Google Benchmark and of iree-benchmark-module"
+    facts = FormatFacts(
+        versions="JSON, with and without run_name",
+        exactness="every repetition; names that differ stay different",
+        checked="samples of our own in tests",
+    )
 
     def recognizes(self, name: str, head: bytes) -> bool:
         return (
@@ -75,12 +84,31 @@ def _rows(path: Path, entries: list[Any], backend: str) -> Iterator[Found]:
         if not isinstance(entry, dict) or "name" not in entry:
             raise CodecError(f"{path}: benchmark {i + 1} has no name")
         groups.setdefault(str(entry.get("run_name", entry["name"])), []).append(entry)
+    problems = _problems(groups)
     for name, group in groups.items():
-        yield _found(f"{path}: {name}", name, group, backend)
+        yield _found(f"{path}: {name}", problems[name], group, backend)
 
 
-def _found(place: str, name: str, group: list[Mapping[str, Any]], backend: str) -> Found:
-    problem = _problem(name)
+def _problems(names: Iterable[str]) -> dict[str, Problem]:
+    """The problem of each name. Where names that differ would be one, as in case alone, each
+    keeps its own as an option."""
+    found = {
+        name: _problem(name, full=bool(_LOST.search(name.partition("/")[0]))) for name in names
+    }
+    distinct = {("/".join(_parts(name)), problem.key) for name, problem in found.items()}
+    times = Counter(key for _, key in distinct)
+    return {
+        name: problem if times[problem.key] == 1 else _problem(name, full=True)
+        for name, problem in found.items()
+    }
+
+
+def _parts(name: str) -> list[str]:
+    """Those of a name that say what was timed."""
+    return [part for part in name.split("/") if not _MANNERS.match(part)]
+
+
+def _found(place: str, problem: Problem, group: list[Mapping[str, Any]], backend: str) -> Found:
     broken = next((e for e in group if e.get("error_occurred") or e.get("skipped")), None)
     if broken is not None:
         skipped = bool(broken.get("skipped")) and not broken.get("error_occurred")
@@ -113,13 +141,11 @@ def _seconds(entry: Mapping[str, Any], key: str, place: str) -> float:
     return number(entry.get(key), place) * _SECONDS[unit]
 
 
-def _problem(name: str) -> Problem:
-    """`BM_matmul/64/k:128/real_time` is bm_matmul arg=64 k=128."""
-    first, *rest = name.split("/")
-    values: dict[str, str] = {}
-    for part in rest:
-        if _MANNERS.match(part):
-            continue
+def _problem(name: str, *, full: bool = False) -> Problem:
+    """`BM_matmul/64/k:128/real_time` is bm_matmul arg=64 k=128; `full` adds the name itself."""
+    first, *kept = _parts(name) or [name]
+    values: dict[str, str] = {"name": "/".join((first, *kept))} if full else {}
+    for part in kept:
         key, colon, value = part.partition(":")
         if not colon:
             key, value = "arg", part

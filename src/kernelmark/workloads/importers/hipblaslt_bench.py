@@ -1,6 +1,8 @@
 """hipblaslt-bench: what hipblaslt-bench and rocblas-bench print. Each row is a bare mean.
 
-A header line, `[0]:transA,…,us`, comes before its line of values and varies with the options.
+A header line, `[0]:transA,…,us`, comes before its line of values and varies with the options:
+rocblas-bench names sizes M, N and K, and types only with --log_datatype. A call that is no plain
+product of ours is kept under the names and values of its arguments.
 """
 
 from __future__ import annotations
@@ -9,11 +11,14 @@ import contextlib
 import csv
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelmark.core.errors import ProblemError, UsageError
+from kernelmark.core.formats import FormatFacts
+from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.core.result import Config, ResultSet
+from kernelmark.core.result import ResultSet
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.workloads.importers._lines import CUT, Lines, lines_of, uneven_row
 from kernelmark.workloads.importers.base import (
@@ -26,10 +31,16 @@ from kernelmark.workloads.importers.base import (
 )
 from kernelmark.workloads.logs import blas
 
-_HEADER = re.compile(r"\s*(?:\[\d+\]:)?\s*(trans[A_a].*,us(?:,.*)?)\Z")
-_SOLUTION = re.compile(r"\s*--Solution index:\s*(\d+)")
+_MARKS = ("hipblaslt-Gflops", "rocblas-Gflops", "rocblas-GB/s")
+_HEADER = re.compile(r"\s*(?:\[(\d{1,9})\]:)?\s*(\w+(?:,[^,\s]+)*,us(?:,\S*)?)\s*\Z")
+_SOLUTION = re.compile(r"\s*--Solution index:\s*(\d{1,9})(?!\d)")
 _KERNEL = re.compile(r"\s*--(?:kernel|Solution) name:\s*(\S.*)")
-# Columns that, unless they are one of these, make it another problem than a plain product.
+# Columns of arguments end where the first of these begins.
+_MEASURED = (
+    *("rotating_buffer", "cold_iters", "lowest-avg-freq", "avg-freq_0", "avg-MCLK"),
+    *("splitK", "wgm", *_MARKS, "hipblaslt-GB/s", "us"),
+)
+# Columns of a call that is not a plain product, unless they hold one of these.
 _PLAIN = {
     "grouped_gemm": ("0", ""),
     "activation_type": ("none", ""),
@@ -42,48 +53,92 @@ _PLAIN = {
     "swizzle_b": ("0", ""),
 }
 _SIZES = ("m", "n", "k", "batch_count")
+_PRODUCT = ("transA", "transB", "batch_count", "m", "n", "k", "a_type", "b_type", "c_type")
+_TUNED = {"splitK": "splitk", "wgm": "wgm"}
+_NO_TYPES = "rocblas-bench --log_function_name --log_datatype prints them"
 Cells = Mapping[str, str]
 
 
 class HipblasltBench(Importer):
     name = "hipblaslt-bench"
     summary = "output of hipblaslt-bench and rocblas-bench"
+    facts = FormatFacts(
+        versions="hipBLASLt 7d9fb683 (2024-10), rocBLAS b520bc83 (2024-10)",
+        exactness="every row; a call without types that is there twice is refused",
+        checked="their argument models read; samples of our own in tests",
+    )
 
     def recognizes(self, name: str, head: bytes) -> bool:
-        return b"transA" in head and (b"hipblaslt-Gflops" in head or b"rocblas-Gflops" in head)
+        return any(mark.encode() in head for mark in _MARKS)
 
     def read(self, path: Path, given: Given) -> ResultSet:
-        return gathered(path, given, _rows(path, given.arch), method="mean of hipblaslt-bench")
+        rows = _typed(_rows(path, given.arch))
+        return gathered(path, given, rows, method="mean of hipblaslt-bench")
 
 
-def _rows(path: Path, arch: str) -> Iterator[Found]:
+@dataclass(slots=True)
+class _Row:
+    """A line of values, and what the lines below it say of its kernel."""
+
+    cells: Cells
+    place: str
+    config: dict[str, int] = field(default_factory=dict)
+    kernel: str = ""
+
+
+def _typed(rows: Iterator[tuple[Found, str]]) -> Iterator[Found]:
+    """Refuse a second row of a call without types: it may be of another type than the first."""
+    seen: set[str] = set()
+    for found, place in rows:
+        problem = found.problem
+        if problem.op.startswith("blas_") and "a_type" not in problem.options:
+            if problem.key in seen:
+                raise UsageError(
+                    f"{place}: a call without types is there twice, perhaps of two types",
+                    hint=_NO_TYPES,
+                )
+            seen.add(problem.key)
+        yield found
+
+
+def _rows(path: Path, arch: str) -> Iterator[tuple[Found, str]]:
     header: list[str] | None = None
-    pending: tuple[Cells, str] | None = None
-    config: dict[str, int] = {}
-    kernel = ""
+    pending: _Row | None = None
+    rank = 0
+    # The winner repeats a row of its problem, unless the client was asked for nothing else.
+    has_rows, is_winner = False, False
     lines = lines_of(path)
     for line, text in enumerate(lines.texts, 1):
-        match = _HEADER.match(text)
+        match = _HEADER.match(text) if any(mark in text for mark in _MARKS) else None
         if match or text.lstrip().startswith("Winner"):
             if pending:
-                yield _found(*pending, arch, config, kernel)
-            pending, config, kernel = None, {}, ""
-            if not match:
-                return  # the winner repeats a row
-            header = match[1].split(",")
+                yield _found(pending, arch), pending.place
+            pending, header = None, match[2].split(",") if match else None
+            rank = int(match[1] or 0) if match else 0
+            is_winner = is_winner or not match
         elif header is not None and pending is None and text.count(",") >= 5:
-            cells = next(csv.reader([re.sub(r"\(([^)]*)\)", r'"(\1)"', text.strip())]))
-            if len(cells) != len(header):
-                raise uneven_row(f"{path}: line {line}", len(cells), len(header))
-            pending = dict(zip(header, cells, strict=True)), f"{path}: line {line}"
-        elif found := _SOLUTION.match(text):
-            config = {"solution_index": int(found[1])}
-        elif found := _KERNEL.match(text):
-            kernel = found[1]
+            cells = _cells(text, header, f"{path}: line {line}")
+            if not (is_winner and has_rows):
+                pending = _Row(cells, f"{path}: line {line}", {"rank": rank} if rank else {})
+            else:
+                header = None
+            has_rows, is_winner = not is_winner, False
+        elif pending and (found := _SOLUTION.match(text)):
+            pending.config = {"solution_index": int(found[1])}
+        elif pending and (found := _KERNEL.match(text)):
+            pending.kernel = found[1]
     if pending:
-        yield _found(*pending, arch, config, kernel, lines.doubt(len(lines.texts)))
+        yield _found(pending, arch, lines.doubt(len(lines.texts))), pending.place
     elif header is not None:
         _check_end(path, lines)
+
+
+def _cells(text: str, header: list[str], place: str) -> Cells:
+    cells = next(csv.reader([re.sub(r"\(([^)]*)\)", r'"(\1)"', text.strip())]))
+    if len(cells) != len(header):
+        raise uneven_row(place, len(cells), len(header))
+    names = [name.lower() if name in ("M", "N", "K") else name for name in header]
+    return {name: cell.strip() for name, cell in zip(names, cells, strict=True)}
 
 
 def _check_end(path: Path, lines: Lines) -> None:
@@ -92,23 +147,27 @@ def _check_end(path: Path, lines: Lines) -> None:
         raise UsageError(f"{path}: ends in line {len(lines.texts)} without a row", hint=CUT)
 
 
-def _found(
-    cells: Cells, place: str, arch: str, config: Config, kernel: str, doubt: str = ""
-) -> Found:
-    time_s = number(cells["us"], place) * 1e-6
-    _check_sizes(cells, place)
+def _found(row: _Row, arch: str, doubt: str = "") -> Found:
+    cells = row.cells
+    time_s = number(cells["us"], row.place) * 1e-6
+    _check_sizes(cells, row.place)
     rotates = cells.get("rotating_buffer", "0") not in ("0", "")
     by_device = cells.get("use_gpu_timer", "0") not in ("0", "")
+    tuned = {
+        name: int(number(cells[column], row.place))
+        for column, name in _TUNED.items()
+        if cells.get(column, "0") not in ("0", "")
+    }
     return Found(
         problem=_problem(cells, arch),
-        backend="rocblas" if "rocblas-Gflops" in cells else "hipblaslt",
+        backend="hipblaslt" if "hipblaslt-Gflops" in cells else "rocblas",
         samples_s=(time_s,),
         timing=Timing(
             cache=Cache.COLD if rotates else Cache.HOT,
             timer=Timer.GATE if by_device else Timer.LOOP,
         ),
-        config=config,
-        kernel=kernel,
+        config=FrozenDict(row.config | tuned),
+        kernel=row.kernel,
         doubt=doubt,
     )
 
@@ -121,14 +180,32 @@ def _check_sizes(cells: Cells, place: str) -> None:
 
 
 def _problem(cells: Cells, arch: str) -> Problem:
-    if all(cells.get(name, "") in plain for name, plain in _PLAIN.items()):
-        with contextlib.suppress(ProblemError):
-            # What our op refuses (a complex factor, a foreign dtype) is still a result.
-            return blas.product(cells, arch)
+    """The product of ours that a row is; what our op does not compute, or refuses (a complex
+    factor, a foreign dtype), keeps the names that make it another problem."""
+    lost: tuple[str, ...] = ("alpha", "beta")
+    with contextlib.suppress(ProblemError):
+        call = blas.call(cells, arch)
+        # The type of a bias is no part of a problem.
+        lost = tuple(name for name in call.lost if name != "bias_type")
+        if not lost:
+            return call.problem
+    if "transB" not in cells or "k" not in cells:
+        function = cells.get("function", "call")
+        return problem_of(f"blas_{function}", _arguments(cells))
     kept = {name: cells[name] for name in cells if name in _PLAIN and cells[name] not in ("", "0")}
-    names = ("transA", "transB", "batch_count", "m", "n", "k", "a_type", "b_type", "c_type")
-    kept |= {name: cells[name] for name in (*names, "d_type", "compute_type") if name in cells}
+    kept |= {name: cells[name] for name in lost if cells.get(name) and not _usual(name, cells)}
+    kept |= {name: cells[name] for name in (*_PRODUCT, "d_type", "compute_type") if name in cells}
     return problem_of("blas_matmul", kept)
+
+
+def _usual(name: str, cells: Cells) -> bool:
+    return cells[name] == {"alpha": "1", "beta": "0"}.get(name)
+
+
+def _arguments(cells: Cells) -> Cells:
+    """The columns before those of the measurement, without the function's name."""
+    end = next((i for i, name in enumerate(cells) if name in _MEASURED), len(cells))
+    return {name: cells[name] for name in list(cells)[:end] if name != "function"}
 
 
 importer = HipblasltBench()

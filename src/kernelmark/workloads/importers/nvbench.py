@@ -13,6 +13,7 @@ from typing import Any
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import CodecError, UsageError
+from kernelmark.core.formats import FormatFacts
 from kernelmark.core.result import ResultSet, Status
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.workloads.importers.base import (
@@ -39,6 +40,11 @@ _TIMING = Timing(cache=Cache.FLUSH, timer=Timer.GATE)
 class NvBench(Importer):
     name = "nvbench"
     summary = "JSON of nvbench, with its binary samples where they lie beside it"
+    facts = FormatFacts(
+        versions="JSON with nv/cold summaries",
+        exactness="every sample where the binary files are there, else the mean",
+        checked="samples of our own in tests",
+    )
 
     def recognizes(self, name: str, head: bytes) -> bool:
         return name.endswith(".json") and b'"meta"' in head and any(word in head for word in _MARKS)

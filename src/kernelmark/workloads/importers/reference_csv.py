@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kernelmark import ops
 from kernelmark.core.errors import ProblemError, UsageError
+from kernelmark.core.formats import FormatFacts
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import ResultSet, Status
 from kernelmark.core.timing import Cache, Timing
@@ -37,6 +38,11 @@ _TIMING = Timing(cache=Cache.HOT)
 class ReferenceCsv(Importer):
     name = "reference-csv"
     summary = "CSV tables with a column mean_microseconds (GEMM, attention, convolution)"
+    facts = FormatFacts(
+        versions="CSV with mean_microseconds",
+        exactness="means",
+        checked="samples of our own in tests",
+    )
 
     def recognizes(self, name: str, head: bytes) -> bool:
         return name.endswith(".csv") and _TIME.encode() in head.partition(b"\n")[0]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.formats import FormatFacts
 from kernelmark.workloads.workload import Call
 
 
@@ -13,13 +14,29 @@ class BadLine(UsageError):
     """A line that should be a call and cannot be read; the message is what is said of it."""
 
 
+LIST_DTYPE = "bf16"
+ASSUMED_DTYPE = f"names no dtype: read as {LIST_DTYPE}; another: --dtype"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
     """What a log does not say of itself and the user may: the architecture that it was made on,
-    and the dtype of lists that hold nothing but sizes."""
+    and the dtype of lists that hold nothing but sizes. Empty is not given."""
 
     arch: str = ""
-    dtype: str = "bf16"
+    dtype: str = ""
+
+    @property
+    def list_dtype(self) -> str:
+        """The dtype of a plain list of sizes, which is bf16 unless another is given."""
+        return self.dtype or LIST_DTYPE
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What is told once of a document: how it was taken, what of it was not read."""
+
+    text: str
 
 
 # (kind of line, what of it makes the call, how many calls it stands for)
@@ -35,6 +52,9 @@ class RowReader:
     cheaply whether a line is one of these, and leaves out what differs from call to call (times,
     pointers, the kernel that was chosen). `calls` is asked once for each distinct part.
     """
+
+    # The rows are a set: a call counts once, however many of them make it.
+    once = False
 
     def part(self, line: bytes) -> Part | None:
         """None if the line is not ours."""
@@ -54,6 +74,7 @@ class LogReader(RowReader):
 
     name: str
     summary: str  # one line
+    facts: FormatFacts
     # Its lines look like nothing in particular: only a file that begins with one is read so.
     alone = False
 
@@ -69,6 +90,9 @@ class LogReader(RowReader):
         """Whether a file that begins so is a document of ours."""
         return False
 
-    def document(self, chunks: Iterable[bytes], given: Given) -> Iterator[tuple[int, Call | str]]:
-        """Line numbers of a document with the call that is there, or with why it cannot be read."""
+    def document(
+        self, chunks: Iterable[bytes], given: Given
+    ) -> Iterator[tuple[int, Call | str | Remark]]:
+        """Line numbers of a document with the call that is there, or with why it cannot be read;
+        a remark is of the whole."""
         return iter(())

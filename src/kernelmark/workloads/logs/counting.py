@@ -13,18 +13,27 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kernelmark.core.errors import UsageError
+from kernelmark.core.errors import UNEXPECTED, UsageError
+from kernelmark.core.plausible import MOST_SIZE, bad_size
 from kernelmark.workloads.logs.base import NOTHING, Given, LogReader, RowReader
 from kernelmark.workloads.logs.skips import Skips
 from kernelmark.workloads.workload import Call
 
 NO_CALL = "is no call of a known form"
+NO_COUNT = "counts more calls than there can be"
 _BROKEN = 10_000
 _TRY_AGAIN = 8
 _HEADER = 4096
 # Tables inside a log have a column of that name; a look at it spares noise the readers' closer one.
 _HAS_K = re.compile(rb"(?:\A|[\s,;\"])[kK](?:[\s,;\"]|\Z)")
 _SILENT = (b"#", b"---", b"//")  # comments, and what begins a YAML document
+
+
+def impossible(call: Call) -> str:
+    """Why no such call can have been made; "" where it can."""
+    if bad := bad_size(call.problem):
+        return f"a size of {bad} is not possible"
+    return "" if 0 <= call.count < MOST_SIZE else NO_COUNT
 
 
 @dataclass(slots=True)
@@ -34,6 +43,7 @@ class _Seen:
     calls: tuple[Call, ...]
     reason: str = ""
     count: int = 0
+    once: bool = False  # whether its calls count once in the log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +95,9 @@ class Counting:
                 part = part_of(line)
                 if part is not None:
                     kind, key, count = part
+                    if not 0 <= count < MOST_SIZE:
+                        bad[line] = NO_COUNT
+                        break
                     found = seen.get((name, kind, key))
                     if found is None:
                         found = self._new(reader, name, kind, key)
@@ -114,12 +127,17 @@ class Counting:
         return found
 
     def _new(self, reader: RowReader, name: str, kind: str, key: bytes) -> _Seen:
-        found = _Seen(calls=())
+        found = _Seen(calls=(), once=reader.once)
         if kind != NOTHING[0]:
             try:
                 found.calls = tuple(reader.calls(kind, key, self._given))
+                found.reason = next(filter(None, map(impossible, found.calls)), "")
             except UsageError as error:
                 found.reason = error.message
+            except UNEXPECTED as error:  # no reader foresees everything that a line can hold
+                found.reason = f"cannot be read: {type(error).__name__}"
+            if found.reason:
+                found.calls = ()
         # A log of nothing but broken lines is not kept in memory.
         if found.reason:
             self._broken += 1
@@ -172,6 +190,8 @@ class Counting:
         if part is None:
             return NO_CALL
         kind, key, count = part
+        if not 0 <= count < MOST_SIZE:
+            return NO_COUNT
         found = self._seen.get((name, kind, key)) or self._new(reader, name, kind, key)
         found.count += count * times
         return found.reason
@@ -187,14 +207,20 @@ class Counting:
 
     def notes(self) -> list[str]:
         """What the readers of tables have to say of them."""
-        told = (note for rows, _ in self._headers.values() for note in rows.notes())
+        tables = [*self._headers.values(), *([self._table] if self._table else [])]
+        told = (note for rows, _ in tables for note in rows.notes())
         return list(dict.fromkeys(told))
 
     def counted(self) -> Iterator[Counted]:
         """Every call that was found."""
+        counted_once: set[tuple[str, Call]] = set()
         for (name, kind, _), seen in self._seen.items():
             for call in seen.calls:
-                if count := seen.count * call.count:
+                count = seen.count * call.count
+                if seen.once:
+                    count = int((name, call) not in counted_once)
+                    counted_once.add((name, call))
+                if count:
                     yield Counted(format=name.split()[0], kind=kind, call=call, count=count)
 
 

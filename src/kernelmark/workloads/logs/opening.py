@@ -15,10 +15,19 @@ from kernelmark.core.errors import UsageError
 
 _CHUNK = 1 << 22
 _PACKED = 1 << 12
+_HEAD = 1 << 20
 _LONGEST_LINE = 1 << 24
 _GZIP = b"\x1f\x8b"
 DAMAGED = "the compressed file is damaged from here on"
 CUT_OFF = "the compressed file ends here, before its end"
+# A log of one call over and over shrinks to a few thousandths. What shrinks more and is larger than
+# any such log was made to fill the reader's memory or time.
+MOST_RATIO = 400
+MOST_UNPACKED = 1 << 30
+EXPANDS = (
+    f"the compressed file expands to more than {MOST_UNPACKED >> 30} GiB and {MOST_RATIO} times its"
+    " size: the rest is not read"
+)
 _MARK = b"\xef\xbb\xbf"  # of UTF-8, at the beginning of files from Windows
 
 
@@ -29,17 +38,25 @@ class Source:
     def __init__(self, place: str, file: BinaryIO) -> None:
         self.place = place
         self.size = 0
+        self.unpacked = 0
         self.complaint = ""
         self.packed = False
         self.ended = True  # by the end of a line
         self._file = file
         self._digest = hashlib.sha256()
         self._pieces = self._unpacked()
-        self.head = next(self._pieces, b"").removeprefix(_MARK)
+        self.head = self._first().removeprefix(_MARK)
 
     @property
     def sha256(self) -> str:
         return self._digest.hexdigest()
+
+    def _first(self) -> bytes:
+        """The beginning: what is packed comes in pieces too small to tell a format by."""
+        head = b""
+        while len(head) < _HEAD and (piece := next(self._pieces, None)) is not None:
+            head += piece
+        return head
 
     def chunks(self) -> Iterator[bytes]:
         """Every byte, unpacked; once."""
@@ -67,9 +84,15 @@ class Source:
                 piece = data[at : at + _PACKED]
                 while piece and not self.complaint:
                     try:
-                        yield unpack.decompress(piece, _CHUNK)
+                        unpacked = unpack.decompress(piece, _CHUNK)
                     except zlib.error:
                         self.complaint = DAMAGED
+                        break
+                    self.unpacked += len(unpacked)
+                    if self.unpacked > max(MOST_UNPACKED, MOST_RATIO * self.size):
+                        self.complaint = EXPANDS
+                        break
+                    yield unpacked
                     piece = unpack.unconsumed_tail or unpack.unused_data
                     if unpack.eof and piece:  # several files in one, as `cat a.gz b.gz` makes
                         unpack = zlib.decompressobj(wbits=31)

@@ -9,9 +9,9 @@ from pathlib import Path
 from kernelmark.core.errors import UsageError
 from kernelmark.core.registry import Registry
 from kernelmark.workloads import naming
-from kernelmark.workloads.logs import folded, opening
-from kernelmark.workloads.logs.base import Given, LogReader
-from kernelmark.workloads.logs.counting import Counted, Counting, once_each
+from kernelmark.workloads.logs import continued, folded, opening
+from kernelmark.workloads.logs.base import Given, LogReader, Remark
+from kernelmark.workloads.logs.counting import Counted, Counting, impossible, once_each
 from kernelmark.workloads.logs.skips import Skips
 from kernelmark.workloads.logs.unreadable import Tried, unreadable
 from kernelmark.workloads.workload import Call, Workload
@@ -52,6 +52,7 @@ class _Read:
     lines: int
     notes: tuple[str, ...] = ()
     columns: bool = False  # whether it has a header
+    remarks: tuple[str, ...] = ()  # those of the notes that tell what is there instead of calls
 
 
 def names() -> list[str]:
@@ -69,14 +70,15 @@ def read(
     *,
     name: str = "",
     arch: str = "",
-    dtype: str = "bf16",
+    dtype: str = "",
     form: str | None = None,
 ) -> Reading:
     """The workload in logs; `-` is stdin. Counts of equal calls are summed over lines and files.
 
     Two calls are equal if they are the same problem, by the same BLAS call, with the same lost;
-    several may be one problem. `form` names a format instead of finding it out. A log without a
-    single readable call is an error that says what was tried.
+    several may be one problem. `form` names a format instead of finding it out; `dtype` is that of
+    lists of sizes, bf16 unless given. A log without a single readable call is an error that says
+    what was tried.
     """
     _refuse_twice(places)
     given = Given(arch=arch, dtype=dtype)
@@ -87,7 +89,8 @@ def read(
             found, read = _read_one(source, given, form, skips)
         kept, again = once_each(found)
         if not kept:
-            raise unreadable(source, skips, _tried(place, form), columns=read.columns)
+            tried = _tried(place, form)
+            raise unreadable(source, skips, tried, columns=read.columns, remarks=read.remarks)
         calls.add(kept, place)
         inputs.append(
             Input(
@@ -147,7 +150,8 @@ def _read_one(
     source: opening.Source, given: Given, form: str | None, skips: Skips
 ) -> tuple[list[Counted], _Read]:
     for reader in _readers(form):
-        if reader.is_document(source.head):
+        named = form is not None and type(reader).document is not LogReader.document
+        if named or reader.is_document(source.head):
             return _document(reader, source, given, skips)
     counting = _counting(source, given, form, skips)
     pieces = opening.lines(source.chunks())
@@ -155,6 +159,10 @@ def _read_one(
     if folded.is_folded(source.head):
         for lines, numbers in folded.joined(pieces):
             counting.take(lines, numbers)
+    elif continued.has_continued(source.head):
+        for lines, numbers in continued.joined(pieces):
+            counting.take(lines, numbers)
+            last = lines[-1] if lines else last
     else:
         for lines in pieces:
             counting.take(lines)
@@ -193,11 +201,16 @@ def _document(
     reader: LogReader, source: opening.Source, given: Given, skips: Skips
 ) -> tuple[list[Counted], _Read]:
     counts: dict[Call, int] = {}
+    notes: list[str] = []
     last = 0
     for line, found in reader.document(source.chunks(), given):
         last = max(last, line)
-        if isinstance(found, str):
+        if isinstance(found, Remark):
+            notes.append(found.text)
+        elif isinstance(found, str):
             skips.add(source.place, line, found)
+        elif reason := impossible(found):
+            skips.add(source.place, line, reason)
         else:
             counts[found] = counts.get(found, 0) + 1
     if source.complaint:
@@ -206,7 +219,7 @@ def _document(
         Counted(format=reader.name, kind="document", call=call, count=count * call.count)
         for call, count in counts.items()
     ]
-    return counted, _Read(last)
+    return counted, _Read(last, tuple(notes), remarks=tuple(notes))
 
 
 class _Merged:

@@ -12,6 +12,7 @@ _START = re.compile(r'"traceEvents"\s*:\s*\[')
 _NEXT = re.compile(r'\{\s*"(?:ph|name|cat)"')
 _BETWEEN = re.compile(r"[\s,]*")
 _LONGEST = 1 << 20  # characters of one event
+_KEPT = 1000  # characters in which the key of the events and its bracket stand
 BROKEN = "is an event that cannot be read"
 CUT_OFF = "is where the trace ends, before its end"
 
@@ -74,5 +75,9 @@ class _Text:
                 return self.to(self.rest.index("[") + 1)
             if found := _START.search(self.rest):
                 return self.to(found.end())
+            # What cannot be the beginning of the word is looked at once.
+            if len(self.rest) > _KEPT and self.rest.lstrip()[:1] != "[":
+                self.to(len(self.rest) - _KEPT)
+                self.rest, self.at = self.rest[self.at :], 0
             if not self.more():
                 return self.to(len(self.rest))

@@ -47,8 +47,11 @@ class Tried:
         return f"tried: {', '.join(self.formats)}{more}"
 
 
-def unreadable(source: Source, skips: Skips, tried: Tried, *, columns: bool) -> UsageError:
-    """The error of a log without a call; `columns` says whether a header was known."""
+def unreadable(
+    source: Source, skips: Skips, tried: Tried, *, columns: bool, remarks: Sequence[str] = ()
+) -> UsageError:
+    """The error of a log without a call; `columns` says whether a header was known, and `remarks`
+    what is there instead."""
     place, head = source.place, source.head
     if source.complaint:
         how = "ends" if source.complaint == CUT_OFF else "is damaged"
@@ -69,6 +72,11 @@ def unreadable(source: Source, skips: Skips, tried: Tried, *, columns: bool) -> 
             f"{place}: holds no call that can be read; line {first.line} {first.reason}",
             hint=tried.hint,
         )
+    if remarks:
+        return UsageError(
+            f"{place}: holds no call; {remarks[0]}",
+            hint=f"its times are history without --workload: kmark import {shlex.quote(place)}",
+        )
     if tried.looks_like:
         return UsageError(
             f"{place}: holds no call in {tried.formats[0]}, but looks like {tried.looks_like}",
@@ -77,10 +85,20 @@ def unreadable(source: Source, skips: Skips, tried: Tried, *, columns: bool) -> 
     if columns:
         return UsageError(f"{place}: has columns and no rows", hint=_LOG_AGAIN)
     return (
-        _timings(source)
+        _pointers(source)
+        or _timings(source)
         or _no_text(place, head)
         or ("shapes" in tried.formats and _unknown_table(place, head))
         or UsageError(f"{place}: holds no call in any format tried", hint=tried.hint)
+    )
+
+
+def _pointers(source: Source) -> UsageError | None:
+    if b"[Api][rocblaslt_matmul]" not in source.head:
+        return None
+    return UsageError(
+        f"{source.place}: holds calls of hipBLASLt by their pointers, without sizes",
+        hint="log again with HIPBLASLT_LOG_MASK=32",
     )
 
 
@@ -89,6 +107,8 @@ def _timings(source: Source) -> UsageError | None:
 
     place = source.place
     importer = importers.known_by(PurePath(place).name.removesuffix(".gz"), source.head)
+    if importer is not None and importer.is_log:
+        return None
     if importer is None and not _OURS.match(source.head):
         return None
     name = "kernelmark" if importer is None else importer.name

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelmark.workloads.logs import blas_words, dtypes
-from kernelmark.workloads.logs.base import BadLine, Given
+from kernelmark.workloads.logs.base import ASSUMED_DTYPE, BadLine, Given
 from kernelmark.workloads.logs.table import Table, header, whole
+from kernelmark.workloads.workload import Call
 
 # What a field may be called, the surest name first.
 Names = Mapping[str, Sequence[str]]
@@ -23,6 +24,7 @@ DTYPE: Names = {
         *("in_dtype", "input_dtype", "input_type"),
     )
 }
+_TYPED = frozenset(("dtype", "a", "b", "problem"))
 _ANY = ("", "any", "-")  # of a cell that leaves it open
 _YES = ("yes", "true", "1")
 _NO = ("no", "false", "0", "none", "")
@@ -71,18 +73,25 @@ class ShapeTable(Table):
         self._unread = [
             name for name, field in zip(top.written, columns, strict=True) if name and not field
         ]
+        self._typed = not _TYPED.isdisjoint(columns)
+        self._assumes_dtype = False
+
+    def calls(self, kind: str, part: bytes, given: Given) -> Iterable[Call]:
+        self._assumes_dtype = not self._typed and not given.dtype
+        return super().calls(kind, part, given)
 
     def notes(self) -> tuple[str, ...]:
-        if not self._unread:
-            return ()
-        return (f"columns that were not read: {', '.join(self._unread)}",)
+        told = [ASSUMED_DTYPE] if self._assumes_dtype else []
+        if self._unread:
+            told.append(f"columns that were not read: {', '.join(self._unread)}")
+        return tuple(told)
 
 
 def dtype(cells: Cells, name: str, given: Given) -> str:
     """Our name of the dtype in a cell; as given where the list leaves it open."""
     text = cells.get(name, "")
     if is_open(text):
-        text = given.dtype
+        text = given.list_dtype
     if text.endswith("_r"):
         return blas_words.dtype({name: text}, name, given.arch)
     return dtypes.named(text, given.arch)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from kernelmark.core.formats import FormatFacts
 from kernelmark.workloads.logs import blas, command, fields, flow_map
 from kernelmark.workloads.logs.base import NOTHING, BadLine, Given, LogReader, Part, RowReader
 from kernelmark.workloads.logs.table import BlasTable
@@ -22,6 +23,7 @@ _MAPS = (b"- { function: m", b"- {function: m")
 _PREFIX = 200  # bytes of a line before the name of the function
 _LEVEL = b"[HIPBLASLT]"
 _TRACED = b"[rocblaslt_matmul]"
+_API = b"[Api]"
 _DESCRIPTIONS = ("Adesc", "Bdesc", "Cdesc", "Ddesc", "computeDesc")
 _TABLE = {"transA", "transB", "m", "n", "k", "a_type"}
 _OWN = {"grouped_gemm", "solution_index", "hipblaslt-Gflops"}
@@ -58,6 +60,12 @@ _COMPUTES = {
 class Hipblaslt(LogReader):
     name = "hipblaslt"
     summary = "hipBLASLt logs: masks 32, 64 and 128, trace lines, tuning files"
+    facts = FormatFacts(
+        versions="hipBLASLt 7d9fb683 (2024-10), rocm-libraries aec838a8 (2025-05)",
+        exactness="exact; what a call does beside the GEMM is named; tables of d_type alone are "
+        "refused unless --dtype is given",
+        checked="its logging and client code read; samples of our own in tests",
+    )
 
     def part(self, line: bytes) -> Part | None:
         # What nearly all lines begin with is looked at first: a million of them are asked for.
@@ -67,7 +75,9 @@ class Hipblaslt(LogReader):
         if first == b"-" and line.startswith(_MAPS):
             return _profile(line)
         if first == b"[" and line.find(_TRACED, 0, _PREFIX) >= 0:
-            return "trace", _without_pointers(line), 1
+            # Level 5 logs a call twice, first by the pointers to its descriptions.
+            api = line.find(_API, 0, _PREFIX) >= 0
+            return NOTHING if api else ("trace", _without_pointers(line), 1)
         return self._anywhere(line)
 
     def _anywhere(self, line: bytes) -> Part | None:
@@ -80,7 +90,8 @@ class Hipblaslt(LogReader):
             other = line.startswith(b"#") or b"TunableOp_" in line[:at]
             return None if other or b"rocblas_function" in line else _profile(line[at:])
         if _LEVEL in line:
-            return ("trace", _without_pointers(line), 1) if _TRACED in line else NOTHING
+            traced = _TRACED in line and _API not in line
+            return ("trace", _without_pointers(line), 1) if traced else NOTHING
         return NOTHING if line.startswith(_SILENT) else None
 
     def calls(self, kind: str, part: bytes, given: Given) -> Iterator[Call]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kernelmark.core.formats import FormatFacts
 from kernelmark.workloads.logs import blas, command, fields, flow_map
 from kernelmark.workloads.logs.base import NOTHING, BadLine, Given, LogReader, Part, RowReader
 from kernelmark.workloads.logs.table import BlasTable
@@ -20,6 +21,7 @@ from kernelmark.workloads.workload import Call
 _COMMAND = b"rocblas-bench "
 _FUNCTION = b"rocblas_function"
 _GEMM = b"gemm"
+_MODE = b"rocblas_set_math_mode"
 _OWN = {"input_type", "rocblas-Gflops"}
 _PRECISIONS = {"h": "f16_r", "s": "f32_r", "d": "f64_r"}
 # What each kind of trace line holds, in order; - is a pointer or a word of no use here.
@@ -37,6 +39,11 @@ _PLAIN = (
 class Rocblas(LogReader):
     name = "rocblas"
     summary = "rocBLAS logs: bench commands, profiles, traces, rocblas-gemm-tune tables"
+    facts = FormatFacts(
+        versions="rocBLAS b520bc83 (2024-10), rocm-libraries aec838a8 (2025-05)",
+        exactness="exact for calls; a math mode set in a trace is reported, not applied",
+        checked="its logging and client code read; samples of our own in tests",
+    )
 
     def part(self, line: bytes) -> Part | None:
         at = line.find(_COMMAND)
@@ -48,11 +55,15 @@ class Rocblas(LogReader):
             return _profile(line) if _GEMM in line else NOTHING
         if line.startswith(b"rocblas_") and b"," in line:
             name = line[: line.find(b",")]
+            if name == _MODE:
+                return NOTHING if line.rstrip().endswith(b",0") else ("mode", b"", 1)
             return ("trace", _without_pointers(line), 1) if _GEMM in name else NOTHING
         return None
 
     def calls(self, kind: str, part: bytes, given: Given) -> Iterator[Call]:
         text = part.decode("utf-8", "replace")
+        if kind == "mode":
+            raise BadLine("sets the math mode to xf32; calls of f32 below it were read as f32")
         if kind == "trace":
             yield blas.call(_typed(_traced(text)), given.arch)
             return
@@ -114,7 +125,17 @@ def _typed(found: dict[str, str]) -> dict[str, str]:
     if precision:
         types = {f"{name}_type": precision for name in "abcd"} | {"compute_type": precision}
     others = {name: value for name, value in found.items() if name != "rocblas_function"}
-    return types | others | {"function": function or "gemm"}
+    return _rounded(types | others | {"function": function or "gemm"})
+
+
+def _rounded(found: dict[str, str]) -> dict[str, str]:
+    """Math mode 1 rounds inputs to xf32 if A is f32 (tensile_host.cpp), and does nothing else."""
+    mode = found.pop("math_mode", "0")
+    if mode not in ("0", "1"):
+        raise BadLine(f"has the unknown math_mode={mode[:12]}")
+    if mode == "1" and found.get("a_type") == "f32_r":
+        found["compute_type"] = "xf32_r"
+    return found
 
 
 reader = Rocblas()

@@ -14,8 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from kernelmark.core.formats import FormatFacts
 from kernelmark.workloads.logs import blas
-from kernelmark.workloads.logs.base import Given, LogReader, Part, RowReader
+from kernelmark.workloads.logs.base import ASSUMED_DTYPE, Given, LogReader, Part, RowReader
 from kernelmark.workloads.logs.formats import _layers, _products
 from kernelmark.workloads.logs.formats._columns import Header
 from kernelmark.workloads.workload import Call
@@ -30,6 +31,11 @@ _SPLIT = re.compile(r"[\s,;xX]+")
 class Shapes(LogReader):
     name = "shapes"
     summary = "lists of sizes: M,N,K a line, or a table of products, attention or convolutions"
+    facts = FormatFacts(
+        versions="any",
+        exactness="sizes exact; a dtype that is not named is bf16, and reported",
+        checked="samples of our own in tests",
+    )
     alone = True
 
     def rows(self, line: bytes) -> RowReader | None:
@@ -44,15 +50,21 @@ class Shapes(LogReader):
 class _List(RowReader):
     """Rows without a header."""
 
+    _assumes_dtype = False
+
+    def notes(self) -> tuple[str, ...]:
+        return (ASSUMED_DTYPE,) if self._assumes_dtype else ()
+
     def part(self, line: bytes) -> Part | None:
         row = _bare(line)
         return ("list", row, 1) if len(row) < _LONGEST and _ROW.match(row) else None
 
     def calls(self, kind: str, part: bytes, given: Given) -> Iterator[Call]:
+        self._assumes_dtype = not given.dtype
         sizes = [int(word) for word in _SPLIT.split(part.decode().strip(" \t,;\r")) if word]
         names = ("m", "n", "k") if len(sizes) == 3 else ("batch", "m", "n", "k")
         named = dict(zip(names, sizes, strict=True))
-        problem = _products.problem_by_rows(named, dtype=given.dtype)
+        problem = _products.problem_by_rows(named, dtype=given.list_dtype)
         yield Call(problem=problem, blas=blas.fields_of(problem))
 
 

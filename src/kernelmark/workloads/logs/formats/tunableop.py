@@ -12,6 +12,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
+from kernelmark.core.formats import FormatFacts
 from kernelmark.workloads.logs import blas
 from kernelmark.workloads.logs.base import NOTHING, BadLine, Given, LogReader, Part
 from kernelmark.workloads.workload import Call
@@ -41,6 +42,11 @@ _SIZES = re.compile(
 class TunableOp(LogReader):
     name = "tunableop"
     summary = "PyTorch TunableOp files: results and untuned calls"
+    facts = FormatFacts(
+        versions="PyTorch, with and without leading dimensions in its parameters",
+        exactness="exact, counts are not in the file",
+        checked="TunableGemm.h and torch.cuda.tunable read; samples of our own in tests",
+    )
 
     def part(self, line: bytes) -> Part | None:
         if line.startswith(b"Validator,"):

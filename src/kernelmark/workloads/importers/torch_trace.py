@@ -1,0 +1,90 @@
+"""torch-trace: GPU kernels in traces of the PyTorch profiler, by name and launch shape.
+
+Each launch is a sample of one process. The same file with --workload is a log of ops; kernels that
+no op has, as of replayed graphs, are here all the same.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.formats import FormatFacts
+from kernelmark.core.result import ResultSet
+from kernelmark.core.timing import Cache, Timer, Timing
+from kernelmark.workloads.importers.base import Found, Given, Importer, gathered, problem_of
+from kernelmark.workloads.logs import opening
+from kernelmark.workloads.logs.formats._kernels import duration_us
+from kernelmark.workloads.logs.formats.torch_trace import reader
+from kernelmark.workloads.logs.trace_events import events
+
+_TIMING = Timing(cache=Cache.HOT, timer=Timer.PROFILER)
+_US = 1e-6
+_SHAPES = ("grid", "block")
+# Name, launch shape, device.
+_Launch = tuple[str, tuple[tuple[str, int], ...], str]
+
+
+class TorchTrace(Importer):
+    name = "torch-trace"
+    summary = "GPU kernels of a PyTorch profiler trace, by name and launch shape"
+    facts = FormatFacts(
+        versions="Kineto JSON, with and without schemaVersion 1",
+        exactness="every kernel launch by name and launch shape",
+        checked="sums of 21 traces of HolisticTraceAnalysis' tests against an independent reader",
+    )
+    packed = True
+    is_log = True
+
+    def recognizes(self, name: str, head: bytes) -> bool:
+        # A Chrome trace of anything else is a list, or has none of PyTorch's marks.
+        return name.endswith(".json") and head.lstrip()[:1] == b"{" and reader.is_document(head)
+
+    def read(self, path: Path, given: Given) -> ResultSet:
+        return gathered(path, given, _rows(path), method="PyTorch profiler")
+
+
+def _rows(path: Path) -> Iterator[Found]:
+    groups: dict[_Launch, list[float]] = {}
+    with opening.opened(str(path)) as source:
+        for line, event in events(source.chunks()):
+            if isinstance(event, str):
+                raise UsageError(f"{path}: line {line} {event}", hint="is the file cut short?")
+            if str(event.get("cat")).lower() != "kernel":
+                continue
+            groups.setdefault(_launch(event), []).append(duration_us(event) * _US)
+        if source.complaint:
+            raise UsageError(f"{path}: {source.complaint}", hint="copy it again")
+    if not groups:
+        raise NothingToDo(
+            f"{path}: has no GPU kernels",
+            hint=f"its ops are a workload: kmark import {shlex.quote(str(path))} --workload DIR",
+        )
+    for (name, shape, device), times in groups.items():
+        yield Found(
+            problem=problem_of("kernel", {"name": name, **dict(shape)}),
+            backend="torch-trace",
+            timing=_TIMING,
+            samples_s=tuple(times),
+            kernel=name,
+            device=device,
+        )
+
+
+def _launch(event: Mapping[str, Any]) -> _Launch:
+    told = event.get("args")
+    arguments = told if isinstance(told, dict) else {}
+    sizes: list[tuple[str, int]] = []
+    for name in _SHAPES:
+        shape = arguments.get(name)
+        if isinstance(shape, list):
+            axes = zip("xyz", shape, strict=False)
+            sizes += [(f"{name}_{axis}", size) for axis, size in axes if type(size) is int]
+    device = arguments.get("device")
+    return str(event.get("name")), tuple(sizes), f"cuda:{device}" if type(device) is int else ""
+
+
+importer = TorchTrace()

@@ -1,0 +1,128 @@
+"""triton-autotune: what Triton's autotuner timed, NAME.autotune.json in its cache (cache_results).
+
+Every config has the median and two quantiles in milliseconds, or one time; inf is a config that
+failed. The key holds the values that the kernel is tuned by and the dtypes of its arguments,
+without their names: which of them is M, the file does not say, so that it is no workload of ops.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kernelmark.core.errors import CodecError
+from kernelmark.core.formats import FormatFacts
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import ConfigValue, ResultSet, Status
+from kernelmark.core.timing import Cache, Timing
+from kernelmark.workloads.importers.base import (
+    Found,
+    Given,
+    Importer,
+    fields_of,
+    gathered,
+    items_of,
+    problem_of,
+    text_of,
+)
+from kernelmark.workloads.logs import dtypes
+from kernelmark.workloads.logs.base import BadLine
+
+_END = ".autotune.json"
+_MARK = "configs_timings"
+# do_bench writes over the cache before each launch.
+_TIMING = Timing(cache=Cache.FLUSH)
+_QUANTILES = ("q20_s", "q80_s")
+_MS = 1e-3
+_SETTINGS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+
+
+class TritonAutotune(Importer):
+    name = "triton-autotune"
+    summary = "*.autotune.json of Triton's cache: every config that its autotuner timed"
+    facts = FormatFacts(
+        versions="Triton 3.9",
+        exactness="every config with its median; the key has no names, so that it is no workload",
+        checked="a file that Triton's own code wrote: the same best config",
+    )
+
+    def recognizes(self, name: str, head: bytes) -> bool:
+        return name.endswith(".json") and f'"{_MARK}"'.encode() in head
+
+    def read(self, path: Path, given: Given) -> ResultSet:
+        try:
+            document = json.loads(text_of(path))  # with Infinity, which our own codec refuses
+        except (ValueError, RecursionError) as error:
+            raise CodecError(f"{path}: is not JSON: {error}") from None
+        return gathered(path, given, _rows(path, document), method="Triton do_bench")
+
+
+def _rows(path: Path, document: object) -> Iterator[Found]:
+    problem = _problem(path, fields_of(document, str(path)).get("key"))
+    for config, timing in timed_configs(document, str(path)):
+        worked = math.isfinite(timing[0])
+        quantiles = zip(_QUANTILES, timing[1:], strict=False)
+        yield Found(
+            problem=problem,
+            backend="triton",
+            timing=_TIMING,
+            config=FrozenDict(config),
+            samples_s=(timing[0] * _MS,) if worked else (),
+            status=Status.OK if worked else Status.RUNTIME_ERROR,
+            error="" if worked else "Triton could not time it",
+            also={name: ms * _MS for name, ms in quantiles if math.isfinite(ms)},
+        )
+
+
+def timed_configs(
+    document: object, place: str
+) -> Iterator[tuple[dict[str, ConfigValue], tuple[float, ...]]]:
+    """Each config with its times in milliseconds, the median first."""
+    entries = items_of(fields_of(document, place).get(_MARK), f"{place}: {_MARK}")
+    for number, entry in enumerate(entries, 1):
+        here = f"{place}: config {number}"
+        pair = items_of(entry, here)
+        if len(pair) != 2:
+            raise CodecError(f"{here}: is no config with its times")
+        yield _config(fields_of(pair[0], here), here), _times(pair[1], here)
+
+
+def _config(told: Mapping[str, Any], place: str) -> dict[str, ConfigValue]:
+    values = dict(fields_of(told.get("kwargs"), f"{place}, kwargs"))
+    values |= {name: told.get(name) for name in _SETTINGS}
+    return {name: _value(value) for name, value in values.items() if value is not None}
+
+
+def _value(value: object) -> ConfigValue:
+    return value if isinstance(value, str | int | float) else str(value)
+
+
+def _times(value: object, place: str) -> tuple[float, ...]:
+    times: list[Any] = value if isinstance(value, list) else [value]
+    if not times or any(type(one) not in (int, float) for one in times):
+        raise CodecError(f"{place}: {str(value)[:40]!r} is no time")
+    return tuple(float(one) for one in times)
+
+
+def _problem(path: Path, key: object) -> Problem:
+    """`[512, "torch.float16"]` of _matmul.autotune.json is triton_matmul key=512 key_2=f16."""
+    values: dict[str, str | int | float | bool] = {}
+    for number, part in enumerate(items_of(key, f"{path}: key"), 1):
+        values["key" if number == 1 else f"key_{number}"] = _part(part)
+    return problem_of(f"triton_{path.name.removesuffix(_END).strip('_')}", values)
+
+
+def _part(part: object) -> str | int | float | bool:
+    if isinstance(part, int | float):
+        return part
+    try:
+        return dtypes.named(str(part))
+    except BadLine:
+        return str(part)
+
+
+importer = TritonAutotune()

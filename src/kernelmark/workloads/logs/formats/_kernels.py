@@ -1,0 +1,153 @@
+"""GPU kernels of a trace, and how much of their time the ops that were read launched.
+
+A kernel and the call of the runtime that launched it share a correlation number; the op is the one
+that ran on that thread at that moment. A replayed graph has one launch for all of its kernels, and
+no op.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Thread = tuple[str, str]
+# Begin and end of ops on one thread, in the trace's microseconds; none overlaps another.
+Intervals = Mapping[Thread, Sequence[tuple[float, float]]]
+
+_KERNEL = "kernel"
+_RUNTIMES = frozenset(("cuda_runtime", "cuda_driver", "runtime", "hip_runtime"))
+_US = 1e-6
+_NONE = -1
+_SHOWN = 4  # kernels by name
+_LONGEST_NAME = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """Seconds of all kernels, of those that ops launched which were read, and of those that graphs
+    replayed; `missed` are the kernels of no such op by name, the longest first."""
+
+    total_s: float
+    read_s: float
+    replayed_s: float
+    missed: tuple[tuple[str, float], ...]
+
+    def note(self) -> str:
+        """What a reader of the workload must know; empty if every kernel is of an op."""
+        missed_s = sum(seconds for _, seconds in self.missed)
+        if not missed_s:
+            return ""
+        some = [
+            f"{_short(name)} {_percent(seconds, self.total_s)}"
+            for name, seconds in self.missed[:_SHOWN]
+        ]
+        more = f" and {len(self.missed) - _SHOWN} more" if len(self.missed) > _SHOWN else ""
+        replayed = (
+            f", {_percent(self.replayed_s, self.total_s)} in replayed graphs"
+            if self.replayed_s
+            else ""
+        )
+        return (
+            f"{_percent(missed_s, self.total_s)} of {1e3 * self.total_s:.4g} ms of kernel time is "
+            f"of no op that was read{replayed}: {', '.join(some)}{more}"
+        )
+
+
+class Kernels:
+    """Takes the events of a trace in any order; a few bytes for each kernel and launch."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, int] = {}
+        self._threads: dict[Thread, int] = {}
+        # Of each kernel: its name, microseconds, correlation number, and whether a graph ran it.
+        self._name, self._us = array("l"), array("d")
+        self._correlation, self._replayed = array("q"), array("b")
+        # Of each launch: its correlation number, thread and moment.
+        self._launch, self._thread, self._at = array("q"), array("l"), array("d")
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        category = str(event.get("cat")).lower()
+        if category != _KERNEL and category not in _RUNTIMES:
+            return
+        arguments, name = event.get("args"), event.get("name")
+        if not isinstance(arguments, dict) or not isinstance(name, str):
+            return
+        correlation = _whole(arguments.get("correlation"))
+        if category == _KERNEL:
+            us = duration_us(event)
+            if us > 0:
+                self._name.append(self._names.setdefault(name, len(self._names)))
+                self._us.append(us)
+                self._correlation.append(correlation)
+                self._replayed.append("graph node id" in arguments)
+        elif correlation != _NONE and (moment := _number(event.get("ts"))) is not None:
+            thread = str(event.get("pid")), str(event.get("tid"))
+            self._launch.append(correlation)
+            self._thread.append(self._threads.setdefault(thread, len(self._threads)))
+            self._at.append(moment)
+
+    def coverage(self, read: Intervals) -> Coverage:
+        """How much of the kernels' time was launched inside one of these intervals."""
+        launched = self._launched(read)
+        names = list(self._names)
+        missed: dict[str, float] = {}
+        total = covered = replayed = 0.0
+        for number, us, correlation, by_graph in zip(
+            self._name, self._us, self._correlation, self._replayed, strict=True
+        ):
+            total += us
+            if correlation in launched:
+                covered += us
+                continue
+            replayed += us if by_graph else 0.0
+            missed[names[number]] = missed.get(names[number], 0.0) + us
+        longest = sorted(missed.items(), key=lambda one: (-one[1], one[0]))
+        return Coverage(
+            total_s=total * _US,
+            read_s=covered * _US,
+            replayed_s=replayed * _US,
+            missed=tuple((name, us * _US) for name, us in longest),
+        )
+
+    def _launched(self, read: Intervals) -> set[int]:
+        """Correlation numbers of the launches inside the intervals."""
+        by_number: list[Sequence[tuple[float, float]]] = [
+            sorted(read.get(thread, ())) for thread in self._threads
+        ]
+        begins = [[begin for begin, _ in one] for one in by_number]
+        found = set()
+        for correlation, thread, moment in zip(self._launch, self._thread, self._at, strict=True):
+            at = bisect_right(begins[thread], moment) - 1
+            if at >= 0 and moment <= by_number[thread][at][1]:
+                found.add(correlation)
+        return found
+
+
+def duration_us(event: Mapping[str, Any]) -> float:
+    """How long an event lasted, 0 if it does not say."""
+    return _number(event.get("dur")) or 0.0
+
+
+def _number(value: object) -> float | None:
+    try:
+        found = float(str(value))
+    except ValueError:
+        return None
+    return found if abs(found) < float("inf") else None
+
+
+def _whole(value: object) -> int:
+    good = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
+    return int(str(value)) if good else _NONE
+
+
+def _percent(part: float, whole: float) -> str:
+    share = 100 * part / whole
+    return f"{share:.0f} %" if share >= 1 else "under 1 %"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"

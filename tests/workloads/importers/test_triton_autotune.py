@@ -1,0 +1,76 @@
+"""Triton's autotuner files: every config it timed, as history and as a measured space."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kernelmark.core.errors import UsageError
+from kernelmark.core.result import Status
+from kernelmark.tune import simulate
+from kernelmark.workloads import importers
+from kernelmark.workloads.importers.base import Given
+
+COMMON = {"num_ctas": 1, "maxnreg": None, "pre_hook": None, "ir_override": None}
+
+
+def config(block, warps, stages=3, **more):
+    kwargs = {"BLOCK_M": block, "EVEN_K": True}
+    return COMMON | {"kwargs": kwargs, "num_warps": warps, "num_stages": stages} | more
+
+
+FILE = {
+    "key": [512, 1024, "torch.float16", "torch.float16"],
+    "configs_timings": [
+        [config(16, 4), [0.02, 0.019, 0.021]],
+        [config(32, 4), [0.01, 0.009, 0.012]],
+        [config(64, 8), [float("inf")] * 3],
+        [config(64, 4), 0.015],
+    ],
+}
+
+
+@pytest.fixture
+def path(tmp_path):
+    file = tmp_path / "_matmul_kernel.autotune.json"
+    file.write_text(json.dumps(FILE))
+    return file
+
+
+def test_every_config_is_a_case_of_one_problem(path):
+    found = importers.read(path, Given()).results
+    assert {one.case.problem.key for one in found} == {
+        "triton_matmul_kernel key=512 key_2=1024 key_3=f16 key_4=f16"
+    }
+    times = {(one.case.config["BLOCK_M"], one.case.config["num_warps"]): one for one in found}
+    assert times[32, 4].measurement.median_s == pytest.approx(1e-5)
+    assert times[32, 4].measurement.also == pytest.approx({"q20_s": 9e-6, "q80_s": 1.2e-5})
+    assert times[64, 4].measurement.median_s == pytest.approx(1.5e-5)
+    assert times[64, 8].status is Status.RUNTIME_ERROR
+
+
+def test_a_measured_space(path):
+    space = simulate.read(path)
+    assert set(space.points.names) == {"BLOCK_M", "num_warps"}, "what varies"
+    assert space.best_s == pytest.approx(1e-5)
+    assert len(space.points) == 4
+    assert [space.seconds(i) for i in range(4)].count(None) == 1
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"key": [1], "configs_timings": [[1, 2]]},
+        {"key": [1], "configs_timings": [[config(16, 4), "x"]]},
+        {"key": [1], "configs_timings": [[config(16, 4), []]]},
+        {"key": 1, "configs_timings": 1},
+        {"key": [1], "configs_timings": [[{"kwargs": 3}, 1.0]]},
+    ],
+)
+def test_what_is_none_is_refused(tmp_path, broken):
+    file = tmp_path / "k.autotune.json"
+    file.write_text(json.dumps(broken))
+    for read in (lambda: importers.read(file, Given()), lambda: simulate.read(file)):
+        with pytest.raises(UsageError):
+            read()

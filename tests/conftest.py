@@ -2,22 +2,86 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
+
+# Time limits and the health check `too_slow` judge the machine, not the code. The same examples
+# each time: a test that fails for one commit and passes for the next is of no use to a CI.
+_PATIENT = hypothesis.settings(
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    derandomize=True,
+    print_blob=True,
+)
+hypothesis.settings.register_profile("repeatable", _PATIENT)
+# New examples each time: pytest --hypothesis-profile=search
+hypothesis.settings.register_profile("search", _PATIENT, derandomize=False, max_examples=1000)
+hypothesis.settings.load_profile("repeatable")
+
+# Variables that change what kmark, rich, typer or a compiler does.
+_SETTINGS = (
+    *("NO_COLOR", "FORCE_COLOR", "PY_COLORS", "CLICOLOR", "CLICOLOR_FORCE", "GITHUB_ACTIONS"),
+    *("COLUMNS", "LINES", "TERMINAL_WIDTH", "TTY_COMPATIBLE", "TTY_INTERACTIVE"),
+    *("CC", "CXX", "PYTHONWARNINGS", "XDG_CACHE_HOME", "XDG_DATA_HOME"),
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def same_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give every test the same variables and umask, whoever started pytest, and a cache and a
+    store that no user and no other test process shares."""
+    folder = tmp_path_factory.getbasetemp()
+    umask = os.umask(0o022)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name in _SETTINGS or (
+                name.startswith("KERNELMARK_") and name != "KERNELMARK_TEST_POSTGRES"
+            ):
+                patch.delenv(name)
+        patch.setenv("KERNELMARK_CACHE", str(folder / "cache"))
+        patch.setenv("KERNELMARK_STORE", str(folder / "store.sqlite"))
+        patch.setenv("TERM", "xterm")
+        patch.setenv("LC_ALL", "C.UTF-8")
+        yield
+    os.umask(umask)
+
+
+@pytest.fixture
+def default_signals() -> Iterator[None]:
+    """Undo what starting pytest did to signals, for this process and the children it starts.
+
+    A background job of a script begins with SIGINT and SIGQUIT ignored, one under nohup with
+    SIGHUP, and every child inherits that.
+    """
+    stops = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)
+    before = {number: signal.getsignal(number) for number in stops}
+    for number in stops:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 @pytest.fixture(scope="session")
@@ -48,31 +112,69 @@ def compiler() -> None:
         pytest.skip("there is no C++ compiler here")
 
 
-# Until somebody has waited for it for a while, however slow the machine is.
 _HOLDER = """
-import os, time
-from kernelmark.runners.lock import held, lock_path
+import os, sys, time
+from kernelmark.runners.lock import held
 from kernelmark.runners.targets import find
 info = find("fake")[1]
 with held(info, lambda who: None):
     print("held", flush=True)
-    inode, end = f":{os.stat(lock_path(info)).st_ino} ", time.monotonic() + 100
-    while time.monotonic() < end:
-        if any("->" in line and inode in line for line in open("/proc/locks")):
-            break
-        time.sleep(0.05)
-    time.sleep(1.5)
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.02)
 """
 
 
+class Holder:
+    """A process that holds the fake device until it is let go."""
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _HOLDER, str(mark)], stdout=subprocess.PIPE
+        )
+        self.pid = self.process.pid
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"held\n"
+
+    def let_go(self) -> None:
+        self._mark.touch()
+
+
 @pytest.fixture
-def holder() -> Iterator[subprocess.Popen[bytes]]:
+def holder(tmp_path: Path) -> Iterator[Holder]:
     """A process that holds the fake device."""
-    with subprocess.Popen([sys.executable, "-c", _HOLDER], stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"held\n"
-        yield other
-        other.kill()
+    made = Holder(tmp_path / "let-go")
+    yield made
+    made.process.kill()
+    made.process.communicate()
+
+
+@pytest.fixture
+def time_up_after() -> Callable[[int], AbstractContextManager[None]]:
+    """A context in which the minutes of a tuning run are over after so many timings, however long
+    they take."""
+    from kernelmark.tune.driver import Driver
+
+    @contextmanager
+    def clocked(timings: int) -> Iterator[None]:
+        left, record = iter(range(timings - 1)), Driver._record
+        now = [0.0]
+
+        def count(self: Driver, *given: Any) -> None:
+            record(self, *given)
+            now[0] = 0.0 if next(left, None) is not None else 1e9
+
+        clock = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Driver, "_record", count)
+            patch.setattr("kernelmark.tune.driver.time", clock)
+            yield
+
+    return clocked
+
+
+def _without_limit(start: Callable[..., str], *words: Any, **given: Any) -> str:
+    return start(*words, **{**given, "timeout": 600})
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +192,12 @@ def postgres() -> Iterator[URL]:
     )
     # Not below pytest's own folder: for root the server runs as another user, who must get there.
     folder = tempfile.mkdtemp(prefix="kmark-pg-")
-    server = servers.get_server(folder)
+    start = servers.postgres_server.pgexec
+    with pytest.MonkeyPatch.context() as patch:
+        # It gives the server ten seconds, which a loaded machine may need.
+        patient = functools.partial(_without_limit, start)
+        patch.setattr(servers.postgres_server, "pgexec", patient)
+        server = servers.get_server(folder)
     try:
         yield sqlalchemy.make_url(server.get_uri()).set(drivername="postgresql+psycopg")
     finally:

@@ -11,7 +11,6 @@ from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 from kernelmark.devices import registry
-from kernelmark.micro.roofs import UNSTEADY
 from kernelmark.stores import open_store
 
 GEMM = "gemm m=8 n=8 k=8 dtype=f32"
@@ -91,17 +90,28 @@ def test_the_newest_steady_roof_counts_higher_or_lower(measured, tmp_path, monke
 @pytest.mark.parametrize("value", [1e9, 3e9])
 def test_a_disturbed_roof_does_not_replace_a_steady_one(measured, tmp_path, monkeypatch, value):
     roof, _ = measured
-    disturbed = dataclasses.replace(roof, value=value, how=UNSTEADY, measured=roof.measured + 1)
+    disturbed = dataclasses.replace(roof, value=value, steady=False, measured=roof.measured + 1)
     with open_store(tmp_path / "s.sqlite") as store:
         ask(store)
         monkeypatch.setattr(folder, "quick", lambda *given: (disturbed,))
         found, told = ask(store, "fresh")
         assert found == store.roofs() == (roof,)
-        assert told[-1].startswith(f"the f32 roof is {UNSTEADY}; the one of ")
+        assert "f32" in told[-1]
         # As `kmark roofs` asks.
         info = registry.get("cpu").infos()[0]
         assert folder.measure_roofs(info, 0, store, told.append) == (roof,)
         assert store.roofs() == (roof,)
+
+
+def test_known_roofs_are_those_of_the_store_and_nothing_is_measured(measured, tmp_path):
+    roof, calls = measured
+    with open_store(tmp_path / "s.sqlite") as store:
+        assert folder.known_roofs(store, ["cpu"]) == ()
+        ask(store)
+        assert folder.known_roofs(store, ["cpu"]) == (roof,)
+        assert folder.known_roofs(store, ["fake"]) == ()
+        assert folder.known_roofs(None, ["cpu"]) == ()
+    assert len(calls) == 1
 
 
 def test_where_all_are_disturbed_the_newest_counts_and_a_later_run_measures_again(
@@ -109,7 +119,7 @@ def test_where_all_are_disturbed_the_newest_counts_and_a_later_run_measures_agai
 ):
     roof, _ = measured
     higher, lower = (
-        dataclasses.replace(roof, value=value, how=UNSTEADY, measured=roof.measured + later)
+        dataclasses.replace(roof, value=value, steady=False, measured=roof.measured + later)
         for later, value in enumerate((1.5e9, 1e9))
     )
     with open_store(tmp_path / "s.sqlite") as store:

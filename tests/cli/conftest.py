@@ -49,7 +49,7 @@ def kmark(capsys):
 
 
 @pytest.fixture
-def stopped():
+def stopped(default_signals):
     """A `kmark` in a process of its own that gets a signal once a line says `until`: what it tells
     after that. It ends as an interrupted one must."""
 
@@ -65,7 +65,7 @@ def stopped():
         while seen[-1] and until not in seen[-1]:
             seen.append(started.stderr.readline())
         started.send_signal(number)
-        rest = started.communicate(timeout=60)[1]
+        rest = started.communicate(timeout=600)[1]
         assert started.returncode == 130, "".join(seen) + rest
         return rest
 

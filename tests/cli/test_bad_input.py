@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from .conftest import FAKE
 
 GEMM = ("run", "-o", "gemm", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
 
@@ -41,8 +44,8 @@ GEMM = ("run", "-o", "gemm", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
         ((*GEMM, "-a", "m=8", "--target-ci", "1"), "'--target-ci': 1 must be below 1"),
         ((*GEMM, "-a", "m=8", "--target-ci", "inf"), "'--target-ci': inf must be below 1"),
         ((*GEMM, "-a", "m=8", "--timeout", "-1"), "must be a positive number of seconds"),
-        ((*GEMM, "-a", "m=8", "--timeout", "nan"), "must be a positive number of seconds"),
-        ((*GEMM, "-a", "m=8", "--timeout", "inf"), "must be a positive number of seconds"),
+        ((*GEMM, "-a", "m=8", "--timeout", "nan"), "--timeout"),
+        ((*GEMM, "-a", "m=8", "--timeout", "inf"), "--timeout"),
         ((*GEMM, "-a", "m=8", "--label", "a.json"), "the label 'a.json' would be taken for a file"),
         (("history", "--pin", "a.csv=latest"), "the name 'a.csv' would be taken for a file"),
         ((*GEMM, "-a", "m=8", "-d", ""), "an empty list names nothing"),
@@ -222,3 +225,57 @@ def test_an_error_nobody_expected_is_one_sentence_too(refused, monkeypatch):
     assert "--debug" in ended.err
     monkeypatch.setattr("kernelmark.cli.listing.dtypes", Path("/nonexistent/file").read_text)
     assert "No such file" in refused("list", "dtypes").err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("list", "runs", "--limit", "99999999999999999999"),
+        ("history", "--runs", "99999999999999999999"),
+        ("run", "-s", "smoke", "--max-s", "1e999"),
+        ("run", "-s", "smoke", "--warmup-s", "1e999"),
+        ("run", "-s", "smoke", "--timeout", "nan"),
+        ("run", "-s", "smoke", "--seed", "99999999999999999999"),
+        ("tune", "run", ".", "--timeout", "1e999"),
+    ],
+)
+def test_numbers_that_no_option_can_mean_are_refused(refused, words):
+    assert "unexpected" not in refused(*words).err
+
+
+def test_an_endless_integer_in_a_suite_is_a_sentence(refused, tmp_path):
+    path = tmp_path / "endless.toml"
+    path.write_text(f'why="x"\nsource="y"\n[[problems]]\nop="gemm"\nm={"9" * 5000}\n')
+    assert "unexpected" not in refused("run", "-s", str(path)).err
+
+
+@pytest.mark.parametrize("value", [-1, 0, 1e40, -9e9, 2**64, "nan", "inf"])
+def test_a_results_file_with_numbers_that_cannot_be_is_refused(kmark, refused, tmp_path, value):
+    good = tmp_path / "good.json"
+    assert kmark(*FAKE, "--json", str(good)).code == 0
+    document = json.loads(good.read_text())
+    bad = tmp_path / "bad.json"
+    block = document["results"][0]["measurement"]["blocks"][0]
+    for change in (
+        {"samples_s": [value]},
+        {"samples_s": [1e-5, value]},
+    ):
+        changed = json.loads(json.dumps(document))
+        changed["results"][0]["measurement"]["blocks"][0] = {**block, **change}
+        bad.write_text(json.dumps(changed))
+        for words in (("show", str(bad)), ("import", str(bad)), ("compare", str(good), str(bad))):
+            assert "unexpected" not in refused(*words).err
+
+
+def test_texts_of_a_results_file_do_not_reach_the_terminal_as_commands(kmark, tmp_path):
+    good = tmp_path / "good.json"
+    assert kmark(*FAKE, "--json", str(good)).code == 0
+    text = good.read_text().replace('"backend": "fake"', '"backend": "\\u001b]0;x\\u0007=1|<b>"')
+    (tmp_path / "bad.json").write_text(text)
+    outs = [str(tmp_path / name) for name in ("o.md", "o.csv")]
+    ended = kmark("show", str(tmp_path / "bad.json"), "--md", outs[0], "--csv", outs[1])
+    assert ended.code == 0
+    for shown in (ended.out, ended.err, (tmp_path / "o.md").read_text()):
+        assert "\x1b" not in shown
+        assert "\x07" not in shown
+    assert "<b>" not in (tmp_path / "o.md").read_text()

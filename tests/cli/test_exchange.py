@@ -27,11 +27,11 @@ def test_a_killed_run_is_listed_as_interrupted(tmp_path):
         rows = json.loads(listed.stdout or "[]")
         return str(rows[0]["state"]) if rows else ""
 
-    end = time.monotonic() + 30
-    while state() != "running" and time.monotonic() < end:
+    while (seen := state()) != "running" and started.poll() is None:
         time.sleep(0.1)
+    assert seen == "running"
     started.kill()
-    started.wait()
+    started.communicate()
     assert state() == "interrupted"
 
 

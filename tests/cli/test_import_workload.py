@@ -125,7 +125,7 @@ def test_a_log_without_workload_is_told_what_it_is(refused, log, tmp_path):
     assert "add: --workload DIR" in refused("import", log("5,48,32", name="x.csv")).err
     trace = tmp_path / "t.json"
     trace.write_text('{"schemaVersion": 1, "traceEvents": []}')
-    assert "is a log of calls (torch-trace)" in refused("import", str(trace)).err
+    assert "--workload DIR" in refused("import", str(trace), code=4).err
 
 
 def test_formats_are_named_in_one_spelling_and_taken_in_several(kmark, refused, log, folder):

@@ -12,7 +12,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,7 @@ def test_the_command_of_the_readme_works_as_written():
         [sys.executable, "-m", "kernelmark", *words.split()],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -331,17 +330,16 @@ def on_terminal(words: tuple[str, ...], **variables: str) -> str:
     )
     os.close(child)
     received = b""
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
+    while True:
         try:
             part = os.read(parent, 65536)
-        except OSError:
+        except OSError:  # it has ended
             break
         if not part:
             break
         received += part
     os.close(parent)
-    assert process.wait(timeout=60) == 0
+    assert process.wait() == 0
     return received.decode()
 
 

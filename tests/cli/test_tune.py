@@ -388,7 +388,7 @@ def test_a_folder_is_of_one_backend_and_architecture(kmark, refused, folder):
     ended = refused("tune", "plan", str(folder), "-b", "numpy", "--force")
     assert "has plans for fake, not for numpy" in ended.err
     assert "take another folder" in ended.err
-    words = ("--timeout", "2", "--jobs", "1", "--only", "SSS_NN_1", "-q")
+    words = ("--timeout", "10", "--jobs", "1", "--only", "SSS_NN_1", "-q")
     assert kmark("tune", "run", str(folder), *words).code in (0, 3)
     ended = refused("tune", "plan", str(folder), "-b", "fake", "-d", "cpu", "--force")
     assert "has plans for fake on fake, not on " in ended.err

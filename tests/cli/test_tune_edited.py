@@ -14,7 +14,7 @@ from kernelmark.tune import results
 from kernelmark.tune.folder import TuningFolder
 
 FIRST, SECOND = "SSS_NN_0", "SSS_NN_1"
-WORDS = ("--timeout", "2", "--jobs", "1")
+WORDS = ("--timeout", "10", "--jobs", "1")
 EDITS = {
     "seed": ("seed = 1 ", "seed = 2 "),
     "space": ("\n[space]\n", "\n[space]\nwarps = [1, 2, 4]\n"),
@@ -27,7 +27,7 @@ def tuned_once(tmp_path_factory):
     folder = make_folder(place / "t", fake_plans(2, evaluations=8))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNELMARK_CACHE", str(place / "cache"))
-        done = tuning_run.run(folder.path, timeout_s=2, jobs=1)
+        done = tuning_run.run(folder.path, timeout_s=10, jobs=1)
     assert [outcome.kept for outcome in done.outcomes] == [True, True]
     return folder
 

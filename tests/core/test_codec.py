@@ -23,6 +23,7 @@ from kernelmark.core.result import (
     Check,
     KernelInfo,
     Measurement,
+    Mode,
     Result,
     ResultSet,
     Run,
@@ -59,7 +60,8 @@ def drawn(kind, **special):
 cases = drawn(Case, problem=problems.map(parse_key), timing=timings, config=config)
 times = st.lists(st.floats(5e-324, 1e300), min_size=1, max_size=3).map(tuple)
 blocks = st.lists(drawn(Block, samples_s=times), min_size=1, max_size=2).map(tuple)
-measurements = drawn(Measurement, blocks=blocks)
+modes = drawn(Mode, value_s=st.floats(5e-324, 1e300), share=st.floats(0, 1, exclude_min=True))
+measurements = drawn(Measurement, blocks=blocks, modes=st.lists(modes, max_size=3).map(tuple))
 results = drawn(Result, case=cases, measurement=st.none() | measurements)
 environments = drawn(Environment, devices=st.lists(drawn(DeviceInfo), max_size=2).map(tuple))
 runs = drawn(Run, environment=environments)
@@ -298,3 +300,14 @@ def test_integers_are_read_as_floats_where_floats_are_meant():
 def test_only_document_kinds_can_be_written():
     with pytest.raises(TypeError, match="not a document kind"):
         codec.dumps(Problem(op="gemm", dims={}, dtypes={}))
+
+
+def test_modes_are_written_only_where_there_are_several():
+    assert "modes" not in document()["measurement"]
+    value = result()
+    modes = (Mode(value_s=1.5, share=0.5), Mode(value_s=2.0, share=0.5))
+    measured = dataclasses.replace(value.measurement, modes=modes)
+    value = dataclasses.replace(value, measurement=measured)
+    plain = json.loads(codec.dumps(value))["measurement"]["modes"]
+    assert plain == [{"value_s": 1.5, "share": 0.5}, {"value_s": 2.0, "share": 0.5}]
+    assert codec.loads(codec.dumps(value), Result).measurement.modes == modes

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernelmark.core.diskcache import DiskCache, cache_root, digest
+from kernelmark.core.private import temporary_folder
 
 MIB = 2**20
 
@@ -25,7 +26,7 @@ def age(cache: DiskCache, key: str, seconds: float) -> None:
     os.utime(path, (then, then))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(suppress_health_check=list(HealthCheck), max_examples=50)
 @given(key=st.text(), payload=st.binary(max_size=4096))
 def test_gives_back_what_was_put(tmp_path: Path, key: str, payload: bytes) -> None:
     cache = DiskCache(tmp_path, MIB)
@@ -48,7 +49,7 @@ def test_later_put_replaces(tmp_path: Path) -> None:
     assert cache.get("a") == b"new"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=list(HealthCheck), max_examples=40)
 @given(where=st.integers(0, 10_000), flip=st.integers(1, 255))
 def test_a_changed_byte_anywhere_is_a_miss(tmp_path: Path, where: int, flip: int) -> None:
     cache = DiskCache(tmp_path, MIB)
@@ -190,3 +191,24 @@ def test_cache_root_follows_the_variables(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_cap_of_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="positive"):
         DiskCache(tmp_path, 0)
+
+
+def test_cache_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache", MIB)
+    cache.put("a", b"payload")
+    assert cache.get("a") == b"payload"
+    entry(cache).parent.chmod(0o777)
+    assert cache.get("a") is None
+    assert cache.warning is not None
+    cache.put("a", b"other")
+    assert cache.get("a") is None
+
+
+def test_root_that_others_can_write_to_gives_way_to_a_private_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "cache"))
+    assert cache_root() == tmp_path / "cache"
+    (tmp_path / "cache").mkdir(mode=0o777)
+    (tmp_path / "cache").chmod(0o777)
+    assert cache_root() == temporary_folder()

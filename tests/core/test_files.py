@@ -61,14 +61,30 @@ def test_csv_holds_what_it_was_given(records):
         for value, cell in zip((record[name] for name in names), row, strict=True):
             if isinstance(value, float):
                 assert float(cell) == value
+            elif isinstance(value, str):
+                assert cell in (value, f"'{value}")  # the latter where it looks like a formula
             else:
                 assert cell == ("" if value is None else str(value))
+
+
+@pytest.mark.parametrize("formula", ["=1+1", "+cmd|x", "-a", "@SUM(A1)", "\t=1"])
+def test_csv_holds_no_formulas(formula):
+    (row,) = csv.reader(io.StringIO(files.csv_text([{"a": formula}]).split("\n", 1)[1]))
+    assert row == [f"'{formula}"]
+
+
+@pytest.mark.parametrize("number", ["-1.5", "+3", "-inf", "-1e-6"])
+def test_csv_leaves_numbers_as_they_are(number):
+    assert files.csv_text([{"a": number}]) == f"a\n{number}\n"
 
 
 @given(st.lists(st.text(alphabet='\r\n", a'), min_size=1))
 def test_csv_of_one_column_has_a_row_for_each_record(cells):
     text = files.csv_text([{"a": cell} for cell in cells])
-    assert [row for (row,) in csv.reader(io.StringIO(text, newline=""))] == ["a", *cells]
+    assert [row for (row,) in csv.reader(io.StringIO(text, newline=""))] == [
+        "a",
+        *(f"'{cell}" if cell.startswith("\r") else cell for cell in cells),
+    ]
 
 
 def test_csv_without_records_is_its_header():

@@ -1,20 +1,27 @@
-"""The CPU benchmarks for real, against something that is not ours: NumPy, the kernel's own files,
-or a formula. Bounds are wide: other work may share the machine."""
+"""The CPU benchmarks for real, and on a core whose speeds are written down.
+
+What a real core reaches depends on its clock and on what else runs. So real readings are only
+compared with each other: which of two is faster, or whether the best of both, taken in turns,
+agree with something that is not ours. The numbers themselves are checked on the scripted core.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 import time
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from kernelmark.core.result import Status
-from kernelmark.micro import registry, roofs
+from kernelmark.micro import _chains, registry, roofs
 from kernelmark.micro.execute import execute, open_rig
+from kernelmark.micro.rig import CHUNK_BYTES, Timed
 
 pytestmark = pytest.mark.usefixtures("compiler")
-CACHE = Path("/sys/devices/system/cpu/cpu0/cache")
+KIB, MIB = 2**10, 2**20
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +33,27 @@ def rig():
 
 def measured(rig, name, **parameters):
     result = execute(registry.get(name), rig, "brief", parameters)
+    for _ in range(4):
+        if result.status is Status.OK:
+            break
+        # A core that runs at twice the clock it was calibrated at seems to do the impossible.
+        rig.__dict__.pop("_clock_mhz", None)
+        result = execute(registry.get(name), rig, "brief", parameters)
     assert result.status is Status.OK, result.error
     return result
+
+
+def check_best(
+    ours: Callable[[], float], theirs: Callable[[], float], low: float, high: float
+) -> None:
+    """Check the ratio of the best of two rates, taken in turns until it is between the bounds:
+    other work slows either down, and nothing speeds one up."""
+    best = [0.0, 0.0]
+    for _ in range(20):
+        best = [max(best[0], ours()), max(best[1], theirs())]
+        if low < best[0] / best[1] < high:
+            return
+    pytest.fail(f"{best[0]:g} a second against {best[1]:g}")
 
 
 def numpy_copy_per_s(nbytes):
@@ -42,33 +68,31 @@ def numpy_copy_per_s(nbytes):
 
 
 def test_memcpy_is_as_fast_as_numpys_copy(rig):
-    found = measured(rig, "memcpy", sizes=64 * 2**20).metric("one_core_host").value
-    assert 0.4 < found / numpy_copy_per_s(64 * 2**20) < 2.5
+    def ours():
+        return measured(rig, "memcpy", sizes=64 * MIB).metric("one_core_host").value
+
+    check_best(ours, lambda: numpy_copy_per_s(64 * MIB), 0.4, 2.5)
 
 
 def test_stream_copy_counts_both_arrays(rig):
-    result = measured(rig, "stream", kernels="copy,read", samples=7)
-    assert 0.4 < result.metric("copy").value / (2 * numpy_copy_per_s(64 * 2**20)) < 2.5
+    def ours():
+        return measured(rig, "stream", kernels="copy,read", samples=7).metric("copy").value
+
+    check_best(ours, lambda: 2 * numpy_copy_per_s(64 * MIB), 0.4, 2.5)
 
 
-def test_the_roofline_ends_at_the_quick_roofs(rig, monkeypatch):
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_the_roofline_ends_at_the_quick_roofs(rig, monkeypatch, dtype):
     monkeypatch.setattr(roofs, "_stream_bytes", lambda info, parts: 2**26)  # only FLOP/s are used
-    known, found = dict.fromkeys(("f32", "f64"), 0.0), dict.fromkeys(("f32", "f64"), 0.0)
-    for _ in range(5):  # other work on the machine slows either down, and nothing speeds one up
-        quick = {(r.kind, r.name): r.value for r in roofs.quick("cpu", 1)}
-        result = measured(rig, "roofline", seconds=0.15)
-        for dtype in known:
-            known[dtype] = max(known[dtype], quick["flops", dtype])
-            found[dtype] = max(found[dtype], result.metric(f"flops_{dtype}").value)
-        ratios = {dtype: found[dtype] / known[dtype] for dtype in known}
-        if all(0.6 < ratio < 1.2 for ratio in ratios.values()):
-            break
-    else:
-        pytest.fail(f"by the roofline, in units of the quick roofs: {ratios}")
-    by_intensity = [r for r in result.rows if r["dtype"] == "f32"]
-    # A sum alone, then one multiply-add and a sum.
-    assert [r["intensity"] for r in by_intensity[:2]] == pytest.approx([1 / 4, 3 / 4])
-    assert by_intensity[-1]["flops_per_s"] > by_intensity[0]["flops_per_s"]
+
+    def ours():
+        found = measured(rig, "roofline", dtypes=dtype, seconds=0.15)
+        return found.metric(f"flops_{dtype}").value
+
+    def quick():
+        return {(r.kind, r.name): r.value for r in roofs.quick("cpu", 1)}["flops", dtype]
+
+    check_best(ours, quick, 0.6, 1.2)
 
 
 def test_steps_that_no_kernel_does_are_measured_as_the_next(rig):
@@ -91,48 +115,174 @@ def test_no_clock_is_told_that_was_not_read(rig):
         assert "core clock" not in str(figure(result))
 
 
-def test_latencies_and_throughputs_fit_each_other(rig):
+def test_independent_chains_are_faster_than_dependent_ones(rig):
     result = measured(rig, "incore")
-    cycles = {(r["op"], r["warps"], r["ilp"]): r["cycles"] for r in result.rows}
-    latency = result.metric("latency_fma_f32").value
-    # Every core that this runs on needs 2 to 8 cycles, and has a pipe or more.
-    assert 2 < latency < 9
-    assert result.metric("latency_fma_f64").value == pytest.approx(latency, rel=0.5)
-    assert 0.1 < cycles["fma_f32", 1, 8] < 1.5
-    # Eight chains cannot be more than eight times as fast as one.
-    assert cycles["fma_f32", 1, 8] > latency / 8 * 0.9
+    cycles = {(r["op"], r["ilp"]): r["cycles"] for r in result.rows}
+    for op in ("fma_f32", "fma_f64"):
+        assert 0 < cycles[op, 8] < cycles[op, 1]
 
 
-def test_the_first_cache_is_where_the_kernel_says(rig):
-    result = measured(rig, "latency", sizes="8192,16384,24576,393216,524288,100663296,134217728")
-    near = result.metric("l1_cycles").value
-    assert 1.5 < near < 9
-    by_size = {row["size_bytes"]: row["cycles"] for row in result.rows}
-    assert by_size[524288] > 1.5 * near
-    assert by_size[134217728] > 4 * near
-    if (CACHE / "index0" / "size").exists():
-        first = int((CACHE / "index0" / "size").read_text().strip().rstrip("K")) * 1024
-        assert by_size[8192] < 2 * near or first < 8192
+def test_memory_is_slower_than_the_first_cache(rig):
+    near, far = (row["cycles"] for row in measured(rig, "latency", sizes=f"8192,{128 * MIB}").rows)
+    assert 0 < near < far
+    near, far = (
+        row["bytes_per_s"]
+        for row in measured(rig, "cache", sizes=f"16384,{256 * MIB}", most=2**30).rows
+    )
+    assert near > far > 0
 
 
-def test_the_first_cache_is_faster_than_memory(rig):
-    result = measured(rig, "cache", sizes=f"16384,{256 * 2**20}", most=2**30)
-    near, far = (row["bytes_per_s"] for row in result.rows)
-    assert near > 1.5 * far
-    # A core loads 4 bytes a cycle at least, and 256 at most.
-    assert 4 < result.metric("l1_bytes_per_clk").value <= 256
+def test_the_clock_is_a_number(rig):
+    assert 0 < rig.clock_mhz < math.inf
+    assert rig.clock_mhz is rig.clock_mhz  # of one calibration: cycles of one result agree
+    result = measured(rig, "instructions", ops="add_i64", samples=3)
+    assert result.metric("latency_add_i64").value > 0
 
 
-def test_both_headlines_of_the_cache_are_of_one_of_its_fastest_points(rig):
-    result = measured(rig, "cache", sizes="4096,8192,16384,49152,65536,98304,131072,262144")
-    names = ("bytes_per_s", "bytes_per_clk")
-    told = tuple(result.metric(f"l1_{name}").value for name in names)
-    assert told in [tuple(row[name] for name in names) for row in result.rows]
-    assert told[0] >= 0.8 * max(row["bytes_per_s"] for row in result.rows)
+class Core:
+    """A core of 2.5 GHz: each launch runs for real, so that what it computes can be checked, and
+    then its clocks are replaced by these. Every other launch is disturbed by other work."""
+
+    CLOCK_MHZ = 2500.0
+    LATENCY = {"add_i64": 1.0, "fma_f32": 4.0, "fma_f64": 5.0}  # noqa: RUF012
+    CYCLES = {"add_i64": 0.25, "fma_f32": 0.5, "fma_f64": 1.0}  # noqa: RUF012  # of a full pipe
+    LOADS = ((32 * KIB, 5.0), (MIB, 15.0), (math.inf, 300.0))  # cycles of one, by working set
+    READS = ((32 * KIB, 100.0), (MIB, 40.0), (math.inf, 8.0))  # bytes a cycle
+    FLOPS, BYTES, COPIED = 80e9, 20e9, 12e9  # a second
+
+    def __init__(self, rig):
+        self._rig, self._call, self._time = rig, rig.call, rig.time
+        self._given = {}
+        self._ring_bytes = self._launches = 0
+
+    def call(self, file, kernel, *values, **more):
+        made = self._call(file, kernel, *values, **more)
+        self._given[id(made.arguments)] = values, made  # kept, so that no id comes twice
+        return made
+
+    def time(self, call, launches=1):
+        real = self._time(call, launches)
+        values, _ = self._given[id(call.arguments)]
+        if call.kernel == "chase_link":
+            self._ring_bytes = 128 * values[2]
+        if (cycles := self._cycles(call.kernel, values)) is None:
+            return real
+        self._launches += 1
+        disturbed = 3.0 if self._launches % 2 else 1.0
+        ns = round(cycles * disturbed / self.CLOCK_MHZ * 1e3)
+        self._stamp(call.kernel, values, ns)
+        return Timed(elapsed_s=max(ns, 1) * 1e-9)
+
+    def _cycles(self, kernel, values):
+        if found := re.fullmatch(r"chain_(\w+)_(\d)", kernel):
+            op, ilp = found[1], int(found[2])
+            each = max(self.LATENCY[op] / ilp, self.CYCLES[op])
+            return values[0] * _chains.OPS[op].loop * each
+        if kernel == "window_read":
+            return values[5] * CHUNK_BYTES / at(self.READS, values[1] * CHUNK_BYTES)
+        if kernel in ("chase", "chase_index"):
+            return values[2] * at(self.LOADS, self._ring_bytes)
+        seconds = self._seconds(kernel, values)
+        return None if seconds is None else seconds * self.CLOCK_MHZ * 1e6
+
+    def _seconds(self, kernel, values):
+        if found := re.fullmatch(r"roofline_f(\d+)_(\d+)", kernel):
+            nbytes = values[2] * self._rig.vector_bytes
+            steps = int(found[2]) or 16 * values[3]
+            flops = nbytes // (int(found[1]) // 8) * (2 * steps + 1)
+            return max(nbytes / self.BYTES, flops / self.FLOPS)
+        if kernel == "stream_memcpy":
+            return values[2] / self.COPIED
+        if kernel == "stream_copy":
+            return 2 * values[2] * self._rig.vector_bytes / self.BYTES
+        return None
+
+    def _stamp(self, kernel, values, ns):
+        write = self._rig.device.write
+        if kernel.startswith("chain_"):
+            write(values[4], 0, np.array([7, 7 + ns], np.uint64).view(np.uint8))
+        elif kernel == "window_read":
+            write(values[6], 0, np.array([7, 7 + ns], np.uint64).view(np.uint8))
+        elif kernel.startswith("chase"):
+            write(values[3], 0, np.array([ns, ns], np.uint64).view(np.uint8))
 
 
-def test_the_clock_is_that_of_a_core(rig):
-    assert 500 < rig.clock_mhz < 8000
-    result = measured(rig, "instructions", ops="add_i64", samples=9)
-    # The ruler measured by itself.
-    assert result.metric("latency_add_i64").value == pytest.approx(1.0, rel=0.15)
+def at(table, size):
+    return next(value for most, value in table if size <= most)
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """A rig of one scripted core."""
+    made = open_rig("cpu", 1)
+    core = Core(made)
+    monkeypatch.setattr(made, "call", core.call)
+    monkeypatch.setattr(made, "time", core.time)
+    yield made
+    made.close()
+
+
+class TestScripted:
+    def test_the_clock_is_that_of_the_dependent_additions(self, scripted):
+        assert scripted.clock_mhz == pytest.approx(Core.CLOCK_MHZ, rel=1e-4)
+        assert scripted.ticks_to_cycles == pytest.approx(2.5, rel=1e-4)
+
+    def test_latencies_are_counted_in_its_cycles(self, scripted):
+        result = measured(scripted, "instructions", ops="add_i64,fma_f32")
+        for op in ("add_i64", "fma_f32"):
+            latency, rate = result.metric(f"latency_{op}"), result.metric(f"per_clk_{op}")
+            assert latency.value == pytest.approx(Core.LATENCY[op], rel=1e-3)
+            assert rate.value == pytest.approx(1 / Core.CYCLES[op], rel=1e-3)
+        ns = {row["op"]: row["ns"] for row in result.rows}
+        assert ns["fma_f32"] == pytest.approx(4 * 0.4, rel=1e-3)
+
+    def test_chains_share_the_pipe(self, scripted):
+        result = measured(scripted, "incore")
+        cycles = {(r["op"], r["ilp"]): r["cycles"] for r in result.rows}
+        assert cycles == pytest.approx(
+            {
+                ("fma_f32", 1): 4.0,
+                ("fma_f32", 8): 0.5,
+                ("fma_f64", 1): 5.0,
+                ("fma_f64", 8): 1.0,
+            },
+            rel=1e-3,
+        )
+        assert result.metric("latency_fma_f64").value == pytest.approx(5.0, rel=1e-3)
+
+    def test_loads_are_as_slow_as_their_level(self, scripted):
+        sizes = (8 * KIB, 16 * KIB, 24 * KIB, 384 * KIB, 512 * KIB, 96 * MIB, 128 * MIB)
+        result = measured(scripted, "latency", sizes=",".join(map(str, sizes)))
+        found = {row["size_bytes"]: row["cycles"] for row in result.rows}
+        assert found == pytest.approx({size: at(Core.LOADS, size) for size in sizes}, rel=1e-3)
+        assert result.metric("l1_cycles").value == pytest.approx(5.0, rel=1e-3)
+        assert [row["ns"] for row in result.rows] == pytest.approx(
+            [0.4 * c for c in found.values()]
+        )
+
+    def test_both_headlines_of_the_cache_are_of_one_of_its_fastest_points(self, scripted):
+        sizes = (4 * KIB, 8 * KIB, 16 * KIB, 48 * KIB, 64 * KIB, 256 * KIB, 256 * MIB)
+        given = {"sizes": ",".join(map(str, sizes)), "most": 2**30}
+        result = measured(scripted, "cache", **given)
+        rates = {row["size_bytes"]: row["bytes_per_clk"] for row in result.rows}
+        assert rates == pytest.approx({size: at(Core.READS, size) for size in sizes}, rel=1e-3)
+        names = ("bytes_per_s", "bytes_per_clk")
+        told = tuple(result.metric(f"l1_{name}").value for name in names)
+        assert told in [tuple(row[name] for name in names) for row in result.rows]
+        assert told == pytest.approx((100.0 * Core.CLOCK_MHZ * 1e6, 100.0), rel=1e-3)
+
+    def test_the_roofline_is_a_slope_and_a_flat(self, scripted):
+        result = measured(scripted, "roofline", dtypes="f32", seconds=0.01)
+        # A sum alone, then one multiply-add and a sum.
+        assert [r["intensity"] for r in result.rows[:2]] == pytest.approx([1 / 4, 3 / 4])
+        for row in result.rows:
+            flops = min(Core.FLOPS, row["intensity"] * Core.BYTES)
+            assert row["flops_per_s"] == pytest.approx(flops, rel=1e-3)
+        assert result.metric("flops_f32").value == pytest.approx(Core.FLOPS, rel=1e-3)
+        assert result.metric("bytes").value == pytest.approx(Core.BYTES, rel=1e-3)
+
+    def test_a_copy_counts_once_and_a_stream_both_arrays(self, scripted):
+        copied = measured(scripted, "memcpy", sizes=64 * MIB).metric("one_core_host")
+        assert copied.value == pytest.approx(Core.COPIED, rel=1e-3)
+        streamed = measured(scripted, "stream", kernels="copy", nbytes=64 * MIB).metric("copy")
+        assert streamed.value == pytest.approx(Core.BYTES, rel=1e-3)

@@ -379,6 +379,15 @@ class TestRoofs:
         bad = [dataclasses.replace(r, status=Status.WRONG) for r in self.results()]
         assert gpu_roofs.roofs_of(bad) == ()
 
+    @pytest.mark.parametrize(("spread", "steady"), [(0.02, True), (0.4, False), (None, True)])
+    def test_a_bandwidth_is_steady_where_its_launches_agree(self, spread, steady):
+        rows = ({"bytes_per_s": 4.5e12, "spread": spread}, {"bytes_per_s": 1e12, "spread": 0.9})
+        spread_out = [dataclasses.replace(r, rows=rows, model="M") for r in self.results()]
+        found = {roof.name: roof for roof in gpu_roofs.roofs_of(spread_out)}
+        assert found["dram"].steady is steady
+        assert found["bf16"].steady
+        assert {roof.model for roof in found.values()} == {"M"}
+
     def test_the_data_sheet_stands_beside(self):
         sheet = hardware.find_sheet(TestHardware.INFO)
         values = [gpu_roofs.sheet_value(r, sheet) for r in gpu_roofs.roofs_of(self.results())]

@@ -40,13 +40,33 @@ def test_quick_gives_plausible_roofs_of_the_cpu(monkeypatch):
         assert (roof.device, roof.arch, roof.threads) == ("cpu", info.arch, 1)
         assert roof.how
         assert roof.measured > 1.7e9
-    # Twice the lanes, whatever the core: exactly 2 on a quiet machine.
-    ratio = named["flops", "f32"].value / named["flops", "f64"].value
-    assert 1.2 < ratio < 3.5
-    # No core that can run this does less than one multiply-add of f32 in two nanoseconds, nor
-    # moves less than a byte in two.
-    assert named["flops", "f32"].value > 1e9
-    assert named["bytes", "dram"].value > 0.5e9
+        assert roof.value > 0
+    # Twice the lanes, whatever the core: other work slows either down, and nothing speeds one up.
+    best = {name: named["flops", name].value for name in ("f32", "f64")}
+    for _ in range(20):
+        if 1.2 < best["f32"] / best["f64"] < 3.5:
+            break
+        again = {roof.name: roof.value for roof in roofs.quick("cpu", 1)}
+        best = {name: max(value, again[name]) for name, value in best.items()}
+    else:
+        pytest.fail(f"FLOP/s: {best}")
+
+
+@pytest.mark.parametrize(
+    ("rounds", "best", "steady", "taken"),
+    [
+        ([10.0, 10.0, 10.0], 10.0, True, 3),
+        # Slowed down by other work at first: what is lower counts neither for nor against.
+        ([3.0, 10.0, 5.0, 9.95, 4.0, 10.05], 10.05, True, 6),
+        ([1.0 * 2**n for n in range(10)], 512.0, False, 10),  # never twice the same
+        ([8.0, None], None, False, 2),
+    ],
+)
+def test_rounds_go_on_until_two_more_agree_with_the_best(rounds, best, steady, taken):
+    left = iter(rounds)
+    found = roofs._best(lambda: next(left))
+    assert (found and (found.per_s, found.steady)) == (best and (best, steady))
+    assert len(list(left)) == len(rounds) - taken
 
 
 def test_more_threads_than_cores_are_refused():
@@ -151,7 +171,7 @@ def test_without_a_compiler_numpy_stands_in_and_says_so(monkeypatch):
     monkeypatch.setattr(_native, "_compilers", list)
     found = roofs.quick("cpu", 1)
     assert {roof.name for roof in found} == {"f32", "f64", "dram"}
-    assert all("numpy" in roof.how and "no C compiler" in roof.how for roof in found)
+    assert all("numpy" in roof.how and not roof.limit for roof in found)
 
 
 def test_no_figures_where_even_numpy_fails(monkeypatch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,15 +30,23 @@ def rig(compiler, tmp_path, monkeypatch):
 
 @pytest.fixture
 def busy_or_not(rig, monkeypatch):
-    """Readings that tell whether launches are under way; the energy counter can be taken away."""
+    """Readings that tell whether launches are under way; the energy counter can be taken away.
+    The host's clock goes on by 10 ms whenever the rig reads it."""
     monkeypatch.setattr(telemetry, "REFRESH_S", 0.0)
     energy = {"counts": True}
+    now = [0.0]
+
+    def tick():
+        now[0] += 0.01
+        return now[0]
+
+    monkeypatch.setattr("kernelmark.micro.rig.time", SimpleNamespace(monotonic=tick))
 
     def read():
         works = any(queue.work for queue in rig.device.driver.library._queues.values())
         return Telemetry(
             power_w=600.0 if works else 100.0,
-            energy_j=500.0 * time.monotonic() if energy["counts"] else None,
+            energy_j=500.0 * now[0] if energy["counts"] else None,
             throttle=("power cap",) if works else (),
         )
 
@@ -52,8 +60,9 @@ MATRIX = {"seconds": 1e-4, "samples": 1, "sustained": 0.6, "dtypes": "bf16"}
 
 class TestReadings:
     def test_each_look_is_a_new_one(self, rig, busy_or_not):
-        first, second = rig.look(), rig.look()
-        assert second.energy_j > first.energy_j
+        first = rig.look()
+        rig.sustain(rig.call("micro_launch.cu", "launch_nothing", grid=1, block=32), 0.1)
+        assert rig.look().energy_j > first.energy_j
 
     @pytest.mark.parametrize(("name", "few"), [("roofline", ROOFLINE), ("matrix", MATRIX)])
     def test_power_and_throttling_are_of_the_work(self, rig, busy_or_not, name, few):

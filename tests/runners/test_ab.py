@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from collections import Counter
@@ -262,10 +263,21 @@ def test_real_workers_find_a_scripted_slowdown():
     assert {block.process for block in row.base.measurement.blocks} == set(range(8))
 
 
-@pytest.mark.timeout(60)
 def test_compiling_ahead_ends_where_no_worker_starts(tmp_path):
     broken = tmp_path / "python"
     broken.write_text("no program")
     broken.chmod(0o755)
     cases = [pair(8).base, pair(16).base]
     compile_ahead(Side(name="base", python=str(broken)), cases, "fake", jobs=2)
+
+
+def test_a_result_that_its_judge_refuses_breaks_its_side():
+    def judge(one: Result) -> Result:
+        seconds = one.measurement.median_s if one.measurement else 1.0
+        return dataclasses.replace(one, status=Status.IMPOSSIBLE) if seconds < 1e-6 else one
+
+    experiment = Experiment([pair()], Rule(), World(slower=1e-3), judge=judge)
+    (row,) = [event for event in experiment.events() if isinstance(event, Row)]
+    assert row.status is VerdictStatus.BROKEN
+    assert row.head.status is Status.IMPOSSIBLE
+    assert row.base.status is Status.OK

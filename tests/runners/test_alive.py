@@ -20,7 +20,7 @@ import sys, time
 from kernelmark.runners.alive import living
 with living(["one"]):
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(1000)
 """
 
 
@@ -64,7 +64,7 @@ def test_a_killed_one_is_interrupted_and_can_go_on(run):
 
 def test_other_hosts_and_other_states_are_as_stored(run):
     child = subprocess.run(
-        [sys.executable, "-c", HOLD.replace("time.sleep(60)", "import os; os._exit(1)")],
+        [sys.executable, "-c", HOLD.replace("time.sleep(1000)", "import os; os._exit(1)")],
         check=False,
         capture_output=True,
     )

@@ -126,3 +126,17 @@ def test_a_variable_that_workers_do_not_get_is_told_and_not_recorded(monkeypatch
     assert overruled(["cpu"])["OMP_NUM_THREADS"][0] == "77"
     assert "OMP_NUM_THREADS" not in environment(["cpu"], ["numpy"]).variables
     assert environment(["fake"], []).variables["OMP_NUM_THREADS"] == "77"
+
+
+@pytest.mark.parametrize("when", ["kill -9 $$", "(sleep 1; kill -9 $$) &"])
+def test_a_worker_that_is_killed_is_replaced_once(tmp_path, when):
+    script = tmp_path / "python"
+    script.write_text(
+        f'#!/bin/sh\nif mkdir "{tmp_path}/once" 2>/dev/null; then {when} fi\n'.replace(
+            "$$ fi", "$$; fi"
+        )
+        + f'exec "{sys.executable}" "$@"\n'
+    )
+    script.chmod(0o755)
+    seen = environment_of(Side(name="a", python=str(script)), "fake", ["fake"])
+    assert seen.libraries["interpreter"] == str(script)

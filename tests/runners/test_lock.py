@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -12,24 +12,25 @@ from kernelmark.runners.lock import held, lock_path
 
 INFO = DeviceInfo(name="fake:3", kind="fake", model="", arch="fake", index=3)
 HOLD = """
-import sys, time
+import sys
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.runners.lock import held
 info = DeviceInfo(name="fake:3", kind="fake", model="", arch="fake", index=3)
 with held(info, lambda who: None, shared=sys.argv[1] == "shared"):
     print("held", flush=True)
-    time.sleep(float(sys.argv[2]))
+    sys.stdin.read()
 """
 
 
 @pytest.fixture
 def holder():
-    """Start a process that holds the lock for some seconds; it has it when this returns."""
+    """Start a process that holds the lock until its stdin is closed; it has it when this
+    returns."""
     processes = []
 
-    def _start(mode: str, seconds: float) -> subprocess.Popen[bytes]:
+    def _start(mode: str) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, "-c", HOLD, mode, str(seconds)], stdout=subprocess.PIPE
+            [sys.executable, "-c", HOLD, mode], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         processes.append(process)
         assert process.stdout is not None
@@ -40,40 +41,58 @@ def holder():
     for process in processes:
         process.kill()
         process.wait()
+        process.stdin.close()
         process.stdout.close()
 
 
+def is_held() -> bool:
+    with lock_path(INFO).open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def test_the_second_waits_for_the_first_and_is_told_who_it_is(holder):
-    process = holder("alone", 0.7)
+    process = holder("alone")
     told: list[str] = []
-    start = time.monotonic()
-    with held(INFO, told.append):
-        waited = time.monotonic() - start
+
+    def let_go(who: str) -> None:
+        told.append(who)
+        assert is_held()
+        process.stdin.close()
+
+    with held(INFO, let_go):
+        assert process.wait() == 0  # nobody else has it now
     assert told == [f"process {process.pid}"]
-    assert waited > 0.3
 
 
 def test_nobody_waits_for_the_dead(holder):
-    process = holder("alone", 1000)
+    process = holder("alone")
     process.kill()
     process.wait()
-    start = time.monotonic()
-    with held(INFO, lambda who: None):
-        pass
-    assert time.monotonic() - start < 1.0
+    told: list[str] = []
+    with held(INFO, told.append):
+        assert told == []
 
 
 def test_compilations_share_and_keep_timing_out(holder):
-    holder("shared", 0.6)
+    process = holder("shared")
     told: list[str] = []
     with held(INFO, told.append, shared=True):
         assert told == []
-    with held(INFO, told.append):
+
+    def let_go(who: str) -> None:
+        told.append(who)
+        process.stdin.close()
+
+    with held(INFO, let_go):
         assert len(told) == 1
 
 
 def test_devices_do_not_wait_for_each_other(holder):
-    holder("alone", 1000)
+    holder("alone")
     other = DeviceInfo(name="fake:4", kind="fake", model="", arch="fake", index=4)
     told: list[str] = []
     with held(other, told.append):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -16,8 +17,19 @@ import pytest
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import StoreError, UsageError
-from kernelmark.core.result import Case, Result, Run, RunState, Status
+from kernelmark.core.result import (
+    Block,
+    Case,
+    Measurement,
+    Result,
+    Run,
+    RunState,
+    Status,
+    StopReason,
+)
+from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
+from kernelmark.devices.fake import FakeDevice
 from kernelmark.ops import parse
 from kernelmark.runners.events import (
     CaseFinished,
@@ -172,10 +184,11 @@ def test_resuming_in_a_changed_environment_says_so(store):
     assert store.run("r1").environment.libraries == {}
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_an_interrupt_gives_what_there_is(store):
     def interrupt() -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(5)
+        time.sleep(600)
 
     runner = Scripted(before_end=interrupt)
     got = run_cases(run=new_run(), cases=[case(1)], runner=runner, store=store)
@@ -186,6 +199,7 @@ def test_an_interrupt_gives_what_there_is(store):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_a_signal_while_storing_waits_until_it_is_stored():
     class Slow:
         def __init__(self) -> None:
@@ -197,7 +211,7 @@ def test_a_signal_while_storing_waits_until_it_is_stored():
 
         def add_results(self, run_id: str, new: list[Result], *, alone: bool) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.05)
+            time.sleep(0.05)  # Python calls the handler before this returns
             self.stored += new
 
     slow, runner = Slow(), Scripted()
@@ -262,6 +276,7 @@ def session(where: Path, mode: str, cases: list[Case]) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_parent_loses_only_what_was_in_flight(tmp_path, number):
     where = tmp_path / "results.sqlite"
@@ -273,7 +288,7 @@ def test_a_killed_parent_loses_only_what_was_in_flight(tmp_path, number):
     time.sleep(0.3)
     first.send_signal(number)
     rest = first.stdout.read().split()
-    first.wait(timeout=30)
+    first.wait(timeout=600)
     first.stdout.close()
     state = RunState.RUNNING if number == signal.SIGKILL else RunState.INTERRUPTED
     assert rest == ([] if number == signal.SIGKILL else ["interrupted"])
@@ -287,10 +302,92 @@ def test_a_killed_parent_loses_only_what_was_in_flight(tmp_path, number):
     second = session(where, "resume", [*cases[:3], case(4), case(5)])
     assert second.stdout is not None
     out = second.stdout.read()
-    second.wait(timeout=30)
+    second.wait(timeout=600)
     second.stdout.close()
     assert out.split() == [case(4).id, case(5).id, "done"]
     with open_store(where) as store:
         after = list(store.results("r1"))
     assert after[:3] == before
     assert len(after) == 5
+
+
+def fast(one: Case) -> Result:
+    """A result of the fake device over cold sets, in a microsecond."""
+    measurement = Measurement(
+        blocks=(Block(process=0, allocation=0, samples_s=(1e-6,)),),
+        low_s=1e-6,
+        high_s=1e-6,
+        method="graph",
+        launches=2**11,
+        sets=2**11,
+        footprint_bytes=3 * 256,
+        stop=StopReason.FIXED,
+        warmup_s=0.0,
+        timed_s=0.0,
+    )
+    return Result(case=one, device="fake", status=Status.OK, arch="fake", measurement=measurement)
+
+
+class Fast(Scripted):
+    def run(self, cases: Iterable[Case]) -> Iterator[Event]:
+        for one in cases:
+            yield CaseFinished(result=fast(one), progress=SO_FAR)
+
+
+def roof(per_s: float, **given: object) -> Roof:
+    info = FakeDevice().info
+    made = Roof(
+        device="fake",
+        arch="fake",
+        kind="bytes",
+        name="dram",
+        value=per_s,
+        how="a test",
+        measured=1.0,
+        model=info.model,
+    )
+    return dataclasses.replace(made, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("roofs", "status"),
+    [
+        ((), Status.OK),
+        ((roof(1e9),), Status.OK),
+        ((roof(1e8),), Status.IMPOSSIBLE),
+        ((roof(1e8, steady=False),), Status.OK),
+    ],
+)
+def test_what_is_beyond_a_roof_is_stored_and_told_as_impossible(store, roofs, status):
+    told: list[Event] = []
+    here = Environment(host="here", devices=(FakeDevice().info,))
+    got = run_cases(
+        run=dataclasses.replace(new_run(), environment=here),
+        cases=[case(1)],
+        runner=Fast(),
+        store=store,
+        on_event=told.append,
+        roofs=roofs,
+    )
+    (kept,) = store.results("r1")
+    assert [kept] == list(got.results)
+    assert kept.status is status
+    assert kept.measurement is not None
+    assert [event.result for event in told if isinstance(event, CaseFinished)] == [kept]
+    assert store.counts("r1") == {status: 1}
+    assert bool(list(store.results("r1", status=Status.IMPOSSIBLE))) == bool(kept.error)
+
+
+def test_a_kept_result_is_not_judged_again(store):
+    here = Environment(host="here", devices=(FakeDevice().info,))
+    run = dataclasses.replace(new_run(), environment=here)
+    run_cases(run=run, cases=[case(1)], runner=Fast(), store=store)
+    got = run_cases(
+        run=run,
+        cases=[case(1), case(2)],
+        runner=Fast(),
+        store=store,
+        resume=True,
+        roofs=(roof(1e8),),
+    )
+    assert [one.status for one in got.results] == [Status.OK, Status.IMPOSSIBLE]

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 
 from kernelmark.core.errors import StoreError
-from kernelmark.core.result import Block, Case, Measurement, Result, Status, StopReason, Telemetry
+from kernelmark.core.result import (
+    Block,
+    Case,
+    Measurement,
+    Mode,
+    Result,
+    Status,
+    StopReason,
+    Telemetry,
+)
 from kernelmark.stores.packing import pack, unpack
 from kernelmark.testing.stores import problem
 from kernelmark.testing.strategies import results, same
@@ -108,3 +117,29 @@ def test_a_form_from_the_future_is_refused() -> None:
             error="",
         )
     assert error.value.hint == "upgrade kernelmark"
+
+
+def test_modes_come_after_everything_else_of_a_measurement() -> None:
+    measurement = Measurement(
+        blocks=(Block(process=0, allocation=0, samples_s=(0.1,) * 10),),
+        low_s=0.1,
+        high_s=0.1,
+        method="loop",
+        launches=1,
+        sets=1,
+        footprint_bytes=1,
+        stop=StopReason.TIME,
+        warmup_s=0.0,
+        timed_s=0.0,
+    )
+    plain = Result(
+        case=Case(problem=problem(1), backend="numpy"),
+        device="cpu",
+        status=Status.OK,
+        measurement=measurement,
+    )
+    modes = (Mode(value_s=0.1, share=0.9), Mode(value_s=0.2, share=0.1))
+    mixed = dataclasses.replace(plain, measurement=dataclasses.replace(measurement, modes=modes))
+    assert same(through(mixed), mixed)
+    # Without modes a row is what it was before there were any: what old rows hold is still read.
+    assert len(pack(mixed, {})) - len(pack(plain, {})) == 4 * 8 + len(",2")

@@ -86,7 +86,7 @@ def write_at_once(where: str, batches: int = 40, writers: int = 2) -> None:
         process.stdin.write("go\n")
         process.stdin.flush()
     for process in processes:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=600)
         assert (process.returncode, errors) == (0, "")
     with open_store(where, readonly=True) as store:
         for me in range(writers):
@@ -131,7 +131,7 @@ def test_what_was_added_survives_kill_9(path: Path) -> None:
         assert line, process.stderr and process.stderr.read()
         seen = int(line) if line[0].isdigit() else 0
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     with open_store(path) as store:
         assert len(store.finished("run-7")) >= (seen + 1) * 5
         assert len(store.finished("run-7")) % 5 == 0

@@ -196,3 +196,25 @@ def test_blocks_of_the_batched_family(root):
         "has no BLOCK_SIZE_K",
         "BLOCK_SIZE_M=65536 is more than any kernel's tile (4096)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("family", "suffix", "is_read"),
+    [
+        ("FUSED-GEMM-A8W8_BLOCKSCALE-A16W16", "N8=512-N16=256-K=7168", True),
+        ("FUSED-GEMM-A8W8_BLOCKSCALE-A16W16", "N4=512-N16=256-K=7168", False),
+        ("FUSED-GEMM-A8W8_BLOCKSCALE-A16W16", "N=512-K=7168", False),
+        ("FUSED-GEMM-AFP4WFP4-A16W16", "N4=512-N16=256-K=7168", True),
+        ("FUSED-GEMM-AFP4WFP4_PRESHUFFLED-A16W16", "N4=512-N16=256-K=7168", True),
+        ("FUSED-GEMM-AFP4WFP4-MUL_ADD", "N=512-K=7168", True),
+        ("GEMM-A16W16", "N8=512-N16=256-K=7168", False),
+    ],
+)
+def test_what_a_family_s_kernels_ask_for(root, family, suffix, is_read):
+    root(f"gemm/gfx950-{family}.json", {"any": GOOD})
+    root(f"gemm/gfx950-{family}-{suffix}.json", {"any": GOOD})
+    assert (texts(root) == []) is is_read
+
+
+def test_the_bounds_of_a_fused_family_are_the_usual_ones():
+    assert bounds("FUSED-GEMM-AFP4WFP4-MUL_ADD") == STANDARD

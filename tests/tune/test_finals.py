@@ -320,6 +320,28 @@ def test_a_reference_that_fails_has_no_time_to_beat(tmp_path):
     assert "the reference itself: it is crashed" in played_out.reason
 
 
+@pytest.mark.parametrize("step", ["heat", "round", "near"])
+def test_an_impossible_finalist_gives_way_to_the_next(tmp_path, step):
+    times = {"ref": 30.0, "a1": 25.0, "a2": 0.01}
+
+    def say(side, what):
+        bad = side == "a2" and step in what
+        return times[side], Status.IMPOSSIBLE if bad else Status.OK
+
+    outcome = played(tmp_path / "j", say)
+    assert outcome.kept
+    assert dict(outcome.tuned.config) == {"a": 1}
+
+
+def test_an_impossible_reference_has_no_time_to_beat(tmp_path):
+    def say(side, what):
+        return (0.01, Status.IMPOSSIBLE) if side == "ref" else (20.0, Status.OK)
+
+    outcome = played(tmp_path / "j", say, configs=({"a": 1},))
+    assert not outcome.kept
+    assert math.isnan(outcome.ratio)
+
+
 def test_finalists_were_timed_longest():
     def of(number, step, seconds):
         return Trial(config={"a": number}, step=step, status=Status.OK, seconds=seconds)

@@ -105,6 +105,63 @@ def test_t4_results(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("unit", ["miliseconds", "milliseconds", "ms", "Milliseconds"])
+def test_t4_results_as_they_spell_their_unit(tmp_path: Path, unit: str) -> None:
+    path = tmp_path / "t4.json"
+    path.write_text(json.dumps({"metadata": {"timeunit": unit}, "results": [t4(4.0, "")]}))
+    assert times(read(path)) == {(32, True): 4e-3}
+
+
+def with_objective(
+    name: str, value: float, unit: str = "", *, timed: bool = True
+) -> dict[str, Any]:
+    row = t4(2.0, "ms", block=int(1000 * value))
+    if not timed:
+        row["measurements"] = []
+    row["measurements"].append({"name": name, "value": value, "unit": unit})
+    return row | {"objectives": [name]}
+
+
+@pytest.mark.parametrize(("name", "timed"), [("score", True), ("energy", True), ("GB/s", False)])
+def test_an_objective_that_is_no_time_is_refused(tmp_path: Path, name: str, timed: bool) -> None:
+    """The best of these may be the highest, and none of them is milliseconds."""
+    rows = [with_objective(name, value, timed=timed) for value in (0.014, 0.517)]
+    path = tmp_path / "t4.json"
+    path.write_text(json.dumps({"metadata": {"timeunit": "ms"}, "results": rows}))
+    with pytest.raises(CodecError):
+        read(path)
+    cache = {
+        str(value): {"block": value, name: value} | ({"time": 1.0} if timed else {})
+        for value in (1, 2)
+    }
+    document = {"tune_params_keys": ["block"], "tune_params": {"block": [1, 2]}, "cache": cache}
+    path.write_text(json.dumps(document | {"objective": name}))
+    with pytest.raises(CodecError):
+        read(path)
+
+
+def test_a_rate_is_read_by_the_time_it_was_computed_from(tmp_path: Path) -> None:
+    rows = [with_objective("GFLOP/s", 0.5)]
+    path = tmp_path / "t4.json"
+    path.write_text(json.dumps({"metadata": {"timeunit": "ms"}, "results": rows}))
+    assert list(times(read(path)).values()) == [2e-3]
+    path.write_text(json.dumps(CACHE | {"objective": "TB/s"}))
+    assert read(path).best_s == 5e-4
+
+
+def test_an_objective_in_a_unit_of_time_is_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "t4.json"
+    path.write_text(json.dumps({"results": [with_objective("latency", 7.0, "us", timed=False)]}))
+    assert list(times(read(path)).values()) == pytest.approx([7e-6])
+
+
+def test_a_row_with_an_error_failed_whatever_its_time(tmp_path: Path) -> None:
+    path = tmp_path / "k.json"
+    cache = CACHE["cache"] | {"32,a": {"block": 32, "mode": "a", "time": 0.1, "__error__": "x"}}
+    path.write_text(json.dumps(CACHE | {"cache": cache}))
+    assert times(read(path))[32, "a"] is None
+
+
 def write_pair(path: Path, name: str = "pair") -> Path:
     idx = np.array([[0, 0], [0, 1], [1, 0], [2, 1]])
     np.savez(path / f"{name}.npz", idx=idx, time_ms=np.array([4.0, np.nan, 1.0, 2.0]))

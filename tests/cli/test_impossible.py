@@ -1,0 +1,140 @@
+"""Results that are faster than the device can be, from `kmark run` to `kmark history`."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import platform
+import time
+
+import pytest
+
+import kernelmark as km
+from kernelmark.api import roofs as api_roofs
+from kernelmark.core import codec
+from kernelmark.core.result import ResultSet, Status
+from kernelmark.core.roof import Roof
+from kernelmark.core.timing import Timing
+from kernelmark.devices import registry
+from kernelmark.devices.fake import FakeDevice
+from kernelmark.stores import open_store
+from kernelmark.testing.tuning import fake_plans, make_folder
+from kernelmark.tune import journal
+
+# 48 KiB of data in 20 µs are 2.4 GB/s, and in 2 ms 25 MB/s.
+WORDS = (
+    *("run", "-d", "fake", "-b", "fake", "-p", "gemm m=64 n=64 k=64 dtype=f32"),
+    *("--max-s", "0.05", "--warmup-s", "0.01"),
+)
+FAST = ("--config", "time_us=20.0")
+HONEST = ("--config", "time_us=2000.0")
+
+
+@pytest.fixture
+def dram(tmp_path):
+    """A stored roof of the fake device, of 100 MB/s."""
+    roof = Roof(
+        device="fake",
+        arch="fake",
+        kind="bytes",
+        name="dram",
+        value=1e8,
+        how="a test",
+        measured=time.time(),
+        model=FakeDevice().info.model,
+    )
+    with open_store(tmp_path / "store.sqlite") as store:
+        store.add_roofs([roof], host=platform.node())
+    return roof
+
+
+def stored(tmp_path, ref="latest"):
+    with open_store(tmp_path / "store.sqlite", readonly=True) as store:
+        return store.result_set(store.run(ref).id)
+
+
+def test_it_is_stored_never_ranked_and_ends_with_3(kmark, dram, tmp_path):
+    ended = kmark(*WORDS, *FAST)
+    assert ended.code == 3
+    (result,) = stored(tmp_path).results
+    assert result.status is Status.IMPOSSIBLE
+    assert result.error
+    assert result.measurement is not None
+    assert result.measurement.median_s == pytest.approx(20e-6, rel=1e-6)
+    assert kmark("show", "--status", "impossible").code == 0
+    found = codec.loads(kmark("export", "--json", "-").out, ResultSet)
+    assert [one.status for one in found.results] == [Status.IMPOSSIBLE]
+    (row,) = csv.DictReader(io.StringIO(kmark("export", "--csv", "-").out))
+    assert row["status"] == "impossible"
+    assert float(row["median_s"]) == pytest.approx(20e-6, rel=1e-6)
+
+
+def test_an_honest_one_is_ok_beside_it(kmark, dram, tmp_path):
+    ended = kmark(*WORDS, *HONEST)
+    assert ended.code == 0, ended.err
+    assert [one.status for one in stored(tmp_path).results] == [Status.OK]
+
+
+def test_without_roofs_nothing_is_judged(kmark, dram, tmp_path):
+    assert kmark(*WORDS, *FAST, "--roofs", "none").code == 0
+    assert [one.status for one in stored(tmp_path).results] == [Status.OK]
+    # A run of before is shown as it was.
+    assert kmark("show").code == 0
+    assert kmark(*WORDS, *FAST, "--no-store").code == 0
+
+
+def test_compare_and_history_treat_it_as_broken(kmark, dram, tmp_path):
+    for more in (HONEST, FAST):
+        kmark(*WORDS, *more)
+    ended = kmark("compare", "latest~1", "latest", "--match", "problem", "--json", "-")
+    assert ended.code == 1
+    assert [row["verdict"] for row in json.loads(ended.out)["rows"]] == ["broken"]
+
+
+def test_retry_measures_it_again(kmark, dram, tmp_path):
+    kmark(*WORDS, *FAST)
+    assert kmark("run", "--resume", "latest", "--retry-failed", "--roofs", "none").code == 0
+    assert [one.status for one in stored(tmp_path).results] == [Status.OK]
+
+
+def test_a_cpu_is_judged_by_roofs_of_the_run_without_a_store(monkeypatch, tmp_path):
+    info = registry.get("cpu").infos()[0]
+    slow = Roof(
+        device="cpu",
+        arch=info.arch,
+        kind="bytes",
+        name="dram",
+        value=1e4,
+        how="a test",
+        measured=time.time(),
+        threads=info.units,
+        model=info.model,
+    )
+    monkeypatch.setattr(api_roofs, "quick", lambda device, threads: (slow,))
+    timing = Timing(max_s=0.05, warmup_s=0.01, max_allocations=3)
+    results = km.run("gemm", m=256, n=256, k=256, dtype="f32", backend="numpy", timing=timing)
+    assert [one.status for one in results] == [Status.IMPOSSIBLE]
+    assert results.failed
+    assert not results.ok()
+    assert not results.best()
+
+
+def test_ab_and_tune_use_the_roofs_of_the_store(kmark, dram, tmp_path, monkeypatch):
+    words = ("-d", "fake", "-b", "fake", "-p", "gemm m=64 n=64 k=64 dtype=f32")
+    configs = ("--config", "base:time_us=2000.0", "--config", "head:time_us=20.0")
+    ended = kmark("ab", *words, *configs)
+    assert ended.code == 1, ended.err
+    assert [one.status for one in stored(tmp_path).results] == [Status.IMPOSSIBLE]
+    slower = dataclasses.replace(dram, value=1e6, measured=dram.measured + 1)
+    with open_store(tmp_path / "store.sqlite") as store:
+        store.add_roofs([slower], host=platform.node())
+    monkeypatch.setenv("KERNELMARK_FAKE_SCRIPT", '{"cache_bytes": 4096}')
+    folder = make_folder(tmp_path / "t", fake_plans(1, evaluations=4))
+    ended = kmark("tune", "run", str(folder.path), "--timeout", "2", "--jobs", "1")
+    assert ended.code == 3
+    (path,) = folder.trials.glob("*.jsonl")
+    timed = [trial for trial in journal.read(path)[1] if trial.seconds is not None]
+    assert timed
+    assert {trial.status for trial in timed} == {Status.IMPOSSIBLE}

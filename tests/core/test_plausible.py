@@ -1,0 +1,120 @@
+"""Values that no measurement can have."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from kernelmark.core import plausible
+from kernelmark.core.environment import Environment
+from kernelmark.core.errors import CodecError
+from kernelmark.core.micro import MicroColumn, MicroResult
+from kernelmark.core.plausible import check_results
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import (
+    Block,
+    Case,
+    Measurement,
+    Result,
+    ResultSet,
+    Run,
+    Status,
+    StopReason,
+)
+from kernelmark.core.timing import Timing
+
+
+def measured(samples: tuple[float, ...] = (1e-5,), **changes: object) -> Measurement:
+    fields: dict[str, object] = {
+        "blocks": (Block(process=0, allocation=0, samples_s=samples),),
+        "low_s": 0.9e-5,
+        "high_s": 1.1e-5,
+        "method": "x",
+        "launches": 1,
+        "sets": 1,
+        "footprint_bytes": 0,
+        "stop": StopReason.FIXED,
+        "warmup_s": 0.0,
+        "timed_s": 0.0,
+    }
+    return Measurement(**(fields | changes))
+
+
+def results(m: int = 8, measurement: Measurement | None = None, **changes: object) -> ResultSet:
+    case = Case(problem=Problem(op="gemm", dims={"m": m}, dtypes={}), backend="b", timing=Timing())
+    result = Result(
+        case=case,
+        device="cpu",
+        status=Status.OK,
+        measurement=measurement or measured(),
+        started=1.0,
+    )
+    run = Run(id="r", started=1.0, environment=Environment(), cases=1)
+    return ResultSet(run=run, results=(dataclasses.replace(result, **changes),))
+
+
+def test_what_is_possible_is_left_alone():
+    for good in (results(), results(m=2**47), results(measurement=measured((9e5,)))):
+        assert check_results(good) is good
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        results(m=-1),
+        results(m=2**64),
+        results(measurement=measured((1e40,))),
+        results(measurement=measured((1e6,))),
+        results(measurement=measured(low_s=-1.0)),
+        results(measurement=measured(low_s=2.0, high_s=1.0)),
+        results(measurement=measured(launches=-1)),
+        results(flops=-1),
+        results(bytes=2**64),
+        results(started=-9e9),
+        results(started=1e40),
+        results(cost={"total": 1e9}),
+    ],
+)
+def test_what_is_not_is_refused_with_its_place(bad):
+    with pytest.raises(CodecError) as refused:
+        check_results(bad)
+    assert refused.value.message.startswith("results.results[0].")
+
+
+@pytest.mark.parametrize("started", [-1.0, 1e12, float("nan")])
+def test_a_run_of_no_time_is_refused(started):
+    good = results()
+    with pytest.raises(CodecError):
+        check_results(dataclasses.replace(good, run=dataclasses.replace(good.run, started=started)))
+
+
+def test_bounds_are_those_of_the_documentation():
+    assert plausible.is_time(1e-12)
+    assert not plausible.is_time(0.0)
+    assert not plausible.is_time(1e6)
+    assert plausible.bad_size(Problem(op="gemm", dims={"m": -1}, dtypes={})) == "m=-1"
+    assert plausible.bad_size(Problem(op="gemm", dims={"m": 2**48 - 1}, dtypes={})) == ""
+
+
+def micro(**changes: object) -> MicroResult:
+    fields: dict[str, object] = {
+        "benchmark": "latency",
+        "device": "cpu",
+        "arch": "x86_64",
+        "status": Status.OK,
+        "started": 1.0,
+    }
+    return MicroResult(**(fields | changes))
+
+
+@pytest.mark.parametrize("started", [-1.0, 1e308, float("nan")])
+def test_a_microbenchmark_of_no_time_is_refused(started):
+    assert plausible.check_micro(micro(), "x").started == 1.0
+    with pytest.raises(CodecError):
+        plausible.check_micro(micro(started=started), "x")
+
+
+def test_a_column_without_numbers_exceeds_no_limit():
+    column = MicroColumn(name="a", unit="s", limit=-1.0)
+    assert micro(columns=(column,), rows=({"a": "word"},)).columns == (column,)

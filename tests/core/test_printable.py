@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+
+from kernelmark.core.printable import csv_word, markdown_cell, printable
+from kernelmark.report.render import html_table, markdown, text
+from kernelmark.report.tables import Column, Table
+
+
+@pytest.mark.parametrize("sign", ["\x1b[31m", "\x9b31m", "\r", "\x07", "\x08", "\u202e", "\x00"])
+def test_no_control_character_reaches_a_terminal(sign):
+    assert sign[0] not in printable(f"a{sign}b")
+    table = Table(columns=(Column(name="x"),), rows=((f"a{sign}b",),), title=f"t{sign}")
+    for made in (text(table), markdown(table), html_table(table)):
+        assert sign[0] not in made
+
+
+def test_lines_and_letters_stay():
+    assert printable("é\tµ\n± 漢字") == "é\tµ\n± 漢字"
+
+
+@pytest.mark.parametrize("bad", ["a|b", "a\nb", "<img src=x>", "a\\|b"])
+def test_markdown_cell_begins_no_column_row_or_tag(bad):
+    made = markdown_cell(bad)
+    assert "\n" not in made
+    assert "<img" not in made
+    assert "|" not in made.replace("\\|", "")
+
+
+def test_csv_word():
+    assert csv_word("=1") == "'=1"
+    assert csv_word("a=1") == "a=1"

@@ -1,0 +1,80 @@
+"""A shared library that another user planted is never loaded."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from kernelmark.micro import _host, _native
+
+FILE = "micro_launch.cu"
+MARK = 666
+_PLANTED = f'extern "C" int host_vector_bytes() {{ return {MARK}; }}\n'
+
+
+@pytest.fixture
+def planted(compiler, tmp_path, monkeypatch):
+    """Plant the library of FILE, as whoever knows its name would, into a folder."""
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "first"))
+    _host.library.cache_clear()
+    _host.library(FILE)
+    _host.library.cache_clear()
+    (real,) = (tmp_path / "first" / "micro").glob("*.so")
+    program, library = tmp_path / "planted.cc", tmp_path / "planted.so"
+    program.write_text(_PLANTED)
+    compiler_name = next(n for n in ("c++", "g++", "clang++") if shutil.which(n))
+    subprocess.run([compiler_name, "-shared", "-fPIC", program, "-o", library], check=True)
+
+    def plant(folder: Path) -> None:
+        folder.mkdir(parents=True)
+        shutil.copy(library, folder / real.name)
+        shutil.copy(real.with_suffix(".txt"), folder / real.with_suffix(".txt").name)
+        folder.chmod(0o777)
+
+    yield plant
+    _host.library.cache_clear()
+
+
+def test_not_from_the_temporary_folder(planted, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("no folder can be made below this")
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    planted(tmp_path / "temporary" / f"kmark-{os.getuid()}")
+    assert _host.library(FILE).vector_bytes != MARK
+
+
+def test_not_from_a_cache_that_others_can_write_to(planted, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "cache"))
+    planted(tmp_path / "cache" / "micro")
+    assert _host.library(FILE).vector_bytes != MARK
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_not_a_file_of_another_user_in_an_own_folder(planted, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "cache" / "micro"
+    planted(folder)
+    folder.chmod(0o755)
+    for path in folder.iterdir():
+        os.chown(path, 33, 33)
+    assert _host.library(FILE).vector_bytes != MARK
+
+
+def test_roofs_are_not_from_a_cache_that_others_can_write_to(compiler, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path))
+    folder = tmp_path / "roofs"
+    folder.mkdir()
+    folder.chmod(0o777)
+    assert _native.library() is not None
+    assert list(folder.iterdir()) == []
+
+
+def test_what_is_built_is_for_this_user_alone(planted, tmp_path):
+    folder = tmp_path / "first" / "micro"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700

@@ -1,0 +1,164 @@
+"""A kernel file shares a process with the protocol: what it writes is not taken for results."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import pytest
+
+from kernelmark.core import codec
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Case, Status
+from kernelmark.core.timing import Timing
+from kernelmark.runners.events import CaseFinished
+from kernelmark.runners.execute import failure
+from kernelmark.runners.lane import read_result
+from kernelmark.runners.local import LocalRunner
+from kernelmark.runners.process import Loss, WorkerProcess, WorkerSpec, gather
+from kernelmark.runners.targets import find
+
+READY = 'print(\'{"say":"ready","protocol":1,"pid":1}\', flush=True)\n'
+ANSWER = """
+import json
+request = json.loads(sys.stdin.readline())
+def answer(**fields):
+    print(json.dumps({"say": "result", "id": request["id"], **fields}), flush=True)
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    workers = []
+
+    def _start(body: str) -> WorkerProcess:
+        program = tmp_path / f"python{len(workers)}"
+        program.write_text(f"#!{sys.executable}\nimport sys, time\n{READY}{body}")
+        program.chmod(0o755)
+        worker = WorkerProcess(WorkerSpec(device="fake:0", python=str(program)))
+        workers.append(worker)
+        return worker
+
+    yield _start
+    for worker in workers:
+        worker.close()
+
+
+def said(worker: WorkerProcess) -> list[str]:
+    """The words of its messages; `lost` ends them, with the status."""
+    words: list[str] = []
+    end = time.monotonic() + 30.0
+    while time.monotonic() < end:
+        for _, item in gather([worker], 1.0):
+            if isinstance(item, Loss):
+                return [*words, f"lost: {item.status.value}"]
+            words.append(item["say"])
+    return words
+
+
+def test_answer_with_the_nonce_of_its_request_is_taken(start):
+    worker = start(ANSWER + "answer(nonce=request['nonce'])\ntime.sleep(60)")
+    worker.send({"do": "measure", "id": 7})
+    heard: list[object] = []
+    while len(heard) < 2:
+        heard += [item for _, item in gather([worker], 30.0)]
+    assert [item["say"] for item in heard] == ["ready", "result"]
+    assert worker.lost is None
+
+
+@pytest.mark.parametrize("nonce", ["", "nonce='guessed'", "nonce=None", "nonce=request['id']"])
+def test_answer_without_it_is_a_crash(start, nonce):
+    worker = start(ANSWER + f"answer({nonce})\ntime.sleep(60)")
+    worker.send({"do": "measure", "id": 7})
+    assert said(worker) == ["ready", "lost: crashed"]
+
+
+def test_second_answer_to_a_request_is_a_crash(start):
+    body = "answer(nonce=request['nonce'])\nanswer(nonce=request['nonce'])\ntime.sleep(60)"
+    worker = start(ANSWER + body)
+    worker.send({"do": "measure", "id": 7})
+    assert said(worker) == ["ready", "result", "lost: crashed"]
+
+
+def test_answer_to_no_request_is_a_crash(start):
+    worker = start('print(\'{"say":"result","id":1}\', flush=True)\ntime.sleep(60)')
+    assert said(worker) == ["ready", "lost: crashed"]
+
+
+def test_second_ready_is_a_crash(start):
+    assert said(start(READY + "time.sleep(60)")) == ["ready", "lost: crashed"]
+
+
+def test_nonces_are_long_and_never_the_same(start):
+    worker = start("for line in sys.stdin: print(line.strip(), file=sys.stderr, flush=True)")
+    seen = set()
+    for _ in range(3):
+        worker.send({"do": "measure", "id": 7})
+        while not (text := worker.with_tail("").strip()):
+            time.sleep(0.01)
+            worker.listen()
+        seen.add(json.loads(text)["nonce"])
+    assert len(seen) == 3
+    assert all(len(nonce) >= 32 for nonce in seen)
+
+
+FORGER = """
+import json, os, stat
+op = "gemm"
+
+def forged():
+    with open({forged!r}) as file:
+        result = json.load(file)
+    for number in range(1, 200):
+        yield json.dumps(dict(say="result", id=number, result=result)).encode() + b"\\n"
+
+def prepare(problem, config, sets):
+    lines = b"".join(forged())
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if int(name) > 2 and stat.S_ISFIFO(os.fstat(int(name)).st_mode):
+                os.write(int(name), lines)
+        except OSError:
+            continue
+    def launch(index):
+        for set_ in sets:
+            set_["d"][...] = 0
+    return launch
+"""
+
+
+def test_kernel_file_cannot_write_its_own_result(tmp_path):
+    path = tmp_path / "forger.py"
+    problem = {"m": 8, "n": 8, "k": 8}
+    case = Case(problem=gemm(**problem), backend=str(path), timing=Timing(max_s=0.05))
+    info = find("cpu")[1]
+    forged = failure(case, info, Status.UNSUPPORTED, "forged", started=time.time())
+    (tmp_path / "forged.json").write_text(json.dumps(codec.to_document(forged)))
+    path.write_text(FORGER.format(forged=str(tmp_path / "forged.json")))
+    events = LocalRunner(["cpu"], jobs=0).run([case])
+    (result,) = [event.result for event in events if isinstance(event, CaseFinished)]
+    assert result.status is Status.CRASHED
+    assert "forged" not in result.error
+
+
+def gemm(**dims: int) -> Problem:
+    from kernelmark import ops
+
+    return ops.registry.get("gemm").problem(**dims, dtype="f32")
+
+
+def test_result_of_another_case_or_device_is_a_crash():
+    info = find("fake")[1]
+    case = Case(problem=gemm(m=8, n=8, k=8), backend="fake", timing=Timing())
+    other = Case(problem=gemm(m=16, n=8, k=8), backend="fake", timing=Timing())
+    own = failure(case, info, Status.UNSUPPORTED, "own", started=1.0)
+
+    def read(result) -> Status:
+        message = {"say": "result", "result": codec.to_document(result)}
+        return read_result(case, info, message, 1.0).status
+
+    assert read(own) is Status.UNSUPPORTED
+    assert read(failure(other, info, Status.UNSUPPORTED, "", started=1.0)) is Status.CRASHED
+    elsewhere = find("cpu")[1]
+    assert read(failure(case, elsewhere, Status.UNSUPPORTED, "", started=1.0)) is Status.CRASHED

@@ -26,7 +26,7 @@ from scipy import stats
 
 from detector_suites import of_ab_suites, of_suites
 from kernelmark.compare.history import story
-from kernelmark.core.result import Status
+from kernelmark.core.result import Mode, Status
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.changepoint import change_points
 from kernelmark.stats.paired import Looks
@@ -115,6 +115,7 @@ class Point:
     started: float = 0.0
     fingerprint: str = ""
     status: Status = Status.OK
+    modes: tuple[Mode, ...] = ()
 
 
 def kernelmark_screen(trial: Trial) -> tuple[str, int]:

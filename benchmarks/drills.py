@@ -23,6 +23,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import drill_devices
+import drill_inputs
+import drill_planted
+import drill_signals
 from drilling import Facts, Failed, case, expect, must, run
 from kernelmark.core import codec
 from kernelmark.core.result import Case, Result
@@ -259,6 +262,9 @@ DRILLS: dict[str, Callable[[int], Facts]] = {
     "two runs at once": two_runs_at_once,
     "dead device": drill_devices.dead,
     "sick device": drill_devices.sick,
+    "signals": drill_signals.signals,
+    "damaged files": drill_inputs.damaged_files,
+    "planted code": drill_planted.planted_code,
 }
 
 
@@ -278,6 +284,12 @@ ASKED = {
     "dead device": "one of four devices cannot be opened: its cases move to the others",
     "sick device": "one of four devices opens and then fails every case: these are ok on the"
     " others, and the device is given up",
+    "signals": "SIGINT, SIGTERM, SIGHUP, SIGQUIT at random moments of run, ab, micro, tune and"
+    " import: exit code 130, no process is left after 2 s, nothing stored is lost",
+    "damaged files": "mutated files of every format: each is read or refused in one sentence, and"
+    " no time or size that cannot be is read",
+    "planted code": "code of another user in the cache, a pack or the temporary folder, or behind"
+    " that user's link: it is not loaded",
 }
 
 

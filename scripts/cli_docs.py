@@ -37,7 +37,7 @@ HEAD = """\
 | 0 | done |
 | 1 | a regression (commands that compare) |
 | 2 | the request, the configuration or the store is wrong, or the tool itself failed |
-| 3 | some cases came out wrong, crashed, ran out of time or memory, or did not compile |
+| 3 | some cases are wrong or `impossible`, crashed, ran out of time or memory, or did not compile |
 | 4 | nothing to run or to show, or all that `kmark run` was asked for is `unsupported` |
 | 130 | interrupted; everything so far is stored: `kmark run --resume` |
 

@@ -108,7 +108,7 @@ class Bench:
         )
         buffer, sets = make_arena(device, tensors, plan.sets, self._rng)
         try:
-            fill_inputs(device, Arena(buffer=buffer, sets=sets, first=0), 1)
+            fill_inputs(device, Arena(buffer=buffer, sets=sets, numbers=[*range(len(sets))]), 1)
             device.synchronize()
             inner = self._backend.prepare(problem, self._config, device, sets)
             kernel = Spun(inner, device, cycles)

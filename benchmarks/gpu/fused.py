@@ -76,7 +76,7 @@ def stress(device: Device, problem: Problem, config: Config, replays: int) -> in
     outs = [arguments[op.output(problem).name] for arguments in sets]
     wrong = 0
     try:
-        fill_inputs(device, Arena(buffer=buffer, sets=sets, first=0), 1)
+        fill_inputs(device, Arena(buffer=buffer, sets=sets, numbers=[*range(len(sets))]), 1)
         apart = triton.prepare(problem, {**config, "fused_sum": False}, device, sets)
         replay = device.record(apart.launch, (0, 1), Timer.AUTO)
         right = _launched(device, replay, outs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import signal
@@ -105,18 +106,20 @@ def test_blocks_differ_by_block_noise_alone():
 
 
 @pytest.mark.parametrize("time_us", [300.0, 3000.0])
-def test_on_the_cpu_a_launch_really_takes_its_time(time_us):
+def test_on_the_cpu_a_launch_really_takes_its_time(time_us, monkeypatch):
+    """By a clock that goes on by a microsecond whenever it is read."""
+    clock = itertools.count(step=1000)
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: next(clock))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock) * 1e-9)
     device = CpuDevice()
     try:
         with bench(backend, PROBLEM, device, config={"time_us": time_us}) as made:
-            readings = [
-                device.record(made.kernel.launch, [0], Timer.AUTO).run().elapsed_s * 1e6
-                for _ in range(10)
-            ]
+            replay = device.record(made.kernel.launch, [0], Timer.AUTO)
+            readings = [replay.run().elapsed_s * 1e6 for _ in range(10)]
     finally:
         device.close()
     assert min(readings) >= time_us
-    assert min(readings) < 1.5 * time_us
+    assert max(readings) < time_us + 5
 
 
 def test_a_compiler_takes_its_time_once():
@@ -146,7 +149,7 @@ def test_a_memory_hog_meets_its_own_limit():
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
-def ended(config, timeout_s=20.0):
+def ended(config, timeout_s=600.0):
     """Exit code of a process that launches once; None when it was still going."""
     code = (
         "from kernelmark import ops\n"

@@ -52,7 +52,8 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     include = f"-I{ROOT / 'tests' / 'devices'}"
     command = [compiler, "-O1", "-shared", "-fPIC", include, "mygemm.c", "-o", "libmygemm.so"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    pack.add(tmp_path, rtc.cache_key(kernels.source("device.cu"), "sm_90", ()), "sm_90", IMAGE)
+    for name in ("device.cu", "project.cu"):
+        pack.add(tmp_path, rtc.cache_key(kernels.source(name), "sm_90", ()), "sm_90", IMAGE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERNELMARK_PACK", str(tmp_path))
     library = ctypes.CDLL("./libmygemm.so")

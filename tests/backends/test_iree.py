@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -141,15 +142,18 @@ def workers() -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
 def test_threads_follow_the_device() -> None:
-    cores = len(os.sched_getaffinity(0))
-    for threads in {1, min(2, cores)}:
-        device = devices.registry.get("cpu").open(0, threads=threads)
+    kind = devices.registry.get("cpu")
+    for threads in {1, min(2, kind.infos()[0].units)}:
+        device = kind.open(0, threads=threads)
         try:
             with bench(backend, ops.parse(GEMM), device, sets=1) as made:
                 made.outcome(0, 0xFF)
                 assert workers() == (0 if threads == 1 else threads)
                 assert made.worst(0) <= 1
-            assert workers() == 0
+            end = time.monotonic() + 600
+            while workers():  # the kernel lists a thread a moment longer than it runs
+                assert time.monotonic() < end
+                time.sleep(0.01)
         finally:
             device.close()
 
@@ -231,9 +235,9 @@ def test_processes_compile_at_once(own_cache: Path) -> None:
     ]
     for job in jobs:
         job.start()
-    hashes = {found.get(timeout=120) for _ in jobs}
+    hashes = {found.get(timeout=600) for _ in jobs}
     for job in jobs:
-        job.join(60)
+        job.join()
     assert len(hashes) == 1
     assert len(list(own_cache.rglob("*.entry"))) == 1
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kernelmark.core.environment import Environment
@@ -22,6 +23,7 @@ from kernelmark.core.result import (
     StopReason,
 )
 from kernelmark.core.timing import Timing
+from kernelmark.stats.interval import measured_interval
 
 
 def measurement(processes: Sequence[Sequence[float]]) -> Measurement:
@@ -89,3 +91,36 @@ def make_result() -> Callable[..., Result]:
 @pytest.fixture(scope="session")
 def make_set() -> Callable[..., ResultSet]:
     return gather
+
+
+def mixed(
+    rng: np.random.Generator,
+    factor: float = 1.0,
+    shares: Sequence[float] = (0.55, 0.2, 0.25),
+    values_us: Sequence[float] = (35.2, 36.8, 38.2),
+    **changes: Any,
+) -> Result:
+    """Four blocks of 30 samples that each draw their mode, `factor` times as long: noise of 0.35 %,
+    and 0.5 % between blocks."""
+    blocks = []
+    for number in range(4):
+        drawn = rng.choice(values_us, p=shares, size=30) * factor * 1e-6
+        noise = 0.0035 * rng.standard_normal(30) + 0.005 * rng.standard_normal()
+        times = tuple(float(t) for t in drawn * np.exp(noise))
+        blocks.append(Block(process=0, allocation=number, samples_s=times))
+    found = measured_interval(blocks)
+    result = make(1.0, **changes)
+    assert result.measurement is not None
+    whole = replace(
+        result.measurement,
+        blocks=tuple(blocks),
+        low_s=found.low_s,
+        high_s=found.high_s,
+        modes=found.modes,
+    )
+    return replace(result, measurement=whole)
+
+
+@pytest.fixture(scope="session")
+def make_mixed() -> Callable[..., Result]:
+    return mixed

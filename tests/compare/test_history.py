@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from kernelmark.compare.history import hold, stories, story
-from kernelmark.core.result import Status
+from kernelmark.core.result import Mode, Status
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class Point:
     status: Status
     fingerprint: str
     median_s: float | None
+    modes: tuple[Mode, ...] = ()
 
 
 def series(times, name="gemm m=1 | a | {} | t | x"):
@@ -182,3 +184,69 @@ def test_a_moved_sentinel_holds_alarms():
     assert moved == []
     assert [one.alarm for one in free] == [True, False, True]
     assert hold([], {}) == ([], [])
+
+
+MODES_US = (35.2, 36.8, 38.2)
+
+
+def mixed_series(count, seed, factors=()):
+    """Nights whose samples draw one of three modes; the median is on any of them. `factors` are
+    those of the newest nights."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for i in range(count):
+        factor = ([1.0] * (count - len(factors)) + list(factors))[i]
+        shares = rng.multinomial(120, (0.5, 0.2, 0.3)) / 120
+        values = [v * 1e-6 * factor * math.exp(rng.normal(0, 0.003)) for v in MODES_US]
+        modes = tuple(Mode(value_s=v, share=s) for v, s in zip(values, shares, strict=True))
+        (point,) = series([float(rng.choice(values[:2]))])
+        made.append(replace(point, run_id=f"night{i}", started=float(i), modes=modes))
+    return made
+
+
+def one_mode(value_us, night):
+    (point,) = series([value_us * 1e-6])
+    return replace(point, run_id=f"night{night}", started=float(night))
+
+
+def test_medians_that_jump_between_modes_raise_no_alarm():
+    found = [story(mixed_series(20, seed)) for seed in range(50)]
+    assert not any(one.screen.flagged or one.steps for one in found)
+
+
+@pytest.mark.parametrize("factor", [1.04, 0.96])
+def test_a_shift_of_all_modes_is_an_alarm(factor):
+    found = [story(mixed_series(20, seed, [factor])) for seed in range(50)]
+    wanted = "slower" if factor > 1 else "faster"
+    assert sum(one.screen.status.value == wanted for one in found) >= 45
+
+
+def test_a_shift_of_all_modes_becomes_a_step():
+    found = story(mixed_series(30, 1, [1.05] * 10))
+    (step,) = found.steps
+    assert step.run_id == "night20"
+    assert step.ratio == pytest.approx(1.05, rel=0.01)
+
+
+@pytest.mark.parametrize("value_us", MODES_US)
+def test_a_run_on_one_of_the_modes_is_no_news(value_us):
+    found = story([*mixed_series(20, 2), one_mode(value_us, 20)])
+    assert not found.screen.flagged
+
+
+def test_a_run_beyond_all_modes_is():
+    found = story([*mixed_series(20, 2), one_mode(41.0, 20)])
+    assert found.screen.status.value == "slower"
+
+
+def test_a_second_mode_beside_the_known_one_is_no_news():
+    before = [replace(p, median_s=35.2e-6, modes=()) for p in mixed_series(20, 3)]
+    newest = replace(mixed_series(1, 3)[0], run_id="night20", started=20.0)
+    assert not story([*before, newest]).screen.flagged
+    beyond = tuple(replace(mode, value_s=1.2 * mode.value_s) for mode in newest.modes)
+    assert story([*before, replace(newest, modes=beyond)]).screen.status.value == "slower"
+
+
+def test_a_failure_after_mixtures_is_broken():
+    crashed = replace(series([None])[0], run_id="night20", started=20.0)
+    assert story([*mixed_series(20, 2), crashed]).screen.status.value == "broken"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
-from kernelmark.compare.match import pairs
+from kernelmark.compare.match import Pair, groups, pairs
 from kernelmark.core.result import Status
 from kernelmark.core.timing import Cache, Timing
 
@@ -79,3 +80,23 @@ def test_same_binary_needs_a_known_hash(make_result, one, other, same):
 
 def test_no_results_are_no_pairs():
     assert pairs([], []) == []
+
+
+def test_a_pair_is_multimodal_if_a_side_is(make_mixed):
+    rng = np.random.default_rng(5)
+    mixed, steady = make_mixed(rng), make_mixed(rng, shares=(1.0, 0.0, 0.0))
+    assert Pair(base=steady, head=mixed).multimodal
+    assert Pair(base=mixed, head=None).multimodal
+    assert not Pair(base=steady, head=steady).multimodal
+    blocks = mixed.measurement.blocks
+    assert groups(mixed.measurement) == [[block.median_s for block in blocks]]
+    (means,) = groups(mixed.measurement, means=True)
+    assert np.log(means) == pytest.approx([np.log(block.samples_s).mean() for block in blocks])
+
+
+def test_joined_processes_have_the_modes_of_all_samples(make_mixed):
+    rng = np.random.default_rng(5)
+    sides = [make_mixed(rng, shares=shares) for shares in ((1.0, 0.0, 0.0), (0.0, 0.0, 1.0))]
+    assert not any(side.measurement.modes for side in sides)
+    (found,) = pairs(sides, [])
+    assert len(found.base.measurement.modes) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 
@@ -146,3 +147,52 @@ def test_figures_that_mean_nothing_are_capped(make_result):
 def test_a_large_change_that_is_sure_keeps_its_figure(make_result):
     large = one(make_result, (1.0, 1.001, 0.999), (30.0, 30.01, 29.99))
     assert large.reason.startswith("+2900.0 % (+28")
+
+
+def suites(make_result, make_mixed, runs, factor=1.0):
+    """Runs of a suite of 60 rows, one of them multimodal; `factor` times as long."""
+    rng = np.random.default_rng(11)
+    steady = rng.uniform(50.0, 500.0, 59)
+    made = []
+    for _ in range(runs):
+        rows = [make_mixed(rng, factor)]
+        rows += [make_result(*(t * np.exp(rng.normal(0, 0.004, 4)) * factor)) for t in steady]
+        made.append(rows)
+    return made
+
+
+def test_identical_mixtures_rarely_alarm(make_result, make_mixed):
+    runs = suites(make_result, make_mixed, 14)
+    assert all(rows[0].measurement.modes for rows in runs)
+    alarms = []
+    for base, head in itertools.combinations(runs, 2):
+        found = rule.judge([Pair(base=b, head=h) for b, h in zip(base, head, strict=True)])
+        alarms.append(found[0].status in (VerdictStatus.SLOWER, VerdictStatus.FASTER))
+    assert len(alarms) == 91
+    assert sum(alarms) <= 0.01 * len(alarms)
+
+
+def test_a_slowdown_of_all_modes_is_found(make_result, make_mixed):
+    runs = suites(make_result, make_mixed, 20)
+    slow = suites(make_result, make_mixed, 20, factor=1.03)
+    found = [
+        rule.judge([Pair(base=b, head=h) for b, h in zip(base, head, strict=True)])[0]
+        for base, head in zip(runs, slow[::-1], strict=True)
+    ]
+    assert sum(one.status is VerdictStatus.SLOWER for one in found) >= 0.9 * len(found)
+    assert np.median([one.ratio for one in found]) == pytest.approx(1.03, abs=0.005)
+
+
+def test_a_multimodal_row_is_judged_by_means_on_both_sides(make_mixed):
+    rng = np.random.default_rng(5)
+    mixed, steady = make_mixed(rng), make_mixed(rng, shares=(1.0, 0.0, 0.0))
+    assert mixed.measurement.modes
+    assert not steady.measurement.modes
+    (found,) = rule.judge([Pair(base=steady, head=mixed)])
+    mean = math.exp(np.mean([np.log(block.samples_s).mean() for block in mixed.measurement.blocks]))
+    assert found.head_s == pytest.approx(mean)
+    assert found.ratio == pytest.approx(found.head_s / found.base_s)
+    names = [name for name, _ in found.facts]
+    assert {"modes of base", "modes of head"} <= set(names)
+    (plain,) = rule.judge([Pair(base=steady, head=steady)])
+    assert "modes of base" not in [name for name, _ in plain.facts]

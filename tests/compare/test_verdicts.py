@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from kernelmark.compare import fail_on, rulefile, rules
@@ -245,3 +246,16 @@ def test_times_are_medians_and_the_ratio_is_of_blocks(make_result, make_set):
     )
     assert (judged.base_s, judged.head_s) == pytest.approx((11e-6, 12e-6))
     assert judged.ratio == pytest.approx((10 * 12 * 13 / (10 * 11 * 19)) ** (1 / 3))
+
+
+@pytest.mark.parametrize("name", ["ratio", "golden-tot"])
+def test_other_rules_judge_mixtures_by_means(make_mixed, name):
+    rule = rulefile.load(name)
+    rng = np.random.default_rng(5)
+    base, head = make_mixed(rng), make_mixed(rng, 1.3)
+    (same,) = rule.judge([Pair(base=base, head=make_mixed(rng))])
+    assert same.status is VerdictStatus.SAME
+    (slower,) = rule.judge([Pair(base=base, head=head)])
+    assert slower.status is VerdictStatus.SLOWER
+    assert slower.ratio == pytest.approx(1.3, rel=0.02)
+    assert len([fact for fact, _ in slower.facts if fact.startswith("modes of ")]) == 2

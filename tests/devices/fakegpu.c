@@ -140,6 +140,17 @@ struct launch {
       generate_##W(&one);                                                          \
     }                                                                              \
   }                                                                                \
+  static void changed_##W(struct launch *l) {                                      \
+    u64 *table = l->table, *found = PTR(4);                                        \
+    T *pool = PTR(1);                                                              \
+    NEED(found, l->rows * 8)                                                       \
+    for (u64 y = 0; y < l->rows; y++) {                                            \
+      T *data = (T *)(uintptr_t)table[2 * y];                                      \
+      NEED(data, NUM(2) * W)                                                       \
+      for (u64 i = 0; i < NUM(2); i++)                                             \
+        found[y] += data[i] != pool[(table[2 * y + 1] + i) % NUM(3)];              \
+    }                                                                              \
+  }                                                                                \
   static void count_##W(struct launch *l) {                                        \
     T *data = PTR(0);                                                              \
     NEED(data, NUM(1) * W) NEED(PTR(3), 8)                                         \
@@ -190,6 +201,16 @@ static void gate(struct launch *l) {
 }
 static void spin(struct launch *l) { now_ns += NUM(0) * 1000000 / CORE_KHZ; }
 static void nothing(struct launch *l) { (void)l; }
+static void disturb(struct launch *l) { now_ns += 3000; (void)l; }
+static void poison_all(struct launch *l) {
+  for (u64 y = 0; y < l->rows; y++) {
+    char *first = (char *)(uintptr_t)l->table[2 * y];
+    u64 before = l->table[2 * y + 1] >> 32, after = l->table[2 * y + 1] & 0xffffffff;
+    NEED(first, before + NUM(1) + after)
+    memset(first, NUM(3), before + NUM(1) + after);
+    memset(first + before, NUM(2), NUM(1));
+  }
+}
 static void evict(struct launch *l) {
   NEED(PTR(0), NUM(1) * 8) NEED(PTR(2), 8)
   now_ns += 10000;
@@ -218,7 +239,37 @@ static void product(struct launch *l, u64 left_out) {
 static void gemm(struct launch *l) { product(l, 0); }
 static void gemm_short(struct launch *l) { product(l, 1); }
 
-// Sizes of the arguments, one digit each; T is a table of 64 pairs.
+// Weighted sums of float32 rows, as project.cu has them; the two kernels differ in speed alone.
+static void project(struct launch *l) {
+  const u64 *size = l->table, *stride = size + 4, *step = size + 8;
+  const u64 cols = size[12], col_stride = size[13], group_weight = size[14];
+  double factor, square;
+  memcpy(&factor, &l->argument[4], 8);
+  memcpy(&square, &l->argument[5], 8);
+  for (u64 row = 0; row < size[0] * size[1] * size[2] * size[3]; row++) {
+    u64 rest = row, group = 0;
+    float *data = PTR(1);
+    double *weights = PTR(2), *result = PTR(3), sums[2] = {0, 0};
+    for (int axis = 3; axis >= 0; axis--) {
+      group = rest % size[axis];
+      rest /= size[axis];
+      data += group * stride[axis];
+      result += 2 * group * step[axis];
+    }
+    weights += 2 * group * group_weight;
+    NEED(data, (cols - 1) * col_stride * 4 + 4) NEED(weights, cols * 16) NEED(result, 16)
+    for (u64 c = 0; c < cols; c++) {
+      const double x = data[c * col_stride];
+      sums[0] += weights[2 * c] * x;
+      sums[1] += weights[2 * c + 1] * x * x;
+    }
+    result[0] += factor * sums[0];
+    result[1] += square * sums[1];
+  }
+  now_ns += 3000;
+}
+
+// Sizes of the arguments, one digit each; T is a table of 64 pairs, V a view of 15 numbers.
 #define WIDTHS(name, sizes) \
   {#name "_1", sizes, name##_1}, {#name "_2", sizes, name##_2}, {#name "_4", sizes, name##_4}, \
       {#name "_8", sizes, name##_8}
@@ -226,8 +277,10 @@ static const struct kernel {
   const char *name, *sizes;
   void (*run)(struct launch *);
 } kernels[] = {
-    WIDTHS(generate, "88844"), WIDTHS(generate_all, "T884"), WIDTHS(count, "8888"), WIDTHS(gather, "8884"),
+    WIDTHS(generate, "88844"), WIDTHS(generate_all, "T884"), WIDTHS(changed, "T8848"), WIDTHS(count, "8888"), WIDTHS(gather, "8884"),
     {"stamp", "84", stamp}, {"gate", "88", gate}, {"spin", "8", spin}, {"nothing", "", nothing},
+    {"across_f32", "V888884", project}, {"along_f32", "V888884", project},
+    {"disturb", "44", disturb}, {"poison_all", "T844", poison_all},
     {"evict", "888", evict}, {"strain_bandwidth", "88", strain_bandwidth},
     {"strain_compute", "84", strain_compute}, {"gemm", "888444", gemm},
     {"gemm_short", "888444", gemm_short},
@@ -657,6 +710,7 @@ API(cuLaunchKernel, hipModuleLaunchKernel)(struct function *f, unsigned gx, unsi
   item.launch.rows = gy;
   for (int i = 0; f->kernel->sizes[i]; i++)
     if (f->kernel->sizes[i] == 'T') memcpy(item.launch.table, arguments[i], sizeof item.launch.table);
+    else if (f->kernel->sizes[i] == 'V') memcpy(item.launch.table, arguments[i], 15 * 8);
     else memcpy(&item.launch.argument[i], arguments[i], f->kernel->sizes[i] - '0');
   return enqueue(stream, item);
 }

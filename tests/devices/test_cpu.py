@@ -76,11 +76,11 @@ def test_every_thread_is_pinned_and_let_go_again() -> None:
     def wait() -> None:
         seen.append(threading.get_native_id())
         running.set()
-        done.wait(10)
+        done.wait(600)
 
     thread = threading.Thread(target=wait)
     thread.start()
-    running.wait(10)
+    assert running.wait(600)
     device = CpuDevice(1)
     assert os.sched_getaffinity(0) == os.sched_getaffinity(seen[0]) == set(device.cores)
     assert len(device.cores) == 1

@@ -26,7 +26,7 @@ def run(*words: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=600,
         check=False,
     )
 

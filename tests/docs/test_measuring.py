@@ -6,7 +6,6 @@ import dataclasses
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from kernelmark.api.roofs import MAX_AGE_S
@@ -15,6 +14,7 @@ from kernelmark.core.result import (
     Block,
     Case,
     Measurement,
+    Mode,
     Result,
     ResultSet,
     Run,
@@ -27,8 +27,9 @@ from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import PRESETS, Cache, Duty, Strain, Timer, Timing
 from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.base import GUARD_BYTES
-from kernelmark.measure import advice, check, loop, protocol, sets, stop, warmup
+from kernelmark.measure import advice, audit, check, loop, protocol, sets, stop, warmup
 from kernelmark.ops import parse
+from kernelmark.ops.base import SCATTERED
 from kernelmark.report import tables
 from kernelmark.report.advice import as_options
 from kernelmark.stats import interval
@@ -73,7 +74,11 @@ def test_the_table_of_presets_is_true():
         f"({stop.ENQUEUED_FACTOR:g} times on a GPU)",
         f"block medians, at {percent(interval.LEVEL)}",
         f"after the first look it is computed at {percent(stop.LOOKED_LEVEL)}",
-        f"in {protocol.REFERENCED_SETS} sets of the first block and one of each further block",
+        f"must not take more than {audit.FACTOR:g} times as long as the timed ones "
+        f"({audit.FACTOR_UNCACHED:g} times for hot timings",
+        f"plus {audit.SLACK_S * 1e6:g} µs ({audit.HOST_SLACK_S * 1e6:g} µs on a CPU)",
+        f"and {audit.REPLAY_S * 1e6:g} µs for a whole replay",
+        f"A suspicion is checked {audit.MORE_ROUNDS} more times",
     ],
 )
 def test_limits_are_those_of_the_code(sentence):
@@ -87,7 +92,8 @@ def test_limits_in_words_are_those_of_the_code():
     assert stop.ENQUEUED_SHARE < 1  # shorter ones
     assert Timing().cache is Cache.COLD
     assert {t.min_samples for t in PRESETS.values()} == {Timing().min_samples}
-    assert len(check.choose_sets(1000, np.random.default_rng(1))) == 4
+    assert (check.CHECKED_SETS, check.REWRITTEN_SETS) == (4, 16)
+    assert SCATTERED == 12
     assert MAX_AGE_S == 7 * 24 * 3600  # a week
 
 
@@ -127,12 +133,11 @@ def some_warnings() -> list[str]:
     big = TensorSpec(name="a", shape=(2**20,), dtype="f32")
     small = sets.plan_sets([big], cache=Cache.COLD, cache_bytes=2**30, free_bytes=2**25)
     found += small.warnings
-    return [as_options(text) for text in found] + above_the_roof()
+    return [as_options(text) for text in found] + above_the_roof() + multimodal()
 
 
-def above_the_roof() -> list[str]:
-    case = Case(problem=parse("gemm m=64 n=64 k=64 dtype=f32"), backend="numpy")
-    measured = Measurement(
+def measured_once() -> Measurement:
+    return Measurement(
         blocks=(block(1e-6),),
         low_s=1e-6,
         high_s=1e-6,
@@ -144,11 +149,32 @@ def above_the_roof() -> list[str]:
         warmup_s=0.0,
         timed_s=1.0,
     )
+
+
+def multimodal() -> list[str]:
+    """As many rows as are told, and more."""
+    case = Case(problem=parse("gemm m=64 n=64 k=64 dtype=f32"), backend="numpy")
+    modes = (Mode(value_s=1e-6, share=0.5), Mode(value_s=2e-6, share=0.5))
+    made = dataclasses.replace(measured_once(), modes=modes)
+    results = [
+        Result(case=case, device=f"cpu:{i}", status=Status.OK, measurement=made) for i in range(7)
+    ]
+    run = Run(id="r", started=1.0, environment=Environment())
+    return tables.warnings(tables.rows(ResultSet(run=run, results=tuple(results))))
+
+
+def above_the_roof() -> list[str]:
+    case = Case(problem=parse("gemm m=64 n=64 k=64 dtype=f32"), backend="numpy")
     roof = Roof(
         device="cpu", arch="x", kind="flops", name="f32", value=1e9, how="test", measured=1.0
     )
     result = Result(
-        case=case, device="cpu", status=Status.OK, arch="x", flops=10**6, measurement=measured
+        case=case,
+        device="cpu",
+        status=Status.OK,
+        arch="x",
+        flops=10**6,
+        measurement=measured_once(),
     )
     run = Run(id="r", started=1.0, environment=Environment())
     told: list[str] = []

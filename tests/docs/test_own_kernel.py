@@ -55,7 +55,7 @@ def ended(tmp_path_factory) -> list[Ended]:
                 env={**os.environ, **place},
                 capture_output=True,
                 text=True,
-                timeout=150,
+                timeout=600,
                 check=False,
             )
             wanted = int(step["exit"] or 0)
@@ -115,7 +115,7 @@ def test_the_scripted_clock_is_told(tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -38,7 +38,7 @@ def printed(tmp_path_factory) -> str:
         env={**os.environ, "KERNELMARK_STORE": str(folder / "store.sqlite")},
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -65,7 +65,7 @@ def test_the_python_example_runs():
         [sys.executable, "-c", examples[0]],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

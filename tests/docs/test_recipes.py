@@ -83,7 +83,7 @@ def run(site, *words: str) -> subprocess.CompletedProcess[str]:
         env=variables,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=600,
         check=False,
     )
 

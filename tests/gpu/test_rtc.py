@@ -15,6 +15,7 @@ from kernelmark.core.errors import CompileError, UsageError
 from kernelmark.gpu import clang, pack, rtc
 from kernelmark.gpu.objects import resources
 from kernelmark.kernels import rtc as kernels
+from kernelmark.ops._types import PRODUCTS
 
 KERNEL = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] = 1.0f; }\n'
 
@@ -30,10 +31,19 @@ def test_the_devices_kernels_compile(nvrtc: None, arch: str) -> None:
     assert binary.seconds > 0
     found = resources(binary.code)
     wanted = {"stamp", "gate", "spin", "nothing", "evict", "strain_bandwidth", "strain_compute"}
-    words = ("generate", "generate_all", "count", "gather")
+    wanted |= {"disturb", "poison_all"}
+    words = ("generate", "generate_all", "changed", "count", "gather")
     wanted |= {f"{word}_{n}" for word in words for n in (1, 2, 4, 8)}
     assert found.keys() == wanted
     assert all(used["registers"] > 0 and used["stack_bytes"] == 0 for used in found.values())
+
+
+def test_the_projections_kernels_compile(nvrtc: None) -> None:
+    binary = rtc.compile_source(kernels.source("project.cu"), arch="sm_90", name="project.cu")
+    found = resources(binary.code)
+    kinds = {kind for rule in PRODUCTS.values() for kind in (*rule.partners, *rule.out)}
+    assert found.keys() == {f"{walk}_{kind}" for walk in ("along", "across") for kind in kinds}
+    assert all(used["stack_bytes"] == 0 for used in found.values())
 
 
 def test_a_second_time_comes_from_the_cache(nvrtc: None, cache: Path) -> None:
@@ -118,7 +128,7 @@ def test_processes_may_compile_the_same_at_once(nvrtc: None, cache: Path) -> Non
     )
     command = [sys.executable, "-c", say]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    hashes = {process.communicate(timeout=60)[0] for process in running}
+    hashes = {process.communicate(timeout=600)[0] for process in running}
     assert [process.returncode for process in running] == [0] * 4
     assert len(hashes) == 1
     again = rtc.compile_source(KERNEL, arch="sm_90")
@@ -365,3 +375,16 @@ def test_an_old_library_without_a_function_is_a_sentence(cache: Path) -> None:
     compiler._library, compiler._prefix = ctypes.CDLL(None), "nvrtc"
     with pytest.raises(CompileError, match="nvrtcVersion is not in the library"):
         compiler.version()
+
+
+def test_a_pack_that_others_can_write_to_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack.add(tmp_path / "pack", "key", "gfx942", b"code")
+    monkeypatch.setenv("KERNELMARK_PACK", str(tmp_path / "pack"))
+    assert pack.find("key", "gfx942") == b"code"
+    assert pack.refused() == []
+    (tmp_path / "pack").chmod(0o777)
+    assert pack.find("key", "gfx942") is None
+    assert not pack.holds("gfx")
+    assert [one.code for one in pack.refused()] == ["writable-by-others"]

@@ -61,3 +61,15 @@ def test_other_times_are_medians(bench: Any) -> None:
     parts = [bench(timer="graph", process=i).measurement for i in range(3)]
     found = merge(parts, None)
     assert found.also["host_s"] == sorted(p.also["host_s"] for p in parts)[1]
+
+
+def test_processes_on_different_values_are_multimodal(bench: Any) -> None:
+    """Four processes of which one is 8 % slower."""
+    parts = [
+        bench(seconds=s, process=i, allocations=1, script=Script(jitter=0.002, seed=i)).measurement
+        for i, s in enumerate((50e-6, 50e-6, 54e-6, 50e-6))
+    ]
+    assert not any(part.modes for part in parts)
+    found = merge(parts, None)
+    assert [mode.value_s for mode in found.modes] == pytest.approx([50e-6, 54e-6], rel=0.01)
+    assert [mode.share for mode in found.modes] == pytest.approx([0.75, 0.25], abs=0.1)

@@ -56,7 +56,9 @@ def run(twice: Any, device: CpuDevice, n: int, **timing: Any) -> Outcome:
 
 @pytest.mark.parametrize("cache", ["cold", "hot", "flush"])
 def test_a_real_kernel_is_timed_and_checked(twice: Any, device: CpuDevice, cache: str) -> None:
+    start = time.perf_counter()
     outcome = run(twice, device, 100_000, cache=cache)
+    whole_s = time.perf_counter() - start
     found = outcome.measurement
     assert outcome.check.passed, outcome.check.detail
     assert found.method == "loop"
@@ -64,8 +66,8 @@ def test_a_real_kernel_is_timed_and_checked(twice: Any, device: CpuDevice, cache
     assert "host_s" not in found.also
     if cache == "cold":
         assert found.sets * found.footprint_bytes >= 3 * device.info.cache_bytes
-    # 0.8 MB cannot move faster than 1 TB/s nor, even on a busy machine, slower than 8 MB/s.
-    assert 0.8e-6 < found.median_s < 0.1
+    # 0.8 MB cannot move faster than 1 TB/s, and no launch takes longer than all of them.
+    assert 0.8e-6 < found.median_s < whole_s
 
 
 def aligned(count: int) -> np.ndarray:
@@ -77,11 +79,12 @@ def aligned(count: int) -> np.ndarray:
 
 
 def test_the_number_is_the_number_of_a_plain_loop(twice: Any, device: CpuDevice) -> None:
-    """Hot, so that a busy machine disturbs little; the best of both ways is compared."""
+    """Hot, so that a busy machine disturbs little. The best of both ways is compared, taken in
+    turns until they agree: other work makes either longer, and nothing makes one shorter."""
     x, y = aligned(20_000), aligned(20_000)
     plain: list[float] = []
     ours: list[float] = []
-    for _ in range(4):
+    for _ in range(40):
         blocks = run(twice, device, 20_000, cache="hot", max_s=0.1).measurement.blocks
         ours += [min(block.samples_s) for block in blocks]
         for _ in range(50):
@@ -89,7 +92,9 @@ def test_the_number_is_the_number_of_a_plain_loop(twice: Any, device: CpuDevice)
             for _ in range(100):
                 np.add(x, x, out=y)
             plain.append((time.perf_counter() - start) / 100)
-    assert min(ours) == pytest.approx(min(plain), rel=0.25)
+        if min(ours) == pytest.approx(min(plain), rel=0.25):
+            return
+    pytest.fail(f"{min(ours):g} s a launch, {min(plain):g} s in a plain loop")
 
 
 def test_strain_is_for_gpus(twice: Any, device: CpuDevice) -> None:

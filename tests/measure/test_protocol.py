@@ -43,12 +43,12 @@ def test_cold_rotates_through_more_than_the_cache(bench: Any) -> None:
 
 def test_every_set_is_launched_equally_often(bench: Any) -> None:
     """Also when a pass over the sets is longer than a sample."""
-    found = bench(n=5000, seconds=5e-3, max_s=3.0, warmup_s=0.0).measurement
+    found = bench(n=5000, seconds=1e-3, max_s=3.0, warmup_s=0.0).measurement
     assert found.launches < found.sets
     for kernel in bench.kernels:
         counts = Counter(kernel.launched)
         assert set(counts) == set(range(found.sets))
-        assert max(counts.values()) - min(counts.values()) <= 4
+        assert max(counts.values()) - min(counts.values()) <= 6  # two of them audited
 
 
 def test_hot_uses_one_set(bench: Any) -> None:
@@ -240,7 +240,7 @@ def test_samples_are_as_long_as_all_that_is_launched(bench: Any, changes: dict[s
     assert (found.stop, len(found.blocks), found.warnings) == (StopReason.PRECISE, 3, ())
     assert min(len(block.samples_s) for block in found.blocks) >= 7
     # As long as a block is of any other kernel, and no longer; the warm-up a fifth of its cap.
-    assert 3 * 0.1 < found.timed_s < 3 * 0.15
+    assert 3 * 0.04 < found.timed_s < 3 * 0.0625
     assert 0.1 < found.warmup_s < 0.2
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -43,7 +44,9 @@ def test_a_block_lasts_several_times_its_set_up() -> None:
     assert block_seconds(timing, 0.0) == pytest.approx(0.2)
     assert block_seconds(timing, 0.05) == pytest.approx(0.3)
     assert block_seconds(timing, 9.0) == pytest.approx(0.5)
-    assert block_seconds(timing, 0.0, enqueued=True) == pytest.approx(0.12)
+    assert block_seconds(timing, 0.0, enqueued=True) == pytest.approx(0.05)
+    quick = Timing(max_s=0.4, allocations=4, max_allocations=20)
+    assert block_seconds(quick, 0.0, enqueued=True) == pytest.approx(0.012)
     assert block_seconds(timing, 0.1, enqueued=True) == pytest.approx(0.2)
     assert block_seconds(timing, 9.0, enqueued=True) == pytest.approx(0.5)
 
@@ -72,3 +75,19 @@ def test_a_width_that_means_nothing_is_not_spelt_out() -> None:
     assert wide.startswith("interval: more than ±999% is above the target of ±2.0%")
     (usual,) = interval_warnings(Interval(low_s=1.0, high_s=1.1), 0.02)
     assert usual.startswith("interval: ±4.8% is above")
+
+
+def test_blocks_that_agree_on_one_of_two_modes_are_not_precise() -> None:
+    """Every block's median is on the lower mode, but 52 to 48 samples do not say that the median
+    is."""
+    noise = np.random.default_rng(2).normal(0, 0.001, (4, 100))
+    values = np.repeat([1.0, 1.08], [52, 48])
+    made = [
+        Block(process=0, allocation=i, samples_s=tuple(values * np.exp(row)))
+        for i, row in enumerate(noise)
+    ]
+    timing = Timing(max_allocations=5)
+    assert stop_reason(made, timing=timing, timed_s=0.0, next_s=0.1) is None
+    assert interval_of(made, timing).high_s > 1.05
+    low = [replace(block, samples_s=block.samples_s[:52]) for block in made]
+    assert stop_reason(low, timing=timing, timed_s=0.0, next_s=0.1) is StopReason.PRECISE

@@ -37,7 +37,7 @@ def installed(tmp_path_factory):
 
 def run(variables, *arguments):
     return subprocess.run(
-        [sys.executable, *arguments], env=variables, capture_output=True, text=True, timeout=120
+        [sys.executable, *arguments], env=variables, capture_output=True, text=True, timeout=600
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import pytest
 
 from kernelmark.compare.history import History, story
 from kernelmark.compare.verdicts import Audit
-from kernelmark.core.result import Case, Status
+from kernelmark.core.result import Case, Mode, Status
 from kernelmark.core.timing import Cache, Timing
 from kernelmark.report import history as report
 
@@ -22,6 +23,7 @@ class Point:
     started: float = 0.0
     fingerprint: str = ""
     device: str = "cuda:1"
+    modes: tuple[Mode, ...] = ()
 
     @property
     def status(self) -> Status:
@@ -138,3 +140,17 @@ def test_changes_text():
     assert report.changes_text([("commit", "a", ""), ("os", "x", "y")]) == "commit a → –; os x → y"
     assert report.changes_text([("a", "1", "2")] * 5).endswith("and 2 more")
     assert report.changes_text([]) == "nothing that was recorded"
+
+
+def test_a_multimodal_point_is_shown_by_its_mean():
+    modes = (Mode(value_s=1.0, share=0.5), Mode(value_s=4.0, share=0.5))
+    points = [Point(1.0, run_id="a", modes=modes), Point(4.0, run_id="b", modes=modes)]
+    assert report.trend(points) == report.trend([Point(2.0), Point(2.0)])
+    found = story(points)
+    table = report.table(history(), [found])
+    cells = dict(zip((column.name for column in table.columns), table.rows[0], strict=True))
+    assert cells["newest"] == "2.000 s"
+    assert cells["state"].endswith("multimodal")
+    document = report.document(history(), [found])["series"][0]["points"]
+    assert [point["modes"] for point in document] == [[[1.0, 0.5], [4.0, 0.5]]] * 2
+    assert json.loads(report.records(history(), [found])[0]["modes"]) == [[1.0, 0.5], [4.0, 0.5]]

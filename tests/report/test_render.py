@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelmark.core.files import csv_text
-from kernelmark.core.result import Status
+from kernelmark.core.result import Mode, Status
 from kernelmark.core.timing import Timing
 from kernelmark.report import render, tables
 from kernelmark.report.detail import detail
@@ -135,3 +135,19 @@ def test_a_cell_of_several_lines_goes_on_under_itself():
     columns = (Column(name="what"), Column(name="value"))
     shown = render.text(Table(columns=columns, rows=(("reason", "one\n  two"), ("end", ""))))
     assert shown.splitlines()[1:] == ["------  -----", "reason  one", "          two", "end"]
+
+
+def test_modes_are_in_the_csv_and_the_detail(make_result, make_set):
+    plain = make_result()
+    modes = (Mode(value_s=1e-2, share=0.75), Mode(value_s=2e-2, share=0.25))
+    mixed = make_result(
+        backend="torch", measurement=dataclasses.replace(plain.measurement, modes=modes)
+    )
+    results = make_set(plain, mixed)
+    made = tables.rows(results)
+    records = {record["backend"]: record for record in render.records(results, made)}
+    assert records["numpy"]["modes"] is None
+    assert json.loads(records["torch"]["modes"]) == [[0.01, 0.75], [0.02, 0.25]]
+    shown = {row.backend: dict(detail(row)[1].rows) for row in made}
+    assert "modes" not in shown["numpy"]
+    assert shown["torch"]["modes"] == "10.00 ms (75 %), 20.00 ms (25 %)"

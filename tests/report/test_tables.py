@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from kernelmark.core.result import Check, Status
+from kernelmark.core.result import Check, Mode, Status
 from kernelmark.core.timing import Timing
 from kernelmark.report import tables
 
@@ -22,10 +22,11 @@ def test_fastest_first_and_failures_last(make_result, make_set):
     assert [row.times_best for row in made] == [1.0, 3.0, None]
 
 
-def test_wrong_keeps_its_time_but_never_ranks(make_result, make_set):
+@pytest.mark.parametrize("status", [Status.WRONG, Status.IMPOSSIBLE])
+def test_wrong_or_impossible_keeps_its_time_but_never_ranks(make_result, make_set, status):
     made = tables.rows(
         make_set(
-            make_result(backend="cheat", median_s=0.001, status=Status.WRONG),
+            make_result(backend="cheat", median_s=0.001, status=status),
             make_result(backend="a", median_s=0.01),
             make_result(backend="b", median_s=0.02),
         )
@@ -35,7 +36,9 @@ def test_wrong_keeps_its_time_but_never_ranks(make_result, make_set):
     assert made[2].times_best is None
     cells = tables.results_table(made).rows[2]
     assert "1.000 ms" in cells
-    assert cells[-1] == "wrong"
+    assert cells[-1] == status.value
+    assert [failure.status for failure in tables.failures(made)] == [status]
+    assert not tables.warned(made[2])
 
 
 def test_problems_are_ordered_by_number_not_by_text(make_result, make_set):
@@ -249,3 +252,15 @@ def test_a_crash_is_one_line_and_says_that_there_is_more(make_result, make_set):
     compiler = make_result(median_s=None, status=Status.COMPILE_ERROR, error="a\nb")
     (found,) = tables.failures(tables.rows(make_set(compiler)))
     assert (found.reason, found.cut) == ("a\nb", False)
+
+
+def test_multimodal_rows_are_marked_and_told(make_result, make_set):
+    modes = (Mode(value_s=35.2e-6, share=0.75), Mode(value_s=38.2e-6, share=0.25))
+    plain = make_result(backend="a")
+    measured = dataclasses.replace(plain.measurement, modes=modes)
+    mixed = [make_result(backend=f"b{i}", measurement=measured) for i in range(7)]
+    made = tables.rows(make_set(plain, mixed[0]))
+    assert [tables.warned(row) for row in made] == [row.backend == "b0" for row in made]
+    (told,) = tables.warnings(made)
+    assert "35.20 µs (75 %), 38.20 µs (25 %)" in told
+    assert len(tables.warnings(tables.rows(make_set(*mixed)))) == 6  # five of them, and the rest

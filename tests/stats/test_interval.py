@@ -141,3 +141,46 @@ def test_measured_interval_groups_by_process() -> None:
         [[b.median_s for b in blocks if b.process == p] for p in range(3)]
     )
     assert measured_interval(blocks[:1]).note
+
+
+def mixture(rng: np.random.Generator, shares: tuple[float, float]) -> list[Block]:
+    return [
+        Block(
+            process=0,
+            allocation=i,
+            samples_s=tuple(
+                rng.choice([35.2, 38.2], p=shares, size=30)
+                * np.exp(0.003 * rng.standard_normal(30))
+            ),
+        )
+        for i in range(4)
+    ]
+
+
+def test_a_multimodal_interval_covers_the_medians_mode() -> None:
+    """Where the median could be on either mode, the interval holds both."""
+    rng = np.random.default_rng(1)
+    held = 0
+    for _ in range(100):
+        blocks = mixture(rng, (0.5, 0.5))
+        found = measured_interval(blocks)
+        assert len(found.modes) == 2
+        held += found.low_s < 36 and found.high_s > 37.4
+    assert held >= 90
+
+
+def test_a_multimodal_interval_is_the_union_of_both() -> None:
+    blocks = mixture(np.random.default_rng(1), (0.55, 0.45))
+    found = measured_interval(blocks)
+    low, high = nested_interval([[block.median_s for block in blocks]])
+    order = order_interval([s for block in blocks for s in block.samples_s])
+    assert order is not None
+    assert (found.low_s, found.high_s) == (min(low, order[0]), max(high, order[1]))
+
+
+def test_a_unimodal_interval_stays_that_of_the_blocks() -> None:
+    blocks = mixture(np.random.default_rng(1), (1.0, 0.0))
+    found = measured_interval(blocks)
+    assert found.modes == ()
+    medians = [block.median_s for block in blocks]
+    assert (found.low_s, found.high_s) == nested_interval([medians])

@@ -11,7 +11,7 @@ import pytest
 from kernelmark.devices import registry
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"
-SHARED = ("_gpu", "repeats")  # by scripts; nobody runs them
+SHARED = ("_gpu", "repeats", "scheduler")  # by scripts; nobody runs them
 NEEDED = {
     "aa_worker": ("-d", "cuda:0", "--backend", "triton"),
     "tune": ("--folder", "tuned", "--part", "gemm"),

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernelmark.api.reading import check_name
+from kernelmark.api.roofs import known_roofs
 from kernelmark.backends._rules import refused_name
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.result import Run, RunState
+from kernelmark.core.roof import Roof
+from kernelmark.core.stopping import interruptible
 from kernelmark.report.ab import AbReport
 from kernelmark.runners.ab import (
     Event,
@@ -31,6 +34,7 @@ from kernelmark.runners.alive import living
 from kernelmark.runners.environments import Side, environment_of
 from kernelmark.runners.events import Waiting
 from kernelmark.runners.lane import threads_of
+from kernelmark.runners.possible import judged
 from kernelmark.runners.targets import find
 from kernelmark.stores import new_run_id
 
@@ -85,9 +89,10 @@ def compare_sides(
     if not plan.pairs:
         raise NothingToDo("there is nothing to compare")
     runs = _Runs(plan, environments, store, argv)
+    roofs = known_roofs(store, [plan.device])
     with living(runs.ids if store is not None else []):
         try:
-            return _measured(plan, runs, on_event)
+            return _measured(plan, runs, roofs, on_event)
         except BaseException as error:
             # What was asked for wrongly leaves no run behind.
             if runs.begun or not isinstance(error, UsageError):
@@ -96,26 +101,32 @@ def compare_sides(
             raise
 
 
-def _measured(plan: AbPlan, runs: _Runs, on_event: OnEvent | None) -> AbReport:
-    threads = threads_of(plan.pairs[0].base, find(plan.device)[1])
+def _measured(
+    plan: AbPlan, runs: _Runs, roofs: Sequence[Roof], on_event: OnEvent | None
+) -> AbReport:
+    info = find(plan.device)[1]
+    threads = threads_of(plan.pairs[0].base, info)
     tell: Callable[..., None] = on_event or (lambda event: None)
 
     def wait(holder: str) -> None:
         tell(Waiting(device=plan.device, holder=holder))
 
     opener = local_opener(plan.sides, plan.device, plan.timeout_s, threads, wait)
-    experiment = Experiment(plan.pairs, plan.rule, opener)
+    experiment = Experiment(
+        plan.pairs, plan.rule, opener, judge=lambda result: judged(result, roofs, info)
+    )
     state = RunState.DONE
     end = math.inf if plan.budget_s is None else time.monotonic() + plan.budget_s
     try:
         for place in (0, 1) if plan.jobs else ():
             cases = [pair.cases[place] for pair in plan.pairs]
             compile_ahead(plan.sides[place], cases, plan.device, plan.jobs)
-        with contextlib.closing(experiment.events()) as events:
+        with interruptible() as guard, contextlib.closing(experiment.events()) as events:
             for event in _sifted(events, plan.names):
-                runs.begin()
-                if isinstance(event, Row):
-                    runs.keep(event)
+                with guard.finishing():
+                    runs.begin()
+                    if isinstance(event, Row):
+                        runs.keep(event)
                 tell(event)
                 if time.monotonic() > end:
                     break

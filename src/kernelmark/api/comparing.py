@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kernelmark.api.reading import read_run
 from kernelmark.api.sentinels import SENTINELS, sentinel_keys
 from kernelmark.compare import rulefile
-from kernelmark.compare.history import MIN_EFFECT, History, Story, hold, marked, stories
+from kernelmark.compare.history import MIN_EFFECT, History, Story, hold, judged_s, marked, stories
 from kernelmark.compare.match import By
 from kernelmark.compare.rules.base import Rule
 from kernelmark.compare.verdicts import Audit, Comparison
@@ -131,4 +131,5 @@ def _changes(
 
 def _baseline(store: Store, ref: str) -> dict[str, float]:
     run = store.run(ref)
-    return {p.series: p.median_s for p in store.history(run_id=run.id) if p.median_s}
+    points = store.history(run_id=run.id)
+    return {point.series: time_s for point in points if (time_s := judged_s(point))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ from kernelmark.core import codec
 from kernelmark.core.errors import CodecError, NothingToDo, UsageError
 from kernelmark.core.files import json_text
 from kernelmark.core.micro import MicroResult
+from kernelmark.core.plausible import check_micro
+from kernelmark.core.stopping import interruptible
 from kernelmark.core.units import counted
 from kernelmark.micro import registry, session
 from kernelmark.micro.base import Mode
@@ -42,15 +45,19 @@ def measure(
     """(run id, results); each is stored as it ends."""
     run_id = new_run_id()
     found: list[MicroResult] = []
+    results = session.run(
+        names, device=device, threads=threads, mode=mode, parameters=parameters, tell=tell
+    )
     try:
-        for result in session.run(
-            names, device=device, threads=threads, mode=mode, parameters=parameters, tell=tell
-        ):
-            if store is not None:
-                store.add_micro(run_id, [result])
-            found.append(result)
-            if on_result is not None:
-                on_result(result)
+        # Closed here: where an error ends this, the worker must not wait for a collector.
+        with interruptible() as guard, contextlib.closing(results):
+            for result in results:
+                with guard.finishing():
+                    if store is not None:
+                        store.add_micro(run_id, [result])
+                    found.append(result)
+                if on_result is not None:
+                    on_result(result)
     except KeyboardInterrupt:
         there = f"after {counted(len(found), 'result')}"
         kept = f"; stored as {run_id}" if store is not None and found else "; nothing is stored"
@@ -79,7 +86,10 @@ def read(path: str | Path) -> list[MicroResult]:
     if not document:
         raise NothingToDo(f"{path}: holds no results")
     try:
-        return [codec.from_document(one, MicroResult) for one in document]
+        return [
+            check_micro(codec.from_document(one, MicroResult), f"[{number}]")
+            for number, one in enumerate(document)
+        ]
     except CodecError as error:
         raise CodecError(f"{path}: {error.message}", hint=error.hint) from None
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kernelmark.core import codec
 from kernelmark.core.errors import CodecError, UsageError
+from kernelmark.core.plausible import check_results
 from kernelmark.core.result import ResultSet
 
 if TYPE_CHECKING:
@@ -73,6 +74,6 @@ def read_run(ref: str, store: Store | None) -> ResultSet:
 
 def _ours(data: bytes, place: str) -> ResultSet:
     try:
-        return codec.loads(data, ResultSet)
+        return check_results(codec.loads(data, ResultSet))
     except CodecError as error:
         raise CodecError(f"{place}: {error.message}", hint=error.hint) from None

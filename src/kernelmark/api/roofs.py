@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from kernelmark.api.plan import Plan
@@ -14,9 +14,9 @@ from kernelmark.core.result import ResultSet
 from kernelmark.core.roof import Roof
 from kernelmark.core.units import counted, duration_text
 from kernelmark.micro import gpu_roofs
-from kernelmark.micro.roofs import UNSTEADY, quick
-from kernelmark.report.percent import threads_of
+from kernelmark.micro.roofs import quick
 from kernelmark.runners.lock import held
+from kernelmark.runners.possible import threads_of
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
@@ -41,6 +41,14 @@ def roofs_for_plan(
         for threads in sorted({_threads(info, case.timing.threads) for case in plan.cases}):
             found += _roofs(info, threads, store, mode, tell)
     return tuple(found)
+
+
+def known_roofs(store: Store | None, devices: Sequence[str]) -> tuple[Roof, ...]:
+    """The newest roofs that the store has of this machine's devices; nothing is measured."""
+    if store is None:
+        return ()
+    host = platform.node()
+    return tuple(roof for device in devices for roof in store.roofs(host=host, device=device))
 
 
 def stored_roofs(store: Store, results: ResultSet) -> tuple[Roof, ...]:
@@ -126,7 +134,7 @@ def _still_good(known: tuple[Roof, ...]) -> bool:
     """Whether they are young enough; those that other work disturbed are so for minutes only."""
     if not known:
         return False
-    most_s = RETRY_S if any(UNSTEADY in roof.how for roof in known) else MAX_AGE_S
+    most_s = RETRY_S if any(not roof.steady for roof in known) else MAX_AGE_S
     # They are measured together; one that could not be measured again keeps its age.
     return time.time() - max(roof.measured for roof in known) < most_s
 
@@ -134,13 +142,13 @@ def _still_good(known: tuple[Roof, ...]) -> bool:
 def _steadier(roof: Roof, before: tuple[Roof, ...], tell: Callable[[str], None]) -> Roof:
     """The new roof, higher or lower; one that other work disturbed does not replace a steady one,
     however old."""
-    if UNSTEADY not in roof.how:
+    if roof.steady:
         return roof
     for old in before:
         same = (old.kind, old.name, old.unit) == (roof.kind, roof.name, roof.unit)
-        if same and UNSTEADY not in old.how:
+        if same and old.steady:
             age = duration_text(max(0.0, time.time() - old.measured))
-            tell(f"the {roof.name} roof is {UNSTEADY}; the one of {age} ago stays")
+            tell(f"the {roof.name} roof is not steady: other work ran; the one of {age} ago stays")
             return old
     return roof
 

@@ -89,5 +89,6 @@ def measure(
             on_event=on_event,
             resume=resumed is not None,
             retry_failed=conduct.retry_failed,
+            roofs=roofs,
         )
     return Results(result_set, roofs=roofs, notes=plan.notes)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from kernelmark.api.roofs import known_roofs
 from kernelmark.api.tuning_summary import DEVICES
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.stopping import caught_stops
 from kernelmark.devices import registry as device_kinds
 from kernelmark.runners.dispatch import compiles
 from kernelmark.runners.local import LocalRunner
@@ -28,6 +29,9 @@ from kernelmark.tune.driver import Driver, OnEvent
 from kernelmark.tune.folder import TuningFolder, hinted, unwritable
 from kernelmark.tune.outcome import Metrics, Outcome
 from kernelmark.tune.plan import TunePlan
+
+if TYPE_CHECKING:
+    from kernelmark.stores.store import Store
 
 # A candidate that takes longer is of no use to anybody.
 TIMEOUT_S = 30.0
@@ -70,10 +74,12 @@ def run(
     compile_timeout_s: float = COMPILE_TIMEOUT_S,
     retry_failed: bool = False,
     on_event: OnEvent | None = None,
+    store: Store | None = None,
 ) -> Tuned:
     """Search, final and results of every plan, or of those that `only` names. What journals hold
     is not evaluated again, except with `retry_failed` what may have failed because of the machine.
-    Ctrl-C or SIGTERM ends every worker and returns what was reached."""
+    Ctrl-C or SIGTERM ends every worker and returns what was reached. Roofs in `store` show which
+    candidates are faster than the device can be: they fail as `impossible`."""
     if minutes < 0:
         raise UsageError("minutes must not be negative", hint="0 is no limit")
     folder = TuningFolder.open(place)
@@ -93,9 +99,10 @@ def run(
         minutes=minutes,
         retry_failed=retry_failed,
         on_event=on_event,
+        roofs=known_roofs(store, [info.name for info in runner.infos]),
     )
     try:
-        with _terminable():
+        with caught_stops():
             driver.run()
     except KeyboardInterrupt:
         return _written(folder, driver, interrupted=True)
@@ -106,20 +113,6 @@ def run(
             raise unwritable(Path(error.filename), error) from None
         raise
     return _written(folder, driver)
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM as Ctrl-C: what a batch system sends first."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set handlers
-        return
-    before = signal.getsignal(signal.SIGTERM)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 def picked(folder: TuningFolder, only: Sequence[str]) -> list[TunePlan]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
@@ -28,6 +26,7 @@ from kernelmark.cli import (
     tune,
 )
 from kernelmark.cli.ending import Interrupted
+from kernelmark.core.errors import UsageError
 
 _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
     "doctor": doctor.doctor,
@@ -50,26 +49,11 @@ COMMANDS = tuple(_IN_ORDER)
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """Ctrl-C, or SIGTERM, as an error that the parser lets through: it would end without a word."""
+    """Ctrl-C as an error that the parser lets through: it would end without a word."""
     try:
-        with _terminable():
-            yield
+        yield
     except KeyboardInterrupt as error:
         raise Interrupted(str(error) or "interrupted") from error
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM as Ctrl-C, unless somebody decided about it already."""
-    main = threading.current_thread() is threading.main_thread()  # only it may set handlers
-    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class PlainGroup(TyperGroup):
@@ -100,15 +84,37 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=(
-        "Exit codes: 0 done, 1 regression, 2 usage or configuration, 3 some cases wrong or failed, "
+        "Exit codes: 0 done, 1 regression, 2 usage or configuration, "
+        "3 some cases wrong, impossible or failed, "
         "4 nothing to run or show, 130 interrupted (everything so far is stored)."
     ),
 )
+# Whole numbers up to here are exact as floats, and more than any store or loop can take.
+_MOST = 2**53
+
+
+def _bounded(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A command that refuses what no option can mean: 1e999, 10 to the 20th."""
+
+    @functools.wraps(call)
+    def checked(*given: Any, **named: Any) -> Any:
+        for name, value in named.items():
+            if isinstance(value, int | float) and not -_MOST <= value <= _MOST:
+                shown = f"{str(value)[:12]}…" if isinstance(value, int) else f"{value:g}"
+                raise UsageError(f"--{name.replace('_', '-')} cannot be {shown}")
+        return call(*given, **named)
+
+    return checked
+
+
 for _name, _thing in _IN_ORDER.items():
     if isinstance(_thing, typer.Typer):
+        for _info in _thing.registered_commands:
+            if _info.callback is not None:
+                _info.callback = _bounded(_info.callback)
         app.add_typer(_thing, name=_name, cls=PlainGroup)
     else:
-        app.command(_name)(_thing)
+        app.command(_name)(_bounded(_thing))
 
 
 def _version(asked: bool) -> None:

@@ -8,7 +8,7 @@ import shutil
 import time
 from pathlib import Path
 
-from kernelmark.cli import listing
+from kernelmark.cli import folders, listing
 from kernelmark.core.diskcache import cache_root
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.roof import Roof
@@ -29,6 +29,7 @@ def examine(place: str | None) -> list[Table]:
         _titled("backends", ("backend", "state", "runs on", "version, or what to do"), _backends()),
         _titled("store", ("what", "value"), store),
         _titled("cache", ("what", "value"), _cache()),
+        _titled("folders", ("folder", "path", "state", "why"), _folders(place)),
         _titled("packs", ("pack", "architecture", "kernels"), _packs()),
         _titled("roofs", ("roof", "value", "threads", "age", "how"), [_roof(r) for r in roofs]),
     ]
@@ -166,6 +167,26 @@ def _cache() -> list[tuple[str, ...]]:
     return rows
 
 
+def _folders(place: str | None) -> list[tuple[str, ...]]:
+    """Whether other users could put code or results where they are taken from."""
+    from kernelmark.core.private import find_unsafe
+
+    rows: list[tuple[str, ...]] = [
+        (one.what, str(one.path), one.state, str(one.unsafe or "")) for one in folders.examined()
+    ]
+    try:
+        from kernelmark.stores.place import locate
+
+        path = locate(place).path
+    except (KernelmarkError, ImportError):  # the table of the store says why
+        path = None
+    if path is not None:
+        unsafe = find_unsafe(path)
+        state = unsafe.code if unsafe else "safe"
+        rows.append(("store", str(path), state, str(unsafe or "")))
+    return rows
+
+
 def _packs() -> list[tuple[str, ...]]:
     """Kernels compiled ahead of time, by the folders of KERNELMARK_PACK."""
     rows: list[tuple[str, ...]] = []
@@ -190,7 +211,7 @@ def _roof(roof: Roof) -> tuple[str, ...]:
     unit = {"flops": "FLOP/s", "bytes": "B/s", "launches": "launches/s"}[roof.kind]
     name = f"{roof.device} {roof.name} {roof.unit}".strip()
     age = duration_text(max(0.0, time.time() - roof.measured))
-    return name, rate_text(roof.value, unit), str(roof.threads or ""), age, roof.how
+    return name, rate_text(roof.value, unit), str(roof.threads or ""), age, roof.how_text
 
 
 def _read(path: Path) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +12,7 @@ from kernelmark.cli.ending import REGRESSION
 from kernelmark.cli.output import Outputs, put, put_tables, say
 from kernelmark.cli.places import extended, store_words
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.patterns import found_in
 
 if TYPE_CHECKING:
     from kernelmark.compare.history import History, Story
@@ -261,19 +261,17 @@ def _chosen(
 ) -> list[Story]:
     from kernelmark.backends import canonical
 
-    try:
-        wanted = re.compile(regex or "")
-    except re.error as error:
-        raise UsageError(f"--filter is not a regular expression: {error}") from None
+    keys = [story.series.split(" | ")[0] for story in found.stories]
+    wanted = found_in(regex or "", keys, hint="it is what --filter was given")
     # A stored name of a file may be one from before it had one name only.
     named = {canonical(name) for name in backends}
     shown = []
-    for story in found.stories:
+    for story, fits in zip(found.stories, wanted, strict=True):
         key, backend = story.series.split(" | ")[:2]
         if (
             (not ops or key.split()[0] in ops)
             and (not named or canonical(backend) in named)
-            and wanted.search(key)
+            and fits
         ):
             shown.append(story)
     return shown

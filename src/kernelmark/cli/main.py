@@ -1,7 +1,8 @@
 """`kmark`: one way of ending for every error.
 
-Exit codes: 0 done · 1 regression · 2 usage, configuration or store · 3 some cases wrong or failed
-· 4 nothing to run, show or compare · 130 interrupted (everything so far is stored).
+Exit codes: 0 done · 1 regression · 2 usage, configuration or store · 3 some cases wrong,
+impossible or failed · 4 nothing to run, show or compare · 130 interrupted (everything so far is
+stored).
 
 Importing this module costs next to nothing, so that Ctrl-C finds `main` at work from the start.
 """
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernelmark.cli.ending import INTERRUPTED, Interrupted
+from kernelmark.core.stopping import catch_stops, restore_stops
 
 if TYPE_CHECKING:
     from kernelmark.cli.app import app
@@ -34,21 +36,49 @@ def __getattr__(name: str) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The entry point: exits with the code that tells how it went."""
-    words, debug = prepared(sys.argv[1:] if argv is None else argv)
+    before = catch_stops()
+    words, debug = [*(sys.argv[1:] if argv is None else argv)], False
     try:
+        words, debug = prepared(words)
         _open_streams()
         from kernelmark.cli.app import command
-        from kernelmark.cli.output import flush
+        from kernelmark.cli.folders import notes
+        from kernelmark.cli.output import flush, say
         from kernelmark.cli.places import redacted
 
         _plain_help(words)
+        for text in notes(words):
+            say(f"note: {text}")
         code = command()(words, prog_name="kmark", standalone_mode=False, obj=redacted(words))
         flush()
     except BaseException as error:
         if debug and not isinstance(error, SystemExit) and not _unread(error):
             _tell_trace(error)
         code = ended_by(error, words)
-    sys.exit(code if isinstance(code, int) else 0)
+    code = code if isinstance(code, int) else 0
+    if argv is None:  # nothing is left to do but to end: a signal hurries that, with the same code
+        catch_stops(lambda number, frame: os._exit(code))
+        if code == INTERRUPTED:
+            _end_at_once(code)
+    else:
+        restore_stops(before)
+    sys.exit(code)
+
+
+def _end_at_once(code: int) -> None:
+    """End with `code`, whatever Python thinks. Where Ctrl-C came while a dataclass was being made,
+    Python takes it for one that nobody handled, and would end by a signal."""
+    import atexit
+
+    from kernelmark.cli.output import silenced
+
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            silenced(stream)
+    os._exit(code)
 
 
 def _tell_trace(error: BaseException) -> None:
@@ -108,7 +138,9 @@ def ended_by(error: BaseException, words: Sequence[str] = ()) -> int:
         return error.exit_code
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
-    if isinstance(error, KeyboardInterrupt | Interrupted):
+    # The parser makes an Abort of a KeyboardInterrupt that comes while it tidies up.
+    aborted = isinstance(error.__context__, KeyboardInterrupt) and isinstance(error, RuntimeError)
+    if isinstance(error, KeyboardInterrupt | Interrupted) or aborted:
         complain(str(error) or "interrupted", None)
         return INTERRUPTED
     if hasattr(error, "format_message"):  # every usage error of the parser, whatever its class

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -141,7 +142,7 @@ def silenced(stream: TextIO) -> None:
 def say(text: str = "") -> None:
     """A line of words for people, on stderr. That nobody reads them ends no command."""
     try:
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{printable(text)}\n")
         sys.stderr.flush()
     except OSError:
         silenced(sys.stderr)
@@ -156,7 +157,7 @@ def complain(message: str, hint: str | None) -> None:
 
 def put(text: str) -> None:
     """Data, on stdout."""
-    write("-", text)
+    write("-", printable(text))
 
 
 def put_table(table: Table, *, styles: Sequence[str] = ()) -> None:

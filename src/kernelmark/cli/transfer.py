@@ -23,7 +23,8 @@ Files = Annotated[
         metavar="FILE…",
         help="Files that export or run --json wrote, - is stdin; or files of other tools: nvbench "
         "and Google Benchmark JSON, hipblaslt-bench output, tritonbench and reference CSVs, "
-        "rocprofv3 traces. With --workload, logs of calls (kmark list logs), one for each process.",
+        "rocprofv3 and PyTorch traces. With --workload, logs of calls (kmark list logs), one for "
+        "each process.",
     ),
 ]
 FOREIGN = "Files of other tools"
@@ -40,8 +41,9 @@ Form = Annotated[
     _foreign(
         "--as",
         metavar="FORMAT",
-        help="The format: nvbench, googlebench, hipblaslt-bench, tritonbench, rocprof or "
-        "reference-csv; with --workload, one of kmark list logs. Default: found out.",
+        help="The format: nvbench, googlebench, hipblaslt-bench, tritonbench, rocprof, "
+        "torch-trace, triton-autotune or reference-csv; with --workload, one of kmark list logs. "
+        "Default: found out.",
     ),
 ]
 Label = Annotated[str, _foreign("--label", metavar="TEXT", help="A name for the run.")]
@@ -75,7 +77,7 @@ WorkloadFolder = Annotated[
 ]
 ListDtype = Annotated[
     str | None,
-    _log("--dtype", metavar="DTYPE", help="Of lists that hold sizes only. Default: bf16."),
+    _log("--dtype", metavar="DTYPE", help="Of tables without a dtype. Default: bf16 for lists."),
 ]
 SkippedFile = Annotated[
     str | None,
@@ -104,8 +106,8 @@ As = Annotated[
     _winners(
         "--as",
         metavar="FORMAT",
-        help="For the library that runs them: cublaslt, python; not yet run on AMD hardware: "
-        "aiter, hipblaslt, rocblas, tensile, tunableop.",
+        help="For the library that runs them: cublaslt, python, sglang, vllm; not yet run on AMD "
+        "hardware: aiter, hipblaslt, rocblas, tensile, tunableop.",
     ),
 ]
 Output = Annotated[
@@ -200,7 +202,7 @@ def import_results(
             workload,
             form=form,
             arch=arch,
-            dtype=dtype or "bf16",
+            dtype=dtype or "",
             skipped=skipped,
             force=force,
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,10 +13,12 @@ from kernelmark.cli import options as o
 from kernelmark.cli import tune_options as t
 from kernelmark.cli.ending import INTERRUPTED, SOME_FAILED
 from kernelmark.cli.output import Outputs, put_results_table, say
+from kernelmark.core.errors import StoreError
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
     from kernelmark.api.tuning_run import Tuned
+    from kernelmark.stores.store import Store
 
 # Plans that are named in one sentence.
 _NAMED = 3
@@ -45,7 +48,7 @@ RetryFailed = Annotated[
     bool,
     t.option(
         "--retry-failed",
-        help="Ask again for candidates that crashed, or ran out of time or memory.",
+        help="Ask again for candidates that crashed, ran out of time or memory, or are impossible.",
         panel=o.RUNNING,
     ),
 ]
@@ -63,6 +66,7 @@ def run(
     minutes: Minutes = 0.0,
     timeout: Timeout = 30.0,
     retry_failed: RetryFailed = False,
+    store: o.StorePlace = None,
     json: o.Json = None,
     csv: o.Csv = None,
     md: o.Md = None,
@@ -77,7 +81,7 @@ def run(
     from kernelmark.cli.tune_progress import reporter
 
     outputs = Outputs(json=json, csv=csv, md=md)
-    with reporter(quiet=quiet) as on_event:
+    with _for_roofs(store) as opened, reporter(quiet=quiet) as on_event:
         done = tuning_run.run(
             folder,
             devices=o.comma_list(devices),
@@ -87,12 +91,28 @@ def run(
             timeout_s=timeout,
             retry_failed=retry_failed,
             on_event=on_event,
+            store=opened,
         )
     _put(done, outputs)
     _tell(done, folder, quiet=quiet)
     if done.interrupted:
         return INTERRUPTED
     return SOME_FAILED if done.failed else 0
+
+
+@contextlib.contextmanager
+def _for_roofs(place: str | None) -> Iterator[Store | None]:
+    """The store to read roofs from; None if there is none and none was named."""
+    from kernelmark.stores import open_store
+
+    with contextlib.ExitStack() as stack:
+        try:
+            opened = stack.enter_context(open_store(place, readonly=True))
+        except StoreError:
+            if place is not None:
+                raise
+            opened = None
+        yield opened
 
 
 def _put(done: Tuned, outputs: Outputs) -> None:

@@ -25,7 +25,7 @@ def import_workload(
     *,
     form: str | None = None,
     arch: str = "",
-    dtype: str = "bf16",
+    dtype: str = "",
     skipped: str | None = None,
     force: bool = False,
 ) -> int:
@@ -37,7 +37,8 @@ def import_workload(
 
     if skipped is not None:
         check_writable(skipped)
-    checked(dtype)
+    if dtype:
+        checked(dtype)
     name = Path(folder).expanduser().absolute().name
     reading = logs.read(files, name=name, arch=arch, dtype=dtype, form=form)
     if skipped is not None:

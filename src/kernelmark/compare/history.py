@@ -2,6 +2,10 @@
 
 Detection has two stages. The screen here is cheap and looks at every series of every run; what it
 flags is confirmed by paired rounds (`kmark ab`), which cost many runs and decide.
+
+A point counts by its median, a multimodal one by the mean of its modes: which of them the median is
+on is chance. A run may also have seen one mode of several. So a multimodal point after others, or
+the other way round, is news only where no mode of the one is where the other was.
 """
 
 from __future__ import annotations
@@ -14,10 +18,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kernelmark.compare.verdicts import HELD, Audit
-from kernelmark.core.result import Run, Status
+from kernelmark.core.result import Mode, Run, Status
 from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.changepoint import change_points
+from kernelmark.stats.modes import mean_of
 from kernelmark.stats.robust import mad, quantile
 from kernelmark.stats.student import t_quantile
 
@@ -49,6 +54,8 @@ class Point(Protocol):
     def fingerprint(self) -> str: ...
     @property
     def median_s(self) -> float | None: ...
+    @property
+    def modes(self) -> tuple[Mode, ...]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +110,7 @@ class Story:
     @property
     def change(self) -> tuple[str, str]:
         """The runs between which the newest point's state began: the last one before, the first."""
-        timed = [i for i, p in enumerate(self.points) if p.status is Status.OK and p.median_s]
+        timed = [i for i, p in enumerate(self.points) if p.status is Status.OK and judged_s(p)]
         gone = self.screen.gone
         first = timed[-1 - gone] if gone else len(self.points) - 1
         return self.points[max(first - 1, 0)].run_id, self.points[first].run_id
@@ -142,6 +149,11 @@ class History:
         return [one for one in self.stories if one.alarm and one.newest.run_id in recent]
 
 
+def judged_s(point: Point) -> float | None:
+    """The time that a point counts by."""
+    return mean_of(point.modes) if point.modes else point.median_s
+
+
 def stories(points: Iterable[Point], *, min_effect: float = MIN_EFFECT) -> list[Story]:
     """Each series with its steps and its screen; `points` are in the order of time."""
     found: dict[str, list[Point]] = {}
@@ -154,10 +166,12 @@ def story(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> Story:
     """One series, oldest point first. Of several results of a run, on many devices of one kind, the
     middle one stands for it; a failure stands for all."""
     points = [_middle(list(group)) for _, group in itertools.groupby(points, lambda p: p.run_id)]
-    timed = [(p, p.median_s) for p in points if p.status is Status.OK and p.median_s]
+    timed = [(p, time_s) for p in points if p.status is Status.OK and (time_s := judged_s(p))]
     timed = timed[-_MOST_POINTS:]
     logs = [math.log(time_s) for _, time_s in timed]
     steps = change_points(logs, min_effect=math.log1p(min_effect))
+    screen = _screened(points, _levels(logs, [step.index for step in steps]), min_effect)
+    before = [point for point, _ in timed[steps[-1].index if steps else 0 : -1]]
     return Story(
         series=points[0].series,
         points=tuple(points),
@@ -171,7 +185,7 @@ def story(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> Story:
             )
             for step in steps
         ),
-        screen=_screened(points, _levels(logs, [step.index for step in steps]), min_effect),
+        screen=_by_modes(screen, points[-1], before[: len(before) - screen.gone]),
     )
 
 
@@ -227,8 +241,9 @@ def _moves(one: Story, min_effect: float) -> dict[str, float]:
     """How far the series moved in a run, by run: its steps, and points that the rest of their level
     lets nobody expect. The newest point is the screen's."""
     moves = {step.run_id: step.ratio for step in one.steps}
-    timed = [(p.run_id, p.median_s) for p in one.points if p.status is Status.OK and p.median_s]
-    timed = timed[-_MOST_POINTS:]
+    timed = [
+        (p.run_id, time_s) for p in one.points if p.status is Status.OK and (time_s := judged_s(p))
+    ][-_MOST_POINTS:]
     places = [i for i, (run_id, _) in enumerate(timed) if run_id in moves]
     for a, b in itertools.pairwise([0, *places, len(timed)]):
         logs = [math.log(time_s) for _, time_s in timed[a:b]]
@@ -256,7 +271,7 @@ def _held(one: Story, reason: str) -> Story:
 
 def _middle(points: Sequence[Point]) -> Point:
     failed = [point for point in points if point.median_s is None or point.status is not Status.OK]
-    ordered = sorted(points, key=lambda point: point.median_s or 0.0)
+    ordered = sorted(points, key=lambda point: judged_s(point) or 0.0)
     return failed[0] if failed else ordered[(len(ordered) - 1) // 2]
 
 
@@ -276,7 +291,7 @@ def _screened(
         return Screen(status=VerdictStatus.IGNORED, reason=newest.status.value)
     if len(points) > 1 and points[-2].status is not Status.OK:
         return Screen(status=VerdictStatus.FIXED, reason=f"it was {points[-2].status.value}")
-    level, log = levels[-1], math.log(newest.median_s)
+    level, log = levels[-1], math.log(judged_s(newest) or newest.median_s)
     if len(level) >= LEAST_POINTS:
         gone = _gone(level, log, min_effect)
         kept = level[: len(level) - gone]
@@ -287,6 +302,24 @@ def _screened(
     return Screen(
         status=VerdictStatus.UNSURE if many else VerdictStatus.NEW,
         reason=f"{len(level)} points at this level, {LEAST_POINTS} are needed",
+    )
+
+
+def _by_modes(screen: Screen, newest: Point, level: Sequence[Point]) -> Screen:
+    """The screen of a point that is multimodal where its level is not, or the reverse: a change
+    only where the modes of the one do not reach the times of the other."""
+    modes = [mode.value_s for point in level for mode in point.modes]
+    alike = bool(newest.modes) and sum(bool(p.modes) for p in level) >= LEAST_POINTS
+    if not screen.flagged or alike or not (modes or newest.modes):
+        return screen
+    low_s, high_s = screen.low_s or 0.0, screen.high_s or math.inf
+    low_s, high_s = min([low_s, *modes]), max([high_s, *modes])
+    times = [mode.value_s for mode in newest.modes] or [newest.median_s or 0.0]
+    if min(times) > high_s or max(times) < low_s:
+        return screen
+    reason = f"multimodal: expected {time_text(low_s)} to {time_text(high_s)}"
+    return replace(
+        screen, status=VerdictStatus.SAME, reason=reason, low_s=low_s, high_s=high_s, gone=0
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -38,6 +39,13 @@ class Pair:
         return bool(one) and one == other
 
     @property
+    def multimodal(self) -> bool:
+        """Whether the samples of a side fall on several values. Medians of such blocks jump from
+        one to the other; their means do not."""
+        sides = (self.base, self.head)
+        return any(side and side.measurement and side.measurement.modes for side in sides)
+
+    @property
     def clocks_mhz(self) -> tuple[float, float] | None:
         """The core clocks that both sides ran at, where both measured theirs."""
         sides = [side.measurement for side in (self.base, self.head) if side is not None]
@@ -63,11 +71,12 @@ def pairs(base: Iterable[Result], head: Iterable[Result], *, by: By = "case") ->
     return [Pair(base=found[0].get(key), head=found[1].get(key)) for key in keys]
 
 
-def groups(measurement: Measurement) -> list[list[float]]:
-    """Block medians of each process, in order, in seconds."""
+def groups(measurement: Measurement, *, means: bool = False) -> list[list[float]]:
+    """Block medians, or geometric means, of each process, in order, in seconds."""
     found: dict[int, list[float]] = {}
     for block in measurement.blocks:
-        found.setdefault(block.process, []).append(block.median_s)
+        time_s = statistics.geometric_mean(block.samples_s) if means else block.median_s
+        found.setdefault(block.process, []).append(time_s)
     return list(found.values())
 
 
@@ -93,7 +102,13 @@ def _joined(results: Sequence[Result]) -> Result:
     interval = measured_interval(blocks)
     first = results[0].measurement
     assert first is not None
-    whole = dataclasses.replace(first, blocks=blocks, low_s=interval.low_s, high_s=interval.high_s)
+    whole = dataclasses.replace(
+        first,
+        blocks=blocks,
+        low_s=interval.low_s,
+        high_s=interval.high_s,
+        modes=interval.modes,
+    )
     return dataclasses.replace(results[0], measurement=whole)
 
 

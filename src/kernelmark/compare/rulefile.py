@@ -185,5 +185,5 @@ def _read(path: Path) -> dict[str, Any]:
         ) from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, an endless integer
         raise UsageError(f"{path}: is not valid TOML: {error}") from None

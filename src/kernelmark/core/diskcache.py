@@ -2,8 +2,8 @@
 
 An entry is one file, written to a temporary name and renamed, with a checksum over its key and
 contents: a torn, truncated or foreign file is a miss, never a wrong answer. The least recently
-used entries go first when the cap is reached. A folder that cannot be written costs the caching
-and nothing else; `warning` then says why.
+used entries go first when the cap is reached. A folder that cannot be written, or that another user
+can write to, costs the caching and nothing else; `warning` then says why.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from kernelmark.core.private import find_unsafe, private_folder, temporary_folder
+
 _MAGIC = b"kmcache1"
 _HEADER_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
 _SUFFIX = ".entry"
@@ -25,7 +27,14 @@ _STALE_S = 3600.0
 
 
 def cache_root() -> Path:
-    """Where caches live: $KERNELMARK_CACHE, else $XDG_CACHE_HOME/kernelmark, else ~/.cache."""
+    """Where caches live: the chosen folder, or one of this process alone where another user could
+    put files into that: compiled code is loaded from here."""
+    chosen = chosen_cache_root()
+    return chosen if find_unsafe(chosen) is None else temporary_folder()
+
+
+def chosen_cache_root() -> Path:
+    """The folder that $KERNELMARK_CACHE, else $XDG_CACHE_HOME or ~/.cache names, safe or not."""
     if given := os.environ.get("KERNELMARK_CACHE"):
         return Path(given).expanduser()
     # The specification says that a relative path here is to be ignored.
@@ -80,6 +89,10 @@ class DiskCache:
             data = path.read_bytes()
         except OSError:
             return None
+        # The checksum only shows damage: whoever can write here can write a valid one too.
+        if (unsafe := find_unsafe(path)) is not None:
+            self.warning = f"the cache {self.folder} is not used: {unsafe}"
+            return None
         payload = unsealed(key, data)
         if payload is None:
             with contextlib.suppress(OSError):
@@ -98,7 +111,7 @@ class DiskCache:
         path = self._path(key)
         temporary = path.with_name(f".{path.stem[:16]}-{os.getpid()}-{secrets.token_hex(4)}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(path.parent)
             with temporary.open("xb") as file:
                 file.write(data)
             temporary.replace(path)

@@ -14,6 +14,9 @@ KernelmarkError            one sentence, an optional hint, an exit code
 
 from __future__ import annotations
 
+# What code raises that did not foresee a damaged file.
+UNEXPECTED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
 
 class KernelmarkError(Exception):
     """A failure told in one sentence, with an optional hint on what to do next."""

@@ -10,6 +10,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from kernelmark.core.printable import csv_word
+
 Cell = str | int | float | None
 _EMPTY = '""'  # a row of one empty cell, which would be no row at all
 
@@ -51,6 +53,6 @@ def csv_text(records: Sequence[Mapping[str, Cell]], names: Sequence[str] = ()) -
 def _cell(value: Cell) -> str:
     """As Python's csv writes it, but for a lone carriage return, which that leaves bare and so
     breaks the row in two."""
-    text = "" if value is None else repr(value) if isinstance(value, float) else str(value)
+    text = csv_word(value) if isinstance(value, str) else "" if value is None else repr(value)
     quoted = text.replace('"', '""')
     return f'"{quoted}"' if any(sign in text for sign in ',"\r\n') else text

@@ -114,7 +114,7 @@ def impossible(
         odd = [v for v in numbers if not math.isfinite(v) or v < 0]
         if odd:
             found.append(f"{column.name} is {odd[0]} {column.unit}, which is no measurement")
-        elif column.limit is not None and max(numbers, default=0.0) > column.limit * MARGIN:
+        elif column.limit is not None and numbers and max(numbers) > column.limit * MARGIN:
             found.append(_above(column.name, max(numbers), column.limit, column.unit, column.why))
     return found
 

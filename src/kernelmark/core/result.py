@@ -13,14 +13,13 @@ from enum import StrEnum
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.optional import OPTIONAL as OPTIONAL
 from kernelmark.core.problem import Problem
 from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 
 ConfigValue = str | int | float | bool
 Config = Mapping[str, ConfigValue]
-# Marks a field of a value that documents of older versions do not have.
-OPTIONAL = "optional"
 _IMPOSSIBLE = "no run has such times: was the file edited? measure or export it again"
 _config_text = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
@@ -65,6 +64,7 @@ class Status(StrEnum):
 
     OK = "ok"
     WRONG = "wrong"
+    IMPOSSIBLE = "impossible"  # faster than the device's measured limits allow
     UNSUPPORTED = "unsupported"
     COMPILE_ERROR = "compile_error"
     RUNTIME_ERROR = "runtime_error"
@@ -132,11 +132,26 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    """One of several values that the samples of a case fall on, and the share that does."""
+
+    value_s: float
+    share: float
+
+    def __post_init__(self) -> None:
+        if not (0 < self.value_s < math.inf and 0 < self.share <= 1):
+            raise UsageError(
+                f"a mode of {self.value_s} s with the share {self.share} is none", hint=_IMPOSSIBLE
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """All numbers of a case. Times are seconds a launch.
 
     `low_s` and `high_s` bound the median at 95 %, over blocks, not over samples.
     `also` holds other times of the same kernel: host_s (eager, with launch cost), hot_s, …
+    `modes` are the values that the samples fall on, fastest first; empty where there is one.
     """
 
     blocks: tuple[Block, ...]
@@ -151,6 +166,7 @@ class Measurement:
     timed_s: float
     warnings: tuple[str, ...] = ()
     also: Mapping[str, float] = field(default_factory=FrozenDict)
+    modes: tuple[Mode, ...] = field(default=(), metadata={OPTIONAL: True})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "also", FrozenDict(self.also))
@@ -189,11 +205,26 @@ class Measurement:
         return sum(len(block.samples_s) for block in self.blocks)
 
 
+class Fault(StrEnum):
+    """What a check found wrong."""
+
+    UNWRITTEN = "unwritten"  # elements of the output still held the poison
+    GUARDS = "guards"  # memory beside the output was overwritten
+    VALUES = "values"  # sampled positions differ from the float64 reference
+    PROJECTION = "projection"  # whole rows differ from it
+    INPUTS = "inputs"  # inputs no longer hold what was generated
+    STRAY = "stray"  # the output of a set that was not launched was written
+    LESS_WORK = "less-work"  # launches on rewritten inputs take clearly longer than timed ones
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """What was verified on the outputs of the timed launches.
 
-    `worst` is the largest error in units of its tolerance: above 1 the result is wrong.
+    `worst` is the largest error in units of its tolerance: above 1 the result is wrong. `rows` of
+    the outputs were checked whole, by a random projection. `fresh_ratio` is the time of
+    launches whose inputs were rewritten and outputs poisoned just before, over that of the timed
+    ones; None where that was not measured. `faults` are the codes of everything that failed.
     """
 
     positions: int
@@ -202,10 +233,14 @@ class Check:
     unwritten: int
     guards_intact: bool
     detail: str = ""
+    faults: tuple[Fault, ...] = field(default=(), metadata={OPTIONAL: True})
+    rows: int = field(default=0, metadata={OPTIONAL: True})
+    fresh_ratio: float | None = field(default=None, metadata={OPTIONAL: True})
 
     @property
     def passed(self) -> bool:
-        return self.worst <= 1.0 and self.unwritten == 0 and self.guards_intact
+        whole = self.unwritten == 0 and self.guards_intact
+        return self.worst <= 1.0 and whole and not self.faults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from kernelmark.core.optional import OPTIONAL
+
+# What versions without the fields `steady` and `limit` wrote at the end of `how`.
+_WAS_UNSTEADY = ", not steady: other work ran"
+_WAS_STAND_IN = " (no C compiler: the limit may be higher)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,7 +17,10 @@ class Roof:
     """A limit: `flops` of a dtype on a unit (vector, matrix), `bytes` of a memory level, or
     `launches` of small kernels.
 
-    `value` is per second; `how` names what was run to find it; `threads` is the CPU's.
+    `value` is per second; `how` names what was run to find it; `threads` is the CPU's. Without
+    `steady`, repetitions did not agree, because other work ran. Without `limit`, a program that
+    may be slower than the hardware stood in for the microbenchmark. `model` is the device's; old
+    documents do not have it.
     """
 
     device: str
@@ -23,3 +32,21 @@ class Roof:
     measured: float  # seconds since the epoch, UTC
     unit: str = ""
     threads: int = 0
+    model: str = field(default="", metadata={OPTIONAL: True})
+    steady: bool = field(default=True, metadata={OPTIONAL: True})
+    limit: bool = field(default=True, metadata={OPTIONAL: True})
+
+    def __post_init__(self) -> None:
+        for ending, name in ((_WAS_UNSTEADY, "steady"), (_WAS_STAND_IN, "limit")):
+            if self.how.endswith(ending):
+                object.__setattr__(self, "how", self.how.removesuffix(ending))
+                object.__setattr__(self, name, False)
+
+    @property
+    def how_text(self) -> str:
+        """`how`, with what makes the value doubtful."""
+        doubts = [
+            *([] if self.steady else ["not steady: other work ran"]),
+            *([] if self.limit else ["the limit may be higher: there is no C compiler"]),
+        ]
+        return ", ".join([self.how, *doubts])

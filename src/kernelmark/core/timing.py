@@ -57,10 +57,10 @@ class Timing:
 
     processes: int = 1
     allocations: int = 3  # blocks a process measures at least
-    max_allocations: int = 10
+    max_allocations: int = 20
     min_samples: int = 5  # samples in a block at least
     min_sample_s: float = 0.0005  # a sample lasts at least this long, by repeating launches
-    target_rel_ci: float = 0.02  # stop when the interval's half-width is under this share
+    target_rel_ci: float = 0.01  # stop when the interval's half-width is under this share
     max_s: float = 2.0  # cap on the seconds spent in timed launches
     warmup_s: float = 0.5  # cap on the seconds of warm-up in a process
     seed: int = 1
@@ -113,7 +113,7 @@ PRESETS: dict[str, Timing] = {
     "full": Timing(
         processes=3,
         allocations=4,
-        max_allocations=16,
+        max_allocations=40,
         max_s=10.0,
         warmup_s=3.0,
         target_rel_ci=0.005,

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelmark.core.contraction import Contraction
 from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.result import Telemetry
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Strain, Timer
 from kernelmark.devices._gpu_info import info
+from kernelmark.devices._gpu_project import Projector
 from kernelmark.devices._layout import elements, first_unit, guards, pairs, units, width
 from kernelmark.devices._replay import (
     Gate,
@@ -26,9 +29,12 @@ from kernelmark.devices._replay import (
 )
 from kernelmark.devices.base import (
     GUARD_BYTE,
+    ArgumentSet,
+    Before,
     Buffer,
     Device,
     Launch,
+    Peek,
     Reading,
     Replay,
     Stream,
@@ -42,10 +48,12 @@ from kernelmark.gpu.rtc import compile_source
 from kernelmark.kernels import rtc as kernels
 from kernelmark.numerics.floats import storage
 from kernelmark.numerics.generate import POOL, pool_bits
+from kernelmark.numerics.project import Projection
 
 _BLOCK = 256
 _TABLE = 64  # tensors that one launch of the generator fills; device.cu has the same number
 _STRAIN_ROUNDS = 20_000
+_DISTURB_CYCLES = 500
 _u32, _u64, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
 
 
@@ -164,16 +172,30 @@ class GpuDevice(Device):
         )
 
     def generate_all(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> None:
-        groups: dict[TensorSpec, list[int]] = {}
-        for tensor, number in tensors:
-            place = tensor.address, first_unit(tensor.spec, seed, number)
-            groups.setdefault(tensor.spec, []).extend(place)
-        for spec, table in groups.items():
-            for start in range(0, len(table), 2 * _TABLE):
-                self._generate_table(spec, seed, table[start : start + 2 * _TABLE])
+        for spec, rows, _ in _tables(tensors, seed):
+            self._start_table(f"generate_all_{width(spec)}", spec, seed, rows)
 
-    def _generate_table(self, spec: TensorSpec, seed: int, table: list[int]) -> None:
-        """Fill tensors of one kind: `table` is an address and a start in the pool for each."""
+    def count_changed(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> list[int]:
+        changed = self.scratch("changed", 8 * len(tensors))
+        self.driver.fill(changed.address, 0, 8 * len(tensors), self._stream)
+        places: list[int] = []
+        for spec, rows, which in _tables(tensors, seed):
+            found = _ptr(changed.address + 8 * len(places))
+            self._start_table(f"changed_{width(spec)}", spec, seed, rows, found)
+            places += which
+        counts = self.read(changed, 0, 8 * len(tensors)).view(np.uint64)
+        by_place = dict(zip(places, counts.tolist(), strict=True))
+        return [elements(tensor.spec, by_place[at]) for at, (tensor, _) in enumerate(tensors)]
+
+    def _start_table(
+        self,
+        name: str,
+        spec: TensorSpec,
+        seed: int,
+        table: Sequence[int],
+        *more: ctypes._SimpleCData,  # type: ignore[type-arg]
+    ) -> None:
+        """Work on tensors of one kind: `table` is an address and a start in the pool for each."""
         count, rows = units(spec), len(table) // 2
         wide = max(1, min(-(-count // _BLOCK), -(-self.info.units * 32 // rows)))
         arguments = pack(
@@ -181,9 +203,11 @@ class GpuDevice(Device):
             _ptr(self._pool(spec, seed).address),
             _u64(count),
             _u32(POOL),
+            *more,
         )
-        function = self.function(f"generate_all_{width(spec)}")
-        self.driver.launch(function, (wide, rows, 1), (_BLOCK, 1, 1), arguments, self._stream)
+        self.driver.launch(
+            self.function(name), (wide, rows, 1), (_BLOCK, 1, 1), arguments, self._stream
+        )
 
     def _pool(self, spec: TensorSpec, seed: int) -> GpuBuffer:
         key = (spec.dtype, spec.low, spec.high, seed)
@@ -204,6 +228,22 @@ class GpuDevice(Device):
             if nbytes:
                 self.driver.fill(address, GUARD_BYTE, nbytes, self._stream)
         self.driver.fill(tensor.address, byte, tensor.spec.nbytes, self._stream)
+
+    def poison_all(self, tensors: Sequence[Tensor], byte: int) -> None:
+        for start in range(0, len(tensors), _TABLE):
+            some = tensors[start : start + _TABLE]
+            table = []
+            for tensor in some:
+                (first, before), (_, after) = guards(tensor)
+                table += [first, before << 32 | after]
+            nbytes = some[0].spec.nbytes
+            wide = max(1, min(-(-nbytes // (8 * _BLOCK)), -(-self.info.units * 32 // len(some))))
+            arguments = pack(
+                (_u64 * (2 * _TABLE))(*table), _u64(nbytes), _u32(byte), _u32(GUARD_BYTE)
+            )
+            function = self.function("poison_all")
+            grid = (wide, len(some), 1)
+            self.driver.launch(function, grid, (_BLOCK, 1, 1), arguments, self._stream)
 
     def count_poison(self, tensor: Tensor, byte: int) -> int:
         return self.inspect([tensor], byte)[0][0]
@@ -236,28 +276,40 @@ class GpuDevice(Device):
             self.start(f"count_{width}", self._blocks(count), _BLOCK, *arguments)
 
     def take(self, tensor: Tensor, where: NDArray[np.int64]) -> NDArray[np.generic]:
-        if tensor.spec.type.bits < 8:
-            half = (where % 2).astype(np.uint8) * np.uint8(4)
-            both = self._gather(tensor, where // 2).astype(np.uint8)
-            return np.asarray((both >> half) & np.uint8(15))
-        return self._gather(tensor, where)
+        return self.peek(tensor, where)()
 
-    def _gather(self, tensor: Tensor, where: NDArray[np.int64]) -> NDArray[np.generic]:
+    def peek(self, tensor: Tensor, where: NDArray[np.int64]) -> Peek:
+        if tensor.spec.type.bits >= 8:
+            return self._gather(tensor, where)
+        both = self._gather(tensor, where // 2)
+        half = (where % 2).astype(np.uint8) * np.uint8(4)
+        return lambda: np.asarray((both().astype(np.uint8) >> half) & np.uint8(15))
+
+    def _gather(self, tensor: Tensor, where: NDArray[np.int64]) -> Peek:
         kind = storage(tensor.spec.dtype)
         flat = np.ascontiguousarray(where.ravel(), np.uint64)
         places = self.scratch("places", flat.nbytes)
         picked = self.scratch("picked", flat.size * kind.itemsize)
         self.write(places, 0, flat.view(np.uint8))
-        self.start(
-            f"gather_{kind.itemsize}",
-            -(-flat.size // _BLOCK),
-            _BLOCK,
-            _ptr(picked.address),
-            _ptr(tensor.address),
-            _ptr(places.address),
-            _u32(flat.size),
-        )
-        return self.read(picked, 0, flat.size * kind.itemsize).view(kind).reshape(where.shape)
+        arguments = _ptr(picked.address), _ptr(tensor.address), _ptr(places.address)
+
+        def gather() -> NDArray[np.generic]:
+            blocks = -(-flat.size // _BLOCK)
+            self.start(f"gather_{kind.itemsize}", blocks, _BLOCK, *arguments, _u32(flat.size))
+            raw = self.read(picked, 0, flat.size * kind.itemsize)
+            return raw.view(kind).reshape(where.shape)
+
+        return gather
+
+    def project(
+        self, contraction: Contraction, tensors: ArgumentSet, signs: NDArray[np.float64]
+    ) -> Projection:
+        memory = self.scratch("projection", self._projector.nbytes(contraction))
+        return self._projector.project(contraction, tensors, signs, memory, self._stream)
+
+    @functools.cached_property
+    def _projector(self) -> Projector:
+        return Projector(self.driver, self.info.arch, self.info.units)
 
     # -- timing
 
@@ -289,14 +341,13 @@ class GpuDevice(Device):
         self,
         replays: Sequence[Replay],
         *,
-        evict: bool = False,
+        before: Before | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> list[Reading]:
         graphs = [replay for replay in replays if isinstance(replay, GraphReplay)]
         if len(graphs) < len(replays):
-            return super().run_all(replays, evict=evict, meanwhile=meanwhile)
-        before = self.evict_cache if evict else _nothing
-        return self._series.run(graphs, before, meanwhile or _nothing)
+            return super().run_all(replays, before=before, meanwhile=meanwhile)
+        return self._series.run(graphs, before or _nothing, meanwhile)
 
     def run_ahead(self, replays: Sequence[Replay]) -> Callable[[], float]:
         graphs = [replay for replay in replays if isinstance(replay, GraphReplay)]
@@ -356,6 +407,14 @@ class GpuDevice(Device):
             _ptr(sink.address),
         )
 
+    def disturb_scheduler(self) -> None:
+        # Thread blocks of random length in several waves: of what was tried, the shortest that
+        # draws all start SMs about equally often and independently of the last draw. One wave, an
+        # empty kernel or another GEMM always leave the same state (benchmarks/gpu/placement.py).
+        blocks = random.randrange(self.info.units * 16, self.info.units * 32)
+        arguments = _u32(random.getrandbits(32)), _u32(_DISTURB_CYCLES)
+        self.start("disturb", blocks, _BLOCK, *arguments)
+
     def strain(self, kind: Strain) -> None:
         """Enqueue work that stands for the rest of a model."""
         if kind is Strain.BANDWIDTH:
@@ -386,8 +445,23 @@ class GpuDevice(Device):
             self._series.close()
         if "_module" in self.__dict__:
             self.driver.destroy("module", self._module)
+        self._projector.close()
         self.driver.destroy("stream", self._stream)
 
 
-def _nothing() -> None:
+def _tables(
+    tensors: Sequence[tuple[Tensor, int]], seed: int
+) -> Iterator[tuple[TensorSpec, list[int], list[int]]]:
+    """Tensors of one kind, as many as a table holds: the kind, the table, and their positions."""
+    groups: dict[TensorSpec, list[tuple[int, int, int]]] = {}
+    for at, (tensor, number) in enumerate(tensors):
+        row = tensor.address, first_unit(tensor.spec, seed, number), at
+        groups.setdefault(tensor.spec, []).append(row)
+    for spec, rows in groups.items():
+        for start in range(0, len(rows), _TABLE):
+            some = rows[start : start + _TABLE]
+            yield spec, [n for row in some for n in row[:2]], [row[2] for row in some]
+
+
+def _nothing(position: int) -> None:
     pass

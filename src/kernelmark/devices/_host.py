@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import mmap
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import numpy as np
@@ -124,12 +125,24 @@ class HostDevice(Device):
             _memory(tensor)[:] = _pack(pool[(start + np.arange(count)) % POOL])
             return
         target = _memory(tensor).view(pool.dtype)
-        done = 0
-        while done < count:
-            length = min(POOL - start, count - done)
-            target[done : done + length] = pool[start : start + length]
-            done += length
-            start = 0
+        for part, values in _pool_parts(pool, start, count):
+            target[part] = values
+
+    def count_changed(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> list[int]:
+        return [self._changed(tensor, seed, number) for tensor, number in tensors]
+
+    def _changed(self, tensor: Tensor, seed: int, number: int) -> int:
+        spec = tensor.spec
+        pool = pool_bits(spec.dtype, spec.low, spec.high, seed)
+        start = offset(spec, seed, number)
+        if spec.type.bits < 8:
+            wanted = _pack(pool[(start + np.arange(spec.count)) % POOL])
+            return min(2 * int(np.count_nonzero(_memory(tensor) != wanted)), spec.count)
+        have = _memory(tensor).view(pool.dtype)
+        return sum(
+            int(np.count_nonzero(have[part] != values))
+            for part, values in _pool_parts(pool, start, spec.count)
+        )
 
     def poison(self, tensor: Tensor, byte: int) -> None:
         before, after = _guards(tensor)
@@ -153,8 +166,23 @@ class HostDevice(Device):
         high = (where % 2).astype(np.uint8)
         return (_memory(tensor)[where // 2] >> (high * np.uint8(4))) & np.uint8(15)
 
+    def _bits(self, tensor: Tensor) -> NDArray[np.generic]:
+        return _memory(tensor).view(storage(tensor.spec.dtype))  # not a copy
+
     def synchronize(self) -> None:
         """Launches return when they are done."""
+
+
+def _pool_parts(
+    pool: NDArray[np.generic], start: int, count: int
+) -> Iterator[tuple[slice, NDArray[np.generic]]]:
+    """Where in a tensor of `count` elements each run of the pool lies, beginning at `start`."""
+    done = 0
+    while done < count:
+        length = min(POOL - start, count - done)
+        yield slice(done, done + length), pool[start : start + length]
+        done += length
+        start = 0
 
 
 def _memory(tensor: Tensor) -> NDArray[np.uint8]:

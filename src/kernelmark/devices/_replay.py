@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.timing import Timer
-from kernelmark.devices.base import Buffer, Launch, OwnQueue, Reading, Replay
+from kernelmark.devices.base import Before, Buffer, Launch, OwnQueue, Reading, Replay
 from kernelmark.gpu.driver import Driver, pack
 
 _u32, _u64, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
@@ -197,16 +197,16 @@ class Series:
     def run(
         self,
         replays: Sequence[GraphReplay],
-        before: Callable[[], None],
-        meanwhile: Callable[[], None],
+        before: Before,
+        meanwhile: Callable[[], None] | None,
     ) -> list[Reading]:
         """Readings in order; `before` enqueues what comes before each, outside what is timed, and
         `meanwhile` is done while the first of them run."""
         readings: list[Reading] = []
         for start in range(0, len(replays), ROOM):
-            self._enqueue(replays[start : start + ROOM], before)
+            self._enqueue(replays[start : start + ROOM], start, before)
             try:
-                if not start:
+                if not start and meanwhile is not None:
                     meanwhile()
             finally:
                 self._driver.call("stream_synchronize", _ptr(self._stream))
@@ -225,12 +225,12 @@ class Series:
         driver.record(end, stream)
         return lambda: driver.elapsed_s(start, end)
 
-    def _enqueue(self, replays: Sequence[GraphReplay], before: Callable[[], None]) -> None:
+    def _enqueue(self, replays: Sequence[GraphReplay], first: int, before: Before) -> None:
         driver, stream = self._driver, self._stream
         while len(self._events) < len(replays):
             self._events.append((driver.event(), driver.event()))
         for place, (replay, (start, end)) in enumerate(zip(replays, self._events, strict=False)):
-            before()
+            before(first + place)
             driver.record(start, stream)
             replay.enqueue()
             driver.record(end, stream)
@@ -305,6 +305,8 @@ class GateReplay(_TimedReplay):
         begun = time.perf_counter()
         self._gate.close_behind(stream)
         try:
+            if self.behind_gate is not None:
+                self.behind_gate()
             driver.record(self._start, stream)
             self._stamps.enqueue(stream, 0)
             for set_index in self._order:

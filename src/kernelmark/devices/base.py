@@ -10,10 +10,13 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelmark.core.contraction import Contraction
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.result import Telemetry
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Timer
+from kernelmark.numerics.floats import storage
+from kernelmark.numerics.project import Projection, project
 
 # Bytes kept around every output; a kernel that writes there is caught. A multiple of the page
 # size would hide nothing more and cost cache; 256 keeps every tensor's alignment.
@@ -22,6 +25,8 @@ GUARD_BYTE = 0xA5
 
 Stream = int  # a native stream handle; 0 on devices without streams
 Launch = Callable[[Stream, int], None]  # (stream, argument set): enqueue once, allocate nothing
+Peek = Callable[[], NDArray[np.generic]]  # bit patterns as they are now
+Before = Callable[[int], None]  # enqueue what comes before the replay of this position
 
 
 class Buffer(Protocol):
@@ -63,6 +68,9 @@ class Replay(ABC):
 
     launches: int
     method: Timer  # the timer that was really used
+    # Work to enqueue behind the gate, before the timed launches. What a launch puts on another
+    # stream does not wait for the gate, and so runs before it.
+    behind_gate: Callable[[], object] | None = None
 
     @abstractmethod
     def run(self) -> Reading:
@@ -138,8 +146,18 @@ class Device(ABC):
             self.generate(tensor, seed, set_index)
 
     @abstractmethod
+    def count_changed(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> list[int]:
+        """For each input, the number of elements that differ from what `generate` wrote with its
+        set's number."""
+
+    @abstractmethod
     def poison(self, tensor: Tensor, byte: int) -> None:
         """Set every byte of an output to `byte` and its guards to GUARD_BYTE."""
+
+    def poison_all(self, tensors: Sequence[Tensor], byte: int) -> None:
+        """`poison` for many outputs."""
+        for tensor in tensors:
+            self.poison(tensor, byte)
 
     @abstractmethod
     def count_poison(self, tensor: Tensor, byte: int) -> int:
@@ -156,6 +174,22 @@ class Device(ABC):
     def take(self, tensor: Tensor, where: NDArray[np.int64]) -> NDArray[np.generic]:
         """Bit patterns of the elements at flat positions `where`."""
 
+    def project(
+        self, contraction: Contraction, tensors: ArgumentSet, signs: NDArray[np.float64]
+    ) -> Projection:
+        """Compare the whole output with the inputs along random `signs`, one for each column."""
+        read = {name: (self._bits(tensor), tensor.spec.dtype) for name, tensor in tensors.items()}
+        return project(contraction, read, signs)
+
+    def _bits(self, tensor: Tensor) -> NDArray[np.generic]:
+        """All elements of a tensor as flat bit patterns."""
+        raw = self.read(tensor.buffer, tensor.offset, tensor.spec.nbytes)
+        return raw.view(storage(tensor.spec.dtype))
+
+    def peek(self, tensor: Tensor, where: NDArray[np.int64]) -> Peek:
+        """`take`, prepared: what is returned reads at once behind what is enqueued then."""
+        return lambda: self.take(tensor, where)
+
     @abstractmethod
     def record(self, launch: Launch, order: Sequence[int], timer: Timer) -> Replay:
         """Launches over argument sets in `order`, ready to be timed by `timer`."""
@@ -164,17 +198,19 @@ class Device(ABC):
         self,
         replays: Sequence[Replay],
         *,
-        evict: bool = False,
+        before: Before | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> list[Reading]:
-        """Run replays one after the other, with as little between them as the device allows;
-        with `evict`, each from an empty cache. The host does `meanwhile` while it would wait."""
+        """Run replays one after the other, with as little between them as the device allows.
+
+        `before(i)` enqueues what precedes replay `i` and is not timed. The host does `meanwhile`
+        while it would wait."""
         if meanwhile is not None:
             meanwhile()
         readings = []
-        for replay in replays:
-            if evict:
-                self.evict_cache()
+        for at, replay in enumerate(replays):
+            if before is not None:
+                before(at)
                 self.synchronize()
             readings.append(replay.run())
         return readings
@@ -191,6 +227,14 @@ class Device(ABC):
     @abstractmethod
     def evict_cache(self) -> None:
         """Throw everything out of the last-level cache."""
+
+    def disturb_scheduler(self) -> None:
+        """Enqueue work that leaves the hardware's block scheduler in a random state.
+
+        On an H200 some kernels take 35, 37 or 38 µs depending on which SM gets the first cluster
+        of thread blocks. Earlier kernels leave that state behind, and launches of one kernel alone
+        preserve it, so samples with nothing in between share one value
+        (benchmarks/gpu/placement.py). Nothing to do on devices without such a scheduler."""
 
     @abstractmethod
     def telemetry(self) -> Telemetry:

@@ -19,6 +19,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelmark.core.children import run_child
 from kernelmark.core.diskcache import digest
 from kernelmark.core.errors import CompileError
 from kernelmark.gpu.complaint import explain
@@ -57,9 +58,7 @@ class Clang:
                 *(*options, name, "-o", "out.bin"),
             ]
             try:
-                done = subprocess.run(
-                    command, cwd=folder, capture_output=True, timeout=_SECONDS, check=False
-                )
+                done = run_child(command, cwd=folder, timeout_s=_SECONDS)
             except (OSError, subprocess.TimeoutExpired) as error:
                 raise CompileError(f"{self.path} did not run to its end: {error}") from None
             log = done.stderr.decode(errors="replace").strip()
@@ -134,7 +133,7 @@ def _usable(*command: str) -> str | None:
 def _say(*command: str) -> str:
     """What a program prints when asked; "" where it does not run."""
     try:
-        done = subprocess.run(command, capture_output=True, timeout=20, check=False)
+        done = run_child(command, timeout_s=20.0)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.decode(errors="replace")

@@ -1,7 +1,8 @@
 """Packs: folders of kernels compiled ahead of time, for machines without a compiler.
 
 A pack holds ARCH/KEY.bin; the folders in $KERNELMARK_PACK are looked at before any compiler. Each
-file carries a checksum: a damaged one is passed over.
+file carries a checksum: a damaged one is passed over, and so is one that another user could have
+written.
 """
 
 from __future__ import annotations
@@ -14,11 +15,22 @@ from pathlib import Path
 from kernelmark.core.diskcache import sealed, unsealed
 from kernelmark.core.errors import CompileError, Unsupported
 from kernelmark.core.files import write_whole
+from kernelmark.core.private import Unsafe, find_unsafe
 
 
 def folders() -> list[Path]:
     """The packs in $KERNELMARK_PACK, in their order of preference."""
     return [Path(p) for p in os.environ.get("KERNELMARK_PACK", "").split(os.pathsep) if p]
+
+
+def safe_folders() -> list[Path]:
+    """The packs that kernels are loaded from: those that no other user can write to."""
+    return [folder for folder in folders() if find_unsafe(folder) is None]
+
+
+def refused() -> list[Unsafe]:
+    """Why the other packs are not used."""
+    return [unsafe for folder in folders() if (unsafe := find_unsafe(folder)) is not None]
 
 
 def path_in(folder: Path, key: str, arch: str) -> Path:
@@ -38,27 +50,31 @@ def blamed(key: str, arch: str) -> Iterator[None]:
         yield
     except (CompileError, Unsupported) as error:
         bad = [str(path) for path, code in _files(key, arch) if code is None]
-        if not bad:
+        clauses = [f"a pack is not used: {unsafe}" for unsafe in refused()]
+        if bad:
+            clauses.append(f"{' and '.join(bad)} {'are' if len(bad) > 1 else 'is'} damaged")
+        if not clauses:
             raise
-        clause = f"{' and '.join(bad)} {'are' if len(bad) > 1 else 'is'} damaged"
         hint = "copy the pack again, or make it anew"
-        raise CompileError(f"{clause}; {error.message}", hint) from None
+        raise CompileError("; ".join([*clauses, error.message]), hint) from None
 
 
 def _files(key: str, arch: str) -> Iterator[tuple[Path, bytes | None]]:
     """Each pack's file of `key`, with its binary or, where it is damaged, None."""
-    for folder in folders():
+    for folder in safe_folders():
         path = path_in(folder, key, arch)
         try:
             data = path.read_bytes()
         except OSError:
+            continue
+        if find_unsafe(path) is not None:
             continue
         yield path, unsealed(f"{arch}/{key}", data)
 
 
 def holds(prefix: str) -> bool:
     """Whether any pack has kernels for an architecture whose name begins with `prefix`."""
-    for folder in folders():
+    for folder in safe_folders():
         with contextlib.suppress(OSError):  # one that cannot be read holds nothing for us
             if any(True for _ in folder.glob(f"{prefix}*/*.bin")):
                 return True

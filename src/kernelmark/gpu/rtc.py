@@ -23,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelmark.core.children import run_child
 from kernelmark.core.diskcache import DiskCache, cache_root, digest
 from kernelmark.core.errors import CompileError, UsageError
 from kernelmark.gpu import clang, pack
@@ -237,13 +238,8 @@ def _compile_in_child(
 ) -> tuple[bytes, str]:
     request = json.dumps({"source": source, "arch": arch, "name": name, "options": options})
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "kernelmark.gpu.rtc_child"],
-            input=request.encode(),
-            capture_output=True,
-            timeout=_CHILD_SECONDS,
-            check=False,
-        )
+        command = [sys.executable, "-m", "kernelmark.gpu.rtc_child"]
+        done = run_child(command, input=request.encode(), timeout_s=_CHILD_SECONDS)
     except subprocess.TimeoutExpired:
         raise CompileError(f"hipRTC did not end within {_CHILD_SECONDS} s for {arch}") from None
     header, _, code = done.stdout.partition(b"\n")

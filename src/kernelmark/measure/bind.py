@@ -28,7 +28,6 @@ class Bound:
     arena: Arena
     kernel: Launchable
     sampler: Sampler
-    rng: np.random.Generator
     setup_s: float
 
     def close(self) -> None:
@@ -106,7 +105,7 @@ class Binder:
 
     @property
     def _arena_bytes(self) -> int:
-        return self._plan.sets * self._plan.footprint_bytes
+        return self._plan.bound * self._plan.footprint_bytes
 
     def _bind(self, number: int, clock: Clock, *, wait: bool) -> Bound:
         rng = np.random.default_rng([self._timing.seed, self._process, number])
@@ -135,7 +134,6 @@ class Binder:
             arena=arena,
             kernel=kernel,
             sampler=sampler,
-            rng=rng,
             setup_s=setup_s if wait else 0.0,
         )
 
@@ -144,9 +142,9 @@ class Binder:
         short = device.free_bytes() < 2 * self._arena_bytes
         if short or device.keeps(self._arena_bytes):
             self.tidy()
-        buffer, sets = make_arena(device, self._tensors, plan.sets, rng)
-        first = (self._process * self._timing.max_allocations + number) * plan.sets
-        arena = Arena(buffer=buffer, sets=sets, first=first)
+        buffer, sets = make_arena(device, self._tensors, plan.bound, rng)
+        first = (self._process * self._timing.max_allocations + number) * plan.bound
+        arena = Arena(buffer=buffer, sets=sets, numbers=list(range(first, first + plan.bound)))
         try:
             fill_inputs(device, arena, self._timing.seed)
             if wait:

@@ -1,14 +1,17 @@
-"""Correctness inside a measurement: poison before, look after.
+"""Correctness inside a measurement: rewrite and poison before, look after.
 
-Outputs are poisoned after warm-up, so that a kernel that answers from memory is caught too. Then
-every element of the checked sets must have been written, guard bytes must be intact, and sampled
+After the warm-up every input is rewritten in place with values that no kernel can foresee, and
+every output is poisoned: an answer from memory is then a wrong one. After timing, sets are drawn.
+In each of them every element must have been written, guard bytes and inputs must be intact, a
+random projection of the whole output must agree with float64 where the op has one, and sampled
 positions must match float64 within the op's tolerance.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+import secrets
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,11 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmark.core.dtype import DType
+from kernelmark.core.errors import OutOfMemory
 from kernelmark.core.problem import Problem
-from kernelmark.core.result import Check, KernelInfo
+from kernelmark.core.result import Check, Fault, KernelInfo
 from kernelmark.core.tensor import Tolerance
+from kernelmark.core.units import time_text
 from kernelmark.devices.base import Device, Stream, Tensor
-from kernelmark.measure.sets import Arena
+from kernelmark.measure.project import check_projection
+from kernelmark.measure.sets import Arena, fill_inputs
 from kernelmark.numerics.floats import decode, storage
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops.base import Op, Reference
@@ -32,8 +38,21 @@ _CERTAIN = frozenset({"f64", "f32", "tf32", "f16", "bf16"})
 # Suspects that are looked at a second time; more of them say nothing more.
 _SUSPECTS = 1 << 20
 
+# Sets whose inputs are rewritten on a CPU, at most: there are up to thousands, it takes longer
+# there than timing a block, and which ones are rewritten is drawn.
+REWRITTEN_SETS = 16
+# Sets of a block that are looked at after timing.
+CHECKED_SETS = 4
+# Rows of an output that are projected at most: both sides of each come to the host, where millions
+# take seconds. Larger outputs are sampled.
+_MOST_ROWS = 1 << 20
+# Positions that are looked at as soon as a launch has ended.
+_GLANCED = 64
+# Generator numbers are drawn from so many bits.
+_NUMBER_BITS = 62
+
 Floats = NDArray[np.float64]
-Expected = tuple[NDArray[np.int64], Reference]
+Pending = Callable[[], Check]  # waits for the reference
 
 
 class Launchable(Protocol):
@@ -59,6 +78,15 @@ class Compared:
     expected: Floats
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glance:
+    """The bits at some positions of a set's output, as soon as its launch had ended."""
+
+    index: int
+    where: NDArray[np.int64]
+    bits: NDArray[np.generic]
+
+
 @functools.cache
 def _background() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix="reference")
@@ -75,82 +103,186 @@ class Checker:
         self._tensors = op.tensors(problem)
         self._output = op.output(problem)
         self._tolerance = op.tolerance(problem)
+        contraction = op.contraction(problem)
+        many = contraction is not None and contraction.rows > _MOST_ROWS
+        self._contraction = None if many else contraction
+        self._futures: list[Future[Check]] = []
         self._byte = poison_byte(self._output.type)
-        self._expected: dict[int, Future[Expected]] = {}
+        # Not the timing's seed: what is drawn here must not be foreseeable.
+        self._rng = np.random.default_rng(secrets.randbits(128))
 
-    def poison(self, arena: Arena, chosen: Iterable[int]) -> None:
-        """Spoil the outputs of these sets and set their guards."""
-        for index in chosen:
-            self._device.poison(arena.sets[index][self._output.name], self._byte)
+    def refresh(self, arena: Arena, indices: Sequence[int] | None = None) -> list[int]:
+        """Rewrite the inputs of these sets in place and poison their outputs. Without `indices`:
+        all sets; on a CPU at most REWRITTEN_SETS, drawn at random. Return the sets rewritten."""
+        chosen = list(range(len(arena.sets))) if indices is None else list(indices)
+        if len(chosen) > REWRITTEN_SETS and not self._device.two_lengths:
+            # The first ones too: a short timing does not come to the others.
+            first, others = chosen[:CHECKED_SETS], chosen[CHECKED_SETS:]
+            chosen = first + self.draw(others, REWRITTEN_SETS - CHECKED_SETS)
+        number = secrets.randbits(_NUMBER_BITS)
+        for at, index in enumerate(chosen):
+            arena.numbers[index] = number + at
+        fill_inputs(self._device, arena, self._seed, chosen)
+        self._device.poison_all([self._out(arena, index) for index in chosen], self._byte)
+        return chosen
 
-    def expect(self, arena: Arena, referenced: Iterable[int]) -> None:
-        """Compute the right answers of these sets meanwhile, where the host has nothing else to
-        do while launches are timed; on a CPU it would disturb them."""
-        if not self._device.two_lengths:
-            return
-        for index in referenced:
-            number = arena.first + index
-            self._expected[number] = _background().submit(self._answer, number)
-
-    def _answer(self, number: int) -> Expected:
-        where = self._op.positions(self._problem, self._seed + number)
-        inputs = Inputs(self._tensors, self._seed, number)
-        return where, self._op.reference(self._problem, inputs, where)
+    def draw(self, indices: Collection[int], count: int) -> list[int]:
+        """`count` of these sets, or all if they are fewer, in a random order."""
+        order = self._rng.permutation(sorted(indices))
+        return [int(index) for index in order[:count]]
 
     def verify(
-        self, kernel: Launchable, arena: Arena, chosen: Sequence[int], referenced: Sequence[int]
-    ) -> Check:
-        """What the launches since `poison` left in `chosen` sets; values in `referenced` ones."""
-        self._device.synchronize()
-        for index in chosen:
-            kernel.collect(index)
-        tensors = [arena.sets[index][self._output.name] for index in chosen]
-        checks = []
-        for index, tensor, (found, intact) in zip(
-            chosen, tensors, self._device.inspect(tensors, self._byte), strict=True
-        ):
-            # Values first: looking twice for unwritten elements launches again.
-            values = self._values(tensor, arena, index) if index in referenced else NOTHING
-            unwritten = self._unwritten(kernel, tensor, index, found)
-            checks.append(self._verdict(index, values, unwritten, intact=intact))
-        return combine(checks)
+        self,
+        kernel: Launchable,
+        arena: Arena,
+        launched: Sequence[int],
+        *,
+        projected: int = 0,
+        sampled: int = 0,
+        untouched: Sequence[int] = (),
+        glances: Sequence[Glance] = (),
+    ) -> Pending:
+        """Check what the launches since `refresh` left in `launched` sets: `projected` of them
+        whole, `sampled` of them at positions. Where the op has no projection, `projected` sets are
+        sampled too. `untouched` sets were not launched and must hold the poison. A glanced position
+        that changes later, other than by `collect`, was written after the launch ended.
 
-    def _verdict(self, index: int, values: Check, unwritten: int, *, intact: bool) -> Check:
-        name = self._output.name
-        details = []
+        The device is done with the outputs on return, and what is returned gives the check: where
+        the host only waits for the device, references are computed in the background."""
+        device = self._device
+        device.synchronize()
+        late = self._collect(kernel, arena, launched, glances)
+        inspected = [*launched, *untouched]
+        looked_into = inspected if device.two_lengths else inspected[:CHECKED_SETS]
+        changed = sum(device.count_changed(arena.inputs(looked_into), self._seed))
+        tensors = [self._out(arena, index) for index in inspected]
+        seen = device.inspect(tensors, self._byte)
+        stray = [
+            index
+            for index, (poisoned, intact) in zip(untouched, seen[len(launched) :], strict=True)
+            if poisoned < self._output.count or not intact
+        ]
+        parts: list[Pending] = [_ready(self._side_effects(changed, stray, late()))]
+        for at, (index, (poisoned, intact)) in enumerate(zip(launched, seen, strict=False)):
+            # Before looking for unwritten elements, which may launch again.
+            if at < projected and self._contraction is not None:
+                parts.append(self._projected(arena, index))
+            if at < sampled or (at < projected and self._contraction is None):
+                parts.append(self._sampled(arena, index))
+            unwritten = self._unwritten(kernel, tensors[at], index, poisoned)
+            parts.append(_ready(self._written(index, unwritten, intact=intact)))
+        return lambda: combine([part() for part in parts])
+
+    def _out(self, arena: Arena, index: int) -> Tensor:
+        return arena.sets[index][self._output.name]
+
+    def glance(self, arena: Arena, index: int, launch: Callable[[], None]) -> Glance:
+        """Launch, and read some positions of the set's output at once behind it: work that goes on
+        elsewhere has not been done by then."""
+        where = self._rng.integers(0, self._output.count, _GLANCED)
+        peek = self._device.peek(self._out(arena, index), where)
+        launch()
+        return Glance(index=index, where=where, bits=peek())
+
+    def _collect(
+        self,
+        kernel: Launchable,
+        arena: Arena,
+        launched: Sequence[int],
+        glances: Sequence[Glance],
+    ) -> Callable[[], int]:
+        """Collect the outputs; what is returned counts the glanced positions that differ by then,
+        but for outputs that are written by collecting."""
+
+        def now(glance: Glance) -> NDArray[np.generic]:
+            return self._device.take(self._out(arena, glance.index), glance.where)
+
+        before = [now(glance) for glance in glances]
+        for index in launched:
+            kernel.collect(index)
+        judged = [
+            g for g, bits in zip(glances, before, strict=True) if np.array_equal(bits, now(g))
+        ]
+        return lambda: sum(int(np.count_nonzero(now(g) != g.bits)) for g in judged)
+
+    def _side_effects(self, changed: int, stray: Sequence[int], late: int) -> Check:
+        details, faults = [], []
+        if late:
+            details.append("the output was written after the launch had ended")
+            faults.append(Fault.UNWRITTEN)
+        if changed:
+            details.append(f"{changed} elements of the inputs were changed")
+            faults.append(Fault.INPUTS)
+        if stray:
+            sets = ", ".join(map(str, sorted(stray)))
+            details.append(f"a launch wrote to outputs that are not its own (set {sets})")
+            faults.append(Fault.STRAY)
+        return _check(faults=faults, details=details)
+
+    def _written(self, index: int, unwritten: int, *, intact: bool) -> Check:
+        name, count = self._output.name, self._output.count
+        details, faults = [], []
         if unwritten:
-            count = self._output.count
             details.append(f"set {index}: {unwritten} of {count} elements of {name} not written")
+            faults.append(Fault.UNWRITTEN)
         if not intact:
             details.append(f"set {index}: memory beside {name} was overwritten")
-        if values.detail:
-            details.append(values.detail)
-        return Check(
-            positions=values.positions,
-            worst=values.worst,
-            max_abs=values.max_abs,
-            unwritten=unwritten,
-            guards_intact=intact,
-            detail="; ".join(details),
-        )
+            faults.append(Fault.GUARDS)
+        return _check(unwritten=unwritten, guards_intact=intact, faults=faults, details=details)
 
-    def _values(self, tensor: Tensor, arena: Arena, index: int) -> Check:
-        number = arena.first + index
-        ready = self._expected.pop(number, None)
-        where, reference = self._answer(number) if ready is None else ready.result()
-        got = decode(self._device.take(tensor, where), self._output.dtype)
+    def _sampled(self, arena: Arena, index: int) -> Pending:
+        """The output of a set against float64 at positions that are drawn now."""
+        where = self._op.positions(self._problem, int(self._rng.integers(1 << 32)))
+        if self._contraction is None:
+            where = np.union1d(where, self._op.scattered(self._problem, self._rng))
+        got = decode(self._device.take(self._out(arena, index), where), self._output.dtype)
+        inputs = Inputs(self._tensors, self._seed, arena.numbers[index])
+
+        def compared() -> Check:
+            reference = self._op.reference(self._problem, inputs, where)
+            return self._compared(index, where, got, reference)
+
+        if not self._device.two_lengths:  # on a CPU the next block would be disturbed
+            return _ready(compared())
+        self._futures.append(_background().submit(compared))
+        return self._futures[-1].result
+
+    def cancel(self) -> None:
+        """Drop references that nobody will ask for."""
+        for future in self._futures:
+            future.cancel()
+
+    def _projected(self, arena: Arena, index: int) -> Pending:
+        contraction = self._contraction
+        assert contraction is not None
+        signs = self._rng.choice([-1.0, 1.0], contraction.cols)
+        try:
+            projection = self._device.project(contraction, arena.sets[index], signs)
+        except OutOfMemory:  # the sets may take nearly all of it
+            return self._sampled(arena, index)
+        found = check_projection(contraction, projection, self._tolerance, self._output.type)
+        details, faults = [], []
+        if found.bad:
+            details.append(
+                f"set {index}: a random projection of {found.bad} of {found.rows} rows of "
+                f"{self._output.name} is {found.ratio:.3g} times as far from float64 as allowed"
+            )
+            faults.append(Fault.PROJECTION)
+        return _ready(_check(rows=found.rows, worst=found.ratio, faults=faults, details=details))
+
+    def _compared(
+        self, index: int, where: NDArray[np.int64], got: Floats, reference: Reference
+    ) -> Check:
         found = compare(got, reference, self._tolerance, self._output.type)
         bad = int(np.count_nonzero(~(found.ratio <= 1.0)))
         worst = int(np.argmax(found.ratio)) if len(where) else 0
-        return Check(
+        details = [self._worst_text(index, where[worst], got[worst], found, worst, bad)]
+        return _check(
             positions=len(where),
             worst=float(found.ratio.max(initial=0.0)),
             max_abs=float(found.error.max(initial=0.0)),
-            unwritten=0,
-            guards_intact=True,
-            detail=self._worst_text(index, where[worst], got[worst], found, worst, bad)
-            if bad
-            else "",
+            faults=[Fault.VALUES] if bad else [],
+            details=details if bad else [],
         )
 
     def _worst_text(
@@ -190,20 +322,52 @@ class Checker:
         return np.stack([2 * both, 2 * both + 1], axis=1).ravel()
 
 
-NOTHING = Check(positions=0, worst=0.0, max_abs=0.0, unwritten=0, guards_intact=True)
+def _check(
+    *,
+    positions: int = 0,
+    worst: float = 0.0,
+    max_abs: float = 0.0,
+    unwritten: int = 0,
+    guards_intact: bool = True,
+    rows: int = 0,
+    fresh_ratio: float | None = None,
+    faults: Sequence[Fault] = (),
+    details: Sequence[str] = (),
+) -> Check:
+    """A check of which only some things were looked at."""
+    return Check(
+        positions=positions,
+        worst=worst,
+        max_abs=max_abs,
+        unwritten=unwritten,
+        guards_intact=guards_intact,
+        rows=rows,
+        fresh_ratio=fresh_ratio,
+        faults=tuple(faults),
+        detail="; ".join(details),
+    )
 
 
-def choose_sets(sets: int, rng: np.random.Generator, most: int = 4) -> list[int]:
-    """The first, the last and random ones between, in order."""
-    if sets <= most:
-        return list(range(sets))
-    between = 1 + rng.choice(sets - 2, most - 2, replace=False)
-    return [0, *sorted(int(i) for i in between), sets - 1]
+def less_work(fresh_s: float, timed_s: float, *, faked: bool) -> Check:
+    """The check of an audit's time: seconds of an audited and of a timed launch."""
+    ratio = fresh_s / timed_s
+    if not faked:
+        return _check(fresh_ratio=ratio)
+    detail = (
+        f"a launch takes {time_text(fresh_s)} when its inputs were rewritten and its output "
+        f"poisoned before, and {time_text(timed_s)} when timed: timed launches skip work"
+    )
+    return _check(fresh_ratio=ratio, faults=[Fault.LESS_WORK], details=[detail])
+
+
+def _ready(check: Check) -> Pending:
+    return lambda: check
 
 
 def combine(checks: Sequence[Check]) -> Check:
     """One check of many: worst values, sums, and the details of up to three failures."""
     details = [check.detail for check in checks if check.detail]
+    ratios = [check.fresh_ratio for check in checks if check.fresh_ratio is not None]
     more = f"; and {len(details) - 3} more" if len(details) > 3 else ""
     return Check(
         positions=sum(check.positions for check in checks),
@@ -211,6 +375,9 @@ def combine(checks: Sequence[Check]) -> Check:
         max_abs=max((check.max_abs for check in checks), default=0.0),
         unwritten=sum(check.unwritten for check in checks),
         guards_intact=all(check.guards_intact for check in checks),
+        faults=tuple(dict.fromkeys(fault for check in checks for fault in check.faults)),
+        rows=sum(check.rows for check in checks),
+        fresh_ratio=max(ratios, default=None),
         detail="; ".join(details[:3]) + more,
     )
 

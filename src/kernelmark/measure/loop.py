@@ -176,8 +176,8 @@ class Sampler:
     def sample(self, pace: Pace) -> Sample:
         """One sample, after evicting or resting where the pace says so."""
         start = time.perf_counter()
+        self._precede(pace)
         if pace.evict:
-            self._device.evict_cache()
             self._device.synchronize()
         found = self._two_lengths(pace) if pace.two_lengths else self._one_length(pace)
         if pace.rest:
@@ -196,7 +196,11 @@ class Sampler:
         pairs = [self._pair(pace) for _ in range(count)]
         replays = [self._recorded(order, strained_only=False) for pair in pairs for order in pair]
         start = time.perf_counter()
-        readings = self._device.run_all(replays, evict=pace.evict, meanwhile=meanwhile)
+        readings = self._device.run_all(
+            replays,
+            before=lambda at: self._precede(pace, second=at % 2 == 1),
+            meanwhile=meanwhile,
+        )
         wall_s = (time.perf_counter() - start) / count
         return [
             self._difference(pair, readings[2 * at : 2 * at + 2], wall_s=wall_s)
@@ -254,13 +258,22 @@ class Sampler:
             run_wall_s=wall_s,
         )
 
+    def _precede(self, pace: Pace, *, second: bool = False) -> None:
+        """Enqueue what comes before a replay. Both lengths of a sample have to find the block
+        scheduler in the same state, or their difference mixes two modes: the second follows the
+        first at once, which preserves the state. An eviction between them does not."""
+        if pace.evict:
+            self._device.evict_cache()
+        if pace.evict or not second:
+            self._device.disturb_scheduler()
+
     def _two_lengths(self, pace: Pace) -> Sample:
         readings = []
         spent_s = wall_s = 0.0
         pair = self._pair(pace)
         for nth, order in enumerate(pair):
             if nth and pace.evict:
-                self._device.evict_cache()
+                self._precede(pace, second=True)
                 self._device.synchronize()
             reading, spent, wall = self._timed(order)
             readings.append(reading)

@@ -39,6 +39,7 @@ def merge(measurements: Sequence[Measurement], target: float | None) -> Measurem
             name: statistics.median(m.also[name] for m in measurements if name in m.also)
             for name in names
         },
+        modes=interval.modes,
     )
 
 

@@ -7,16 +7,19 @@ timed and checked. Blocks follow until the interval over them is narrow enough.
 from __future__ import annotations
 
 import dataclasses
+import secrets
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Block, Check, KernelInfo, Measurement, StopReason
-from kernelmark.core.timing import Duty, Timer, Timing
+from kernelmark.core.timing import Cache, Duty, Timer, Timing
 from kernelmark.devices.base import Device, own_queue
 from kernelmark.measure.advice import (
     block_warnings,
@@ -24,9 +27,10 @@ from kernelmark.measure.advice import (
     sample_warnings,
     warmup_warnings,
 )
+from kernelmark.measure.audit import Audit
 from kernelmark.measure.beside import Beside
 from kernelmark.measure.bind import Binder, Bound, Prepare
-from kernelmark.measure.check import Checker, Launchable, choose_sets, combine
+from kernelmark.measure.check import CHECKED_SETS, Checker, Launchable, Pending, combine
 from kernelmark.measure.loop import Pace, Sample, Sampler, choose_pace, samples_in
 from kernelmark.measure.sets import (
     MAX_RECORDED_SETS,
@@ -46,10 +50,11 @@ PHASES = ("inputs", "compile", "record", "warmup", "timed", "beside", "check")
 MAX_SAMPLES = 1000
 # A block ends, too, when the host's clock is this many times ahead of the device's.
 WALL_FACTOR = 5.0
-# Values are compared in this many sets of the first block, and in one of each further block.
-REFERENCED_SETS = 3
 # Share of a block's time that is launched before a further block is timed.
 TOUCH_SHARE = 0.1
+# Half-width of the 95 % spread of medians between processes whose own blocks agree
+# (benchmarks/gpu/replication.py).
+PROCESS_SHARE = 0.003
 # Share of a block that may be missing where its samples come in batches.
 BATCH_SLACK = 0.1
 
@@ -117,8 +122,11 @@ class _Measuring:
             process=process,
             clock=self._told,
         )
+        self._spread = PROCESS_SHARE if device.real_time else 0.0
+        # Which block is audited is drawn: a kernel must not know.
+        self._audited = secrets.randbelow(timing.allocations)
         self._blocks: list[Block] = []
-        self._checks: list[Check] = []
+        self._checks: list[Pending] = []
         self._kernel = KernelInfo()
         self._warmup: Warmup | None = None
         self._launch_s = 0.0
@@ -140,27 +148,26 @@ class _Measuring:
         try:
             self._fill_pools()
             while stop is None:
-                self._block(len(self._blocks))
-                stop = stop_reason(
-                    self._blocks,
-                    timing=self._timing,
-                    timed_s=self._timed_s,
-                    next_s=self._block_s,
-                )
+                stop = self._block(len(self._blocks))
+        except BaseException:
+            self._checker.cancel()
+            raise
         finally:
             self._binder.close()
+        with self._clock("check"):
+            check = combine([pending() for pending in self._checks])
         self._cost["total"] = time.perf_counter() - begun
         self._cost["device"] = self._device_s + self._warmup_s + self._timed_s
         return Outcome(
             measurement=self._measurement(stop),
-            check=combine(self._checks),
+            check=check,
             kernel=self._kernel,
             cost=FrozenDict(self._cost),
         )
 
     def _measurement(self, stop: StopReason) -> Measurement:
         timing = self._timing
-        interval = interval_of(self._blocks, timing)
+        interval = interval_of(self._blocks, timing, self._spread)
         assert self._warmup is not None
         warnings = [
             *self._plan.warnings,
@@ -182,6 +189,7 @@ class _Measuring:
             timed_s=self._timed_s,
             warnings=tuple(warnings),
             also=self._also,
+            modes=interval.modes,
         )
 
     def _fill_pools(self) -> None:
@@ -193,31 +201,36 @@ class _Measuring:
                     pool_bits(spec.dtype, spec.low, spec.high, self._timing.seed)
                     pool_values(spec.dtype, spec.low, spec.high, self._timing.seed)
 
-    def _block(self, number: int) -> None:
+    def _block(self, number: int) -> StopReason | None:
+        """Measure and check one block; why it was the last one, or None."""
         bound = self._binder.take(number)
         try:
             self._setup_s += bound.setup_s
             self._bound_block(number, bound)
             self._fallbacks += bound.sampler.fallbacks
             self._cost["record"] += bound.sampler.record_s
+            stop = stop_reason(
+                self._blocks,
+                timing=self._timing,
+                timed_s=self._timed_s,
+                next_s=self._block_s,
+                spread=self._spread,
+            )
+            if number == self._audited or (stop is not None and number < self._audited):
+                self._audit(bound)
+            return stop
         finally:
             self._binder.retire(bound)
 
     def _bound_block(self, number: int, bound: Bound) -> None:
-        timing, device, rng = self._timing, self._device, bound.rng
+        timing, device = self._timing, self._device
         arena, kernel, sampler = bound.arena, bound.kernel, bound.sampler
         setup_s = self._setup_s if device.real_time else 0.0
         self._block_s = block_seconds(timing, setup_s, enqueued=device.two_lengths)
-        chosen = choose_sets(self._reached(number), rng)
-        likely = [*chosen[: REFERENCED_SETS - 1], chosen[-1]]
-        if number:
-            likely = [int(rng.choice(chosen))]
-        if own_queue(kernel.launch) is None:  # else the host is busy: it fills the queue
-            self._checker.expect(arena, dict.fromkeys(likely))
         self._on_phase("warmup")
         self._warm(number, kernel, sampler)
         with self._clock("check"):
-            self._checker.poison(arena, chosen)
+            fresh = self._checker.refresh(arena)
             if own_queue(kernel.launch) is not None:  # it does not see the device's stream
                 device.synchronize()
         self._on_phase("timing")
@@ -226,16 +239,42 @@ class _Measuring:
         self._on_phase("check")
         start = time.perf_counter()
         with self._clock("check"):
-            seen = [index for index in chosen if index in sampler.touched]
-            values = [index for index in likely if index in seen] or seen[:1]
-            self._checks.append(self._checker.verify(kernel, arena, seen, values))
+            reached = sampler.touched.intersection(fresh)
+            # The last set as well: an index that is off by one shows there.
+            chosen = [] if number else [max(reached)]
+            chosen += self._checker.draw(reached.difference(chosen), CHECKED_SETS - len(chosen))
+            self._checks.append(
+                self._checker.verify(
+                    kernel,
+                    arena,
+                    chosen,
+                    projected=1 if number else 2,
+                    sampled=0 if number else 1,
+                )
+            )
         self._setup_s = time.perf_counter() - start
 
-    def _reached(self, number: int) -> int:
-        """Sets that the samples will come to, as far as is known: evicting, they begin anew."""
-        if number and self._pace.evict:
-            return min(self._plan.sets, 2 * self._pace.launches)
-        return self._plan.sets
+    def _audit(self, bound: Bound) -> None:
+        """Launches on rewritten inputs, after the block's own are checked."""
+        audit = Audit(
+            device=self._device,
+            checker=self._checker,
+            kernel=bound.kernel,
+            arena=bound.arena,
+            timer=self._timing.timer,
+            evict=self._timing.cache is not Cache.HOT,
+        )
+        with self._clock("check"):
+            timed_s = self._blocks[-1].median_s
+            self._checks.append(audit.run(timed_s, partial(self._timed_again, bound.sampler)))
+
+    def _timed_again(self, sampler: Sampler) -> float:
+        """Seconds of a launch now, by samples as they were timed: after every set was launched, so
+        that a kernel that skips repeated work skips it here too."""
+        pace = dataclasses.replace(self._pace, rest=False)
+        for _ in range(-(-self._plan.sets // pace.launches)):
+            sampler.sample(pace)
+        return statistics.median(sampler.sample(pace).launch_s for _ in range(3))
 
     def _warm(self, number: int, kernel: Launchable, sampler: Sampler) -> None:
         if number and sampler.takes_batches(self._pace):
@@ -262,7 +301,8 @@ class _Measuring:
             spent_s, self._touching = self._touching(), None
             self._warmup_s += spent_s
             self._cost["warmup"] += spent_s
-            self._cost["timed"] -= spent_s
+            # By the device's clock, and `timed` by the host's: they may differ a little.
+            self._cost["timed"] = max(0.0, self._cost["timed"] - spent_s)
 
     def _warm_first(self, kernel: Launchable, sampler: Sampler) -> tuple[float, float]:
         """Warm up from nothing; also what is told beside the headline. Device and host seconds."""

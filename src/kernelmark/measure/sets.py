@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,9 @@ CACHE_FACTOR = 3
 # Where launches are recorded, each set costs a recorded launch in every block.
 MAX_SETS = 4096
 MAX_RECORDED_SETS = 64
+# Sets that are bound at least, where memory allows: the audit launches each of several once, with
+# inputs that were rewritten, and leaves others alone.
+AUDITED_SETS = 3
 # Share of the free memory for argument sets; the rest is for a kernel's workspace.
 MEMORY_SHARE = 0.8
 
@@ -31,22 +34,34 @@ _FIRST_PAGES = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetPlan:
-    """How many argument sets, and whether the cache is evicted before each sample."""
+    """How many argument sets are rotated, and whether the cache is evicted before each sample.
+
+    `bound` sets are made: where fewer are rotated, the others are for the audit alone."""
 
     sets: int
+    bound: int
     footprint_bytes: int
     evict: bool = False
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Arena:
-    """One allocation that holds all argument sets of a block. `first` is the number of its first
-    set: the generator gives every set of every block other values."""
+    """One allocation that holds all argument sets of a block. `numbers` says which values the
+    generator gave each set; a set gets another number when its inputs are rewritten."""
 
     buffer: Buffer
     sets: tuple[ArgumentSet, ...]
-    first: int
+    numbers: list[int]
+
+    def inputs(self, indices: Iterable[int]) -> list[tuple[Tensor, int]]:
+        """The inputs of these sets, each with its set's number."""
+        return [
+            (tensor, self.numbers[index])
+            for index in indices
+            for tensor in self.sets[index].values()
+            if tensor.spec.role == "in"
+        ]
 
 
 def plan_sets(
@@ -66,17 +81,21 @@ def plan_sets(
             hint="choose a smaller problem or a device with more memory",
         )
     if cache is not Cache.COLD:
-        return SetPlan(sets=1, footprint_bytes=footprint, evict=cache is Cache.FLUSH)
+        evict = cache is Cache.FLUSH
+        bound = min(fit, AUDITED_SETS)
+        return SetPlan(sets=1, bound=bound, footprint_bytes=footprint, evict=evict)
     wanted = max(2, -(-CACHE_FACTOR * cache_bytes // max(1, footprint)))
     if wanted <= min(fit, most):
-        return SetPlan(sets=min(_with_divisors(wanted), fit), footprint_bytes=footprint)
+        sets = min(_with_divisors(wanted), fit)
+        bound = max(sets, min(fit, AUDITED_SETS))
+        return SetPlan(sets=sets, bound=bound, footprint_bytes=footprint)
     if fit >= most:
-        return SetPlan(sets=most, footprint_bytes=footprint, evict=True)
+        return SetPlan(sets=most, bound=most, footprint_bytes=footprint, evict=True)
     warning = (
         f"memory holds {fit} of the {wanted} argument sets that keep the cache cold: the cache is"
         " evicted before each sample instead"
     )
-    return SetPlan(sets=fit, footprint_bytes=footprint, evict=True, warnings=(warning,))
+    return SetPlan(sets=fit, bound=fit, footprint_bytes=footprint, evict=True, warnings=(warning,))
 
 
 def make_arena(
@@ -94,15 +113,12 @@ def make_arena(
     return buffer, tuple(sets)
 
 
-def fill_inputs(device: Device, arena: Arena, seed: int) -> None:
-    """Generate every input of every set."""
-    inputs = [
-        (tensor, number)
-        for number, arguments in enumerate(arena.sets, arena.first)
-        for tensor in arguments.values()
-        if tensor.spec.role == "in"
-    ]
-    device.generate_all(inputs, seed)
+def fill_inputs(
+    device: Device, arena: Arena, seed: int, indices: Iterable[int] | None = None
+) -> None:
+    """Generate every input of these sets, or of all."""
+    chosen = range(len(arena.sets)) if indices is None else indices
+    device.generate_all(arena.inputs(chosen), seed)
 
 
 def _layout(

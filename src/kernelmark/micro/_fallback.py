@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from kernelmark.core.children import run_child
 from kernelmark.devices import registry as devices
 
 _SIZE = 1024
@@ -24,14 +25,9 @@ def measure(threads: int, megabytes: int) -> dict[str, float] | None:
     """FLOP/s of f32 and f64 and bytes/s of `dram`, or None where the process fails."""
     variables = devices.get("cpu").worker_variables(0, threads)
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", __name__, str(threads), str(megabytes)],
-            env={**os.environ, **variables},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
+        command = [sys.executable, "-m", __name__, str(threads), str(megabytes)]
+        done = run_child(command, env={**os.environ, **variables}, timeout_s=60.0)
+        done.check_returncode()
         return {str(k): float(v) for k, v in json.loads(done.stdout).items()}
     except (OSError, subprocess.SubprocessError, ValueError):
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -12,11 +13,14 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelmark.core.children import run_child
 from kernelmark.core.diskcache import cache_root
 from kernelmark.core.errors import CompileError, Unsupported
+from kernelmark.core.private import UnsafeFolder, find_unsafe, private_folder
 from kernelmark.gpu.complaint import explain
 from kernelmark.kernels import rtc
 from kernelmark.micro import _native
@@ -48,10 +52,8 @@ class _Command:
     version: str
     asked: bool = False  # it is $CXX
 
-    def run(self, *more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*self.words, *more], capture_output=True, text=True, timeout=_LIMIT_S, check=False
-        )
+    def run(self, *more: str) -> subprocess.CompletedProcess[bytes]:
+        return run_child([*self.words, *more], timeout_s=_LIMIT_S)
 
 
 def source(file: str) -> str:
@@ -90,12 +92,11 @@ def library(file: str) -> HostLibrary:
     complaint = ""
     for command in found:
         try:
-            path, kernels, fresh = _built(command, file)
+            with _built(command, file) as (path, kernels, fresh):
+                seconds = time.perf_counter() - start if fresh else 0.0
+                return HostLibrary(path, kernels, seconds, _note(command))
         except CompileError as error:
             complaint = complaint or error.message
-            continue
-        seconds = time.perf_counter() - start if fresh else 0.0
-        return HostLibrary(path, kernels, seconds, _note(command))
     raise CompileError(complaint, hint=_HINT)
 
 
@@ -131,23 +132,40 @@ def _commands() -> list[_Command]:
     return found
 
 
-def _built(command: _Command, file: str) -> tuple[Path, frozenset[str], bool]:
-    """(library, its kernels, whether it was built now)."""
+@contextlib.contextmanager
+def _built(command: _Command, file: str) -> Iterator[tuple[Path, frozenset[str], bool]]:
+    """(library, its kernels, whether it was built now), to be loaded inside: where the cache cannot
+    be used, the library lies in a folder that is gone afterwards."""
     text = source(file)
     identity = "\0".join((*command.words, command.version, _native._cpu_identity(), text))
     name = hashlib.sha256(identity.encode()).hexdigest()[:24]
-    for folder in (cache_root() / "micro", Path(tempfile.gettempdir()) / f"kmark-{os.getuid()}"):
-        ready = folder / f"{name}.so"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            fresh = not ready.exists()
-            if fresh:
-                _compile(command, text, file, ready)
-            names = ready.with_suffix(".txt").read_text(encoding="utf-8").split()
-            return ready, frozenset(names), fresh
-        except OSError:
-            continue
-    raise CompileError("no folder can be written to build the kernels in")
+    try:
+        ready = private_folder(cache_root() / "micro") / f"{name}.so"
+        if (unsafe := find_unsafe(ready)) is not None:
+            raise UnsafeFolder(unsafe)
+        found = _ready(command, text, file, ready)
+    except OSError:
+        found = None
+    if found is not None:
+        yield found
+        return
+    try:
+        with tempfile.TemporaryDirectory(prefix="kernelmark-") as folder:
+            yield _ready(command, text, file, Path(folder) / "kernels.so")
+    except OSError as error:
+        reason = error.strerror or error
+        raise CompileError(f"no folder can be written to build the kernels in: {reason}") from None
+
+
+def _ready(
+    command: _Command, text: str, file: str, ready: Path
+) -> tuple[Path, frozenset[str], bool]:
+    """The library at `ready`, built now where it is not there yet."""
+    fresh = not ready.exists()
+    if fresh:
+        _compile(command, text, file, ready)
+    names = ready.with_suffix(".txt").read_text(encoding="utf-8").split()
+    return ready, frozenset(names), fresh
 
 
 def _compile(command: _Command, text: str, file: str, ready: Path) -> None:
@@ -157,13 +175,13 @@ def _compile(command: _Command, text: str, file: str, ready: Path) -> None:
         program.write_text(text, encoding="utf-8")
         try:
             expanded = command.run("-E", "-P", str(program))
-            found = entries(expanded.stdout)
+            found = entries(expanded.stdout.decode(errors="replace"))
             program.write_text(text + "".join(found.values()), encoding="utf-8")
             done = command.run("-shared", "-fPIC", "-pthread", str(program), "-o", str(made))
         except subprocess.TimeoutExpired:
             raise CompileError(f"{command.words[0]} did not end within {_LIMIT_S:g} s") from None
         if done.returncode:
-            raise CompileError(explain(done.stderr.strip(), text, file))
+            raise CompileError(explain(done.stderr.decode(errors="replace").strip(), text, file))
         names = Path(folder) / "kernels.txt"
         names.write_text("\n".join(found), encoding="utf-8")
         names.replace(ready.with_suffix(".txt"))

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from kernelmark.core.children import run_child
 from kernelmark.core.diskcache import cache_root
+from kernelmark.core.private import UnsafeFolder, find_unsafe, private_folder
 
 FMA = {"f32": 0, "f64": 1, "f16": 2}
 STREAM = {"read": 3, "copy": 4, "triad": 5}
@@ -106,9 +108,9 @@ def _built(command: tuple[str, ...]) -> Path | None:
     identity = "\0".join((*command, version, _cpu_identity())).encode()
     name = hashlib.sha256(source + identity).hexdigest()[:24]
     try:
-        folder = cache_root() / "roofs"
-        folder.mkdir(parents=True, exist_ok=True)
-        ready = folder / f"{name}.so"
+        ready = private_folder(cache_root() / "roofs") / f"{name}.so"
+        if (unsafe := find_unsafe(ready)) is not None:
+            raise UnsafeFolder(unsafe)
         if ready.exists() or _compile(command, source, ready):
             return ready
     except OSError:
@@ -144,12 +146,10 @@ def _compile(command: tuple[str, ...], source: bytes, ready: Path) -> bool:
 
 def _output(command: list[str]) -> str | None:
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_BUILD_LIMIT_S, check=False
-        )
+        done = run_child(command, timeout_s=_BUILD_LIMIT_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
 
 
 def _cpu_identity() -> str:

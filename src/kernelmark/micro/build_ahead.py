@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 
+from kernelmark.core.children import child_group
 from kernelmark.core.errors import CompileError
 from kernelmark.kernels import rtc
 from kernelmark.micro._gpu_rig import build
@@ -32,18 +33,22 @@ def build_all(arch: str) -> int:
     names = files()
     cores = min(len(names), len(os.sched_getaffinity(0)))
     command = [sys.executable, "-m", __name__, arch]
-    started = [
-        subprocess.Popen([*command, *names[i::cores]], stdout=subprocess.PIPE, text=True)
-        for i in range(cores)
-    ]
     fresh = 0
-    for process in started:
-        try:
-            said, _ = process.communicate(timeout=_LIMIT_S)
-            fresh += int(said) if said.strip().isdigit() else 0
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    with child_group() as group:
+        pipe = subprocess.PIPE
+        started = [
+            subprocess.Popen(
+                [*command, *names[i::cores]], stdout=pipe, text=True, process_group=group
+            )
+            for i in range(cores)
+        ]
+        for process in started:
+            try:
+                said, _ = process.communicate(timeout=_LIMIT_S)
+                fresh += int(said) if said.strip().isdigit() else 0
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
     return fresh
 
 

@@ -25,7 +25,7 @@ from kernelmark.micro.rig import Rig
 from kernelmark.runners.targets import find
 
 # A GPU's launches are within a tenth of each other, a core's of its own nearly so.
-_WIDE = 0.25
+WIDE = 0.25
 
 
 def open_rig(device: str, threads: int = 0) -> Rig:
@@ -171,8 +171,8 @@ def _unsteady(rows: Sequence[Mapping[str, object]]) -> list[str]:
     """A note where launches of the same work took very different times."""
     found = (row.get("spread") for row in rows)
     spreads = [spread for spread in found if isinstance(spread, float)]
-    wide = [spread for spread in spreads if spread > _WIDE]
+    wide = [spread for spread in spreads if spread > WIDE]
     if not wide:
         return []
-    told = f"{len(wide)} of {counted(len(spreads), 'point')} spread by over {100 * _WIDE:.0f} %"
+    told = f"{len(wide)} of {counted(len(spreads), 'point')} spread by over {100 * WIDE:.0f} %"
     return [f"{told}: did other work run? the column spread tells which"]

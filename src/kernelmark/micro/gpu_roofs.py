@@ -9,6 +9,7 @@ from typing import Literal
 from kernelmark.core.micro import MicroResult
 from kernelmark.core.result import Status
 from kernelmark.core.roof import Roof
+from kernelmark.micro.execute import WIDE
 from kernelmark.micro.hardware import Sheet
 from kernelmark.micro.session import Tell, run
 
@@ -74,10 +75,21 @@ def _best(result: MicroResult, level: str, rates: dict[str, float]) -> list[Roof
     if not rates:
         return []
     name = max(rates, key=lambda kind: rates[kind])
-    return [_roof(result, "bytes", level, rates[name], "", name)]
+    best = [row.get("spread") for row in result.rows if row.get("bytes_per_s") == rates[name]]
+    wide = any(isinstance(spread, float) and spread > WIDE for spread in best)
+    return [_roof(result, "bytes", level, rates[name], "", name, steady=not wide)]
 
 
-def _roof(result: MicroResult, kind: Kind, name: str, value: float, unit: str, what: str) -> Roof:
+def _roof(
+    result: MicroResult,
+    kind: Kind,
+    name: str,
+    value: float,
+    unit: str,
+    what: str,
+    *,
+    steady: bool = True,
+) -> Roof:
     return Roof(
         device=result.device,
         arch=result.arch,
@@ -87,6 +99,8 @@ def _roof(result: MicroResult, kind: Kind, name: str, value: float, unit: str, w
         how=f"kmark micro {result.benchmark} ({what}), {result.mode}",
         measured=result.started or time.time(),
         unit=unit,
+        model=result.model,
+        steady=steady,
     )
 
 

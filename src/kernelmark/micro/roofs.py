@@ -36,7 +36,6 @@ _ROUNDS = 10
 _AGREE = 0.01
 _SMALLEST_STREAM_BYTES = 192 * 2**20
 _SMALLEST_PART_BYTES = 2**20  # of an array, in a thread: long enough for a common start
-UNSTEADY = "not steady: other work ran"
 _BITS = {"f64": 64, "f32": 32, "f16": 16}
 
 
@@ -46,6 +45,8 @@ class _Found:
     name: str
     value: float
     how: str
+    steady: bool = True
+    limit: bool = True
 
 
 def quick(device_name: str = "cpu", threads: int = 0) -> tuple[Roof, ...]:
@@ -71,6 +72,9 @@ def quick(device_name: str = "cpu", threads: int = 0) -> tuple[Roof, ...]:
             measured=now,
             unit="vector" if one.kind == "flops" else "",
             threads=count,
+            model=info.model,
+            steady=one.steady,
+            limit=one.limit,
         )
         for one in found
     )
@@ -107,9 +111,9 @@ def _by_compiler(native: _native.Library, info: DeviceInfo, cpus: list[int]) -> 
         if best is not None:
             how = (
                 f"multiply-add, {native.chains} chains of {native.vector_bytes}-byte vectors, "
-                f"{native.compiler}{best.remark}"
+                f"{native.compiler}"
             )
-            yield _Found(kind="flops", name=name, value=best.per_s, how=how)
+            yield _Found(kind="flops", name=name, value=best.per_s, how=how, steady=best.steady)
     try:
         rates = {kind: _stream_per_s(native, kind, info, cpus) for kind in _native.STREAM}
     finally:
@@ -118,18 +122,15 @@ def _by_compiler(native: _native.Library, info: DeviceInfo, cpus: list[int]) -> 
     if measured:
         name = max(measured, key=lambda kind: measured[kind].per_s)
         each = ", ".join(f"{k} {rate_text(v.per_s, 'B/s')}" for k, v in measured.items())
-        how = f"{name}, the best of {each}, {native.compiler}{measured[name].remark}"
-        yield _Found(kind="bytes", name="dram", value=measured[name].per_s, how=how)
+        how = f"{name}, the best of {each}, {native.compiler}"
+        best = measured[name]
+        yield _Found(kind="bytes", name="dram", value=best.per_s, how=how, steady=best.steady)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Best:
     per_s: float
     steady: bool
-
-    @property
-    def remark(self) -> str:
-        return "" if self.steady else f", {UNSTEADY}"
 
 
 def _best(round_per_s: Callable[[], float | None]) -> _Best | None:
@@ -209,8 +210,8 @@ def _by_numpy(info: DeviceInfo, threads: int) -> Iterator[_Found]:
     figures = _fallback.measure(threads, total // 2**20)
     for name, value in (figures or {}).items():
         if name == "dram":
-            how = f"numpy copy of {bytes_text(total)} (no C compiler: the limit may be higher)"
-            yield _Found(kind="bytes", name=name, value=value, how=how)
+            how = f"numpy copy of {bytes_text(total)}"
+            yield _Found(kind="bytes", name=name, value=value, how=how, limit=False)
         else:
-            how = "numpy matrix product (no C compiler: the limit may be higher)"
-            yield _Found(kind="flops", name=name, value=value, how=how)
+            how = "numpy matrix product"
+            yield _Found(kind="flops", name=name, value=value, how=how, limit=False)

@@ -6,7 +6,7 @@ import difflib
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +64,7 @@ def run(
     parameters: Mapping[str, Any] | None = None,
     timeout_s: float | None = None,
     tell: Tell | None = None,
-) -> Iterator[MicroResult]:
+) -> Generator[MicroResult, None, None]:
     """Each benchmark's result as it ends, good or bad. What is illegal raises before any runs."""
     if mode not in MODES:
         raise UsageError(f"unknown mode {mode!r}", hint=f"known: {', '.join(MODES)}")
@@ -100,7 +100,7 @@ class _Session:
     timeout_s: float
 
 
-def _run_all(session: _Session, names: list[str], tell: Tell) -> Iterator[MicroResult]:
+def _run_all(session: _Session, names: list[str], tell: Tell) -> Generator[MicroResult, None, None]:
     _build_ahead(session.info, tell)
     info = session.info
     worker: WorkerProcess | None = None

@@ -18,7 +18,7 @@ from kernelmark.micro import registry
 from kernelmark.micro.execute import execute, open_rig
 from kernelmark.micro.rig import Rig
 from kernelmark.runners.protocol import PROTOCOL, Message, decode, encode
-from kernelmark.runners.worker import _live_with, _own_stdout, _told
+from kernelmark.runners.worker import _live_with, _own_stdin, _own_stdout, _told
 
 FAULTED = 3  # the exit code of a worker whose GPU may be spoilt
 
@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--parent", type=int, default=0, help="end when this process ends")
     given = parser.parse_args(arguments)
-    out = _own_stdout()
+    requests, out = _own_stdin(), _own_stdout()
     _live_with(given.parent)
     rig: Rig | None = None
     try:
@@ -44,13 +44,14 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         closed = None
     _say(out, "ready", protocol=PROTOCOL, pid=os.getpid())
-    for line in sys.stdin.buffer:
+    for line in requests:
         try:
             request = decode(line, "do")
             if request["do"] == "stop":
                 break
             if rig is None or closed is not None:
-                _say(out, "closed", id=request.get("id"), **closed or {})
+                nonce = request.get("nonce")
+                _say(out, "closed", id=request.get("id"), nonce=nonce, **closed or {})
             elif _answered(out, rig, request) and rig.info.kind != "cpu":
                 return FAULTED
         except KernelmarkError as error:
@@ -73,7 +74,8 @@ def _answered(out: BinaryIO, rig: Rig, request: Message) -> bool:
     """Run one benchmark and say its result; whether it failed in a way that may last."""
     benchmark = registry.get(str(request["name"]))
     result = execute(benchmark, rig, request["mode"], request["parameters"])
-    _say(out, "result", id=request.get("id"), result=codec.to_document(result))
+    nonce = request.get("nonce")
+    _say(out, "result", id=request.get("id"), nonce=nonce, result=codec.to_document(result))
     return result.status is Status.RUNTIME_ERROR
 
 

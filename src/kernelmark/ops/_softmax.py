@@ -44,12 +44,17 @@ def head(
     keys = int(rows[-1]) + hidden if problem.options["causal"] else d["seq_kv"]
     dim = np.arange(d["dim_qk"])
     at = _Locator(problem)
+    width = d["dim_qk"]
     q = inputs.take("q", at("heads_q", "seq_q", "dim_qk", batch, head_q, rows, dim))
     scores = np.empty((len(rows), keys))
     step = max(1, _CHUNK // d["dim_qk"])
     for start in range(0, keys, step):
         some = np.arange(start, min(start + step, keys))
-        k = inputs.take("k", at("heads_kv", "seq_kv", "dim_qk", batch, head_kv, some, dim))
+        starts = at("heads_kv", "seq_kv", "dim_qk", batch, head_kv, some, dim[:1]).ravel()
+        if len(starts) == 1 or starts[1] - starts[0] == width:
+            k = inputs.runs("k", starts[:1], len(some) * width).reshape(-1, width)
+        else:
+            k = inputs.runs("k", starts, width)
         scores[:, some[0] : some[-1] + 1] = q @ k.T
     scores *= scale(problem)
     if problem.options["causal"]:

@@ -96,6 +96,12 @@ class Attention(Op):
         d = problem.dims
         return 2 * d["batch"] * d["heads_q"] * pairs(problem) * (d["dim_qk"] + d["dim_v"])
 
+    def least_flops(self, problem: Problem) -> int:
+        return self.flops(problem)
+
+    def least_bytes(self, problem: Problem) -> int:
+        return self.bytes(problem)
+
     def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
         d, types = problem.dims, problem.dtypes
 

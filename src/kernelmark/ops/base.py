@@ -8,11 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelmark.core.contraction import Contraction
 from kernelmark.core.problem import Problem
 from kernelmark.core.tensor import TensorSpec, Tolerance
 from kernelmark.numerics.generate import Inputs
 
 Parameter = str | int | float | bool
+
+# Positions of an output that are drawn independently. Each may need a row and a column of its own.
+SCATTERED = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +67,29 @@ class Op(ABC):
         """Flat output positions worth checking: corners, tile edges, random ones. Few enough
         that `reference` takes milliseconds."""
 
+    def scattered(self, problem: Problem, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Flat output positions drawn one by one over the whole output, where no contraction checks
+        it: a kernel that computes a tenth of the output is right at all of 12 positions with a
+        probability of 10⁻¹²."""
+        return rng.integers(0, self.output(problem).count, SCATTERED)
+
+    def contraction(self, problem: Problem) -> Contraction | None:
+        """The output as sums of products, by which it is checked whole; None, the default, where
+        it is none or where right values may overflow."""
+        return None
+
     def bytes(self, problem: Problem) -> int:
         """Each input read once, each output written once."""
         return sum(spec.nbytes for spec in self.tensors(problem))
+
+    def least_flops(self, problem: Problem) -> int:
+        """FLOPs that every right kernel needs; 0, the default, where that is not known."""
+        return 0
+
+    def least_bytes(self, problem: Problem) -> int:
+        """Bytes that every right kernel reads or writes; 0, the default, where that is not known.
+        An op that looks up rows of a table needs less than `bytes`."""
+        return 0
 
     def output(self, problem: Problem) -> TensorSpec:
         return self.tensors(problem)[-1]

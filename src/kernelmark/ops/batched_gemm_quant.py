@@ -112,6 +112,12 @@ class BatchedGemmQuant(Op):
     def flops(self, problem: Problem) -> int:
         return 2 * math.prod(problem.dims[name] for name in ("batch", "m", "n", "k"))
 
+    def least_flops(self, problem: Problem) -> int:
+        return self.flops(problem)
+
+    def least_bytes(self, problem: Problem) -> int:
+        return self.bytes(problem)
+
     def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
         batch, m, n, k = (problem.dims[name] for name in ("batch", "m", "n", "k"))
         types, options = problem.dtypes, problem.options

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelmark.core.contraction import Axis, Contraction, WeightedSum
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Problem
 from kernelmark.core.tensor import TensorSpec, Tolerance
 from kernelmark.numerics.generate import Inputs
+from kernelmark.ops._contraction import stays_finite
 from kernelmark.ops._error import product_tolerance
 from kernelmark.ops._given import Given, checked_sizes
 from kernelmark.ops._sampled import axis, contract, grid, rng_for, sides
@@ -84,6 +88,15 @@ class Conv(Op):
         d = problem.dims
         return 2 * d["n"] * d["k"] * math.prod(output_size(problem)) * _terms(problem)
 
+    def least_bytes(self, problem: Problem) -> int:
+        # No least FLOPs: Winograd's and Fourier's algorithms need fractions of `flops`. A filter
+        # that steps over pixels (1×1 with stride 2) leaves most of X unread.
+        d = problem.dims
+        steps = ("stride_h", "stride_w", "dilation_h", "dilation_w")
+        if all(d[name] == 1 for name in steps) and d["r"] <= d["h"] and d["s"] <= d["w"]:
+            return self.bytes(problem)
+        return self.output(problem).nbytes
+
     def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
         d, types = problem.dims, problem.dtypes
         p, q = output_size(problem)
@@ -134,6 +147,32 @@ class Conv(Op):
             terms=_terms(problem), inputs=types["x"], acc=types["acc"], out=types["y"]
         )
 
+    def contraction(self, problem: Problem) -> Contraction | None:
+        d, types = problem.dims, problem.dtypes
+        p, q = output_size(problem)
+        outputs = d["n"] * d["k"] * p * q
+        terms = _terms(problem)
+        if not stays_finite(inputs=types["x"], out=types["y"], outputs=outputs, terms=terms):
+            return None
+        nhwc = problem.options["layout"] == "nhwc"
+        image, pixel, channel = (p * q * d["k"], d["k"], 1) if nhwc else (p * q * d["k"], 1, p * q)
+        rows = (
+            Axis(size=d["n"], stride=image, result=p * q),
+            Axis(size=p * q, stride=pixel, result=1),
+        )
+        # A row is an output pixel with the filters of all groups: rows of one group would be as
+        # many as outputs in a depthwise convolution.
+        return Contraction(
+            names=("image", "row", "column"),
+            shape=(d["n"], p, q),
+            cols=d["k"],
+            terms=terms * d["groups"],
+            projected=d["r"] * d["s"] * d["c"],
+            right=(_projected_filters(problem),),
+            left=tuple(_taps_of_input(problem)),
+            out=WeightedSum(tensor="y", rows=rows, cols=d["k"], col_stride=channel),
+        )
+
     def positions(self, problem: Problem, seed: int) -> NDArray[np.int64]:
         d, rng = problem.dims, rng_for(seed)
         p, q = output_size(problem)
@@ -167,6 +206,58 @@ def _terms(problem: Problem) -> int:
     """Products summed into one output: also the elements of one filter."""
     d = problem.dims
     return d["c"] // d["groups"] * d["r"] * d["s"]
+
+
+def _projected_filters(problem: Problem) -> WeightedSum:
+    """Sums over the filters of each group; the results are ordered by tap, then by channel."""
+    d, terms = problem.dims, _terms(problem)
+    depth, filters, taps = d["c"] // d["groups"], d["k"] // d["groups"], d["r"] * d["s"]
+    tap, channel = (depth, 1) if problem.options["layout"] == "nhwc" else (1, taps)
+    return WeightedSum(
+        tensor="w",
+        rows=(
+            Axis(size=d["groups"], stride=filters * terms, result=depth),
+            Axis(size=taps, stride=tap, result=d["c"]),
+            Axis(size=depth, stride=channel, result=1),
+        ),
+        cols=filters,
+        col_stride=terms,
+        group_weight=filters,
+    )
+
+
+def _taps_of_input(problem: Problem) -> Iterator[WeightedSum]:
+    """For each tap, sums over the channels of the input pixels under it, added to the output
+    pixels whose tap does not fall on padding: these form a box."""
+    d = problem.dims
+    p, q = output_size(problem)
+    if problem.options["layout"] == "nhwc":
+        line, pixel, channel = d["w"] * d["c"], d["c"], 1
+    else:
+        line, pixel, channel = d["w"], 1, d["h"] * d["w"]
+    for r, s in itertools.product(range(d["r"]), range(d["s"])):
+        y, x = r * d["dilation_h"] - d["pad_h"], s * d["dilation_w"] - d["pad_w"]
+        rows, cols = _inside(y, d["stride_h"], d["h"], p), _inside(x, d["stride_w"], d["w"], q)
+        if rows and cols:
+            top, left = y + rows[0] * d["stride_h"], x + cols[0] * d["stride_w"]
+            yield WeightedSum(
+                tensor="x",
+                rows=(
+                    Axis(size=d["n"], stride=d["c"] * d["h"] * d["w"], result=p * q),
+                    Axis(size=len(rows), stride=d["stride_h"] * line, result=q),
+                    Axis(size=len(cols), stride=d["stride_w"] * pixel, result=1),
+                ),
+                cols=d["c"],
+                col_stride=channel,
+                start=top * line + left * pixel,
+                result_start=rows[0] * q + cols[0],
+                weight_start=(r * d["s"] + s) * d["c"],
+            )
+
+
+def _inside(first: int, stride: int, size: int, count: int) -> range:
+    """Which of `count` positions first, first + stride, … lie in [0, size)."""
+    return range(max(0, -(first // stride)), min(count, -((first - size) // stride)))
 
 
 def _check(read: Given, problem: Problem) -> None:

@@ -40,6 +40,9 @@ class Copy(Op):
     def flops(self, problem: Problem) -> int:
         return 0
 
+    def least_bytes(self, problem: Problem) -> int:
+        return self.bytes(problem)
+
     def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
         shape, x = (problem.dims["n"],), problem.dtypes["x"]
         return input_spec("x", shape, x), TensorSpec(name="y", shape=shape, dtype=x, role="out")

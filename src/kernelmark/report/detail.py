@@ -10,6 +10,7 @@ from kernelmark.core.units import bytes_text, rate_text, time_text
 from kernelmark.report.advice import as_options
 from kernelmark.report.names import config_text, rerun
 from kernelmark.report.tables import NONE, Column, Row, Table, share_text, width_text
+from kernelmark.stats.modes import modes_text
 
 # What a cost holds beside its phases: a sum, and times that overlap with them.
 _NO_PHASE = ("total", "device", "compile_ahead")
@@ -91,7 +92,9 @@ def _measured(row: Row, measured: Measurement) -> list[tuple[str, str]]:
         ("timed", time_text(measured.timed_s)),
     ]
     if row.share is not None:
-        pairs.insert(5, ("roof", f"{_roof_text(row)}: {row.share.roof.how}"))
+        pairs.insert(5, ("roof", f"{_roof_text(row)}: {row.share.roof.how_text}"))
+    if measured.modes:
+        pairs.insert(1, ("modes", modes_text(measured.modes)))
     pairs += [(name, time_text(value)) for name, value in measured.also.items()]
     pairs += [("warning", as_options(text)) for text in measured.warnings]
     return pairs
@@ -150,6 +153,13 @@ def _checked(result: Result) -> list[tuple[str, str]]:
         ("largest difference", f"{check.max_abs:.3g}"),
         ("unwritten", str(check.unwritten)),
         ("guards", "intact" if check.guards_intact else "overwritten"),
+        *([("rows checked whole", str(check.rows))] if check.rows else []),
+        *(
+            [("launches on rewritten inputs", f"{check.fresh_ratio:.2f} × the timed ones")]
+            if check.fresh_ratio is not None
+            else []
+        ),
+        *([("faults", ", ".join(check.faults))] if check.faults else []),
     ]
     return [*pairs, ("detail", check.detail)] if check.detail else pairs
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelmark import backends, ops
-from kernelmark.compare.history import History, Point, SeriesStep, Story
+from kernelmark.compare.history import History, Point, SeriesStep, Story, judged_s
 from kernelmark.core.files import Cell
 from kernelmark.core.problem import parse_key
 from kernelmark.core.result import Status
@@ -205,6 +205,7 @@ def records(history: History, shown: Sequence[Story]) -> list[dict[str, Cell]]:
                 "started": point.started,
                 "status": point.status.value,
                 "median_s": point.median_s,
+                "modes": json.dumps(_modes(point)) if point.modes else None,
                 "fingerprint": point.fingerprint,
                 "step_ratio": starts.get(point.run_id),
             }
@@ -246,7 +247,7 @@ def parts(story: Story) -> dict[str, str]:
 def trend(points: Sequence[Point]) -> str:
     """The newest points as bars from the fastest to the slowest; × is a failure."""
     newest = points[-_SHOWN_POINTS:]
-    times = [p.median_s for p in newest if p.median_s and p.status is Status.OK]
+    times = [time_s for p in newest if p.status is Status.OK and (time_s := judged_s(p))]
     if not times:
         return _FAILED * len(newest)
     low, high = math.log(min(times)), math.log(max(times))
@@ -254,9 +255,10 @@ def trend(points: Sequence[Point]) -> str:
     low, high = low - spare, high + spare
 
     def bar(point: Point) -> str:
-        if not point.median_s or point.status is not Status.OK:
+        time_s = judged_s(point)
+        if not time_s or point.status is not Status.OK:
             return _FAILED
-        place = (math.log(point.median_s) - low) / (high - low)
+        place = (math.log(time_s) - low) / (high - low)
         return _BARS[min(int(place * len(_BARS)), len(_BARS) - 1)]
 
     return "".join(map(bar, newest))
@@ -281,10 +283,11 @@ def _why(history: History, step: SeriesStep) -> str:
 
 def _cells(history: History, story: Story, *, arch: bool, timing: Sequence[str]) -> tuple[str, ...]:
     known = parts(story)
-    newest = story.newest.median_s
+    newest = judged_s(story.newest)
     last = story.steps[-1] if story.steps else None
     base = history.baseline.get(story.series)
     state = story.screen.status.value if story.screen.status is not VerdictStatus.SAME else "steady"
+    state += ", multimodal" if story.newest.modes else ""
     return (
         known["problem"],
         known["backend"],
@@ -384,7 +387,13 @@ def _series_document(history: History, story: Story) -> dict[str, Any]:
                 "started": point.started,
                 "status": point.status.value,
                 "median_s": point.median_s,
+                "modes": _modes(point),
             }
             for point in story.points
         ],
     }
+
+
+def _modes(point: Point) -> list[list[float]]:
+    """[seconds, share] of each mode of a multimodal point."""
+    return [[mode.value_s, mode.share] for mode in point.modes]

@@ -100,7 +100,7 @@ def roofs_table(roofs: Sequence[Roof], info: DeviceInfo | None = None) -> Table:
                 rate_text(vendor, unit) if vendor else NONE,
                 f"{roof.value / vendor:.0%}" if vendor else NONE,
                 duration_text(max(0.0, time.time() - roof.measured)) + " ago",
-                roof.how,
+                roof.how_text,
             )
         )
     names = ["device", "roof", "of", "threads", "measured", "data sheet", "share", "when", "how"]

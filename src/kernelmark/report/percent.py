@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.result import Result
 from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Cache
-
-Bound = Literal["compute", "memory"]
+from kernelmark.runners.possible import Bound, threads_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +55,6 @@ def share(result: Result, roofs: Sequence[Roof], info: DeviceInfo | None = None)
         bound="compute" if roof.kind == "flops" else "memory",
         roof=roof,
     )
-
-
-def threads_of(result: Result, info: DeviceInfo | None) -> int:
-    """CPU threads a result was measured with; 0 where that has no meaning or is not known."""
-    if result.device.partition(":")[0] != "cpu":
-        return 0
-    return result.case.timing.threads or (info.units if info else 0)
 
 
 def _fits(roof: Roof, result: Result, info: DeviceInfo | None) -> bool:

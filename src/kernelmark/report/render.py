@@ -8,8 +8,9 @@ import json
 from collections.abc import Sequence
 
 from kernelmark.core.files import Cell
+from kernelmark.core.printable import markdown_cell
 from kernelmark.core.problem import Option
-from kernelmark.core.result import ResultSet, config_key
+from kernelmark.core.result import Measurement, ResultSet, config_key
 from kernelmark.report.tables import BESIDE, Row, Table
 
 
@@ -42,7 +43,7 @@ def markdown(table: Table) -> str:
     rule = ["---:" if column.align == "right" else "---" for column in table.columns]
     lines = [f"### {table.title}", ""] if table.title else []
     lines += [_pipes([column.name for column in table.columns]), _pipes(rule)]
-    lines += [_pipes([cell.replace("|", "\\|") for cell in row]) for row in table.rows]
+    lines += [_pipes([markdown_cell(cell) for cell in row]) for row in table.rows]
     return "\n".join(lines) + "\n"
 
 
@@ -100,6 +101,7 @@ def _record(results: ResultSet, row: Row, parameters: Sequence[str]) -> dict[str
         "median_s": measured.median_s if measured else None,
         "low_s": measured.low_s if measured else None,
         "high_s": measured.high_s if measured else None,
+        "modes": _modes(measured) if measured and measured.modes else None,
         **{name: measured.also.get(name) if measured else None for name in BESIDE},
         "clock_mhz": measured.clock_mhz if measured else None,
         "blocks": len(measured.blocks) if measured else 0,
@@ -120,6 +122,11 @@ def _record(results: ResultSet, row: Row, parameters: Sequence[str]) -> dict[str
         "error": result.error,
         **{name: values.get(name) for name in parameters},
     }
+
+
+def _modes(measured: Measurement) -> str:
+    """[seconds, share] of each mode, as JSON."""
+    return json.dumps([[mode.value_s, mode.share] for mode in measured.modes])
 
 
 def _option(value: Option) -> Cell:

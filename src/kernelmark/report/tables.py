@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.printable import printable
 from kernelmark.core.reasons import ENDED_WORKERS, reason_line, whole_reason
 from kernelmark.core.result import Measurement, Result, ResultSet, Status
 from kernelmark.core.roof import Roof
@@ -17,10 +18,12 @@ from kernelmark.core.units import rate_text, time_text
 from kernelmark.report.apart import apart
 from kernelmark.report.names import backend_text, rerun, short
 from kernelmark.report.percent import Share, share
+from kernelmark.stats.modes import modes_text
 
 NONE = "–"
 _SENTINELS = "sentinels:"
 MARK = "!"  # beside the ± of a result with a warning
+_MOST_MULTIMODAL = 5  # rows that are told
 # Other times of a kernel, in the order of their columns, which are there when any row has one.
 BESIDE = {
     "hot_s": "hot",
@@ -38,11 +41,17 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Text cells under named columns; every row is as long as `columns`."""
+    """Text cells under named columns; every row is as long as `columns`. Cells come from files too,
+    and hold no control characters."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
     title: str = ""
+
+    def __post_init__(self) -> None:
+        rows = tuple(tuple(map(printable, row)) for row in self.rows)
+        object.__setattr__(self, "rows", rows)
+        object.__setattr__(self, "title", printable(self.title))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,14 +189,30 @@ def _reason(result: Result) -> str:
 
 def warned(row: Row) -> bool:
     """Whether one of `warnings` is about this row."""
-    return _above(row) or bool(row.result.measurement and row.result.measurement.warnings)
+    found = row.result.measurement
+    return _above(row) or bool(found and (found.warnings or found.modes))
 
 
 def _above(row: Row) -> bool:
     return row.ranks and row.share is not None and row.share.value > 1.0
 
 
-def warnings(made: Iterable[Row]) -> list[str]:
+def _multimodal(made: Sequence[Row]) -> list[str]:
+    """Rows whose samples fall on several values, with these; the first few of them."""
+    found = [row for row in made if row.result.measurement and row.result.measurement.modes]
+    told = [
+        f"multimodal: {row.problem} by {row.backend}: {modes_text(row.result.measurement.modes)}"
+        for row in found[:_MOST_MULTIMODAL]
+        if row.result.measurement
+    ]
+    if len(found) > _MOST_MULTIMODAL:
+        told.append(
+            f"multimodal: {len(found) - _MOST_MULTIMODAL} more; kmark show --samples has all values"
+        )
+    return told
+
+
+def warnings(made: Sequence[Row]) -> list[str]:
     """Warnings of the measurements, those that differ only in their numbers told once."""
     groups: dict[str, list[str]] = {}
     above = 0
@@ -199,6 +224,7 @@ def warnings(made: Iterable[Row]) -> list[str]:
         texts[0] if len(texts) == 1 else f"{_worst(texts)} (the worst of {len(texts)} like this)"
         for texts in groups.values()
     ]
+    told += _multimodal(made)
     if above:
         told.append(
             f"{above} {'result is' if above == 1 else 'results are'} above 100 % of the roof: the "

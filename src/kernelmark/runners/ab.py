@@ -123,6 +123,7 @@ class Place(Protocol):
 
 Opener = Callable[[int], Place]  # 0 is base, 1 is head
 OnWait = Callable[[str], object]
+Judge = Callable[[Result], Result]  # gives another status to what cannot be
 
 
 class _Track:
@@ -158,14 +159,18 @@ class _Track:
 
 
 class Experiment:
-    """Pairs measured round by round. Iterating gives what happens; closing ends the workers, and
-    `left` then has the rows of the pairs that were still open."""
+    """Pairs measured round by round; `judge` sees every result first. Iterating gives what
+    happens; closing ends the workers, and `left` then has the rows of the pairs that were still
+    open."""
 
-    def __init__(self, pairs: Sequence[Pair], rule: Rule, opener: Opener) -> None:
+    def __init__(
+        self, pairs: Sequence[Pair], rule: Rule, opener: Opener, judge: Judge | None = None
+    ) -> None:
         self._tracks = [_Track(_planned(pair, rule)) for pair in pairs]
         self._family: list[_Track] = []  # that were looked at together, once at least
         self._rule = rule
         self._opener = opener
+        self._judge: Judge = judge or (lambda result: result)
         self._random = random.Random(rule.seed)
 
     def events(self) -> Generator[Event, None, None]:
@@ -211,9 +216,8 @@ class Experiment:
             drawn = self._random.random() < 0.5
             track.head_first = not track.head_first if number % 2 else drawn
 
-    @staticmethod
-    def _one(place: Place, track: _Track, side: int, number: int) -> Result:
-        result = place.measure(track.pair.cases[side], number)
+    def _one(self, place: Place, track: _Track, side: int, number: int) -> Result:
+        result = self._judge(place.measure(track.pair.cases[side], number))
         track.parts[side].append(result)
         if result.status is Status.OK and result.measurement is not None:
             track.times[side].append(result.measurement.median_s)

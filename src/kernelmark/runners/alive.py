@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kernelmark.core.diskcache import cache_root
+from kernelmark.core.private import private_folder
 from kernelmark.core.result import Run, RunState
 
 
@@ -26,8 +27,9 @@ def living(run_ids: Sequence[str]) -> Iterator[None]:
     for run_id in run_ids:
         path = _path(run_id)
         with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            private_folder(path.parent)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            handle = os.open(path, flags, 0o600)
             held.append((handle, path))
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     try:

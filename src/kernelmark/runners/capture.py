@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernelmark import backends as backend_package
+from kernelmark.core.children import run_child
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.runners.targets import find
@@ -155,16 +156,12 @@ def container() -> str:
 
 def _git(folder: Path, *words: str) -> str | None:
     try:
-        done = subprocess.run(
-            ["git", "--no-optional-locks", "-C", str(folder), *words],
-            capture_output=True,
-            text=True,
-            timeout=_GIT_TIMEOUT_S,
-            check=True,
-        )
+        command = ["git", "--no-optional-locks", "-C", str(folder), *words]
+        done = run_child(command, timeout_s=_GIT_TIMEOUT_S)
+        done.check_returncode()
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return done.stdout.decode(errors="replace").strip()
 
 
 def _os_text() -> str:

@@ -16,8 +16,9 @@ from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.runners.capture import git_state, kernelmark_version
-from kernelmark.runners.lane import Answer, Failure, Lane, gather_items
+from kernelmark.runners.lane import Answer, Failure, Item, Lane, gather_items
 from kernelmark.runners.local import LocalRunner
+from kernelmark.runners.protocol import Message
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -99,12 +100,12 @@ def environment_of(
     """What a worker of this side says of where it is, with the variables and checkouts it was
     given; a side whose worker does not start is refused."""
     lane = side.lane(device, timeout_s)
+    request = {"do": "environment", "backends": list(backends)}
     try:
-        items = lane.give({"do": "environment", "backends": list(backends)})
-        while not items:
-            items = [item for _, item in gather_items([lane])]
-            items = [item for item in items if isinstance(item, Answer | Failure)]
-        answer = items[0]
+        answer = _answer(lane, request)
+        if isinstance(answer, Failure):
+            # A worker can be killed from outside; a second one that fails is to blame itself.
+            answer = _answer(lane, request)
     finally:
         lane.close()
     if isinstance(answer, Failure):
@@ -112,7 +113,6 @@ def environment_of(
             f"{side.name}: no worker runs under {side.python}: {answer.error.splitlines()[0]}",
             hint="the interpreter needs Python 3.11 or newer and numpy",
         )
-    assert isinstance(answer, Answer)
     own = lane.added_variables
     try:
         seen = codec.from_document(answer.message.get("environment"), Environment)
@@ -128,6 +128,15 @@ def environment_of(
             {**seen.libraries, "interpreter": side.python, **checkouts(side.variables)}
         ),
     )
+
+
+def _answer(lane: Lane, request: Message) -> Answer | Failure:
+    items: Sequence[Item] = lane.give(request)
+    while True:
+        for item in items:
+            if isinstance(item, Answer | Failure):
+                return item
+        items = [item for _, item in gather_items([lane])]
 
 
 def checkouts(variables: Mapping[str, str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CodecError
+from kernelmark.core.plausible import check_result
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.units import duration_text
 from kernelmark.devices.base import DeviceKind
@@ -259,11 +260,15 @@ def read_result(case: Case, info: DeviceInfo, message: Message, started: float) 
     """The result in a worker's answer; one that cannot be read is `crashed`."""
     try:
         result = codec.from_document(message.get("result"), Result)
+        check_result(result, "result")
     except CodecError as error:
         text = f"the worker's result cannot be read: {error.message}"
         return failure(case, info, Status.CRASHED, text, started=started)
     if result.case.id != case.id:
         text = "the worker answered with another case's result"
+        return failure(case, info, Status.CRASHED, text, started=started)
+    if (result.device, result.arch) != (info.name, info.arch):
+        text = f"the worker answered with a result of {result.device} ({result.arch})"
         return failure(case, info, Status.CRASHED, text, started=started)
     return result
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from kernelmark.core.diskcache import cache_root
 from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.private import private_folder
 
 OnWait = Callable[[str], None]  # told once, with who holds the lock
 
@@ -53,8 +54,8 @@ def _open(path: Path) -> int | None:
     # A file that another user made can still be locked when it can only be read.
     for flags in (os.O_RDWR | os.O_CREAT, os.O_RDONLY):
         with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            return os.open(path, flags | os.O_CLOEXEC, 0o666)
+            private_folder(path.parent)
+            return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     return None
 
 

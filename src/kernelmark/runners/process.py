@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import selectors
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from pathlib import Path
 from kernelmark.core.diskcache import cache_root, digest
 from kernelmark.core.errors import CodecError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.private import find_unsafe, private_folder
 from kernelmark.core.result import Status
 from kernelmark.runners.protocol import PROTOCOL, Message, decode, encode
 
@@ -51,7 +53,8 @@ class WorkerSpec:
 
         The folder that kernelmark is installed in would also bring this interpreter's libraries
         into another one."""
-        given = {**os.environ, **self.variables}
+        # Workers share the parent's cache folder, also where it is one for this process alone.
+        given = {**os.environ, "KERNELMARK_CACHE": str(cache_root()), **self.variables}
         path = [str(_import_folder()), given.get("PYTHONPATH", "")]
         return given | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
 
@@ -76,6 +79,7 @@ class WorkerProcess:
         self._tail = b""
         self._oom_kills = oom_kills()
         self._killed = False
+        self._nonce: str | None = None  # of the request that is being done
         self._process = subprocess.Popen(
             spec.command,
             env=spec.environment,
@@ -101,12 +105,20 @@ class WorkerProcess:
         assert self._process.stdin is not None
         self._tail = b""
         self._oom_kills = oom_kills()
+        self._nonce = secrets.token_hex(16)
         with contextlib.suppress(OSError, ValueError):
-            self._process.stdin.write(encode(message))
+            self._process.stdin.write(encode({**message, "nonce": self._nonce}))
 
     @property
     def alive(self) -> bool:
-        return self.lost is None and self._process.poll() is None
+        if self.lost is not None or self._process.poll() is not None:
+            return False
+        # While its other threads still end, a killed process cannot be waited for yet.
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
+        except OSError:  # no such files on this system
+            return True
+        return stat.rpartition(")")[2].split()[0] not in "ZX"
 
     def listen(self) -> list[Message | Loss]:
         """What has come since; a `Loss` is last and stays the last word."""
@@ -136,7 +148,7 @@ class WorkerProcess:
             return self._lose(Status.CRASHED, f"the worker's output is spoilt: {error.message}")
         if message["say"] == "failed":
             return self._lose(Status.CRASHED, str(message.get("error", "the worker failed")))
-        if message["say"] == "ready":
+        if message["say"] == "ready" and not self.ready:
             if message.get("protocol") != PROTOCOL:
                 spoken = message.get("protocol")
                 return self._lose(
@@ -145,6 +157,13 @@ class WorkerProcess:
                     f"this kernelmark {PROTOCOL}",
                 )
             self.ready = True
+            return message
+        # Only we and the worker's own code have the nonce. Whatever else wrote this line, a kernel
+        # above all, has damaged the worker's output: nothing that follows can be trusted.
+        if self._nonce is None or message.get("nonce") != self._nonce:
+            return self._lose(Status.CRASHED, "the worker's output holds what answers no request")
+        if message["say"] != "phase":
+            self._nonce = None
         return message
 
     def _lose(self, status: Status, error: str) -> Loss:
@@ -261,11 +280,13 @@ def _import_folder() -> Path:
     package = Path(__file__).resolve().parents[1]
     folder = cache_root() / "import" / digest(str(package))[:16]
     link = folder / package.name
+    if find_unsafe(folder) is not None:
+        return package.parent
     if link.is_symlink() and link.resolve() == package:
         return folder
     temporary = folder / f".{os.getpid()}.{time.monotonic_ns()}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         temporary.symlink_to(package, target_is_directory=True)
         temporary.replace(link)
     except OSError:

@@ -62,7 +62,9 @@ def launch_case(case: Case, device: GpuDevice, launches: int) -> int:
     )
     rng = np.random.default_rng(case.timing.seed)
     buffer, sets = make_arena(device, tensors, plan.sets, rng)
-    fill_inputs(device, Arena(buffer=buffer, sets=sets, first=0), case.timing.seed)
+    fill_inputs(
+        device, Arena(buffer=buffer, sets=sets, numbers=[*range(len(sets))]), case.timing.seed
+    )
     kernel = backend.prepare(case.problem, case.config, device, sets)
     for index in range(plan.sets):
         kernel.launch(device.stream, index)

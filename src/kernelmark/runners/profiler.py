@@ -6,13 +6,10 @@ pause: compare in cycles, which `Profile` gives too. Clocks are left as they are
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import math
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmark.core import codec
+from kernelmark.core.children import run_child
 from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.core.result import Case
 from kernelmark.core.units import duration_text
@@ -93,36 +91,17 @@ def profile_all(
 
 
 def _output(command: Sequence[str], timeout_s: float) -> str:
-    pipe = subprocess.PIPE
     try:
-        process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, errors="replace")
+        done = run_child(command, timeout_s=timeout_s)
     except OSError as error:
         raise CaseError(f"ncu cannot be started: {error}") from None
-    with process:
-        try:
-            out, err = process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            _end(process.pid)
-            raise CaseError(f"ncu took over {duration_text(timeout_s)}") from None
-    if process.returncode:
+    except subprocess.TimeoutExpired:
+        raise CaseError(f"ncu took over {duration_text(timeout_s)}") from None
+    out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
+    if done.returncode:
         tail = (err or out).strip().splitlines()[-1:]
         raise CaseError(f"ncu failed: {' '.join(tail)}")
     return out
-
-
-def _end(pid: int) -> None:
-    """Kill a process with all that it started: what ncu watches would go on using the GPU."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it ended meanwhile
-            parent = stat.read_text(errors="replace").rpartition(")")[2].split()[1]
-            children.setdefault(int(parent), []).append(int(stat.parent.name))
-    ends = [pid]
-    for one in ends:  # grows as children are found
-        ends += children.get(one, [])
-    for one in ends:
-        with contextlib.suppress(OSError):
-            os.kill(one, signal.SIGKILL)
 
 
 def parse(text: str, launches: int) -> list[Profile]:

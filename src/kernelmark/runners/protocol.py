@@ -2,9 +2,10 @@
 
 To the worker: `measure`, `compile`, `environment`, `stop` (key `do`). From the worker: `ready`,
 `failed`, `phase`, `result`, `compiled`, `environment` (key `say`). A request also carries
-`profile_s`, how long a profiler may take. An answer carries the request's `id`. A phase carries
-`at`, the system-wide monotonic clock, so that a parent that was busy elsewhere still books time on
-the right phase.
+`profile_s`, how long a profiler may take. A message about a request carries its `id` and its
+`nonce`: a kernel shares the worker's process, and what it writes to the pipe must not pass for a
+result. A phase carries `at`, the system-wide monotonic clock, so that a parent that was busy
+elsewhere still books time on the right phase.
 """
 
 from __future__ import annotations

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from types import FrameType
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kernelmark.core.environment import difference
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.result import Case, Result, ResultSet, Run, RunState
+from kernelmark.core.roof import Roof
+from kernelmark.core.stopping import interruptible
 from kernelmark.runners.capture import refined
 from kernelmark.runners.events import CaseFinished, EnvironmentSeen, Event, Note, Runner
+from kernelmark.runners.possible import judged
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
@@ -32,14 +32,16 @@ def run_cases(
     on_event: OnEvent | None = None,
     resume: bool = False,
     retry_failed: bool = False,
+    roofs: Sequence[Roof] = (),
 ) -> ResultSet:
     """Run `cases`, storing each result before the next begins on its device.
 
-    Ctrl-C or SIGTERM ends the workers and gives what there is, in state `interrupted`; a second
-    Ctrl-C raises at once, and so does an error, both with the store told. With `resume`, `run` is
-    one that the store knows: what it has a result for is not measured again, failures included,
-    because a failure is a result too and would most likely fail again; `retry_failed` asks for
-    those once more.
+    Ctrl-C (or SIGTERM, SIGHUP, SIGQUIT) ends the workers and gives what there is, in state
+    `interrupted`; a second one raises at once, and so does an error, both with the store told. With
+    `resume`, `run` is one that the store knows: what it has a result for is not measured again,
+    failures included, because a failure is a result too and would most likely fail again;
+    `retry_failed` asks for those once more. A result that `roofs` show to be faster than its
+    device can be is stored as `impossible`.
     """
     kept: list[Result] = []
     if resume and store is not None:
@@ -58,6 +60,7 @@ def run_cases(
         store=store,
         on_event=on_event or (lambda event: None),
         retrying=resume and retry_failed,
+        roofs=roofs,
     )
     try:
         state = session.drive(events, keep_environment=bool(kept))
@@ -77,19 +80,29 @@ def _kept(run: Run, store: Store, *, retry_failed: bool) -> list[Result]:
 class _Session:
     """The state of a run while it goes on."""
 
-    def __init__(self, *, run: Run, store: Store | None, on_event: OnEvent, retrying: bool) -> None:
+    def __init__(
+        self,
+        *,
+        run: Run,
+        store: Store | None,
+        on_event: OnEvent,
+        retrying: bool,
+        roofs: Sequence[Roof],
+    ) -> None:
         self.run = run
         self.results: list[Result] = []
         self._store = store
         self._on_event = on_event
         self._retrying = retrying
+        self._roofs = roofs
 
     def drive(self, events: Iterator[Event], *, keep_environment: bool) -> RunState:
         try:
-            with _interruptible() as guard:
+            with interruptible() as guard:
                 for event in events:
                     with guard.finishing():
                         if isinstance(event, CaseFinished):
+                            event = dataclasses.replace(event, result=self._judged(event.result))
                             self._keep(event.result)
                         elif isinstance(event, EnvironmentSeen):
                             self._see(event, keep=keep_environment)
@@ -109,6 +122,10 @@ class _Session:
             self._store.update_run(self.run)
         return self.run
 
+    def _judged(self, result: Result) -> Result:
+        infos = (info for info in self.run.environment.devices if info.name == result.device)
+        return judged(result, self._roofs, next(infos, None))
+
     def _keep(self, result: Result) -> None:
         if self._store is not None:
             # What it takes the place of may be the failure of another device.
@@ -125,45 +142,3 @@ class _Session:
         self.run = dataclasses.replace(self.run, environment=environment)
         if self._store is not None:
             self._store.update_run(self.run)
-
-
-class _Guard:
-    """Turns the first signal into KeyboardInterrupt, but not in the middle of storing."""
-
-    def __init__(self) -> None:
-        self._busy = False
-        self._wanted = False
-
-    def interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self._busy and not self._wanted:
-            self._wanted = True
-            return
-        raise KeyboardInterrupt
-
-    @contextmanager
-    def finishing(self) -> Iterator[None]:
-        """A stretch that a first signal does not tear apart."""
-        self._busy = True
-        try:
-            yield
-        finally:
-            self._busy = False
-        if self._wanted:
-            raise KeyboardInterrupt
-
-
-@contextmanager
-def _interruptible() -> Iterator[_Guard]:
-    guard = _Guard()
-    if threading.current_thread() is not threading.main_thread():
-        yield guard  # only the main thread may set handlers, and only it is interrupted
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, guard.interrupt)
-    try:
-        yield guard
-    finally:
-        for number, handler in before.items():
-            # None stands for a handler that was not set from Python, and cannot be set again.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -19,6 +19,7 @@ import time
 from typing import BinaryIO
 
 from kernelmark.core import codec
+from kernelmark.core.children import guard_own_group
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.result import Case, Status
@@ -35,6 +36,7 @@ class Worker:
         self.threads = threads
         self.out = out
         self.opened: object | None = None
+        self._nonce = ""  # of the request that is being done
         self.info: DeviceInfo
         self._loaded: set[str] = set()
 
@@ -54,12 +56,14 @@ class Worker:
             self.opened = kind.open(info.index, self.threads)
 
     def say(self, word: str, **fields: object) -> None:
-        self.out.write(encode({"say": word, **fields}))
+        nonce = {"nonce": self._nonce} if self._nonce else {}
+        self.out.write(encode({"say": word, **fields, **nonce}))
         self.out.flush()
 
     def answer(self, request: Message) -> None:
         """Do one request and say its result."""
         number = request.get("id")
+        self._nonce = str(request.get("nonce", ""))
         if request["do"] == "measure":
             self._measure(number, request)
         elif request["do"] == "compile":
@@ -133,7 +137,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--parent", type=int, default=0, help="end when this process ends")
     parser.add_argument("--compile-only", action="store_true", help="leave the device alone")
     given = parser.parse_args(arguments)
-    out = _own_stdout()
+    requests, out = _own_stdin(), _own_stdout()
     _live_with(given.parent)
     _limit_memory(given.memory_bytes)
     worker = Worker(device=given.device, threads=given.threads, out=out)
@@ -143,7 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
         worker.say("failed", protocol=PROTOCOL, error=_told(error))
         return 1
     worker.say("ready", protocol=PROTOCOL, pid=os.getpid())
-    for line in sys.stdin.buffer:
+    for line in requests:
         try:
             request = decode(line, "do")
             if request["do"] == "stop":
@@ -165,6 +169,15 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
+def _own_stdin() -> BinaryIO:
+    """Keep standard input for requests: whatever else reads finds its end."""
+    mine = os.dup(0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    return os.fdopen(mine, "rb")
+
+
 def _own_stdout() -> BinaryIO:
     """Keep standard output for messages; whatever else is printed goes to standard error."""
     sys.stdout.flush()
@@ -175,7 +188,8 @@ def _own_stdout() -> BinaryIO:
 
 def _live_with(parent: int) -> None:
     """Leave Ctrl-C to the parent, die with it, and tell where the code is when it is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     faulthandler.enable()
     # A parent that gives up on a hanging case asks for the stack first.
     faulthandler.register(signal.SIGUSR1)
@@ -183,6 +197,8 @@ def _live_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it died before the line above
             os._exit(1)
+    if parent:
+        guard_own_group()  # what kernels and compilers start dies with it too
 
 
 def _limit_memory(nbytes: int) -> None:

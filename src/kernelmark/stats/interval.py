@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kernelmark.core.result import Block
+from kernelmark.core.result import Block, Mode
+from kernelmark.stats.modes import find_modes
 from kernelmark.stats.student import t_quantile
 
 LEVEL = 0.95
@@ -23,11 +24,13 @@ _LARGEST_LOG = 709.0  # of a float
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Bounds of a median time, in seconds; `note` says what they do not cover."""
+    """Bounds of a median time, in seconds; `note` says what they do not cover. `modes` are those of
+    the samples, empty where there is one."""
 
     low_s: float
     high_s: float
     note: str = ""
+    modes: tuple[Mode, ...] = ()
 
     @property
     def rel_half_width(self) -> float:
@@ -114,14 +117,32 @@ def replicates(groups: Sequence[Sequence[float]]) -> list[float]:
 
 
 def measured_interval(blocks: Sequence[Block], level: float = LEVEL) -> Interval:
-    """The interval of a measurement's median from its blocks, of one process or of many."""
+    """The interval of a measurement's median from its blocks, of one process or of many.
+
+    Where samples have several modes, blocks may agree on one of them by chance. Each sample draws
+    its mode independently, so the interval then also covers the order statistics of all samples.
+    """
+    modes = find_modes([block.samples_s for block in blocks])
     if len(blocks) == 1:
-        return single_interval(blocks[0].samples_s, level)
+        return replace(single_interval(blocks[0].samples_s, level), modes=modes)
     by_process: dict[int, list[float]] = {}
     for block in blocks:
         by_process.setdefault(block.process, []).append(block.median_s)
     low, high = nested_interval(list(by_process.values()), level)
-    return Interval(low_s=low, high_s=high)
+    if modes:
+        samples = [time_s for block in blocks for time_s in block.samples_s]
+        first, last = order_interval(samples, level) or (low, high)
+        low, high = min(low, first), max(high, last)
+    return Interval(low_s=low, high_s=high, modes=modes)
+
+
+def widened(interval: Interval, share: float) -> Interval:
+    """The interval with a further independent spread of ± `share`, which its blocks do not show."""
+    if not share or interval.low_s <= 0 or math.isinf(interval.high_s):
+        return interval
+    middle = math.sqrt(interval.low_s * interval.high_s)
+    half = math.hypot(math.log(interval.high_s / interval.low_s) / 2, share)
+    return replace(interval, low_s=middle / exp(half), high_s=middle * exp(half))
 
 
 def _groups_differ(groups: Sequence[Sequence[float]]) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -62,6 +63,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 def _connect_sqlite(place: Place, path: Path, *, readonly: bool) -> Engine:
     if not readonly:
+        _create(path)
         return _sqlite_engine(path, "mode=rwc")
     if may_write(path) and may_write(path.parent):
         # A connection that may write tidies SQLite's helper files away when it closes.
@@ -78,6 +80,13 @@ def _connect_sqlite(place: Place, path: Path, *, readonly: bool) -> Engine:
             raise
         return _sqlite_engine(path, "mode=ro&immutable=1")
     return engine
+
+
+def _create(path: Path) -> None:
+    """Make the file for this user alone, as it holds variables of the environment; SQLite gives
+    its helper files the same mode."""
+    with suppress(OSError):  # it is there, or SQLite's own error says why it cannot be
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _sqlite_engine(path: Path, mode: str, *settings: str) -> Engine:

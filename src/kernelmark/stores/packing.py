@@ -22,8 +22,10 @@ from kernelmark.core.result import (
     Block,
     Case,
     Check,
+    Fault,
     KernelInfo,
     Measurement,
+    Mode,
     Result,
     Status,
     StopReason,
@@ -76,10 +78,15 @@ def _pack_measurement(measurement: Measurement, floats: list[float]) -> str:
     )
     also = _pack_map(measurement.also, floats)
     blocks = ",".join([_pack_block(block, floats) for block in measurement.blocks])
+    more = ""
+    if measurement.modes:
+        more = f",{len(measurement.modes)}"
+        for mode in measurement.modes:
+            floats += (mode.value_s, mode.share)
     return (
         f"[{_json(measurement.method)},{measurement.launches},{measurement.sets},"
         f'{measurement.footprint_bytes},"{measurement.stop.value}",{_json(measurement.warnings)},'
-        f"{also},[{blocks}]]"
+        f"{also},[{blocks}]{more}]"
     )
 
 
@@ -106,7 +113,12 @@ def _block_json(*parts: int | tuple[str, ...]) -> str:
 def _pack_check(check: Check, floats: list[float]) -> str:
     floats += (check.worst, check.max_abs)
     intact = "true" if check.guards_intact else "false"
-    return f"[{check.positions},{check.unwritten},{intact},{_json(check.detail)}]"
+    more = ""
+    if check.faults or check.rows or check.fresh_ratio is not None:
+        fresh = () if check.fresh_ratio is None else (check.fresh_ratio,)
+        floats += fresh
+        more = f",{check.rows},{_json(check.faults)},{len(fresh)}"
+    return f"[{check.positions},{check.unwritten},{intact},{_json(check.detail)}{more}]"
 
 
 def _pack_kernel(kernel: KernelInfo, floats: list[float]) -> str:
@@ -185,11 +197,13 @@ def unpack(
 
 
 def _unpack_measurement(skeleton: Skeleton, floats: _Floats) -> Measurement:
-    method, launches, sets, footprint, stop, warnings, also, blocks = skeleton
+    method, launches, sets, footprint, stop, warnings, also, blocks, *more = skeleton
     low, high, warmup, timed = floats.take(4)
     others = floats.named(also)
+    unpacked = tuple(_unpack_block(block, floats) for block in blocks)
+    pairs = [floats.take(2) for _ in range(more[0] if more else 0)]  # absent without modes
     return Measurement(
-        blocks=tuple(_unpack_block(block, floats) for block in blocks),
+        blocks=unpacked,
         low_s=low,
         high_s=high,
         method=method,
@@ -201,6 +215,7 @@ def _unpack_measurement(skeleton: Skeleton, floats: _Floats) -> Measurement:
         timed_s=timed,
         warnings=tuple(warnings),
         also=others,
+        modes=tuple(Mode(value_s=value, share=share) for value, share in pairs),
     )
 
 
@@ -228,8 +243,9 @@ def _gauge_names(present: int) -> tuple[str, ...]:
 
 
 def _unpack_check(skeleton: Skeleton, floats: _Floats) -> Check:
-    positions, unwritten, guards_intact, detail = skeleton
+    positions, unwritten, guards_intact, detail, *more = skeleton
     worst, max_abs = floats.take(2)
+    rows, faults, fresh = more or (0, (), 0)  # absent in results without any of them
     return Check(
         positions=positions,
         worst=worst,
@@ -237,4 +253,7 @@ def _unpack_check(skeleton: Skeleton, floats: _Floats) -> Check:
         unwritten=unwritten,
         guards_intact=guards_intact,
         detail=detail,
+        rows=rows,
+        faults=tuple(Fault(code) for code in faults),
+        fresh_ratio=floats.take(1)[0] if fresh else None,
     )

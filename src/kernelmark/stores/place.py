@@ -11,6 +11,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from kernelmark.core.errors import NothingToDo, StoreError
+from kernelmark.core.private import find_unsafe, make_folder
 
 _SQLITE_HEADER = b"SQLite format 3\0"
 _ELSEWHERE = "choose another place with --store or KERNELMARK_STORE"
@@ -72,7 +73,11 @@ def _locate_url(text: str) -> Place:
 
 def check_file(place: Place, path: Path, *, readonly: bool) -> None:
     """Refuse, in one sentence, a path at which no SQLite store can be opened; for writing, make
-    the folder."""
+    the folder.
+
+    A store that was named may be one that others write to as well; the user's own may not."""
+    if not place.given and (unsafe := find_unsafe(path)) is not None:
+        raise StoreError(f"the store {place.shown} is not used: {unsafe}", hint=_ELSEWHERE)
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -101,7 +106,7 @@ def _check_new(place: Place, path: Path, *, readonly: bool) -> None:
         missing = StoreError if place.given else NothingToDo
         raise missing(f"there is no store at {place.shown} yet", hint="`kmark run` makes one")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
     except OSError as error:
         raise _unusable(place, error) from None
     if not may_write(path.parent):

@@ -15,7 +15,7 @@ from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError, StoreError
 from kernelmark.core.problem import Problem, parse_key
-from kernelmark.core.result import Case, Config, Result, Run, Status, config_key
+from kernelmark.core.result import Case, Config, Mode, Result, Run, Status, config_key
 from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 from kernelmark.stores.packing import unpack
@@ -165,6 +165,7 @@ _POINT = (
     results.c.high_s,
     results.c.flops,
     results.c.bytes,
+    results.c.modes,
 )
 
 
@@ -282,6 +283,7 @@ def _points(connection: Connection, rows: Sequence[Any]) -> list[SeriesPoint]:
             high_s=high_s,
             flops=flops,
             bytes=size,
+            modes=_modes(modes),
         )
         for (
             case_no,
@@ -296,8 +298,13 @@ def _points(connection: Connection, rows: Sequence[Any]) -> list[SeriesPoint]:
             high_s,
             flops,
             size,
+            modes,
         ) in rows
     ]
+
+
+def _modes(text: str | None) -> tuple[Mode, ...]:
+    return tuple(Mode(value_s=time_s, share=share) for time_s, share in json.loads(text or "[]"))
 
 
 def _case_texts(connection: Connection, numbers: Sequence[int]) -> dict[int, str]:

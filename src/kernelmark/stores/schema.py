@@ -97,6 +97,7 @@ results = Table(
     Column("started", Double),
     Column("error", Text, nullable=False),
     Column("detail", LargeBinary, nullable=False),
+    Column("modes", Text),  # [[seconds, share], …] as JSON where there are several
     UniqueConstraint("run_no", "case_no", "device", "process"),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelmark.core.result import Status
+from kernelmark.core.result import Mode, Status
 from kernelmark.core.units import counted
 
 
@@ -27,6 +27,7 @@ class SeriesPoint:
     high_s: float | None = None
     flops: float = 0.0
     bytes: float = 0.0
+    modes: tuple[Mode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -189,6 +189,7 @@ def _row(result: Result, run_no: int, case_no: int, timing_no: int, process: int
         started if started == started else None,
         error,
         pack(result, exact),
+        _modes(measurement),
     )
 
 
@@ -204,6 +205,12 @@ def _times(measurement: Measurement) -> tuple[float | None, float | None, float 
         low if low == low else None,
         high if high == high else None,
     )
+
+
+def _modes(measurement: Measurement | None) -> str | None:
+    if measurement is None or not measurement.modes:
+        return None
+    return json.dumps([[mode.value_s, mode.share] for mode in measurement.modes])
 
 
 def _within(count: int) -> int:

@@ -133,6 +133,48 @@ class DeviceContract:
             assert np.array_equal(raw, again)
             device.free(tensor.buffer)
 
+    def test_changed_inputs_are_counted(self, device: Device) -> None:
+        shapes = (("f32", 1025), ("f16", 700), ("f32", 1025), ("f4e2m1", 64))
+        tensors = [make_tensor(device, dtype, (count,)) for dtype, count in shapes]
+        numbered = [(tensor, 3 + i) for i, tensor in enumerate(tensors)]
+        device.generate_all(numbered, 5)
+        device.synchronize()
+        assert device.count_changed(numbered, 5) == [0, 0, 0, 0]
+        first, second, third, _ = tensors
+        for tensor, at, count in ((first, 0, 1), (second, 698, 2), (third, 1024, 1)):
+            width = tensor.spec.type.bits // 8
+            start = tensor.offset + at * width
+            flipped = ~device.read(tensor.buffer, start, count * width)
+            device.write(tensor.buffer, start, flipped)
+        assert device.count_changed(numbered, 5) == [1, 2, 1, 0]
+        moved = [(first, 9)]
+        assert device.count_changed(moved, 5)[0] > 1000
+        for tensor in tensors:
+            device.free(tensor.buffer)
+
+    def test_many_outputs_are_poisoned_as_one_by_one(self, device: Device) -> None:
+        for dtype, count in (("f16", 48), ("f32", 1025), ("i8", 13)):
+            tensors = [make_tensor(device, dtype, (count,), role="out") for _ in range(3)]
+            device.poison_all(tensors[:2], 0x80)
+            device.poison(tensors[2], 0x80)
+            device.synchronize()
+            around = []
+            for tensor in tensors:
+                whole = tensor.spec.nbytes + 2 * GUARD_BYTES
+                around.append(device.read(tensor.buffer, tensor.offset - GUARD_BYTES, whole))
+            assert np.array_equal(around[0], around[2])
+            assert np.array_equal(around[1], around[2])
+            for tensor in tensors:
+                device.free(tensor.buffer)
+
+    def test_disturbing_the_scheduler_leaves_data_alone(self, device: Device) -> None:
+        tensor = make_tensor(device, "f32", (1000,))
+        device.generate(tensor, 1, 0)
+        device.disturb_scheduler()
+        device.synchronize()
+        assert device.count_changed([(tensor, 0)], 1) == [0]
+        device.free(tensor.buffer)
+
     def test_generate_stays_in_its_tensor(self, device: Device) -> None:
         tensor = make_tensor(device, "f16", (33,))
         nbytes = tensor.buffer.nbytes

@@ -14,6 +14,7 @@ from kernelmark.micro import _signatures
 
 _SIZES = {"u8": 1, "u16": 2, "u32": 4, "int": 4, "float": 4, "u64": 8, "double": 8}
 _SIZES["Table"] = 64 * 2 * 8  # of device.cu
+_SIZES["View"] = 15 * 8  # of project.cu
 _PAGE = mmap.PAGESIZE
 _INVALID, _OUT_OF_MEMORY = 1, 2
 

@@ -16,6 +16,7 @@ from unittest import mock
 
 from kernelmark.core.diskcache import digest
 from kernelmark.core.errors import CompileError
+from kernelmark.core.private import private_folder, temporary_folder
 from kernelmark.gpu import driver as drivers
 from kernelmark.gpu.rtc import Binary
 from kernelmark.gpu.table import CUDA
@@ -55,14 +56,21 @@ def compile_for_emulation(
 ) -> Binary:
     """In place of a run-time compiler: a library for the host, and its place as the code."""
     text = emulation_source(name)
-    folder = Path(tempfile.gettempdir()) / f"kernelmark-emulator-{os.getuid()}"
-    folder.mkdir(exist_ok=True)
-    made = folder / f"{digest(text)[:24]}.so"
+    made = _folder() / f"{digest(text)[:24]}.so"
     names = made.with_suffix(".txt")
     if not made.exists():
         _build(text, name, made, names)
     _KNOWN[name] = frozenset(names.read_text("utf-8").split())
     return Binary(code=f"{name}\n{made}".encode(), arch=arch, log="", seconds=0.0, cached=True)
+
+
+def _folder() -> Path:
+    """Where emulated kernels are kept: by the temporary folder, since tests have caches of their
+    own each and would build all of them again."""
+    try:
+        return private_folder(Path(tempfile.gettempdir()) / f"kernelmark-emulator-{os.getuid()}")
+    except OSError:
+        return temporary_folder()
 
 
 def _build(text: str, name: str, made: Path, names: Path) -> None:
@@ -95,6 +103,7 @@ def emulated(memory_bytes: int = 2**30, block: int = 128, devices: int = 1) -> I
     made = drivers.Driver(CUDA, EmulatedLibrary(memory_bytes, devices))  # type: ignore[arg-type]
     targets = {
         "kernelmark.devices._gpu.compile_source": compile_for_emulation,
+        "kernelmark.devices._gpu_project.compile_source": compile_for_emulation,
         "kernelmark.micro._gpu_rig.compile_source": compile_for_emulation,
         "kernelmark.backends.rtc.compile_source": compile_for_emulation,
         "kernelmark.micro._gpu_rig.resources": _resources,

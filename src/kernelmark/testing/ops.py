@@ -16,6 +16,7 @@ from kernelmark.core.errors import ProblemError
 from kernelmark.core.problem import Problem
 from kernelmark.numerics.floats import decode, encode
 from kernelmark.numerics.generate import Inputs
+from kernelmark.numerics.project import project
 from kernelmark.ops.base import Op, Parameter
 
 Example = Mapping[str, Parameter]
@@ -81,6 +82,8 @@ class OpContract(ABC):
         assert self.op.flops(problem) >= 0
         counted = self.count_flops(problem)
         assert counted is None or counted == self.op.flops(problem)
+        assert 0 <= self.op.least_flops(problem) <= self.op.flops(problem)
+        assert 0 <= self.op.least_bytes(problem) <= self.op.bytes(problem)
         each_once = sum(spec.count * DTYPES[spec.dtype].bits for spec in self.op.tensors(problem))
         assert abs(self.op.bytes(problem) - each_once / 8) < len(self.op.tensors(problem))
 
@@ -140,6 +143,29 @@ class OpContract(ABC):
         assert (np.abs(rounded - found.value) <= allowed).all()
         other = self.op.reference(problem, inputs_of(self.op, problem, seed=2), where)
         assert (np.abs(other.value - found.value) > allowed).any(), "other inputs would pass"
+
+    def test_contraction_is_the_reference(self, example: Example) -> None:
+        """Also with float64 in place of the output's dtype, where nothing is rounded."""
+        problem = self.op.problem(**example)
+        contraction = self.op.contraction(problem)
+        if contraction is None:
+            return
+        inputs, output = inputs_of(self.op, problem), self.op.output(problem)
+        found = self.op.reference(problem, inputs, np.arange(output.count))
+        tensors: dict[str, tuple[NDArray[np.generic], str]] = {}
+        for spec in self.op.tensors(problem)[:-1]:
+            values = inputs.take(spec.name, np.arange(spec.count))
+            tensors[spec.name] = encode(values, spec.dtype), spec.dtype
+        tensors[output.name] = found.value.view(np.uint64), "f64"
+        assert contraction.rows * contraction.cols == output.count
+        for seed in range(3):
+            signs = np.random.default_rng(seed).choice([-1.0, 1.0], contraction.cols)
+            both = project(contraction, tensors, signs)
+            scale = both.magnitude.max() * contraction.cols**0.5
+            np.testing.assert_allclose(both.got, both.expected, rtol=0, atol=1e-12 * scale)
+        np.testing.assert_allclose((both.out_norm**2).sum(), (found.value**2).sum(), rtol=1e-9)
+        # The bound holds in each row, so it holds for all of them together.
+        assert (both.magnitude**2).sum() * (1 + 1e-9) >= (found.magnitude**2).sum()
 
     def test_unknown_parameter_is_refused(self, example: Example) -> None:
         with pytest.raises(ProblemError, match="no_such_parameter"):

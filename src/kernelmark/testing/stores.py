@@ -26,6 +26,7 @@ from kernelmark.core.result import (
     Block,
     Case,
     Measurement,
+    Mode,
     Result,
     ResultSet,
     Run,
@@ -243,6 +244,20 @@ class StoreContract:
 
     # History
 
+    def test_a_point_has_the_modes_of_its_result(
+        self, store: Store, new_run: Callable[..., Run]
+    ) -> None:
+        result = measured(Case(problem=problem(1), backend="numpy"), (1.0, 2.0))
+        assert result.measurement is not None
+        modes = (Mode(value_s=0.1 + 0.2, share=1 / 3), Mode(value_s=2.0, share=2 / 3))
+        mixed = dataclasses.replace(result.measurement, modes=modes)
+        run = new_run()
+        store.add_results(run.id, [dataclasses.replace(result, measurement=mixed)])
+        (point,) = store.history()
+        assert point.modes == modes
+        (newest,) = store.latest()
+        assert newest.modes == modes
+
     def test_history_is_one_point_a_result(
         self, store: Store, new_run: Callable[..., Run], environment: Environment
     ) -> None:
@@ -269,6 +284,7 @@ class StoreContract:
         assert [p.median_s for p in points] == [2.0, 3.0, 4.0]
         assert [p.low_s for p in points] == [1.0, 2.0, 3.0]
         assert [p.high_s for p in points] == [9.0, 10.0, 11.0]
+        assert {p.modes for p in points} == {()}
         assert {p.series for p in points} == {good.series}
         assert [p.fingerprint for p in points] == [run.environment.fingerprint for run in runs]
         assert points[0].fingerprint != points[1].fingerprint

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.problem import Problem
-from kernelmark.core.result import Block, Case, Measurement, Result
+from kernelmark.core.result import Block, Case, Measurement, Mode, Result
 from kernelmark.core.timing import Timing
 
 _names = st.from_regex(r"[a-z][a-z0-9_]{0,6}", fullmatch=True)
@@ -83,7 +83,14 @@ def measurements() -> st.SearchStrategy[Measurement]:
     """Legal measurements: blocks with times that are positive and finite."""
     times = st.lists(st.floats(5e-324, 1e300), min_size=1, max_size=4).map(tuple)
     blocks = _built(Block, {"samples_s": times})
-    return _built(Measurement, {"blocks": st.lists(blocks, min_size=1, max_size=4).map(tuple)})
+    modes = _built(
+        Mode, {"value_s": st.floats(5e-324, 1e300), "share": st.floats(0, 1, exclude_min=True)}
+    )
+    special = {
+        "blocks": st.lists(blocks, min_size=1, max_size=4).map(tuple),
+        "modes": st.lists(modes, max_size=4).map(tuple),
+    }
+    return _built(Measurement, special)
 
 
 def _built(kind: type, special: Mapping[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.result import Case, Status
+from kernelmark.core.roof import Roof
 from kernelmark.runners.dispatch import START_ATTEMPTS, compiles
 from kernelmark.runners.lane import (
     Answer,
@@ -31,6 +32,7 @@ from kernelmark.runners.lane import (
 )
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.plan import work
+from kernelmark.runners.possible import judged
 from kernelmark.tune.builders import FINAL, Builders
 from kernelmark.tune.evaluate import Request, Round, Work, compiled_trial, static_reason, trial_of
 from kernelmark.tune.events import Began, Ended, Event, Lost, Note, Retired, Tried
@@ -85,6 +87,7 @@ class Driver:
         minutes: float = 0.0,
         retry_failed: bool = False,
         on_event: OnEvent | None = None,
+        roofs: Sequence[Roof] = (),
     ) -> None:
         self.plans = sorted(plans, key=lambda plan: (-_cost(plan), plan.name))
         self.outcomes: dict[str, Outcome] = {}
@@ -93,6 +96,7 @@ class Driver:
         self.spent: dict[str, int] = {}
         self._trials = trials
         self._retry_failed = retry_failed
+        self._roofs = tuple(roofs)
         self._tell: OnEvent = on_event or (lambda event: None)
         self._lanes = [runner.lane(info.name) for info in runner.infos]
         jobs = runner.jobs if any(compiles(plan.backend) for plan in plans) else 0
@@ -316,6 +320,7 @@ class Driver:
         inside = result.status is Status.WRONG and result.check and result.check.guards_intact
         if not (harmless(result) or inside):
             lane.retire()
+        result = judged(result, self._roofs, lane.info)
         cost_s = self._builders.cost_s(request.case)
         self._record(live, trial_of(request, result, live.session.plan, cost_s))
         if not live.waiting:

@@ -239,11 +239,14 @@ class _Match:
     # Deciding
 
     def ratios(self, side: Side, stage: Stage) -> list[float]:
-        """Logarithms, of the rounds in which both have a time; a wrong reference has one too."""
+        """Logarithms, of the rounds in which both have a time; a wrong reference has one too, an
+        impossible one none that could be believed."""
         found = []
         for number in range(stage.rounds):
             base = self._found(self.reference, stage, number)
             head = self._found(side, stage, number)
+            if base is not None and base.status is Status.IMPOSSIBLE:
+                continue
             if base and head and base.seconds and head.seconds and head.ok:
                 found.append(math.log(base.seconds / head.seconds))
         return found

@@ -60,7 +60,10 @@ _SAME = {
 }
 _DIGESTS = ("plan", "space")
 # What a candidate may be because of the machine, or of what else ran there.
-OF_THE_MACHINE = (Status.TIMEOUT, Status.CRASHED, Status.OUT_OF_MEMORY, Status.RUNTIME_ERROR)
+OF_THE_MACHINE = (
+    *(Status.TIMEOUT, Status.CRASHED, Status.OUT_OF_MEMORY, Status.RUNTIME_ERROR),
+    Status.IMPOSSIBLE,  # by the noise of a single sample, or by a roof that is measured again
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -166,7 +166,7 @@ def _document(path: Path) -> dict[str, Any]:
         raise unreadable(path, error) from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: is not UTF-8 text", hint=f"delete it: {_anew(path)}") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # an endless integer is a ValueError too
         raise UsageError(
             f"{path}: is not valid TOML: {error}",
             hint=f"mend that line, or delete the file: {_anew(path)}",

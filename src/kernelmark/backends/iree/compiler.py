@@ -12,12 +12,12 @@ import hashlib
 import importlib.util
 import re
 import signal
-import subprocess
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelmark.core.children import run_child
 from kernelmark.core.diskcache import DiskCache, cache_root, digest
 from kernelmark.core.errors import CompileError, Unsupported
 from kernelmark.gpu import pack
@@ -108,7 +108,7 @@ def present(module: str) -> bool:
 
 def packed_by() -> str | None:
     """The version of the compiler that filled the first pack with modules, or None."""
-    for folder in pack.folders():
+    for folder in pack.safe_folders():
         for note in sorted(folder.glob(f"{PACK_PREFIX}*/{PACK_NOTE}")):
             with contextlib.suppress(OSError):
                 return note.read_text(encoding="utf-8").strip()
@@ -150,9 +150,7 @@ def _tool() -> str:
 
 def _compile(source: str, flags: tuple[str, ...]) -> bytes:
     try:
-        done = subprocess.run(
-            [_tool(), "-", *flags], input=source.encode(), capture_output=True, check=False
-        )
+        done = run_child([_tool(), "-", *flags], input=source.encode())
     except OSError as error:
         raise CompileError(
             f"iree-compile cannot be started: {error}",

@@ -8,10 +8,12 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kernelmark.core.diskcache import cache_root
 from kernelmark.core.errors import CompileError, Unsupported
+from kernelmark.core.private import private_folder, temporary_folder
 from kernelmark.core.result import KernelInfo
 from kernelmark.gpu import objects
 from kernelmark.gpu.rtc import vendor_of
@@ -173,5 +175,14 @@ def _first(error: BaseException) -> str:
 
 def prepare_cache() -> None:
     """Put Triton's cache beside ours, and pin a default that changes between its releases."""
-    os.environ.setdefault("TRITON_CACHE_DIR", str(cache_root() / "triton"))
+    if not os.environ.get("TRITON_CACHE_DIR"):
+        os.environ["TRITON_CACHE_DIR"] = str(_cache_folder())
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
+
+def _cache_folder() -> Path:
+    """Triton loads compiled launchers from here, so nobody else may write to it."""
+    try:
+        return private_folder(cache_root() / "triton")
+    except OSError:
+        return temporary_folder() / "triton"

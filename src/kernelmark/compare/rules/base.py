@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from kernelmark.compare.match import Pair
+from kernelmark.compare.match import Pair, groups
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reasons import reason_line, whole_reason
 from kernelmark.core.result import Measurement, Result, Status
 from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus
+from kernelmark.stats.modes import modes_text
 
 _FEW_DIGITS, _MOST_DIGITS = 4, 10
 Facts = tuple[tuple[str, str], ...]
@@ -139,6 +141,30 @@ def times(pair: Pair) -> tuple[Result, Result]:
     if pair.base is None or pair.head is None:
         raise ValueError("a rule weighs only pairs of two results")
     return pair.base, pair.head
+
+
+def centre_s(result: Result, pair: Pair) -> float:
+    """The time of one side of a pair: the median, or, for a multimodal pair, the geometric mean of
+    its blocks' means."""
+    if not pair.multimodal:
+        return measured(result).median_s
+    means = groups(measured(result), means=True)
+    return statistics.geometric_mean([time_s for group in means for time_s in group])
+
+
+def mode_facts(pair: Pair, names: tuple[str, str] = ("base", "head")) -> Facts:
+    """The modes of the sides of a multimodal pair, nothing for others."""
+    if not pair.multimodal:
+        return ()
+    return tuple(
+        (f"modes of {name}", modes_text(measured(side).modes) or "one")
+        for name, side in zip(names, times(pair), strict=True)
+    )
+
+
+def noted(reason: str, pair: Pair) -> str:
+    """The reason, with a note that a pair was judged by means because it is multimodal."""
+    return f"{reason}; multimodal: by block means" if pair.multimodal else reason
 
 
 def _without_times(pair: Pair) -> Judgement | None:

@@ -5,9 +5,9 @@ tot > 1.005 × golden + 0.5 µs. A side's time is the mean of three runs in a ro
 5 %; a side without such three is unstable, and its row is marked and not judged.
 
 A run is one process, or one set of allocations where there is a single process; its time is the
-mean of its block medians. A side that was measured fewer times is unstable too, as nothing says
-that it is not; a single mean of another tool, which is all there is, is taken as it is and said to
-be one.
+mean of its block medians, or of its block means where a side is multimodal. A side that was
+measured fewer times is unstable too, as nothing says that it is not; a single mean of another tool,
+which is all there is, is taken as it is and said to be one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelmark.compare.match import Pair, groups
-from kernelmark.compare.rules.base import Judgement, Preset, exact, measured, times, told_apart
+from kernelmark.compare.rules.base import (
+    Judgement,
+    Preset,
+    exact,
+    measured,
+    mode_facts,
+    noted,
+    times,
+    told_apart,
+)
 from kernelmark.core.result import Result
 from kernelmark.core.units import counted
 from kernelmark.core.verdict import VerdictStatus
@@ -77,28 +86,29 @@ class GoldenTot(Preset):
         return False  # a regression exactly by its threshold, as agreed
 
     def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
-        return [self._one(*times(pair)) for pair in found]
+        return [self._one(pair) for pair in found]
 
-    def _one(self, base: Result, head: Result) -> Judgement:
-        golden, tot = self._stable(base), self._stable(head)
+    def _one(self, pair: Pair) -> Judgement:
+        golden, tot = (self._stable(side, means=pair.multimodal) for side in times(pair))
         status, reason = self._status(golden, tot)
         return Judgement(
             status=status,
-            reason=reason,
+            reason=noted(reason, pair),
             base_s=golden.time_s,
             head_s=tot.time_s,
             ratio=tot.time_s / golden.time_s,
             facts=(
                 ("golden", self._side(golden)),
                 ("tot", self._side(tot)),
+                *mode_facts(pair, ("golden", "tot")),
                 ("ignored below", f"{self.ignore_below_us:g} µs of golden"),
                 ("threshold", f"{self._formula()} = {_us(self._limit(golden.time_s))}"),
                 ("verdict", f"{status.value}: {reason}"),
             ),
         )
 
-    def _stable(self, result: Result) -> Stable:
-        found = stable_time(_runs(result), int(self.runs), self.within)
+    def _stable(self, result: Result, *, means: bool) -> Stable:
+        found = stable_time(_runs(result, means=means), int(self.runs), self.within)
         unknown = found.agreed is None and not _is_bare(result)
         return dataclasses.replace(found, agreed=False) if unknown else found
 
@@ -157,9 +167,9 @@ def _is_bare(result: Result) -> bool:
     return found.samples == 1 and found.timed_s == 0
 
 
-def _runs(result: Result) -> list[float]:
+def _runs(result: Result, *, means: bool) -> list[float]:
     """The time of each run, in the order they were made."""
-    by_process = groups(measured(result))
+    by_process = groups(measured(result), means=means)
     if len(by_process) == 1:
         return by_process[0]
     return [statistics.fmean(medians) for medians in by_process]

@@ -6,8 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelmark.compare.match import Pair
-from kernelmark.compare.rules.base import Judgement, Preset, exact, measured, times, told_apart
-from kernelmark.core.result import Result
+from kernelmark.compare.rules.base import (
+    Judgement,
+    Preset,
+    centre_s,
+    exact,
+    mode_facts,
+    noted,
+    times,
+    told_apart,
+)
 from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus
 
@@ -33,21 +41,22 @@ class Ratio(Preset):
         return f"warn = {self.warn:g} is above fail = {self.fail:g}" if above else ""
 
     def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
-        return [self._one(*times(pair)) for pair in found]
+        return [self._one(pair) for pair in found]
 
-    def _one(self, base: Result, head: Result) -> Judgement:
-        base_s, head_s = measured(base).median_s, measured(head).median_s
+    def _one(self, pair: Pair) -> Judgement:
+        base_s, head_s = (centre_s(side, pair) for side in times(pair))
         ratio = head_s / base_s
         status, reason = self._status(ratio)
         return Judgement(
             status=status,
-            reason=reason,
+            reason=noted(reason, pair),
             base_s=base_s,
             head_s=head_s,
             ratio=ratio,
             facts=(
                 ("base", time_text(base_s)),
                 ("head", time_text(head_s)),
+                *mode_facts(pair),
                 ("ratio", exact(ratio)),
                 ("limits", f"warn {self.warn:g}, fail {self.fail:g}"),
                 ("verdict", f"{status.value}: {reason}"),

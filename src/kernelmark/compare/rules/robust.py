@@ -5,6 +5,9 @@ by more than their blocks explain. A row's spread is estimated from its own bloc
 few, from what the spreads of the suite's rows have in common. Rows become slower or faster only
 as discoveries of the whole suite (Benjamini–Hochberg), and only beyond the floor.
 
+A block counts by its median. Where the samples of a side are multimodal, block medians jump from
+one mode to another, so the blocks of both sides count by their geometric means instead.
+
 Swapping base and head mirrors every verdict.
 """
 
@@ -18,7 +21,15 @@ from dataclasses import dataclass
 from scipy.special import stdtr, stdtrit
 
 from kernelmark.compare.match import Pair, groups
-from kernelmark.compare.rules.base import Judgement, Preset, measured, times
+from kernelmark.compare.rules.base import (
+    Judgement,
+    Preset,
+    centre_s,
+    measured,
+    mode_facts,
+    noted,
+    times,
+)
 from kernelmark.core.result import Result
 from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus
@@ -86,7 +97,9 @@ class Robust(Preset):
         return ""
 
     def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
-        sides = [tuple(_side(result) for result in times(pair)) for pair in found]
+        sides = [
+            tuple(_side(result, means=pair.multimodal) for result in times(pair)) for pair in found
+        ]
         enough = [all(side.freedom > 0 for side in both) for both in sides]
         known = common(
             [side.variance for both in sides for side in both],
@@ -106,7 +119,7 @@ class Robust(Preset):
                 row = next(rows)
                 made.append(self._judged(pair, row, next(shares), len(weighed), alarms))
             else:
-                made.append(_too_few(*times(pair)))
+                made.append(_too_few(pair))
         return made
 
     def _judged(self, pair: Pair, row: _Weighed, share: float, rows: int, alarms: int) -> Judgement:
@@ -119,9 +132,9 @@ class Robust(Preset):
         base, head = times(pair)
         return Judgement(
             status=status,
-            reason=reason,
-            base_s=measured(base).median_s,
-            head_s=measured(head).median_s,
+            reason=noted(reason, pair),
+            base_s=centre_s(base, pair),
+            head_s=centre_s(head, pair),
             ratio=math.exp(row.centre),
             low=exp(low),
             high=exp(high),
@@ -130,6 +143,7 @@ class Robust(Preset):
             facts=(
                 ("base", _side_text(row.base, base)),
                 ("head", _side_text(row.head, head)),
+                *mode_facts(pair),
                 ("log ratio", f"{row.centre:+.5f} (head / base = {math.exp(row.centre):.4f})"),
                 (
                     "standard error",
@@ -191,14 +205,15 @@ def _weigh(base: _Side, head: _Side, known: Common) -> _Weighed:
     )
 
 
-def _side(result: Result) -> _Side:
-    units = replicates(groups(measured(result)))
+def _side(result: Result, *, means: bool) -> _Side:
+    units = replicates(groups(measured(result), means=means))
     return _Side(logs=tuple(sorted(map(math.log, units))))
 
 
-def _too_few(base: Result, head: Result) -> Judgement:
+def _too_few(pair: Pair) -> Judgement:
     """A row that has no spread on some side cannot be judged by one."""
-    base_s, head_s = measured(base).median_s, measured(head).median_s
+    base, head = times(pair)
+    base_s, head_s = centre_s(base, pair), centre_s(head, pair)
     single = [
         name for name, result in (("base", base), ("head", head)) if measured(result).samples == 1
     ]

@@ -49,6 +49,53 @@ KERNEL generate_all_8(const Table table, const u64* pool, u64 count, u32 period)
   copy_pool_all(table, pool, count, period);
 }
 
+// Outputs of one size and the guards around them. A row of the table is where the first guard
+// begins and the bytes of both guards; the output between them is aligned to 256 bytes.
+KERNEL poison_all(const Table table, u64 nbytes, u32 byte, u32 guard) {
+  const u64* mine = table.rows[blockIdx.y];
+  const u64 before = mine[1] >> 32, after = mine[1] & 0xffffffffull;
+  u8* first = (u8*)mine[0];
+  u8* data = first + before;
+  const u64 step = (u64)gridDim.x * blockDim.x;
+  const u64 start = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+  const u64 pattern = byte * 0x0101010101010101ull, words = nbytes / 8;
+  for (u64 i = start; i < words; i += step) ((u64*)data)[i] = pattern;
+  for (u64 i = 8 * words + start; i < nbytes; i += step) data[i] = (u8)byte;
+  for (u64 i = start; i < before; i += step) first[i] = (u8)guard;
+  for (u64 i = start; i < after; i += step) data[nbytes + i] = (u8)guard;
+}
+
+// Elements that are no longer what copy_pool wrote, counted for each row of the table.
+template <typename T>
+__device__ void count_changed(const Table& table, const T* pool, u64 count, u32 period,
+                              u64* found) {
+  const T* data = (const T*)table.rows[blockIdx.y][0];
+  const u64 step = (u64)gridDim.x * blockDim.x;
+  const u32 hop = (u32)(step % period);
+  u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+  u32 at = (u32)((table.rows[blockIdx.y][1] + i) % period);
+  u64 mine = 0;
+  for (; i < count; i += step) {
+    mine += data[i] != pool[at];
+    at += hop;
+    if (at >= period) at -= period;
+  }
+  if (mine) atomicAdd(found + blockIdx.y, mine);
+}
+
+KERNEL changed_1(const Table table, const u8* pool, u64 count, u32 period, u64* found) {
+  count_changed(table, pool, count, period, found);
+}
+KERNEL changed_2(const Table table, const u16* pool, u64 count, u32 period, u64* found) {
+  count_changed(table, pool, count, period, found);
+}
+KERNEL changed_4(const Table table, const u32* pool, u64 count, u32 period, u64* found) {
+  count_changed(table, pool, count, period, found);
+}
+KERNEL changed_8(const Table table, const u64* pool, u64 count, u32 period, u64* found) {
+  count_changed(table, pool, count, period, found);
+}
+
 // Elements whose every byte is `byte`: never written, if the buffer was filled with it.
 template <typename T>
 __device__ void count_equal(const T* data, u64 count, u64 pattern, u64* found) {
@@ -98,6 +145,17 @@ KERNEL gate(volatile u32* open, u64 most_cycles) {
 
 // Busy for a known number of core cycles: what timers are checked against.
 KERNEL spin(u64 cycles) {
+  const u64 start = core_clock();
+  while (core_clock() - start < cycles) {
+  }
+}
+
+// Blocks that end in a random order, which moves the block scheduler.
+KERNEL disturb(u32 seed, u32 most_cycles) {
+  u32 h = blockIdx.x * 0x9e3779b1u + seed;
+  h = (h ^ (h >> 16)) * 0x85ebca6bu;
+  h = (h ^ (h >> 13)) * 0xc2b2ae35u;
+  const u64 cycles = (h ^ (h >> 16)) % most_cycles;
   const u64 start = core_clock();
   while (core_clock() - start < cycles) {
   }

@@ -1,0 +1,52 @@
+"""Folders that code or results come from, and whether another user could write there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelmark.core.diskcache import chosen_cache_root
+from kernelmark.core.private import Unsafe, find_unsafe
+
+# Commands that load compiled code.
+_LOADING = ("run", "ab", "tune", "micro", "roofs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folder:
+    """A folder and why it is unsafe; `used` is False where something else takes its place."""
+
+    what: str
+    path: Path
+    unsafe: Unsafe | None
+    used: bool
+
+    @property
+    def state(self) -> str:
+        return self.unsafe.code if self.unsafe else "safe"
+
+
+def examined() -> Iterator[Folder]:
+    """The cache, the packs and a cache that Triton was given."""
+    yield _folder("cache", chosen_cache_root(), checked=True)
+    for name, what in (("KERNELMARK_PACK", "pack"), ("TRITON_CACHE_DIR", "Triton's cache")):
+        for path in filter(None, os.environ.get(name, "").split(os.pathsep)):
+            yield _folder(what, Path(path), checked=what == "pack")
+
+
+def _folder(what: str, path: Path, *, checked: bool) -> Folder:
+    unsafe = find_unsafe(path)
+    return Folder(what=what, path=path, unsafe=unsafe, used=unsafe is None or not checked)
+
+
+def notes(words: Sequence[str]) -> list[str]:
+    """Sentences about unsafe folders, for a command line that loads code."""
+    if not words or words[0] not in _LOADING or {"-h", "--help"} & set(words):
+        return []
+    return [
+        f"the {one.what} {one.path} is {'not used' if not one.used else 'unsafe'}: {one.unsafe}"
+        for one in examined()
+        if one.unsafe is not None
+    ]

@@ -1,0 +1,103 @@
+"""Contraction: an op's output as sums of products, written down so that it can be projected.
+
+Let out = left · right + added, rows by columns. For a vector of signs r, out · r must equal
+left · (right · r) + added · r: a check of the whole output that reads every tensor once and
+multiplies no matrices (Freivalds' algorithm). All of it consists of weighted sums along the rows of
+tensors in memory, which this module describes by sizes and strides alone; `numerics.project`
+computes them with NumPy, `kernels/rtc/project.cu` on a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+AXES = 4  # row axes that a WeightedSum has, at most
+
+Vector = Literal["signs", "projected", "expected", "got"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """A row axis of a box of elements: its length, and the steps of one index along it in the
+    tensor and in the vector of results."""
+
+    size: int
+    stride: int = 0
+    result: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightedSum:
+    """result[row] += factor · Σ_col weight[col] · element[row, col] over a box of a tensor.
+
+    `rows` are up to AXES axes. The weights of a row follow each other; `group_weight` is their
+    step along the first row axis. Offsets and steps count elements.
+    """
+
+    tensor: str
+    rows: tuple[Axis, ...]
+    cols: int
+    col_stride: int
+    group_weight: int = 0
+    start: int = 0
+    result_start: int = 0
+    weight_start: int = 0
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One weighted sum with the vectors it reads and adds to.
+
+    The vectors hold pairs. The second number of a pair adds up `square` · Σ_col weight · element²,
+    with the weights' second numbers, which are 1 for signs. So the second numbers of "projected"
+    are squared norms of the right operand's rows, those of "got" squared norms of output rows,
+    and those of "expected" bound the squared norm, over a row's columns, of the sums of absolute
+    terms: (Σ_t |left_t| · ‖right_t‖)² ≤ terms · Σ_t left_t² · ‖right_t‖².
+    """
+
+    sum: WeightedSum
+    weights: Vector
+    result: Vector
+    square: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contraction:
+    """out[row, col] = Σ_term left[row, term] · right[term, col] + added[row, col].
+
+    `shape` and `names` describe a row's place, as in ("batch", "row"). `cols` counts the outputs
+    in a row, hence the signs; `terms` the products in a row's sums, over all columns where these
+    do not share them; `projected` the elements of right · signs.
+    """
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    cols: int
+    terms: int
+    projected: int
+    right: tuple[WeightedSum, ...]
+    left: tuple[WeightedSum, ...]
+    added: tuple[WeightedSum, ...] = ()
+    out: WeightedSum
+
+    @property
+    def rows(self) -> int:
+        return math.prod(self.shape)
+
+    def steps(self) -> Iterator[Step]:
+        """The weighted sums in an order in which they can be computed."""
+        # (a + b + …)² ≤ parts · (a² + b² + …)
+        parts = 1 + len(self.added)
+        for one in self.right:
+            yield Step(sum=one, weights="signs", result="projected")
+        for one in self.left:
+            square = parts * self.terms * one.factor**2
+            yield Step(sum=one, weights="projected", result="expected", square=square)
+        for one in self.added:
+            square = parts * one.factor**2
+            yield Step(sum=one, weights="signs", result="expected", square=square)
+        yield Step(sum=self.out, weights="signs", result="got")

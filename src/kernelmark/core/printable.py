@@ -1,0 +1,33 @@
+"""Texts from files and libraries, made safe for terminals, Markdown and spreadsheets."""
+
+from __future__ import annotations
+
+import re
+
+# Control characters but for tab and line feed, and what turns the direction of writing round: they
+# move the cursor, change colours, hide text or make a terminal answer.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def printable(text: str) -> str:
+    """`text` with a mark in place of each control character."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def markdown_cell(text: str) -> str:
+    """`text` as one cell of a Markdown table: no column, row or tag begins in it."""
+    whole = text.replace("&", "&amp;").replace("<", "&lt;") if "<" in text else text
+    return whole.replace("|", "\\|").replace("\n", "<br>")
+
+
+def csv_word(text: str) -> str:
+    """`text` as a spreadsheet must take it: what begins like a formula and is no number gets an
+    apostrophe in front."""
+    if not text.startswith(_FORMULA):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text

@@ -1,0 +1,129 @@
+"""Random projections on a GPU: the steps of a contraction as launches of kernels/rtc/project.cu."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark.core.contraction import AXES, Axis, Contraction, Step, Vector, WeightedSum
+from kernelmark.devices.base import ArgumentSet, Buffer, Tensor
+from kernelmark.gpu.driver import Driver, pack
+from kernelmark.gpu.rtc import compile_source
+from kernelmark.kernels import rtc as kernels
+from kernelmark.numerics.floats import storage
+from kernelmark.numerics.project import Projection, from_pairs, sign_pairs
+
+_FILE = "project.cu"
+_BLOCK = 256
+_TILE = 32  # rows of a block of `along`; project.cu has the same number
+_PAIR = 16  # bytes
+# Blocks that an SM or CU should get at least, if that leaves this many columns to each.
+_BLOCKS_PER_UNIT = 16
+_FEWEST_COLS = {"along": 256, "across": 32}
+_u32, _u64 = ctypes.c_uint32, ctypes.c_uint64
+_ptr, _double = ctypes.c_void_p, ctypes.c_double
+
+
+class Projector:
+    """The projections of one GPU; its kernels are compiled when the first one is asked for."""
+
+    def __init__(self, driver: Driver, arch: str, units: int) -> None:
+        self._driver = driver
+        self._arch = arch
+        self._units = units
+
+    @functools.cached_property
+    def _module(self) -> int:
+        binary = compile_source(kernels.source(_FILE), arch=self._arch, name=_FILE)
+        return self._driver.load(binary.code)
+
+    def nbytes(self, contraction: Contraction) -> int:
+        """Device memory that `project` needs."""
+        return _PAIR * (contraction.cols + contraction.projected + 2 * contraction.rows)
+
+    def project(
+        self,
+        contraction: Contraction,
+        tensors: ArgumentSet,
+        signs: NDArray[np.float64],
+        memory: Buffer,
+        stream: int,
+    ) -> Projection:
+        """Enqueue everything on `stream` and wait once, for the results."""
+        driver, rows = self._driver, contraction.rows
+        first = memory.address + _PAIR * contraction.cols
+        expected = first + _PAIR * contraction.projected
+        places: dict[Vector, int] = {
+            "signs": memory.address,
+            "projected": first,
+            "expected": expected,
+            "got": expected + _PAIR * rows,
+        }
+        pairs = sign_pairs(signs)  # alive until the stream is done with it
+        source, size = _ptr(pairs.ctypes.data), ctypes.c_size_t(pairs.nbytes)
+        driver.call("copy_to_device_async", _ptr(places["signs"]), source, size, _ptr(stream))
+        driver.fill(first, 0, places["got"] + _PAIR * rows - first, stream)
+        for step in contraction.steps():
+            self._start(step, tensors[step.sum.tensor], places, stream)
+        driver.call("stream_synchronize", _ptr(stream))
+        found = np.empty((2, rows, 2))
+        driver.copy_to_host(found.ctypes.data, places["expected"], found.nbytes)
+        return from_pairs(expected=found[0], got=found[1])
+
+    def _start(self, step: Step, tensor: Tensor, places: dict[Vector, int], stream: int) -> None:
+        one = step.sum
+        rows = _ordered(one)
+        walk = "along" if _is_along(one) else "across"
+        blocks, chunk = self._split(walk, rows, one.cols)
+        view = [getattr(axis, name) for name in ("size", "stride", "result") for axis in rows]
+        view += [one.cols, one.col_stride, one.group_weight]
+        width = storage(tensor.spec.dtype).itemsize
+        arguments = pack(
+            (_u64 * len(view))(*view),
+            _ptr(tensor.address + width * one.start),
+            _ptr(places[step.weights] + _PAIR * one.weight_start),
+            _ptr(places[step.result] + _PAIR * one.result_start),
+            _double(one.factor),
+            _double(step.square),
+            _u32(chunk),
+        )
+        function = self._function(f"{walk}_{tensor.spec.dtype}")
+        self._driver.launch(function, (blocks, 1, 1), (_BLOCK, 1, 1), arguments, stream)
+
+    @functools.cache  # noqa: B019  (as long as the device)
+    def _function(self, name: str) -> int:
+        return self._driver.function(self._module, name)
+
+    def _split(self, walk: str, rows: list[Axis], cols: int) -> tuple[int, int]:
+        """How many blocks, and how many columns each of them sums."""
+        sizes = [axis.size for axis in rows]
+        if walk == "along":
+            tiles = sizes[0] * -(-math.prod(sizes[1:]) // _TILE)
+        else:
+            tiles = -(-math.prod(sizes) // _BLOCK)
+        chunks = min(-(-self._units * _BLOCKS_PER_UNIT // tiles), -(-cols // _FEWEST_COLS[walk]))
+        # Whole lines of a warp, and of memory.
+        chunk = -(-cols // (chunks * _TILE)) * _TILE
+        return tiles * -(-cols // chunk), chunk
+
+    def close(self) -> None:
+        if "_module" in self.__dict__:
+            self._driver.destroy("module", self._module)
+
+
+def _ordered(one: WeightedSum) -> list[Axis]:
+    """AXES row axes: that of the groups first, neighbours in memory last."""
+    groups = one.rows[:1] if one.group_weight else ()
+    rest = one.rows[len(groups) :]
+    # A stride of 0 has no neighbours.
+    rest = tuple(sorted(rest, key=lambda axis: -axis.stride or -math.inf))
+    return [*groups, *[Axis(size=1)] * (AXES - len(one.rows)), *rest]
+
+
+def _is_along(one: WeightedSum) -> bool:
+    """Whether neighbouring threads should read neighbouring columns, not rows."""
+    return one.col_stride == 1 and one.cols >= _TILE

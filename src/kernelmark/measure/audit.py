@@ -1,0 +1,175 @@
+"""Audit: launches that a kernel cannot answer from memory, checked and timed.
+
+A kernel that skips work while nothing has changed is right after every timed launch. So one block
+of a measurement, drawn at random, is audited after timing: inputs are rewritten, outputs poisoned,
+and some sets are launched once each, in a random order. Those must be right, the others untouched,
+and the launches must not take clearly longer than the timed ones did.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from kernelmark.core.timing import Timer
+from kernelmark.devices.base import Device
+from kernelmark.measure.check import Checker, Launchable, Pending, combine, less_work
+from kernelmark.measure.sets import Arena
+
+# Launches of the shorter of an audit's two replays; the longer one has twice as many. So many that
+# the slack below is an eighth of what they take. On a CPU rewriting a large set costs more than
+# launching it.
+_LEAST_LAUNCHES, _HOST_LEAST_LAUNCHES, _MOST_LAUNCHES = 2, 1, 16
+_SLACK_SHARE = 8
+# Launches that are looked at as soon as they end. On a CPU a background thread may finish before
+# the first look, so look several times.
+_SINGLE_LAUNCHES, _HOST_SINGLE_LAUNCHES = 1, 4
+# An honest launch on rewritten inputs takes as long as a timed one. Over 120 honest cases on an
+# H200 the largest ratio of cold launches, less the slack below, was 1.3.
+FACTOR = 1.5
+# Hot launches find their inputs in the cache; rewritten ones may come from memory.
+FACTOR_UNCACHED = 4.0
+# Seconds that a single replay may take longer: events resolve half a microsecond and a graph's
+# start varies by some; a CPU's threads have to be woken.
+SLACK_S = 4e-6
+HOST_SLACK_S = 2e-5
+# What a GPU's replay takes beside its launches: a graph's start, clock stamps, a gate.
+REPLAY_S = 4e-5
+# A suspicion is checked so many times more: other work may have disturbed the launches.
+MORE_ROUNDS = 6
+
+Control = Callable[[], float]  # seconds of a launch, timed as before, now
+
+
+class Audit:
+    """The audit of one block."""
+
+    def __init__(
+        self,
+        *,
+        device: Device,
+        checker: Checker,
+        kernel: Launchable,
+        arena: Arena,
+        timer: Timer,
+        evict: bool,
+    ) -> None:
+        self._device = device
+        self._checker = checker
+        self._kernel = kernel
+        self._arena = arena
+        self._timer = timer
+        self._evict = evict
+        self._slack_s = SLACK_S if device.two_lengths else HOST_SLACK_S
+        self._launches = 1
+        self._short_s: list[float] = []
+        self._long_s: list[float] = []
+
+    def run(self, timed_s: float, control: Control) -> Pending:
+        """Audit and compare with `timed_s`, what a launch of the block took; `control` times one
+        again as the block did."""
+        if self._device.real_time:
+            least = _LEAST_LAUNCHES if self._device.two_lengths else _HOST_LEAST_LAUNCHES
+            wanted = max(least, math.ceil(_SLACK_SHARE * self._slack_s / timed_s))
+            fit = (len(self._arena.sets) - 1) // 2
+            self._launches = max(1, min(wanted, _MOST_LAUNCHES, fit))
+        pending = [self._single_launches(), *self._round()]
+        if not self._device.real_time:
+            return lambda: combine([part() for part in pending])
+        controls = [timed_s]
+        while self._is_slow(statistics.median(controls)) and len(controls) <= MORE_ROUNDS:
+            pending += self._round()
+            controls.append(max(timed_s, control()))
+        against_s = statistics.median(controls)
+        fresh_s = self._fresh_s()
+        faked = self._is_slow(against_s)
+        verdict = less_work(fresh_s, against_s, faked=faked)
+        return lambda: combine([*(part() for part in pending), verdict])
+
+    def _single_launches(self) -> Pending:
+        """Some sets launched one by one, with a look at each output as soon as its launch has
+        ended."""
+        device, checker, arena = self._device, self._checker, self._arena
+        count = _SINGLE_LAUNCHES if device.two_lengths else _HOST_SINGLE_LAUNCHES
+        chosen = checker.draw(range(len(arena.sets)), count)
+        glances = []
+        for index in chosen:
+            checker.refresh(arena, [index])
+            launch = partial(self._kernel.launch, device.stream, index)
+            glances.append(checker.glance(arena, index, launch))
+        return checker.verify(self._kernel, arena, chosen, glances=glances)
+
+    def _round(self) -> list[Pending]:
+        """One replay of few launches and one of twice as many, each over sets drawn for it."""
+        checks = []
+        for times in (1, 2):
+            sets = self._checker.draw(range(len(self._arena.sets)), 2 * self._launches + 2)
+            order, others = sets[: times * self._launches], sets[times * self._launches :]
+            warm = [] if self._device.two_lengths else others[:1]
+            elapsed_s = self._elapsed_s(order, warm, sets)
+            (self._short_s if len(order) == self._launches else self._long_s).append(elapsed_s)
+            checks.append(
+                self._checker.verify(
+                    self._kernel,
+                    self._arena,
+                    order,
+                    projected=len(order) if times == 2 and len(order) <= 4 else times - 1,
+                    untouched=others[len(warm) :],
+                )
+            )
+        return checks
+
+    def _elapsed_s(self, order: Sequence[int], warm: Sequence[int], sets: Sequence[int]) -> float:
+        """Seconds of these launches on the device's clock.
+
+        They are recorded before their inputs are rewritten, so that nothing computed while
+        recording can be right. On a CPU they follow a launch of another set, since threads sleep
+        and code leaves the cache while inputs are rewritten; as that launch could work for all
+        sets, the inputs are rewritten after it once more."""
+        device, kernel = self._device, self._kernel
+        replay = device.record(kernel.launch, order, self._timer)
+        refresh = partial(self._checker.refresh, self._arena, sets)
+        try:
+            refresh()
+            replay.behind_gate = refresh
+            for index in warm:
+                kernel.launch(device.stream, index)
+                self._checker.refresh(self._arena, order)
+            if self._evict and device.two_lengths:
+                device.evict_cache()
+            if device.real_time:
+                return replay.run().elapsed_s
+            for index in order:  # a script counts the replays of the measurement alone
+                kernel.launch(device.stream, index)
+            return 0.0
+        finally:
+            replay.close()
+
+    def _fresh_s(self) -> float:
+        """Seconds of one launch, by the quickest of each length."""
+        if self._device.two_lengths and self._long_s:
+            return max(0.0, min(self._long_s) - min(self._short_s)) / self._launches
+        lengths = [(s, self._launches) for s in self._short_s]
+        lengths += [(s, 2 * self._launches) for s in self._long_s]
+        return min(seconds / count for seconds, count in lengths)
+
+    def _is_slow(self, timed_s: float) -> bool:
+        """Whether audited launches take clearly longer: by the difference of the two replays, or
+        by the shorter one as a whole, in case its first launch does the work of the others."""
+        # Cold launches of a CPU are audited with inputs in the cache, which is quicker. Hot ones
+        # may find in the last level what was in the first when they were timed.
+        alike = self._evict or (self._device.two_lengths and self._fits_cache())
+        allowed_s = (FACTOR if alike else FACTOR_UNCACHED) * timed_s
+        if not self._device.two_lengths:
+            return self._fresh_s() > allowed_s + self._slack_s / self._launches
+        if min(self._short_s) > self._launches * allowed_s + REPLAY_S:
+            return True
+        differ = bool(self._long_s)  # where memory holds one set, there is one length
+        return differ and self._fresh_s() > allowed_s + self._slack_s / self._launches
+
+    def _fits_cache(self) -> bool:
+        """Whether what was rewritten is surely still in the cache when it is launched."""
+        footprint = sum(tensor.spec.nbytes for tensor in self._arena.sets[0].values())
+        return (2 * self._launches + 2) * footprint <= self._device.info.cache_bytes // 8

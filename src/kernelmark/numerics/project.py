@@ -1,0 +1,119 @@
+"""Random projections of a contraction with NumPy, and what every device returns of one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from kernelmark.core.contraction import Axis, Contraction, Step, Vector
+from kernelmark.numerics.floats import Bits, decode
+
+Floats = NDArray[np.float64]
+_Any = TypeVar("_Any", bound=np.generic)
+
+# Elements that are decoded at a time: few enough that their float64 values stay in a core's cache.
+_CHUNK = 2**16
+# Columns below which NumPy is quicker along rows.
+_FEW = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projection:
+    """Both sides of out · signs = left · (right · signs) + added · signs, for each row.
+
+    `out_norm` is the norm of the output's row; `magnitude` is at least the norm, over the row's
+    columns, of the sums of absolute terms.
+    """
+
+    got: Floats
+    expected: Floats
+    out_norm: Floats
+    magnitude: Floats
+
+
+def sign_pairs(signs: Floats) -> Floats:
+    """Signs as a vector of weights: the second number of each pair is 1."""
+    return np.stack([signs, np.ones_like(signs)], axis=1)
+
+
+def from_pairs(got: Floats, expected: Floats) -> Projection:
+    """The projection whose two vectors of pairs these are."""
+    return Projection(
+        got=got[:, 0],
+        expected=expected[:, 0],
+        out_norm=np.sqrt(got[:, 1]),
+        magnitude=np.sqrt(expected[:, 1]),
+    )
+
+
+def project(
+    contraction: Contraction, tensors: Mapping[str, tuple[Bits, str]], signs: Floats
+) -> Projection:
+    """Project tensors in host memory, each given as flat bit patterns and a dtype."""
+    vectors: dict[Vector, Floats] = {
+        "signs": sign_pairs(signs),
+        "projected": np.zeros((contraction.projected, 2)),
+        "expected": np.zeros((contraction.rows, 2)),
+        "got": np.zeros((contraction.rows, 2)),
+    }
+    # Whatever a wrong kernel wrote: the check sees what is not finite.
+    with np.errstate(over="ignore", invalid="ignore"):
+        for step in contraction.steps():
+            bits, dtype_name = tensors[step.sum.tensor]
+            _add(step, bits, dtype_name, vectors[step.weights], vectors[step.result])
+    return from_pairs(vectors["got"], vectors["expected"])
+
+
+def _add(step: Step, bits: Bits, dtype_name: str, weights: Floats, result: Floats) -> None:
+    """Do one step: add to the pairs of `result`."""
+    one = step.sum
+    groups = one.rows[0].size if one.group_weight else 1
+    rows = [axis for axis in one.rows if axis.size > 1] or [Axis(size=1)]
+    sizes, steps = [axis.size for axis in rows], [axis.result for axis in rows]
+    strides = [*(axis.stride for axis in rows), one.col_stride]
+    box = _view(bits, one.start, [*sizes, one.cols], strides)
+    shape = [groups, one.cols], [one.group_weight, 1]
+    plain, squared = (_view(weights[:, i], one.weight_start, *shape) for i in (0, 1))
+    total, square = (_view(result[:, i], one.result_start, sizes, steps) for i in (0, 1))
+    for place in _chunks(box):
+        at, weight = place[:-1], (place[0] if groups > 1 else slice(1), place[-1])
+        values = decode(box[place], dtype_name)
+        total[at] += one.factor * _dot(values, plain[weight])
+        square[at] += step.square * _dot(np.square(values), squared[weight])
+
+
+def _view(array: NDArray[_Any], start: int, sizes: list[int], steps: list[int]) -> NDArray[_Any]:
+    """A box of elements of a one-dimensional array, not a copy."""
+    width = array.strides[0]
+    return as_strided(array[start:], sizes, [step * width for step in steps])
+
+
+def _chunks(box: NDArray[np.generic]) -> Iterator[tuple[slice, ...]]:
+    """Parts of at most _CHUNK elements that make up a box, as long in memory as possible."""
+    ranges: list[list[slice]] = [[]] * box.ndim
+    room = _CHUNK
+    for axis in sorted(range(box.ndim), key=lambda axis: box.strides[axis]):
+        size, step = box.shape[axis], min(box.shape[axis], room)
+        ranges[axis] = [slice(i, min(i + step, size)) for i in range(0, size, step)]
+        room //= step
+    return itertools.product(*ranges)
+
+
+def _dot(values: Floats, weights: Floats) -> Floats:
+    """Σ_col values · weights, with weights for each index of the first axis or for all."""
+    if len(weights) > 1:
+        return np.asarray(np.einsum("g...c,gc->g...", values, weights))
+    if values.ndim == 2:
+        return np.asarray(values @ np.ascontiguousarray(weights[0]))
+    if values.shape[-1] < _FEW:
+        total = values[..., 0] * weights[0, 0]
+        for col in range(1, values.shape[-1]):
+            total += values[..., col] * weights[0, col]
+        return np.asarray(total)
+    return np.asarray(np.einsum("...c,c->...", values, weights[0]))

@@ -1,0 +1,164 @@
+"""Which results are faster than their device can be.
+
+A result is `impossible` if its median, which it would rank by, is shorter than the least time that
+measured roofs allow, by more than a margin. (Not the slow end of its interval: a kernel that works
+in some launches has one as wide as it likes.) Nothing honest may be refused, so every other doubt
+counts for the result:
+
+- Only work that its op says no right kernel can avoid counts (`Op.least_flops`, `least_bytes`).
+- Only a roof of the same device, model and number of threads counts, and only a steady one of a
+  microbenchmark, not of a program that stood in for one.
+- FLOPs are held to the fastest unit that could have done them. A matrix unit computes in more
+  precision than its inputs have if operands are split (3 × TF32 or f16 for f32), so f32 and f64 are
+  held to the roof of 16-bit inputs. Without that roof, or on a CPU whose matrix unit has none,
+  FLOPs are not judged.
+- Bytes are held to DRAM for cold data alone, and only where the argument sets together are
+  `CACHE_FACTOR` times the last-level cache.
+- Below `LEAST_S` nothing is judged: a launch alone takes longer, and what is left is the noise of
+  subtracting two times.
+
+The margins, over 543 results of cuBLASLt, torch, Triton and IREE on an H200 (benchmarks/results):
+no GEMM, attention or convolution is above 0.85 of its compute roof or 0.98 of DRAM.
+
+- GPU, compute: 1.5. Roofs are short bursts and repeat within 1.1 %; what may be above is a higher
+  clock (bf16 bursts run at 1.78 GHz and at 1.64 under the power cap, and 1.98 is the highest: at
+  most 1.2 ×) or Strassen's algorithm (1.31 × with two levels).
+- GPU, memory: 2. Of a rotation over three times the cache at most a third stays there: 1.5 × DRAM
+  even if hits were free. The rest is for a cache that is larger than the driver says.
+- CPU: twice as much, 3 and 4. The host of a virtual machine may leave its guest half of a core
+  (the other hardware thread of it) or half of the bandwidth for the seconds in which roofs are
+  measured, and passes agree all the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from kernelmark import ops
+from kernelmark.core.dtype import DTYPES
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.result import Measurement, Result, Status
+from kernelmark.core.roof import Roof
+from kernelmark.core.timing import Cache
+from kernelmark.core.units import rate_text
+
+Bound = Literal["compute", "memory"]
+
+# How many times faster than a roof a result may be.
+MARGINS: dict[Bound, float] = {"compute": 1.5, "memory": 2.0}
+CPU_FACTOR = 2.0  # on the margins, where other guests of a host are not seen
+LEAST_S = 1e-6
+_SPLIT_BITS = 16  # inputs of more bits can be computed in parts of so many
+# CPU features of matrix instructions, which no roof is measured of.
+_CPU_MATRIX = frozenset({"amx_tile", "sme", "bf16", "svebf16"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excess:
+    """By how much a result is beyond a roof: `rate` over `roof.value` is above `margin`."""
+
+    bound: Bound
+    rate: float
+    roof: Roof
+    margin: float
+
+
+def judged(result: Result, roofs: Sequence[Roof], info: DeviceInfo | None) -> Result:
+    """`result`, with status `impossible` and the reason if it is ok and cannot be. The measurement
+    stays: it is data."""
+    found = excess(result, roofs, info) if result.status is Status.OK else None
+    if found is None:
+        return result
+    return dataclasses.replace(result, status=Status.IMPOSSIBLE, error=_text(found))
+
+
+def excess(result: Result, roofs: Sequence[Roof], info: DeviceInfo | None) -> Excess | None:
+    """What shows that a result is faster than its device can be; None if nothing does."""
+    if result.measurement is None or info is None:
+        return None
+    fitting = [roof for roof in roofs if _counts(roof, result, info)]
+    if not fitting:
+        return None
+    flops, moved = _least_work(result)
+    found = []
+    if compute := _compute_roof(result, fitting, info):
+        found += _beyond("compute", flops, compute, result.measurement, info)
+    memory = [roof for roof in fitting if roof.kind == "bytes" and roof.name == "dram"]
+    if memory and _is_cold(result, info):
+        found += _beyond("memory", moved, _highest(memory), result.measurement, info)
+    return max(found, key=lambda one: one.rate / one.roof.value, default=None)
+
+
+def threads_of(result: Result, info: DeviceInfo | None) -> int:
+    """CPU threads a result was measured with; 0 where that has no meaning or is not known."""
+    if result.device.partition(":")[0] != "cpu":
+        return 0
+    return result.case.timing.threads or (info.units if info else 0)
+
+
+def _counts(roof: Roof, result: Result, info: DeviceInfo) -> bool:
+    same = (roof.device, roof.arch, roof.model) == (result.device, result.arch, info.model)
+    return same and roof.steady and roof.limit and roof.threads == threads_of(result, info)
+
+
+def _least_work(result: Result) -> tuple[int, int]:
+    problem = result.case.problem
+    try:
+        op = ops.registry.get(problem.op)
+        return op.least_flops(problem), op.least_bytes(problem)
+    except KernelmarkError:  # an op of a package that is not installed here
+        return 0, 0
+
+
+def _compute_roof(result: Result, roofs: Iterable[Roof], info: DeviceInfo) -> Roof | None:
+    """The fastest unit that the problem could have been computed on, if all of them are known."""
+    names = result.case.problem.dtypes.values()
+    known = [r for r in roofs if r.kind == "flops" and r.name in DTYPES]
+    if info.kind == "cpu":
+        isa = set(info.attributes.get("isa", "").split())
+        first = next(iter(names), "")  # what the multiplications read
+        found = [roof for roof in known if roof.name == first]
+        return _highest(found) if found and not isa & _CPU_MATRIX else None
+    # The narrowest of all: an 8-bit weight may be multiplied in 8 bits whatever the other is.
+    bits = min([_SPLIT_BITS, *(DTYPES[name].bits for name in names if name in DTYPES)])
+    if not any(r.unit == "matrix" and DTYPES[r.name].bits == bits for r in known):
+        return None
+    return _highest([roof for roof in known if DTYPES[roof.name].bits >= bits])
+
+
+def _highest(roofs: Sequence[Roof]) -> Roof:
+    return max(roofs, key=lambda roof: roof.value)
+
+
+def _is_cold(result: Result, info: DeviceInfo) -> bool:
+    from kernelmark.measure.sets import CACHE_FACTOR  # with numpy, which showing results needs not
+
+    measured = result.measurement
+    if measured is None or result.case.timing.cache is not Cache.COLD or not info.cache_bytes:
+        return False
+    return measured.sets * measured.footprint_bytes >= CACHE_FACTOR * info.cache_bytes
+
+
+def _beyond(
+    bound: Bound, work: int, roof: Roof, measured: Measurement, info: DeviceInfo
+) -> list[Excess]:
+    rate = work / measured.median_s
+    margin = MARGINS[bound] * (CPU_FACTOR if info.kind == "cpu" else 1.0)
+    if work / roof.value < LEAST_S or rate <= margin * roof.value:
+        return []
+    return [Excess(bound=bound, rate=rate, roof=roof, margin=margin)]
+
+
+def _text(found: Excess) -> str:
+    unit = "FLOP/s" if found.bound == "compute" else "B/s"
+    name = "DRAM" if found.bound == "memory" else f"{found.roof.name} {found.roof.unit}".strip()
+    return (
+        f"{rate_text(found.rate, unit)} is {found.rate / found.roof.value:.3g} × the measured "
+        f"{name} roof of {rate_text(found.roof.value, unit)}, and at most {found.margin:g} × is "
+        "accepted: the kernel skips work, or the roof was measured at a lower clock ('kmark roofs' "
+        "measures it again)"
+    )

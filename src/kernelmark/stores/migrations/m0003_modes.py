@@ -1,0 +1,8 @@
+"""Modes of a result, which history judges by."""
+
+from __future__ import annotations
+
+
+def statements(dialect: str) -> list[str]:
+    """The DDL in the words of `dialect`."""
+    return ["ALTER TABLE results ADD COLUMN modes TEXT"]

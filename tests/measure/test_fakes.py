@@ -1,0 +1,103 @@
+"""Kernel files that do not do the work of every launch are refused; honest ones are not.
+
+In process and on one core, with a cache that is assumed small so that cold timing has few sets.
+What only its time gives away computes at least twenty times as long as it skips: a busy machine
+makes both slower, and not the one by so much and the other not. Each set is launched often, also
+where each launch takes long: a fake that skips later launches of a set is honest until then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from kernelmark.backends.numpy.threads import set_threads
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Case, Result, Status
+from kernelmark.core.timing import Cache, Timing
+from kernelmark.devices.cpu import CpuDevice
+from kernelmark.ops import registry
+from kernelmark.runners.execute import execute
+
+TESTS = Path(__file__).parent.parent
+EXAMPLE = TESTS.parent / "examples" / "gemm_numpy.py"
+CACHE_BYTES = 2**20
+# By value: a fake may also be faster than the hardware can be.
+REFUSED = ("wrong", "impossible")
+
+
+def _listing() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("fakes_list", TESTS / "fakes" / "_list.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+LISTING = _listing()
+FAKES: list[Any] = list(LISTING.fakes("cpu"))
+HONEST = [*sorted((TESTS / "fakes" / "honest").glob("*.py")), EXAMPLE]
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[CpuDevice]:
+    cores = len(os.sched_getaffinity(0))
+    device = CpuDevice(1)
+    device.info = dataclasses.replace(device.info, cache_bytes=CACHE_BYTES)
+    set_threads(1)  # two BLAS threads on one core wait for each other
+    yield device
+    set_threads(cores)
+    device.close()
+
+
+def run(device: CpuDevice, path: Path, problem: Problem, cache: Cache) -> Result:
+    timing = Timing(
+        cache=cache,
+        threads=1,
+        allocations=1,
+        max_allocations=1,
+        min_samples=16,
+        min_sample_s=0.002,
+        max_s=0.06,
+        warmup_s=0.01,
+    )
+    case = Case(problem=problem, backend=str(path), timing=timing)
+    return execute(case, device, 0, lambda phase: None)
+
+
+@pytest.mark.parametrize("fake", FAKES, ids=lambda fake: fake.name)
+def test_a_fake_is_refused(device: CpuDevice, fake: Any) -> None:
+    result = run(device, fake.path, fake.problem, fake.cache)
+    assert result.status.value in REFUSED, result.error
+
+
+@pytest.mark.parametrize("cache", ["hot", "cold"])
+@pytest.mark.parametrize("path", HONEST, ids=lambda path: path.stem)
+def test_an_honest_kernel_is_not(device: CpuDevice, path: Path, cache: str) -> None:
+    problem = registry.get("gemm").problem(dtype="f32", **LISTING.SHAPES["cpu"]["gemm"])
+    result = run(device, path, problem, Cache(cache))
+    assert result.status is Status.OK, result.error
+
+
+@pytest.mark.parametrize("cache", ["hot", "cold"])
+@pytest.mark.parametrize("op", ["batched_gemm", "attention", "conv"])
+def test_nor_of_another_op(device: CpuDevice, op: str, cache: str) -> None:
+    problem = registry.get(op).problem(dtype="f32", **LISTING.SHAPES["cpu"][op])
+    result = run(device, TESTS / "fakes" / "honest" / "plain.py", problem, Cache(cache))
+    assert result.status is Status.OK, result.error
+
+
+def test_every_fake_is_tried_hot_and_cold() -> None:
+    tried = {(fake.path.stem, str(fake.cache)) for fake in FAKES}
+    assert len({stem for stem, _ in tried}) >= 20
+    assert {"hot", "cold"} == {cache for _, cache in tried}

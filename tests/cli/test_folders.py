@@ -14,6 +14,8 @@ def folders(kmark, *words):
 
 
 def test_doctor_names_unsafe_folders(kmark, tmp_path, monkeypatch):
+    for name in ("KERNELMARK_PACK", "TRITON_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
     assert folders(kmark) == {("cache", "safe"), ("store", "safe")}
     for name in ("cache", "pack", "triton", "shared"):
         (tmp_path / name).mkdir()

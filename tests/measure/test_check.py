@@ -10,9 +10,9 @@ from kernelmark.core.dtype import dtype
 from kernelmark.core.result import Check, Fault, KernelInfo
 from kernelmark.core.tensor import Tolerance
 from kernelmark.devices.base import ArgumentSet
-from kernelmark.devices.cpu import array
+from kernelmark.devices.cpu import CpuDevice, array
 from kernelmark.devices.fake import FakeDevice
-from kernelmark.measure.check import Checker, combine, compare, poison_byte
+from kernelmark.measure.check import REWRITTEN_SETS, Checker, combine, compare, poison_byte
 from kernelmark.measure.sets import Arena, fill_inputs, make_arena
 from kernelmark.numerics.floats import decode, encode, storage
 from kernelmark.ops.base import Reference
@@ -178,3 +178,18 @@ def test_what_only_a_launch_of_its_own_writes_was_not_written(twice: Any, kind: 
         kernel.alone = True
         assert checker.verify(kernel, arena, [0])().unwritten == unwritten
     device.free(buffer)
+
+
+def test_sets_that_are_named_are_all_rewritten(twice: Any) -> None:
+    """Also more of them than are rewritten before timing."""
+    device = CpuDevice(1)
+    problem = twice.problem(n=64, x="f32")
+    buffer, sets = make_arena(device, twice.tensors(problem), 40, np.random.default_rng(0))
+    arena = Arena(buffer=buffer, sets=sets, numbers=[*range(40)])
+    checker = Checker(problem, twice, device, 0)
+    assert checker.refresh(arena, range(40)) == [*range(40)]
+    assert all(device.count_poison(one["y"], 0xFF) == 64 for one in sets)
+    assert min(arena.numbers) > 40
+    assert len(checker.refresh(arena)) == REWRITTEN_SETS
+    device.free(buffer)
+    device.close()

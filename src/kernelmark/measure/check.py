@@ -115,7 +115,7 @@ class Checker:
         """Rewrite the inputs of these sets in place and poison their outputs. Without `indices`:
         all sets; on a CPU at most REWRITTEN_SETS, drawn at random. Return the sets rewritten."""
         chosen = list(range(len(arena.sets))) if indices is None else list(indices)
-        if len(chosen) > REWRITTEN_SETS and not self._device.two_lengths:
+        if indices is None and len(chosen) > REWRITTEN_SETS and not self._device.two_lengths:
             # The first ones too: a short timing does not come to the others.
             first, others = chosen[:CHECKED_SETS], chosen[CHECKED_SETS:]
             chosen = first + self.draw(others, REWRITTEN_SETS - CHECKED_SETS)

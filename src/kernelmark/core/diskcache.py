@@ -89,7 +89,7 @@ class DiskCache:
             data = path.read_bytes()
         except OSError:
             return None
-        # The checksum only shows damage: whoever can write here can write a valid one too.
+        # The checksum only shows damage: anyone who can write here can write a valid one too.
         if (unsafe := find_unsafe(path)) is not None:
             self.warning = f"the cache {self.folder} is not used: {unsafe}"
             return None

@@ -109,10 +109,13 @@ def _run_all(session: _Session, names: list[str], tell: Tell) -> Generator[Micro
             for name in names:
                 worker = _ready(session, worker)
                 yield _one(session, worker, name)
-        finally:
+        except BaseException:
             if worker is not None:
-                worker.stop()
-                worker.close()
+                worker.close()  # it may be at work, and would not hear that it should stop
+            raise
+        if worker is not None:
+            worker.stop()
+            worker.close()
 
 
 def _ready(session: _Session, worker: WorkerProcess | None) -> WorkerProcess:
@@ -123,8 +126,12 @@ def _ready(session: _Session, worker: WorkerProcess | None) -> WorkerProcess:
         worker.close()
     fresh = WorkerProcess(session.spec)
     end = time.monotonic() + START_TIMEOUT_S
-    while not fresh.ready and fresh.lost is None and time.monotonic() < end:
-        gather([fresh], 1.0)
+    try:
+        while not fresh.ready and fresh.lost is None and time.monotonic() < end:
+            gather([fresh], 1.0)
+    except BaseException:
+        fresh.close()
+        raise
     return fresh
 
 

@@ -23,7 +23,7 @@ from kernelmark.stats.modes import modes_text
 NONE = "–"
 _SENTINELS = "sentinels:"
 MARK = "!"  # beside the ± of a result with a warning
-_MOST_MULTIMODAL = 5  # rows that are told
+_MOST_MULTIMODAL = 5  # rows that are listed
 # Other times of a kernel, in the order of their columns, which are there when any row has one.
 BESIDE = {
     "hot_s": "hot",

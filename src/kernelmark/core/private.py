@@ -1,9 +1,9 @@
 """Folders that only this user, or root, can put something into.
 
-Code and compiled kernels are loaded from caches and bundles: anyone who can write there runs code as
-this user. A folder is safe if it and every folder and link on the way to it belong to this user or
-root and nobody else can write to them. A sticky folder such as /tmp may be on the way: others can
-add to it, but cannot replace what is in it.
+Code and compiled kernels are loaded from caches and bundles: anyone who can write there can run
+code as this user. A folder is safe if it and every folder and link on the way belong to this user
+or root and nobody else can write to them. A sticky folder such as /tmp may be on the way: others
+can add to it, but cannot replace what is in it.
 """
 
 from __future__ import annotations

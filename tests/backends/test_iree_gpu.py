@@ -321,7 +321,8 @@ def test_a_case_is_measured_and_checked(told: dict[str, Any], name: str) -> None
     assert (case["status"], case["error"]) == ("ok", "")
     assert case["name"] == "gemm cuda sm_89: main_dispatch_0_matmul_40x24x56_f32"
     assert case["method"] == "loop"
-    assert case["launches"] % batch.BATCH == 0
+    # Whole batches, or fewer launches than half of one where each takes long, as on a busy machine.
+    assert case["launches"] % batch.BATCH == 0 or 2 * case["launches"] < batch.BATCH
     assert case["clock"] == 1500.0
     assert case["unwritten"] == 0
     assert case["also"] == (["host_s", "hot_s"] if name == "cold" else ["host_s"])

@@ -125,3 +125,37 @@ def test_python_does_not_take_a_handled_interruption_for_an_unhandled_one():
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert ended.returncode == 130
+
+
+IN_A_FINALISER = """
+class Dying:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+        for _ in range(1000):  # the handler is called in here, where nothing can be raised
+            pass
+
+def lose():
+    Dying()
+    time.sleep(60)
+"""
+AS_ANOTHER_ERROR = """
+def lose():
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except KeyboardInterrupt as error:
+        raise SyntaxError("cannot load a module") from error
+"""
+
+
+@pytest.mark.usefixtures("default_signals")
+@pytest.mark.parametrize("loss", [IN_A_FINALISER, AS_ANOTHER_ERROR])
+def test_a_signal_is_not_lost_where_nothing_can_be_raised(loss):
+    program = (
+        "import signal, sys, time; from kernelmark.cli import main as m\n"
+        f"sys.argv = ['kmark', '--version']\n{loss}\nm._open_streams = lose\nm.main()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=False, timeout=50
+    )
+    assert ended.returncode == 130
+    assert b"unexpected" not in ended.stderr

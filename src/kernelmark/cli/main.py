@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernelmark.cli.ending import INTERRUPTED, Interrupted
-from kernelmark.core.stopping import catch_stops, restore_stops
+from kernelmark.core.stopping import catch_stops, raise_ignored, restore_stops, stop_asked
 
 if TYPE_CHECKING:
     from kernelmark.cli.app import app
@@ -37,6 +37,8 @@ def __getattr__(name: str) -> Any:
 def main(argv: Sequence[str] | None = None) -> None:
     """The entry point: exits with the code that tells how it went."""
     before = catch_stops()
+    if argv is None:
+        raise_ignored()
     words, debug = [*(sys.argv[1:] if argv is None else argv)], False
     try:
         words, debug = prepared(words)
@@ -154,6 +156,9 @@ def ended_by(error: BaseException, words: Sequence[str] = ()) -> int:
     if isinstance(error, MemoryError):
         complain("this process has run out of memory", "close other programs, or ask for less")
         return 2
+    if stop_asked():  # an import that is interrupted may end in another error
+        complain("interrupted", None)
+        return INTERRUPTED
     first_line = (str(error).splitlines() or [""])[0]
     complain(f"unexpected {type(error).__name__}: {first_line}", _REPORT)
     return 2

@@ -12,7 +12,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def printable(text: str) -> str:
     """`text` with a mark in place of each control character."""
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+    return _CONTROL.sub("\ufffd", text)
 
 
 def markdown_cell(text: str) -> str:

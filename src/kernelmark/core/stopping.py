@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -14,7 +15,41 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 Handler = Callable[[int, FrameType | None], Any]
 
 
-def catch_stops(handler: Handler = signal.default_int_handler) -> dict[signal.Signals, Any]:
+class _Asked:
+    """Whether a signal asked this process to end."""
+
+    stop = False
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, and remember it: a library may make another error of it."""
+    _Asked.stop = True
+    raise KeyboardInterrupt
+
+
+def stop_asked() -> bool:
+    """Whether `interrupt` was called in this process."""
+    return _Asked.stop
+
+
+def raise_ignored() -> None:
+    """Have a KeyboardInterrupt that Python could not raise come again. In a finaliser or a callback
+    of a weak reference, as importing a module has one, nothing can be raised: Python writes
+    `Exception ignored` and goes on, and the signal would be lost."""
+    usual = sys.unraisablehook
+
+    def hook(lost: sys.UnraisableHookArgs) -> None:
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            usual(lost)
+            return
+        # Not at once, which would still be inside of what cannot raise.
+        signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+
+    sys.unraisablehook = hook
+
+
+def catch_stops(handler: Handler = interrupt) -> dict[signal.Signals, Any]:
     """Have `handler`, which raises KeyboardInterrupt by default, take every signal that asks for
     the end; return what took them before. One that is ignored stays so: a shell's background job
     begins with SIGINT ignored, one under nohup with SIGHUP."""
@@ -35,7 +70,7 @@ def restore_stops(before: dict[signal.Signals, Any]) -> None:
 
 
 @contextlib.contextmanager
-def caught_stops(handler: Handler = signal.default_int_handler) -> Iterator[None]:
+def caught_stops(handler: Handler = interrupt) -> Iterator[None]:
     """`catch_stops` for a while."""
     before = catch_stops(handler)
     try:
@@ -55,7 +90,7 @@ class StopGuard:
         if self._busy and not self._wanted:
             self._wanted = True
             return
-        raise KeyboardInterrupt
+        interrupt(number, frame)
 
     @contextlib.contextmanager
     def finishing(self) -> Iterator[None]:

@@ -65,7 +65,7 @@ def same_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     os.umask(umask)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def default_signals() -> Iterator[None]:
     """Undo what starting pytest did to signals, for this process and the children it starts.
 

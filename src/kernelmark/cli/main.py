@@ -15,7 +15,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernelmark.cli.ending import INTERRUPTED, Interrupted
-from kernelmark.core.stopping import catch_stops, raise_ignored, restore_stops, stop_asked
+from kernelmark.core.stopping import (
+    begin_command,
+    catch_stops,
+    raise_ignored,
+    restore_stops,
+    stop_asked,
+)
 
 if TYPE_CHECKING:
     from kernelmark.cli.app import app
@@ -36,6 +42,7 @@ def __getattr__(name: str) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The entry point: exits with the code that tells how it went."""
+    begin_command()
     before = catch_stops()
     if argv is None:
         raise_ignored()

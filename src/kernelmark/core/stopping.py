@@ -28,8 +28,13 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def stop_asked() -> bool:
-    """Whether `interrupt` was called in this process."""
+    """Whether `interrupt` was called since the command began."""
     return _Asked.stop
+
+
+def begin_command() -> None:
+    """Forget what an earlier command in this process was asked."""
+    _Asked.stop = False
 
 
 def raise_ignored() -> None:

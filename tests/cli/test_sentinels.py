@@ -70,7 +70,7 @@ def test_a_run_that_had_none_is_resumed_without(resumed, document):
 
 def test_they_can_be_left_out(kmark, words):
     assert "copy n=1 " in kmark(*words, "--dry-run").out
-    assert "copy n=1 " not in kmark(*words, "--dry-run", "--no-sentinels").out
+    assert "copy n=1 " not in kmark(*words, "--dry-run", "--no-canaries").out
     assert "copy n=1 " not in kmark(*words, "--dry-run", "--no-store").out
 
 
@@ -78,4 +78,4 @@ def test_the_choice_holds_for_a_resumed_run(document, kmark, refused, tmp_path):
     (tmp_path / "run.json").write_text(json.dumps(document))
     assert kmark("import", str(tmp_path / "run.json")).code == 0
     run = document["run"]["id"]
-    assert "cannot be chosen again" in refused("run", "--resume", run, "--no-sentinels").err
+    assert "cannot be chosen again" in refused("run", "--resume", run, "--no-canaries").err

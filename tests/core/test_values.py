@@ -131,6 +131,29 @@ def test_presets():
     assert all(name in caught.value.hint for name in PRESETS)
 
 
+def test_a_timing_file_sets_any_field(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('preset = "full"\nstrain = "bandwidth"\nmax_s = 3\nprocesses = 2\n')
+    found = Timing.load(str(file), seed=7)
+    changes = {"strain": "bandwidth", "max_s": 3, "processes": 2, "seed": 7}
+    assert found == Timing.preset("full", **changes)
+    assert Timing.load("quick") == Timing.preset("quick")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["max_s = ", "maxs = 3", "max_s = '3'", "threads = 1.5", "seed = true", "preset = 'slow'"],
+)
+def test_a_timing_file_with_a_mistake_is_refused(tmp_path, text):
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        Timing.load(str(file))
+    assert caught.value.hint or text == "max_s = "
+    with pytest.raises(UsageError):
+        Timing.load(str(tmp_path / "none.toml"))
+
+
 def test_a_case_is_known_by_what_changes_its_meaning():
     one = Case(problem=GEMM, backend="numpy", config={"a": 1, "b": 2})
     other = Case(problem=GEMM, backend="numpy", config={"b": 2, "a": 1}, timing=Timing(max_s=9.0))

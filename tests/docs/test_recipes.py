@@ -127,7 +127,7 @@ def test_the_suite_runs_by_the_backend(site, recipes):
     suite.write_text(recipes["src/kernelmark/workloads/data/vectors.toml"], encoding="utf-8")
     words = ["-m", "kernelmark", "run", "-s", str(suite), "-b", "einsum", "--csv", "-", "--quiet"]
     words += ["--roofs", "none", "--max-s", "0.02", "--warmup-s", "0", "--cache", "hot"]
-    done = run(site, *words, "--no-sentinels")
+    done = run(site, *words, "--no-canaries")
     assert done.returncode == 0, done.stderr
     rows = done.stdout.splitlines()[1:]
     assert len(rows) == 6

@@ -63,7 +63,7 @@ def run(
 
         km.run("gemm", m=[256, 512], n=512, k=512, dtype="f32", backend=["numpy", "torch"])
 
-    `timing` is quick, default or full, or has fields of its own, which are no arguments of `run`:
+    `timing` is quick, default, full, a TOML file, or a `Timing` with fields of its own:
 
         km.run("gemm", …, timing=km.Timing.preset("quick", max_s=2, target_rel_ci=0.02))
 
@@ -86,7 +86,7 @@ def run(
         limit=limit,
         sentinels=sentinels,
     )
-    how = Timing.preset(timing) if isinstance(timing, str) else timing
+    how = Timing.load(timing) if isinstance(timing, str) else timing
     made = plan(selection, how)
     conduct = Conduct(label=label, roofs=roofs, timeout_s=timeout_s)
     with contextlib.ExitStack() as stack:

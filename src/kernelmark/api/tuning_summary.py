@@ -85,7 +85,7 @@ def summarise(
         )
         label = f"tune {folder.path.name}".replace(".", "-")  # never to be read as a file's name
         results = measure(
-            plan_cases(asked, Timing.preset(timing)),
+            plan_cases(asked, Timing.load(timing)),
             conduct=Conduct(label=label, roofs="none"),
             store=store,
             argv=argv,

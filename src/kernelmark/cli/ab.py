@@ -109,7 +109,11 @@ Budget = Annotated[
 MinSamples = Annotated[
     int | None,
     typer.Option(
-        "--samples", metavar="N", help="Samples in a block.", rich_help_panel=o.MEASUREMENT
+        "--samples",
+        metavar="N",
+        help="Samples in a block.",
+        rich_help_panel=o.MEASUREMENT,
+        hidden=True,
     ),
 ]
 
@@ -132,6 +136,7 @@ def ab(
     alpha: Alpha = 0.01,
     delta: Delta = 0.01,
     budget: Budget = None,
+    timing: o.TimingFile = None,
     cache: o.CacheState = None,
     strain: o.StrainKind = None,
     duty: o.DutyKind = None,
@@ -278,15 +283,22 @@ def _of_side(words: Sequence[str], name: str, names: tuple[str, str]) -> list[st
 
 def _timing(params: Mapping[str, Any]) -> Timing:
     import dataclasses
+    from pathlib import Path
 
+    from kernelmark.core.timing import load_timing_fields
     from kernelmark.runners.ab import ROUND
 
     names = ("cache", "strain", "duty", "threads", "max_s", "warmup_s", "seed")
     changes = {name: params[name] for name in names if params[name] is not None}
     if params["samples"] is not None:
         changes["min_samples"] = params["samples"]
+    given = load_timing_fields(Path(params["timing"]).expanduser()) if params["timing"] else {}
+    if "preset" in given:
+        raise UsageError(
+            f"{params['timing']}: kmark ab has no presets", hint="leave preset out of the file"
+        )
     try:
-        return dataclasses.replace(ROUND, **changes)
+        return dataclasses.replace(ROUND, **given | changes)
     except UsageError as error:
         from kernelmark.cli.telling import in_flags
 

@@ -34,7 +34,15 @@ _TIMING_FIELDS = (
 )
 _CHOOSING = (
     *("ops", "backends", "devices", "suites", "axes", "dtypes", "problems", "filter", "limit"),
-    *("no_sentinels", "config", "timing", "max_blocks", "target_ci", *_TIMING_FIELDS),
+    *(
+        "no_canaries",
+        "no_sentinels",
+        "config",
+        "timing",
+        "max_blocks",
+        "target_ci",
+        *_TIMING_FIELDS,
+    ),
 )
 
 
@@ -49,9 +57,10 @@ def run(
     problems: o.Problems = None,
     filter: o.Filter = None,
     limit: o.Limit = None,
+    no_canaries: o.NoCanaries = False,
     no_sentinels: o.NoSentinels = False,
     config: o.ConfigWords = None,
-    timing: o.Preset = "default",
+    timing: o.TimingName = "default",
     cache: o.CacheState = None,
     timer: o.TimerKind = None,
     strain: o.StrainKind = None,
@@ -135,7 +144,7 @@ def selection_of(params: Mapping[str, Any]) -> tuple[Selection, Timing]:
     changes |= {"max_allocations": params["max_blocks"], "target_rel_ci": params["target_ci"]}
     given = {name: value for name, value in changes.items() if value is not None}
     try:
-        return selection, Timing.preset(params["timing"], **given)
+        return selection, Timing.load(params["timing"], **given)
     except UsageError as error:
         from kernelmark.cli.telling import in_flags
 
@@ -146,7 +155,7 @@ def _plan(params: Mapping[str, Any], *, sentinels: bool) -> Plan:
     from kernelmark.api.plan import plan
 
     selection, timing = selection_of(params)
-    wanted = sentinels and not params["no_sentinels"]
+    wanted = sentinels and not (params["no_canaries"] or params["no_sentinels"])
     return plan(dataclasses.replace(selection, sentinels=wanted), timing)
 
 

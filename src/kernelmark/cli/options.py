@@ -21,9 +21,11 @@ def _option(
     help: str,
     metavar: str | None = None,
     callback: Callable[[Any], Any] | None = None,
+    hidden: bool = False,
 ) -> Any:
+    """An option of a help panel. Hidden ones set fields that `--timing FILE.toml` has too."""
     return typer.Option(
-        *names, help=help, metavar=metavar, rich_help_panel=panel, callback=callback
+        *names, help=help, metavar=metavar, rich_help_panel=panel, callback=callback, hidden=hidden
     )
 
 
@@ -55,7 +57,7 @@ Words = list[str] | None
 
 Ops = Annotated[
     Words,
-    _option(SELECTION, "-o", "--op", metavar="OP", help="Ops: a comma list, or repeated."),
+    _option(SELECTION, "-o", "--op", metavar="OP", help="Ops, separated by commas. Repeatable."),
 ]
 Backends = Annotated[
     Words,
@@ -64,8 +66,8 @@ Backends = Annotated[
         "-b",
         "--backend",
         metavar="BACKEND",
-        help="Backends: a comma list, or repeated. For run the default is all that are available "
-        "and can do one of the op's problems.",
+        help="Backends, separated by commas. Repeatable. Default: all available ones that support "
+        "one of the problems.",
     ),
 ]
 Devices = Annotated[
@@ -75,7 +77,7 @@ Devices = Annotated[
         "-d",
         "--device",
         metavar="DEVICE",
-        help="Devices that share the cases: cpu, cuda:0, cuda:0-7, all. Default: cpu.",
+        help="Devices to spread the cases over: cpu, cuda:0, cuda:0-7, all. Default: cpu.",
     ),
 ]
 Suites = Annotated[
@@ -85,7 +87,7 @@ Suites = Annotated[
         "-s",
         "--suite",
         metavar="SUITE",
-        help="Suites by name (kmark list suites), or TOML files of your own.",
+        help="Suites by name (kmark list suites), or your own TOML files.",
     ),
 ]
 Axes = Annotated[
@@ -95,7 +97,7 @@ Axes = Annotated[
         "-a",
         "--axis",
         metavar="NAME=VALUES",
-        help="A parameter and its values: m=512, m=[1,2,4], m=[1024:8192:*2], ta=t. Repeated.",
+        help="A parameter and its values: m=512, m=[1,2,4], m=[1024:8192:*2], ta=t. Repeatable.",
     ),
 ]
 Problems = Annotated[
@@ -105,7 +107,7 @@ Problems = Annotated[
         "-p",
         "--problem",
         metavar="KEY",
-        help="A problem written out: 'gemm m=512 n=512 k=512 dtype=f32'. Repeated.",
+        help="A complete problem: 'gemm m=512 n=512 k=512 dtype=f32'. Repeatable.",
     ),
 ]
 Dtypes = Annotated[
@@ -114,7 +116,7 @@ Dtypes = Annotated[
         SELECTION,
         "--dtype",
         metavar="DTYPE",
-        help="Dtypes: a comma list, or repeated. Replaces those of a suite.",
+        help="Dtypes, separated by commas. Repeatable. Override those of a suite.",
     ),
 ]
 Filter = Annotated[
@@ -123,7 +125,7 @@ Filter = Annotated[
         SELECTION,
         "--filter",
         metavar="REGEX",
-        help="Only problems whose key the expression is found in.",
+        help="Keep only problems whose key matches the expression.",
     ),
 ]
 Limit = Annotated[
@@ -133,20 +135,39 @@ Limit = Annotated[
 ConfigWords = Annotated[
     Words,
     _option(
-        SELECTION, "--config", metavar="NAME=VALUE", help="A backend's tunable choice. Repeated."
+        SELECTION,
+        "--config",
+        metavar="NAME=VALUE",
+        help="Set a tuning parameter of the backend. Repeatable.",
     ),
 ]
 
-Preset = Annotated[
-    Literal["quick", "default", "full"],
+TimingName = Annotated[
+    str,
     _option(
-        MEASUREMENT, "--timing", metavar="quick|default|full", help="How thoroughly to measure."
+        MEASUREMENT,
+        "--timing",
+        metavar="PRESET|FILE",
+        help="How thoroughly to measure: quick, default, full, or a TOML file with any fields of a "
+        "timing.",
+    ),
+]
+TimingFile = Annotated[
+    str | None,
+    _option(
+        MEASUREMENT,
+        "--timing",
+        metavar="FILE.toml",
+        help="Set any field of a round's timing from a file.",
     ),
 ]
 CacheState = Annotated[
     Literal["cold", "hot", "flush"] | None,
     _option(
-        MEASUREMENT, "--cache", metavar="cold|hot|flush", help="State of the caches at each launch."
+        MEASUREMENT,
+        "--cache",
+        metavar="cold|hot|flush",
+        help="Set the state of the caches at each launch.",
     ),
 ]
 TimerKind = Annotated[
@@ -154,8 +175,9 @@ TimerKind = Annotated[
     _option(
         MEASUREMENT,
         "--timer",
+        hidden=True,
         metavar="auto|loop|graph|gate|profiler",
-        help="What the clock is put around.",
+        help="Choose what is timed.",
     ),
 ]
 StrainKind = Annotated[
@@ -164,7 +186,7 @@ StrainKind = Annotated[
         MEASUREMENT,
         "--strain",
         metavar="none|bandwidth|compute",
-        help="Work between launches, to stand for a model's rest.",
+        help="Run background load between launches, to imitate a full model.",
     ),
 ]
 DutyKind = Annotated[
@@ -172,8 +194,9 @@ DutyKind = Annotated[
     _option(
         MEASUREMENT,
         "--duty",
+        hidden=True,
         metavar="sustained|burst",
-        help="Launch without a pause, or with rests.",
+        help="Launch back to back, or with idle gaps between samples.",
     ),
 ]
 Threads = Annotated[
@@ -183,7 +206,7 @@ Threads = Annotated[
         "--threads",
         metavar="N",
         callback=_not_negative,
-        help="CPU threads. Default: every usable core.",
+        help="Use N CPU threads. Default: every usable core.",
     ),
 ]
 Processes = Annotated[
@@ -191,6 +214,7 @@ Processes = Annotated[
     _option(
         MEASUREMENT,
         "--processes",
+        hidden=True,
         metavar="N",
         callback=_positive,
         help="Measure each case in N fresh processes.",
@@ -203,7 +227,7 @@ MaxSeconds = Annotated[
         "--max-s",
         metavar="S",
         callback=_positive,
-        help="Cap on the timed seconds of a case in a process.",
+        help="Limit the timed seconds of a case in each process.",
     ),
 ]
 WarmupSeconds = Annotated[
@@ -211,9 +235,10 @@ WarmupSeconds = Annotated[
     _option(
         MEASUREMENT,
         "--warmup-s",
+        hidden=True,
         metavar="S",
         callback=_not_negative,
-        help="Cap on the seconds of warm-up of a case in a process.",
+        help="Limit the warm-up seconds of a case in each process.",
     ),
 ]
 MaxBlocks = Annotated[
@@ -221,8 +246,9 @@ MaxBlocks = Annotated[
     _option(
         MEASUREMENT,
         "--max-blocks",
+        hidden=True,
         metavar="N",
-        help="Cap on the blocks (sets of fresh memory) of a case in a process.",
+        help="Limit the blocks (sets of fresh memory) of a case in each process.",
     ),
 ]
 TargetCi = Annotated[
@@ -230,9 +256,10 @@ TargetCi = Annotated[
     _option(
         MEASUREMENT,
         "--target-ci",
-        metavar="SHARE",
+        metavar="FRACTION",
         callback=_share,
-        help="Stop when the interval's half-width is under this share of the median: 0.02 is 2 %.",
+        help="Stop when the half-width of the 95 % interval is below this fraction of the median: "
+        "0.02 is 2 %.",
     ),
 ]
 Seed = Annotated[
@@ -242,7 +269,7 @@ Seed = Annotated[
         "--seed",
         metavar="N",
         callback=_not_negative,
-        help="Seed of the inputs and of --limit.",
+        help="Seed the inputs and the sample of --limit.",
     ),
 ]
 Roofs = Annotated[
@@ -251,7 +278,7 @@ Roofs = Annotated[
         MEASUREMENT,
         "--roofs",
         metavar="stored|fresh|none",
-        help="What to compare with: roofs stored up to a week ago, fresh ones, none.",
+        help="Compare with roofs measured in the last week, newly measured ones, or none.",
     ),
 ]
 
@@ -261,35 +288,42 @@ StorePlace = Annotated[
         OUTPUT,
         "--store",
         metavar="PATH|URL",
-        help="The store. Default: $KERNELMARK_STORE, else the user's own.",
+        help="Use this store. Default: $KERNELMARK_STORE, else the user's own.",
     ),
 ]
-NoStore = Annotated[bool, _option(OUTPUT, "--no-store", help="Keep nothing in a store.")]
-NoSentinels = Annotated[
+NoStore = Annotated[bool, _option(OUTPUT, "--no-store", help="Store nothing.")]
+NoCanaries = Annotated[
     bool,
     _option(
         SELECTION,
-        "--no-sentinels",
-        help="Leave out the sentinels: a launch, a copy and a product, measured beside every "
-        "stored run of a suite so that a change of the machine is told from one of the code.",
+        "--no-canaries",
+        help="Leave out the canaries: an empty launch, a copy and a GEMM, measured with every "
+        "stored run of a suite to tell a change of the machine from one of the code.",
     ),
 ]
-Label = Annotated[
-    str, _option(OUTPUT, "--label", metavar="TEXT", help="A name for the run, to find it by.")
+NoSentinels = Annotated[
+    bool, _option(SELECTION, "--no-sentinels", hidden=True, help="The old name of --no-canaries.")
 ]
+Label = Annotated[str, _option(OUTPUT, "--label", metavar="TEXT", help="Name the run.")]
 Json = Annotated[
     str | None,
-    _option(OUTPUT, "--json", metavar="FILE|-", help="Write JSON there; - is stdout."),
+    _option(OUTPUT, "--json", metavar="FILE|-", help="Write JSON to a file; - is stdout."),
 ]
 Csv = Annotated[
-    str | None, _option(OUTPUT, "--csv", metavar="FILE|-", help="Write CSV there; - is stdout.")
+    str | None, _option(OUTPUT, "--csv", metavar="FILE|-", help="Write CSV to a file; - is stdout.")
 ]
 Md = Annotated[
     str | None,
-    _option(OUTPUT, "--md", metavar="FILE|-", help="Write Markdown there; - is stdout."),
+    _option(OUTPUT, "--md", metavar="FILE|-", help="Write Markdown to a file; - is stdout."),
 ]
 Quiet = Annotated[
-    bool, _option(OUTPUT, "-q", "--quiet", help="No progress and no notes, only what holds it up.")
+    bool,
+    _option(
+        OUTPUT,
+        "-q",
+        "--quiet",
+        help="Suppress progress and notes; still report what blocks the run.",
+    ),
 ]
 
 Resume = Annotated[
@@ -298,12 +332,12 @@ Resume = Annotated[
         RUNNING,
         "--resume",
         metavar="[RUN]",
-        help="Go on with an unfinished run, the newest if none is named. Nothing that it has a "
-        "result for is measured again.",
+        help="Continue an unfinished run, by default the newest. Cases that have a result are not "
+        "measured again.",
     ),
 ]
 RetryFailed = Annotated[
-    bool, _option(RUNNING, "--retry-failed", help="With --resume: measure again what failed.")
+    bool, _option(RUNNING, "--retry-failed", help="With --resume: measure failed cases again.")
 ]
 DryRun = Annotated[
     bool,
@@ -312,25 +346,33 @@ DryRun = Annotated[
 Timeout = Annotated[
     float,
     _option(
-        RUNNING, "--timeout", metavar="S", help="Seconds a case may take, compiling not counted."
+        RUNNING,
+        "--timeout",
+        metavar="S",
+        help="Limit the seconds a case may take, without compilation.",
     ),
 ]
 Jobs = Annotated[
     int | None,
-    _option(RUNNING, "--jobs", metavar="N", help="Host cores that compile ahead. Default: all."),
+    _option(RUNNING, "--jobs", metavar="N", help="Compile ahead on N host cores. Default: all."),
 ]
 
 RunRef = Annotated[
     str,
     typer.Argument(
         metavar="[RUN]",
-        help="A run: its id or the beginning of it, label, latest, latest~1, or an exported "
-        "JSON file.",
+        help="A run: its id or a prefix of it, a label, latest, latest~1, or an exported JSON "
+        "file.",
     ),
 ]
 StatusWords = Annotated[
     Words,
-    _option(SELECTION, "--status", metavar="STATUS", help="Only results that ended so: ok, …"),
+    _option(
+        SELECTION,
+        "--status",
+        metavar="STATUS",
+        help="Keep only results with this status: ok, wrong, …",
+    ),
 ]
 
 

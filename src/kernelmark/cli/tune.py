@@ -142,7 +142,7 @@ def summarise(
     folder: Folder,
     backend: Reference = None,
     devices: o.Devices = None,
-    timing: o.Preset = "quick",
+    timing: o.TimingName = "quick",
     thr: Threshold = None,
     retry_failed: RetryFailed = False,
     every: t.Every = False,

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import json
+import tomllib
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
+from typing import Any
 
 from kernelmark.core.errors import UsageError
 
@@ -98,11 +103,21 @@ class Timing:
         )
 
     @classmethod
+    def load(cls, name: str, **changes: object) -> Timing:
+        """Return the preset `name`, or the timing in a TOML file, with fields changed."""
+        if not name.endswith(".toml"):
+            return cls.preset(name, **changes)
+        fields = load_timing_fields(Path(name).expanduser())
+        preset = fields.pop("preset", "default")
+        return cls.preset(preset, **{**fields, **changes})
+
+    @classmethod
     def preset(cls, name: str, **changes: object) -> Timing:
         """`quick`, `default` or `full`, with fields changed."""
         if name not in PRESETS:
             raise UsageError(
-                f"unknown timing preset {name!r}", hint=f"known presets: {', '.join(PRESETS)}"
+                f"unknown timing preset {name!r}",
+                hint=f"known: {', '.join(PRESETS)}, or a .toml file",
             )
         return dataclasses.replace(PRESETS[name], **changes)  # type: ignore[arg-type]
 
@@ -119,3 +134,35 @@ PRESETS: dict[str, Timing] = {
         target_rel_ci=0.005,
     ),
 }
+
+
+def load_timing_fields(path: Path) -> dict[str, Any]:
+    """Return the fields of a timing that a TOML file sets, and its `preset` if it names one."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(
+            f"{path}: there is no such file",
+            hint=f"a timing is a TOML file or one of {', '.join(PRESETS)}",
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, an endless integer
+        raise UsageError(f"{path}: is not valid TOML: {error}") from None
+    defaults = {"preset": "default", **dataclasses.asdict(PRESETS["default"])}
+    for name, value in found.items():
+        if name not in defaults:
+            close = difflib.get_close_matches(name, defaults, n=1)
+            meant = f"did you mean {close[0]}? " if close else ""
+            known = ", ".join(defaults)
+            raise UsageError(f"{path}: unknown field {name!r}", hint=f"{meant}known: {known}")
+        default = defaults[name]
+        kind = str if isinstance(default, str) else int | float
+        if isinstance(default, int):
+            kind = int
+        if isinstance(value, bool) or not isinstance(value, kind):
+            raise UsageError(
+                f"{path}: {name} = {value!r} is of the wrong type",
+                hint=f"for example: {name} = {json.dumps(default)}",
+            )
+    return found

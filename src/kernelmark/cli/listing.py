@@ -91,12 +91,13 @@ def list_things(
 def _put_op(name: str, json: str | None) -> None:
     """What each parameter of an op means, and the tensors that follow from them."""
     from kernelmark.ops import registry
-    from kernelmark.report.tensors import tensors_table
 
-    meanings = list(registry.get(name).parameters.items())
-    tables = [_table(("parameter", "meaning"), meanings, title="parameters")]
-    tensors = tensors_table(name)
-    tables += [tensors] if tensors is not None else []
+    op = registry.get(name)
+    tables = [_table(("parameter", "meaning"), list(op.parameters.items()), title="parameters")]
+    if op.tensor_help:
+        names = ("tensor", "role", "shape", "dtype", "when")
+        rows = [(t.name, t.role, t.shape, t.dtype, t.when) for t in op.tensor_help]
+        tables.append(_table(names, rows, title="tensors"))
     if json is None:
         put_tables(tables)
     else:

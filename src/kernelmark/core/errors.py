@@ -37,17 +37,7 @@ class UsageError(KernelmarkError):
 
 
 class ProblemError(UsageError):
-    """An op refuses this combination of dims, dtypes or options; `allowed` are the words that
-    would have been right."""
-
-    def __init__(
-        self, message: str, hint: str | None = None, allowed: tuple[str, ...] = ()
-    ) -> None:
-        super().__init__(message, hint)
-        self.allowed = allowed
-
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:  # type: ignore[override]
-        return type(self), (self.message, self.hint, self.allowed)
+    """An op refuses this combination of dims, dtypes or options."""
 
 
 class CodecError(UsageError):

@@ -32,11 +32,9 @@ class Given:
                 meant = f"did you mean {close[0]}? " if close else ""
                 self.refuse(f"unknown parameter {name!r}", f"{meant}known: {', '.join(known)}")
 
-    def refuse(
-        self, sentence: str, hint: str | None = None, allowed: Sequence[str] = ()
-    ) -> NoReturn:
+    def refuse(self, sentence: str, hint: str | None = None) -> NoReturn:
         """One sentence that begins with the op's name."""
-        raise ProblemError(f"{self._op}: {sentence}", hint=hint, allowed=tuple(allowed))
+        raise ProblemError(f"{self._op}: {sentence}", hint=hint)
 
     def _find(self, name: str, shorthand: str | None) -> tuple[str, Parameter | None]:
         if name not in self._given and shorthand is not None and shorthand in self._given:
@@ -90,7 +88,7 @@ class Given:
         value = self._given.get(name, allowed[0])
         if value not in allowed:
             hint = f"{name} may be {' or '.join(allowed)}"
-            self.refuse(f"{name}={value!r} is unknown", hint, allowed)
+            self.refuse(f"{name}={value!r} is unknown", hint)
         return str(value)
 
     def flag(self, name: str) -> bool:

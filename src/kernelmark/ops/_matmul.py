@@ -18,7 +18,7 @@ from kernelmark.ops._error import SIGMAS, product_tolerance
 from kernelmark.ops._given import Given, checked_sizes
 from kernelmark.ops._sampled import axis, contract, grid, rng_for, sides
 from kernelmark.ops._types import F8_FNUZ, F8_OCP, PRODUCTS, input_spec, is_int
-from kernelmark.ops.base import Op, Parameter, Reference
+from kernelmark.ops.base import Op, Parameter, Reference, TensorHelp
 
 _BATCHES = 4  # of a batched product are checked
 _HELP = {
@@ -48,7 +48,17 @@ class Matmul(Op):
     batch_dims: tuple[str, ...] = ()
 
     def __init__(self) -> None:
-        self.parameters = dict.fromkeys(self.batch_dims, "independent products") | _HELP
+        self.parameters = dict.fromkeys(self.batch_dims, "independent GEMMs") | _HELP
+        batch = "".join(f"{name}×" for name in self.batch_dims)
+        self.tensor_help = (
+            TensorHelp("a", f"{batch}m×k", "a", "ta=n"),
+            TensorHelp("a", f"{batch}k×m", "a", "ta=t"),
+            TensorHelp("b", f"{batch}k×n", "b", "tb=n"),
+            TensorHelp("b", f"{batch}n×k", "b", "tb=t"),
+            TensorHelp("c", f"{batch}m×n", "c", "beta≠0"),
+            TensorHelp("bias", "n", "c", "bias=yes"),
+            TensorHelp("d", f"{batch}m×n", "c", role="out"),
+        )
 
     def problem(self, /, **given: Parameter) -> Problem:
         read = Given(self.name, given, self.parameters)

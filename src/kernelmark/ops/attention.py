@@ -21,7 +21,7 @@ from kernelmark.ops._error import POSITIONS, trend
 from kernelmark.ops._given import Given, checked_sizes
 from kernelmark.ops._sampled import GATHER, axis, grid, rng_for
 from kernelmark.ops._types import F8_FNUZ, F8_OCP, input_spec
-from kernelmark.ops.base import Op, Parameter, Reference
+from kernelmark.ops.base import Op, Parameter, Reference, TensorHelp
 
 Kind = Literal["prefill", "decode", "extend", "cross"]
 
@@ -69,6 +69,16 @@ class Attention(Op):
     name = "attention"
     summary = "scaled dot-product attention, forward (MHA, GQA, MQA; prefill, decode, extend)"
     parameters = _PARAMETERS
+    tensor_help = (
+        TensorHelp("q", "batch×heads_q×seq_q×dim_qk", "q", "layout=bhsd"),
+        TensorHelp("q", "batch×seq_q×heads_q×dim_qk", "q", "layout=bshd"),
+        TensorHelp("k", "batch×heads_kv×seq_kv×dim_qk", "kv", "layout=bhsd"),
+        TensorHelp("k", "batch×seq_kv×heads_kv×dim_qk", "kv", "layout=bshd"),
+        TensorHelp("v", "batch×heads_kv×seq_kv×dim_v", "kv", "layout=bhsd"),
+        TensorHelp("v", "batch×seq_kv×heads_kv×dim_v", "kv", "layout=bshd"),
+        TensorHelp("o", "batch×heads_q×seq_q×dim_v", "o", "layout=bhsd", role="out"),
+        TensorHelp("o", "batch×seq_q×heads_q×dim_v", "o", "layout=bshd", role="out"),
+    )
 
     def problem(self, /, **given: Parameter) -> Problem:
         read = Given(self.name, given, self.parameters)

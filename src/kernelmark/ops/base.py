@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +32,28 @@ class Reference:
     magnitude: NDArray[np.float64]
 
 
+class TensorHelp(NamedTuple):
+    """One line about a tensor for `kmark list ops -o OP`.
+
+    `shape` is in terms of dims (`m×(k//2)`); `dtype` is a dtype parameter or a fixed dtype; `when`
+    lists the options that it holds for: `ta=t`, `beta≠0`, `scheme=a8w8|a16wfp4`, joined by `, `.
+    The op contract checks it against `Op.tensors`.
+    """
+
+    name: str
+    shape: str
+    dtype: str
+    when: str = ""
+    role: str = "in"
+
+
 class Op(ABC):
     """One operation. Flat positions count elements of the output in row-major order."""
 
     name: str
     summary: str  # one line for `kmark list ops`
     parameters: dict[str, str]  # parameter name -> one line of help, in the key's order
+    tensor_help: tuple[TensorHelp, ...] = ()
 
     @abstractmethod
     def problem(self, /, **given: Parameter) -> Problem:

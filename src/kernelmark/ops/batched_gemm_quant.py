@@ -20,19 +20,19 @@ from kernelmark.ops._error import product_tolerance
 from kernelmark.ops._given import Given, checked_sizes
 from kernelmark.ops._sampled import axis, contract, grid, rng_for, sides
 from kernelmark.ops._types import input_spec
-from kernelmark.ops.base import Op, Parameter, Reference
+from kernelmark.ops.base import Op, Parameter, Reference, TensorHelp
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Element = Callable[[int, Ints, Ints], Floats]
 
 _HELP = {
-    "batch": "independent products",
+    "batch": "independent GEMMs",
     "m": "rows of D[i]",
     "n": "columns of D[i]",
     "k": "length of each sum",
     "group": "scheme a8w8_group: elements of a row of A that share a scale, a power of two",
-    "a": "dtype of A",
+    "a": "dtype of A; two elements of f4e2m1 share a byte",
     "b": "dtype of B, always stored n×k",
     "c": "dtype of bias and D: bf16 or f16",
     "scheme": "a8w8, a8w8_group, a16wfp4 or afp4wfp4: who scales what (docs/ab.md)",
@@ -68,6 +68,23 @@ SCHEMES = {
 }
 
 
+_TENSORS = (
+    TensorHelp("a", "batch×m×k", "a", "a_order=bmk"),
+    TensorHelp("a", "m×batch×k", "a", "a_order=mbk"),
+    TensorHelp("b", "batch×n×k", "b"),
+    TensorHelp("a_scale", "batch×m", "f32", "scheme=a8w8, a_order=bmk"),
+    TensorHelp("a_scale", "m×batch", "f32", "scheme=a8w8, a_order=mbk"),
+    TensorHelp("a_scale", "batch×m×(k//32)", "f8e8m0", "scheme=afp4wfp4, a_order=bmk"),
+    TensorHelp("a_scale", "m×batch×(k//32)", "f8e8m0", "scheme=afp4wfp4, a_order=mbk"),
+    TensorHelp("b_scale", "batch×n", "f32", "scheme=a8w8"),
+    TensorHelp("b_scale", "1", "f32", "scheme=a8w8_group"),
+    TensorHelp("b_scale", "batch×n×(k//32)", "f8e8m0", "scheme=a16wfp4|afp4wfp4"),
+    TensorHelp("bias", "batch×n", "c", "bias=yes"),
+    TensorHelp("d", "batch×m×n", "c", "c_order=bmn", role="out"),
+    TensorHelp("d", "m×batch×n", "c", "c_order=mbn", role="out"),
+)
+
+
 class BatchedGemmQuant(Op):
     """D[i] = A[i]·B[i]ᵀ + bias[i] with scales. What a scheme quantises on the way, the reference
     quantises too, bit for bit: a kernel that skips it is not right.
@@ -79,6 +96,7 @@ class BatchedGemmQuant(Op):
     name = "batched_gemm_quant"
     summary = "batched products of int8, fp8 or MXFP4 operands with their scales"
     parameters = _HELP
+    tensor_help = _TENSORS
 
     def problem(self, /, **given: Parameter) -> Problem:
         read = Given(self.name, given, self.parameters)

@@ -19,7 +19,7 @@ from kernelmark.ops._error import product_tolerance
 from kernelmark.ops._given import Given, checked_sizes
 from kernelmark.ops._sampled import axis, contract, grid, rng_for, sides
 from kernelmark.ops._types import PRODUCTS, input_spec
-from kernelmark.ops.base import Op, Parameter, Reference
+from kernelmark.ops.base import Op, Parameter, Reference, TensorHelp
 
 _INPUTS = ("f64", "f32", "f16", "bf16", "i8")
 _GROUPS = 4  # of a grouped convolution are checked
@@ -47,6 +47,8 @@ _PARAMETERS = {
     "dilation": "shorthand: dilation_h and dilation_w",
     "dtype": "shorthand: X and W, and Y and acc that follow from it",
 }
+_P = "((h+2·pad_h-dilation_h·(r-1)-1)//stride_h+1)"
+_Q = "((w+2·pad_w-dilation_w·(s-1)-1)//stride_w+1)"
 
 
 class Conv(Op):
@@ -61,6 +63,14 @@ class Conv(Op):
     name = "conv"
     summary = "2-D convolution, forward (stride, padding, dilation, groups; NCHW or NHWC)"
     parameters = _PARAMETERS
+    tensor_help = (
+        TensorHelp("x", "n×c×h×w", "x", "layout=nchw"),
+        TensorHelp("x", "n×h×w×c", "x", "layout=nhwc"),
+        TensorHelp("w", "k×(c//groups)×r×s", "x", "layout=nchw"),
+        TensorHelp("w", "k×r×s×(c//groups)", "x", "layout=nhwc"),
+        TensorHelp("y", f"n×k×{_P}×{_Q}", "y", "layout=nchw", role="out"),
+        TensorHelp("y", f"n×{_P}×{_Q}×k", "y", "layout=nhwc", role="out"),
+    )
 
     def problem(self, /, **given: Parameter) -> Problem:
         read = Given(self.name, given, self.parameters)

@@ -13,7 +13,7 @@ from kernelmark.ops._error import POSITIONS
 from kernelmark.ops._given import Given, checked_sizes
 from kernelmark.ops._sampled import axis, rng_for
 from kernelmark.ops._types import PRODUCTS, input_spec
-from kernelmark.ops.base import Op, Parameter, Reference
+from kernelmark.ops.base import Op, Parameter, Reference, TensorHelp
 
 _DTYPES = tuple(PRODUCTS)
 _PARAMETERS = {
@@ -29,6 +29,7 @@ class Copy(Op):
     name = "copy"
     summary = "Y = X: memory traffic alone, or, of one element, the cost of a launch"
     parameters = _PARAMETERS
+    tensor_help = (TensorHelp("x", "n", "x"), TensorHelp("y", "n", "x", role="out"))
 
     def problem(self, /, **given: Parameter) -> Problem:
         read = Given(self.name, given, self.parameters)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kernelmark import ops
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.errors import ProblemError
-from kernelmark.core.problem import Problem
+from kernelmark.core.problem import Problem, parse_value
 from kernelmark.numerics.floats import decode, encode
 from kernelmark.numerics.generate import Inputs
 from kernelmark.numerics.project import project
@@ -75,6 +75,20 @@ class OpContract(ABC):
         problem = self.op.problem(**example)
         names = [*problem.dims, *problem.dtypes, *problem.options]
         assert names == [name for name in self.op.parameters if name in names]
+
+    def test_the_tensor_help_is_true(self, example: Example) -> None:
+        problem = self.op.problem(**example)
+        lines = [line for line in self.op.tensor_help if _holds(line.when, problem)]
+        if not self.op.tensor_help:
+            return
+        specs = {spec.name: spec for spec in self.op.tensors(problem)}
+        assert sorted(line.name for line in lines) == sorted(specs)
+        for line in lines:
+            sizes = line.shape.replace("·", "*").split("×")
+            shape = tuple(eval(size, {}, dict(problem.dims)) for size in sizes)
+            dtype = problem.dtypes.get(line.dtype, line.dtype)
+            spec = specs[line.name]
+            assert (shape, dtype, line.role) == (spec.shape, spec.dtype, spec.role)
 
     def test_costs(self, example: Example) -> None:
         problem = self.op.problem(**example)
@@ -204,3 +218,13 @@ def arrays_of(op: Op, problem: Problem, seed: int = 1) -> dict[str, NDArray[np.f
 
 def _label(example: Example) -> str:
     return " ".join(f"{name}={value}" for name, value in example.items())
+
+
+def _holds(when: str, problem: Problem) -> bool:
+    """Whether the conditions of a `TensorHelp` hold for a problem."""
+    for clause in filter(None, when.split(", ")):
+        name, equal, words = clause.partition("=" if "=" in clause else "≠")
+        listed = problem.options[name] in [parse_value(word) for word in words.split("|")]
+        if listed != (equal == "="):
+            return False
+    return True

@@ -60,10 +60,10 @@ def suite(
     logs[:3, 1] += math.log1p(effect)
     variances = logs.var(axis=2, ddof=1)
     known = common(list(variances.ravel()), [blocks - 1] * 2 * rows) if shared else Common()
-    mixed, freedom = known.mixed(variances, blocks - 1)  # type: ignore[arg-type]
+    mixed, dof = known.mixed(variances, blocks - 1)  # type: ignore[arg-type]
     parts = np.asarray(mixed) / blocks
     total = parts.sum(axis=1)
-    free = total**2 / (parts**2 / freedom).sum(axis=1)
+    free = total**2 / (parts**2 / dof).sum(axis=1)
     gap = logs[:, 1].mean(axis=1) - logs[:, 0].mean(axis=1)
     p = 2 * stats.t.sf(np.abs(gap) / np.sqrt(total), free)
     hits: NDArray[np.bool_] = (np.array(adjusted(list(p))) <= 0.01) & (

@@ -17,13 +17,13 @@ def variances(spread, rows, count, seed=0):
 
 def test_equal_spreads_are_found_and_trusted():
     found = common(variances(0.0, 300, 3), [2] * 300)
-    assert found.freedom == 1.0
+    assert found.dof == 1.0
     assert found.variance == pytest.approx(1e-4, rel=0.15)
 
 
 def test_unequal_spreads_are_trusted_less():
     equal, unequal = (common(variances(s, 300, 6), [5] * 300) for s in (0.0, 2.5))
-    assert 0 < unequal.freedom < equal.freedom
+    assert 0 < unequal.dof < equal.dof
 
 
 def test_few_rows_say_nothing():
@@ -33,10 +33,10 @@ def test_few_rows_say_nothing():
 
 
 def test_mixing():
-    own, freedom = Common().mixed(2.0, 3.0)
-    assert (own, freedom) == (2.0, 3.0)
-    mixed, freedom = Common(variance=4.0, freedom=2.0).mixed(1.0, 1.0)
-    assert (mixed, freedom) == (3.0, 3.0)
+    own, dof = Common().mixed(2.0, 3.0)
+    assert (own, dof) == (2.0, 3.0)
+    mixed, dof = Common(variance=4.0, dof=2.0).mixed(1.0, 1.0)
+    assert (mixed, dof) == (3.0, 3.0)
 
 
 @pytest.mark.parametrize("x", [0.05, 0.5, 1.0, 7.0, 300.0])

@@ -108,12 +108,12 @@ def test_the_gradient_is_that_of_the_value(chosen: list[int]) -> None:
         values = rows[:, column]
         apart[:, group] += ((values[:, None] - values) ** 2).ravel()
     theta = model._prior + 0.3
-    _, gradient = model._improbable(theta, apart, observed)
+    _, gradient = model._neg_log_posterior(theta, apart, observed)
     for at in range(len(theta)):
         step = np.zeros(len(theta))
         step[at] = 1e-5
-        up, _ = model._improbable(theta + step, apart, observed)
-        down, _ = model._improbable(theta - step, apart, observed)
+        up, _ = model._neg_log_posterior(theta + step, apart, observed)
+        down, _ = model._neg_log_posterior(theta - step, apart, observed)
         assert gradient[at] == pytest.approx((up - down) / 2e-5, rel=1e-3, abs=1e-4)
 
 

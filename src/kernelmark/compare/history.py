@@ -352,7 +352,7 @@ class _Spread:
     the points themselves."""
 
     sigma: float
-    freedom: int
+    dof: int
     points: tuple[float, ...]
 
     @classmethod
@@ -365,7 +365,7 @@ class _Spread:
                 estimates += [mad(part, scaled=True), _NORMAL_MOVE * statistics.median(moves)]
         return cls(
             sigma=max(estimates),
-            freedom=len(older or level) - 1,
+            dof=len(older or level) - 1,
             points=(*older, *level),
         )
 
@@ -380,7 +380,7 @@ def _expected(
     """Where a further point of a level is expected, and whether this one is there."""
     centre = statistics.median(level)
     wide = spread.sigma * math.sqrt(1 + 1 / len(level))
-    half = max(t_quantile(1 - alpha / 2, spread.freedom) * wide, math.log1p(min_effect))
+    half = max(t_quantile(1 - alpha / 2, spread.dof) * wide, math.log1p(min_effect))
     # What the level did before, but for its wildest points, is not news: a second mode, say.
     low = min(centre - half, quantile(spread.points, _WILD))
     high = max(centre + half, quantile(spread.points, 1 - _WILD))

@@ -148,12 +148,12 @@ def widened(interval: Interval, share: float) -> Interval:
 def _groups_differ(groups: Sequence[Sequence[float]]) -> bool:
     """Whether the mean square between groups exceeds the one within (a variance above zero)."""
     logs = [np.asarray(_logs(group)) for group in groups]
-    within_freedom = sum(len(group) - 1 for group in logs)
-    if within_freedom == 0:
+    within_dof = sum(len(group) - 1 for group in logs)
+    if within_dof == 0:
         return False  # one block a process: block and process are the same unit
     everything = np.concatenate(logs)
     between = sum(len(g) * (g.mean() - everything.mean()) ** 2 for g in logs) / (len(logs) - 1)
-    within = sum(((g - g.mean()) ** 2).sum() for g in logs) / within_freedom
+    within = sum(((g - g.mean()) ** 2).sum() for g in logs) / within_dof
     return bool(between > within)
 
 

@@ -24,36 +24,36 @@ _MOST = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """The variance that rows have in common, worth `freedom` degrees of freedom in each; 0 where
+    """The variance that rows have in common, worth `dof` degrees of freedom in each; 0 where
     nothing is common or known."""
 
     variance: float = 0.0
-    freedom: float = 0.0
+    dof: float = 0.0
 
-    def mixed(self, variance: float, freedom: float) -> tuple[float, float]:
+    def mixed(self, variance: float, dof: float) -> tuple[float, float]:
         """A row's variance with what the others add, and its degrees of freedom."""
-        total = self.freedom + freedom
+        total = self.dof + dof
         if total == 0:
             return math.nan, 0.0
-        mean = (self.freedom * self.variance + freedom * variance) / total
+        mean = (self.dof * self.variance + dof * variance) / total
         return mean, total
 
 
-def common(variances: Sequence[float], freedoms: Sequence[float]) -> Common:
+def common(variances: Sequence[float], dofs: Sequence[float]) -> Common:
     """What sample variances with these degrees of freedom have in common. Zero variances (clocks
     that tick coarsely) say nothing of the scale and are left out."""
-    kept = [(v, f) for v, f in zip(variances, freedoms, strict=True) if v > 0 and f > 0]
+    kept = [(v, f) for v, f in zip(variances, dofs, strict=True) if v > 0 and f > 0]
     if len(kept) < _LEAST_ROWS:
         return Common()
-    spread, freedom = np.asarray(kept, dtype=np.float64).T
-    centred = np.log(spread) - digamma(freedom / 2) + np.log(freedom / 2)
-    excess = float(np.var(centred, ddof=1) - np.mean(polygamma(1, freedom / 2)))
+    spread, dof = np.asarray(kept, dtype=np.float64).T
+    centred = np.log(spread) - digamma(dof / 2) + np.log(dof / 2)
+    excess = float(np.var(centred, ddof=1) - np.mean(polygamma(1, dof / 2)))
     middle = float(np.mean(centred))
     if excess <= 0:
-        return Common(variance=math.exp(middle), freedom=_MOST)
+        return Common(variance=math.exp(middle), dof=_MOST)
     prior = 2 * _inverse_trigamma(excess)
     shift = float(digamma(prior / 2)) - math.log(prior / 2)
-    return Common(variance=math.exp(middle + shift), freedom=min(prior, _MOST))
+    return Common(variance=math.exp(middle + shift), dof=min(prior, _MOST))
 
 
 def _inverse_trigamma(value: float) -> float:

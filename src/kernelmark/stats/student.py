@@ -1,4 +1,4 @@
-"""Quantiles of Student's t, with the standard library: a worker has no scipy."""
+"""Student's t distribution in the standard library: workers run without scipy."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ _TERMS = 300
 
 
 @functools.lru_cache(maxsize=512)
-def t_quantile(share: float, freedom: float) -> float:
-    """The value that a t variable of `freedom` degrees stays below with probability `share`."""
-    if not 0.0 < share < 1.0 or freedom <= 0:
-        raise ValueError(f"no t quantile at {share} with {freedom} degrees of freedom")
-    if share < 0.5:
-        return -t_quantile(1.0 - share, freedom)
+def t_quantile(probability: float, dof: float) -> float:
+    """Return the quantile of Student's t with `dof` degrees of freedom."""
+    if not 0.0 < probability < 1.0 or dof <= 0:
+        raise ValueError(f"no t quantile at {probability} with {dof} degrees of freedom")
+    if probability < 0.5:
+        return -t_quantile(1.0 - probability, dof)
     low, high = 0.0, 1.0
-    while t_distribution(high, freedom) < share:
+    while t_distribution(high, dof) < probability:
         low, high = high, high * 2
     for _ in range(200):
         middle = (low + high) / 2
         if middle in (low, high):
             break
-        if t_distribution(middle, freedom) < share:
+        if t_distribution(middle, dof) < probability:
             low = middle
         else:
             high = middle
     return (low + high) / 2
 
 
-def t_distribution(value: float, freedom: float) -> float:
-    """The probability that a t variable of `freedom` degrees is at most `value`."""
+def t_distribution(value: float, dof: float) -> float:
+    """Return P(T ≤ `value`) of Student's t with `dof` degrees of freedom."""
     square = value * value
-    tail = _beta_share(freedom / 2, 0.5, freedom / (freedom + square)) / 2
+    tail = _betainc(dof / 2, 0.5, dof / (dof + square)) / 2
     return 1.0 - tail if value >= 0 else tail
 
 
-def _beta_share(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function."""
+def _betainc(a: float, b: float, x: float) -> float:
+    """Return the regularised incomplete beta function I_x(a, b)."""
     if x <= 0.0 or x >= 1.0:
         return 0.0 if x <= 0.0 else 1.0
     log_front = (

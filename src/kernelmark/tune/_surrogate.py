@@ -43,11 +43,11 @@ class Surrogate:
 
     def fit(self, points: Sequence[int], observed: Floats, candidates: Numbers) -> None:
         """Forget all; learn the length scales from these observations and take them in."""
-        self._theta = self._likely(self._table[list(points)].astype(float), observed)
+        self._theta = self._fit_parameters(self._table[list(points)].astype(float), observed)
         self._build(list(points), candidates)
 
-    def _likely(self, rows: Floats, observed: Floats) -> Floats:
-        """The most probable parameters, by steps whose length follows the gradient's sign."""
+    def _fit_parameters(self, rows: Floats, observed: Floats) -> Floats:
+        """Return the maximum a posteriori parameters, by Rprop."""
         count = len(self._prior) - 2
         apart = np.zeros((len(rows) ** 2, count))
         for column, group in enumerate(self._groups.tolist()):
@@ -59,18 +59,20 @@ class Surrogate:
         before = np.zeros(len(theta))
         low, high = (self._prior + side * BOUND * self._spread for side in (-1, 1))
         for _ in range(STEPS):
-            value, slope = self._improbable(theta, apart, observed)
+            value, slope = self._neg_log_posterior(theta, apart, observed)
             if value < least:
                 least, best = value, theta
-            turn = slope * before
-            step = np.where(turn > 0, 1.3 * step, np.where(turn < 0, 0.5 * step, step))
+            same_sign = slope * before
+            step = np.where(same_sign > 0, 1.3 * step, np.where(same_sign < 0, 0.5 * step, step))
             step = np.clip(step, LEAST_STEP, LARGEST_STEP)
-            before = np.where(turn < 0, 0.0, slope)
+            before = np.where(same_sign < 0, 0.0, slope)
             theta = np.clip(theta - np.sign(before) * step, low, high)
         return best
 
-    def _improbable(self, theta: Floats, apart: Floats, observed: Floats) -> tuple[float, Floats]:
-        """The negative logarithm of the posterior, up to a constant, and its gradient."""
+    def _neg_log_posterior(
+        self, theta: Floats, apart: Floats, observed: Floats
+    ) -> tuple[float, Floats]:
+        """Return the negative log posterior, up to a constant, and its gradient."""
         size, count = len(observed), len(theta) - 2
         weights, signal, noise = np.exp(theta[:count]), math.exp(theta[-2]), math.exp(theta[-1])
         square = (apart @ weights).reshape(size, size)
@@ -79,10 +81,10 @@ class Surrogate:
         lower = np.linalg.cholesky(covariance)
         half = np.linalg.inv(lower)
         inverse = half.T @ half
-        pull = inverse @ observed
+        alpha = inverse @ observed
         off = (theta - self._prior) / self._spread
-        value = observed @ pull / 2 + np.log(np.diag(lower)).sum() + off @ off / 2
-        by_covariance = (inverse - np.outer(pull, pull)) / 2
+        value = observed @ alpha / 2 + np.log(np.diag(lower)).sum() + off @ off / 2
+        by_covariance = (inverse - np.outer(alpha, alpha)) / 2
         trace = np.trace(by_covariance)
         gradient = off / self._spread
         gradient[:count] += signal * weights * ((by_covariance * slope).ravel() @ apart)
@@ -154,7 +156,8 @@ class Surrogate:
         return means
 
     def believe(self, point: int) -> None:
-        """Take a pending point in as if it gave its mean: no mean changes, only uncertainty."""
+        """Condition on a pending point as if it returned its predicted mean (kriging believer):
+        means stay, variances shrink."""
         if self._believed is None:
             self._believed = len(self._points), self._variance
         self._extend(point)

@@ -57,7 +57,7 @@ class _Side:
         return statistics.variance(self.logs) if len(self.logs) > 1 else 0.0
 
     @property
-    def freedom(self) -> int:
+    def dof(self) -> int:
         return len(self.logs) - 1
 
 
@@ -69,14 +69,14 @@ class _Weighed:
     head: _Side
     centre: float
     error: float
-    freedom: float
+    dof: float
 
     @property
     def p_value(self) -> float:
-        return float(2 * stdtr(self.freedom, -abs(self.centre) / self.error))
+        return float(2 * stdtr(self.dof, -abs(self.centre) / self.error))
 
     def half_width(self, alpha: float) -> float:
-        return self.error * float(stdtrit(self.freedom, 1 - alpha / 2))
+        return self.error * float(stdtrit(self.dof, 1 - alpha / 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +100,10 @@ class Robust(Preset):
         sides = [
             tuple(_side(result, means=pair.multimodal) for result in times(pair)) for pair in found
         ]
-        enough = [all(side.freedom > 0 for side in both) for both in sides]
+        enough = [all(side.dof > 0 for side in both) for both in sides]
         known = common(
             [side.variance for both in sides for side in both],
-            [side.freedom for both in sides for side in both],
+            [side.dof for both in sides for side in both],
         )
         weighed = [
             _weigh(base, head, known)
@@ -147,7 +147,7 @@ class Robust(Preset):
                 ("log ratio", f"{row.centre:+.5f} (head / base = {math.exp(row.centre):.4f})"),
                 (
                     "standard error",
-                    f"{row.error:.5f}, {row.freedom:.1f} degrees of freedom, "
+                    f"{row.error:.5f}, {row.dof:.1f} degrees of freedom, "
                     "with what the suite's rows have in common",
                 ),
                 (
@@ -192,16 +192,16 @@ def _weigh(base: _Side, head: _Side, known: Common) -> _Weighed:
     """Welch's difference of means, with each side's variance helped by what is common."""
     parts = []
     for side in (base, head):
-        variance, freedom = known.mixed(side.variance, side.freedom)
-        parts.append((max(variance, _RESOLUTION**2) / len(side.logs), freedom))
+        variance, dof = known.mixed(side.variance, side.dof)
+        parts.append((max(variance, _RESOLUTION**2) / len(side.logs), dof))
     total = parts[0][0] + parts[1][0]
-    freedom = total**2 / sum(part**2 / free for part, free in parts)
+    dof = total**2 / sum(part**2 / free for part, free in parts)
     return _Weighed(
         base=base,
         head=head,
         centre=head.centre - base.centre,
         error=math.sqrt(total),
-        freedom=freedom,
+        dof=dof,
     )
 
 

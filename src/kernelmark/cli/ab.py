@@ -31,7 +31,7 @@ Env = Annotated[
     typer.Option(
         "--env",
         metavar="NAME[=PYTHON]",
-        help="A side: a name and its interpreter or virtual environment. Twice: base, then head.",
+        help="One side: a name and its interpreter or virtual environment. Give base, then head.",
         rich_help_panel=COMPARISON,
     ),
 ]
@@ -40,7 +40,7 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="NAME:VARIABLE=VALUE",
-        help="A variable of one side: tot:LD_LIBRARY_PATH=/new/lib. Repeated.",
+        help="Set a variable of one side: tot:LD_LIBRARY_PATH=/new/lib. Repeatable.",
         rich_help_panel=COMPARISON,
     ),
 ]
@@ -50,7 +50,7 @@ SideBackend = Annotated[
         "-b",
         "--backend",
         metavar="[NAME:]BACKEND",
-        help="The backend of both sides, or of the one named. Repeated on both sides: several.",
+        help="The backend of both sides, or of the named one. Repeatable.",
         rich_help_panel=COMPARISON,
     ),
 ]
@@ -59,14 +59,18 @@ SideConfig = Annotated[
     typer.Option(
         "--config",
         metavar="[NAME:]KEY=VALUE",
-        help="A tunable choice on both sides, or on the one named. Repeated.",
+        help="Set a tuning parameter on both sides, or on the named one. Repeatable.",
         rich_help_panel=COMPARISON,
     ),
 ]
 Device = Annotated[
     str,
     typer.Option(
-        "-d", "--device", metavar="DEVICE", help="The one device.", rich_help_panel=o.SELECTION
+        "-d",
+        "--device",
+        metavar="DEVICE",
+        help="The device to measure on.",
+        rich_help_panel=o.SELECTION,
     ),
 ]
 Rounds = Annotated[
@@ -74,7 +78,8 @@ Rounds = Annotated[
     typer.Option(
         "--rounds",
         metavar="N,N,…",
-        help="Rounds after which verdicts are looked at; the last one ends the comparison.",
+        help="Evaluate the verdicts after these numbers of rounds; the last one ends the "
+        "comparison.",
         rich_help_panel=COMPARISON,
     ),
 ]
@@ -83,7 +88,7 @@ Alpha = Annotated[
     typer.Option(
         "--alpha",
         metavar="P",
-        help="Share of alarms that may be false; of a single pair, the chance of one.",
+        help="Limit the false discovery rate of a suite; for a single pair, the false alarm rate.",
         rich_help_panel=COMPARISON,
     ),
 ]
@@ -91,9 +96,9 @@ Delta = Annotated[
     float,
     typer.Option(
         "--delta",
-        metavar="SHARE",
+        metavar="FRACTION",
         callback=o.below_one,
-        help="The least change that counts, as 0.01 for 1 %.",
+        help="Ignore changes below this fraction: 0.01 is 1 %.",
         rich_help_panel=COMPARISON,
     ),
 ]
@@ -102,7 +107,7 @@ Budget = Annotated[
     typer.Option(
         "--budget",
         metavar="S",
-        help="Stop after this many seconds; pairs that are still open stay unsure.",
+        help="Stop after this many seconds; undecided pairs stay unsure.",
         rich_help_panel=COMPARISON,
     ),
 ]

@@ -30,13 +30,13 @@ _RUN_HELP = (
     "JSON, or one of another tool (kmark import --help)."
 )
 Base = Annotated[str, typer.Argument(metavar="BASE", help=_RUN_HELP)]
-Head = Annotated[str, typer.Argument(metavar="HEAD", help="The run that is judged, likewise.")]
+Head = Annotated[str, typer.Argument(metavar="HEAD", help="The run to judge, named like BASE.")]
 RuleName = Annotated[
     str,
     typer.Option(
         "--rule",
         metavar="NAME|FILE",
-        help="robust, golden-tot, ratio, or a TOML file of your own.",
+        help="The rule: robust, golden-tot, ratio, or your own TOML file.",
         rich_help_panel=JUDGING,
     ),
 ]
@@ -45,8 +45,9 @@ FailOnWords = Annotated[
     typer.Option(
         "--fail-on",
         metavar="VERDICT[:SIZE]",
-        help="Verdicts that end with code 1: a comma list, as slower:3%,broken; or none. With "
-        "held, also where a sentinel moved. Default: slower,broken.",
+        help="Exit with code 1 on these verdicts: slower:3%,broken, or none. With held, also "
+        "where a "
+        "canary moved. Default: slower,broken.",
         rich_help_panel=JUDGING,
     ),
 ]
@@ -55,8 +56,9 @@ Match = Annotated[
     typer.Option(
         "--match",
         metavar="case|problem",
-        help="What rows are joined by: case is problem, backend, config and timing; problem takes "
-        "the best of each side.",
+        help="Match rows by case (problem, backend, config and timing), or by problem, with the "
+        "best "
+        "result of each side.",
         rich_help_panel=JUDGING,
     ),
 ]
@@ -65,8 +67,9 @@ Explain = Annotated[
     typer.Option(
         "--explain",
         metavar="ROW",
-        help="How one row came by its verdict: its number, or the beginning of its case id. It "
-        "explains and does not judge: the code is 0 whatever the verdict.",
+        help="Explain the verdict of one row, by its number or a prefix of its case id. The "
+        "exit code "
+        "is then 0 whatever the verdict.",
         rich_help_panel=o.OUTPUT,
     ),
 ]

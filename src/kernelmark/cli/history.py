@@ -53,7 +53,7 @@ MinEffect = Annotated[
     typer.Option(
         "--min-effect",
         metavar="SHARE",
-        help="The least change that counts as a step, as 0.02.",
+        help="Ignore steps below this fraction: 0.02 is 2 %.",
         rich_help_panel=LOOKING,
     ),
 ]
@@ -62,7 +62,9 @@ Sentinels = Annotated[
     typer.Option(
         "--sentinels",
         metavar="SUITE",
-        help="Problems that should never move; if they do, alarms are held. '' is none.",
+        help="Canaries: problems that should never change; if they do, alarms are suppressed. "
+        "'' is "
+        "none.",
         rich_help_panel=LOOKING,
     ),
 ]
@@ -70,7 +72,7 @@ Changed = Annotated[
     bool,
     typer.Option(
         "--changed",
-        help="Only series with a step or an alarm.",
+        help="Show only series with a step or an alarm.",
         rich_help_panel=o.OUTPUT,
     ),
 ]
@@ -86,7 +88,8 @@ Check = Annotated[
     bool,
     typer.Option(
         "--check",
-        help="End with code 1 if the newest point of a series is slower or broken and not held.",
+        help="Exit with code 1 if the newest point of a series is slower or broken and no "
+        "canary moved.",
         rich_help_panel=o.OUTPUT,
     ),
 ]
@@ -95,7 +98,7 @@ Baseline = Annotated[
     typer.Option(
         "--baseline",
         metavar="RUN",
-        help="A column of the change against this run: a pinned name, id or label.",
+        help="Add a column with the change against this run: a pinned name, id or label.",
         rich_help_panel=BASELINES,
     ),
 ]
@@ -104,7 +107,7 @@ Pin = Annotated[
     typer.Option(
         "--pin",
         metavar="NAME[=RUN]",
-        help="Let NAME mean this run, the newest if none is given, and end.",
+        help="Pin NAME to this run (default: the newest) and exit.",
         rich_help_panel=BASELINES,
     ),
 ]

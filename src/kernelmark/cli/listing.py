@@ -43,7 +43,7 @@ OneOp = Annotated[
     typer.Option("-o", "--op", metavar="OP", help="With ops: this op's parameters and tensors."),
 ]
 RunLimit = Annotated[
-    int, typer.Option("--limit", metavar="N", min=1, help="How many runs, the newest first.")
+    int, typer.Option("--limit", metavar="N", min=1, help="Limit the runs, newest first.")
 ]
 
 

@@ -38,7 +38,8 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[NAME…]",
-        help="Benchmarks; or: list, show [RUN], compare A B, import FILE…. RUN, A and B are runs "
+        help="Microbenchmarks; or: list, show [RUN], compare A B, import FILE…. RUN, A and B "
+        "are runs "
         "of microbenchmarks (an id of 'kmark list micro', latest, latest~1) or JSON files of them.",
     ),
 ]
@@ -55,7 +56,7 @@ Device = Annotated[
     typer.Option(
         *("-d", "--device"),
         metavar="DEVICE",
-        help="One device: cpu, cuda:0, hip:1.",
+        help="The device: cpu, cuda:0, hip:1.",
         rich_help_panel=o.SELECTION,
     ),
 ]
@@ -73,7 +74,7 @@ Chosen = Annotated[
     typer.Option(
         *("-p", "--parameter"),
         metavar="NAME=VALUE",
-        help="A parameter of the benchmark; 'kmark micro list NAME' says which there are.",
+        help="Set a parameter of the benchmark ('kmark micro list NAME' lists them).",
         rich_help_panel=HOW,
     ),
 ]
@@ -83,7 +84,8 @@ FigureFile = Annotated[
     typer.Option(
         *("-f", "--figure"),
         metavar="FILE",
-        help="Draw into FILE.png, .svg, .html (works offline) or .json (Vega-Lite); with several "
+        help="Draw a figure into FILE.png, .svg, .html (offline) or .json (Vega-Lite); with "
+        "several "
         "benchmarks, FILE-NAME.png and so on.",
         rich_help_panel=o.OUTPUT,
     ),
@@ -93,7 +95,7 @@ Archs = Annotated[
     typer.Option(
         "--precompile",
         metavar="ARCH",
-        help="Compile the devices' own kernels for these architectures, a comma list or repeated: "
+        help="Compile the devices' own kernels for these architectures. Repeatable: "
         "sm_90, gfx942. No GPU is needed.",
         rich_help_panel=PACKS,
     ),
@@ -104,7 +106,7 @@ Folder = Annotated[
         "-o",
         "--output",
         metavar="DIR",
-        help="Where the pack goes. KERNELMARK_PACK=DIR lets every command use it.",
+        help="Write the precompiled bundle to DIR. KERNELMARK_PACK=DIR lets every command use it.",
         rich_help_panel=PACKS,
     ),
 ]

@@ -25,7 +25,7 @@ Stored = Annotated[
     bool,
     typer.Option(
         "--stored",
-        help="Measure nothing: show the newest that are stored.",
+        help="Show the newest stored roofs; measure nothing.",
         rich_help_panel=o.OUTPUT,
     ),
 ]
@@ -35,7 +35,7 @@ Threads = Annotated[
         "--threads",
         metavar="N",
         min=0,
-        help="Cores of a CPU; 0 is all.",
+        help="CPU cores to use; 0 is all.",
         rich_help_panel=o.MEASUREMENT,
     ),
 ]

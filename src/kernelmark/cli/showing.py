@@ -20,7 +20,7 @@ CaseRef = Annotated[
     typer.Option(
         "--case",
         metavar="ID",
-        help="Only this case: its id, or the beginning of it. Shows all that is known of it.",
+        help="Show everything about one case, by its id or a prefix of it.",
         rich_help_panel=o.SELECTION,
     ),
 ]
@@ -28,7 +28,7 @@ Samples = Annotated[
     bool,
     typer.Option(
         "--samples",
-        help="Everything about each result: blocks, samples, clocks, check, kernel, cost.",
+        help="Show everything about each result: blocks, samples, clocks, check, kernel, cost.",
         rich_help_panel=o.OUTPUT,
     ),
 ]

@@ -43,21 +43,22 @@ Form = Annotated[
         metavar="FORMAT",
         help="The format: nvbench, googlebench, hipblaslt-bench, tritonbench, rocprof, "
         "torch-trace, triton-autotune or reference-csv; with --workload, one of kmark list logs. "
-        "Default: found out.",
+        "Default: detected.",
     ),
 ]
-Label = Annotated[str, _foreign("--label", metavar="TEXT", help="A name for the run.")]
+Label = Annotated[str, _foreign("--label", metavar="TEXT", help="Name the run.")]
 Backend = Annotated[str, _foreign("--backend", metavar="NAME", help="What computed the results.")]
-Device = Annotated[str, _foreign("--device", metavar="DEVICE", help="Where, as hip:0.")]
+Device = Annotated[str, _foreign("--device", metavar="DEVICE", help="The device, such as hip:0.")]
 Arch = Annotated[
-    str, _foreign("--arch", metavar="ARCH", help="The device's architecture, as gfx942.")
+    str, _foreign("--arch", metavar="ARCH", help="The device's architecture, such as gfx942.")
 ]
 Started = Annotated[
     str | None,
     _foreign(
         "--started",
         metavar="DATE",
-        help="When, as 2024-10-01. Default: what the file says, else its date.",
+        help="The date of the run, such as 2024-10-01. Default: that in the file, else the "
+        "file's own.",
     ),
 ]
 LOGS = "Logs of calls"
@@ -72,19 +73,23 @@ WorkloadFolder = Annotated[
     _log(
         "--workload",
         metavar="DIR",
-        help="Read logs of calls, and write the problems and their counts to DIR/workload.csv.",
+        help="Read call logs, and write the problems and their counts to DIR/workload.csv.",
     ),
 ]
 ListDtype = Annotated[
     str | None,
-    _log("--dtype", metavar="DTYPE", help="Of tables without a dtype. Default: bf16 for lists."),
+    _log(
+        "--dtype",
+        metavar="DTYPE",
+        help="The dtype of tables that have none. Default: bf16 for lists.",
+    ),
 ]
 SkippedFile = Annotated[
     str | None,
-    _log("--skipped", metavar="FILE", help="Every line that was skipped, as CSV; - is stdout."),
+    _log("--skipped", metavar="FILE", help="Write every skipped line as CSV; - is stdout."),
 ]
 Force = Annotated[
-    bool, _log("--force", help="Replace a workload of other logs, or one that was edited.")
+    bool, _log("--force", help="Replace a workload from other logs, or an edited one.")
 ]
 WINNERS = "Winners of a tuning folder"
 
@@ -97,8 +102,9 @@ Exported = Annotated[
     str,
     typer.Argument(
         metavar="[RUN]",
-        help="A run: its id or the beginning of it, label, latest, latest~1, or an exported "
-        "JSON file; with --as a tuning folder.",
+        help="A run: its id or a prefix of it, a label, latest, latest~1, or an exported JSON "
+        "file; "
+        "with --as a tuning folder.",
     ),
 ]
 As = Annotated[
@@ -106,7 +112,7 @@ As = Annotated[
     _winners(
         "--as",
         metavar="FORMAT",
-        help="For the library that runs them: cublaslt, python, sglang, vllm; not yet run on AMD "
+        help="Write for this library: cublaslt, python, sglang, vllm; not yet run on AMD "
         "hardware: aiter, hipblaslt, rocblas, tensile, tunableop.",
     ),
 ]
@@ -118,13 +124,15 @@ Base = Annotated[
     _winners(
         "--base",
         metavar="PATH",
-        help="What the winners are merged with: it is read, PATH gets the files that change. "
+        help="Merge the winners into this folder's content; PATH gets the changed files. "
         "aiter and tensile need it.",
     ),
 ]
 With = Annotated[
     list[str] | None,
-    _winners("--with", metavar="NAME=VALUE", help="What a format asks for: kmark list emitters."),
+    _winners(
+        "--with", metavar="NAME=VALUE", help="Set an option of the format (kmark list emitters)."
+    ),
 ]
 
 

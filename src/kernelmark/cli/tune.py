@@ -46,20 +46,20 @@ Reference = Annotated[
         "-b",
         "--backend",
         metavar="BACKEND",
-        help="The reference: what the workload's program calls. Default: the first of torch, "
-        "cublaslt, numpy that is here.",
+        help="The reference, as the workload's program calls it. Default: the first available of "
+        "torch, cublaslt and numpy.",
     ),
 ]
 Tuned = Annotated[
-    str, t.option("-b", "--backend", metavar="BACKEND", help="What is tuned; or a .py file.")
+    str, t.option("-b", "--backend", metavar="BACKEND", help="The backend to tune, or a .py file.")
 ]
 ToBeat = Annotated[
     str | None,
     t.option(
         "--reference",
         metavar="BACKEND",
-        help="What winners have to beat. Default: that of the summary, else the tuned backend's "
-        "own choice.",
+        help="The reference that winners must beat. Default: that of the summary, else the tuned "
+        "backend's default config.",
     ),
 ]
 OneDevice = Annotated[
@@ -68,12 +68,10 @@ OneDevice = Annotated[
 ]
 Arch = Annotated[
     str | None,
-    t.option(
-        "--arch", metavar="ARCH", help="For a GPU that is not here, in place of -d: gfx942, sm_90."
-    ),
+    t.option("--arch", metavar="ARCH", help="Plan for an absent GPU instead of -d: gfx942, sm_90."),
 ]
-RetryFailed = Annotated[bool, t.option("--retry-failed", help="Time again what failed.")]
-_THR = "In percent of the whole time: 0.1 is 0.1 %."
+RetryFailed = Annotated[bool, t.option("--retry-failed", help="Measure failed problems again.")]
+_THR = "In percent of the total time: 0.1 is 0.1 %."
 Threshold = Annotated[
     float | None,
     t.option(
@@ -97,31 +95,40 @@ Limit = Annotated[
     t.option(
         "--limit",
         metavar="N",
-        help="The N problems that cost most; with -s, -o or -p a fair sample of N of those.",
+        help="Keep the N most expensive problems; with -s, -o or -p an even sample of N.",
     ),
 ]
 StrategyName = Annotated[
     str,
-    t.option("--strategy", metavar="NAME", help="kmark list strategies says which.", panel=SEARCH),
+    t.option(
+        "--strategy",
+        metavar="NAME",
+        help="The search strategy (kmark list strategies).",
+        panel=SEARCH,
+    ),
 ]
 Evaluations = Annotated[
-    int, t.option("--evaluations", metavar="N", help="Candidates a problem at most.", panel=SEARCH)
+    int,
+    t.option(
+        "--evaluations", metavar="N", help="Limit the candidates of each problem.", panel=SEARCH
+    ),
 ]
 Minutes = Annotated[
     float,
     t.option(
-        "--minutes", metavar="M", help="Minutes a problem at most; 0: no limit.", panel=SEARCH
+        "--minutes",
+        metavar="M",
+        help="Limit the minutes of each problem; 0: no limit.",
+        panel=SEARCH,
     ),
 ]
-Seed = Annotated[
-    int, t.option("--seed", metavar="N", help="The same seed, the same search.", panel=SEARCH)
-]
+Seed = Annotated[int, t.option("--seed", metavar="N", help="Seed the search.", panel=SEARCH)]
 MinRatio = Annotated[
     float,
     t.option(
         "--min-ratio",
         metavar="FACTOR",
-        help="Keep a winner only if it is faster by this factor.",
+        help="Keep a winner only if it is at least this many times as fast.",
         panel=SEARCH,
     ),
 ]
@@ -130,11 +137,11 @@ MinGain = Annotated[
     t.option(
         "--min-gain-us",
         metavar="US",
-        help="Keep a winner only if it saves these µs a call.",
+        help="Keep a winner only if it saves at least this many µs per call.",
         panel=SEARCH,
     ),
 ]
-Force = Annotated[bool, t.option("--force", help="Overwrite edited plans too.", panel=o.RUNNING)]
+Force = Annotated[bool, t.option("--force", help="Also overwrite edited plans.", panel=o.RUNNING)]
 
 
 def summarise(

@@ -25,7 +25,7 @@ Folder = Annotated[
     str,
     typer.Argument(
         metavar="DIR",
-        help="A tuning folder that 'kmark tune run' has been through; for tensile also a folder "
+        help="A tuning folder after 'kmark tune run'; for tensile also a folder "
         "of incremental logic.",
     ),
 ]
@@ -48,25 +48,26 @@ DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Write nothing: show the difference, prove on a copy that it does what it should, and "
-        "compare.",
+        help="Write nothing: show the diff, verify it on a copy, and compare.",
     ),
 ]
 # An option of its own: docs/cli.md would list only the first of --dry-run/--write.
 Write = Annotated[
     bool,
     typer.Option(
-        "--write", help="Write also what is a dry run without it: tensile. Others write anyway."
+        "--write",
+        help="Write the files of tensile, which is a dry run by default. Other formats always "
+        "write.",
     ),
 ]
-NoBackup = Annotated[bool, typer.Option("--no-backup", help="Leave no copy of what was there.")]
+NoBackup = Annotated[bool, typer.Option("--no-backup", help="Keep no copy of the old file.")]
 NoCompare = Annotated[
-    bool, typer.Option("--no-compare", help="Do not time reference and tuned again.")
+    bool, typer.Option("--no-compare", help="Do not measure reference and winner again.")
 ]
 With = Annotated[
     list[str] | None,
     typer.Option(
-        "--with", metavar="NAME=VALUE", help="What a format asks for: kmark list emitters."
+        "--with", metavar="NAME=VALUE", help="Set an option of the format (kmark list emitters)."
     ),
 ]
 

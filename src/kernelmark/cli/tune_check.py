@@ -22,18 +22,17 @@ Candidates = Annotated[
     t.option(
         "--candidates",
         metavar="N",
-        help="Of each plan: the backend's own choice, then a random sample by the plan's seed.",
+        help="Candidates of each plan: the default config, then a random sample by the plan's "
+        "seed.",
     ),
 ]
 Jobs = Annotated[
     int | None,
-    t.option(
-        "--jobs", metavar="N", help="Cores that compile, at least 1. Default: all.", panel=o.RUNNING
-    ),
+    t.option("--jobs", metavar="N", help="Compile on N cores. Default: all.", panel=o.RUNNING),
 ]
 Timeout = Annotated[
     float,
-    t.option("--timeout", metavar="S", help="Seconds a compilation may take.", panel=o.RUNNING),
+    t.option("--timeout", metavar="S", help="Limit the seconds of a compilation.", panel=o.RUNNING),
 ]
 
 

@@ -14,15 +14,14 @@ def option(*names: str, help: str, metavar: str | None = None, panel: str = o.SE
 
 
 Only = Annotated[
-    list[str] | None, option("--only", metavar="NAME,…", help="Only these plans. Repeated.")
+    list[str] | None, option("--only", metavar="NAME,…", help="Only these plans. Repeatable.")
 ]
 Jobs = Annotated[
     int | None,
     option(
         "--jobs",
         metavar="N",
-        help="Host cores that compile ahead; 0: none, the device's own process compiles. "
-        "Default: all.",
+        help="Compile ahead on N host cores; 0: in the device's own process. Default: all.",
         panel=o.RUNNING,
     ),
 ]

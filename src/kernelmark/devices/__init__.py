@@ -1,4 +1,4 @@
-"""Devices. One file a kind; `cpu` and `fake` need nothing."""
+"""Devices, one file per kind; `cpu` and `fake` have no dependencies."""
 
 from __future__ import annotations
 

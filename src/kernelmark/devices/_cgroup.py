@@ -11,7 +11,7 @@ _NO_LIMIT = 2**60
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
-    """Cores' worth of time the process may use, or None without a quota."""
+    """Return the CPU quota in cores, or None without one."""
     quotas = []
     for folder in _folders("cpu", root):
         words = read_text(folder / "cpu.max").split()
@@ -26,7 +26,7 @@ def cpu_quota(root: Path = ROOT) -> float | None:
 
 
 def memory_headroom(root: Path = ROOT) -> int | None:
-    """Bytes that can still be used under the tightest limit, or None without a limit."""
+    """Return the bytes left under the tightest memory limit, or None without one."""
     rooms = []
     for folder in _folders("memory", root):
         limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
@@ -38,7 +38,7 @@ def memory_headroom(root: Path = ROOT) -> int | None:
 
 
 def memory_limit(root: Path = ROOT) -> int | None:
-    """The tightest memory limit in bytes, or None."""
+    """Return the tightest memory limit in bytes, or None."""
     limits = []
     for folder in _folders("memory", root):
         limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
@@ -48,7 +48,7 @@ def memory_limit(root: Path = ROOT) -> int | None:
 
 
 def read_text(path: Path) -> str:
-    """The file's text, or "" where it cannot be read: kernels differ in what they show."""
+    """Return the file's text, or "" if it cannot be read: kernels expose different files."""
     try:
         return path.read_text(errors="replace")
     except OSError:
@@ -56,10 +56,8 @@ def read_text(path: Path) -> str:
 
 
 def _folders(controller: str, root: Path) -> Iterator[Path]:
-    """The process's control group and those it lies in, for one controller.
-
-    Inside a container the path may be the host's and not exist: the mount's own root counts too.
-    """
+    """Return the process's control group and its ancestors for one controller. Inside a container
+    the path may be the host's and not exist, so the root of the mount is included."""
     base = root / "sys/fs/cgroup"
     for line in read_text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
@@ -81,7 +79,7 @@ def _folders(controller: str, root: Path) -> Iterator[Path]:
 
 
 def _reclaimable(folder: Path) -> int:
-    """File cache in the group that the kernel drops before it refuses memory."""
+    """Return the group's file cache, which the kernel drops before it refuses memory."""
     for line in read_text(folder / "memory.stat").splitlines():
         name, _, value = line.partition(" ")
         if name in ("inactive_file", "total_inactive_file") and _is_count(value):

@@ -1,4 +1,4 @@
-"""What kind of CPU this is: its model, cores, caches and memory, from the kernel's own files."""
+"""CPU model, cores, caches and memory, read from /proc and /sys."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _PARTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
-    """The cores a process may use, one logical CPU of each physical core first."""
+    """The cores a process may use, the first logical CPU of each physical core first."""
 
     model: str
     cores: tuple[int, ...]
@@ -84,7 +84,7 @@ class Cpu:
 
 
 def describe(root: Path = ROOT, usable: Iterable[int] | None = None) -> Cpu:
-    """The CPU as far as this process may use it."""
+    """Return the CPU as far as this process may use it."""
     allowed = sorted(usable if usable is not None else usable_cpus())
     cores = physical_cores(allowed, root)
     quota = cpu_quota(root)
@@ -101,15 +101,15 @@ def describe(root: Path = ROOT, usable: Iterable[int] | None = None) -> Cpu:
 
 
 def usable_cpus() -> set[int]:
-    """Logical CPUs that the scheduler lets this process run on."""
+    """Return the logical CPUs in the scheduler affinity of this process."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
 
 
 def physical_cores(allowed: Iterable[int], root: Path = ROOT) -> list[int]:
-    """The first allowed logical CPU of each physical core: threads that share one core's units
-    would measure each other."""
+    """Return the first allowed logical CPU of each physical core: SMT siblings share execution
+    units and would disturb each other."""
     seen: set[str] = set()
     cores = []
     for cpu in allowed:
@@ -124,7 +124,7 @@ def physical_cores(allowed: Iterable[int], root: Path = ROOT) -> list[int]:
 
 
 def cache_sizes(cores: Iterable[int], root: Path = ROOT) -> dict[int, int]:
-    """Data cache bytes by level, each distinct cache of these cores counted once."""
+    """Return data cache bytes by level, counting each distinct cache of these cores once."""
     found: dict[tuple[int, str], int] = {}
     for cpu in cores:
         folder = root / f"sys/devices/system/cpu/cpu{cpu}/cache"
@@ -141,13 +141,13 @@ def cache_sizes(cores: Iterable[int], root: Path = ROOT) -> dict[int, int]:
 
 
 def last_level_bytes(cores: Iterable[int], root: Path = ROOT) -> int:
-    """Bytes of last-level cache that these cores have; 0 where the kernel does not say."""
+    """Return the bytes of last-level cache of these cores; 0 if unknown."""
     sizes = cache_sizes(cores, root)
     return sizes[max(sizes)] if sizes else 0
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size as the kernel writes it (32768K, 1M); 0 for anything else."""
+    """Parse a size as the kernel writes it (32768K, 1M); 0 for anything else."""
     match = re.fullmatch(r"(\d+)([KMG]?)", text.strip())
     if not match:
         return 0
@@ -155,21 +155,21 @@ def parse_size(text: str) -> int:
 
 
 def total_memory(root: Path = ROOT) -> int:
-    """Bytes of memory the process may ever use."""
+    """Return the bytes of memory the process may ever use."""
     total = _meminfo("MemTotal", root)
     limit = memory_limit(root)
     return min(total, limit) if limit is not None else total
 
 
 def available_memory(root: Path = ROOT) -> int:
-    """Bytes that can be used now without swapping, under the container's limit."""
+    """Return the bytes available without swapping, under the container's limit."""
     available = _meminfo("MemAvailable", root)
     headroom = memory_headroom(root)
     return min(available, headroom) if headroom is not None else available
 
 
 def huge_pages(root: Path = ROOT) -> bool:
-    """Whether the kernel gives huge pages to memory that asks for them."""
+    """Return whether the kernel grants huge pages on madvise."""
     setting = read_text(root / "sys/kernel/mm/transparent_hugepage/enabled")
     return "[madvise]" in setting or "[always]" in setting
 
@@ -180,7 +180,7 @@ def _meminfo(name: str, root: Path) -> int:
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:
-    """Fields of the first processor."""
+    """Return the fields of the first processor."""
     first, _, _ = read_text(root / "proc/cpuinfo").partition("\n\n")
     pairs = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in pairs}

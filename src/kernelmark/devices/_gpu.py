@@ -1,4 +1,4 @@
-"""GpuDevice: the Device of both vendors, on the one binding."""
+"""GpuDevice: the Device of both vendors, on the shared binding."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _u32, _u64, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
 
 
 class GpuBuffer:
-    """Memory on a GPU."""
+    """GPU memory."""
 
     __slots__ = ("address", "nbytes")
 
@@ -68,7 +68,7 @@ class GpuBuffer:
 
 
 class GpuDevice(Device):
-    """One opened GPU. Its own small kernels are compiled once for its architecture."""
+    """One opened GPU. Its helper kernels are compiled once per architecture."""
 
     two_lengths = True
     more_blocks = 1
@@ -93,13 +93,13 @@ class GpuDevice(Device):
         return self.driver.load(binary.code)
 
     def function(self, name: str) -> int:
-        """A kernel of kernels/rtc/device.cu."""
+        """Return a kernel of kernels/rtc/device.cu."""
         if name not in self._functions:
             self._functions[name] = self.driver.function(self._module, name)
         return self._functions[name]
 
     def start(self, name: str, grid: int, block: int, *arguments: ctypes._SimpleCData) -> None:  # type: ignore[type-arg]
-        """Enqueue one of its own kernels on its stream."""
+        """Enqueue a helper kernel on the device's stream."""
         self.driver.launch(
             self.function(name), (grid, 1, 1), (block, 1, 1), pack(*arguments), self._stream
         )
@@ -132,7 +132,7 @@ class GpuDevice(Device):
         self._upload(buffer.address + offset, data, self._stream)
 
     def _upload(self, address: int, data: NDArray[np.uint8], stream: Stream) -> None:
-        """Copy on a stream and wait: a plain copy may return before it is done, and nothing on
+        """Copy on a stream and wait: a plain copy may return before it is complete, and nothing on
         our stream would wait for it."""
         raw = np.ascontiguousarray(data)
         places, size = (_ptr(address), _ptr(raw.ctypes.data)), ctypes.c_size_t(raw.nbytes)
@@ -146,7 +146,7 @@ class GpuDevice(Device):
         return out
 
     def scratch(self, name: str, nbytes: int) -> GpuBuffer:
-        """A buffer of its own that is kept and grown; for pools, sinks and stamps."""
+        """Return a named buffer that is kept and grown; for pools, sinks and stamps."""
         have = self._scratch.get(name)
         if have is None or have.nbytes < nbytes:
             if have is not None:
@@ -195,7 +195,7 @@ class GpuDevice(Device):
         table: Sequence[int],
         *more: ctypes._SimpleCData,  # type: ignore[type-arg]
     ) -> None:
-        """Work on tensors of one kind: `table` is an address and a start in the pool for each."""
+        """Launch on tensors of one kind; `table` has an address and a pool start for each."""
         count, rows = units(spec), len(table) // 2
         wide = max(1, min(-(-count // _BLOCK), -(-self.info.units * 32 // rows)))
         arguments = pack(
@@ -269,7 +269,7 @@ class GpuDevice(Device):
         ]
 
     def _count(self, address: int, count: int, byte: int, place: int, width: int) -> None:
-        """Add to `place` how many of `count` numbers of `width` bytes are made of `byte` alone."""
+        """Add to `place` how many of `count` values of `width` bytes consist of `byte` alone."""
         if count:
             pattern = int.from_bytes(bytes([byte]) * width, "little")
             arguments = _ptr(address), _u64(count), _u64(pattern), _ptr(place)
@@ -392,7 +392,7 @@ class GpuDevice(Device):
         self.driver.call("stream_synchronize", _ptr(self._stream))
 
     def _beyond_cache(self) -> GpuBuffer:
-        """Memory that the last-level cache cannot hold."""
+        """Return memory that exceeds the last-level cache."""
         return self.scratch("beyond cache", 2 * max(self.info.cache_bytes, 32 * 2**20))
 
     def evict_cache(self) -> None:
@@ -416,7 +416,7 @@ class GpuDevice(Device):
         self.start("disturb", blocks, _BLOCK, *arguments)
 
     def strain(self, kind: Strain) -> None:
-        """Enqueue work that stands for the rest of a model."""
+        """Enqueue background load that imitates the rest of a model."""
         if kind is Strain.BANDWIDTH:
             data = self._beyond_cache()
             count = data.nbytes // 16

@@ -1,4 +1,4 @@
-"""What a vendor's driver says of a GPU."""
+"""Device facts from a vendor's driver."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MEMORY_SIDE_CACHE = {
 
 
 def info(driver: Driver, index: int) -> DeviceInfo:
-    """What the driver says of device `index`."""
+    """Return the facts of device `index`."""
     arch = driver.arch(index)
     vendor = driver.table.vendor
     return DeviceInfo(

@@ -1,4 +1,4 @@
-"""GpuKind: listing and opening the GPUs of one vendor."""
+"""GpuKind: list and open the GPUs of one vendor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernelmark.gpu.driver import Driver, driver, unavailable
 
 
 class GpuKind(DeviceKind):
-    """The GPUs that the driver shows to this process, under the driver's own numbers."""
+    """The GPUs that are visible to this process, by the driver's own indices."""
 
     def __init__(self, vendor: str) -> None:
         self.name = vendor

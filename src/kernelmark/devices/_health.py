@@ -1,6 +1,6 @@
-"""What the CPU says of itself while it works: clock, temperature, throttling, other work.
+"""CPU telemetry during a measurement: clock, temperature, throttling, other work.
 
-Files are found once and read each time, so that a reading costs well under a millisecond.
+Files are located once and read each time, so that a reading takes well under a millisecond.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _THROTTLES = {
 
 @dataclass(frozen=True, slots=True)
 class _Usage:
-    """Busy core-seconds on the watched cores, of everybody and of this process."""
+    """Busy core-seconds on the watched cores, of all processes and of this one."""
 
     at_s: float
     busy_s: float
@@ -34,7 +34,7 @@ class _Usage:
 
 
 class Health:
-    """Readings for the cores that launches run on; changes count from the previous reading."""
+    """Readings of the cores that launches run on; changes count from the previous reading."""
 
     def __init__(self, cores: Sequence[int], root: Path = ROOT) -> None:
         self._cores = tuple(cores)

@@ -1,4 +1,4 @@
-"""Device memory that is host memory: what the CPU and the fake device share."""
+"""Device memory in host memory, shared by the CPU and the fake device."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ class HostBuffer:
             np.frombuffer(self._map, np.uint8)[::PAGE] = 0
 
     def cut(self, nbytes: int) -> None:
-        """Let it be of `nbytes`, at most its capacity."""
+        """Set the size to `nbytes`, at most the capacity."""
         self.array: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)[:nbytes]
         self.address: int = self.array.ctypes.data if nbytes else 0
         self.nbytes = nbytes
 
     def close(self) -> None:
-        """Give the pages back now, or with the last array that still looks at them."""
+        """Unmap the pages now, or with the last array that refers to them."""
         self.array = np.empty(0, np.uint8)
         self.address = 0
         with contextlib.suppress(BufferError):
@@ -176,7 +176,8 @@ class HostDevice(Device):
 def _pool_parts(
     pool: NDArray[np.generic], start: int, count: int
 ) -> Iterator[tuple[slice, NDArray[np.generic]]]:
-    """Where in a tensor of `count` elements each run of the pool lies, beginning at `start`."""
+    """Return where in a tensor of `count` elements each run of the pool lies, beginning at
+    `start`."""
     done = 0
     while done < count:
         length = min(POOL - start, count - done)
@@ -199,7 +200,7 @@ def _guards(tensor: Tensor) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
 
 
 def _pack(codes: NDArray[np.generic]) -> NDArray[np.uint8]:
-    """4-bit codes two a byte, the first one in the low half."""
+    """Pack 4-bit codes two per byte, the first in the low half."""
     even = np.zeros(-(-codes.size // 2) * 2, np.uint8)
     even[: codes.size] = codes
     return even[0::2] | (even[1::2] << np.uint8(4))

@@ -1,9 +1,6 @@
-"""Large host buffers that are kept for the next one: to have a gigabyte of pages made present takes
-a second on some machines, and that for every block of every case.
-
-Blocks still differ in where things lie: each lays its tensors out anew within its buffer. Smaller
-buffers, where luck with pages matters most, are always fresh.
-"""
+"""Reuse large host buffers: touching a gigabyte of new pages takes a second on some machines, for
+every block of every case. Blocks still differ in placement, since each lays out its tensors anew
+within its buffer. Smaller buffers, where page placement matters most, are always new."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ _SLACK = 3  # a third more is asked for, so that the next case fits too
 
 
 class PagePool:
-    """Buffers that were given back."""
+    """Returned buffers."""
 
     def __init__(self) -> None:
         self._kept: list[HostBuffer] = []
@@ -25,7 +22,7 @@ class PagePool:
         return sum(buffer.capacity for buffer in self._kept)
 
     def take(self, nbytes: int) -> HostBuffer | None:
-        """The smallest kept buffer that is large enough, cut to `nbytes`."""
+        """Return the smallest kept buffer that is large enough, cut to `nbytes`."""
         fitting = [buffer for buffer in self._kept if buffer.capacity >= nbytes]
         if nbytes < LEAST or not fitting:
             return None
@@ -35,11 +32,11 @@ class PagePool:
         return found
 
     def capacity(self, nbytes: int) -> int:
-        """What to ask for where none fits."""
+        """Return the size to allocate where no kept buffer fits."""
         return nbytes if nbytes < LEAST else nbytes + nbytes // _SLACK
 
     def give(self, buffer: HostBuffer) -> None:
-        """Keep it, or the larger ones of too many."""
+        """Keep a buffer; drop the smallest if there are too many."""
         if buffer.capacity < LEAST:
             buffer.close()
             return

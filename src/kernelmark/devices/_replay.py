@@ -32,7 +32,8 @@ _FAR = 0.2
 
 
 class Stamps:
-    """Core and wall clocks of every unit, before and after; `ROOM` pairs of them can be kept."""
+    """Core and wall clocks of every SM or CU before and after a replay; `ROOM` pairs can be
+    kept."""
 
     def __init__(
         self,
@@ -54,11 +55,11 @@ class Stamps:
 
     @staticmethod
     def nbytes(slots: int) -> int:
-        """Memory for the pair that is being written and those that are kept."""
+        """Bytes for the pair being written and those that are kept."""
         return 32 * slots * (1 + ROOM)
 
     def enqueue(self, stream: int, place: int) -> None:
-        """Write the clocks into place 0 (before) or 1 (after)."""
+        """Enqueue a kernel that writes the clocks to slot 0 (before) or 1 (after)."""
         address = self._address + place * self._slots * 16
         # Several blocks a unit, so that every unit gets one.
         self._driver.launch(
@@ -70,16 +71,16 @@ class Stamps:
         )
 
     def keep(self, stream: int, place: int) -> None:
-        """Enqueue a copy of the pair to a place of its own."""
+        """Enqueue a copy of the current pair into its own slot."""
         target = self._address + (1 + place) * self._pair_bytes
         self._driver.copy_on_device(target, self._address, self._pair_bytes, stream)
 
     def clock_mhz(self) -> float | None:
-        """The mean core clock of the units between the stamps."""
+        """Return the mean core clock between the stamps."""
         return self._clocks(self._address, 1)[0]
 
     def kept_clocks(self, count: int) -> list[float | None]:
-        """The same for the first pairs that were kept."""
+        """Return the mean core clocks of the first kept pairs."""
         return self._clocks(self._address + self._pair_bytes, count)
 
     def _clocks(self, address: int, count: int) -> list[float | None]:
@@ -102,7 +103,7 @@ class Stamps:
 
 
 def _near(passed: NDArray[np.int64], seen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Units whose clock is near the median of those that were seen."""
+    """Return the SMs or CUs whose clock is near the median of those seen."""
     core, wall = passed[seen].T
     if not core.size:
         return seen
@@ -114,7 +115,7 @@ def _near(passed: NDArray[np.int64], seen: NDArray[np.bool_]) -> NDArray[np.bool
 
 
 class Gate:
-    """A flag in host memory that a waiting kernel watches."""
+    """A flag in host memory that a waiting kernel polls."""
 
     def __init__(self, driver: Driver, function: int) -> None:
         self._driver = driver
@@ -124,7 +125,7 @@ class Gate:
         self._flag = ctypes.c_uint32.from_address(self._host)
 
     def close_behind(self, stream: int) -> None:
-        """Hold the stream until `open`."""
+        """Block the stream until `open`."""
         self._flag.value = 0
         arguments = pack(_ptr(self._device), _u64(_GATE_CYCLES))
         self._driver.launch(self._function, (1, 1, 1), (1, 1, 1), arguments, stream)
@@ -133,7 +134,7 @@ class Gate:
         self._flag.value = 1
 
     def close(self) -> None:
-        """Give its memory back; nothing may be waiting behind it."""
+        """Free the flag; nothing may be waiting on it."""
         self._driver.host_free(self._host)
 
 
@@ -153,7 +154,7 @@ class _TimedReplay(Replay):
 
 
 class GraphReplay(_TimedReplay):
-    """Launches captured once as a graph and replayed: no launch cost between them."""
+    """Launches captured once as a graph and replayed: no launch overhead between them."""
 
     method = Timer.GRAPH
 
@@ -176,7 +177,7 @@ class GraphReplay(_TimedReplay):
         return Reading(elapsed_s=elapsed_s, clock_mhz=self._stamps.clock_mhz())
 
     def enqueue(self) -> None:
-        """Put it on the stream and do not wait."""
+        """Enqueue the graph without waiting."""
         self._driver.launch_graph(self._executable, self._stream)
 
     def close(self) -> None:
@@ -185,7 +186,7 @@ class GraphReplay(_TimedReplay):
 
 
 class Series:
-    """Graphs replayed without a pause: the host waits once, for the last of them."""
+    """Graphs replayed back to back: the host waits once, for the last of them."""
 
     def __init__(self, driver: Driver, stream: int, stamps: Stamps) -> None:
         self._driver = driver
@@ -200,8 +201,8 @@ class Series:
         before: Before,
         meanwhile: Callable[[], None] | None,
     ) -> list[Reading]:
-        """Readings in order; `before` enqueues what comes before each, outside what is timed, and
-        `meanwhile` is done while the first of them run."""
+        """Return the readings in order. `before` enqueues untimed work ahead of each; `meanwhile`
+        runs on the host while the first replays run."""
         readings: list[Reading] = []
         for start in range(0, len(replays), ROOM):
             self._enqueue(replays[start : start + ROOM], start, before)
@@ -214,7 +215,7 @@ class Series:
         return readings
 
     def run_ahead(self, replays: Sequence[GraphReplay]) -> Callable[[], float]:
-        """Enqueue replays whose readings nobody wants; the seconds that they took all together."""
+        """Enqueue replays whose readings are not needed; return their total seconds."""
         driver, stream = self._driver, self._stream
         if self._around is None:
             self._around = driver.event(), driver.event()
@@ -252,7 +253,7 @@ class Series:
 
 
 def capture(driver: Driver, stream: int, launch: Launch, order: Sequence[int]) -> int:
-    """A graph of bare launches, without stamps."""
+    """Capture a graph of bare launches, without stamps."""
     return _capture(driver, stream, launch, order, None)
 
 
@@ -282,7 +283,7 @@ def _capture(
 
 
 class GateReplay(_TimedReplay):
-    """Launches queued while a gate holds the stream, so that the host's pace does not show."""
+    """Launches queued while a gate blocks the stream, so that the host's pace does not matter."""
 
     method = Timer.GATE
 
@@ -333,8 +334,9 @@ class GateReplay(_TimedReplay):
 
 
 class QueueReplay(Replay):
-    """Launches on a runtime's own queue, by the host's clock: what it costs to fill the queue and
-    to see its end is fixed, but a kernel shorter than its launch is timed at the host's pace."""
+    """Launches on a runtime's own queue, timed by the host's clock. The cost of filling the queue
+    and of seeing its end is fixed, but a kernel shorter than its launch is timed at the host's
+    pace."""
 
     method = Timer.LOOP
 

@@ -1,4 +1,4 @@
-"""Device: memory, launches put on a clock, and what the hardware says of itself."""
+"""Device: memory, timed launches, and telemetry."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Buffer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
-    """An argument in device memory: `buffer` holds guard bytes around an output."""
+    """An argument in device memory; `buffer` holds guard bytes around an output."""
 
     spec: TensorSpec
     buffer: Buffer
@@ -57,14 +57,14 @@ ArgumentSet = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One replay: seconds for all its launches on the device's clock, and the core clock seen."""
+    """One replay: seconds for all its launches on the device's clock, and the core clock."""
 
     elapsed_s: float
     clock_mhz: float | None = None
 
 
 class Replay(ABC):
-    """A recorded sequence of launches that can be timed again and again."""
+    """A recorded sequence of launches that can be timed repeatedly."""
 
     launches: int
     method: Timer  # the timer that was really used
@@ -77,29 +77,29 @@ class Replay(ABC):
         """Execute once and wait for the end."""
 
     def close(self) -> None:
-        """Give back what recording took."""
+        """Free what recording allocated."""
 
 
 @runtime_checkable
 class OwnQueue(Protocol):
-    """A kernel whose runtime enqueues where the device's stream and its events do not see it."""
+    """A kernel whose runtime enqueues outside the device's stream and events."""
 
     def replay_s(self, order: Sequence[int]) -> float:
         """Seconds on the host's clock from the first of these launches to the end of the last,
         enqueued without waiting between them."""
 
     def even_launches(self, launches: int) -> int:
-        """At least so many that a replay of twice as many is enqueued in the same way."""
+        """Return the least launches for which twice as many are enqueued in the same way."""
 
 
 def own_queue(launch: Launch) -> OwnQueue | None:
-    """The kernel that `launch` is a method of, if it has a queue of its own."""
+    """Return the kernel that `launch` is a method of, if it has its own queue."""
     owner = getattr(launch, "__self__", None)
     return owner if isinstance(owner, OwnQueue) else None
 
 
 class Device(ABC):
-    """One opened device. Everything a measurement needs, and nothing about any backend."""
+    """One opened device: everything a measurement needs, and nothing about any backend."""
 
     info: DeviceInfo
     # A replay's fixed cost is cancelled by also recording twice the launches.
@@ -117,17 +117,18 @@ class Device(ABC):
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Buffer:
-        """Uninitialised memory, aligned to 256 bytes or more; `OutOfMemory` when there is none."""
+        """Allocate uninitialised memory, aligned to at least 256 bytes; raise OutOfMemory if there
+        is none."""
 
     @abstractmethod
     def free(self, buffer: Buffer) -> None: ...
 
     @abstractmethod
     def free_bytes(self) -> int:
-        """Memory that can still be allocated."""
+        """Return the bytes that can still be allocated."""
 
     def keeps(self, nbytes: int) -> bool:
-        """Whether memory of this size that is freed is what the next such block gets."""
+        """Return whether freed memory of this size is what the next such block gets."""
         return False
 
     @abstractmethod
@@ -147,8 +148,8 @@ class Device(ABC):
 
     @abstractmethod
     def count_changed(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> list[int]:
-        """For each input, the number of elements that differ from what `generate` wrote with its
-        set's number."""
+        """Return for each input the number of elements that differ from what `generate` wrote for
+        its set."""
 
     @abstractmethod
     def poison(self, tensor: Tensor, byte: int) -> None:
@@ -161,18 +162,18 @@ class Device(ABC):
 
     @abstractmethod
     def count_poison(self, tensor: Tensor, byte: int) -> int:
-        """Elements all of whose bytes are still `byte`."""
+        """Count the elements all of whose bytes are still `byte`."""
 
     @abstractmethod
     def guards_intact(self, tensor: Tensor) -> bool: ...
 
     def inspect(self, tensors: Sequence[Tensor], byte: int) -> list[tuple[int, bool]]:
-        """`count_poison` and `guards_intact` of many."""
+        """Return `count_poison` and `guards_intact` of many outputs."""
         return [(self.count_poison(one, byte), self.guards_intact(one)) for one in tensors]
 
     @abstractmethod
     def take(self, tensor: Tensor, where: NDArray[np.int64]) -> NDArray[np.generic]:
-        """Bit patterns of the elements at flat positions `where`."""
+        """Return the bit patterns of the elements at flat positions `where`."""
 
     def project(
         self, contraction: Contraction, tensors: ArgumentSet, signs: NDArray[np.float64]
@@ -182,17 +183,17 @@ class Device(ABC):
         return project(contraction, read, signs)
 
     def _bits(self, tensor: Tensor) -> NDArray[np.generic]:
-        """All elements of a tensor as flat bit patterns."""
+        """Return all elements of a tensor as flat bit patterns."""
         raw = self.read(tensor.buffer, tensor.offset, tensor.spec.nbytes)
         return raw.view(storage(tensor.spec.dtype))
 
     def peek(self, tensor: Tensor, where: NDArray[np.int64]) -> Peek:
-        """`take`, prepared: what is returned reads at once behind what is enqueued then."""
+        """Prepare a `take`: calling the result reads directly behind what is enqueued then."""
         return lambda: self.take(tensor, where)
 
     @abstractmethod
     def record(self, launch: Launch, order: Sequence[int], timer: Timer) -> Replay:
-        """Launches over argument sets in `order`, ready to be timed by `timer`."""
+        """Record launches over argument sets in `order`, to be timed by `timer`."""
 
     def run_all(
         self,
@@ -202,9 +203,8 @@ class Device(ABC):
         meanwhile: Callable[[], None] | None = None,
     ) -> list[Reading]:
         """Run replays one after the other, with as little between them as the device allows.
-
-        `before(i)` enqueues what precedes replay `i` and is not timed. The host does `meanwhile`
-        while it would wait."""
+        `before(i)` enqueues untimed work ahead of replay `i`. The host runs `meanwhile` while it
+        would wait."""
         if meanwhile is not None:
             meanwhile()
         readings = []
@@ -216,8 +216,8 @@ class Device(ABC):
         return readings
 
     def run_ahead(self, replays: Sequence[Replay]) -> Callable[[], float]:
-        """Run replays whose readings nobody wants, without waiting where the device enqueues. What
-        comes back waits for them and tells the seconds that they took."""
+        """Run replays whose readings are not needed, without waiting where the device enqueues. The
+        result waits for them and returns their seconds."""
         seconds = sum(reading.elapsed_s for reading in self.run_all(replays))
         return lambda: seconds
 
@@ -226,7 +226,7 @@ class Device(ABC):
 
     @abstractmethod
     def evict_cache(self) -> None:
-        """Throw everything out of the last-level cache."""
+        """Evict everything from the last-level cache."""
 
     def disturb_scheduler(self) -> None:
         """Enqueue work that leaves the hardware's block scheduler in a random state.
@@ -238,36 +238,37 @@ class Device(ABC):
 
     @abstractmethod
     def telemetry(self) -> Telemetry:
-        """Clocks, power, temperature, load and throttle reasons now."""
+        """Return clocks, power, temperature, load and throttle reasons now."""
 
     def watch(self) -> None:
-        """Begin the reading that `telemetry` gives next, where a reading takes long."""
+        """Start the reading that the next `telemetry` returns, where a reading takes long."""
 
     def kernel_names(self, launch: Launch) -> tuple[str, ...]:
-        """What a launch of set 0 really starts, in the library's own names; () if unknown."""
+        """Return the library's names of the kernels that a launch of set 0 starts; () if
+        unknown."""
         return ()
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free all resources."""
 
 
 class DeviceKind(ABC):
-    """A family of devices: what a file in this folder offers as `kind`."""
+    """A family of devices; a file in this folder provides one as `kind`."""
 
     name: str
 
     @abstractmethod
     def available(self) -> str | None:
-        """None, or one sentence on why there is no such device here and what to install."""
+        """Return None, or one sentence on why no such device is present and what to install."""
 
     @abstractmethod
     def infos(self) -> list[DeviceInfo]:
-        """The devices of this kind on this machine, in order; [] when not available."""
+        """Return the devices of this kind on this machine, in order; [] if there are none."""
 
     @abstractmethod
     def open(self, index: int, threads: int = 0) -> Device:
-        """Device `index`, ready to use; `threads` is for the CPU."""
+        """Open device `index`; `threads` is for the CPU."""
 
     def worker_variables(self, index: int, threads: int) -> dict[str, str]:
-        """Environment variables for a worker process that is to use only this device."""
+        """Return the environment variables that restrict a worker process to this device."""
         return {}

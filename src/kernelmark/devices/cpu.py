@@ -1,4 +1,4 @@
-"""The CPU: fresh host memory, pinned threads, a monotonic clock around launches."""
+"""The CPU: newly mapped host memory, pinned threads, a monotonic clock around launches."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ THREAD_VARIABLES = (
 
 
 class CpuReplay(Replay):
-    """Launches that return when done, with the clock outside the loop."""
+    """Launches that return when done, timed outside the loop."""
 
     method = Timer.LOOP
 
@@ -127,9 +127,8 @@ class CpuDevice(HostDevice):
         return CpuReplay(launch, order)
 
     def evict_cache(self) -> None:
-        """Reads through twice the last-level cache, part of it on each core so that their private
-        caches are evicted too. Reading leaves no dirty lines to be written back during the next
-        launch."""
+        """Read through twice the last-level cache, a part on each core so that private caches are
+        evicted too. Reading leaves no dirty lines to be written back during the next launch."""
         if self._evictor is None:
             share = max(-(-2 * self.info.cache_bytes // len(self.cores)), 2 * self._private_bytes)
             self._evictor = self.allocate(-(-share // 4096) * 4096 * len(self.cores))
@@ -210,13 +209,13 @@ def _info(cpu: Cpu, cores: Sequence[int], more: dict[str, str]) -> DeviceInfo:
 
 
 def _private_cache_bytes(cores: Sequence[int]) -> int:
-    """Bytes of one core's caches below the last level."""
+    """Return the bytes of one core's caches below the last level."""
     sizes = cache_sizes(cores[:1])
     return sum(size for level, size in sizes.items() if level != max(sizes))
 
 
 def _pin(cpus: Sequence[int] | set[int]) -> bool:
-    """Put every thread of this process on `cpus`: libraries start theirs when they are loaded."""
+    """Pin every thread of this process to `cpus`: libraries start theirs when they are loaded."""
     tasks = Path("/proc/self/task")
     try:
         for task in tasks.iterdir():

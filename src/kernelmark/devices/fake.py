@@ -1,7 +1,7 @@
-"""A device without hardware: memory in NumPy, time by script. Drives the pipeline in tests.
+"""A device without hardware: memory in NumPy, scripted times. Drives the pipeline in tests.
 
-A launch tells the device how long it takes by `FakeDevice.advance(seconds)`; a replay reads the
-fake clock, to which it adds a fixed cost of its own, as a GPU's graph would.
+A launch reports its duration by `FakeDevice.advance(seconds)`; a replay reads the fake clock and
+adds a fixed cost, as a GPU's graph would.
 """
 
 from __future__ import annotations
@@ -30,11 +30,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What a fake device does. Lists are walked one step a replay (`clock_mhz`, `slow`) or one a
-    reading (`throttle`, `load`) and begin again at their end.
-
-    `slow` multiplies the time of a replay's launches; `jitter` is a seeded relative spread.
-    """
+    """The behaviour of a fake device. Lists advance one step per replay (`clock_mhz`, `slow`) or
+    per reading (`throttle`, `load`) and wrap around. `slow` multiplies the time of a replay's
+    launches; `jitter` is a seeded relative spread."""
 
     replay_s: float = 10e-6
     clock_mhz: tuple[float, ...] = ()
@@ -48,7 +46,7 @@ class Script:
 
     @classmethod
     def from_text(cls, text: str) -> Script:
-        """A script from JSON, as `$KERNELMARK_FAKE_SCRIPT` holds it."""
+        """Parse a script from JSON, as in `$KERNELMARK_FAKE_SCRIPT`."""
         known = {field.name for field in dataclasses.fields(cls)}
         try:
             given = json.loads(text) if text else {}
@@ -100,11 +98,12 @@ class FakeDevice(HostDevice):
         self._random = np.random.default_rng([self.script.seed, index])
 
     def advance(self, seconds: float) -> None:
-        """A launch says that it took this long."""
+        """Advance the clock by the duration of a launch."""
         self.now_s += seconds
 
     def finish_replay(self, launches_s: float) -> Reading:
-        """The reading of a replay whose launches took `launches_s` before slowness and noise."""
+        """Return the reading of a replay whose launches took `launches_s` before slowdown and
+        noise."""
         script, step = self.script, self._replays
         self._replays += 1
         factor = _at(script.slow, step) or 1.0
@@ -145,7 +144,7 @@ class FakeDevice(HostDevice):
 
 
 class FakeKind(DeviceKind):
-    """As many fake devices as `$KERNELMARK_FAKE_DEVICES` says, one without it."""
+    """`$KERNELMARK_FAKE_DEVICES` fake devices, by default one."""
 
     name = "fake"
 

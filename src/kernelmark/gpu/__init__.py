@@ -1,1 +1,2 @@
-"""One GPU binding for two vendors: memory, streams, events, graphs, modules, run-time compiling."""
+"""One GPU binding for both vendors: memory, streams, events, graphs, modules, runtime
+compilation."""

@@ -1,4 +1,4 @@
-"""A GPU that is not here, by its architecture: enough to list what can be tuned for it."""
+"""Facts about GPU architectures, so that a GPU that is not present can be planned for."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _SHARED_KIB_UNITS = {
 
 
 def known_names() -> str:
-    """A hint: the architectures that there are facts of."""
+    """Return a hint that lists the known architectures."""
     return f"known: {', '.join(_SHARED_KIB_UNITS)}"
 
 
 def is_known(arch: str) -> bool:
-    """Whether `absent` has facts of it."""
+    """Return whether facts about an architecture are known."""
     return arch in _SHARED_KIB_UNITS
 
 
 def absent(arch: str) -> DeviceInfo:
-    """Facts of a device of this architecture; one that is not in the table is a usage error."""
+    """Return the facts of an architecture; raise UsageError for an unknown one."""
     kind = vendor_of(arch)
     # A GPU calls itself sm_90, also where kernels for it are built as sm_90a.
     name = arch.rstrip("af") if kind == "cuda" else arch

@@ -1,4 +1,4 @@
-"""Compile kernel files for many architectures into a pack."""
+"""Compile kernel files for many architectures into a precompiled bundle."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _EMPTY = 'extern "C" __global__ void empty() {}'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """One file for one architecture: where it is and its bytes, or why it could not be made and
-    what would help."""
+    """One kernel file for one architecture: its path and size, or why it was not compiled and a
+    hint."""
 
     name: str
     arch: str
@@ -29,7 +29,7 @@ class Packed:
 
 
 def check(arch: str) -> None:
-    """A usage error unless GPUs call themselves so, and there is a compiler for them."""
+    """Raise UsageError for an unknown GPU architecture or where no compiler supports it."""
     if vendor_of(arch) == "cuda" and arch[-1] in "af":
         plain = arch[:-1]
         raise UsageError(
@@ -45,7 +45,7 @@ def check(arch: str) -> None:
 
 
 def precompile(sources: Mapping[str, str], archs: Sequence[str], folder: Path) -> Iterator[Packed]:
-    """Each of `sources` (by file name) for each of `archs`, into the pack in `folder`."""
+    """Compile `sources` (by file name) for each of `archs` into the bundle in `folder`."""
     return (_one(name, text, arch, folder) for arch in archs for name, text in sources.items())
 
 

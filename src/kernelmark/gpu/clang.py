@@ -48,7 +48,7 @@ class Clang:
     def compile(
         self, source: str, arch: str, name: str, options: tuple[str, ...] = ()
     ) -> tuple[bytes, str]:
-        """(code object, log) of `source`."""
+        """Return the code object of `source` and the log."""
         with tempfile.TemporaryDirectory(prefix="kernelmark-") as folder:
             Path(folder, name).write_text(source, encoding="utf-8")
             command = [
@@ -68,7 +68,7 @@ class Clang:
             return out.read_bytes(), log
 
     def _linker(self, folder: str) -> tuple[str, ...]:
-        """What makes clang find an lld that is a part of the same program."""
+        """Return the flags that let clang find an lld inside the same executable."""
         if not self.linker_word:
             return ()
         script = Path(folder, "lld")
@@ -89,13 +89,13 @@ class Clang:
 
 
 def recipe() -> str:
-    """A hash of what goes into every compile beside the source: the flags and the prelude."""
+    """Return a hash of what goes into every compilation besides the source: flags and prelude."""
     return digest(*_FLAGS, _PRELUDE.read_bytes())
 
 
 def find() -> Clang | None:
-    """ROCm's clang, else the newest one on PATH that can compile for AMD, else the one in the
-    ziglang wheel; None without any."""
+    """Return ROCm's clang, else the newest one on PATH that can compile for AMD, else the one in
+    the ziglang wheel, else None."""
     return _find(os.environ.get("ROCM_PATH", "/opt/rocm"), os.environ.get("PATH", ""))
 
 
@@ -122,7 +122,7 @@ def _zig() -> str | None:
 
 
 def _usable(*command: str) -> str | None:
-    """The version of a clang that is new enough and was built with AMD's target."""
+    """Return the version of a clang if it is new enough and has AMD's target."""
     found = re.search(r"clang version (\d+)([.\d]*)", _say(*command, "--version"))
     if found is None or int(found[1]) < OLDEST:
         return None
@@ -131,7 +131,7 @@ def _usable(*command: str) -> str | None:
 
 
 def _say(*command: str) -> str:
-    """What a program prints when asked; "" where it does not run."""
+    """Return the output of a program; "" if it does not run."""
     try:
         done = run_child(command, timeout_s=20.0)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""A compiler's log as an error that shows the source line it speaks of."""
+"""Format a compiler's log as an error that shows the source line in question."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LOG_CHARACTERS = 1500
 
 
 def explain(log: str, source: str, name: str) -> str:
-    """The compiler's first error, with the line of `source` it speaks of, then the log's end."""
+    """Return the compiler's first error with its line of `source`, and the end of the log."""
     for text in log.splitlines():
         found = _NVRTC.match(text) or _CLANG.match(text)
         if found:
@@ -23,7 +23,8 @@ def explain(log: str, source: str, name: str) -> str:
 
 
 def _line(source: str, file: str, name: str, number: int) -> str:
-    """Line `number` of `file`; a #line directive starts each file that `source` is made of."""
+    """Return line `number` of `file`; a #line directive starts each file that `source` consists
+    of."""
     _, directive, after = source.partition(f'#line 1 "{file}"\n')
     if not directive and file != name:
         return ""

@@ -1,6 +1,6 @@
-"""Driver: the one ctypes binding. What runs on an NVIDIA GPU is the code that runs on AMD.
+"""Driver: the one ctypes binding, shared by NVIDIA and AMD.
 
-Every return code is checked; an error names the call in the vendor's own word.
+Every return code is checked; an error names the call in the vendor's own spelling.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 class GpuError(CaseError):
-    """A call of the GPU's library failed."""
+    """A call into the GPU's library failed."""
 
     def __init__(self, message: str, hint: str | None = None, code: int = 0) -> None:
         super().__init__(message, hint)
@@ -40,7 +40,7 @@ class GpuError(CaseError):
 
 
 class Driver:
-    """The vendor's library behind our words. Sizes are bytes; handles are plain integers."""
+    """The vendor's library behind common names. Sizes are bytes; handles are plain integers."""
 
     def __init__(self, table: Table, library: ctypes.CDLL) -> None:
         self.table = table
@@ -50,19 +50,19 @@ class Driver:
 
     @property
     def where(self) -> str:
-        """The library that was loaded, as it was asked for."""
+        """Path or name that the library was loaded by."""
         return str(getattr(self.library, "_name", "") or self.table.libraries[0])
 
     # -- calling
 
     def call(self, word: str, *arguments: object) -> None:
-        """Call the function behind `word`; a code other than success raises `GpuError`."""
+        """Call the function behind `word`; raise GpuError for any code but success."""
         code = self.code(word, *arguments)
         if code:
             self._fail(word, code)
 
     def code(self, word: str, *arguments: object) -> int:
-        """Call the function behind `word` and give its return code."""
+        """Call the function behind `word` and return its code."""
         function = self._functions.get(word)
         if function is None:
             symbol = self.table.symbols[word]
@@ -77,7 +77,7 @@ class Driver:
         return int(function(*arguments))  # type: ignore[operator]
 
     def has(self, word: str) -> bool:
-        """Whether the library has the function behind `word`."""
+        """Return whether the library has the function behind `word`."""
         try:
             self.library[self.table.symbols[word]]
         except AttributeError:
@@ -105,7 +105,7 @@ class Driver:
     # -- devices
 
     def count(self) -> int:
-        """Devices there are; a library that cannot start is an error and no count."""
+        """Return the number of devices; raise if the library cannot start."""
         number = ctypes.c_int()
         for word, argument in (("init", ctypes.c_uint(0)), ("device_count", ctypes.byref(number))):
             code = self.code(word, argument)
@@ -138,7 +138,7 @@ class Driver:
         return value.value
 
     def arch(self, index: int) -> str:
-        """sm_90, gfx942: the target a kernel is compiled for."""
+        """Return the compilation target: sm_90, gfx942."""
         if self.table.vendor == "cuda":
             return f"sm_{self.attribute(index, 'major')}{self.attribute(index, 'minor')}"
         # Room to spare: a newer HIP may have a longer struct behind the same symbol.
@@ -158,7 +158,7 @@ class Driver:
         return raw.raw.hex()
 
     def bus_id(self, index: int) -> str:
-        """0000:c1:00.0: the device's place on the PCI bus, whichever devices are visible."""
+        """Return the PCI bus address, 0000:c1:00.0, independent of which devices are visible."""
         text = ctypes.create_string_buffer(32)
         self.call("device_bus_id", text, 32, index)
         return text.value.decode()
@@ -171,13 +171,13 @@ class Driver:
         return f"{version.value // 10_000_000}.{version.value // 100_000 % 100}"
 
     def peer_access(self, index: int, peer: int) -> bool:
-        """Whether device `index` can reach the memory of device `peer`."""
+        """Return whether device `index` can access the memory of device `peer`."""
         value = ctypes.c_int()
         self.call("can_access_peer", ctypes.byref(value), index, peer)
         return bool(value.value)
 
     def enable_peer(self, index: int, peer: int) -> None:
-        """Let device `index` reach the memory of device `peer`."""
+        """Enable access from device `index` to the memory of device `peer`."""
         if self.table.vendor == "cuda":
             self.use(peer)
             target: object = _P(self._contexts[peer])
@@ -191,7 +191,7 @@ class Driver:
     # -- memory
 
     def memory_info(self) -> tuple[int, int]:
-        """(free, total) bytes of the current device."""
+        """Return free and total bytes of the current device."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.call("memory_info", ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value
@@ -202,7 +202,8 @@ class Driver:
         return address.value or 0
 
     def allocate_managed(self, nbytes: int) -> int:
-        """Memory that host and device share page by page; never more than is free."""
+        """Allocate managed memory, which host and device share page by page; never more than is
+        free."""
         free, _ = self.memory_info()
         if nbytes > free:
             raise OutOfMemory(f"{nbytes} bytes of managed memory asked, {free} free on the device")
@@ -215,7 +216,7 @@ class Driver:
         self.call("free", _P(address))
 
     def host_allocate(self, nbytes: int) -> int:
-        """Pinned host memory that the device can reach."""
+        """Allocate pinned host memory that the device can access."""
         address = _P()
         self.call(
             "host_allocate",
@@ -229,7 +230,7 @@ class Driver:
         self.call("host_free", _P(address))
 
     def host_device_pointer(self, address: int) -> int:
-        """The device's address of pinned host memory."""
+        """Return the device address of pinned host memory."""
         mapped = _P()
         self.call("host_device_pointer", ctypes.byref(mapped), _P(address), ctypes.c_uint(0))
         return mapped.value or 0
@@ -266,12 +267,12 @@ class Driver:
         self.call("event_record", _P(event), _P(stream))
 
     def elapsed_s(self, start: int, end: int) -> float:
-        """Seconds between two events, after waiting for the second."""
+        """Wait for `end` and return the seconds between two events."""
         self.call("event_synchronize", _P(end))
         return self.between_s(start, end)
 
     def between_s(self, start: int, end: int) -> float:
-        """Seconds between two events that have passed."""
+        """Return the seconds between two completed events."""
         milliseconds = ctypes.c_float()
         self.call("event_elapsed", ctypes.byref(milliseconds), _P(start), _P(end))
         return milliseconds.value * 1e-3
@@ -294,14 +295,14 @@ class Driver:
         self.call("graph_launch", _P(executable), _P(stream))
 
     def destroy(self, word: str, handle: int) -> None:
-        """Give back a handle: `word` is stream, event, graph, graph_exec or module."""
+        """Destroy a handle; `word` is stream, event, graph, graph_exec or module."""
         name = "module_unload" if word == "module" else f"{word}_destroy"
         self.call(name, _P(handle))
 
     # -- modules
 
     def load(self, binary: bytes) -> int:
-        """A module from a cubin or a code object."""
+        """Load a module from a cubin or a code object."""
         module = _P()
         self.call("module_load", ctypes.byref(module), ctypes.c_char_p(binary))
         return module.value or 0
@@ -312,7 +313,7 @@ class Driver:
         return handle.value or 0
 
     def function_attributes(self, function: int) -> dict[str, int]:
-        """shared_bytes, local_bytes and registers of a loaded kernel."""
+        """Return shared_bytes, local_bytes and registers of a loaded kernel."""
         found = {}
         for name, number in (("shared_bytes", 1), ("local_bytes", 3), ("registers", 4)):
             value = ctypes.c_int()
@@ -321,12 +322,12 @@ class Driver:
         return found
 
     def allow_shared(self, function: int, nbytes: int) -> None:
-        """Permit more dynamic shared memory than the default; HIP needs no permission."""
+        """Raise the limit of dynamic shared memory above the default; HIP has no such limit."""
         if self.table.vendor == "cuda":
             self.call("function_set_attribute", _P(function), _MAX_DYNAMIC_SHARED, nbytes)
 
     def occupancy(self, function: int, block: int, shared_bytes: int = 0) -> int:
-        """Blocks of `block` threads that fit on one unit at a time."""
+        """Return how many blocks of `block` threads fit on one SM or CU at a time."""
         value = ctypes.c_int()
         shared = ctypes.c_size_t(shared_bytes)
         self.call("occupancy", ctypes.byref(value), _P(function), block, shared)
@@ -341,7 +342,7 @@ class Driver:
         stream: int,
         shared_bytes: int = 0,
     ) -> None:
-        """Enqueue a kernel; `pack` makes `arguments`."""
+        """Enqueue a kernel with `arguments` from `pack`."""
         self.call(
             "launch",
             _P(function),
@@ -354,7 +355,7 @@ class Driver:
 
 
 def pack(*values: Any) -> ctypes.Array[ctypes.c_void_p]:
-    """Kernel arguments as the array of addresses a launch takes; it keeps `values` alive."""
+    """Return kernel arguments as the address array of a launch; it keeps `values` alive."""
     packed = (_P * max(1, len(values)))(
         *(ctypes.cast(ctypes.pointer(value), _P) for value in values)
     )
@@ -364,7 +365,8 @@ def pack(*values: Any) -> ctypes.Array[ctypes.c_void_p]:
 
 @functools.cache
 def driver(vendor: str) -> Driver:
-    """The vendor's driver; `UsageError` with what to install where its library is missing."""
+    """Return the vendor's driver; raise UsageError with what to install if its library is
+    missing."""
     table = {"cuda": CUDA, "hip": HIP}[vendor]
     library = find_library(table)
     if library is None:
@@ -376,7 +378,7 @@ def driver(vendor: str) -> Driver:
 
 
 def unavailable(vendor: str) -> str | None:
-    """None when there is a device of this vendor, else one sentence."""
+    """Return None if a device of this vendor is present, else one sentence."""
     try:
         found = driver(vendor)
     except UsageError as error:

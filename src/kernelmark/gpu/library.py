@@ -1,4 +1,4 @@
-"""Where a vendor's library is: the one that is loaded already, torch's own, or the system's."""
+"""Find a vendor's library: the one already loaded, torch's own, or the system's."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from kernelmark.gpu.table import Table
 
 
 def find_library(table: Table) -> ctypes.CDLL | None:
-    """The vendor's library, or None. HIP's is the one that torch uses where there is such a torch:
-    a stream of one runtime is unknown to another in the same process. Then $ROCM_PATH and the
-    loader's own path are looked at."""
+    """Return the vendor's library, or None.
+
+    HIP's is the one that an installed torch uses, because a stream of one runtime is invalid in
+    another in the same process. Then $ROCM_PATH and the loader's path are searched.
+    """
     return first_of(_places(table))
 
 
 def first_of(places: Iterable[str]) -> ctypes.CDLL | None:
-    """The first library that can be loaded."""
+    """Return the first library that can be loaded."""
     for place in places:
         with contextlib.suppress(OSError):
             return ctypes.CDLL(place)
@@ -52,7 +54,7 @@ class _Place(ctypes.Structure):
 
 
 def path_of(library: ctypes.CDLL, symbol: str) -> Path | None:
-    """The file that a loaded library came from, with links followed; it has this symbol."""
+    """Return the real path of the loaded library that has this symbol."""
     found = _Place()
     try:
         address = ctypes.cast(library[symbol], ctypes.c_void_p)
@@ -63,7 +65,7 @@ def path_of(library: ctypes.CDLL, symbol: str) -> Path | None:
 
 
 def mapped(stem: str) -> list[str]:
-    """The libraries called `stem` that this process has loaded, by their paths."""
+    """Return the paths of the libraries called `stem` that this process has loaded."""
     try:
         text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -73,8 +75,8 @@ def mapped(stem: str) -> list[str]:
 
 
 def _of_torch(names: list[str]) -> list[str]:
-    """The runtime that an installed torch will load: from its own wheel, or from ROCm's. Neither is
-    imported for that."""
+    """Return the runtime that an installed torch would load, from its own wheel or from ROCm's,
+    without importing either."""
     own = _in_package("torch", names[-1:])
     return own or (_in_package("_rocm_sdk_core", names) if _folders("torch") else [])
 

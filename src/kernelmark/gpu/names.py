@@ -1,4 +1,4 @@
-"""The names of the kernels inside a captured graph: what a library really launched."""
+"""Names of the kernels in a captured graph: what a library really launched."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class _CudaKernelNode(ctypes.Structure):
 
 
 def kernel_names(driver: Driver, graph: int) -> tuple[str, ...]:
-    """Kernel names in the order of the graph's nodes; () where the driver cannot tell."""
+    """Return the kernel names in the order of the graph's nodes; () if the driver has no such
+    query."""
     if driver.table.vendor != "cuda":
         return ()  # HIP's node holds a host pointer, which names nothing for module kernels
     try:

@@ -37,7 +37,7 @@ _DAMAGE = (
 
 
 def resources(code: bytes) -> dict[str, dict[str, int]]:
-    """For each kernel in a cubin or code object: registers, spills, stack and shared bytes."""
+    """Return registers, spills, stack and shared bytes of each kernel in a cubin or code object."""
     if code[:4] != b"\x7fELF" or len(code) < 64:
         raise UsageError("not an ELF object: neither a cubin nor an AMD code object")
     if code[4] != 2 or code[5] != 1:
@@ -121,7 +121,7 @@ def _cuda(code: bytes) -> dict[str, dict[str, int]]:
 
 
 def unpack(data: bytes, at: int) -> tuple[Any, int]:
-    """One msgpack value and where it ends; the part of the format that metadata uses."""
+    """Return one msgpack value and its end; only the part of the format that metadata uses."""
     tag = data[at]
     at += 1
     if tag <= 0x7F:

@@ -1,8 +1,8 @@
-"""Packs: folders of kernels compiled ahead of time, for machines without a compiler.
+"""Precompiled bundles: folders of compiled kernels, for machines without a compiler.
 
-A pack holds ARCH/KEY.bin; the folders in $KERNELMARK_PACK are looked at before any compiler. Each
-file carries a checksum: a damaged one is passed over, and so is one that another user could have
-written.
+A bundle holds ARCH/KEY.bin; the folders in $KERNELMARK_PACK are searched before any compiler is
+used. Each file carries a checksum. Damaged files, and files that another user could have written,
+are skipped.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from kernelmark.core.private import Unsafe, find_unsafe
 
 
 def folders() -> list[Path]:
-    """The packs in $KERNELMARK_PACK, in their order of preference."""
+    """Return the bundles in $KERNELMARK_PACK, in order of preference."""
     return [Path(p) for p in os.environ.get("KERNELMARK_PACK", "").split(os.pathsep) if p]
 
 
 def safe_folders() -> list[Path]:
-    """The packs that kernels are loaded from: those that no other user can write to."""
+    """Return the bundles that no other user can write to; only these are used."""
     return [folder for folder in folders() if find_unsafe(folder) is None]
 
 
 def refused() -> list[Unsafe]:
-    """Why the other packs are not used."""
+    """Return why the other bundles are not used."""
     return [unsafe for folder in folders() if (unsafe := find_unsafe(folder)) is not None]
 
 
 def path_in(folder: Path, key: str, arch: str) -> Path:
-    """Where the pack in `folder` keeps the binary of `key`."""
+    """Return the path of the binary of `key` in the bundle in `folder`."""
     return folder / arch / f"{key}.bin"
 
 
 def find(key: str, arch: str) -> bytes | None:
-    """The binary of `key` from the first pack that has it whole, or None."""
+    """Return the binary of `key` from the first bundle that has it intact, or None."""
     return next((code for _, code in _files(key, arch) if code is not None), None)
 
 
 @contextlib.contextmanager
 def blamed(key: str, arch: str) -> Iterator[None]:
-    """A compiler that fails is not to blame where damaged files of `key` made it needed."""
+    """Report a damaged bundle file instead of the compiler error that it caused."""
     try:
         yield
     except (CompileError, Unsupported) as error:
@@ -60,7 +60,7 @@ def blamed(key: str, arch: str) -> Iterator[None]:
 
 
 def _files(key: str, arch: str) -> Iterator[tuple[Path, bytes | None]]:
-    """Each pack's file of `key`, with its binary or, where it is damaged, None."""
+    """Yield each bundle's file of `key` with its binary, None if it is damaged."""
     for folder in safe_folders():
         path = path_in(folder, key, arch)
         try:
@@ -73,7 +73,7 @@ def _files(key: str, arch: str) -> Iterator[tuple[Path, bytes | None]]:
 
 
 def holds(prefix: str) -> bool:
-    """Whether any pack has kernels for an architecture whose name begins with `prefix`."""
+    """Return whether any bundle has kernels for an architecture whose name begins with `prefix`."""
     for folder in safe_folders():
         with contextlib.suppress(OSError):  # one that cannot be read holds nothing for us
             if any(True for _ in folder.glob(f"{prefix}*/*.bin")):
@@ -82,8 +82,8 @@ def holds(prefix: str) -> bool:
 
 
 def inventory(folder: Path) -> dict[str, tuple[int, int]]:
-    """How many whole kernels and how many damaged ones a pack has, by architecture; raises OSError
-    where it cannot be read."""
+    """Count the intact and the damaged kernels of a bundle by architecture; raise OSError if it
+    cannot be read."""
     found = {}
     for place in sorted(path for path in folder.iterdir() if path.is_dir()):
         files = list(place.glob("*.bin"))
@@ -96,7 +96,7 @@ def inventory(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def add(folder: Path, key: str, arch: str, code: bytes) -> Path:
-    """Put a binary into the pack in `folder`; it appears whole or not at all."""
+    """Write a binary into the bundle in `folder`, atomically."""
     path = path_in(folder, key, arch)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, sealed(f"{arch}/{key}", code))

@@ -53,7 +53,7 @@ class Binary:
 
 
 def vendor_of(arch: str) -> str:
-    """`cuda` for sm_90, `hip` for gfx942; anything else is a usage error."""
+    """Return `cuda` for sm_90, `hip` for gfx942; raise UsageError for anything else."""
     if re.fullmatch(r"sm_\d+[af]?", arch):
         return "cuda"
     if re.fullmatch(r"gfx[0-9a-f]+", arch):
@@ -64,7 +64,8 @@ def vendor_of(arch: str) -> str:
 def compile_source(
     source: str, *, arch: str, name: str = "kernel.cu", options: tuple[str, ...] = ()
 ) -> Binary:
-    """`source` for `arch`: from a pack, else from the cache, else compiled now."""
+    """Return `source` compiled for `arch`: from a bundle, else from the cache, else compiled
+    now."""
     vendor = vendor_of(arch)
     key = cache_key(source, arch, options)
     packed = pack.find(key, arch)
@@ -84,7 +85,7 @@ def compile_source(
 
 
 def _compiler(vendor: str, arch: str) -> tuple[str, Compile]:
-    """The compiler to use: its name with its version, and its function."""
+    """Return the compiler to use: its name with its version, and its function."""
     library = _library(vendor)
     if library is not None:
         label = f"{vendor}rtc-{_Compiler(vendor).version()}"
@@ -100,7 +101,8 @@ def _compiler(vendor: str, arch: str) -> tuple[str, Compile]:
 
 @functools.cache
 def _hip_build(library: ctypes.CDLL) -> str:
-    """What tells one ROCm's compiler from another's: the version it tells is 9.0 in all of them."""
+    """Return what distinguishes ROCm releases: hipRTC's version query returns 9.0 in all of
+    them."""
     own = path_of(library, "hiprtcVersion")
     # What really compiles is often loaded only when it is needed.
     beside = sorted(own.parent.glob("libamd_comgr.so*")) if own else []
@@ -113,15 +115,15 @@ def _hip_build(library: ctypes.CDLL) -> str:
 
 
 def cache_key(source: str, arch: str, options: tuple[str, ...]) -> str:
-    """Same source, options and architecture: same key. AMD's has what clang adds to the source,
-    since a pack does not tell which compiler made it."""
+    """Return the cache key of source, options and architecture. AMD's includes what clang adds to
+    the source, since a bundle does not record which compiler made it."""
     added = [clang.recipe()] if vendor_of(arch) == "hip" else []
     text = json.dumps([source, arch, list(options), *added])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def unavailable(vendor: str) -> str | None:
-    """None when this vendor's run-time compiler is here, else one sentence."""
+    """Return None if this vendor's runtime compiler is present, else one sentence."""
     if _library(vendor) is not None:
         return None
     if vendor == "cuda":
@@ -154,7 +156,7 @@ def _candidates(vendor: str) -> list[str]:
 
 
 def _wheel_libraries() -> list[str]:
-    """NVRTC as the nvidia-cuda-nvrtc wheels ship it, newest first."""
+    """Return NVRTC libraries of nvidia-cuda-nvrtc wheels, newest first."""
     spec = importlib.util.find_spec("nvidia")
     folders = list(spec.submodule_search_locations or []) if spec else []
     found = [str(p) for f in folders for p in Path(f).glob("*/lib/libnvrtc.so.*[0-9]")]
@@ -163,7 +165,7 @@ def _wheel_libraries() -> list[str]:
 
 
 def _number(path: str) -> tuple[list[int], str]:
-    """What comes after .so, for sorting: 9 is before 13."""
+    """Return the version after .so as a sort key, so that 9 comes before 13."""
     return [int(part) for part in re.findall(r"\d+", path.rpartition(".so")[2])], path
 
 
@@ -226,7 +228,7 @@ class _Compiler:
 
 
 def compile_here(source: str, arch: str, name: str, options: tuple[str, ...]) -> tuple[bytes, str]:
-    """(code, log) from the vendor's library in this process."""
+    """Return code and log from the vendor's library in this process."""
     vendor = vendor_of(arch)
     flag = f"--gpu-architecture={arch}" if vendor == "cuda" else f"--offload-arch={arch}"
     # HIP calls the dialect's options the same as clang; NVRTC knows --std as well.

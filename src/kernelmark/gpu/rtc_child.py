@@ -1,4 +1,5 @@
-"""The child process that hipRTC compiles in: a request on stdin, a header line and code out."""
+"""The child process in which hipRTC compiles: a request on stdin; a header line and code on
+stdout."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from kernelmark.gpu.rtc import compile_here
 
 
 def main() -> None:
-    """Compile what stdin asks for; libraries that print to stdout must not spoil the answer."""
+    """Compile the request on stdin, and keep what libraries print away from stdout."""
     answer_fd = os.dup(1)
     os.dup2(2, 1)
     request = json.load(sys.stdin)

@@ -43,7 +43,7 @@ REFRESH_S = 0.1
 
 
 def watcher(vendor: str, uuid: str, bus_id: Callable[[], str]) -> Watcher:
-    """Reads the device's state; empty telemetry where nothing is known."""
+    """Return a reader of the device's state; its telemetry is empty where nothing can be read."""
     if vendor == "cuda":
         return Watcher(_nvml_reader(uuid) or Telemetry)
     amd = _amd_reader(bus_id)
@@ -51,7 +51,8 @@ def watcher(vendor: str, uuid: str, bus_id: Callable[[], str]) -> Watcher:
 
 
 class Watcher:
-    """The last reading, while a newer one could not say more; read beside what is timed."""
+    """Reads telemetry alongside timed work; returns the last reading while a newer one would add
+    nothing."""
 
     def __init__(
         self, read: Reader, ended: Callable[[Telemetry], Telemetry] = lambda begun: begun
@@ -62,13 +63,13 @@ class Watcher:
         self._at = 0.0
 
     def begin(self) -> None:
-        """Start a reading, unless one is under way or the last is as good."""
+        """Start a reading, unless one is in progress or the last is recent enough."""
         now = time.monotonic()
         if self._pending is None or (self._pending.done() and now - self._at >= REFRESH_S):
             self._pending, self._at = _background().submit(self._read), now
 
     def read(self) -> Telemetry:
-        """The reading that was begun last, waited for, with what only the end can tell."""
+        """Wait for the last reading, and add what is known only at its end."""
         if self._pending is None:
             self.begin()
         assert self._pending is not None
@@ -142,7 +143,7 @@ def _amd_reader(bus_id: Callable[[], str]) -> _AmdReader | None:
 
 
 class _AmdReader:
-    """Reads an AMD GPU, and keeps how long it was held down when last looked at."""
+    """Reads an AMD GPU, and remembers the accumulated throttle times."""
 
     def __init__(self, amdsmi: Any, handle: Any) -> None:
         self._amdsmi = amdsmi
@@ -185,7 +186,7 @@ def _amd_held(metrics: dict[str, Any]) -> dict[str, float]:
 
 
 def _amd_number(metrics: dict[str, Any], *names: str) -> float | None:
-    """The first of these that the GPU tells."""
+    """Return the first of these fields that the GPU reports."""
     for name in names:
         value = metrics.get(name)
         if isinstance(value, list):

@@ -134,6 +134,13 @@ LOGS: dict[str, str] = {
     "GemmTunableOp_Half_NN,nn_48_5_32_ld_48_32_48,Gemm_Rocblas_3,0.01\n",
     "aiter.csv": "gfx,cu_num,M,N,K,bias,dtype,outdtype,scaleAB,bpreshuffle,libtype,us\n"
     "gfx950,256,5,48,32,False,torch.bfloat16,torch.bfloat16,False,False,asm,7.9\n",
+    "cublaslt.log": "[2026-01-31 10:20:30][cublasLt][812][Trace][cublasLtTSTMatmul] A=0X7F10 Adesc=["
+    "type=R_16BF rows=64 cols=128 ld=64 batchCount=3 stridedBatchOffset=8192] B=0X7F20 Bdesc=[type="
+    "R_16BF rows=64 cols=32 ld=64 batchCount=3 stridedBatchOffset=2048] C=0X7F30 Cdesc=[type=R_16BF "
+    "rows=128 cols=32 ld=128 batchCount=3 stridedBatchOffset=4096] D=0X7F30 Ddesc=[type=R_16BF rows="
+    "128 cols=32 ld=128 batchCount=3 stridedBatchOffset=4096] computeDesc=[computeType=COMPUTE_32F "
+    "scaleType=R_32F transa=OP_T epilogue=EPILOGUE_GELU_BIAS biasPointer=0x5] algo=[algoId=21] "
+    "workSpace=0X0 workSpaceSizeInBytes=0 beta=0 outOfPlace=0 stream=0X0\n",
     "shapes.csv": "m,n,k,count\n128,256,64,3\n64,64,64,1\n",
     "trace.json": json.dumps(_TRACE, indent=1),
 }

@@ -206,9 +206,12 @@ class Counting:
         return [name.split()[0] for _, name in self._headers.values()]
 
     def notes(self) -> list[str]:
-        """What the readers of tables have to say of them."""
+        """How the lines and tables were taken, and what of them was not read."""
         tables = [*self._headers.values(), *([self._table] if self._table else [])]
-        told = (note for rows, _ in tables for note in rows.notes())
+        called = {name for (name, _, _), seen in self._seen.items() if seen.calls}
+        readers = [rows for rows, _ in tables]
+        readers += [one for name, _, one in self._known if name in called]
+        told = (note for one in readers for note in one.notes())
         return list(dict.fromkeys(told))
 
     def counted(self) -> Iterator[Counted]:

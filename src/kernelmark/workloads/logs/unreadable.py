@@ -21,6 +21,10 @@ _COLUMNS = (
 )
 _SHOWN = 300  # characters of a header
 _HEAD = 4096
+_UNSIZED = {
+    b"[Api][rocblaslt_matmul]": ("hipBLASLt", "HIPBLASLT_LOG_MASK=32"),
+    b"[cublasLt]": ("cuBLASLt", "CUBLASLT_LOG_LEVEL=2"),
+}
 _PACKED = {
     b"\x28\xb5\x2f\xfd": "compressed by zstd",
     b"\xfd7zXZ\0": "compressed by xz",
@@ -94,12 +98,13 @@ def unreadable(
 
 
 def _pointers(source: Source) -> UsageError | None:
-    if b"[Api][rocblaslt_matmul]" not in source.head:
-        return None
-    return UsageError(
-        f"{source.place}: holds calls of hipBLASLt by their pointers, without sizes",
-        hint="log again with HIPBLASLT_LOG_MASK=32",
-    )
+    for mark, (library, variable) in _UNSIZED.items():
+        if mark in source.head:
+            return UsageError(
+                f"{source.place}: holds calls of {library} by their pointers, without sizes",
+                hint=f"log again with {variable}",
+            )
+    return None
 
 
 def _timings(source: Source) -> UsageError | None:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 
 from kernelmark.core.formats import FormatFacts
-from kernelmark.workloads.logs import blas, command, fields, flow_map
+from kernelmark.workloads.logs import blas, command, fields, flow_map, lt_trace
 from kernelmark.workloads.logs.base import NOTHING, BadLine, Given, LogReader, Part, RowReader
 from kernelmark.workloads.logs.table import BlasTable
 from kernelmark.workloads.workload import Call
@@ -24,37 +24,13 @@ _PREFIX = 200  # bytes of a line before the name of the function
 _LEVEL = b"[HIPBLASLT]"
 _TRACED = b"[rocblaslt_matmul]"
 _API = b"[Api]"
-_DESCRIPTIONS = ("Adesc", "Bdesc", "Cdesc", "Ddesc", "computeDesc")
 _TABLE = {"transA", "transB", "m", "n", "k", "a_type"}
 _OWN = {"grouped_gemm", "solution_index", "hipblaslt-Gflops"}
 _POINTER = re.compile(rb"=0x[0-9a-f]+")
 _COUNT = b"call_count:"
 _INDEX = b"solution_index:"
 _KERNEL = b"kernel_name:"
-_PAIR = re.compile(r"(\w+)=(\S*)")
 _SILENT = (b"Git Version:", b"hipBLASLt version:", b"hipBLASLt git version:", b"Rotating buffer")
-_TYPES = {
-    "R_64F": "f64_r",
-    "R_32F": "f32_r",
-    "R_16F": "f16_r",
-    "R_16BF": "bf16_r",
-    "R_8I": "i8_r",
-    "R_32I": "i32_r",
-    "R_8F_E4M3": "f8_r",
-    "R_8F_E5M2": "bf8_r",
-    "R_8F_E4M3_FNUZ": "f8_fnuz_r",
-    "R_8F_E5M2_FNUZ": "bf8_fnuz_r",
-}
-_COMPUTES = {
-    "COMPUTE_64F": "f64_r",
-    "COMPUTE_32F": "f32_r",
-    "COMPUTE_32F_PEDANTIC": "f32_r",
-    "COMPUTE_16F": "f16_r",
-    "COMPUTE_32I": "i32_r",
-    "COMPUTE_32XF": "xf32_r",
-    "COMPUTE_32F_16F": "f32_f16_r",
-    "COMPUTE_32F_16BF": "f32_bf16_r",
-}
 
 
 class Hipblaslt(LogReader):
@@ -166,55 +142,14 @@ def _without_pointers(line: bytes) -> bytes:
 
 def _traced(text: str) -> dict[str, str]:
     """Fields of a call from the descriptions of its matrices: stored rows and columns."""
-    groups = dict(re.findall(r"(\w+)=\[([^\]]*)\]", text))
-    try:
-        a, b, c, d, compute = (dict(_PAIR.findall(groups[name])) for name in _DESCRIPTIONS)
-    except KeyError:
-        raise BadLine("ends before the descriptions of its matrices do") from None
-    if any(matrix.get("order", "col") != "col" for matrix in (a, b, c, d)):
+    matrices, compute, factors = lt_trace.descriptions(text)
+    if any(matrix.get("order", "col") != "col" for matrix in matrices):
         raise BadLine("has matrices stored by rows")
-    found = {
-        "transA": compute.get("transA", ""),
-        "transB": compute.get("transB", ""),
-        "m": d.get("rows", ""),
-        "n": d.get("cols", ""),
-        "k": a.get("rows" if compute.get("transA") != "OP_N" else "cols", ""),
-        "batch_count": d.get("batch_count", "1"),
-        "compute_type": _known(_COMPUTES, compute.get("computeType", "")),
-        "scale_type": _TYPES.get(compute.get("scaleType", ""), ""),
-    }
-    for name, matrix in zip("abcd", (a, b, c, d), strict=True):
-        kind = matrix.get("type", "")
-        # Some versions have no word for the type of a C that is not used.
-        found[f"{name}_type"] = "" if (name, kind) == ("c", "Invalid") else _known(_TYPES, kind)
-        found[f"ld{name}"] = matrix.get("ld", "")
-        found[f"stride_{name}"] = matrix.get("batch_stride", "")
-    factors = dict(_PAIR.findall(text.rpartition("]")[2]))
+    found = lt_trace.blas_fields(matrices, compute)
     found |= {name: factors[name] for name in ("alpha", "beta") if name in factors}
     if "alphaVector" in factors:
         found["scaleAlpha_vector"] = "1"
-    return found | _epilogue(compute.get("epilogue", ""))
-
-
-def _epilogue(text: str) -> dict[str, str]:
-    words = text.removeprefix("EPILOGUE_").split("_")
-    found = {}
-    for name in ("relu", "gelu", "swish", "dgelu"):
-        if name.upper() in words:
-            found["activation_type"] = name
-    if "BIAS" in words:
-        found["bias_vector"] = "1"
-    if "AUX" in words:
-        found["use_e"] = "1"
-    if any(word.startswith(("DGELU", "BGRAD")) for word in words):
-        found["gradient"] = "1"
     return found
-
-
-def _known(names: dict[str, str], text: str) -> str:
-    if text not in names:
-        raise BadLine(f"has the unknown type {text[:24]!r}")
-    return names[text]
 
 
 def _checked(found: dict[str, str], kind: str) -> dict[str, str]:

@@ -48,6 +48,23 @@ _GOOGLE = {
         for i in range(3)
     ],
 }
+_CUBLASLT = (
+    "[2026-01-31 10:20:30][cublasLt][812][Trace][cublasLtTSTMatmul] A=0X7F10 Adesc=[type=R_16BF "
+    "rows=64 cols=128 ld=64 batchCount=3 stridedBatchOffset=8192] B=0X7F20 Bdesc=[type=R_16BF "
+    "rows=64 cols=32 ld=64 batchCount=3 stridedBatchOffset=2048] C=0X7F30 Cdesc=[type=R_16BF "
+    "rows=128 cols=32 ld=128 batchCount=3 stridedBatchOffset=4096] D=0X7F30 Ddesc=[type=R_16BF "
+    "rows=128 cols=32 ld=128 batchCount=3 stridedBatchOffset=4096] computeDesc=[computeType="
+    "COMPUTE_32F scaleType=R_32F transa=OP_T epilogue=EPILOGUE_GELU_BIAS biasPointer=0x5] algo=["
+    "algoId=21] workSpace=0X0 workSpaceSizeInBytes=0 beta=0 outOfPlace=0 stream=0X0\n"
+)
+_INDUCTOR = """AUTOTUNE addmm(512x2048, 512x1024, 1024x2048)
+strides: [0, 1], [1024, 1], [1, 1024]
+dtypes: torch.bfloat16, torch.bfloat16, torch.bfloat16
+  triton_mm_12 0.0512 ms 100.0% ACC_TYPE='tl.float32', ALLOW_TF32=False, BLOCK_K=64, num_warps=4
+  bias_addmm 0.0601 ms 85.2%
+  triton_mm_3 inf ms 0.0% BLOCK_K=128, num_warps=8
+SingleProcess AUTOTUNE benchmarking takes 1.23 seconds and 0.5 seconds precompiling for 3 choices
+"""
 _NVBENCH = {
     "meta": {"argv": ["bench"], "version": {"nvbench": {"major": 0}}},
     "devices": [{"id": 0, "name": "GPU", "sm_version": 900, "number_of_sms": 132}],
@@ -125,6 +142,9 @@ RESULTS: dict[str, str] = {
     "google.json": json.dumps(_GOOGLE, indent=1),
     "nvbench.json": json.dumps(_NVBENCH, indent=1),
     "trace.json": json.dumps(_TRACE, indent=1),
+    "inductor.log": _INDUCTOR,
+    "mm.json": '[{"(512, 1024, 2048)": [{"type": "cublas", "time": 0.06}, {"type": "triton", '
+    '"time": 0.05, "BLOCK_M": 64, "num_warps": 4}, null], "kernel_type": "mm"}]',
 }
 LOGS: dict[str, str] = {
     "rocblas.log": "rocblas-bench -f gemm_ex --transposeA T --transposeB N -m 48 -n 5 -k 32 --alpha"
@@ -134,13 +154,8 @@ LOGS: dict[str, str] = {
     "GemmTunableOp_Half_NN,nn_48_5_32_ld_48_32_48,Gemm_Rocblas_3,0.01\n",
     "aiter.csv": "gfx,cu_num,M,N,K,bias,dtype,outdtype,scaleAB,bpreshuffle,libtype,us\n"
     "gfx950,256,5,48,32,False,torch.bfloat16,torch.bfloat16,False,False,asm,7.9\n",
-    "cublaslt.log": "[2026-01-31 10:20:30][cublasLt][812][Trace][cublasLtTSTMatmul] A=0X7F10 Adesc=["
-    "type=R_16BF rows=64 cols=128 ld=64 batchCount=3 stridedBatchOffset=8192] B=0X7F20 Bdesc=[type="
-    "R_16BF rows=64 cols=32 ld=64 batchCount=3 stridedBatchOffset=2048] C=0X7F30 Cdesc=[type=R_16BF "
-    "rows=128 cols=32 ld=128 batchCount=3 stridedBatchOffset=4096] D=0X7F30 Ddesc=[type=R_16BF rows="
-    "128 cols=32 ld=128 batchCount=3 stridedBatchOffset=4096] computeDesc=[computeType=COMPUTE_32F "
-    "scaleType=R_32F transa=OP_T epilogue=EPILOGUE_GELU_BIAS biasPointer=0x5] algo=[algoId=21] "
-    "workSpace=0X0 workSpaceSizeInBytes=0 beta=0 outOfPlace=0 stream=0X0\n",
+    "cublaslt.log": _CUBLASLT,
+    "inductor.log": _INDUCTOR,
     "shapes.csv": "m,n,k,count\n128,256,64,3\n64,64,64,1\n",
     "trace.json": json.dumps(_TRACE, indent=1),
 }

@@ -159,7 +159,7 @@ def _read_one(
     if folded.is_folded(source.head):
         for lines, numbers in folded.joined(pieces):
             counting.take(lines, numbers)
-    elif continued.has_continued(source.head):
+    elif form is not None or continued.has_continued(source.head):
         for lines, numbers in continued.joined(pieces):
             counting.take(lines, numbers)
             last = lines[-1] if lines else last

@@ -1,0 +1,172 @@
+"""inductor: the times of PyTorch's max-autotune, of its log and of TORCHINDUCTOR_MM_LOGGING_FILE.
+
+A block of the log has the ten fastest choices, with times to 0.1 µs
+(TORCHINDUCTOR_AUTOTUNE_NUM_CHOICES_DISPLAYED=all shows every one). The file has all of them, and
+neither dtypes nor strides: its problems are of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kernelmark.core.errors import CodecError, UsageError
+from kernelmark.core.formats import FormatFacts
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem, parse_value
+from kernelmark.core.result import Config, ConfigValue, ResultSet, Status
+from kernelmark.core.timing import Cache, Timing
+from kernelmark.workloads.importers._lines import CUT, Lines, lines_of
+from kernelmark.workloads.importers.base import (
+    Found,
+    Given,
+    Importer,
+    fields_of,
+    gathered,
+    items_of,
+    number,
+    problem_of,
+    text_of,
+)
+from kernelmark.workloads.logs import base as logs
+from kernelmark.workloads.logs import continued
+from kernelmark.workloads.logs.formats.inductor import call_of
+
+_BLOCK = re.compile(r"AUTOTUNE (\w+)\(([^()]*)\)")
+_TIMED = re.compile(rb"AUTOTUNE \w+\([^()\n]*\)\s*\n(?:[^\n]*\n){0,3}[^\n]* ms ")
+_CHOICE = re.compile(
+    r"\s+(\w\S*) (\d+\.\d+|inf|nan) ms (?:\d+\.\d%|nan%|<DIVIDED BY ZERO ERROR>) ?(.*)"
+)
+_END = "AUTOTUNE benchmarking takes "
+_NUMBER = re.compile(r"_\d+\Z")
+_SHAPE = re.compile(r"\((\d+), (\d+), (\d+)\)\Z")
+_JSON = re.compile(r"\s*\[\s*\{")
+_KIND = "kernel_type"
+# Inductor's benchmarker writes over the cache before each launch.
+_TIMING = Timing(cache=Cache.FLUSH)
+_MS = 1e-3
+
+
+class Inductor(Importer):
+    name = "inductor"
+    summary = "PyTorch inductor's max-autotune log, and its file of matrix products"
+    facts = FormatFacts(
+        versions="PyTorch 2.13, and older blocks without strides and dtypes",
+        exactness="every choice that is shown, to 0.1 µs; by default these are the ten fastest, no "
+        "whole space; a problem that is no op of ours is named by its sizes",
+        checked="blocks that PyTorch's own log_results wrote: the same times and configs",
+    )
+    is_log = True
+
+    def recognizes(self, name: str, head: bytes) -> bool:
+        if name.endswith(".json"):
+            return head.lstrip()[:1] == b"[" and f'"{_KIND}"'.encode() in head
+        return _TIMED.search(head) is not None
+
+    def read(self, path: Path, given: Given) -> ResultSet:
+        rows = _file(path) if _JSON.match(text_of(path)) else _log(path)
+        return gathered(path, given, rows, method="inductor max-autotune")
+
+
+def _log(path: Path) -> Iterator[Found]:
+    lines = lines_of(path)
+    whole = [text.encode("utf-8", "surrogatepass") for text in lines.texts]
+    problem = None
+    for texts, numbers in continued.joined([whole]):
+        for text, line in zip(texts, numbers, strict=True):
+            decoded = text.decode("utf-8", "surrogatepass")
+            if block := _BLOCK.search(decoded):
+                problem = _problem(decoded[block.start() :].rstrip(), block)
+            elif _END in decoded:
+                problem = None
+            elif problem is not None and (choice := _CHOICE.match(_unprefixed(decoded))):
+                yield _row(problem, choice, f"{path}: line {line}", lines, line)
+
+
+def _unprefixed(text: str) -> str:
+    """Less what a launcher writes before each line, as [rank0]:"""
+    return re.sub(r"\A\[\w+\]:(?=\s)", "", text)
+
+
+def _row(problem: Problem, choice: re.Match[str], place: str, lines: Lines, line: int) -> Found:
+    name, ms = choice[1], float(choice[2])
+    if line == len(lines.texts) and not lines.ended:
+        raise UsageError(f"{place} is the last and has no end", hint=CUT)
+    worked = math.isfinite(ms)
+    return Found(
+        problem=problem,
+        backend="triton" if name.startswith("triton_") else "inductor",
+        timing=_TIMING,
+        config=_config(name, choice[3]),
+        samples_s=(ms * _MS,) if worked else (),
+        status=Status.OK if worked else Status.RUNTIME_ERROR,
+        error="" if worked else "inductor could not time it",
+    )
+
+
+def _config(name: str, description: str) -> Config:
+    """Of `BLOCK_K=64, ALLOW_TF32=False`. The number at the end of a name is that of the compile."""
+    found: dict[str, ConfigValue] = {"choice": _NUMBER.sub("", name)}
+    # A minus sign inside a value is written as a comma, too.
+    pieces = re.sub(r", (?!\w+=)", "-", description.strip())
+    for pair in pieces.split(", ") if pieces else []:
+        key, equals, value = pair.partition("=")
+        found[key if equals else "more"] = parse_value(value.strip("'")) if value else pair
+    return FrozenDict(found)
+
+
+def _problem(joined: str, block: re.Match[str]) -> Problem:
+    with contextlib.suppress(UsageError):
+        call = call_of(joined, logs.Given())
+        if not call.lost:
+            return call.problem
+    # No op of ours, more than one, or without dtypes: the sizes are its name.
+    return problem_of(f"inductor_{block[1]}", {"sizes": block[2].replace(", ", "_") or "none"})
+
+
+def _file(path: Path) -> Iterator[Found]:
+    try:
+        entries = json.loads(text_of(path))
+    except (ValueError, RecursionError) as error:
+        raise CodecError(f"{path}: is not JSON: {error}") from None
+    for index, entry in enumerate(items_of(entries, str(path)), 1):
+        place = f"{path}: entry {index}"
+        fields = fields_of(entry, place)
+        kind = str(fields.get(_KIND, "mm"))
+        for key, choices in fields.items():
+            if key == _KIND:
+                continue
+            shape = _SHAPE.match(key)
+            if shape is None:
+                raise CodecError(f"{place}: {key[:40]!r} is no (M, K, N)")
+            m, k, n = map(int, shape.groups())
+            problem = problem_of(f"inductor_{kind}", {"m": m, "n": n, "k": k})
+            for choice in items_of(choices, place):
+                if choice is not None:
+                    yield _choice(problem, fields_of(choice, place), place)
+
+
+def _choice(problem: Problem, choice: Mapping[str, Any], place: str) -> Found:
+    kind = str(choice.get("type", ""))
+    config = {name: value for name, value in choice.items() if name not in ("type", "time")}
+    if any(not isinstance(value, str | int | float) for value in config.values()):
+        raise CodecError(f"{place}: a choice has settings that cannot be read")
+    ms = number(choice.get("time"), place) if choice.get("time") != math.inf else math.inf
+    worked = math.isfinite(ms)
+    return Found(
+        problem=problem,
+        backend="triton" if kind == "triton" else "inductor",
+        timing=_TIMING,
+        config=FrozenDict({"choice": kind, **config}),
+        samples_s=(ms * _MS,) if worked else (),
+        status=Status.OK if worked else Status.RUNTIME_ERROR,
+        error="" if worked else "inductor could not time it",
+    )
+
+
+importer = Inductor()

@@ -1,0 +1,104 @@
+"""inductor: what PyTorch's compiler tunes with max-autotune, as it writes it to stderr.
+
+    AUTOTUNE mm(512x1024, 1024x2048)
+    strides: [1024, 1], [1, 1024]
+    dtypes: torch.bfloat16, torch.bfloat16
+      triton_mm_12 0.0512 ms 100.0% ACC_TYPE='tl.float32', ALLOW_TF32=False, BLOCK_K=64, …
+
+Older versions write neither strides nor dtypes. A problem is tuned once, however often it is
+called: each is one call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+
+from kernelmark.core.formats import FormatFacts
+from kernelmark.workloads.logs.base import NOTHING, BadLine, Given, LogReader, Part
+from kernelmark.workloads.logs.formats._aten import LEAVES, Inputs
+from kernelmark.workloads.workload import Call
+
+_MARK = b"AUTOTUNE "
+_BLOCK = re.compile(r"AUTOTUNE (\w+)\(([^()]*)\)(?: strides: (.*?))?(?: dtypes: (.*))?\Z")
+_CHOICE = re.compile(rb"\s\w\S* (?:\d+\.\d+|inf|nan) ms [\d.<]")
+_ENDS = (b"AUTOTUNE benchmarking takes", b"Autotune Choices Stats:", b'{"num_choices"')
+_SIZES = re.compile(r"(?:\d+(?:x\d+)*)?\Z")
+_STRIDES = re.compile(r"\[([\d, ]*)\]")
+_OPS = {
+    "mm": "aten::mm",
+    "bmm": "aten::bmm",
+    "int_mm": "aten::_int_mm",
+    "addmm": "aten::addmm",
+    "baddbmm": "aten::baddbmm",
+    "scaled_mm": "aten::_scaled_mm",
+}
+_BF16 = "15"  # c10::ScalarType
+
+
+class Inductor(LogReader):
+    name = "inductor"
+    summary = "PyTorch inductor's max-autotune log: AUTOTUNE blocks"
+    facts = FormatFacts(
+        versions="PyTorch 2.13, and older blocks without strides and dtypes",
+        exactness="exact for mm, bmm, addmm, baddbmm, int_mm; alpha and beta are not logged: read "
+        "as 1; scaled_mm without its output's type; others are refused by block",
+        checked="blocks that PyTorch's own log_results wrote; samples of our own in tests",
+    )
+    once = True
+
+    def part(self, line: bytes) -> Part | None:
+        if (at := line.find(_MARK)) >= 0 and line[at + len(_MARK) :].find(b"(") > 0:
+            return "block", line[at:].strip(), 1
+        if any(mark in line for mark in _ENDS) or (b" ms " in line and _CHOICE.search(line)):
+            return NOTHING
+        return None
+
+    def calls(self, kind: str, part: bytes, given: Given) -> Iterator[Call]:
+        yield call_of(part.decode("utf-8", "replace"), given)
+
+    def notes(self) -> tuple[str, ...]:
+        return ("inductor's blocks hold no counts, alpha or beta: each is 1",)
+
+
+def call_of(block: str, given: Given) -> Call:
+    """The call of a block's name, strides and dtypes on one line."""
+    found = _BLOCK.match(block)
+    if found is None:
+        raise BadLine("is an AUTOTUNE block that cannot be read")
+    name, texts = found[1], found[2].split(", ")
+    if name not in _OPS:
+        raise BadLine(f"tunes {name[:40]}, which is not read")
+    if not all(map(_SIZES.match, texts)):
+        raise BadLine(f"has sizes that cannot be read: {found[2][:60]!r}")
+    dims = [[int(size) for size in text.split("x")] if text else [] for text in texts]
+    types = found[4].split(", ") if found[4] else [given.dtype] * len(dims)
+    if not types[0]:
+        raise BadLine("has no dtypes on the lines below it; give one for all: --dtype")
+    strides = _strides(found[3] or "", dims)
+    if len(types) != len(dims) or (found[3] and len(strides) != len(dims)):
+        raise BadLine("has other strides or dtypes than sizes")
+    op, lost, values = _OPS[name], [], [""] * 6
+    if name == "scaled_mm":  # the output's type is not in the block
+        values, lost = [*values, _BF16], ["d_type"]
+    elif name in ("addmm", "baddbmm"):
+        # What is added is expanded to the output's shape: a bias is repeated by a stride of 0.
+        if strides:
+            dims[0] = [size if step else 1 for size, step in zip(dims[0], strides[0], strict=True)]
+        else:
+            op, lost, dims, types = "aten::mm", ["beta"], dims[1:], types[1:]
+    call = LEAVES[op](Inputs(dims=dims, types=types, strides=strides, values=values))
+    return dataclasses.replace(call, lost=(*call.lost, *lost))
+
+
+def _strides(text: str, dims: Sequence[list[int]]) -> list[list[int]]:
+    found = [
+        [int(step) for step in steps.split(",") if step.strip()] for steps in _STRIDES.findall(text)
+    ]
+    if found and [len(steps) for steps in found] != [len(sizes) for sizes in dims]:
+        raise BadLine("has other strides than sizes")
+    return found
+
+
+reader = Inductor()

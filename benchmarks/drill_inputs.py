@@ -57,6 +57,10 @@ _CUBLASLT = (
     "COMPUTE_32F scaleType=R_32F transa=OP_T epilogue=EPILOGUE_GELU_BIAS biasPointer=0x5] algo=["
     "algoId=21] workSpace=0X0 workSpaceSizeInBytes=0 beta=0 outOfPlace=0 stream=0X0\n"
 )
+_FIND_DB = """16-32-30-3x5-64-32-15-8-1x2-1x2-1x1-0-NCHW-FP16-F=SolverA:0.05,1024,miopenA;B:0.07,0,m
+64-32-15-3x5-16-32-30-8-1x2-1x2-1x1-0-NHWC-NHWC-NHWC-FP16-B_g4=SolverC:0.5,0,miopenB
+16-32-30-3x5-64-32-15-8-1x2-1x2-1x1-0-NCHW-FP32-F=miopenConvolutionFwdAlgoGEMM:gemm,0.25,0,x,y
+"""
 _INDUCTOR = """AUTOTUNE addmm(512x2048, 512x1024, 1024x2048)
 strides: [0, 1], [1024, 1], [1, 1024]
 dtypes: torch.bfloat16, torch.bfloat16, torch.bfloat16
@@ -143,6 +147,7 @@ RESULTS: dict[str, str] = {
     "nvbench.json": json.dumps(_NVBENCH, indent=1),
     "trace.json": json.dumps(_TRACE, indent=1),
     "inductor.log": _INDUCTOR,
+    "gfx90a68.HIP.ufdb.txt": _FIND_DB,
     "mm.json": '[{"(512, 1024, 2048)": [{"type": "cublas", "time": 0.06}, {"type": "triton", '
     '"time": 0.05, "BLOCK_M": 64, "num_warps": 4}, null], "kernel_type": "mm"}]',
 }
@@ -156,6 +161,7 @@ LOGS: dict[str, str] = {
     "gfx950,256,5,48,32,False,torch.bfloat16,torch.bfloat16,False,False,asm,7.9\n",
     "cublaslt.log": _CUBLASLT,
     "inductor.log": _INDUCTOR,
+    "gfx90a68.HIP.ufdb.txt": _FIND_DB,
     "shapes.csv": "m,n,k,count\n128,256,64,3\n64,64,64,1\n",
     "trace.json": json.dumps(_TRACE, indent=1),
 }

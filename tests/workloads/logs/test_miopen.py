@@ -61,6 +61,10 @@ def test_layouts(read):
         ("-m conv", "-m trans"),
         ("-t 1", "-t 1 --spatial_dim 3"),
         ("-n 128 ", ""),
+        ("-F 1 ", ""),
+        ("-t 1", "-z same"),
+        ("-t 1", "-Z 1"),
+        ("-t 1", "--in_cast_type fp8"),
         ("-n 128", "-n x"),
         ("convfp16", "convfp8"),
         ("-t 1", "--in_layout CHWN"),
@@ -76,3 +80,10 @@ def test_other_drivers_are_passed_over(read, told):
     reading = read(f"{RUN}\n{RUN.replace('convfp16', 'bnormfp16')}\n")
     assert reading.workload.total == 1
     assert not told(reading)
+
+
+def test_a_typed_command_has_the_defaults_of_the_driver(read):
+    (call,) = read("./bin/MIOpenDriver conv -n 128 -c 64 -H 56 -W 56 -p 1 -q 1").workload.calls
+    assert [call.problem.dims[name] for name in ("k", "r", "s", "stride_h", "groups")] == [
+        *(32, 3, 3, 1, 1)
+    ]

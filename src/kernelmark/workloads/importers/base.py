@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import math
 import re
@@ -342,6 +343,7 @@ def _measurement(found: Sequence[Found], method: str, left_out: str) -> Measurem
     )
 
 
+@functools.lru_cache(maxsize=64)  # the results of a problem mostly follow each other
 def _costs(problem: Problem) -> tuple[int, int]:
     """Flops and bytes where the problem is one of our ops."""
     try:

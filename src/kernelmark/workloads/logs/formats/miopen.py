@@ -3,12 +3,14 @@
     MIOpen(HIP): Command [LogCmdConvolution] ./bin/MIOpenDriver convfp16 -n 1 -c 3 -H 32 -W 32 …
 
 A search for an algorithm is logged as LogCmdFindConvolution, with the same words: of a problem, the
-kind with the most lines counts. Other drivers than conv are passed over.
+kind with the most lines counts. Other drivers than conv are passed over. Lengths are in the order
+of NCHW, whatever the layout says (tensor.cpp), but for those of vectors of channels. A command that
+a person wrote may leave out what has a default in the driver; a log never does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from kernelmark import ops
 from kernelmark.core.formats import FormatFacts
@@ -19,23 +21,33 @@ from kernelmark.workloads.workload import Call
 
 _DRIVER = b"MIOpenDriver "
 _FIND = b"[LogCmdFindConvolution]"
+_LOGGED = b"[LogCmd"
 _DTYPES = {"conv": "f32", "convfp16": "f16", "convbfp16": "bf16", "convint8": "i8"}
-# The driver's letters and long names as the sizes of our op.
+# The driver's letters and long names as the sizes of our op, with its defaults.
 _SIZES = {
-    "n": ("n", "batchsize"),
-    "c": ("c", "in_channels"),
-    "h": ("H", "in_h"),
-    "w": ("W", "in_w"),
-    "k": ("k", "out_channels"),
-    "r": ("y", "fil_h"),
-    "s": ("x", "fil_w"),
-    "pad_h": ("p", "pad_h"),
-    "pad_w": ("q", "pad_w"),
-    "stride_h": ("u", "conv_stride_h"),
-    "stride_w": ("v", "conv_stride_w"),
-    "dilation_h": ("l", "dilation_h"),
-    "dilation_w": ("j", "dilation_w"),
-    "groups": ("g", "group_count"),
+    "n": ("n", "batchsize", "100"),
+    "c": ("c", "in_channels", "3"),
+    "h": ("H", "in_h", "32"),
+    "w": ("W", "in_w", "32"),
+    "k": ("k", "out_channels", "32"),
+    "r": ("y", "fil_h", "3"),
+    "s": ("x", "fil_w", "3"),
+    "pad_h": ("p", "pad_h", "0"),
+    "pad_w": ("q", "pad_w", "0"),
+    "stride_h": ("u", "conv_stride_h", "1"),
+    "stride_w": ("v", "conv_stride_w", "1"),
+    "dilation_h": ("l", "dilation_h", "1"),
+    "dilation_w": ("j", "dilation_w", "1"),
+    "groups": ("g", "group_count", "1"),
+}
+# What else would make another convolution of it, with the value that does not.
+_PLAIN = {
+    "mode": ("m", "mode", "conv"),
+    "padding mode": ("z", "pad_mode", "default"),
+    "vector of channels": ("Z", "tensor_vect", "0"),
+    "input cast": ("U", "in_cast_type", "-1"),
+    "filter cast": ("R", "wei_cast_type", "-1"),
+    "output cast": ("T", "out_cast_type", "-1"),
 }
 _LAYOUTS = (("in_layout", "I"), ("fil_layout", "f"), ("out_layout", "O"))
 _EVERY, _FORWARD = 0, 1
@@ -45,9 +57,11 @@ class Miopen(LogReader):
     name = "miopen"
     summary = "MIOpen's log of commands: MIOpenDriver conv… lines"
     facts = FormatFacts(
-        versions="MIOpen 0242120b",
-        exactness="exact for two-dimensional forward convolutions; others are refused by line",
-        checked="driver_arguments.cpp read, the lines of MIOpen's own tests; samples in tests",
+        versions="MIOpen 0242120b and 2d1fd997 (2024-10)",
+        exactness="exact for two-dimensional forward convolutions, NCHW and NHWC; others are "
+        "refused by line; a padding mode and 8-bit floats are not in MIOpen's log",
+        checked="driver_arguments.cpp, conv_driver.hpp and tensor.cpp read, the lines of MIOpen's "
+        "own tests; samples in tests",
     )
 
     def part(self, line: bytes) -> Part | None:
@@ -57,15 +71,21 @@ class Miopen(LogReader):
         words = line[at + len(_DRIVER) :].strip()
         if not words.startswith(b"conv"):
             return NOTHING
-        return "find" if _FIND in line else "run", words, 1
+        logged = "log" if _LOGGED in line else "typed"
+        return "find" if _FIND in line else logged, words, 1
 
     def calls(self, kind: str, part: bytes, given: Given) -> Iterator[Call]:
         driver, _, rest = part.decode("utf-8", "replace").partition(" ")
         if driver not in _DTYPES:
             raise BadLine(f"is of the driver {driver[:24]}, whose dtype is unknown")
         found = dict(command.options(rest))
+        if kind != "typed":
+            _refuse_cut(found)
         _refuse_others(found)
-        sizes = {ours: _size(found, names) for ours, names in _SIZES.items()}
+        sizes = {
+            ours: whole({names[0]: _first(found, names[:2], default)}, names[0])
+            for ours, (*names, default) in _SIZES.items()
+        }
         layout, lost = _layout(found)
         problem = ops.registry.get("conv").problem(**sizes, layout=layout, dtype=_DTYPES[driver])
         if _first(found, ("b", "bias"), "0") != "0":
@@ -76,19 +96,19 @@ class Miopen(LogReader):
 def _refuse_others(found: Mapping[str, str]) -> None:
     if _first(found, ("spatial_dim", "_"), "2") != "2":
         raise BadLine("is a convolution of three dimensions, which no op computes")
-    if _first(found, ("m", "mode"), "conv") != "conv":
-        raise BadLine("is a transposed convolution, which no op computes")
+    for what, (*names, plain) in _PLAIN.items():
+        if (value := _first(found, names, plain)) != plain:
+            raise BadLine(f"has the {what} {value[:12]}, which no op has")
     direction = _first(found, ("F", "forw"), str(_EVERY))
     passes = whole({"F": direction}, "F")
     if passes != _EVERY and not passes & _FORWARD:
         raise BadLine("is a backward pass, which no op computes")
 
 
-def _size(found: Mapping[str, str], names: tuple[str, str]) -> int:
-    text = _first(found, names, "")
-    if not text:
-        raise BadLine(f"has no -{names[0]}")
-    return whole({names[0]: text}, names[0])
+def _refuse_cut(found: Mapping[str, str]) -> None:
+    for names in (*_SIZES.values(), ("F", "forw")):
+        if not _first(found, names[:2], ""):
+            raise BadLine(f"has no -{names[0]}")
 
 
 def _layout(found: Mapping[str, str]) -> tuple[str, list[str]]:
@@ -99,7 +119,7 @@ def _layout(found: Mapping[str, str]) -> tuple[str, list[str]]:
     return used[0].lower(), [] if len(set(used)) == 1 else ["layout"]
 
 
-def _first(found: Mapping[str, str], names: tuple[str, ...], default: str) -> str:
+def _first(found: Mapping[str, str], names: Sequence[str], default: str) -> str:
     return next((found[name] for name in names if name in found), default)
 
 

@@ -42,8 +42,8 @@ Form = Annotated[
         "--as",
         metavar="FORMAT",
         help="The format: nvbench, googlebench, hipblaslt-bench, tritonbench, rocprof, "
-        "torch-trace, triton-autotune or reference-csv; with --workload, one of kmark list logs. "
-        "Default: detected.",
+        "torch-trace, triton-autotune, inductor, miopen-find-db or reference-csv; with "
+        "--workload, one of kmark list logs. Default: detected.",
     ),
 ]
 Label = Annotated[str, _foreign("--label", metavar="TEXT", help="Name the run.")]

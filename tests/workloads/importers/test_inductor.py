@@ -78,10 +78,16 @@ def test_a_log_that_was_cut_in_a_time_is_refused(tmp_path):
         read(tmp_path, LOG.partition(" 100.0%")[0] + " 100.0% ACC_T")
 
 
+def test_a_setting_of_5000_digits_is_refused(tmp_path):
+    with pytest.raises(KernelmarkError):
+        read(tmp_path, LOG.replace("BLOCK_K=64", f"BLOCK_K={'9' * 5000}"))
+
+
 @pytest.mark.parametrize(
     "broken",
     [
         [{"(512, s0, 2048)": [], "kernel_type": "mm"}],
+        [{f"({'9' * 5000}, 2, 3)": [], "kernel_type": "mm"}],
         [{"(1, 2, 3)": [1], "kernel_type": "mm"}],
         [{"(1, 2, 3)": [{"type": "triton"}], "kernel_type": "mm"}],
         [{"(1, 2, 3)": [{"type": "triton", "time": 1.0, "x": []}], "kernel_type": "mm"}],

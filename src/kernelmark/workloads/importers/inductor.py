@@ -44,7 +44,8 @@ _CHOICE = re.compile(
 )
 _END = "AUTOTUNE benchmarking takes "
 _NUMBER = re.compile(r"_\d+\Z")
-_SHAPE = re.compile(r"\((\d+), (\d+), (\d+)\)\Z")
+_SHAPE = re.compile(r"\((\d{1,18}), (\d{1,18}), (\d{1,18})\)\Z")
+_LONGEST = 1000  # characters of a setting; Python refuses integers of 4300 digits
 _JSON = re.compile(r"\s*\[\s*\{")
 _KIND = "kernel_type"
 # Inductor's benchmarker writes over the cache before each launch.
@@ -102,20 +103,22 @@ def _row(problem: Problem, choice: re.Match[str], place: str, lines: Lines, line
         problem=problem,
         backend="triton" if name.startswith("triton_") else "inductor",
         timing=_TIMING,
-        config=_config(name, choice[3]),
+        config=_config(name, choice[3], place),
         samples_s=(ms * _MS,) if worked else (),
         status=Status.OK if worked else Status.RUNTIME_ERROR,
         error="" if worked else "inductor could not time it",
     )
 
 
-def _config(name: str, description: str) -> Config:
+def _config(name: str, description: str, place: str) -> Config:
     """Of `BLOCK_K=64, ALLOW_TF32=False`. The number at the end of a name is that of the compile."""
     found: dict[str, ConfigValue] = {"choice": _NUMBER.sub("", name)}
     # A minus sign inside a value is written as a comma, too.
     pieces = re.sub(r", (?!\w+=)", "-", description.strip())
     for pair in pieces.split(", ") if pieces else []:
         key, equals, value = pair.partition("=")
+        if len(pair) > _LONGEST:
+            raise CodecError(f"{place}: {key[:40]} has a value that cannot be read")
         found[key if equals else "more"] = parse_value(value.strip("'")) if value else pair
     return FrozenDict(found)
 

@@ -24,8 +24,8 @@ _MARK = b"AUTOTUNE "
 _BLOCK = re.compile(r"AUTOTUNE (\w+)\(([^()]*)\)(?: strides: (.*?))?(?: dtypes: (.*))?\Z")
 _CHOICE = re.compile(rb"\s\w\S* (?:\d+\.\d+|inf|nan) ms [\d.<]")
 _ENDS = (b"AUTOTUNE benchmarking takes", b"Autotune Choices Stats:", b'{"num_choices"')
-_SIZES = re.compile(r"(?:\d+(?:x\d+)*)?\Z")
-_STRIDES = re.compile(r"\[([\d, ]*)\]")
+_SIZES = re.compile(r"(?:\d{1,18}(?:x\d{1,18})*)?\Z")
+_STRIDES = re.compile(r"\[((?:\d{1,18}(?:, \d{1,18})*)?)\]")
 _OPS = {
     "mm": "aten::mm",
     "bmm": "aten::bmm",
@@ -93,9 +93,7 @@ def call_of(block: str, given: Given) -> Call:
 
 
 def _strides(text: str, dims: Sequence[list[int]]) -> list[list[int]]:
-    found = [
-        [int(step) for step in steps.split(",") if step.strip()] for steps in _STRIDES.findall(text)
-    ]
+    found = [[int(step) for step in steps.split(", ") if step] for steps in _STRIDES.findall(text)]
     if found and [len(steps) for steps in found] != [len(sizes) for sizes in dims]:
         raise BadLine("has other strides than sizes")
     return found

@@ -154,14 +154,40 @@ def lose():
     except KeyboardInterrupt as error:
         raise SyntaxError("cannot load a module") from error
 """
+# As compiled modules do, and those that try an import and have something else.
+IN_AN_IMPORT = """
+def lose():
+    import swallowing
+"""
+WHILE_HANDLERS_ARE_SET = """
+set_handler = signal.signal
+
+def set_and_signal(number, handler):
+    set_handler(number, handler)
+    if number == signal.SIGTERM:
+        signal.raise_signal(number)
+
+signal.signal = set_and_signal
+
+def lose():
+    time.sleep(60)
+"""
 
 
 @pytest.mark.usefixtures("default_signals")
-@pytest.mark.parametrize("loss", [IN_A_FINALISER, AS_ANOTHER_ERROR])
-def test_a_signal_is_not_lost_where_nothing_can_be_raised(loss):
+@pytest.mark.parametrize(
+    "loss", [IN_A_FINALISER, AS_ANOTHER_ERROR, IN_AN_IMPORT, WHILE_HANDLERS_ARE_SET]
+)
+def test_a_signal_is_not_lost_where_nothing_can_be_raised(loss, tmp_path):
+    (tmp_path / "swallowing.py").write_text(
+        "import signal, time\n"
+        "try:\n    signal.raise_signal(signal.SIGTERM)\nexcept BaseException:\n    pass\n"
+        "time.sleep(60)\n"
+    )
     program = (
         "import signal, sys, time; from kernelmark.cli import main as m\n"
-        f"sys.argv = ['kmark', '--version']\n{loss}\nm._open_streams = lose\nm.main()\n"
+        f"sys.argv = ['kmark', '--version']; sys.path.append({str(tmp_path)!r})\n"
+        f"{loss}\nm._open_streams = lose\nm.main()\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, check=False, timeout=50

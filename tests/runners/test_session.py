@@ -200,6 +200,30 @@ def test_an_interrupt_gives_what_there_is(store):
 
 
 @pytest.mark.usefixtures("default_signals")
+@pytest.mark.parametrize("method", ["add_run", "update_run"])
+def test_a_run_that_the_store_knows_is_not_left_running(store, monkeypatch, method):
+    real, called = getattr(store, method), []
+
+    def change_and_signal(run: Run) -> None:
+        real(run)
+        called.append(run)
+        if len(called) == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(store, method, change_and_signal)
+    with pytest.raises(KeyboardInterrupt):
+        run_cases(run=new_run(), cases=[case(1)], runner=Scripted(), store=store)
+    assert store.run("r1").state is RunState.INTERRUPTED
+
+
+def test_a_run_that_the_store_refuses_changes_no_other(store):
+    run_cases(run=new_run(), cases=[case(1)], runner=Scripted(), store=store)
+    with pytest.raises(StoreError):
+        run_cases(run=new_run(), cases=[case(1)], runner=Scripted(), store=store)
+    assert store.run("r1").state is RunState.DONE
+
+
+@pytest.mark.usefixtures("default_signals")
 def test_a_signal_while_storing_waits_until_it_is_stored():
     class Slow:
         def __init__(self) -> None:

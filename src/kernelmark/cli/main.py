@@ -9,9 +9,13 @@ Importing this module costs next to nothing, so that Ctrl-C finds `main` at work
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from kernelmark.cli.ending import INTERRUPTED, Interrupted
@@ -43,10 +47,26 @@ def __getattr__(name: str) -> Any:
 def main(argv: Sequence[str] | None = None) -> None:
     """The entry point: exits with the code that tells how it went."""
     begin_command()
-    before = catch_stops()
-    if argv is None:
-        raise_ignored()
-    words, debug = [*(sys.argv[1:] if argv is None else argv)], False
+    before: dict[signal.Signals, Any] = {}
+    try:
+        before = catch_stops(importing=_end_importing if argv is None else None)
+        if argv is None:
+            raise_ignored()
+        code = _run([*(sys.argv[1:] if argv is None else argv)])
+        if argv is None:  # nothing is left but to end: a signal hurries that, with the same code
+            catch_stops(lambda number, frame: os._exit(code))
+    except KeyboardInterrupt:  # another one, while the end was told
+        code = INTERRUPTED
+    if argv is None and code == INTERRUPTED:
+        _end_at_once(code)
+    if argv is not None:
+        restore_stops(before)
+    sys.exit(code)
+
+
+def _run(words: list[str]) -> int:
+    """Run a command line; the exit code."""
+    debug = False
     try:
         words, debug = prepared(words)
         _open_streams()
@@ -60,34 +80,31 @@ def main(argv: Sequence[str] | None = None) -> None:
             say(f"note: {text}")
         code = command()(words, prog_name="kmark", standalone_mode=False, obj=redacted(words))
         flush()
+        return code if isinstance(code, int) else 0
     except BaseException as error:
         if debug and not isinstance(error, SystemExit) and not _unread(error):
             _tell_trace(error)
-        code = ended_by(error, words)
-    code = code if isinstance(code, int) else 0
-    if argv is None:  # nothing is left to do but to end: a signal hurries that, with the same code
-        catch_stops(lambda number, frame: os._exit(code))
-        if code == INTERRUPTED:
-            _end_at_once(code)
-    else:
-        restore_stops(before)
-    sys.exit(code)
+        return ended_by(error, words)
+
+
+def _end_importing(number: int, frame: FrameType | None) -> None:
+    """End a command that still imports what it needs: there is nothing to tidy up."""
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        if sys.stderr is not None:
+            sys.stderr.write("kmark: interrupted\n")
+    _end_at_once(INTERRUPTED)
 
 
 def _end_at_once(code: int) -> None:
     """End with `code`, whatever Python thinks. Where Ctrl-C came while a dataclass was being made,
     Python takes it for one that nobody handled, and would end by a signal."""
-    import atexit
-
-    from kernelmark.cli.output import silenced
-
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            silenced(stream)
-    os._exit(code)
+    try:
+        atexit._run_exitfuncs()
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            with contextlib.suppress(OSError, ValueError, RuntimeError):
+                stream.flush()
+    finally:
+        os._exit(code)
 
 
 def _tell_trace(error: BaseException) -> None:

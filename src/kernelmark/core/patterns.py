@@ -35,8 +35,9 @@ def found_in(pattern: str, texts: Iterable[str], *, hint: str | None = None) -> 
 
 @contextlib.contextmanager
 def _limited() -> Iterator[None]:
-    """Raise TimeoutError after the limit: while it searches, re looks for signals now and then.
-    In other threads nothing can be interrupted, and there is no limit."""
+    """Raise TimeoutError after the limit, in seconds of this process, which a busy machine does not
+    use up: while it searches, re looks for signals now and then. In other threads nothing can be
+    interrupted, and there is no limit."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -44,10 +45,10 @@ def _limited() -> Iterator[None]:
     def late(number: int, frame: FrameType | None) -> None:
         raise TimeoutError
 
-    before = signal.signal(signal.SIGALRM, late)
-    left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+    before = signal.signal(signal.SIGVTALRM, late)
+    left_s, interval_s = signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL if before is None else before)
+        signal.setitimer(signal.ITIMER_VIRTUAL, left_s, interval_s)
+        signal.signal(signal.SIGVTALRM, signal.SIG_DFL if before is None else before)

@@ -15,56 +15,92 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 Handler = Callable[[int, FrameType | None], Any]
 
 
-class _Asked:
-    """Whether a signal asked this process to end."""
+_IMPORTING = "<frozen importlib._bootstrap>"
+_AGAIN_S = 0.01
 
-    stop = False
+
+class _Command:
+    """What is known of the command that this process runs."""
+
+    asked = 0  # the signal that asked it to end
+    begun = False  # whether there may be something to tidy up
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt, and remember it: a library may make another error of it."""
-    _Asked.stop = True
+    _Command.asked = number
     raise KeyboardInterrupt
 
 
 def stop_asked() -> bool:
     """Whether `interrupt` was called since the command began."""
-    return _Asked.stop
+    return _Command.asked != 0
 
 
 def begin_command() -> None:
-    """Forget what an earlier command in this process was asked."""
-    _Asked.stop = False
+    """Forget what is known of an earlier command in this process."""
+    _Command.asked, _Command.begun = 0, False
 
 
 def raise_ignored() -> None:
     """Have a KeyboardInterrupt that Python could not raise come again. In a finaliser or a callback
-    of a weak reference, as importing a module has one, nothing can be raised: Python writes
-    `Exception ignored` and goes on, and the signal would be lost."""
+    of a weak reference nothing can be raised: Python writes `Exception ignored` and goes on, and
+    the signal would be lost."""
     usual = sys.unraisablehook
 
     def hook(lost: sys.UnraisableHookArgs) -> None:
-        if not issubclass(lost.exc_type, KeyboardInterrupt):
+        if issubclass(lost.exc_type, KeyboardInterrupt):
+            _send_again(_Command.asked or signal.SIGINT)
+        else:
             usual(lost)
-            return
-        # Not at once, which would still be inside of what cannot raise.
-        signal.signal(signal.SIGALRM, interrupt)
-        signal.setitimer(signal.ITIMER_REAL, 0.01)
 
     sys.unraisablehook = hook
 
 
-def catch_stops(handler: Handler = interrupt) -> dict[signal.Signals, Any]:
+def _send_again(number: int) -> None:
+    """Send this process a signal a little later, when it may be where an error can be raised."""
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+
+
+def catch_stops(
+    handler: Handler = interrupt, *, importing: Handler | None = None
+) -> dict[signal.Signals, Any]:
     """Have `handler`, which raises KeyboardInterrupt by default, take every signal that asks for
     the end; return what took them before. One that is ignored stays so: a shell's background job
-    begins with SIGINT ignored, one under nohup with SIGHUP."""
+    begins with SIGINT ignored, one under nohup with SIGHUP.
+
+    Nothing is raised inside of an import: compiled modules lose errors or make an ImportError of
+    them, for which the importing module may have a fallback, and a lock of importlib may stay
+    taken. There `importing` takes the signal of a command that has not begun its work; else, and
+    by default, the signal comes again until the import is done.
+    """
     if threading.current_thread() is not threading.main_thread():
         return {}  # only the main thread may set handlers, and only it is interrupted
+    depth = _import_depth(sys._getframe())  # our caller may be a module that is being imported
+
+    def careful(number: int, frame: FrameType | None) -> None:
+        if _import_depth(frame) <= depth:
+            handler(number, frame)
+        elif importing is None or _Command.begun:
+            _send_again(number)
+        else:
+            importing(number, frame)
+
     before = {number: signal.getsignal(number) for number in STOPS}
     caught = {number: old for number, old in before.items() if old is not signal.SIG_IGN}
     for number in caught:
-        signal.signal(number, handler)
+        signal.signal(number, careful)
     return caught
+
+
+def _import_depth(frame: FrameType | None) -> int:
+    """How many calls of importlib are under way."""
+    depth = 0
+    while frame is not None:
+        depth += frame.f_code.co_filename == _IMPORTING
+        frame = frame.f_back
+    return depth
 
 
 def restore_stops(before: dict[signal.Signals, Any]) -> None:
@@ -76,7 +112,8 @@ def restore_stops(before: dict[signal.Signals, Any]) -> None:
 
 @contextlib.contextmanager
 def caught_stops(handler: Handler = interrupt) -> Iterator[None]:
-    """`catch_stops` for a while."""
+    """`catch_stops` for the work of a command."""
+    _Command.begun = True
     before = catch_stops(handler)
     try:
         yield

@@ -12,7 +12,7 @@ from kernelmark.core.environment import difference
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.result import Case, Result, ResultSet, Run, RunState
 from kernelmark.core.roof import Roof
-from kernelmark.core.stopping import interruptible
+from kernelmark.core.stopping import caught_stops, interruptible
 from kernelmark.runners.capture import refined
 from kernelmark.runners.events import CaseFinished, EnvironmentSeen, Event, Note, Runner
 from kernelmark.runners.possible import judged
@@ -50,11 +50,6 @@ def run_cases(
     # A runner that refuses the cases does so here, before the store knows of a run.
     events = runner.run([case for case in cases if case.id not in have])
     run = dataclasses.replace(run, cases=len({case.id for case in cases}), state=RunState.RUNNING)
-    if store is not None:
-        if resume:
-            store.update_run(run)
-        else:
-            store.add_run(run)
     session = _Session(
         run=run,
         store=store,
@@ -62,13 +57,17 @@ def run_cases(
         retrying=resume and retry_failed,
         roofs=roofs,
     )
-    try:
-        state = session.drive(events, keep_environment=bool(kept))
-    except BaseException:
-        with suppress(KernelmarkError):  # what ended the run may be the store itself
-            session.ended(RunState.INTERRUPTED)
-        raise
-    run = session.ended(state)
+    with caught_stops():
+        try:
+            if store is not None:
+                (store.update_run if resume else store.add_run)(run)
+            run = session.ended(session.drive(events, keep_environment=bool(kept)))
+        except BaseException as error:
+            # A store that refuses the run may hold another one of the same id.
+            if session.begun or not isinstance(error, KernelmarkError):
+                with suppress(KernelmarkError):  # what ended the run may be the store itself
+                    session.ended(RunState.INTERRUPTED)
+            raise
     return ResultSet(run=run, results=(*kept, *session.results))
 
 
@@ -91,12 +90,14 @@ class _Session:
     ) -> None:
         self.run = run
         self.results: list[Result] = []
+        self.begun = False
         self._store = store
         self._on_event = on_event
         self._retrying = retrying
         self._roofs = roofs
 
     def drive(self, events: Iterator[Event], *, keep_environment: bool) -> RunState:
+        self.begun = True
         try:
             with interruptible() as guard:
                 for event in events:

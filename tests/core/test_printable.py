@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kernelmark.core.printable import csv_word, markdown_cell, printable
@@ -19,14 +21,17 @@ def test_lines_and_letters_stay():
     assert printable("é\tµ\n± 漢字") == "é\tµ\n± 漢字"
 
 
-@pytest.mark.parametrize("bad", ["a|b", "a\nb", "<img src=x>", "a\\|b"])
-def test_markdown_cell_begins_no_column_row_or_tag(bad):
-    made = markdown_cell(bad)
-    assert "\n" not in made
-    assert "<img" not in made
-    assert "|" not in made.replace("\\|", "")
+@pytest.mark.parametrize("bad", ["a|b", "a\nb", "<img src=x>", "a\\|b", "[a](b)"])
+def test_markdown_begins_no_column_row_tag_or_link(bad):
+    table = Table(columns=(Column(name=bad),), rows=((bad,),), title=bad)
+    for made in (markdown_cell(bad), *markdown(table).splitlines()):
+        assert "<img" not in made
+        plain = re.sub(r"\\.", "", made.removeprefix("| ").removesuffix(" |"))  # GFM's escapes
+        assert not {"|", "["} & set(plain)
+    assert len(markdown(table).splitlines()) == 5
 
 
 def test_csv_word():
+    assert "\x1b" not in csv_word("a\x1b[31m")
     assert csv_word("=1") == "'=1"
     assert csv_word("a=1") == "a=1"

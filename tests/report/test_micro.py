@@ -344,6 +344,14 @@ class TestFigures:
             assert len(page) > 300_000
             assert "<script src=" not in page
 
+    def test_text_from_a_file_is_no_tag_in_a_page(self, tmp_path):
+        pytest.importorskip("vl_convert", reason="vl-convert is not installed")
+        evil = dataclasses.replace(CACHE, model="</script><script>alert(1)</script>")
+        page = vega.save(micro_figure.figure(evil), tmp_path / "figure.html").read_text()
+        assert "alert(1)" in page
+        assert "<script>alert(1)" not in page
+        assert r"\u003c/script>\u003cscript>alert(1)" in page
+
     def test_the_figure_as_json_needs_nothing(self, tmp_path):
         path = vega.save(micro_figure.figure(CACHE), tmp_path / "figure.json")
         assert json.loads(path.read_text())["data"]["values"]

@@ -10,6 +10,7 @@ from kernelmark.core import codec
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.plausible import check_results
 from kernelmark.core.result import ResultSet
+from kernelmark.stores.ids import check_name as check_id
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
@@ -74,6 +75,8 @@ def read_run(ref: str, store: Store | None) -> ResultSet:
 
 def _ours(data: bytes, place: str) -> ResultSet:
     try:
-        return check_results(codec.loads(data, ResultSet))
-    except CodecError as error:
+        found = check_results(codec.loads(data, ResultSet))
+        check_id("run", found.run.id)
+    except (CodecError, UsageError) as error:
         raise CodecError(f"{place}: {error.message}", hint=error.hint) from None
+    return found

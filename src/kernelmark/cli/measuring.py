@@ -183,7 +183,7 @@ def _resumed(store: Store, ref: str, *, failed_too: bool) -> Run:
             hint="start a new run",
         )
     if found.argv[0] != "run":
-        made_by = " ".join(found.argv[: 2 if found.argv[0] == "tune" else 1])
+        made_by = shlex.join(found.argv[: 2 if found.argv[0] == "tune" else 1])
         raise UsageError(
             f"run {found.id} was made by kmark {made_by}, and kmark run cannot go on with it",
             hint=f"give that command again: kmark {shlex.join(redacted(found.argv))}",

@@ -14,7 +14,6 @@ fail = 1.3
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from kernelmark.compare import rules
 from kernelmark.compare.match import Pair
 from kernelmark.compare.rules.base import Judgement, Preset, Rule
 from kernelmark.core.errors import UsageError
+from kernelmark.core.files import parse_toml
 
 _SELECTORS = ("op", "backend", "problem")
 
@@ -177,7 +177,7 @@ def _rule(table: Mapping[str, Any], place: str, default: Preset | None) -> Prese
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(
             f"{path}: there is no such file",
@@ -185,5 +185,5 @@ def _read(path: Path) -> dict[str, Any]:
         ) from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, an endless integer
+    except ValueError as error:  # not UTF-8, or not TOML
         raise UsageError(f"{path}: is not valid TOML: {error}") from None

@@ -7,8 +7,10 @@ import json
 import os
 import secrets
 import shutil
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from kernelmark.core.printable import csv_word
 
@@ -35,6 +37,18 @@ def write_whole(path: Path, data: bytes, *, sync: bool = False) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def parse_toml(text: str) -> dict[str, Any]:
+    """The values in a TOML text; a ValueError is a sentence for whoever wrote it."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:  # Python's limit on digits, with advice for programmers
+        raise ValueError("a number in it is too long") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def json_text(document: object) -> str:
     """Indented by one, letters as they are, and no NaN, which most readers refuse."""
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
@@ -51,8 +65,6 @@ def csv_text(records: Sequence[Mapping[str, Cell]], names: Sequence[str] = ()) -
 
 
 def _cell(value: Cell) -> str:
-    """As Python's csv writes it, but for a lone carriage return, which that leaves bare and so
-    breaks the row in two."""
     text = csv_word(value) if isinstance(value, str) else "" if value is None else repr(value)
     quoted = text.replace('"', '""')
-    return f'"{quoted}"' if any(sign in text for sign in ',"\r\n') else text
+    return f'"{quoted}"' if any(sign in text for sign in ',"\n') else text

@@ -7,7 +7,7 @@ import re
 # Control characters but for tab and line feed, and what turns the direction of writing round: they
 # move the cursor, change colours, hide text or make a terminal answer.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\t")
 
 
 def printable(text: str) -> str:
@@ -16,14 +16,15 @@ def printable(text: str) -> str:
 
 
 def markdown_cell(text: str) -> str:
-    """`text` as one cell of a Markdown table: no column, row or tag begins in it."""
+    """`text` as one cell of a Markdown table: no column, row, tag or link begins in it."""
     whole = text.replace("&", "&amp;").replace("<", "&lt;") if "<" in text else text
-    return whole.replace("|", "\\|").replace("\n", "<br>")
+    return re.sub(r"([\\|\[])", r"\\\1", whole).replace("\n", "<br>")
 
 
 def csv_word(text: str) -> str:
-    """`text` as a spreadsheet must take it: what begins like a formula and is no number gets an
-    apostrophe in front."""
+    """`text` as a terminal and a spreadsheet must take it: without control characters, and what
+    begins like a formula and is no number gets an apostrophe in front."""
+    text = printable(text)
     if not text.startswith(_FORMULA):
         return text
     try:

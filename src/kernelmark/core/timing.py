@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-import tomllib
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.files import parse_toml
 
 
 class Cache(StrEnum):
@@ -139,7 +139,7 @@ PRESETS: dict[str, Timing] = {
 def load_timing_fields(path: Path) -> dict[str, Any]:
     """Return the fields of a timing that a TOML file sets, and its `preset` if it names one."""
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(
             f"{path}: there is no such file",
@@ -147,7 +147,7 @@ def load_timing_fields(path: Path) -> dict[str, Any]:
         ) from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, an endless integer
+    except ValueError as error:  # not UTF-8, or not TOML
         raise UsageError(f"{path}: is not valid TOML: {error}") from None
     defaults = {"preset": "default", **dataclasses.asdict(PRESETS["default"])}
     for name, value in found.items():

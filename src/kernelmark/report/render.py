@@ -41,9 +41,9 @@ def _lines(row: Sequence[str]) -> list[tuple[str, ...]]:
 def markdown(table: Table) -> str:
     """A GitHub table."""
     rule = ["---:" if column.align == "right" else "---" for column in table.columns]
-    lines = [f"### {table.title}", ""] if table.title else []
+    lines = [f"### {markdown_cell(table.title)}", ""] if table.title else []
     lines += [_pipes([column.name for column in table.columns]), _pipes(rule)]
-    lines += [_pipes([markdown_cell(cell) for cell in row]) for row in table.rows]
+    lines += [_pipes(row) for row in table.rows]
     return "\n".join(lines) + "\n"
 
 
@@ -73,7 +73,7 @@ def records(results: ResultSet, made: Sequence[Row]) -> list[dict[str, Cell]]:
 
 
 def _pipes(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(map(markdown_cell, cells))} |"
 
 
 def _record(results: ResultSet, row: Row, parameters: Sequence[str]) -> dict[str, Cell]:

@@ -11,6 +11,7 @@ from typing import Any
 from kernelmark.core.errors import UsageError
 
 Spec = dict[str, Any]
+_LESS = "\ue000less\ue000"  # no text of ours or of the libraries
 KINDS = (".png", ".svg", ".html", ".json")
 _INSTALL = 'pip install "kernelmark[plots]"'
 
@@ -61,8 +62,12 @@ def _drawn(spec: Spec, kind: str) -> bytes:
         return bytes(converter.vegalite_to_png(vl_spec=spec, scale=2.0))
     if kind == ".svg":
         return str(converter.vegalite_to_svg(vl_spec=spec)).encode()
+    # The library puts texts into a script element as they are: `</script>` in a name from a file
+    # would end it. In JavaScript \\u003c is the same character.
+    plain = json.loads(json.dumps(spec, ensure_ascii=False).replace("<", _LESS))
     # The libraries go into the page: it must open where there is no network.
-    return str(converter.vegalite_to_html(vl_spec=spec, bundle=True)).encode()
+    page = str(converter.vegalite_to_html(vl_spec=plain, bundle=True))
+    return page.replace(_LESS, "\\u003c").encode()
 
 
 def chart(spec: Spec) -> Any:

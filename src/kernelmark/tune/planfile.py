@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import textwrap
-import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 
 from kernelmark import backends, ops
 from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.files import parse_toml
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, ConfigValue
@@ -159,14 +159,14 @@ def too_few(rounds: int) -> str:
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such file", hint=_anew(path)) from None
     except OSError as error:
         raise unreadable(path, error) from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: is not UTF-8 text", hint=f"delete it: {_anew(path)}") from None
-    except (ValueError, RecursionError) as error:  # an endless integer is a ValueError too
+    except ValueError as error:
         raise UsageError(
             f"{path}: is not valid TOML: {error}",
             hint=f"mend that line, or delete the file: {_anew(path)}",

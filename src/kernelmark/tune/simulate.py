@@ -6,7 +6,6 @@ pair of NAME.json and NAME.npz.
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import os
@@ -28,6 +27,7 @@ from kernelmark.tune.points import Points
 from kernelmark.tune.strategies import registry
 from kernelmark.tune.strategies.base import Search
 from kernelmark.workloads.importers.triton_autotune import timed_configs
+from kernelmark.workloads.logs import opening
 
 ABSURD_MS = 1e15  # old cache files write a failure as a huge time
 BROKEN = (
@@ -154,16 +154,13 @@ def read(path: str | os.PathLike[str]) -> Simulated:
 
 
 def _document(path: Path) -> dict[str, Any]:
+    with opening.opened(str(path)) as source:
+        data = b"".join(source.chunks())
+    if source.complaint:
+        raise CodecError(f"{path.name} cannot be read: {source.complaint}", hint=_WHOLE)
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be read: {error.strerror}",
-            hint=f"give {_FORMS}",
-        ) from error
-    try:
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
         raise CodecError(f"{path.name} cannot be read: {error}", hint=_WHOLE) from error
     # Kernel Tuner leaves the last two brackets out while a session is open.
     for tried in (text, text.rstrip().rstrip(",") + "}}"):

@@ -23,6 +23,7 @@ from kernelmark.ops.base import Op, Parameter
 MAX_PROBLEMS = 1_000_000
 EXAMPLES = "write m=512, m=[1,2,4], m=[1:16], m=[0:100:10] or m=[1024:8192:*2]"
 
+_QUOTED = 80  # characters of an axis that an error repeats
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]*\Z")
 _RANGE = re.compile(r"(-?[0-9]{1,30}):(-?[0-9]{1,30})(?::([*+]?)(-?[0-9]{1,30}))?\Z")
@@ -55,6 +56,7 @@ def parse(text: str) -> Axis:
 def parse_values(text: str, where: str) -> tuple[Parameter, ...]:
     """The values of one axis, without its name; `where` is what an error quotes."""
     text = text.strip()
+    where = where if len(where) <= _QUOTED else where[:_QUOTED] + "…"
     opened, closed = text.startswith("["), text.endswith("]")
     if opened != closed:
         raise UsageError(f"axis {where!r} has a bracket that does not close", hint=EXAMPLES)
@@ -137,7 +139,7 @@ def _scalar(text: str, where: str) -> Parameter:
     if not text:
         raise UsageError(f"axis {where!r} has an empty value", hint=EXAMPLES)
     if len(text) > 100:
-        raise UsageError(f"axis {where[:40] + '…'!r} has a value that is too long", hint=EXAMPLES)
+        raise UsageError(f"axis {where!r} has a value that is too long", hint=EXAMPLES)
     value = parse_value(text)
     if isinstance(value, float) and not math.isfinite(value):
         raise UsageError(f"axis {where!r} has a value that is not finite", hint=EXAMPLES)

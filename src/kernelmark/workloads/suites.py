@@ -15,7 +15,6 @@ k = 4096
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError
+from kernelmark.core.files import parse_toml
 from kernelmark.core.problem import Problem
 from kernelmark.ops import registry
 from kernelmark.workloads import axes, groups
@@ -190,8 +190,8 @@ def _read(path: Path, shown: str) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise UsageError(f"{shown}: is not UTF-8 text") from None
     try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # an endless integer is a ValueError too
+        document = parse_toml(text)
+    except ValueError as error:
         place = str(error).replace("at end of document", f"at the end, line {_last_line(text)}")
         raise UsageError(
             f"{shown}: is not valid TOML: {place}", hint="is the file cut short?"

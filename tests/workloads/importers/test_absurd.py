@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from pathlib import Path
 
 import pytest
 
 from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.tune import simulate
 from kernelmark.workloads import importers
 from kernelmark.workloads.importers.base import Given, Importer
 from kernelmark.workloads.logs import opening, reading
@@ -73,6 +75,31 @@ def test_a_compressed_bomb_stops_at_the_limit(tmp_path, monkeypatch):
     assert source.complaint == opening.EXPANDS
     assert taken <= 1 << 25
     assert path.stat().st_size * opening.MOST_RATIO < 64 << 20
+
+
+def bomb(path: Path, head: bytes) -> str:
+    """A file of 64 MiB of blanks after `head`, in 64 KiB."""
+    pack = zlib.compressobj(9, wbits=31)
+    blanks = (pack.compress(b" " * (1 << 20)) for _ in range(64))
+    path.write_bytes(pack.compress(head) + b"".join(blanks) + pack.flush())
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda path: importers.read(Path(path), Given()),
+        lambda path: reading.read([path]),
+        simulate.read,
+    ],
+    ids=["results", "log", "space"],
+)
+def test_every_reader_says_that_a_file_expands_too_much(tmp_path, monkeypatch, read):
+    monkeypatch.setattr(opening, "MOST_UNPACKED", 1 << 22)
+    place = bomb(tmp_path / "x.json.gz", b'{"schemaVersion": 1, "traceEvents": [')
+    with pytest.raises(KernelmarkError) as refused:
+        read(place)
+    assert opening.EXPANDS in refused.value.message
 
 
 def test_a_log_of_one_line_over_and_over_is_no_bomb(tmp_path):

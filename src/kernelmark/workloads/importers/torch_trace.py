@@ -51,6 +51,8 @@ def _rows(path: Path) -> Iterator[Found]:
     groups: dict[_Launch, list[float]] = {}
     with opening.opened(str(path)) as source:
         for line, event in events(source.chunks()):
+            if isinstance(event, str) and source.complaint:
+                break  # the trace ends where the file could not be unpacked any further
             if isinstance(event, str):
                 raise UsageError(f"{path}: line {line} {event}", hint="is the file cut short?")
             if str(event.get("cat")).lower() != "kernel":

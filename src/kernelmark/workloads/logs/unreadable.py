@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 from kernelmark.core.errors import UsageError
 from kernelmark.workloads.logs.counting import NO_CALL
-from kernelmark.workloads.logs.opening import CUT_OFF, Source
+from kernelmark.workloads.logs.opening import CUT_OFF, EXPANDS, Source
 from kernelmark.workloads.logs.skips import Skips
 from kernelmark.workloads.logs.table import header
 
@@ -57,6 +57,8 @@ def unreadable(
     """The error of a log without a call; `columns` says whether a header was known, and `remarks`
     what is there instead."""
     place, head = source.place, source.head
+    if source.complaint == EXPANDS:
+        return UsageError(f"{place}: has no call so far, and {EXPANDS}", hint=_LOG_AGAIN)
     if source.complaint:
         how = "ends" if source.complaint == CUT_OFF else "is damaged"
         return UsageError(

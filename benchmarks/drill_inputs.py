@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import gzip
 import itertools
 import json
 import os
@@ -12,20 +13,27 @@ import random
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from drilling import Facts, must
+from kernelmark.api import micro
 from kernelmark.api.reading import read_file
 from kernelmark.compare.rulefile import load as load_rules
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.micro import MicroColumn, MicroResult
 from kernelmark.core.plausible import MOST_SIZE, check_results, is_time
 from kernelmark.core.problem import Problem
-from kernelmark.core.result import ResultSet, Run
+from kernelmark.core.result import ResultSet, Run, Status
+from kernelmark.core.timing import Timing
 from kernelmark.testing import logs
-from kernelmark.workloads import importers, suites
+from kernelmark.testing.tuning import fake_plans
+from kernelmark.tune import aiter_config, nearest_config, planfile, simulate, tensile
+from kernelmark.tune.journal import Header, Journal, Trial
+from kernelmark.tune.journal import read as read_journal
+from kernelmark.workloads import importers, suites, workload
 from kernelmark.workloads.importers.base import Given
 from kernelmark.workloads.logs import reading
 
@@ -150,6 +158,16 @@ RESULTS: dict[str, str] = {
     "gfx90a68.HIP.ufdb.txt": _FIND_DB,
     "mm.json": '[{"(512, 1024, 2048)": [{"type": "cublas", "time": 0.06}, {"type": "triton", '
     '"time": 0.05, "BLOCK_M": 64, "num_warps": 4}, null], "kernel_type": "mm"}]',
+    "k.autotune.json": json.dumps(
+        {
+            "key": [512, 1024, "torch.float16"],
+            "configs_timings": [
+                [{"kwargs": {"BLOCK_M": 16}, "num_warps": 4, "num_stages": 3}, [0.02, 0.01, 0.03]],
+                [{"kwargs": {"BLOCK_M": 32}, "num_warps": 8, "num_stages": 3}, 0.015],
+            ],
+        },
+        indent=1,
+    ),
 }
 LOGS: dict[str, str] = {
     "rocblas.log": "rocblas-bench -f gemm_ex --transposeA T --transposeB N -m 48 -n 5 -k 32 --alpha"
@@ -164,12 +182,121 @@ LOGS: dict[str, str] = {
     "gfx90a68.HIP.ufdb.txt": _FIND_DB,
     "shapes.csv": "m,n,k,count\n128,256,64,3\n64,64,64,1\n",
     "trace.json": json.dumps(_TRACE, indent=1),
+    "miopen.log": "MIOpen(HIP): Command [LogCmdConvolution] ./bin/MIOpenDriver convfp16 -n 1 -c 3"
+    " -H 32 -W 32 -k 64 -y 3 -x 3 -p 1 -q 1 -u 1 -v 1 -l 1 -j 1 -g 1 -m conv -F 1 -t 1\n",
 }
-OTHERS: dict[str, str] = {
-    "suite.toml": 'why = "x"\nsource = "y"\ndtype = "f32"\n[[problems]]\nop = "gemm"\n'
-    'm = "[64:256:*2]"\nn = 1\nk = [64, 128]\n',
-    "rules.toml": 'rule = "robust"\n',
+_PLAN = fake_plans(1)[0]
+_SETTINGS = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "num_warps": 4}
+_SPACE = {
+    "tune_params_keys": ["block", "mode"],
+    "tune_params": {"block": [64, 32], "mode": ["a", "b"]},
+    "objective": "time",
+    "cache": {
+        "32,a": {"block": 32, "mode": "a", "time": 2.0},
+        "64,b": {"block": 64, "mode": "b", "time": 0.5},
+    },
 }
+_LOGIC = """- {MinimumRequiredVersion: 4.33.0}
+- gfx950
+- gfx950
+- [Device 0049]
+- {DataType: 7, TransposeA: 1, TransposeB: 0, UseBias: 0}
+- - {SolutionIndex: 0, SolutionNameMin: one, DepthU: 64}
+- [2, 3, 0, 1]
+- - [[64, 64, 1, 64], [0, 0.5]]
+- null
+- null
+- DeviceEfficiency
+- Equality
+"""
+_HEADER = Header(
+    plan="p",
+    space="s",
+    problem=_PLAN.problem.key,
+    backend="fake",
+    version="1",
+    kernelmark_version="0",
+    arch="fake",
+    model="a script",
+    device="fake",
+    batch=2,
+    ahead=1,
+    starts=({"a": 1},),
+)
+_TRIAL = Trial(config={"a": 1}, step="short", status=Status.OK, seconds=1e-5, at=1.7e9)
+_MICRO = MicroResult(
+    benchmark="cache",
+    device="cuda:0",
+    arch="sm_90",
+    status=Status.OK,
+    started=1.7e9,
+    model="NVIDIA H200",
+    columns=(MicroColumn(name="size_bytes", unit="B"), MicroColumn(name="bytes_per_s")),
+    rows=({"size_bytes": 4096, "bytes_per_s": 3.2e13},),
+)
+
+
+def _journal(path: Path) -> None:
+    journal = Journal(path)
+    journal.begin(_HEADER)
+    journal.record(_TRIAL)
+    journal.close()
+
+
+def _text(text: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(text)
+
+
+# What writes a whole file, and what reads it; a time that was read is returned.
+OTHERS: dict[str, tuple[Callable[[Path], object], Callable[[Path], Iterable[float] | None]]] = {
+    "suite.toml": (
+        _text(
+            'why = "x"\nsource = "y"\ndtype = "f32"\n[[problems]]\nop = "gemm"\n'
+            'm = "[64:256:*2]"\nn = 1\nk = [64, 128]\n'
+        ),
+        lambda path: _none(suites.load(str(path))),
+    ),
+    "rules.toml": (_text('rule = "robust"\n'), lambda path: _none(load_rules(str(path)))),
+    "timing.toml": (
+        _text('preset = "quick"\nmax_s = 0.5\nwarmup_s = 0.1\nprocesses = 2\ncache = "hot"\n'),
+        lambda path: (Timing.load(str(path)).max_s,),
+    ),
+    f"{_PLAN.name}.toml": (_text(planfile.text(_PLAN)), lambda path: _none(planfile.read(path))),
+    "trials.jsonl": (
+        _journal,
+        lambda path: [one.seconds for one in read_journal(path)[1] if one.seconds is not None],
+    ),
+    "workload.csv": (
+        lambda path: workload.write(
+            path, workload.Workload(name="x", calls=(workload.Call(problem=_PLAN.problem),))
+        ),
+        lambda path: _none(workload.read(path)),
+    ),
+    "micro.json": (
+        _text(micro.to_json([_MICRO])),
+        lambda path: _none(micro.read(path)),
+    ),
+    "space.json": (_text(json.dumps(_SPACE)), lambda path: (simulate.read(path).best_s,)),
+    "aiter.json": (
+        _text(json.dumps({"M_LEQ_16": _SETTINGS, "any": _SETTINGS})),
+        lambda path: _none(aiter_config.read(path)),
+    ),
+    "vllm.json": (
+        _text(json.dumps({"1": _SETTINGS, "64": _SETTINGS})),
+        lambda path: _none(nearest_config.parse(_decoded(path), path.name, "vllm")),
+    ),
+    "logic.yaml": (_text(_LOGIC), lambda path: _none(tensile.parse(_decoded(path), path.name))),
+}
+
+
+def _none(read: object) -> None:
+    """What was read holds no time."""
+
+
+def _decoded(path: Path) -> str:
+    return path.read_bytes().decode(errors="replace")
+
+
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _EXTREMES = [
     *(b"-1", b"0", b"1e40", b"-9e9", b"1e999", b"-0.0", b"nan", b"inf", b"1e-320", b"0x10"),
@@ -230,7 +357,12 @@ def seeds(folder: Path) -> Iterator[tuple[str, str, bytes]]:
         logs.write_log(path, calls=8, shapes=4, form=form)  # type: ignore[arg-type]
         yield "logs", f"{form}.log", path.read_bytes()
     yield from (("logs", name, text.encode()) for name, text in LOGS.items())
-    yield from (("others", name, text.encode()) for name, text in OTHERS.items())
+    # Text that gzip compressed: the damage is in what is packed.
+    for reader, name, texts in (("tool", "trace.json", RESULTS), ("logs", "rocblas.log", LOGS)):
+        yield reader, f"{name}.gz", gzip.compress(texts[name].encode(), mtime=0)
+    for name, (write, _) in OTHERS.items():
+        write(folder / name)
+        yield "others", name, (folder / name).read_bytes()
 
 
 def read_one(reader: str, path: Path) -> str:
@@ -246,12 +378,12 @@ def read_one(reader: str, path: Path) -> str:
             calls = reading.read([str(path)]).workload.calls
             good = all(_possible(c.problem) and 0 < c.count < 16 * MOST_SIZE for c in calls)
             return "read" if good else "absurd value"
-        _ = suites.load(str(path)) if path.name == "suite.toml" else load_rules(str(path))
+        times = OTHERS[path.name][1](path) or ()
+        return "read" if all(map(is_time, times)) else "absurd value"
     except KernelmarkError:
         return "refused"
     except Exception as error:
         return f"{type(error).__name__}: {str(error)[:60]}"
-    return "read"
 
 
 def _absurd(found: ResultSet) -> str:

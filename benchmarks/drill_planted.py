@@ -89,7 +89,7 @@ def _temporary(place: Path, library: Path, name: str) -> bool:
 
 def _cache(root: Path, library: Path, name: str, mode: int, owner: int) -> bool:
     _plant(root / "micro", library, name, mode, owner)
-    return _loads_own(root, Path("/tmp"))
+    return _loads_own(root, root.parent)
 
 
 def _link(place: Path, library: Path, name: str) -> bool:
@@ -97,7 +97,7 @@ def _link(place: Path, library: Path, name: str) -> bool:
     link = place / "link"
     link.symlink_to(place / "behind")
     os.lchown(link, ATTACKER, ATTACKER)
-    return _loads_own(link, Path("/tmp"))
+    return _loads_own(link, place)
 
 
 def _entry(place: Path) -> bool:

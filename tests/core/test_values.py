@@ -90,6 +90,11 @@ def test_tensor_sizes():
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
+        ({"max_s": math.inf}, "max_s"),
+        ({"max_s": 1e40}, "max_s"),
+        ({"warmup_s": 1e6}, "warmup_s"),
+        ({"processes": 2**64}, "processes"),
+        ({"seed": 2**64}, "seed"),
         ({"cache": "warm"}, "cache='warm' is unknown"),
         ({"timer": "wall"}, "timer"),
         ({"strain": "some"}, "strain"),

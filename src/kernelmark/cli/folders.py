@@ -46,7 +46,8 @@ def notes(words: Sequence[str]) -> list[str]:
     if not words or words[0] not in _LOADING or {"-h", "--help"} & set(words):
         return []
     return [
-        f"the {one.what} {one.path} is {'not used' if not one.used else 'unsafe'}: {one.unsafe}"
+        f"{'' if one.used else 'the '}{one.what} {one.path} is "
+        f"{'unsafe' if one.used else 'not used'}: {one.unsafe}"
         for one in examined()
         if one.unsafe is not None
     ]

@@ -9,8 +9,8 @@ from kernelmark.core.errors import CodecError
 from kernelmark.core.micro import MicroResult
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Measurement, Result, ResultSet
+from kernelmark.core.timing import MOST_S
 
-MOST_S = 1e6  # twelve days in one launch
 MOST_SIZE = 2**48
 MOST_COUNT = 2**63 - 1  # of bytes or FLOPs; what a store can hold
 _MOST_CLOCK = 2.0**33  # seconds UTC: the year 2242

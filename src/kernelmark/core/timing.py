@@ -13,6 +13,8 @@ from typing import Any
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import parse_toml
 
+MOST_S = 1e6  # twelve days: nothing is launched, or measured, for longer
+
 
 class Cache(StrEnum):
     """State of the caches at each launch."""
@@ -93,6 +95,12 @@ class Timing:
             raise UsageError("timing: max_s and target_rel_ci must be positive")
         if not self.warmup_s >= 0:
             raise UsageError("timing: warmup_s must not be negative")
+        for name in ("max_s", "warmup_s", "min_sample_s", "target_rel_ci"):
+            if not getattr(self, name) < MOST_S:
+                raise UsageError(f"timing: {name} must be below {MOST_S:,.0f}")
+        for name in ("threads", "processes", "max_allocations", "min_samples", "seed"):
+            if not getattr(self, name) < 2**63:  # what a store can hold
+                raise UsageError(f"timing: {name} must be below 2^63")
 
     @property
     def identity(self) -> str:

@@ -20,7 +20,7 @@ from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError, KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.plausible import MOST_S, bad_size, is_moment
+from kernelmark.core.plausible import bad_size, is_moment
 from kernelmark.core.problem import Option, Problem, parse_value
 from kernelmark.core.result import (
     Block,
@@ -35,7 +35,7 @@ from kernelmark.core.result import (
     Status,
     StopReason,
 )
-from kernelmark.core.timing import Timing
+from kernelmark.core.timing import MOST_S, Timing
 from kernelmark.stats.interval import measured_interval
 
 # Words of a file's name that say which run it is of, not what it measured.

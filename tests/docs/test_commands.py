@@ -71,7 +71,7 @@ def test_there_are_commands():
 
 
 def test_a_wrong_flag_would_be_found():
-    wrong = ("kmark run --no-such-flag", "kmark walk", "kmark run --timing slow")
+    wrong = ("kmark run --no-such-flag", "kmark walk", "kmark run --cache warm")
     for line in (*wrong, "kmark tune walk DIR", "kmark tune show DIR --no-such-flag"):
         with pytest.raises(Exception, match=r"[Nn]o such (option|command)|not one of"):
             parsed(line)

@@ -1,7 +1,7 @@
 # make demo      set up and measure the demo suite on this machine's CPU
 # make test      set up with everything the tests use, and run all but the slow ones
 # make test-all  run the slow ones too, as continuous integration does
-# make lint      ruff, mypy --strict, import-linter
+# make lint      ruff, mypy --strict, import-linter, generated pages
 # make bench     the CPU benchmarks of kernelmark itself, in short form
 
 PYTHON ?= python3
@@ -31,6 +31,7 @@ lint: $(VENV)/.ready-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/write-docs --check
 
 bench: $(VENV)/.ready-test
 	for script in startup store drills overhead detectors; do $(BIN)/python benchmarks/$$script.py --quick || exit 1; done

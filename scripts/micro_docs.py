@@ -11,7 +11,7 @@ from kernelmark.micro import build_ahead, registry
 
 PLACE = Path(__file__).parent.parent / "docs" / "micro.md"
 
-HEAD = '''\
+HEAD = """\
 # Know the hardware: microbenchmarks and roofs
 
 <!-- Written by scripts/micro_docs.py. Edit that file, or the benchmarks' own texts. -->
@@ -111,78 +111,11 @@ CPU's three rates, to set such a kernel beside the right one.
 
 ## Adding one
 
-A file in `src/kernelmark/micro/benchmarks` that offers `benchmark` is listed, runs, is stored,
-drawn and held to the contract (`tests/contract/test_micro_contract.py`). The smallest one there can
-be:
-
-```python
-# src/kernelmark/micro/benchmarks/empty.py
-"""What starting a kernel costs."""
-
-from __future__ import annotations
-
-from kernelmark.core.frozen import FrozenDict
-from kernelmark.micro.base import (
-    Column,
-    Figure,
-    Findings,
-    Microbenchmark,
-    Panel,
-    Parameter,
-    Settings,
-    metric,
-)
-from kernelmark.micro.rig import Call, Rig
-
-State = tuple[Call, int]
-
-
-class Empty(Microbenchmark[State, list[float]]):
-    name = "empty"
-    summary = "Seconds of a kernel that does nothing."
-    measures = (  # a paragraph: what the numbers are; more than 100 characters
-        "One warp is launched on a kernel without a body, many times in a row behind a gate. The "
-        "seconds are those of a launch, from events around all of them."
-    )
-    misleads = (  # and how they can mislead; more than 60
-        "A kernel of more blocks takes longer to start, and the host's own cost of launching is "
-        "not in it."
-    )
-    parameters = FrozenDict({"samples": Parameter(help="timings", quick=5, full=50)})
-    columns = (
-        Column(name="timing", help="which one"),
-        Column(name="seconds", help="of one launch", unit="s"),
-    )
-    figure = Figure(x="timing", title="timing", panels=(Panel(y="seconds", title="s"),))
-
-    def setup(self, rig: Rig, given: Settings) -> State:  # allocate and fill: rig.memory, rig.place
-        call = rig.call("micro_launch.cu", "launch_nothing", grid=1, block=32)
-        return call, given.whole("samples")
-
-    def timed(self, rig: Rig, state: State) -> list[float]:  # run and read clocks, nothing else
-        call, samples = state
-        return list(rig.sample(call, samples=samples).seconds)
-
-    def verify(self, rig: Rig, state: State, raw: list[float]) -> str | None:
-        return None  # or what was computed wrongly
-
-    def metrics(self, rig: Rig, state: State, raw: list[float]) -> Findings:
-        rows = [{"timing": n, "seconds": value} for n, value in enumerate(raw)]
-        # No GPU starts a kernel in less: a time needs its least, a rate its physical limit.
-        found = metric("empty_s", min(raw), "s", better="lower", least=1e-7)
-        return Findings(rows=rows, metrics=found)
-
-
-benchmark = Empty()
-```
-
-Beside the file:
-
-1. In `tests/micro/test_emulated.py`, an entry in `SMALL`: parameters with which it ends at once on
-   an emulated GPU, here `"empty": {"samples": 1}`. Without it `test_all_are_here` fails. One whose
-   figures are all cycles counted inside kernels goes into `NO_SECONDS` there as well.
-2. `make docs`, which writes its section below.
-3. `make test PYTEST_ARGS="tests/contract/test_micro_contract.py tests/micro tests/docs"`.
+[CONTRIBUTING.md](../CONTRIBUTING.md#a-microbenchmark) has the smallest one there can be. A file in
+`src/kernelmark/micro/benchmarks` that offers `benchmark` is listed, runs, is stored, drawn and
+tested: by the contract (`tests/contract/test_micro_contract.py`), on an emulated GPU with the
+values of `brief` (`tests/micro/test_emulated.py`, where `SMALL` has smaller ones for those that
+would take long), and by clocks that run wrong.
 
 `kinds` says where it runs: `GPUS` unless told otherwise, `EVERYWHERE` with the CPU. A new kernel
 goes into a file `micro_NAME.cu`; `micro.h` has what it may use on every platform. Arguments are
@@ -204,7 +137,7 @@ Another distribution offers a benchmark by an entry point in the group
 `kernelmark.micro.benchmarks`, and tests it by inheriting `kernelmark.testing.MicroContract`.
 
 ## The benchmarks
-'''
+"""
 
 
 def text() -> str:

@@ -121,3 +121,17 @@ def test_an_unavailable_backend_is_skipped_with_its_reason(monkeypatch):
     with pytest.raises(pytest.skip.Exception, match="pip install x"):
         contract.the_backend()
     contract.test_says_what_it_is()
+
+
+def test_support_is_what_is_declared(monkeypatch):
+    """Less than declared is a loss; more could be lost unnoticed."""
+    contract = BackendContract()
+    monkeypatch.setattr(BackendContract, "backend", "fake", raising=False)
+    contract.test_supports_what_it_declares()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(fake), "supports", lambda self, problem, info: "not any longer")
+        with pytest.raises(AssertionError, match="and refuses them"):
+            contract.test_supports_what_it_declares()
+    monkeypatch.setattr(type(fake), "supports_examples", {"fake": ("*", "!gemm *")})
+    with pytest.raises(AssertionError, match="undeclared"):
+        contract.test_supports_what_it_declares()

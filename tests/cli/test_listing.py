@@ -51,7 +51,8 @@ def test_one_op_is_explained(kmark, name):
     assert all(word in out for word in ops.registry.get(name).parameters)
     found = json.loads(kmark("list", "ops", "-o", name, "--json", "-").out)
     assert [row["parameter"] for row in found["parameters"]] == [*ops.registry.get(name).parameters]
-    assert found["tensors"][-1]["role"] == "out"
+    told = [row["tensor"] for row in found.get("tensors", ())]
+    assert told == [line.name for line in ops.registry.get(name).tensor_help]
 
 
 def test_runs_are_listed_newest_first(kmark, stored, fake_words):

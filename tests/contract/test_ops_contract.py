@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 
 import numpy as np
 
@@ -234,6 +236,6 @@ class TestCopy(OpContract):
 
 
 def test_every_op_has_a_contract():
-    tested = {one.op.name for one in (TestGemm, TestBatchedGemm, TestAttention, TestConv, TestCopy)}
-    elsewhere = {"batched_gemm_quant"}  # tests/ops/test_batched_gemm_quant.py
-    assert set(ops.registry.names()) == tested | elsewhere
+    texts = (path.read_text("utf-8") for path in Path(__file__).parents[1].rglob("test_*.py"))
+    tested = re.findall(r'\n    op = ops\.registry\.get\("(\w+)"\)\n', "".join(texts))
+    assert set(ops.registry.names()) <= set(tested)

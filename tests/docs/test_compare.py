@@ -10,7 +10,6 @@ import yaml
 from kernelmark.compare.rulefile import load
 from kernelmark.compare.rules import names, preset
 from kernelmark.core.verdict import VerdictStatus
-from kernelmark.workloads import importers
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "compare.md").read_text(encoding="utf-8")
@@ -21,12 +20,6 @@ def test_the_rule_file_loads(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(block, encoding="utf-8")
     assert load(str(path)).settings["delta"] == 0.02
-
-
-def test_the_table_of_importers_is_true():
-    found = re.search(r"<!-- importers: .*? -->\n(.*?)<!-- end -->", TEXT, flags=re.DOTALL)
-    rows = [f"| `{name}` | {importers.named(name).summary} |\n" for name in importers.names()]
-    assert found[1] == "".join(["| format | what |\n", "| --- | --- |\n", *rows])
 
 
 def test_every_verdict_and_rule_is_described():

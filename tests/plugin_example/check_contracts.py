@@ -25,8 +25,3 @@ class TestAxpy(OpContract):
 
 class TestPlain(BackendContract):
     backend = "plain"
-    examples = (
-        "axpy n=1 dtype=f32",
-        "axpy n=1000 dtype=f64 alpha=-0.5",
-        "gemm m=8 n=8 k=8 dtype=f32",
-    )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
@@ -36,6 +37,10 @@ class Backend(ABC):
     name: str
     summary: str  # one line for `kmark list backends`
     device_kinds: tuple[str, ...]
+    # Which of the ops' `examples` are supported, by device kind ("cpu") or architecture ("sm_90"):
+    # shell patterns, of which the last match decides; "!" excludes. The contract test compares
+    # them with `supports`, so that no support is lost or added unnoticed.
+    supports_examples: Mapping[str, Sequence[str]] = FrozenDict()
 
     @abstractmethod
     def available(self) -> str | None:

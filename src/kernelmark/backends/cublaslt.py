@@ -13,6 +13,7 @@ from kernelmark.backends import _lt
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, Unsupported, UsageError
+from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
@@ -144,6 +145,9 @@ class CublasLt(Backend):
     name = "cublaslt"
     summary = "NVIDIA's cuBLASLt: heuristic choice or any algorithm it offers"
     device_kinds = ("cuda",)
+    supports_examples = FrozenDict(
+        {"sm_90": ("gemm *", "batched_gemm *", "!*fnuz", "!*i8 alpha=*")}
+    )
 
     def available(self) -> str | None:
         if _shared_object() is None:

@@ -31,6 +31,7 @@ from kernelmark.core.diskcache import DiskCache, cache_root, digest
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, OutOfMemory, Unsupported
+from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, KernelInfo, config_key
 from kernelmark.core.space import Space
@@ -182,6 +183,7 @@ class FakeBackend(Backend):
     name = "fake"
     summary = "scripted times, answers and failures, for tests and drills"
     device_kinds = ("fake", "cpu")
+    supports_examples = FrozenDict({"fake": ("*",), "cpu": ("*",)})
 
     def __init__(self) -> None:
         self._prepared: Counter[tuple[str, str]] = Counter()

@@ -12,6 +12,7 @@ from kernelmark.backends._rules import refuse_unknown, unknown_op, wrong_device
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
+from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.devices.base import ArgumentSet, Device, Stream
@@ -70,6 +71,7 @@ class RtcBackend(Backend):
     name = "rtc"
     summary = "our own plain kernels, compiled at run time: copy"
     device_kinds = ("cuda", "hip")
+    supports_examples = FrozenDict({"sm_90": ("copy *",), "gfx942": ("copy *",)})
 
     def available(self) -> str | None:
         """A compiler of either vendor, or a pack, is enough: which it takes, the device says."""

@@ -69,6 +69,16 @@ class Attention(Op):
     name = "attention"
     summary = "scaled dot-product attention, forward (MHA, GQA, MQA; prefill, decode, extend)"
     parameters = _PARAMETERS
+    examples = (
+        "attention batch=2 heads=3 seq=40 dim=16 dtype=f32",
+        "attention batch=2 heads_q=4 heads_kv=2 seq_q=24 seq_kv=40 dim=16 dtype=f32 causal=yes",
+        "attention heads_q=4 heads_kv=1 seq_q=1 seq_kv=65 dim=32 dtype=f16 causal=yes",
+        "attention batch=2 heads=2 seq=48 dim=32 dtype=f16 causal=yes layout=bshd",
+        "attention heads_q=4 heads_kv=2 seq_q=16 seq_kv=48 dim=32 dtype=bf16 causal=yes",
+        "attention heads=2 seq=32 dim_qk=24 dim_v=16 dtype=f32 scale=0.25 layout=bshd",
+        "attention heads=2 seq=32 dim_qk=24 dim_v=16 dtype=bf16",
+        "attention heads=2 seq=32 dim=32 dtype=f8e4m3",
+    )
     tensor_help = (
         TensorHelp("q", "batch×heads_q×seq_q×dim_qk", "q", "layout=bhsd"),
         TensorHelp("q", "batch×seq_q×heads_q×dim_qk", "q", "layout=bshd"),

@@ -53,6 +53,9 @@ class Op(ABC):
     name: str
     summary: str  # one line for `kmark list ops`
     parameters: dict[str, str]  # parameter name -> one line of help, in the key's order
+    # Small problems, as text, that between them reach every path of a kernel: odd sizes, each
+    # dtype, each option. The contract tests of every backend compute those that it supports.
+    examples: tuple[str, ...] = ()
     tensor_help: tuple[TensorHelp, ...] = ()
 
     @abstractmethod

@@ -10,6 +10,13 @@ class BatchedGemm(Matmul):
 
     name = "batched_gemm"
     summary = "strided batch of matrix products of one shape"
+    examples = (
+        "batched_gemm batch=3 m=17 n=19 k=23 dtype=f32",
+        "batched_gemm batch=3 m=17 n=19 k=23 dtype=f32 ta=t tb=t alpha=0.5 beta=-1.5 bias=yes",
+        "batched_gemm batch=2 m=16 n=32 k=48 dtype=f16",
+        "batched_gemm batch=2 m=16 n=32 k=48 dtype=bf16 tb=t bias=yes",
+        "batched_gemm batch=2 m=16 n=32 k=48 dtype=i8",
+    )
     batch_dims = ("batch",)
 
 

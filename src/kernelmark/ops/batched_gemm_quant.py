@@ -96,6 +96,12 @@ class BatchedGemmQuant(Op):
     name = "batched_gemm_quant"
     summary = "batched products of int8, fp8 or MXFP4 operands with their scales"
     parameters = _HELP
+    examples = (
+        "batched_gemm_quant batch=2 m=5 n=7 k=33 scheme=a8w8",
+        "batched_gemm_quant batch=2 m=5 n=7 k=300 scheme=a8w8_group",
+        "batched_gemm_quant batch=2 m=5 n=7 k=96 scheme=a16wfp4 a_order=mbk",
+        "batched_gemm_quant batch=3 m=5 n=7 k=64 scheme=afp4wfp4",
+    )
     tensor_help = _TENSORS
 
     def problem(self, /, **given: Parameter) -> Problem:

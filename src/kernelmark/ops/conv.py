@@ -63,6 +63,15 @@ class Conv(Op):
     name = "conv"
     summary = "2-D convolution, forward (stride, padding, dilation, groups; NCHW or NHWC)"
     parameters = _PARAMETERS
+    examples = (
+        "conv n=2 c=6 h=9 w=10 k=8 r=3 s=3 pad=1 dtype=f32",
+        "conv n=2 c=6 h=9 w=8 k=4 r=3 s=2 stride=2 pad=1 dilation=2 groups=2 layout=nhwc dtype=f32",
+        "conv n=1 c=6 h=11 w=10 k=4 r=3 s=2 stride_h=2 pad_w=2 groups=2 dtype=f32",
+        "conv n=2 c=8 h=6 w=6 k=16 r=1 s=1 dtype=f32 layout=nhwc",
+        "conv n=1 c=64 h=5 w=5 k=8 r=3 s=3 pad=1 dtype=f16",
+        "conv n=1 c=32 h=5 w=5 k=8 r=3 s=3 pad=1 dtype=bf16 layout=nhwc",
+        "conv n=2 c=8 h=6 w=6 k=8 r=3 s=3 dtype=i8",
+    )
     tensor_help = (
         TensorHelp("x", "n×c×h×w", "x", "layout=nchw"),
         TensorHelp("x", "n×h×w×c", "x", "layout=nhwc"),

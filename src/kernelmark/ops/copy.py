@@ -29,6 +29,11 @@ class Copy(Op):
     name = "copy"
     summary = "Y = X: memory traffic alone, or, of one element, the cost of a launch"
     parameters = _PARAMETERS
+    examples = (
+        "copy n=1 dtype=f32",
+        "copy n=100003 dtype=f16",
+        "copy n=4099 dtype=i8",
+    )
     tensor_help = (TensorHelp("x", "n", "x"), TensorHelp("y", "n", "x", role="out"))
 
     def problem(self, /, **given: Parameter) -> Problem:

@@ -1,4 +1,5 @@
-"""Contract tests that a third party can run on its own op, backend, device or store.
+"""Contract tests that a third party can run on its own op, backend, device, importer,
+microbenchmark or store.
 
 Subclass a contract in a pytest module and name what is to be tested:
 
@@ -21,11 +22,19 @@ import pytest
 _WHERE = {
     "BackendContract": "kernelmark.testing.backends",
     "DeviceContract": "kernelmark.testing.devices",
+    "ImporterContract": "kernelmark.testing.importers",
     "MicroContract": "kernelmark.testing.micro",
     "OpContract": "kernelmark.testing.ops",
     "StoreContract": "kernelmark.testing.stores",
 }
-__all__ = ["BackendContract", "DeviceContract", "MicroContract", "OpContract", "StoreContract"]
+__all__ = [
+    "BackendContract",
+    "DeviceContract",
+    "ImporterContract",
+    "MicroContract",
+    "OpContract",
+    "StoreContract",
+]
 
 # So that a failing contract shows the values it compared.
 pytest.register_assert_rewrite(*_WHERE.values())

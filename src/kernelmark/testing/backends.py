@@ -3,12 +3,13 @@
     from kernelmark.testing.backends import BackendContract
 
     class TestMine(BackendContract):
-        backend = "mine"                      # its name in the registry
-        examples = ("gemm m=8 n=8 k=8 dtype=f32",)   # problems beside or instead of EXAMPLES
+        backend = "mine"                             # its name in the registry
+        examples = ("gemm m=8 n=8 k=8 dtype=f32",)   # instead of those of all ops
 
-Every example must either be refused by `supports` with a reason or be computed: right at the
-op's positions, every element written, nothing around the output touched, inputs left alone, each
-argument set for itself, and the same bits again on a second launch.
+`supports` must refuse an example with a reason or accept it, as `supports_examples` of the backend
+declares. One that is accepted must be computed: right at the op's positions, every element written,
+nothing around the output touched, inputs left alone, each argument set for itself, and the same
+bits again on a second launch.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import ClassVar
 
 import numpy as np
@@ -28,51 +30,10 @@ from kernelmark.core.errors import CaseError, UsageError
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config
 from kernelmark.devices.base import GUARD_BYTES, Device, Tensor
+from kernelmark.gpu.absent import absent, is_known
 from kernelmark.numerics.floats import decode
 from kernelmark.numerics.generate import Inputs
 
-EXAMPLES: tuple[str, ...] = (
-    "gemm m=33 n=47 k=65 dtype=f64",
-    "gemm m=33 n=47 k=65 dtype=f32",
-    "gemm m=64 n=64 k=128 dtype=f16",
-    "gemm m=64 n=48 k=128 dtype=bf16 tb=t",
-    "gemm m=32 n=48 k=64 dtype=i8",
-    "gemm m=32 n=48 k=64 dtype=f8e4m3 tb=t",
-    "gemm m=32 n=48 k=64 dtype=f8e5m2fnuz",
-    "gemm m=1 n=1 k=1 dtype=f32",
-    "gemm m=1 n=64 k=300 dtype=f32 ta=t tb=t",
-    "gemm m=16 n=1 k=70 dtype=f16 ta=t",
-    "gemm m=33 n=47 k=65 dtype=f32 alpha=0.5 beta=2.0 bias=yes",
-    "gemm m=33 n=47 k=65 dtype=f32 beta=1.0 tb=t",
-    "gemm m=32 n=48 k=64 dtype=f16 alpha=0.7 beta=0.3",
-    "gemm m=32 n=48 k=64 dtype=bf16 bias=yes",
-    "gemm m=32 n=48 k=64 dtype=i8 alpha=2.0 beta=-3.0 bias=yes ta=t",
-    "gemm m=32 n=48 k=64 dtype=f16 c=f32",
-    "gemm m=32 n=48 k=64 dtype=f16 acc=f16",
-    "batched_gemm batch=3 m=17 n=19 k=23 dtype=f32",
-    "batched_gemm batch=3 m=17 n=19 k=23 dtype=f32 ta=t tb=t alpha=0.5 beta=-1.5 bias=yes",
-    "batched_gemm batch=2 m=16 n=32 k=48 dtype=f16",
-    "batched_gemm batch=2 m=16 n=32 k=48 dtype=bf16 tb=t bias=yes",
-    "batched_gemm batch=2 m=16 n=32 k=48 dtype=i8",
-    "attention batch=2 heads=3 seq=40 dim=16 dtype=f32",
-    "attention batch=2 heads_q=4 heads_kv=2 seq_q=24 seq_kv=40 dim=16 dtype=f32 causal=yes",
-    "attention heads_q=4 heads_kv=1 seq_q=1 seq_kv=65 dim=32 dtype=f16 causal=yes",
-    "attention batch=2 heads=2 seq=48 dim=32 dtype=f16 causal=yes layout=bshd",
-    "attention heads_q=4 heads_kv=2 seq_q=16 seq_kv=48 dim=32 dtype=bf16 causal=yes",
-    "attention heads=2 seq=32 dim_qk=24 dim_v=16 dtype=f32 scale=0.25 layout=bshd",
-    "attention heads=2 seq=32 dim_qk=24 dim_v=16 dtype=bf16",
-    "attention heads=2 seq=32 dim=32 dtype=f8e4m3",
-    "conv n=2 c=6 h=9 w=10 k=8 r=3 s=3 pad=1 dtype=f32",
-    "conv n=2 c=6 h=11 w=10 k=4 r=3 s=2 stride=2 pad=1 dilation=2 groups=2 dtype=f32 layout=nhwc",
-    "conv n=1 c=6 h=11 w=10 k=4 r=3 s=2 stride_h=2 pad_w=2 groups=2 dtype=f32",
-    "conv n=2 c=8 h=6 w=6 k=16 r=1 s=1 dtype=f32 layout=nhwc",
-    "conv n=1 c=64 h=5 w=5 k=8 r=3 s=3 pad=1 dtype=f16",
-    "conv n=1 c=32 h=5 w=5 k=8 r=3 s=3 pad=1 dtype=bf16 layout=nhwc",
-    "conv n=2 c=8 h=6 w=6 k=8 r=3 s=3 dtype=i8",
-    "copy n=1 dtype=f32",
-    "copy n=100003 dtype=f16",
-    "copy n=4099 dtype=i8",
-)
 POISONS = (0xFF, 0x5C)
 
 
@@ -171,16 +132,20 @@ class BackendContract:
     """Subclass it, name the backend, and pytest finds the tests."""
 
     backend: ClassVar[str]
-    examples: ClassVar[Sequence[str]] = EXAMPLES
+    examples: ClassVar[Sequence[str]] = ()  # none: those of all ops
+
+    def all_examples(self) -> Sequence[str]:
+        return self.examples or examples_of_all_ops()
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         found = backends.registry.get(self.backend)
+        examples = self.all_examples()
         if "example" in metafunc.fixturenames:
             cases = []
             for kind in found.device_kinds:
                 runs = (found.available() or devices.registry.get(kind).available()) is None
                 # Where nothing can run, one skipped test says why as well as many.
-                cases += [(kind, key) for key in (self.examples if runs else self.examples[:1])]
+                cases += [(kind, key) for key in (examples if runs else examples[:1])]
             metafunc.parametrize(("kind", "example"), cases)
         elif "kind" in metafunc.fixturenames:
             metafunc.parametrize("kind", found.device_kinds)
@@ -223,11 +188,26 @@ class BackendContract:
     def test_supports_or_says_why_not(self, kind: str) -> None:
         backend = self.the_backend()
         with self.opened(kind) as device:
-            reasons = [backend.supports(ops.parse(key), device.info) for key in self.examples]
+            reasons = [backend.supports(ops.parse(key), device.info) for key in self.all_examples()]
         for reason in reasons:
             if reason is not None:
                 assert_sentence(reason)
         assert None in reasons, f"{self.backend} supports no example at all on {kind}"
+
+    def test_supports_what_it_declares(self) -> None:
+        """Neither less, which would be a loss, nor more, which could be lost unnoticed."""
+        found = backends.registry.get(self.backend)
+        assert found.supports_examples
+        for target, patterns in found.supports_examples.items():
+            info = absent(target) if is_known(target) else devices.registry.get(target).infos()[0]
+            assert info.kind in found.device_kinds
+            keys = self.all_examples()
+            reasons = {key: found.supports(ops.parse(key), info) for key in keys}
+            supported = {key for key, reason in reasons.items() if reason is None}
+            declared = {key for key in keys if _declares(patterns, key)}
+            refused = {key: reasons[key] for key in declared - supported}
+            assert not refused, f"{self.backend} declares these for {target}, and refuses them"
+            assert not supported - declared, f"{self.backend} supports these on {target} undeclared"
 
     def test_computes_what_it_supports(self, kind: str, example: str) -> None:
         backend, problem = self.the_backend(), ops.parse(example)
@@ -275,8 +255,17 @@ class BackendContract:
             assert value in space.parameters[name]
 
     def first_supported(self, backend: Backend, device: Device) -> Problem:
-        problems = map(ops.parse, self.examples)
+        problems = map(ops.parse, self.all_examples())
         return next(p for p in problems if backend.supports(p, device.info) is None)
+
+
+def examples_of_all_ops() -> list[str]:
+    return [key for name in ops.registry.names() for key in ops.registry.get(name).examples]
+
+
+def _declares(patterns: Sequence[str], key: str) -> bool:
+    found = [one for one in patterns if fnmatchcase(key, one.removeprefix("!"))]
+    return bool(found) and not found[-1].startswith("!")
 
 
 def assert_sentence(text: str) -> None:

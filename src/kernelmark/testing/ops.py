@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kernelmark import ops
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.errors import ProblemError
-from kernelmark.core.problem import Problem, parse_value
+from kernelmark.core.problem import Problem, parse_key, parse_value
 from kernelmark.numerics.floats import decode, encode
 from kernelmark.numerics.generate import Inputs
 from kernelmark.numerics.project import project
@@ -27,10 +27,11 @@ _SMALL = 200_000
 
 
 class OpContract(ABC):
-    """Subclass as `TestSomething`, set `op` and `examples` (small problems), write `dense`."""
+    """Subclass as `TestSomething`, set `op`, write `dense`. `examples` are small problems to use
+    instead of those of the op itself."""
 
     op: Op
-    examples: Sequence[Example]
+    examples: Sequence[Example] = ()
     refused: Sequence[Example] = ()  # every one must raise ProblemError
 
     @abstractmethod
@@ -42,9 +43,11 @@ class OpContract(ABC):
         return None
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        for name, values in (("example", self.examples), ("refused_example", self.refused)):
-            if name in metafunc.fixturenames:
-                metafunc.parametrize(name, values, ids=[_label(one) for one in values])
+        if "example" in metafunc.fixturenames:
+            examples = self.examples or [_given(key) for key in self.op.examples]
+            metafunc.parametrize("example", examples, ids=map(_label, examples))
+        if "refused_example" in metafunc.fixturenames:
+            metafunc.parametrize("refused_example", self.refused, ids=map(_label, self.refused))
 
     @pytest.fixture(autouse=True)
     def _known(self) -> None:
@@ -57,7 +60,10 @@ class OpContract(ABC):
         assert self.op.summary
         assert "\n" not in self.op.summary
         assert all(self.op.parameters.values())
-        assert self.examples
+        assert self.op.examples, "every backend is tested with them"
+        for key in self.op.examples:
+            assert key.split()[0] == self.op.name
+            ops.parse(key)
 
     def test_key_parses_back(self, example: Example) -> None:
         problem = self.op.problem(**example)
@@ -214,6 +220,11 @@ def arrays_of(op: Op, problem: Problem, seed: int = 1) -> dict[str, NDArray[np.f
         for spec in op.tensors(problem)
         if spec.role == "in"
     }
+
+
+def _given(key: str) -> Example:
+    found = parse_key(key)
+    return {**found.dims, **found.dtypes, **found.options}
 
 
 def _label(example: Example) -> str:

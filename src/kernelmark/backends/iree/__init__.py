@@ -26,6 +26,7 @@ from kernelmark.backends.iree.targets import Target, target
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
+from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
@@ -48,6 +49,10 @@ class Iree(Backend):
     name = "iree"
     summary = "IREE's compiler and runtime (llvm-cpu, cuda, rocm)"
     device_kinds = ("cpu", "cuda", "hip")
+    # On a GPU, support depends on IREE's runtime finding the device.
+    supports_examples = FrozenDict(
+        {"cpu": ("gemm *", "batched_gemm *", "attention *", "conv *", "!*=f8*")}
+    )
 
     def available(self) -> str | None:
         missing = [pip for module, pip in _PACKAGES.items() if not present(module)]

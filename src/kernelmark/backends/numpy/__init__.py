@@ -15,6 +15,7 @@ from kernelmark.backends.numpy.products import Plan, missing
 from kernelmark.backends.numpy.threads import set_threads
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
+from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.devices.base import ArgumentSet, Device, Stream
@@ -49,6 +50,14 @@ class NumpyBackend(Backend):
     name = "numpy"
     summary = "NumPy with its BLAS: the plain baseline on the CPU"
     device_kinds = ("cpu",)
+    supports_examples = FrozenDict(
+        {
+            "cpu": (
+                *("gemm *", "batched_gemm *", "attention *", "conv *", "copy *"),
+                *("!*bf16*", "!*=f8*", "!*f16 alpha=*", "!*acc=f16"),
+            )
+        }
+    )
 
     def available(self) -> str | None:
         return None

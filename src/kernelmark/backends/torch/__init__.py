@@ -20,6 +20,7 @@ from kernelmark.backends.base import Backend, Kernel
 from kernelmark.backends.torch import gpu, kernels, rules
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, Unsupported
+from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config
 from kernelmark.core.space import Space
@@ -30,10 +31,24 @@ OPS = ("gemm", "batched_gemm", "attention", "conv")
 OLDEST = (2, 5)  # the first whose attention shares key heads without copying them
 
 
+_OPS = (
+    *("gemm *", "batched_gemm *", "attention *", "conv *"),
+    *("!*c=f32", "!*acc=f16", "!batched_gemm *i8", "!conv *i8"),
+)
+
+
 class TorchBackend(Backend):
     name = "torch"
     summary = "PyTorch's own operators, called eagerly"
     device_kinds = ("cpu", "cuda", "hip")
+    supports_examples = FrozenDict(
+        {
+            "cpu": (*_OPS, "!*=f8*", "!attention *dim_v=16 dtype=bf16"),
+            **dict.fromkeys(
+                ("sm_90", "gfx942"), (*_OPS, "!*fnuz", "!*i8 alpha=*", "!attention *=f8*")
+            ),
+        }
+    )
 
     def available(self) -> str | None:
         if importlib.util.find_spec("torch") is None:

@@ -13,6 +13,7 @@ from kernelmark.backends.base import Backend, Kernel
 from kernelmark.backends.triton.build import kernel_info
 from kernelmark.backends.triton.plan import Plan, check_config
 from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
@@ -28,12 +29,29 @@ _PLANNERS = {
 }
 
 
+_OPS = (
+    "gemm *",
+    "batched_gemm*",
+    "attention *",
+    "conv *",
+    "!*f64",
+    "!*acc=f16",
+    "!attention *dtype=f32*",
+)
+
+
 class TritonBackend(Backend):
     """GEMM, batched GEMM, attention and convolution in Triton."""
 
     name = "triton"
     summary = "our own Triton kernels: GEMM, batched GEMM, attention, convolution"
     device_kinds = ("cuda", "hip")
+    supports_examples = FrozenDict(
+        {
+            "sm_90": (*_OPS, "!*fnuz"),
+            "gfx942": (*_OPS, "!*=f8e4m3*", "!*a8w8_group"),
+        }
+    )
 
     def available(self) -> str | None:
         if importlib.util.find_spec("triton") is None:

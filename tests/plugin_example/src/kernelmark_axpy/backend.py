@@ -34,6 +34,7 @@ class Plain(Backend):
     name = "plain"
     summary = "axpy with two NumPy calls"
     device_kinds = ("cpu",)
+    supports_examples = {"cpu": ("axpy *",)}  # noqa: RUF012
 
     def available(self) -> str | None:
         return None

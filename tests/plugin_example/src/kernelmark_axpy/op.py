@@ -21,6 +21,7 @@ class Axpy(Op):
         "dtype": "f32 or f64",
         "alpha": "factor of x (2 unless given)",
     }
+    examples = ("axpy n=1 dtype=f32", "axpy n=1000 dtype=f64 alpha=-0.5")
 
     def problem(self, **given: Parameter) -> Problem:
         unknown = sorted(given.keys() - self.parameters.keys())

@@ -1,0 +1,69 @@
+"""The contract of an importer, as tests that anyone can run on their own.
+
+class TestMine(ImporterContract):
+    importer = "mine"             # its name in the registry
+    file = "results.txt"          # the name of a small file as the tool writes it
+    text = "gemm 64x64x64 12.5 us\\n"
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.result import ResultSet, Status
+from kernelmark.workloads import importers
+from kernelmark.workloads.importers.base import Given, Importer
+
+
+class ImporterContract:
+    """Subclass it, give it a sample, and pytest finds the tests."""
+
+    importer: ClassVar[str]
+    file: ClassVar[str]
+    text: ClassVar[str]
+
+    @property
+    def the_importer(self) -> Importer:
+        return importers.registry.get(self.importer)
+
+    def read(self, folder: Path, text: str) -> ResultSet:
+        path = folder / self.file
+        path.write_text(text, encoding="utf-8")
+        return importers.read(path, Given(), self.importer.replace("_", "-"))
+
+    def test_says_what_it_is(self) -> None:
+        found = self.the_importer
+        assert found.name.replace("-", "_") == self.importer
+        assert found.summary
+        assert "\n" not in found.summary
+        assert all((found.facts.versions, found.facts.exactness, found.facts.checked))
+
+    def test_only_this_one_recognizes_the_sample(self) -> None:
+        head = self.text.encode()
+        known = map(importers.registry.get, importers.registry.names())
+        assert [one.name for one in known if one.recognizes(self.file, head)] == [
+            self.the_importer.name
+        ]
+        assert not self.the_importer.recognizes(self.file, b"\0 something else \xff")
+
+    def test_reads_the_sample(self, tmp_path: Path) -> None:
+        found = self.read(tmp_path, self.text)
+        assert any(one.status is Status.OK for one in found.results)
+        again = self.the_importer.read(tmp_path / self.file, Given())
+        assert again == found, "the same file is the same run"
+
+    def test_a_cut_file_is_read_or_refused(self, tmp_path: Path) -> None:
+        """No other exception, wherever it was cut."""
+        for end in range(1, len(self.text)):
+            with contextlib.suppress(KernelmarkError):
+                self.read(tmp_path, self.text[:end])
+
+    @pytest.mark.parametrize("other", ["", "{", "no such thing\n", "\x00\x01"])
+    def test_another_file_is_refused(self, tmp_path: Path, other: str) -> None:
+        with pytest.raises(KernelmarkError):
+            self.read(tmp_path, other)

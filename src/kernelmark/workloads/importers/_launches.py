@@ -92,7 +92,7 @@ def database(path: Path, what: str, hint: str) -> Iterator[sqlite3.Connection]:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
         connection.set_progress_handler(is_over, _STEP)
         yield connection
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of damaged messages
         raise UsageError(f"{path}: is not {what} that can be read ({error})", hint=hint) from None
     finally:
         connection.close()

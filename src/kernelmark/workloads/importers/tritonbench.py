@@ -49,8 +49,8 @@ class TritonBench(Importer):
     name = "tritonbench"
     summary = "CSV or JSON of tritonbench with latencies, in milliseconds"
     facts = FormatFacts(
-        versions="tritonbench db2155c8 (2025-08): CSV between semicolons, JSON of --output-json and "
-        "of its nightly runs",
+        versions="tritonbench db2155c8 (2025-08): CSV between semicolons, JSON of --output-json "
+        "and of its nightly runs",
         exactness="latencies as written; an implementation that failed is a failed result",
         checked="files that tritonbench's own BenchmarkOperatorResult wrote, CSV and JSON: every "
         "latency and failure",

@@ -45,7 +45,7 @@ _DATE = re.compile(
     r"([-_.t]?[0-2][0-9][-_.:]?[0-5][0-9]([-_.:]?[0-5][0-9])?z?)?(?![0-9])"
 )
 LEFT_OUT = "{count} of {every} times in the file left out: {first:g} s is no time"
-UNNAMED = "of replayed graphs, whose kernels it does not name"
+UNNAMED = "of replayed graphs: nsys profile --cuda-graph-trace=node names their kernels"
 NO_DISPERSION = "a mean without dispersion: for history and threshold rules only"
 
 

@@ -94,7 +94,7 @@ def _table(path: Path) -> tuple[list[str], Iterator[Row]]:
     header = header_of(lines.texts[begin])
     # A row of a metric ends after its value: the columns that follow are for rows of rules.
     last = next((name for name in (_VALUE, _MEAN) if name in header), "")
-    if _METRIC in header and {_UNIT, last} <= set(header):
+    if last and {_METRIC, _UNIT} <= set(header):
         least = 1 + max(map(header.index, (_METRIC, _UNIT, last)))
     elif _METRIC not in header and _TIME in header:
         least = len(header)

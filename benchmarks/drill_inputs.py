@@ -41,6 +41,7 @@ from kernelmark.core.result import ResultSet
 from kernelmark.devices import registry
 from kernelmark.testing import evidence
 from kernelmark.tune import aiter_config, nearest_config, simulate, tensile
+from kernelmark.tune.emitters.base import text_at
 from kernelmark.workloads import importers, suites
 from kernelmark.workloads.importers.base import Given
 from kernelmark.workloads.logs import reading
@@ -178,10 +179,7 @@ def _read_configs(name: str, path: Path) -> None:
     if name == "aiter":
         aiter_config.read(path)
         return
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        return  # refused by whoever reads the file for the parser
+    text = text_at(path) or ""
     if name == "tensile":
         tensile.parse(text, path.name)
     else:
@@ -306,6 +304,8 @@ def main() -> int:
         print(f"{reader:24} {time.monotonic() - start:7.1f} s  {dict(ended)}", flush=True)
         worst |= bool(set(ended) - {"read", "refused"})
         if given.record:
+            # The rows of the file may be of several runs: the command is that for all of them.
+            sys.argv[1:] = ["--per-reader", str(given.per_reader), "--record"]
             record(reader, ended)
     return worst
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kernelmark.stores.store import Store
     from kernelmark.workloads.importers.base import Given
 
-_SUFFIXES = {".json", ".csv", ".txt", ".log", ".db"}
+_SUFFIXES = {".json", ".csv", ".txt", ".log", ".db", ".sqlite"}
 
 
 def is_file(ref: str) -> bool:

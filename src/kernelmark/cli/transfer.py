@@ -22,9 +22,9 @@ Files = Annotated[
     typer.Argument(
         metavar="FILE…",
         help="Files that export or run --json wrote, - is stdin; or files of other tools: nvbench "
-        "and Google Benchmark JSON, hipblaslt-bench output, tritonbench and reference CSVs, "
-        "rocprofv3 and PyTorch traces. With --workload, logs of calls (kmark list logs), one for "
-        "each process.",
+        "and Google Benchmark JSON, hipblaslt-bench output, tritonbench files, reference CSVs; "
+        "profiles of ncu, nsys, rocprofv3 and PyTorch. With --workload, logs of calls (kmark list "
+        "logs), one for each process.",
     ),
 ]
 FOREIGN = "Files of other tools"
@@ -41,7 +41,7 @@ Form = Annotated[
     _foreign(
         "--as",
         metavar="FORMAT",
-        help="The format: nvbench, googlebench, hipblaslt-bench, tritonbench, rocprof, "
+        help="The format: nvbench, googlebench, hipblaslt-bench, tritonbench, ncu, nsys, rocprof, "
         "torch-trace, triton-autotune, inductor, miopen-find-db or reference-csv; with "
         "--workload, one of kmark list logs. Default: detected.",
     ),

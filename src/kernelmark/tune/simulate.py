@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.formats import FormatFacts
+from kernelmark.core.plausible import is_time
 from kernelmark.core.result import ConfigValue
 from kernelmark.tune.points import Points
 from kernelmark.tune.strategies import registry
@@ -29,7 +30,6 @@ from kernelmark.tune.strategies.base import Search
 from kernelmark.workloads.importers.triton_autotune import timed_configs
 from kernelmark.workloads.logs import opening
 
-ABSURD_MS = 1e15  # old cache files write a failure as a huge time
 BROKEN = (
     *(LookupError, TypeError, ValueError, AttributeError, ArithmeticError),
     *(OSError, EOFError, zipfile.BadZipFile, zlib.error),
@@ -199,10 +199,8 @@ def _of_cache(name: str, document: Mapping[str, Any]) -> Simulated:
     timed = any("time" in row for row in rows)
     if objective != "time" and not (objective in _RATES and timed):
         raise _no_time(objective)
-    times = [math.nan if "__error__" in row else _time_of(row.get("time")) for row in rows]
-    return _of_rows(
-        name, names, rows, [time_ms * 1e-3 for time_ms in times], document.get("tune_params")
-    )
+    times = [math.nan if "__error__" in row else _time_of(row.get("time"), 1e-3) for row in rows]
+    return _of_rows(name, names, rows, times, document.get("tune_params"))
 
 
 def _of_t4(name: str, document: Mapping[str, Any]) -> Simulated:
@@ -221,7 +219,7 @@ def _of_triton(name: str, document: Mapping[str, Any]) -> Simulated:
     rows, times = [], []
     for config, timing in timed_configs(document, "it"):
         rows.append(config)
-        times.append(_time_of(timing[0]) * 1e-3)
+        times.append(_time_of(timing[0], 1e-3))
     every = list(dict.fromkeys(key for row in rows for key in row))
     rows = [{key: row.get(key, "") for key in every} for row in rows]
     names = [key for key in every if len({row[key] for row in rows}) > 1]
@@ -242,7 +240,7 @@ def _measured_s(result: Mapping[str, Any], unit: str) -> float:
     factor = UNITS_S.get(str(found[wanted].get("unit") or unit).lower())
     if factor is None:
         raise ValueError(f"the unit of time {found[wanted].get('unit') or unit!r} is unknown")
-    return _time_of(found[wanted]["value"]) * factor
+    return _time_of(found[wanted]["value"], factor)
 
 
 def _no_time(objective: object) -> CodecError:
@@ -252,11 +250,10 @@ def _no_time(objective: object) -> CodecError:
     )
 
 
-def _time_of(value: object) -> float:
-    """The number in any unit, NaN for what is none: failures are words or a huge time."""
-    if isinstance(value, (int, float)) and math.isfinite(value) and 0 < value < ABSURD_MS:
-        return float(value)
-    return math.nan
+def _time_of(value: object, unit_s: float) -> float:
+    """Seconds, NaN for what no launch can take: failures are words or a huge time."""
+    seconds = value * unit_s if isinstance(value, int | float) else math.nan
+    return seconds if is_time(seconds) else math.nan
 
 
 def _of_rows(

@@ -1,7 +1,9 @@
-"""A profile is the same series from its database as from its CSV."""
+"""A profile is the same series from its database and its JSON as from its CSV."""
 
 from __future__ import annotations
 
+import copy
+import json
 import sqlite3
 
 import pytest
@@ -197,3 +199,111 @@ def test_launches_on_several_agents_stay_apart(tmp_path, database):
             importers.read(file, Given(device="hip:0"))
     path.write_text(head + rows[0])
     assert importers.read(path, Given()).results[0].device == "unknown", "as before: it is one"
+
+
+AGENTS = [
+    {"id": {"handle": 2**63 + node}, "type": 2, "node_id": node, "name": "gfx942"}
+    for node in (4, 5)
+]
+KERNELS = [
+    {"kernel_id": 0, "formatted_kernel_name": "", "kernel_name": ""},
+    {"kernel_id": 16, "formatted_kernel_name": ADD},
+    {"kernel_id": 18, "formatted_kernel_name": FILL},
+]
+
+
+def dispatch(name, start, end, *sizes, node=4, external=0):
+    workgroup, grid = (dict(zip("xyz", some, strict=True)) for some in (sizes[:3], sizes[3:]))
+    return {
+        "kind": 11,
+        "start_timestamp": start,
+        "end_timestamp": end,
+        "correlation_id": {"internal": 1, "external": external},
+        "dispatch_info": {
+            "agent_id": {"handle": 2**63 + node},
+            "kernel_id": 16 if name == ADD else 18,
+            "workgroup_size": workgroup,
+            "grid_size": grid,
+        },
+    }
+
+
+def process(records, counted=()):
+    return {
+        "metadata": {"pid": 9, "init_time": 1, "fini_time": 2},
+        "agents": AGENTS,
+        "strings": {"correlation_id": {"external": [{"key": 2**63 + 7, "value": "my range"}]}},
+        "kernel_symbols": KERNELS,
+        "callback_records": {"counter_collection": [{"dispatch_data": one} for one in counted]},
+        "buffer_records": {"kernel_dispatch": list(records), "hip_api": [{"kind": 1}]},
+    }
+
+
+@pytest.fixture
+def document(tmp_path):
+    def make(*processes):
+        path = tmp_path / "1_results.json"
+        path.write_text(json.dumps({"rocprofiler-sdk-tool": processes}))
+        return path
+
+    return make
+
+
+def test_json_has_the_problems_of_its_csv(document, tmp_path):
+    launches = [dispatch(*row) for row in LAUNCHES]
+    for path in (document(process(launches)), document(process([], launches))):
+        assert series(path) == series(trace(tmp_path))
+    found = importers.read(path, Given()).results
+    assert {(one.device, one.arch) for one in found} == {("unknown", "gfx942")}
+
+
+def test_json_of_several_agents_and_processes(document):
+    one = dispatch(*LAUNCHES[0])
+    other = dispatch(*LAUNCHES[0], node=5)
+    found = importers.read(document(process([one, other]), process([one])), Given()).results
+    blocks = {result.device: len(result.measurement.blocks) for result in found}
+    assert blocks == {"agent:4": 2, "agent:5": 1}
+
+
+def test_json_of_renamed_kernels(document):
+    path = document(process([dispatch(*LAUNCHES[0], external=2**63 + 7)]))
+    assert [one.kernel.name for one in importers.read(path, Given()).results] == ["my range"]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda one: one["kernel_symbols"].pop(),
+        lambda one: one["agents"].pop(0),
+        lambda one: one["buffer_records"]["kernel_dispatch"][1].pop("end_timestamp"),
+        lambda one: one["buffer_records"]["kernel_dispatch"][1].update(end_timestamp=1),
+        lambda one: one["buffer_records"]["kernel_dispatch"][1]["dispatch_info"].pop("grid_size"),
+        lambda one: one.update(buffer_records=None),
+        lambda one: one.update(buffer_records={}),
+    ],
+)
+def test_json_that_does_not_say_all_is_refused(document, broken):
+    told = copy.deepcopy(process([dispatch(*row) for row in LAUNCHES]))
+    broken(told)
+    with pytest.raises(KernelmarkError):
+        importers.read(document(told), Given())
+
+
+def test_json_that_was_cut_is_refused(document):
+    path = document(process([dispatch(*row) for row in LAUNCHES]))
+    path.write_text(path.read_text()[:-40])
+    with pytest.raises(KernelmarkError):
+        importers.read(path, Given())
+
+
+def test_a_view_that_does_not_end_is_refused(tmp_path):
+    path = tmp_path / "1_results.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute(
+            "CREATE VIEW kernels AS WITH RECURSIVE one(name, start, end) AS "
+            "(SELECT 'add', 1, 2 UNION ALL SELECT name, start + 1, end + 1 FROM one) "
+            "SELECT * FROM one"
+        )
+    connection.close()
+    with pytest.raises(UsageError):
+        importers.read(path, Given())

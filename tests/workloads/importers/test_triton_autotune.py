@@ -74,3 +74,19 @@ def test_what_is_none_is_refused(tmp_path, broken):
     for read in (lambda: importers.read(file, Given()), lambda: simulate.read(file)):
         with pytest.raises(UsageError):
             read()
+
+
+@pytest.mark.parametrize("time_ms", [1e-321, 1e10, 0, -1.0])
+def test_a_time_that_cannot_be_is_a_failure_in_a_space(tmp_path, time_ms):
+    file = tmp_path / "_matmul_kernel.autotune.json"
+    timed = [[config(16, 4), [time_ms]], [config(32, 4), [0.01]]]
+    file.write_text(json.dumps(FILE | {"configs_timings": timed}))
+    space = simulate.read(file)
+    assert space.best_s == pytest.approx(1e-5)
+    assert [space.seconds(i) for i in range(2)].count(None) == 1
+
+
+def test_a_time_of_too_many_digits_is_refused(path):
+    path.write_text(json.dumps(FILE | {"configs_timings": [[config(16, 4), [10**400]]]}))
+    with pytest.raises(UsageError):
+        importers.read(path, Given())

@@ -82,7 +82,7 @@ def read(path: Path, given: Given, name: str | None = None) -> ResultSet:
 def notes(found: Iterable[Result]) -> list[str]:
     """What a reader of these results must know of the file they are of."""
     results = list(found)
-    return [told for told in (doubt(results), left_out(results)) if told]
+    return [told for told in (doubt(results), unnamed(results), left_out(results)) if told]
 
 
 def left_out(found: Iterable[Result]) -> str:
@@ -99,6 +99,14 @@ def left_out(found: Iterable[Result]) -> str:
     rest = f", and of {len(counts) - len(some)} more" if len(counts) > len(some) else ""
     total = counted(sum(count for count, _ in counts), "time")
     return f"{total} of 0 or less left out: {', '.join(some)}{rest}"
+
+
+def unnamed(found: Iterable[Result]) -> str:
+    """What share of a file is of kernels that it does not name; "" if of none."""
+    from kernelmark.workloads.importers.base import UNNAMED
+
+    warned = (w for one in found if one.measurement for w in one.measurement.warnings)
+    return next((warning for warning in warned if warning.endswith(UNNAMED)), "")
 
 
 def doubt(found: Iterable[Result]) -> str:

@@ -48,6 +48,30 @@ def table_of(path: Path) -> tuple[list[str], Iterator[Row]]:
     return list(reader.fieldnames or ()), _rows(path, lines, reader)
 
 
+def header_of(line: str) -> list[str]:
+    return next(csv.reader([line]), [])
+
+
+def printed_rows(
+    path: Path, lines: Lines, span: range, header: list[str], least: int
+) -> Iterator[Row]:
+    """The rows of a table among other lines of a tool's output, by its header; a row may end after
+    `least` values. Empty lines and those that begin with == are the tool's own."""
+    # Strict: a quote that is not closed is a file that was cut.
+    reader = csv.reader(lines.texts[span.start : span.stop], strict=True)
+    try:
+        for row in reader:
+            line = span.start + reader.line_num
+            if not row or row[0].startswith("=="):
+                continue
+            if not least <= len(row) <= len(header):
+                raise uneven_row(f"{path}: line {line}", len(row), len(header))
+            cells = dict(zip(header, row, strict=False))
+            yield Row(cells=cells, place=f"{path}: line {line}", doubt=lines.doubt(line))
+    except csv.Error as error:
+        raise UsageError(f"{path}: the table is damaged ({error})", hint=CUT) from None
+
+
 def uneven_row(place: str, values: int, columns: int) -> UsageError:
     """Refuses a row that has fewer values than its header has columns, or more."""
     fewer = values < columns

@@ -45,6 +45,7 @@ _DATE = re.compile(
     r"([-_.t]?[0-2][0-9][-_.:]?[0-5][0-9]([-_.:]?[0-5][0-9])?z?)?(?![0-9])"
 )
 LEFT_OUT = "{count} of {every} times in the file left out: {first:g} s is no time"
+UNNAMED = "of replayed graphs: nsys profile --cuda-graph-trace=node names their kernels"
 NO_DISPERSION = "a mean without dispersion: for history and threshold rules only"
 
 
@@ -111,8 +112,10 @@ def gathered(
     Rows of one case are its repetitions: each is a block.
     """
     cases: dict[tuple[str, str], list[Found]] = {}
+    devices: set[str] = set()
     for number, row in enumerate(rows, 1):
         device = given.device or row.device or "unknown"
+        devices.add(row.device)
         if absurd := _absurd(row):
             raise UsageError(f"{path}: result {number}: {absurd}", hint="is the file damaged?")
         case = Case(
@@ -126,6 +129,11 @@ def gathered(
         raise NothingToDo(
             f"{path}: there are no results in it",
             hint="is the file cut short, or of another format than --as says?",
+        )
+    if given.device and len(devices) > 1:
+        raise UsageError(
+            f"{path}: has results of {len(devices)} devices, and {given.device} is one device",
+            hint="leave --device out: each of them is a device of its own",
         )
     written = path.stat().st_mtime
     when = next((t for t in (given.started, started) if t and is_moment(t)), written)

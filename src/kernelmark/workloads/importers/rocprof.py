@@ -1,5 +1,5 @@
-"""rocprof: kernel traces and statistics of rocprofv3, as CSV or as its rocpd database, and the CSVs
-of the rocprof before it.
+"""rocprof: kernel traces and statistics of rocprofv3, as CSV, as JSON or as its rocpd database, and
+the CSVs of the rocprof before it.
 
 A trace gives the time of every launch: samples of one process. Statistics give a bare mean.
 Kernels of other launches than the one meant (fills, copies) are rows of their own, and so are those
@@ -9,29 +9,40 @@ sample. Statistics of anything but kernels have the same columns; their name tel
 
 from __future__ import annotations
 
+import dataclasses
 import re
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from kernelmark.core.errors import UsageError
+from kernelmark.core import codec
+from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.result import ResultSet
-from kernelmark.core.timing import Cache, Timer, Timing
+from kernelmark.workloads.importers._launches import (
+    SECONDS,
+    SQLITE,
+    Launch,
+    columns_of,
+    database,
+    elapsed_s,
+    found,
+)
 from kernelmark.workloads.importers._lines import Row, table_of
 from kernelmark.workloads.importers.base import (
     Found,
     Given,
     Importer,
+    fields_of,
     gathered,
+    items_of,
     number,
-    problem_of,
+    text_of,
+    whole,
 )
 
-_TIMING = Timing(cache=Cache.HOT, timer=Timer.PROFILER)
-_NS = 1e-9
-_SQLITE = b"SQLite format 3\0"
+_NS = SECONDS["ns"]
+_JSON = "rocprofiler-sdk-tool"
 _SIZES = tuple(f"{what}_Size_{axis}" for what in ("Workgroup", "Grid") for axis in "XYZ")
 _OLD_SIZES = ("wgr", "grd")
 _COUNTED_SIZES = ("Workgroup_Size", "Grid_Size")
@@ -52,35 +63,35 @@ _OLD = ("KernelName", "BeginNs", "EndNs")
 
 class RocProf(Importer):
     name = "rocprof"
-    summary = "kernel_trace.csv, kernel_stats.csv or rocpd database of rocprofv3"
+    summary = "kernel_trace.csv, kernel_stats.csv, results.json or rocpd database of rocprofv3"
     facts = FormatFacts(
-        versions="rocprofiler-sdk 8ab1ed78 (2024-10), rocpd, rocprof 1",
+        versions="rocprofiler-sdk 8ab1ed78 (2024-10), rocm-systems 0980d0d7, rocpd, rocprof 1",
         exactness="every launch by kernel, launch shape and agent; other statistics than those of "
         "kernels are refused",
-        checked="rocprofiler-sdk's generateCSV.cpp read, its documentation's files read",
+        checked="rocprofiler-sdk's generateCSV.cpp and generateJSON.cpp read, its documentation's "
+        "files read; the same launches from CSV, JSON and database in tests",
     )
 
     def recognizes(self, name: str, head: bytes) -> bool:
         first = head.partition(b"\n")[0]
         if name.endswith(".db"):
-            return head.startswith(_SQLITE)
+            return head.startswith(SQLITE)
+        if name.endswith(".json"):
+            return f'"{_JSON}"'.encode() in head
         trace = any(all(one.encode() in first for one in names) for names in (_NEW, _OLD))
         return trace or (b"AverageNs" in first and b"Calls" in first)
 
     def read(self, path: Path, given: Given) -> ResultSet:
         with path.open("rb") as file:
-            is_database = file.read(len(_SQLITE)) == _SQLITE
-        rows = list(_database(path) if is_database else _table(path))
-        agents = {row.device for row in rows}
-        if given.device and len(agents) > 1:
-            raise UsageError(
-                f"{path}: has launches of {len(agents)} agents, and {given.device} is one device",
-                hint="leave --device out: each agent is a device of its own",
-            )
+            head = file.read(1024)
+        if head.startswith(SQLITE):
+            rows = _database(path)
+        else:
+            rows = _document(path) if head.lstrip()[:1] == b"{" else _table(path)
         return gathered(path, given, rows, method="rocprofv3")
 
 
-def _table(path: Path) -> Iterable[Found]:
+def _table(path: Path) -> Iterator[Found]:
     names, rows = table_of(path)
     for columns in (_NEW, _OLD):
         if set(columns) <= set(names):
@@ -113,21 +124,13 @@ def _statistics(path: Path, rows: Iterable[Row]) -> Iterator[Found]:
             if row.cells.get(key)
         }
         mean_s = number(row.cells["AverageNs"], row.place) * _NS
-        yield _found(_Launch(str(row.cells.get("Name"))), (mean_s,), also, row.doubt)
-
-
-@dataclass(frozen=True, slots=True)
-class _Launch:
-    """What launches must share to be samples of one case."""
-
-    kernel: str
-    sizes: tuple[tuple[str, str], ...] = ()
-    agent: str = ""
+        launch = Launch(kernel=str(row.cells.get("Name")))
+        yield found(launch, (mean_s,), "rocprof", also=also, doubt=row.doubt)
 
 
 def _trace(rows: Iterable[Row], columns: tuple[str, str, str]) -> Iterator[Found]:
     name, begin, finish = columns
-    groups: dict[_Launch, list[float]] = {}
+    groups: dict[Launch, list[float]] = {}
     dispatches: set[str] = set()
     last, doubt = None, ""
     for row in rows:
@@ -135,83 +138,136 @@ def _trace(rows: Iterable[Row], columns: tuple[str, str, str]) -> Iterator[Found
         sized = _COUNTED_SIZES if _COUNTER in cells else (*_SIZES, *_OLD_SIZES)
         sizes = tuple((one, cells[one]) for one in sized if cells.get(one))
         agent = next((cells[one] for one in _AGENTS if cells.get(one)), "")
-        last, doubt = _Launch(cells[name], sizes, agent), row.doubt
+        last = Launch(kernel=cells[name], sizes=sizes, device=agent.removeprefix("Agent "))
+        doubt = row.doubt
         if _COUNTER in cells:  # the launch again, for its next counter
             dispatch = f"{cells.get('Process_Id')} {cells.get('Dispatch_Id')} {cells[begin]}"
             if dispatch in dispatches:
                 continue
             dispatches.add(dispatch)
-        groups.setdefault(last, []).append(_lasted(cells[begin], cells[finish], row.place))
-    several = len({launch.agent for launch in groups}) > 1
-    for launch, times in groups.items():
-        yield _found(launch, tuple(times), {}, doubt if launch == last else "", several=several)
-
-
-def _lasted(start: object, end: object, place: str) -> float:
-    """Seconds of a launch between two times in ns."""
-    start_ns, end_ns = _instant(start, place), _instant(end, place)
-    if end_ns < start_ns:
-        raise UsageError(
-            f"{place}: the launch ends {start_ns - end_ns:.0f} ns before it starts",
-            hint="leave that launch out, or profile again",
-        )
-    return (end_ns - start_ns) * _NS
-
-
-def _instant(value: object, place: str) -> int | float:
-    """Nanoseconds since 1970 have more digits than a float."""
-    text = str(value).strip()
-    short = text.isascii() and text.isdecimal() and len(text) < 20
-    return int(text) if short else number(value, place)
+        groups.setdefault(last, []).append(elapsed_s(cells[begin], cells[finish], row.place))
+    yield from _rows(groups, {last: doubt})
 
 
 def _database(path: Path) -> Iterator[Found]:
-    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
-    try:
-        there = {row[1] for row in connection.execute("PRAGMA table_info(kernels)")}
+    hint = "rocpd convert -i FILE --output-format csv, and import the CSV"
+    groups: dict[Launch, list[float]] = {}
+    with database(path, "a rocpd database", hint) as connection:
+        there = columns_of(connection, "kernels")
         sized = {name: column for name, column in _DB_SIZES.items() if column in there}
         agent = next((f'"{name}"' for name in _DB_AGENTS if name in there), "''")
         columns = ", ".join(("name", "start", "end", agent, *sized.values()))
-        groups: dict[_Launch, list[float]] = {}
         for name, start, end, of, *sizes in connection.execute(
             f"SELECT {columns} FROM kernels ORDER BY start"
         ):
             given = zip(sized, sizes, strict=True)
             key = tuple((size, str(value)) for size, value in given if value is not None)
             place = f"{path}: {name} that started at {start}"
-            launch = _Launch(str(name), key, "" if of is None else str(of))
-            groups.setdefault(launch, []).append(_lasted(start, end, place))
-    except sqlite3.Error as error:
-        raise UsageError(
-            f"{path}: is not a rocpd database that can be read ({error})",
-            hint="rocpd convert -i FILE --output-format csv, and import the CSV",
-        ) from None
-    finally:
-        connection.close()
-    several = len({launch.agent for launch in groups}) > 1
+            launch = Launch(kernel=str(name), sizes=key, device="" if of is None else str(of))
+            groups.setdefault(launch, []).append(elapsed_s(start, end, place))
+    yield from _rows(groups)
+
+
+def _document(path: Path) -> Iterator[Found]:
+    """results.json: each process has its launches, its kernels by id and its agents by handle."""
+    try:
+        document = fields_of(codec.parse(text_of(path)), str(path))
+    except CodecError as error:
+        raise CodecError(f"{path}: {error.message}", hint=error.hint) from None
+    groups: dict[Launch, list[float]] = {}
+    for order, one in enumerate(items_of(document.get(_JSON), f"{path}: {_JSON}"), 1):
+        place = f"{path}: process {order}"
+        process = fields_of(one, place)
+        names, agents = _kernel_names(process, place), _agents(process, place)
+        for number_in_file, record in enumerate(_dispatches(process, place), 1):
+            here = f"{place}, launch {number_in_file}"
+            launch = dataclasses.replace(_launch(record, names, agents, here), process=str(order))
+            lasted = elapsed_s(record.get("start_timestamp"), record.get("end_timestamp"), here)
+            groups.setdefault(launch, []).append(lasted)
+    yield from _rows(groups)
+
+
+def _dispatches(process: Mapping[str, Any], place: str) -> Iterator[Mapping[str, Any]]:
+    """The records of launches: of the trace, or where there is none, of counters' dispatches."""
+    traced = fields_of(process.get("buffer_records", {}), f"{place}, buffer_records")
+    records = items_of(traced.get("kernel_dispatch"), f"{place}, kernel_dispatch")
+    counted = fields_of(process.get("callback_records", {}), f"{place}, callback_records")
+    for record in records:
+        yield fields_of(record, f"{place}, kernel_dispatch")
+    if not records:
+        for record in items_of(counted.get("counter_collection"), f"{place}, counter_collection"):
+            told = fields_of(record, f"{place}, counter_collection")
+            yield fields_of(told.get("dispatch_data"), f"{place}, dispatch_data")
+
+
+def _launch(
+    record: Mapping[str, Any],
+    names: Mapping[tuple[str, int], str],
+    agents: Mapping[int, tuple[str, str]],
+    place: str,
+) -> Launch:
+    info = fields_of(record.get("dispatch_info"), f"{place}, dispatch_info")
+    kernel = _id(info.get("kernel_id"), f"{place}, kernel_id")
+    correlation = fields_of(record.get("correlation_id", {}), f"{place}, correlation_id")
+    renamed = _id(correlation.get("external", 0), f"{place}, correlation_id")
+    # rocprofv3 --kernel-rename: the CSV has the name of the roctx range instead.
+    name = names.get(("external", renamed)) or names.get(("kernel", kernel))
+    handle = _id(fields_of(info.get("agent_id"), f"{place}, agent_id").get("handle"), place)
+    if name is None or handle not in agents:
+        missing = f"kernel {kernel}" if name is None else f"agent {handle}"
+        raise CodecError(f"{place}: the file does not say what {missing} is")
+    sizes = []
+    for size in _SIZES:
+        what = size[:-2].lower()
+        shape = fields_of(info.get(what), f"{place}, {what}")
+        sizes.append((size, whole(shape.get(size[-1].lower()), f"{place}, {what}")))
+    node, arch = agents[handle]
+    return Launch(kernel=name, sizes=tuple(sizes), device=node, arch=arch)
+
+
+def _kernel_names(process: Mapping[str, Any], place: str) -> dict[tuple[str, int], str]:
+    names: dict[tuple[str, int], str] = {}
+    for entry in items_of(process.get("kernel_symbols"), f"{place}, kernel_symbols"):
+        symbol = fields_of(entry, f"{place}, kernel_symbols")
+        name = symbol.get("formatted_kernel_name")
+        if isinstance(name, str) and name:
+            names["kernel", _id(symbol.get("kernel_id"), f"{place}, kernel_id")] = name
+    strings = fields_of(process.get("strings", {}), f"{place}, strings")
+    renamed = fields_of(strings.get("correlation_id", {}), f"{place}, strings.correlation_id")
+    for entry in items_of(renamed.get("external"), f"{place}, strings.correlation_id"):
+        pair = fields_of(entry, f"{place}, strings.correlation_id")
+        names["external", _id(pair.get("key"), f"{place}, key")] = str(pair.get("value"))
+    return names
+
+
+def _agents(process: Mapping[str, Any], place: str) -> dict[int, tuple[str, str]]:
+    """The node and the architecture of each agent by its handle."""
+    agents: dict[int, tuple[str, str]] = {}
+    for entry in items_of(process.get("agents"), f"{place}, agents"):
+        agent = fields_of(entry, f"{place}, agents")
+        node = whole(agent.get("node_id"), f"{place}, node_id")
+        name = str(agent.get("name"))
+        handle = _id(fields_of(agent.get("id"), f"{place}, agents").get("handle"), place)
+        agents[handle] = (str(node), name if name.startswith("gfx") else "")
+    return agents
+
+
+def _id(value: object, place: str) -> int:
+    """Ids are hashes and addresses of 64 bits: more than a float can tell apart."""
+    if type(value) is not int:
+        raise CodecError(f"{place}: {str(value)[:40]!r} is no id")
+    return value
+
+
+def _rows(
+    groups: Mapping[Launch, list[float]], doubts: Mapping[Launch | None, str] | None = None
+) -> Iterator[Found]:
+    """An agent is a device of its own only beside others: one alone is what --device says."""
+    several = len({launch.device for launch in groups}) > 1
     for launch, times in groups.items():
-        yield _found(launch, tuple(times), {}, several=several)
-
-
-def _found(
-    launch: _Launch,
-    times: tuple[float, ...],
-    also: Mapping[str, float],
-    doubt: str = "",
-    *,
-    several: bool = False,
-) -> Found:
-    """`several`: the file has launches of more than one agent, so it names the device."""
-    return Found(
-        problem=problem_of("kernel", {"name": launch.kernel, **dict(launch.sizes)}),
-        backend="rocprof",
-        timing=_TIMING,
-        samples_s=times,
-        kernel=launch.kernel,
-        device=f"agent:{launch.agent.removeprefix('Agent ')}" if several else "",
-        also=also,
-        doubt=doubt,
-    )
+        device = f"agent:{launch.device}" if several else ""
+        shown = dataclasses.replace(launch, device=device)
+        yield found(shown, tuple(times), "rocprof", doubt=(doubts or {}).get(launch, ""))
 
 
 importer = RocProf()

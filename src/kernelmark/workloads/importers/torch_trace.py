@@ -14,18 +14,14 @@ from typing import Any
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.result import ResultSet
-from kernelmark.core.timing import Cache, Timer, Timing
-from kernelmark.workloads.importers.base import Found, Given, Importer, gathered, problem_of
+from kernelmark.workloads.importers._launches import SECONDS, Launch, found
+from kernelmark.workloads.importers.base import Found, Given, Importer, gathered
 from kernelmark.workloads.logs import opening
 from kernelmark.workloads.logs.formats._kernels import duration_us
 from kernelmark.workloads.logs.formats.torch_trace import reader
 from kernelmark.workloads.logs.trace_events import events
 
-_TIMING = Timing(cache=Cache.HOT, timer=Timer.PROFILER)
-_US = 1e-6
 _SHAPES = ("grid", "block")
-# Name, launch shape, device.
-_Launch = tuple[str, tuple[tuple[str, int], ...], str]
 
 
 class TorchTrace(Importer):
@@ -48,7 +44,7 @@ class TorchTrace(Importer):
 
 
 def _rows(path: Path) -> Iterator[Found]:
-    groups: dict[_Launch, list[float]] = {}
+    groups: dict[Launch, list[float]] = {}
     with opening.opened(str(path)) as source:
         for line, event in events(source.chunks()):
             if isinstance(event, str) and source.complaint:
@@ -57,7 +53,7 @@ def _rows(path: Path) -> Iterator[Found]:
                 raise UsageError(f"{path}: line {line} {event}", hint="is the file cut short?")
             if str(event.get("cat")).lower() != "kernel":
                 continue
-            groups.setdefault(_launch(event), []).append(duration_us(event) * _US)
+            groups.setdefault(_launch(event), []).append(duration_us(event) * SECONDS["us"])
         if source.complaint:
             raise UsageError(f"{path}: {source.complaint}", hint="copy it again")
     if not groups:
@@ -65,18 +61,11 @@ def _rows(path: Path) -> Iterator[Found]:
             f"{path}: has no GPU kernels",
             hint=f"its ops are a workload: kmark import {shlex.quote(str(path))} --workload DIR",
         )
-    for (name, shape, device), times in groups.items():
-        yield Found(
-            problem=problem_of("kernel", {"name": name, **dict(shape)}),
-            backend="torch-trace",
-            timing=_TIMING,
-            samples_s=tuple(times),
-            kernel=name,
-            device=device,
-        )
+    for launch, times in groups.items():
+        yield found(launch, tuple(times), "torch-trace")
 
 
-def _launch(event: Mapping[str, Any]) -> _Launch:
+def _launch(event: Mapping[str, Any]) -> Launch:
     told = event.get("args")
     arguments = told if isinstance(told, dict) else {}
     sizes: list[tuple[str, int]] = []
@@ -86,7 +75,11 @@ def _launch(event: Mapping[str, Any]) -> _Launch:
             axes = zip("xyz", shape, strict=False)
             sizes += [(f"{name}_{axis}", size) for axis, size in axes if type(size) is int]
     device = arguments.get("device")
-    return str(event.get("name")), tuple(sizes), f"cuda:{device}" if type(device) is int else ""
+    return Launch(
+        kernel=str(event.get("name")),
+        sizes=tuple(sizes),
+        device=f"cuda:{device}" if type(device) is int else "",
+    )
 
 
 importer = TorchTrace()

@@ -105,7 +105,10 @@ def _times(value: object, place: str) -> tuple[float, ...]:
     times: list[Any] = value if isinstance(value, list) else [value]
     if not times or any(type(one) not in (int, float) for one in times):
         raise CodecError(f"{place}: {str(value)[:40]!r} is no time")
-    return tuple(float(one) for one in times)
+    try:
+        return tuple(float(one) for one in times)
+    except OverflowError:
+        raise CodecError(f"{place}: a time is too large for a number") from None
 
 
 def _problem(path: Path, key: object) -> Problem:

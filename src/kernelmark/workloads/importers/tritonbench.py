@@ -1,17 +1,20 @@
-"""tritonbench: its CSV, one column a metric of an implementation. Latencies are bare means.
+"""tritonbench: its CSV and JSON. A latency is the median of its samples, which are not written.
 
-The header is `x_val;{implementation}-{metric};…` and a last row holds averages, which are no
-results. A cell of words is the reason why there is no number.
+The CSV has a column for each metric of an implementation, `{implementation}-{metric}`, and the JSON
+of --output-json a key, `tritonbench_{operator}_{mode}[x_{x_val}-{implementation}]_{metric}`. The
+averages of both are no results. Why an implementation failed stands in its first metric.
 """
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from kernelmark.core.errors import UsageError
+from kernelmark.core import codec
+from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import ResultSet, Status
@@ -21,10 +24,12 @@ from kernelmark.workloads.importers.base import (
     Found,
     Given,
     Importer,
+    fields_of,
     gathered,
     legal_name,
     name_words,
     problem_of,
+    text_of,
 )
 
 _LATENCY = "-latency"
@@ -33,64 +38,112 @@ _NUMBER = re.compile(r"\s*(-?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*(?:\(.*\
 _TIMING = Timing(cache=Cache.FLUSH)
 
 
+# An implementation whose name has a hyphen is cut there: `[x_8-triton]_tma-latency`.
+_KEY = re.compile(r"(tritonbench_[^\[]+)\[x_(.*)-([^\]-]*)\]_(.+)\Z", re.DOTALL)
+_KEY_BYTES = re.compile(rb'"tritonbench_[^"\[]+\[')
+# Rows of the table that are no input.
+_NO_INPUTS = ("average", "hashes")
+
+
 class TritonBench(Importer):
     name = "tritonbench"
-    summary = "CSV of tritonbench with latency columns, in milliseconds"
+    summary = "CSV or JSON of tritonbench with latencies, in milliseconds"
     facts = FormatFacts(
-        versions="CSV between semicolons",
-        exactness="latencies as written",
-        checked="samples of our own in tests",
+        versions="tritonbench db2155c8 (2025-08): CSV between semicolons, JSON of --output-json "
+        "and of its nightly runs",
+        exactness="latencies as written; an implementation that failed is a failed result",
+        checked="files that tritonbench's own BenchmarkOperatorResult wrote, CSV and JSON: every "
+        "latency and failure",
     )
 
     def recognizes(self, name: str, head: bytes) -> bool:
+        if name.endswith(".json"):
+            return bool(_KEY_BYTES.search(head))
         first = head.partition(b"\n")[0]
         return name.endswith(".csv") and b";" in first and _LATENCY.encode() in first
 
     def read(self, path: Path, given: Given) -> ResultSet:
-        return gathered(path, given, _rows(path), method="tritonbench latency")
+        with path.open("rb") as file:
+            is_json = file.read(64).lstrip()[:1] == b"{"
+        rows = _document(path) if is_json else _table(path)
+        return gathered(path, given, rows, method="tritonbench latency")
 
 
-def _rows(path: Path) -> Iterator[Found]:
+def _table(path: Path) -> Iterator[Found]:
     lines = lines_of(path)
     reader = csv.reader(lines.texts, delimiter=";")
     header = next(reader, [])
-    columns = {
-        i: name.removesuffix(_LATENCY)
-        for i, name in enumerate(header)
-        if name.endswith(_LATENCY) and i > 0
-    }
-    if not columns:
+    if not any(name.endswith(_LATENCY) for name in header[1:]):
         raise UsageError(f"{path}: no column ends in {_LATENCY}")
+    operator = legal_name("_".join(name_words(path)) or path.stem)
     for row in reader:
-        if not row or row[0].strip().lower() == "average":
+        if not row or row[0].strip().lower() in _NO_INPUTS:
             continue
         if len(row) != len(header):
             raise uneven_row(f"{path}: line {reader.line_num}", len(row), len(header))
-        doubt = lines.doubt(reader.line_num)
-        for i, implementation in columns.items():
-            if row[i].strip():
-                yield _found(_problem(path, row[0]), implementation, row[i].strip(), doubt)
+        problem = _problem(f"tritonbench_{operator}", row[0])
+        cells = list(zip(header[1:], row[1:], strict=True))
+        yield from _found(problem, cells, lines.doubt(reader.line_num))
 
 
-def _found(problem: Problem, implementation: str, cell: str, doubt: str) -> Found:
-    match = _NUMBER.match(cell)
-    return Found(
-        problem=problem,
-        backend=implementation,
-        timing=_TIMING,
-        samples_s=(float(match[1]) * 1e-3,) if match else (),
-        status=Status.OK if match else Status.RUNTIME_ERROR,
-        error="" if match else cell,
-        doubt=doubt,
-    )
+def _document(path: Path) -> Iterator[Found]:
+    try:
+        document = fields_of(codec.parse(text_of(path)), str(path))
+    except CodecError as error:
+        raise CodecError(f"{path}: {error.message}", hint=error.hint) from None
+    # The nightly run puts the metrics of all operators into one file.
+    metrics: Mapping[str, Any] = document
+    if "metrics" in document:
+        metrics = fields_of(document["metrics"], f"{path}: metrics")
+    rows: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for key, value in metrics.items():
+        match = _KEY.match(key)
+        if match and match[2] not in _NO_INPUTS:
+            column = f"{match[3]}-{match[4]}"
+            cell = "" if value is None else str(value)
+            rows.setdefault((match[1], match[2]), []).append((column, cell))
+    if not any(name.endswith(_LATENCY) for cells in rows.values() for name, _ in cells):
+        raise UsageError(
+            f"{path}: no key ends in {_LATENCY[1:]}", hint="run it with: --metrics latency"
+        )
+    for (operator, x_value), cells in rows.items():
+        yield from _found(_problem(operator, x_value), cells, "")
 
 
-def _problem(path: Path, x_value: str) -> Problem:
+def _found(problem: Problem, cells: Iterable[tuple[str, str]], doubt: str) -> Iterator[Found]:
+    """The implementations of one input, from their metrics by `{implementation}-{metric}`."""
+    told = {name: cell.strip() for name, cell in cells}
+    for name, cell in told.items():
+        if not name.endswith(_LATENCY):
+            continue
+        implementation = name.removesuffix(_LATENCY)
+        match = _NUMBER.match(cell)
+        error = "" if match else cell or _failure(implementation, told)
+        if match or error:
+            yield Found(
+                problem=problem,
+                backend=implementation,
+                timing=_TIMING,
+                samples_s=(float(match[1]) * 1e-3,) if match else (),
+                status=Status.OK if match else Status.RUNTIME_ERROR,
+                error=error,
+                doubt=doubt,
+            )
+
+
+def _failure(implementation: str, told: Mapping[str, str]) -> str:
+    """The words in the first metric of an implementation, where it has no latency; "" where it has
+    numbers or nothing."""
+    others = [name for name in told if name.startswith(f"{implementation}-")]
+    cells = [told[name] for name in others if told[name]]
+    return cells[0] if len(cells) == 1 and not _NUMBER.match(cells[0]) else ""
+
+
+def _problem(operator: str, x_value: str) -> Problem:
     """`(256, 512, 64, None)` of gemm.csv is tritonbench_gemm x=256 x_2=512 x_3=64 x_4=None."""
     words = [w.strip() for w in x_value.strip().strip("()[]").split(",") if w.strip()]
     values = {"x" if i == 1 else f"x_{i}": word for i, word in enumerate(words, 1)}
-    operator = legal_name("_".join(name_words(path)) or path.stem)
-    return problem_of(f"tritonbench_{operator}", values)
+    return problem_of(operator, values)
 
 
 importer = TritonBench()

@@ -1,0 +1,103 @@
+"""Kernel launches in a profiler's file: what makes them samples of one case, and its database."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelmark.core.errors import UsageError
+from kernelmark.core.timing import Cache, Timer, Timing
+from kernelmark.workloads.importers.base import Found, number, problem_of
+
+# A profiler's launches are those of the program: the caches hold what ran before.
+PROFILED = Timing(cache=Cache.HOT, timer=Timer.PROFILER)
+SQLITE = b"SQLite format 3\0"
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_STEP = 1 << 16
+# Steps of SQLite's virtual machine for a byte of the file: a view over several tables takes about
+# five. What takes more is a view that was made to run without an end.
+_STEPS_PER_BYTE = 1000
+_STEPS = 1 << 24
+_LONGEST_VALUE = 1 << 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What launches must share to be samples of one block."""
+
+    kernel: str
+    sizes: tuple[tuple[str, str | int], ...] = ()
+    device: str = ""
+    arch: str = ""
+    process: str = ""
+
+
+def found(
+    launch: Launch,
+    times_s: tuple[float, ...],
+    backend: str,
+    *,
+    timing: Timing = PROFILED,
+    also: Mapping[str, float] | None = None,
+    doubt: str = "",
+) -> Found:
+    """The samples of a launch, or its mean, as a row of a file."""
+    return Found(
+        problem=problem_of("kernel", {"name": launch.kernel, **dict(launch.sizes)}),
+        backend=backend,
+        timing=timing,
+        samples_s=times_s,
+        kernel=launch.kernel,
+        device=launch.device,
+        arch=launch.arch,
+        also=also or {},
+        doubt=doubt,
+    )
+
+
+def elapsed_s(start: object, end: object, place: str) -> float:
+    """Return the seconds between two times in ns; UsageError where the end is first."""
+    start_ns, end_ns = _instant(start, place), _instant(end, place)
+    if end_ns < start_ns:
+        raise UsageError(
+            f"{place}: the launch ends {start_ns - end_ns:.0f} ns before it starts",
+            hint="leave that launch out, or profile again",
+        )
+    return (end_ns - start_ns) * SECONDS["ns"]
+
+
+def _instant(value: object, place: str) -> int | float:
+    """Nanoseconds since 1970 have more digits than a float."""
+    text = str(value).strip()
+    short = text.isascii() and text.isdecimal() and len(text) < 20
+    return int(text) if short else number(None if value is None else text, place)
+
+
+@contextlib.contextmanager
+def database(path: Path, what: str, hint: str) -> Iterator[sqlite3.Connection]:
+    """Open a profiler's database to read it. `what` names its kind in the sentence that refuses
+    one that is damaged, lacks what is asked for, or takes far longer than its size explains."""
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+    left = (_STEPS + _STEPS_PER_BYTE * path.stat().st_size) // _STEP
+
+    def is_over() -> bool:
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    try:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
+        connection.set_progress_handler(is_over, _STEP)
+        yield connection
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of damaged messages
+        raise UsageError(f"{path}: is not {what} that can be read ({error})", hint=hint) from None
+    finally:
+        connection.close()
+
+
+def columns_of(connection: sqlite3.Connection, table: str) -> set[str]:
+    """The columns of a table or view; none where there is no such table."""
+    return {str(row[1]) for row in connection.execute(f'PRAGMA table_info("{table}")')}

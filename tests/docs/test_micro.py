@@ -12,7 +12,7 @@ from kernelmark.api import micro as api
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.micro import MicroMetric, MicroResult
 from kernelmark.core.result import Status
-from kernelmark.micro import build_ahead, registry
+from kernelmark.micro import registry, session
 from kernelmark.micro.execute import execute, open_rig
 from kernelmark.report.micro_figure import figure
 from kernelmark.testing import emulator
@@ -50,7 +50,7 @@ def test_the_example_keeps_the_contract(example, test):
 
 
 def test_the_number_of_compilations_is_what_the_page_says():
-    assert f"together are {len(build_ahead.files())} compilations" in FLAT
+    assert f"together are {len(session.kernel_files())} compilations" in FLAT
 
 
 @pytest.mark.parametrize("limits_too", [False, True])

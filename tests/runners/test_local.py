@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 
 import pytest
 
@@ -112,15 +111,6 @@ def test_compiling_ahead_settles_what_it_can():
     assert cases[2] not in [e.case for e in of(CaseStarted, events)]
 
 
-def test_a_compiler_has_a_limit_of_its_own():
-    cases = [case(0, behaviour="slow_compile", compile_s=600.0), case(1)]
-    runner = LocalRunner(["fake"], jobs=1, compile_timeout_s=10.0)
-    found = results(list(runner.run(cases)))
-    assert found[0].status is Status.TIMEOUT
-    assert "no answer within 10 s (in phase compile)" in found[0].error
-    assert found[1].status is Status.OK
-
-
 def test_on_the_cpu_everything_is_compiled_before_anything_is_timed():
     one = Timing(max_s=0.02, warmup_s=0.0, max_allocations=3, threads=1)
     cases = [case(0, time_us=50.0), case(1, time_us=50.0, timing=one), case(2, time_us=50.0)]
@@ -213,18 +203,6 @@ def test_a_worker_killed_from_outside_costs_one_case():
             os.kill(victim[0], signal.SIGKILL)
     found = results(events)
     assert [found[i].status.value for i in range(3)] == ["ok", "crashed", "ok"]
-
-
-def test_a_worker_that_dies_between_cases_costs_nothing():
-    runner = LocalRunner(["fake"], jobs=0)
-    events = []
-    for event in runner.run([case(i) for i in range(3)]):
-        events.append(event)
-        if isinstance(event, EnvironmentSeen):
-            os.kill(child_pids()[0], signal.SIGKILL)
-            while child_pids():
-                time.sleep(0.02)
-    assert all(r.status is Status.OK for r in results(events).values())
 
 
 def test_closing_the_iterator_ends_every_worker():

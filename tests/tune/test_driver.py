@@ -15,6 +15,7 @@ from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.result import Status, config_key
 from kernelmark.core.roof import Roof
 from kernelmark.devices.fake import FakeDevice
+from kernelmark.runners.events import DeviceLost
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.possible import MARGINS
 from kernelmark.runners.process import LocalWorkers
@@ -22,7 +23,7 @@ from kernelmark.testing.tuning import fake_plans, left, make_folder, start
 from kernelmark.tune import journal
 from kernelmark.tune.driver import Driver
 from kernelmark.tune.evaluate import static_reason
-from kernelmark.tune.events import Began, Ended, Lost, Retired, Tried
+from kernelmark.tune.events import Began, Ended, Retired, Tried
 from kernelmark.tune.plan import Acceptance, Budget
 
 # Of a candidate: some in the fake space hang, and all others take milliseconds.
@@ -174,7 +175,7 @@ def test_a_dead_devices_plans_move_to_the_others(tmp_path, monkeypatch):
     lost.spec = dataclasses.replace(lost.spec, variables={"KERNELMARK_FAKE_DEVICES": "1"})
     driver.run()
     assert driver.outcomes.keys() == {plan.name for plan in plans}
-    assert [e.device for e in heard if isinstance(e, Lost)] == ["fake:1"]
+    assert [e.device for e in heard if isinstance(e, DeviceLost)] == ["fake:1"]
 
 
 def test_without_any_device_it_says_so(tmp_path):

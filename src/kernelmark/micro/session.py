@@ -99,12 +99,9 @@ def _run_all(
         begin = time.monotonic()
         if fresh := build_all(info):
             tell(f"compiled {fresh} kernel files in {time.monotonic() - begin:.1f} s")
-    with held(info, lambda who: tell(f"waiting for {who}, which is timing on {info.name}")):
-        try:
-            for job in jobs:
-                yield pool.call(job)
-        finally:
-            pool.close()
+    with held(info, lambda who: tell(f"waiting for {who}, which is timing on {info.name}")), pool:
+        for job in jobs:
+            yield pool.call(job)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -172,11 +169,8 @@ def build_all(info: DeviceInfo) -> int:
     """Compile the kernel files that are not in the cache, on all cores, and return how many those
     were. What fails to compile fails again where it is used."""
     jobs = [_BuildKernel(name=name) for name in kernel_files()]
-    pool = compile_pool(info, len(os.sched_getaffinity(0)), _COMPILE_TIMEOUT_S)
-    try:
+    with compile_pool(info, len(os.sched_getaffinity(0)), _COMPILE_TIMEOUT_S) as pool:
         return sum(fresh for _, fresh in pool.run_all(jobs, pool.compilers))
-    finally:
-        pool.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -261,12 +261,9 @@ class Experiment:
 
 def compile_ahead(side: Side, cases: Sequence[Case], device: str, jobs: int) -> None:
     """Fill one side's compile caches on `jobs` host cores. What does not compile fails later."""
-    pool = side.pool(device, jobs=jobs)
-    try:
+    with side.pool(device, jobs=jobs) as pool:
         for _ in pool.run_all([CompileCase(case=case) for case in cases], pool.compilers):
             pass
-    finally:
-        pool.close()
 
 
 class _LocalPlace:

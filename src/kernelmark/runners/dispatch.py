@@ -138,11 +138,8 @@ class Dispatch:
 
     def _take(self, outcome: Outcome) -> None:
         slot = outcome.slot
-        if isinstance(outcome, Returned) and outcome.lost:
-            if slot in self._pool.compilers:
-                self._emit(Note(text=f"a compile worker cannot be started: {outcome.lost}"))
-            else:
-                self._emit(DeviceLost(device=slot.info.name, reason=outcome.lost))
+        if isinstance(outcome, Returned) and outcome.loss is not None:
+            self._emit(outcome.loss)
         if isinstance(outcome, Phase):
             self._take_phase(outcome)
         elif isinstance(outcome.job, CompileCase):

@@ -98,14 +98,12 @@ def environment_of(
 ) -> Environment:
     """Read the environment that a worker of this side sees, with the variables and checkouts it
     was given. Refuse a side whose worker does not start."""
-    pool, job = side.pool(device, timeout_s), ReadEnvironment(backends=list(backends))
-    try:
+    job = ReadEnvironment(backends=list(backends))
+    with side.pool(device, timeout_s) as pool:
         seen = pool.call(job)
         if isinstance(seen, Failure):
             # A worker can be killed from outside; a second one that fails is to blame itself.
             seen = pool.call(job)
-    finally:
-        pool.close()
     if isinstance(seen, Failure):
         raise UsageError(
             f"{side.name}: no worker runs under {side.python}: {seen.error.splitlines()[0]}",

@@ -105,11 +105,8 @@ class LocalRunner:
             yield Note(text=f"{len(given) - len(unique)} cases were asked for twice; once is run")
         # A single compilation has nothing to go ahead of.
         to_compile = sum(compiles(case.backend) for case in unique)
-        pool = self.pool(self.jobs if to_compile > 1 else 0)
-        try:
+        with self.pool(self.jobs if to_compile > 1 else 0) as pool:
             yield from Dispatch(order(unique, len(self.infos)), pool).events()
-        finally:
-            pool.close()
 
 
 def compile_pool(info: DeviceInfo, jobs: int, timeout_s: float) -> Pool:

@@ -19,6 +19,7 @@ from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.result import Status
 from kernelmark.core.units import duration_text
 from kernelmark.devices.base import DeviceKind
+from kernelmark.runners.events import DeviceLost, Note
 from kernelmark.runners.jobs import Failure, Job
 from kernelmark.runners.process import LocalWorkers, Loss, WorkerSpec
 from kernelmark.runners.protocol import Message
@@ -178,13 +179,22 @@ class Returned:
     job: Job[Any]
     lost: str = ""
 
+    @property
+    def loss(self) -> DeviceLost | Note | None:
+        """The event to report if the slot has been given up."""
+        if not self.lost:
+            return None
+        if self.slot.spec.opens_device:
+            return DeviceLost(device=self.slot.info.name, reason=self.lost)
+        return Note(text=f"a compile worker cannot be started: {self.lost}")
+
 
 Outcome = Phase | Finished | Returned
 
 
 class Pool:
     """Slots that time on devices, and slots that compile. A worker starts with the first job of
-    its slot; closing the pool ends all of them."""
+    its slot. Closing the pool, or leaving its `with` block, ends all of them."""
 
     def __init__(
         self,
@@ -197,6 +207,12 @@ class Pool:
         self._slots = [*self.devices, *self.compilers]
         self._workers: Workers = workers or LocalWorkers()
         self._outcomes: deque[Outcome] = deque()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     @property
     def measuring(self) -> bool:

@@ -24,7 +24,7 @@ from kernelmark.runners.pool import Finished, Phase, Returned, Slot
 from kernelmark.runners.pool import Outcome as JobOutcome
 from kernelmark.runners.possible import judged
 from kernelmark.tune.evaluate import Request, Round, Work, compiled_trial, static_reason, trial_of
-from kernelmark.tune.events import Began, Ended, Event, Lost, Note, Retired, Tried
+from kernelmark.tune.events import Began, Ended, Event, Retired, Tried
 from kernelmark.tune.journal import Journal, Trial
 from kernelmark.tune.outcome import Outcome
 from kernelmark.tune.plan import TunePlan
@@ -85,7 +85,7 @@ class Driver:
         self._trials = trials
         self._retry_failed = retry_failed
         self._roofs = tuple(roofs)
-        self._tell: OnEvent = on_event or (lambda event: None)
+        self._emit: OnEvent = on_event or (lambda event: None)
         jobs = runner.jobs if any(compiles(plan.backend) for plan in plans) else 0
         self.pool = runner.pool(jobs)
         self._ahead = CompileAhead(self.pool)
@@ -165,7 +165,7 @@ class Driver:
             return
         known = len(journal.reached(session.steps))
         self._tally.began(plan.name, known)
-        self._tell(Began(name=plan.name, device=slot.info.name, known=known, limit=session.limit))
+        self._emit(Began(name=plan.name, device=slot.info.name, known=known, limit=session.limit))
         self._advance(live)
 
     def _freest(self) -> Slot:
@@ -196,7 +196,7 @@ class Driver:
         elif out_of_minutes(plan, live.session.journal.trials):
             self.spent[live.name] = plan.budget.evaluations
         self._tally.ended(outcome)
-        self._tell(Ended(outcome=outcome, fresh=fresh, progress=self._tally.progress))
+        self._emit(Ended(outcome=outcome, fresh=fresh, progress=self._tally.progress))
 
     def _forget(self, live: Live) -> None:
         live.session.journal.close()
@@ -207,7 +207,7 @@ class Driver:
         hint = f" ({error.hint})" if error.hint else ""
         self.retired[name] = f"{error.message}{hint}"
         self._tally.retired(name)
-        self._tell(Retired(name=name, reason=self.retired[name]))
+        self._emit(Retired(name=name, reason=self.retired[name]))
 
     # Handing out
 
@@ -295,8 +295,9 @@ class Driver:
                 self._take_timed(live, request, outcome)
             else:
                 live.waiting.insert(0, request)
-        if isinstance(outcome, Returned) and outcome.lost:
-            self._lose(outcome.slot, outcome.lost)
+        if isinstance(outcome, Returned) and outcome.loss is not None:
+            self._emit(outcome.loss)
+            self._move_sessions(outcome.slot)
 
     def _take_timed(self, live: Live, request: Request, outcome: Finished) -> None:
         result = judged(outcome.value, self._roofs, outcome.slot.info)
@@ -310,7 +311,7 @@ class Driver:
         new, final = session.is_new(trial), trial.step.startswith("final")
         self._tally.tried(live.name, candidate=new, final=final)
         session.record(trial)
-        self._tell(
+        self._emit(
             Tried(
                 name=live.name,
                 device=live.slot.info.name,
@@ -321,18 +322,14 @@ class Driver:
             )
         )
 
-    def _lose(self, slot: Slot, reason: str) -> None:
+    def _move_sessions(self, lost: Slot) -> None:
         """Move the sessions of a lost device to the others."""
-        if slot in self.pool.compilers:
-            self._tell(Note(text=f"a compile worker cannot be started: {reason}"))
-            return
-        self._tell(Lost(device=slot.info.name, reason=reason))
-        if all(other.lost for other in self._devices):
+        if all(slot.lost for slot in self._devices):
             raise KernelmarkError(
-                f"no device is left: {reason}", hint="kmark doctor says what is wrong with it"
+                f"no device is left: {lost.lost}", hint="kmark doctor says what is wrong with it"
             )
         for live in self._live:
-            if live.slot is slot:
+            if live.slot is lost:
                 live.slot = self._freest()
 
 

@@ -36,14 +36,11 @@ def recompare(
     runners = check_here(outcomes)
     found = []
     for device, runner in runners.items():
-        pool = runner.pool()
-        try:
+        with runner.pool() as pool:
             for outcome in (one for one in outcomes if one.device == device):
                 again = _again(outcome, pool, acceptance(outcome.name))
                 on_outcome(again)
                 found.append(again)
-        finally:
-            pool.close()
     return found
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kernelmark.micro import build_ahead, registry
+from kernelmark.micro import registry, session
 
 PLACE = Path(__file__).parent.parent / "docs" / "micro.md"
 
@@ -142,7 +142,7 @@ Another distribution offers a benchmark by an entry point in the group
 
 def text() -> str:
     """The whole page."""
-    head = HEAD.replace("COMPILATIONS", str(len(build_ahead.files())))
+    head = HEAD.replace("COMPILATIONS", str(len(session.kernel_files())))
     return "\n".join([head, *(section(registry.get(name)) for name in registry.names())])
 
 

@@ -27,8 +27,9 @@ from kernelmark.core.timing import Timer
 from kernelmark.devices import registry
 from kernelmark.devices.base import Device, Replay, Tensor
 from kernelmark.measure.sets import Arena, fill_inputs, make_arena
-from kernelmark.runners.lane import Lane
+from kernelmark.runners.jobs import MeasureCase
 from kernelmark.runners.local import LocalRunner
+from kernelmark.runners.pool import Pool
 from kernelmark.testing import evidence
 from kernelmark.tune.evaluate import final_timing
 
@@ -102,13 +103,13 @@ def _launched(device: Device, replay: Replay, outs: Sequence[Tensor]) -> list[ND
     return [device.read(out.buffer, out.offset, out.spec.nbytes) for out in outs]
 
 
-def timed(lane: Lane, problem: Problem, forms: Mapping[str, tuple[str, Config]]) -> dict[str, Any]:
+def timed(pool: Pool, problem: Problem, forms: Mapping[str, tuple[str, Config]]) -> dict[str, Any]:
     """Microseconds of each form, or what became of it."""
     found: dict[str, Any] = {}
     for name, (backend, config) in forms.items():
-        timing = final_timing(lane.info, 1)
+        timing = final_timing(pool.devices[0].info, 1)
         case = Case(problem=problem, backend=backend, config=config, timing=timing)
-        result = lane.measure(case)
+        result = pool.call(MeasureCase(case=case))
         if result.status is Status.OK and result.measurement is not None:
             found[f"{name}_us"] = round(result.measurement.median_s * 1e6, 3)
         else:
@@ -131,7 +132,7 @@ def main() -> None:
         print(f"{wrong} of {2 * given.replays} launches wrong: {key} {config}", flush=True)
     info = device.info
     device.close()
-    lane = LocalRunner(["cuda:0"], timeout_s=20).lane("cuda:0")
+    pool = LocalRunner(["cuda:0"], timeout_s=20).pool()
     others: dict[str, tuple[str, Config]] = {
         "cublaslt": ("cublaslt", {}),
         "default": ("triton", {}),
@@ -143,12 +144,12 @@ def main() -> None:
                 "apart": ("triton", {**row["config"], "fused_sum": False}),
                 "fused": ("triton", {**row["config"], "fused_sum": True}),
             }
-            row |= timed(lane, ops.parse(row["problem"]), {**others, **forms})
+            row |= timed(pool, ops.parse(row["problem"]), {**others, **forms})
         for key, config in SPECIAL:
             forms = {"special": ("triton", {**config, "specialize": True})}
-            special.append({"problem": key, **timed(lane, ops.parse(key), {**others, **forms})})
+            special.append({"problem": key, **timed(pool, ops.parse(key), {**others, **forms})})
     finally:
-        lane.close()
+        pool.close()
     wrong = sum(row["wrong_launches"] for row in rows)
     failed = [row["problem"] for row in rows if "fused_us" not in row]
     bars = [

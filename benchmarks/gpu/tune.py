@@ -29,6 +29,7 @@ from kernelmark import ops
 from kernelmark.core.result import Case, Status
 from kernelmark.core.units import time_text
 from kernelmark.devices import registry
+from kernelmark.runners.jobs import MeasureCase
 from kernelmark.runners.local import LocalRunner
 from kernelmark.testing import evidence
 from kernelmark.tune import events as e
@@ -175,7 +176,8 @@ def against_defaults(folder: Path, plans: Sequence[TunePlan], minutes: float) ->
     place = folder / "defaults.json"
     found: dict[str, Any] = json.loads(place.read_text()) if place.exists() else {}
     deadline = time.monotonic() + 60 * minutes
-    lane = LocalRunner(["cuda:0"], timeout_s=20).lane("cuda:0")
+    runner = LocalRunner(["cuda:0"], timeout_s=20)
+    pool = runner.pool()
     try:
         for plan in plans:
             outcome = outcome_of(folder, plan.name)
@@ -188,11 +190,11 @@ def against_defaults(folder: Path, plans: Sequence[TunePlan], minutes: float) ->
             for number in range(ROUNDS):
                 sides = [("default", {}), ("tuned", outcome.tuned.config)]
                 for name, config in sides if number % 2 == 0 else sides[::-1]:
-                    timing = final_timing(lane.info, 2001 + number // 2)
+                    timing = final_timing(runner.infos[0], 2001 + number // 2)
                     case = Case(
                         problem=plan.problem, backend="triton", config=config, timing=timing
                     )
-                    result = lane.measure(case)
+                    result = pool.call(MeasureCase(case=case))
                     if result.status is Status.OK and result.measurement is not None:
                         times[name].append(result.measurement.median_s)
                     else:
@@ -202,7 +204,7 @@ def against_defaults(folder: Path, plans: Sequence[TunePlan], minutes: float) ->
             place.write_text(json.dumps(found, indent=1))
             print(plan.name, found[plan.name], flush=True)
     finally:
-        lane.close()
+        pool.close()
     print(f"{len(found)} of {len(plans)} winners compared with the default")
 
 

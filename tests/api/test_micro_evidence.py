@@ -9,7 +9,6 @@ import pytest
 
 from kernelmark.core.micro import MicroMetric, MicroResult
 from kernelmark.core.result import Status
-from kernelmark.micro.session import _build_ahead
 
 
 @pytest.fixture(scope="module")
@@ -106,13 +105,17 @@ def test_where_a_stream_was_fastest_and_what_it_is_when_full(script):
 
 def test_compilations_ahead_and_in_workers_are_counted(script, monkeypatch):
     from kernelmark.core.environment import DeviceInfo
-    from kernelmark.micro import build_ahead
+    from kernelmark.devices import registry
+    from kernelmark.micro import session as micro_session
+    from kernelmark.runners.pool import Pool, Slot
+    from kernelmark.runners.process import WorkerSpec
 
-    monkeypatch.setattr(build_ahead, "build_all", lambda arch: 9)
+    monkeypatch.setattr(micro_session, "build_all", lambda info: 9)
     info = DeviceInfo(name="cuda:0", kind="cuda", model="H200", arch="sm_90", units=132)
+    pool = Pool([Slot(registry.get("cuda"), info, WorkerSpec(device="cuda:0"))])
 
     def measure(names, *, tell, on_result, **given):
-        _build_ahead(info, tell)
+        assert list(micro_session._run_all(pool, [], tell)) == []
         found = [result("cache"), dataclasses.replace(result("latency"), compilations=1)]
         for one in found:
             on_result(one)

@@ -11,14 +11,14 @@ from kernelmark.api import micro as api
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.micro import MicroMetric, MicroResult
 from kernelmark.core.result import Status
-from kernelmark.micro import build_ahead
+from kernelmark.micro import session
 
 PAGE = Path(__file__).parents[2] / "docs" / "micro.md"
 FLAT = " ".join(PAGE.read_text("utf-8").split())
 
 
 def test_the_number_of_compilations_is_what_the_page_says():
-    assert f"together are {len(build_ahead.files())} compilations" in FLAT
+    assert f"together are {len(session.kernel_files())} compilations" in FLAT
 
 
 @pytest.mark.parametrize("limits_too", [False, True])

@@ -22,7 +22,6 @@ from kernelmark.micro import (
     _host,
     _signatures,
     _windows,
-    build_ahead,
     execute,
     gpu_roofs,
     hardware,
@@ -36,7 +35,7 @@ from kernelmark.micro.rig import CHUNK_BYTES
 
 class TestSignatures:
     def test_every_kernel_file_is_understood(self):
-        for name in build_ahead.files():
+        for name in session.kernel_files():
             for kernel, parameters in _signatures.of_file(name).items():
                 for kind, word in parameters:
                     assert word.isidentifier(), (kernel, word)

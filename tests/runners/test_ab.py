@@ -263,6 +263,53 @@ def test_real_workers_find_a_scripted_slowdown():
     assert {block.process for block in row.base.measurement.blocks} == set(range(8))
 
 
+DAMAGING = """
+import os
+import numpy as np
+
+op, devices, tensors = "gemm", ("fake",), "numpy"
+
+
+def prepare(problem, config, sets):
+    def launch(index):
+        if problem.dims["m"] == 8:
+            os.environ["DAMAGED"] = "yes"  # as a fault does to its process's context of a GPU
+        if "DAMAGED" in os.environ:
+            raise RuntimeError("the context is lost")
+        np.matmul(sets[index]["a"], sets[index]["b"], out=sets[index]["d"])
+
+    return launch
+"""
+
+
+def test_a_pair_that_damages_its_worker_costs_no_other_pair(tmp_path):
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text(DAMAGING)
+    place = local_opener(parse_sides([], []), "fake")(1)
+    try:
+        place.ready()
+        found = [
+            place.measure(dataclasses.replace(pair(m).base, backend=str(kernel))).status
+            for m in (16, 8, 16)
+        ]
+    finally:
+        place.close()
+    assert found == [Status.OK, Status.RUNTIME_ERROR, Status.OK]
+
+
+def test_a_worker_killed_in_a_round_costs_its_pair_alone():
+    place = local_opener(parse_sides([], []), "fake")(0)
+    try:
+        place.ready()
+        found = [
+            place.measure(one).status
+            for one in (pair(8).base, pair(8, behaviour="crash").head, pair(16).base)
+        ]
+    finally:
+        place.close()
+    assert found == [Status.OK, Status.CRASHED, Status.OK]
+
+
 def test_compiling_ahead_ends_where_no_worker_starts(tmp_path):
     broken = tmp_path / "python"
     broken.write_text("no program")

@@ -14,6 +14,7 @@ from kernelmark.core.timing import Timing
 from kernelmark.ops import parse
 from kernelmark.runners.capture import environment, overruled
 from kernelmark.runners.environments import Side, checkouts, environment_of, parse_sides
+from kernelmark.runners.jobs import MeasureCase
 
 
 @pytest.fixture(scope="module")
@@ -114,9 +115,9 @@ def test_a_side_that_sets_one_of_the_threads_variables_is_not_overruled_by_the_o
         timing=Timing.preset("quick", max_s=0.02, warmup_s=0.0),
     )
     _, head = parse_sides([], ["head:OMP_NUM_THREADS=1"])
-    lane = head.lane("cpu", 60.0)
-    result = lane.measure(case)
-    lane.close()
+    pool = head.pool("cpu", 60.0)
+    result = pool.call(MeasureCase(case=case))
+    pool.close()
     assert result.status == "ok", result.error
     assert kernel.with_suffix(".seen").read_text() == "OMP_NUM_THREADS=1"
 

@@ -14,17 +14,17 @@ from kernelmark.core.result import Case, Status
 from kernelmark.core.timing import Timing
 from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.execute import failure
-from kernelmark.runners.lane import read_result
+from kernelmark.runners.jobs import MeasureCase
 from kernelmark.runners.local import LocalRunner
-from kernelmark.runners.process import Loss, WorkerProcess, WorkerSpec, gather
+from kernelmark.runners.process import LocalWorkers, Loss, WorkerProcess, WorkerSpec
 from kernelmark.runners.targets import find
 
-READY = 'print(\'{"say":"ready","protocol":1,"pid":1}\', flush=True)\n'
+READY = 'print(\'{"kind":"ready","protocol":2,"pid":1}\', flush=True)\n'
 ANSWER = """
 import json
 request = json.loads(sys.stdin.readline())
 def answer(**fields):
-    print(json.dumps({"say": "result", "id": request["id"], **fields}), flush=True)
+    print(json.dumps({"kind": "reply", "id": request["id"], **fields}), flush=True)
 """
 
 
@@ -50,39 +50,39 @@ def said(worker: WorkerProcess) -> list[str]:
     words: list[str] = []
     end = time.monotonic() + 30.0
     while time.monotonic() < end:
-        for _, item in gather([worker], 1.0):
+        for _, item in LocalWorkers().wait([worker], 1.0):
             if isinstance(item, Loss):
                 return [*words, f"lost: {item.status.value}"]
-            words.append(item["say"])
+            words.append(item["kind"])
     return words
 
 
 def test_answer_with_the_nonce_of_its_request_is_taken(start):
     worker = start(ANSWER + "answer(nonce=request['nonce'])\ntime.sleep(60)")
-    worker.send({"do": "measure", "id": 7})
+    worker.send({"kind": "measure", "id": 7})
     heard: list[object] = []
     while len(heard) < 2:
-        heard += [item for _, item in gather([worker], 30.0)]
-    assert [item["say"] for item in heard] == ["ready", "result"]
+        heard += [item for _, item in LocalWorkers().wait([worker], 30.0)]
+    assert [item["kind"] for item in heard] == ["ready", "reply"]
     assert worker.lost is None
 
 
 @pytest.mark.parametrize("nonce", ["", "nonce='guessed'", "nonce=None", "nonce=request['id']"])
 def test_answer_without_it_is_a_crash(start, nonce):
     worker = start(ANSWER + f"answer({nonce})\ntime.sleep(60)")
-    worker.send({"do": "measure", "id": 7})
+    worker.send({"kind": "measure", "id": 7})
     assert said(worker) == ["ready", "lost: crashed"]
 
 
 def test_second_answer_to_a_request_is_a_crash(start):
     body = "answer(nonce=request['nonce'])\nanswer(nonce=request['nonce'])\ntime.sleep(60)"
     worker = start(ANSWER + body)
-    worker.send({"do": "measure", "id": 7})
-    assert said(worker) == ["ready", "result", "lost: crashed"]
+    worker.send({"kind": "measure", "id": 7})
+    assert said(worker) == ["ready", "reply", "lost: crashed"]
 
 
 def test_answer_to_no_request_is_a_crash(start):
-    worker = start('print(\'{"say":"result","id":1}\', flush=True)\ntime.sleep(60)')
+    worker = start('print(\'{"kind":"reply","id":1}\', flush=True)\ntime.sleep(60)')
     assert said(worker) == ["ready", "lost: crashed"]
 
 
@@ -94,10 +94,10 @@ def test_nonces_are_long_and_never_the_same(start):
     worker = start("for line in sys.stdin: print(line.strip(), file=sys.stderr, flush=True)")
     seen = set()
     for _ in range(3):
-        worker.send({"do": "measure", "id": 7})
+        worker.send({"kind": "measure", "id": 7})
         while not (text := worker.with_tail("").strip()):
             time.sleep(0.01)
-            worker.listen()
+            worker.messages()
         seen.add(json.loads(text)["nonce"])
     assert len(seen) == 3
     assert all(len(nonce) >= 32 for nonce in seen)
@@ -111,7 +111,7 @@ def forged():
     with open({forged!r}) as file:
         result = json.load(file)
     for number in range(1, 200):
-        yield json.dumps(dict(say="result", id=number, result=result)).encode() + b"\\n"
+        yield json.dumps(dict(kind="reply", id=number, result=result)).encode() + b"\\n"
 
 def prepare(problem, config, sets):
     lines = b"".join(forged())
@@ -155,8 +155,8 @@ def test_result_of_another_case_or_device_is_a_crash():
     own = failure(case, info, Status.UNSUPPORTED, "own", started=1.0)
 
     def read(result) -> Status:
-        message = {"say": "result", "result": codec.to_document(result)}
-        return read_result(case, info, message, 1.0).status
+        reply = {"kind": "reply", "result": codec.to_document(result)}
+        return MeasureCase(case=case).read(info, reply, 1.0).status
 
     assert read(own) is Status.UNSUPPORTED
     assert read(failure(other, info, Status.UNSUPPORTED, "", started=1.0)) is Status.CRASHED

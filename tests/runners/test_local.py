@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -25,9 +23,8 @@ from kernelmark.runners.events import (
     Note,
     Waiting,
 )
-from kernelmark.runners.lane import measure_request
 from kernelmark.runners.local import LocalRunner
-from kernelmark.runners.process import WorkerProcess, WorkerSpec
+from kernelmark.runners.process import LocalWorkers, WorkerProcess, WorkerSpec
 
 PROBLEM = parse("gemm m=8 n=8 k=8 a=f32 b=f32 c=f32")
 QUICK = Timing(max_s=0.02, warmup_s=0.0, max_allocations=3)
@@ -114,15 +111,6 @@ def test_compiling_ahead_settles_what_it_can():
     assert cases[2] not in [e.case for e in of(CaseStarted, events)]
 
 
-def test_a_compiler_has_a_limit_of_its_own():
-    cases = [case(0, behaviour="slow_compile", compile_s=600.0), case(1)]
-    runner = LocalRunner(["fake"], jobs=1, compile_timeout_s=10.0)
-    found = results(list(runner.run(cases)))
-    assert found[0].status is Status.TIMEOUT
-    assert "no answer within 10 s (in phase compile)" in found[0].error
-    assert found[1].status is Status.OK
-
-
 def test_on_the_cpu_everything_is_compiled_before_anything_is_timed():
     one = Timing(max_s=0.02, warmup_s=0.0, max_allocations=3, threads=1)
     cases = [case(0, time_us=50.0), case(1, time_us=50.0, timing=one), case(2, time_us=50.0)]
@@ -143,15 +131,25 @@ def test_devices_share_the_cases(monkeypatch):
     assert all(r.status is Status.OK for r in found.values())
 
 
+class Unstartable(LocalWorkers):
+    """Starts workers but for one device, or but for the compilers."""
+
+    def __init__(self, device: str = "") -> None:
+        self._device = device
+
+    def start(self, spec: WorkerSpec) -> WorkerProcess:
+        if spec.device == self._device or not (self._device or spec.opens_device):
+            raise OSError("too many processes")
+        return super().start(spec)
+
+
 def test_a_dead_device_gives_its_cases_to_the_others(monkeypatch):
     monkeypatch.setenv("KERNELMARK_FAKE_DEVICES", "3")
-    # The workers find one device less than their parent: fake:2 can never be opened.
-    runner = LocalRunner(["fake:0-2"], jobs=0, variables={"KERNELMARK_FAKE_DEVICES": "2"})
-    slow = [case(i, behaviour="slow_compile", compile_s=0.3) for i in range(6)]
-    events = list(runner.run(slow))
+    runner = LocalRunner(["fake:0-2"], jobs=0, workers=Unstartable("fake:2"))
+    events = list(runner.run([case(i) for i in range(6)]))
     lost = of(DeviceLost, events)
     assert [e.device for e in lost] == ["fake:2"]
-    assert "there is no device" in lost[0].reason
+    assert "too many processes" in lost[0].reason
     found = results(events)
     assert len(found) == 6
     assert {r.device for r in found.values()} <= {"fake", "fake:1"}
@@ -191,28 +189,6 @@ def test_two_runs_at_once_take_turns_on_a_device(holder):
     assert holder.process.wait() == 0
 
 
-def test_waiting_for_a_device_is_not_the_cases_time(monkeypatch):
-    now = 100.0
-    clock = SimpleNamespace(monotonic=lambda: now, time=time.time)
-    worker = SimpleNamespace(send=lambda request: None, close=lambda: None, ready=True)
-    monkeypatch.setattr("kernelmark.runners.lane.time", clock)
-    monkeypatch.setattr("kernelmark.runners.lane.WorkerProcess", lambda spec: worker)
-    lane = LocalRunner(["fake"], timeout_s=7.0).lane("fake")
-    lane.give(measure_request(case(1), 0))
-
-    def enter(phase: str, at: float) -> None:
-        lane.hear({"say": "phase", "id": lane._number, "phase": phase, "at": at})
-
-    lane.hear({"say": "ready"})
-    enter("waiting", 101.0)
-    now = 1000.0
-    assert (lane.deadline, lane.expire()) == (None, None)
-    enter("inputs", 1000.0)
-    assert lane.deadline == 1007.0
-    enter("timing", 1003.0)
-    assert lane.deadline == 1007.0  # all phases together
-
-
 def test_a_worker_killed_from_outside_costs_one_case():
     runner = LocalRunner(["fake"], jobs=0)
     events = []
@@ -227,18 +203,6 @@ def test_a_worker_killed_from_outside_costs_one_case():
             os.kill(victim[0], signal.SIGKILL)
     found = results(events)
     assert [found[i].status.value for i in range(3)] == ["ok", "crashed", "ok"]
-
-
-def test_a_worker_that_dies_between_cases_costs_nothing():
-    runner = LocalRunner(["fake"], jobs=0)
-    events = []
-    for event in runner.run([case(i) for i in range(3)]):
-        events.append(event)
-        if isinstance(event, EnvironmentSeen):
-            os.kill(child_pids()[0], signal.SIGKILL)
-            while child_pids():
-                time.sleep(0.02)
-    assert all(r.status is Status.OK for r in results(events).values())
 
 
 def test_closing_the_iterator_ends_every_worker():
@@ -258,17 +222,6 @@ def test_a_runner_may_be_used_in_a_thread():
     thread.start()
     thread.join()
     assert results(found)[1].status is Status.OK
-
-
-def test_a_lane_measures_one_case_for_callers_with_their_own_order():
-    lane = LocalRunner(["fake"]).lane("fake")
-    try:
-        assert lane.measure(case(1)).status is Status.OK
-        assert lane.measure(case(2, behaviour="crash")).status is Status.CRASHED
-        assert lane.measure(case(3), process=1, fresh=True).measurement.blocks[0].process == 1
-    finally:
-        lane.close()
-    assert not child_pids()
 
 
 @pytest.mark.parametrize(
@@ -302,16 +255,10 @@ def test_another_interpreter_that_cannot_work_is_told(tmp_path):
     assert results(events)[1].status is Status.CRASHED
 
 
-def test_cases_are_compiled_where_they_are_timed_when_no_compile_worker_starts(monkeypatch):
-    class OnlyTiming(WorkerProcess):
-        def __init__(self, spec: WorkerSpec) -> None:
-            if spec.compile_only:
-                raise OSError("too many processes")
-            super().__init__(spec)
-
-    monkeypatch.setattr("kernelmark.runners.lane.WorkerProcess", OnlyTiming)
+def test_cases_are_compiled_where_they_are_timed_when_no_compile_worker_starts():
     for device in ("fake", "cpu"):  # on the CPU nothing is timed before all is compiled
-        events = list(LocalRunner([device], jobs=1).run([case(i, time_us=50.0) for i in range(3)]))
+        runner = LocalRunner([device], jobs=1, workers=Unstartable())
+        events = list(runner.run([case(i, time_us=50.0) for i in range(3)]))
         assert [r.status for r in results(events).values()] == [Status.OK] * 3
         (note,) = of(Note, events)
         assert "a compile worker cannot be started: " in note.text

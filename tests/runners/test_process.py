@@ -11,9 +11,10 @@ import pytest
 
 from kernelmark.core.result import Status
 from kernelmark.runners import process as process_module
-from kernelmark.runners.process import TAIL_BYTES, Loss, WorkerProcess, WorkerSpec, gather
+from kernelmark.runners.process import TAIL_BYTES, LocalWorkers, Loss, WorkerProcess, WorkerSpec
 
-READY = 'print(\'{"say":"ready","protocol":1,"pid":1}\', flush=True)\n'
+wait = LocalWorkers().wait
+READY = 'print(\'{"kind":"ready","protocol":2,"pid":1}\', flush=True)\n'
 # The same, then a request is read; `nonce` is the member that an answer to it carries.
 ASKED = f"""{READY}
 import json
@@ -33,7 +34,7 @@ def start(tmp_path):
         worker = WorkerProcess(WorkerSpec(device="fake:0", python=str(program), **spec))
         workers.append(worker)
         if body.startswith(ASKED):
-            worker.send({"do": "measure"})
+            worker.send({"kind": "measure"})
         return worker
 
     yield _start
@@ -46,7 +47,7 @@ def heard(worker: WorkerProcess, within_s: float = 600.0) -> list[object]:
     items: list[object] = []
     end = time.monotonic() + within_s
     while time.monotonic() < end:
-        items += [item for _, item in gather([worker], 0.2)]
+        items += [item for _, item in wait([worker], 0.2)]
         if items and isinstance(items[-1], Loss):
             return items
     raise AssertionError(f"not lost within {within_s} s, heard {items}")
@@ -68,11 +69,11 @@ def wait_until(condition, within_s: float = 600.0) -> None:
 
 def test_messages_arrive_in_order_also_in_pieces(start):
     worker = start(
-        ASKED + 'sys.stdout.write(\'{"say":"pha\'); sys.stdout.flush(); time.sleep(0.2)\n'
-        'print(\'se",%s}\\n{"say":"result",%s}\' % (nonce, nonce), flush=True)\n'
+        ASKED + 'sys.stdout.write(\'{"kind":"pha\'); sys.stdout.flush(); time.sleep(0.2)\n'
+        'print(\'se",%s}\\n{"kind":"reply",%s}\' % (nonce, nonce), flush=True)\n'
     )
     items = heard(worker)
-    assert [i["say"] for i in items[:-1]] == ["ready", "phase", "result"]
+    assert [i["kind"] for i in items[:-1]] == ["ready", "phase", "reply"]
     assert worker.ready
 
 
@@ -130,18 +131,18 @@ def test_garbage_after_ready_ends_the_worker(start):
 def test_a_greeting_before_ready_is_let_pass(start):
     worker = start("print('module loaded: gcc/13', flush=True)\n" + READY)
     items = heard(worker)
-    assert items[0]["say"] == "ready"
+    assert items[0]["kind"] == "ready"
 
 
 def test_another_protocol_is_a_clear_sentence(start):
-    worker = start('print(\'{"say":"ready","protocol":99}\', flush=True); time.sleep(1000)')
+    worker = start('print(\'{"kind":"ready","protocol":99}\', flush=True); time.sleep(1000)')
     loss = heard(worker)[-1]
-    assert "speaks protocol 99, this kernelmark 1" in loss.error
+    assert "speaks protocol 99, this kernelmark 2" in loss.error
     assert not worker.ready
 
 
-def test_a_worker_that_says_failed_is_lost_with_its_words(start):
-    worker = start('print(\'{"say":"failed","error":"no such GPU"}\', flush=True)')
+def test_a_worker_that_sends_failed_is_lost_with_its_error(start):
+    worker = start('print(\'{"kind":"failed","error":"no such GPU"}\', flush=True)')
     assert heard(worker)[-1].error == "no such GPU"
 
 
@@ -149,11 +150,11 @@ def test_kill_takes_the_children_too(start):
     worker = start(
         ASKED + "import subprocess\n"
         "child = subprocess.Popen(['sleep', '1000'])\n"
-        'print(\'{"say":"phase","pid":%d,%s}\' % (child.pid, nonce), flush=True)\n'
+        'print(\'{"kind":"phase","pid":%d,%s}\' % (child.pid, nonce), flush=True)\n'
         "time.sleep(1000)\n"
     )
     items: list[object] = []
-    wait_until(lambda: items.extend(i for _, i in gather([worker], 0.2)) or len(items) >= 2)
+    wait_until(lambda: items.extend(i for _, i in wait([worker], 0.2)) or len(items) >= 2)
     child = items[1]["pid"]
     assert running(child)
     worker.kill()
@@ -163,14 +164,15 @@ def test_kill_takes_the_children_too(start):
 
 def test_a_closed_standard_error_does_not_make_the_parent_spin(start):
     worker = start(
-        ASKED + 'os.close(2); print(\'{"say":"phase",%s}\' % nonce, flush=True); time.sleep(1000)\n'
+        ASKED
+        + 'os.close(2); print(\'{"kind":"phase",%s}\' % nonce, flush=True); time.sleep(1000)\n'
     )
     items: list[object] = []
-    wait_until(lambda: items.extend(i for _, i in gather([worker], 0.2)) or len(items) >= 2)
+    wait_until(lambda: items.extend(i for _, i in wait([worker], 0.2)) or len(items) >= 2)
     rounds = []
     for _ in range(5):  # the end of standard error may be seen in the first of them
         begin = time.monotonic()
-        gather([worker], 0.2)
+        wait([worker], 0.2)
         rounds.append(time.monotonic() - begin)
     assert min(rounds[1:]) >= 0.19, "it waits for a message"
 
@@ -178,14 +180,14 @@ def test_a_closed_standard_error_does_not_make_the_parent_spin(start):
 def test_sending_to_a_dead_worker_is_quiet(start):
     worker = start("sys.exit(0)")
     wait_until(lambda: not running(worker.pid))
-    worker.send({"do": "measure"})
+    worker.send({"kind": "measure"})
     assert not worker.alive
 
 
 def test_stop_lets_it_end_by_itself(start, tmp_path):
     mark = tmp_path / "ended"
     worker = start(READY + f"sys.stdin.readline(); open({str(mark)!r}, 'w').close()")
-    wait_until(lambda: gather([worker], 0.2) or worker.ready)
+    wait_until(lambda: wait([worker], 0.2) or worker.ready)
     worker.stop()
     assert mark.exists()
 
@@ -205,11 +207,11 @@ def test_a_foreign_interpreter_gets_kernelmark_and_nothing_beside_it(start):
 def test_hanging_python_code_shows_its_stack(start):
     worker = start(
         ASKED + "import faulthandler; faulthandler.register(signal.SIGUSR1)\n"
-        'def the_culprit():\n    print(\'{"say":"phase",%s}\' % nonce, flush=True); '
+        'def the_culprit():\n    print(\'{"kind":"phase",%s}\' % nonce, flush=True); '
         "time.sleep(1000)\n"
         "the_culprit()"
     )
     items: list[object] = []
-    wait_until(lambda: items.extend(i for _, i in gather([worker], 0.2)) or len(items) >= 2)
-    worker.stacks()
+    wait_until(lambda: items.extend(i for _, i in wait([worker], 0.2)) or len(items) >= 2)
+    worker.dump_stacks()
     assert "the_culprit" in worker.with_tail("hung")

@@ -16,10 +16,11 @@ from kernelmark.core.result import Case, Status
 from kernelmark.ops import parse
 from kernelmark.runners import profiler
 from kernelmark.runners.execute import failure
-from kernelmark.runners.lane import Limits, measure_request
+from kernelmark.runners.jobs import MeasureCase
 from kernelmark.runners.local import LocalRunner
+from kernelmark.runners.pool import Limits
 from kernelmark.runners.protocol import MARK, Message
-from kernelmark.runners.worker import Worker
+from kernelmark.runners.worker import Server
 
 CASE = Case(problem=parse("gemm m=8 n=8 k=8 a=f16 b=f16"), backend="triton")
 HEAD = '"ID","Kernel Name","gpu__time_duration.sum","sm__cycles_elapsed.max"\n"","","us","cycle"\n'
@@ -222,15 +223,12 @@ def test_the_profiler_has_the_time_limit_of_a_case_and_an_account_of_its_own(mon
 
     monkeypatch.setattr("kernelmark.runners.execute.execute", executed)
     sent: list[Message] = []
-    monkeypatch.setattr(
-        "kernelmark.runners.lane.WorkerProcess",
-        lambda spec: SimpleNamespace(send=sent.append, close=lambda: None),
-    )
-    lane = LocalRunner(["fake"], timeout_s=7.0).lane("fake")
-    lane.give(measure_request(CASE, 0))
-    worker = Worker(device="fake", threads=0, out=io.BytesIO())
-    worker.open(touch=True)
-    worker.answer(sent[0])
+    workers = SimpleNamespace(start=lambda spec: SimpleNamespace(send=sent.append))
+    pool = LocalRunner(["fake"], timeout_s=7.0, workers=workers).pool()
+    pool.submit(pool.devices[0], MeasureCase(case=CASE))
+    server = Server(device="fake", threads=0, out=io.BytesIO())
+    server.open(touch=True)
+    server.serve(sent[0])
     assert given == [7.0]
 
 

@@ -28,7 +28,7 @@ def case(**config: object) -> Case:
 
 
 def request(word: str, number: int = 1, **fields: object) -> dict[str, object]:
-    return {"do": word, "id": number, **fields}
+    return {"kind": word, "id": number, **fields}
 
 
 def measure(number: int = 1, **config: object) -> dict[str, object]:
@@ -43,9 +43,9 @@ def talk(*requests: object, command: list[str] = COMMAND) -> tuple[list[dict], s
 
 def test_a_case_is_measured_and_its_phases_are_told():
     said, _ = talk(measure(7))
-    assert said[0]["say"] == "ready"
-    assert said[0]["protocol"] == 1
-    phases = [m["phase"] for m in said if m["say"] == "phase"]
+    assert said[0]["kind"] == "ready"
+    assert said[0]["protocol"] == 2
+    phases = [m["phase"] for m in said if m["kind"] == "phase"]
     assert phases[0] == "load"
     assert {"inputs", "compile", "timing", "check"} <= set(phases)
     assert {m["id"] for m in said[1:]} == {7}
@@ -67,7 +67,7 @@ def test_failures_are_results_and_the_worker_goes_on():
         measure(6, behaviour="memory_hog", hog_bytes=1 << 26),
         measure(7),
     )
-    results = [codec.from_document(m["result"], Result) for m in said if m["say"] == "result"]
+    results = [codec.from_document(m["result"], Result) for m in said if "result" in m]
     assert [r.status.value for r in results] == [
         "runtime_error",
         "out_of_memory",
@@ -97,9 +97,9 @@ def test_compile_and_environment():
         request("compile", 2, case=codec.to_document(case(behaviour="compile_error"))),
         request("environment", 3, backends=["fake", "numpy"]),
         request("stop", 4),
-        command=[*COMMAND, "--compile-only"],
+        command=[*COMMAND, "--leave-device"],
     )
-    compiled = [m for m in said if m["say"] == "compiled"]
+    compiled = [m for m in said if "seconds" in m]
     assert [(m["id"], m["status"]) for m in compiled] == [(1, "ok"), (2, "compile_error")]
     seen = codec.from_document(said[-1]["environment"], Environment)
     assert "numpy" in seen.libraries
@@ -126,23 +126,23 @@ def test_prints_of_libraries_do_not_reach_the_protocol(tmp_path):
         timeout=600,
         env={**os.environ, "PYTHONPATH": path},
     )
-    words = [json.loads(line)["say"] for line in done.stdout.splitlines()]
-    assert words[-1] == "result"
+    words = [json.loads(line)["kind"] for line in done.stdout.splitlines()]
+    assert words[-1] == "reply"
 
 
 @pytest.mark.parametrize(
-    "line", ["rubbish\n", '{"do":"dance"}\n', '{"do":"measure","id":1}\n', "[]\n"]
+    "line", ["rubbish\n", '{"kind":"dance"}\n', '{"kind":"measure","id":1}\n', "[]\n"]
 )
 def test_a_bad_request_is_told_and_ends_the_worker(line):
     said, errors = talk(line)
-    assert said[-1]["say"] == "failed"
+    assert said[-1]["kind"] == "failed"
     assert said[-1]["error"]
     assert "Traceback" not in errors
 
 
 def test_a_device_that_is_not_there_is_told():
     said, _ = talk(command=[*COMMAND[:-1], "fake:9"])
-    assert said == [{"say": "failed", "protocol": 1, "error": "there is no device 'fake:9'"}]
+    assert said == [{"kind": "failed", "protocol": 2, "error": "there is no device 'fake:9'"}]
 
 
 @pytest.mark.usefixtures("default_signals")
@@ -153,19 +153,19 @@ def test_it_ignores_ctrl_c():
     assert "ready" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(json.dumps(measure()) + "\n", timeout=600)
-    assert json.loads(out.splitlines()[-1])["say"] == "result"
+    assert json.loads(out.splitlines()[-1])["kind"] == "reply"
 
 
 def test_it_dies_with_its_parent_even_while_it_hangs(tmp_path):
     mark = tmp_path / "pid"
     code = (
         "import os, sys, time\n"
-        "from kernelmark.runners.process import WorkerProcess, WorkerSpec, gather\n"
+        "from kernelmark.runners.process import LocalWorkers, WorkerProcess, WorkerSpec\n"
         "worker = WorkerProcess(WorkerSpec(device='fake'))\n"
         f"worker.send({measure(behaviour='hang')!r})\n"
         "seen = ''\n"
         "while seen not in ('warmup', 'timing'):\n"
-        "    for _, message in gather([worker], 10): seen = message.get('phase', '')\n"
+        "    for _, message in LocalWorkers().wait([worker], 10): seen = message.get('phase', '')\n"
         f"open({str(mark)!r}, 'w').write(str(worker.pid))\n"
         "time.sleep(1000)\n"
     )

@@ -10,8 +10,8 @@ from kernelmark import backends, ops
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import KernelInfo
+from kernelmark.runners.pool import Pool
 from kernelmark.tune import apply as applying
-from kernelmark.tune import recompare as comparing
 from kernelmark.tune.emitters.python import emitter
 from kernelmark.tune.outcome import Choice, Outcome
 from kernelmark.tune.plan import Acceptance
@@ -109,13 +109,13 @@ def test_the_comparison_finds_the_gain_again():
 
 def test_each_round_of_the_comparison_is_in_memory_of_its_own(monkeypatch):
     asked = []
-    measure_request = comparing.measure_request
+    call = Pool.call
 
-    def heard(case, process):
-        asked.append(process)
-        return measure_request(case, process)
+    def record(pool, job):
+        asked.append(job.process)
+        return call(pool, job)
 
-    monkeypatch.setattr(comparing, "measure_request", heard)
+    monkeypatch.setattr(Pool, "call", record)
     recompare([outcome()], acceptance=lambda _: QUICK)
     assert len(set(asked)) == QUICK.rounds
     assert asked[::2] == asked[1::2] == sorted(asked[::2])

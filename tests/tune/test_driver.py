@@ -15,13 +15,15 @@ from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.result import Status, config_key
 from kernelmark.core.roof import Roof
 from kernelmark.devices.fake import FakeDevice
+from kernelmark.runners.events import DeviceLost
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.possible import MARGINS
+from kernelmark.runners.process import LocalWorkers
 from kernelmark.testing.tuning import fake_plans, left, make_folder, start
 from kernelmark.tune import journal
 from kernelmark.tune.driver import Driver
 from kernelmark.tune.evaluate import static_reason
-from kernelmark.tune.events import Began, Ended, Lost, Retired, Tried
+from kernelmark.tune.events import Began, Ended, Retired, Tried
 from kernelmark.tune.plan import Acceptance, Budget
 
 # Of a candidate: some in the fake space hang, and all others take milliseconds.
@@ -68,9 +70,7 @@ def test_every_plan_comes_to_a_verified_outcome(tmp_path, monkeypatch):
     assert last.progress.candidates_done == 20
     assert sum(isinstance(event, Ended) for event in heard) == 2
     # Again, nothing is left to do, and no worker is started for it.
-    monkeypatch.setattr(
-        "kernelmark.runners.lane.WorkerProcess", lambda spec: pytest.fail("started")
-    )
+    monkeypatch.setattr(LocalWorkers, "start", lambda self, spec: pytest.fail("started"))
     again, _ = run(tmp_path, plans)
     assert again.outcomes == driver.outcomes
 
@@ -171,11 +171,11 @@ def test_a_dead_devices_plans_move_to_the_others(tmp_path, monkeypatch):
     runner = LocalRunner(["fake", "fake:1"], timeout_s=PATIENCE_S, jobs=1)
     driver = Driver(plans, runner, tmp_path / "trials", on_event=heard.append)
     # The second device goes away once its facts are known.
-    lost = driver._lanes[1]
-    lost._spec = dataclasses.replace(lost._spec, variables={"KERNELMARK_FAKE_DEVICES": "1"})
+    lost = driver.pool.devices[1]
+    lost.spec = dataclasses.replace(lost.spec, variables={"KERNELMARK_FAKE_DEVICES": "1"})
     driver.run()
     assert driver.outcomes.keys() == {plan.name for plan in plans}
-    assert [e.device for e in heard if isinstance(e, Lost)] == ["fake:1"]
+    assert [e.device for e in heard if isinstance(e, DeviceLost)] == ["fake:1"]
 
 
 def test_without_any_device_it_says_so(tmp_path):

@@ -33,7 +33,7 @@ from kernelmark.runners.ab import (
 from kernelmark.runners.alive import living
 from kernelmark.runners.environments import Side, environment_of
 from kernelmark.runners.events import Waiting
-from kernelmark.runners.lane import threads_of
+from kernelmark.runners.jobs import threads_of
 from kernelmark.runners.possible import judged
 from kernelmark.runners.targets import find
 from kernelmark.stores import new_run_id

@@ -21,7 +21,7 @@ from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.stopping import caught_stops
 from kernelmark.devices import registry as device_kinds
-from kernelmark.runners.dispatch import compiles
+from kernelmark.runners.jobs import compiles
 from kernelmark.runners.local import LocalRunner
 from kernelmark.tune import ownership, planfile, results
 from kernelmark.tune import summary as summaries

@@ -340,7 +340,7 @@ def _told_plans(done: Planned, folder: str, *, arch: str | None, quiet: bool) ->
 def _next(folder: str, backend: str, arch: str | None) -> str:
     """What to do with plans; without their GPU, only compilers have anything to do."""
     from kernelmark import backends
-    from kernelmark.runners.dispatch import compiles
+    from kernelmark.runners.jobs import compiles
 
     where = shlex.quote(folder)
     run = f"kmark tune run {where}"

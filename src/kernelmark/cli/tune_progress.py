@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kernelmark.cli.output import fancy, progress_bar, say
 from kernelmark.core.units import duration_text, time_text
 from kernelmark.report.outcomes import outcome_line
+from kernelmark.runners.events import DeviceLost, Note
 from kernelmark.tune import events as e
 
 if TYPE_CHECKING:
@@ -118,9 +119,9 @@ def best(event: e.Tried) -> str:
 
 
 def _trouble(event: e.Event, tell: Callable[[str], object] = say) -> None:
-    if isinstance(event, e.Lost):
+    if isinstance(event, DeviceLost):
         tell(f"warning: {event.device} is lost: {event.reason}")
     elif isinstance(event, e.Retired):
         tell(f"warning: {event.name} cannot be tuned: {event.reason}")
-    elif isinstance(event, e.Note):
+    elif isinstance(event, Note):
         tell(f"note: {event.text}")

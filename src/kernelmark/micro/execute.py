@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from kernelmark.core import codec
 from kernelmark.core.errors import (
     CaseError,
     CompileError,
@@ -20,9 +21,12 @@ from kernelmark.core.micro import MicroResult, impossible
 from kernelmark.core.result import Status
 from kernelmark.core.units import counted
 from kernelmark.devices import registry as devices
+from kernelmark.micro import registry
 from kernelmark.micro.base import Findings, Microbenchmark, Mode, Settings
 from kernelmark.micro.rig import Rig
+from kernelmark.runners.protocol import Message
 from kernelmark.runners.targets import find
+from kernelmark.runners.worker import Server
 
 # A GPU's launches are within a tenth of each other, a core's of its own nearly so.
 WIDE = 0.25
@@ -47,6 +51,36 @@ def open_rig(device: str, threads: int = 0) -> Rig:
         return GpuRig(opened)
     known = ", ".join(name for name in devices.names() if name != "fake")
     raise UsageError(f"there are no microbenchmarks for {device}", hint=f"they run on: {known}")
+
+
+def serve(server: Server, request: Message) -> Message:
+    """Do a request of `session` in a worker: run one microbenchmark. The rig stays open."""
+    if not isinstance(server.opened, Rig):
+        try:
+            rig = open_rig(server.device, server.threads)
+            rig.warm_up()
+        except (Unsupported, CompileError) as error:
+            if server.info.kind != "cpu":
+                raise
+            # A host that cannot run any benchmark, as one without a compiler.
+            lacks = isinstance(error, Unsupported)
+            status = Status.UNSUPPORTED if lacks else Status.COMPILE_ERROR
+            return {"status": status.value, "error": error.message}
+        server.opened = rig
+    server.send_phase("benchmark")
+    benchmark = registry.get(str(request["name"]))
+    result = execute(benchmark, server.opened, request["mode"], request["parameters"])
+    return {"result": codec.to_document(result)}
+
+
+def serve_build(server: Server, request: Message) -> Message:
+    """Do a request of `session` in a worker: compile one kernel file into the cache."""
+    from kernelmark.micro._gpu_rig import build
+
+    server.send_phase("compile")
+    with contextlib.suppress(CompileError):
+        return {"fresh": not build(str(request["name"]), server.info.arch).cached}
+    return {"fresh": False}
 
 
 def execute(

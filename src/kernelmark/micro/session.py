@@ -12,30 +12,27 @@ from typing import Any
 
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.errors import UsageError
+from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.micro import MicroResult
 from kernelmark.core.result import Status
-from kernelmark.core.units import duration_text
-from kernelmark.micro import build_ahead, registry
+from kernelmark.kernels import rtc
+from kernelmark.micro import registry
 from kernelmark.micro.base import EVERYWHERE, MODES, Microbenchmark, Mode
+from kernelmark.runners.jobs import Failure, Job
+from kernelmark.runners.local import compile_pool
 from kernelmark.runners.lock import held
-from kernelmark.runners.process import Loss, WorkerProcess, WorkerSpec, gather
+from kernelmark.runners.pool import Limits, Pool, Slot
+from kernelmark.runners.process import WorkerSpec
 from kernelmark.runners.protocol import Message
 from kernelmark.runners.targets import check_threads, find
 
 TIMEOUT_S = {"brief": 120.0, "quick": 180.0, "full": 900.0}
-START_TIMEOUT_S = 120.0
+# Opening a rig compiles the code of a CPU's benchmarks.
+_OPEN_TIMEOUT_S = 120.0
+_COMPILE_TIMEOUT_S = 300.0
+# What takes longest to compile.
+_LONG = ("micro_matrix.cu", "micro_ops.cu", "micro_roofline.cu")
 Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MicroSpec(WorkerSpec):
-    """How to start a worker of microbenchmarks."""
-
-    @property
-    def command(self) -> list[str]:
-        words = [self.python, "-m", "kernelmark.micro.worker", "--device", self.device]
-        return [*words, "--threads", str(self.threads), "--parent", str(os.getpid())]
 
 
 def plain_name(text: str) -> str:
@@ -77,121 +74,121 @@ def run(
             hint=f"they run on: {', '.join(EVERYWHERE)}",
         )
     check_threads(info, threads)
-    session = _Session(
-        info=info,
-        spec=MicroSpec(
-            device=info.name,
+    jobs = [
+        _RunMicro(
+            name=plain_name(name),
+            mode=mode,
+            parameters=dict(parameters or {}),
             threads=threads,
-            variables=kind.worker_variables(info.index, threads),
-        ),
-        mode=mode,
-        parameters=dict(parameters or {}),
-        timeout_s=timeout_s or TIMEOUT_S[mode],
-    )
-    return _run_all(session, [plain_name(name) for name in names], tell or (lambda text: None))
+        )
+        for name in names
+    ]
+    limits = Limits(timeout_s=timeout_s or TIMEOUT_S[mode], compile_timeout_s=_OPEN_TIMEOUT_S)
+    # A benchmark opens the device its own way, and modules must be loaded before they are launched
+    # (see `open_rig`). The driver reads this variable when it is first called.
+    eager = {"CUDA_MODULE_LOADING": os.environ.get("CUDA_MODULE_LOADING", "EAGER")}
+    spec = WorkerSpec(device=info.name, variables=eager, opens_device=False)
+    return _run_all(Pool([Slot(kind, info, spec, limits)]), jobs, tell or (lambda text: None))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Session:
-    info: DeviceInfo
-    spec: MicroSpec
+def _run_all(
+    pool: Pool, jobs: Sequence[_RunMicro], tell: Tell
+) -> Generator[MicroResult, None, None]:
+    info = pool.devices[0].info
+    if info.kind in ("cuda", "hip"):
+        begin = time.monotonic()
+        if fresh := build_all(info):
+            tell(f"compiled {fresh} kernel files in {time.monotonic() - begin:.1f} s")
+    with held(info, lambda who: tell(f"waiting for {who}, which is timing on {info.name}")), pool:
+        for job in jobs:
+            yield pool.call(job)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _RunMicro(Job[MicroResult]):
+    """Run a microbenchmark."""
+
+    name: str
     mode: Mode
     parameters: dict[str, Any]
-    timeout_s: float
+    threads: int
 
+    @property
+    def request(self) -> Message:
+        return {
+            "kind": "call",
+            "function": "kernelmark.micro.execute:serve",
+            "name": self.name,
+            "mode": self.mode,
+            "parameters": self.parameters,
+        }
 
-def _run_all(session: _Session, names: list[str], tell: Tell) -> Generator[MicroResult, None, None]:
-    _build_ahead(session.info, tell)
-    info = session.info
-    worker: WorkerProcess | None = None
-    with held(info, lambda who: tell(f"waiting for {who}, which is timing on {info.name}")):
+    def threads_on(self, info: DeviceInfo) -> int:
+        return self.threads
+
+    def read(self, info: DeviceInfo, reply: Message, started: float) -> MicroResult:
         try:
-            for name in names:
-                worker = _ready(session, worker)
-                yield _one(session, worker, name)
-        except BaseException:
-            if worker is not None:
-                worker.close()  # it may be at work, and would not hear that it should stop
-            raise
-        if worker is not None:
-            worker.stop()
-            worker.close()
+            if "result" in reply:
+                return codec.from_document(reply["result"], MicroResult)
+            failure = Failure(status=Status(reply["status"]), error=str(reply["error"]))
+        except (CodecError, LookupError, ValueError) as error:
+            text = f"the worker's result cannot be read: {error}"
+            failure = Failure(status=Status.CRASHED, error=text)
+        return self.fail(info, failure, started)
+
+    def fail(self, info: DeviceInfo, failure: Failure, started: float) -> MicroResult:
+        benchmark = registry.get(self.name)
+        return MicroResult(
+            benchmark=benchmark.name,
+            device=info.name,
+            arch=info.arch,
+            status=failure.status,
+            started=started,
+            mode=self.mode,
+            model=info.model,
+            host=platform.node(),
+            driver=info.driver,
+            threads=(self.threads or info.units) if info.kind == "cpu" else 0,
+            parameters=benchmark.settings(self.mode, self.parameters).plain(),
+            error=failure.error,
+            cost={"total": time.time() - started},
+        )
+
+    def spoils(self, value: MicroResult) -> bool:
+        # A kernel that faulted spoils its process's context of the GPU for good.
+        return value.status is Status.RUNTIME_ERROR and not value.device.startswith("cpu")
 
 
-def _ready(session: _Session, worker: WorkerProcess | None) -> WorkerProcess:
-    """A worker that can be asked: the same one, or a new one where that is gone."""
-    if worker is not None and worker.alive:
-        return worker
-    if worker is not None:
-        worker.close()
-    fresh = WorkerProcess(session.spec)
-    end = time.monotonic() + START_TIMEOUT_S
-    try:
-        while not fresh.ready and fresh.lost is None and time.monotonic() < end:
-            gather([fresh], 1.0)
-    except BaseException:
-        fresh.close()
-        raise
-    return fresh
+def kernel_files() -> list[str]:
+    """Return the kernel files of microbenchmarks, the longest to compile first."""
+    names = [name for name in rtc.names() if name.startswith("micro_")]
+    return sorted(names, key=lambda name: (name not in _LONG, name))
 
 
-def _one(session: _Session, worker: WorkerProcess, name: str) -> MicroResult:
-    began = time.time()
-    if worker.lost is not None or not worker.ready:
-        lost = worker.lost or Loss(status=Status.TIMEOUT, error="the worker did not start")
-        return _failed(session, name, began, lost)
-    request: Message = {
-        "do": "micro",
-        "id": 1,
-        "name": name,
-        "mode": session.mode,
-        "parameters": session.parameters,
-    }
-    worker.send(request)
-    end = time.monotonic() + session.timeout_s
-    while time.monotonic() < end:
-        for _, heard in gather([worker], min(1.0, session.timeout_s)):
-            if isinstance(heard, Loss):
-                return _failed(session, name, began, heard)
-            if heard["say"] == "closed":
-                status, error = Status(str(heard["status"])), str(heard["error"])
-                return _failed(session, name, began, Loss(status=status, error=error))
-            if heard["say"] == "result":
-                found = codec.from_document(heard["result"], MicroResult)
-                if found.status is Status.RUNTIME_ERROR and session.info.kind != "cpu":
-                    worker.close()  # its GPU may be spoilt
-                return found
-    worker.stacks()
-    told = f"did not end within {duration_text(session.timeout_s)}"
-    loss = Loss(status=Status.TIMEOUT, error=worker.with_tail(told))
-    worker.kill()
-    return _failed(session, name, began, loss)
+def build_all(info: DeviceInfo) -> int:
+    """Compile the kernel files that are not in the cache, on all cores, and return how many those
+    were. What fails to compile fails again where it is used."""
+    jobs = [_BuildKernel(name=name) for name in kernel_files()]
+    with compile_pool(info, len(os.sched_getaffinity(0)), _COMPILE_TIMEOUT_S) as pool:
+        return sum(fresh for _, fresh in pool.run_all(jobs, pool.compilers))
 
 
-def _failed(session: _Session, name: str, began: float, loss: Loss) -> MicroResult:
-    info, benchmark = session.info, registry.get(name)
-    return MicroResult(
-        benchmark=benchmark.name,
-        device=info.name,
-        arch=info.arch,
-        status=loss.status,
-        started=began,
-        mode=session.mode,
-        model=info.model,
-        host=platform.node(),
-        driver=info.driver,
-        threads=(session.spec.threads or info.units) if info.kind == "cpu" else 0,
-        parameters=benchmark.settings(session.mode, session.parameters).plain(),
-        error=loss.error,
-        cost={"total": time.time() - began},
-    )
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _BuildKernel(Job[bool]):
+    """Compile a kernel file into the cache; the value is whether it had to be compiled."""
 
+    name: str
 
-def _build_ahead(info: DeviceInfo, tell: Tell) -> None:
-    """Compile a GPU's kernels on all cores at once; what fails will say so when it is used."""
-    if info.kind not in ("cuda", "hip"):
-        return
-    begin = time.monotonic()
-    fresh = build_ahead.build_all(info.arch)
-    if fresh:
-        tell(f"compiled {fresh} kernel files in {time.monotonic() - begin:.1f} s")
+    @property
+    def request(self) -> Message:
+        return {
+            "kind": "call",
+            "function": "kernelmark.micro.execute:serve_build",
+            "name": self.name,
+        }
+
+    def read(self, info: DeviceInfo, reply: Message, started: float) -> bool:
+        return bool(reply.get("fresh"))
+
+    def fail(self, info: DeviceInfo, failure: Failure, started: float) -> bool:
+        return False

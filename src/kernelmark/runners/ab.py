@@ -16,7 +16,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kernelmark.core import codec
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.timing import Timing
@@ -25,7 +24,8 @@ from kernelmark.core.verdict import VerdictStatus
 from kernelmark.runners.environments import Side
 from kernelmark.runners.events import Waiting
 from kernelmark.runners.execute import join
-from kernelmark.runners.lane import Answer, Failure, Lane, gather_items
+from kernelmark.runners.jobs import CompileCase, MeasureCase, ReadEnvironment
+from kernelmark.runners.pool import OnWait, Pool
 from kernelmark.stats.paired import DELTA, Looks, Paired
 from kernelmark.stats.suite import suite_verdicts
 
@@ -33,7 +33,6 @@ from kernelmark.stats.suite import suite_verdicts
 ROUND = Timing(
     allocations=2, max_allocations=2, min_samples=5, max_s=0.1, warmup_s=0.05, target_rel_ci=1.0
 )
-_COMPILE_S = 600.0
 ALARMS = (VerdictStatus.SLOWER, VerdictStatus.BROKEN)
 
 
@@ -122,7 +121,6 @@ class Place(Protocol):
 
 
 Opener = Callable[[int], Place]  # 0 is base, 1 is head
-OnWait = Callable[[str], object]
 Judge = Callable[[Result], Result]  # gives another status to what cannot be
 
 
@@ -262,49 +260,30 @@ class Experiment:
 
 
 def compile_ahead(side: Side, cases: Sequence[Case], device: str, jobs: int) -> None:
-    """Fill one side's compile caches on `jobs` host cores; what does not compile shows later."""
-    waiting = list(cases)
-    lanes = [
-        side.lane(device, _COMPILE_S, compile_only=True) for _ in range(min(jobs, len(waiting)))
-    ]
-    busy: list[Lane] = []
-    try:
-        idle = list(lanes)
-        while busy or (waiting and idle):
-            while waiting and idle:
-                lane, case = idle.pop(), waiting.pop()
-                request = {"do": "compile", "case": codec.to_document(case)}
-                if not lane.give(request):  # otherwise its interpreter does not even start
-                    busy.append(lane)
-            for lane, item in gather_items(busy):
-                if isinstance(item, Answer | Failure):
-                    busy.remove(lane)
-                    idle.append(lane)
-    finally:
-        for lane in lanes:
-            lane.close()
+    """Fill one side's compile caches on `jobs` host cores. What does not compile fails later."""
+    with side.pool(device, jobs=jobs) as pool:
+        for _ in pool.run_all([CompileCase(case=case) for case in cases], pool.compilers):
+            pass
 
 
-class _Worker:
+class _LocalPlace:
     """A fresh worker that starts at once."""
 
-    def __init__(self, lane: Lane, threads: int, on_wait: OnWait | None) -> None:
-        self._lane = lane
+    def __init__(self, pool: Pool, threads: int, on_wait: OnWait | None) -> None:
+        self._pool = pool
         self._on_wait = on_wait
-        # Any request starts it; this one touches nothing.
-        request = {"do": "environment", "backends": []}
-        self._waits = not lane.give(request, threads=threads)
+        # Any job starts it; this one touches nothing.
+        pool.submit(pool.devices[0], ReadEnvironment(threads=threads))
 
     def ready(self) -> None:
-        while self._waits:
-            items = [item for _, item in gather_items([self._lane])]
-            self._waits = not any(isinstance(item, Answer | Failure) for item in items)
+        while self._pool.poll() is not None:
+            pass
 
     def measure(self, case: Case, process: int = 0) -> Result:
-        return self._lane.measure(case, process, on_wait=self._on_wait)
+        return self._pool.call(MeasureCase(case=case, process=process), self._on_wait)
 
     def close(self) -> None:
-        self._lane.close()
+        self._pool.close()
 
 
 def local_opener(
@@ -314,9 +293,9 @@ def local_opener(
     threads: int = 0,
     on_wait: OnWait | None = None,
 ) -> Opener:
-    """Fresh workers on this machine; `threads` is for the CPU, `on_wait` is told which process
-    holds the device."""
-    return lambda side: _Worker(sides[side].lane(device, timeout_s), threads, on_wait)
+    """Return what starts fresh workers on this machine; `threads` is for the CPU, `on_wait` gets
+    the process that holds the device."""
+    return lambda side: _LocalPlace(sides[side].pool(device, timeout_s), threads, on_wait)
 
 
 def _planned(pair: Pair, rule: Rule) -> Pair:

@@ -1,19 +1,15 @@
-"""Dispatch: one run of a list of cases over lanes, as a loop that never blocks on one of them."""
+"""Dispatch: one run of a list of cases over the devices of a pool."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kernelmark import backends
-from kernelmark.backends.base import Backend
-from kernelmark.core import codec
-from kernelmark.core.environment import Environment
-from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.result import Case, Result, Status
+from kernelmark.runners.ahead import FINAL, CompileAhead, Key, kernel_key
 from kernelmark.runners.events import (
     CaseCompiled,
     CaseFinished,
@@ -27,26 +23,17 @@ from kernelmark.runners.events import (
     Waiting,
 )
 from kernelmark.runners.execute import failure, join
-from kernelmark.runners.lane import (
-    Answer,
+from kernelmark.runners.jobs import (
+    CompileCase,
     Failure,
-    Item,
-    Lane,
-    Phase,
-    failed_result,
-    gather_items,
-    harmless,
-    measure_request,
-    read_result,
+    MeasureCase,
+    ReadEnvironment,
+    compiles,
     threads_of,
 )
-from kernelmark.runners.opinions import Doubt, SecondOpinions
 from kernelmark.runners.plan import Forecast
-
-START_ATTEMPTS = 3
-# What compiling ahead settles. Anything else may come from compiling many at once, and the case
-# is tried again alone, on its device.
-_FINAL = (Status.COMPILE_ERROR, Status.UNSUPPORTED, Status.TIMEOUT)
+from kernelmark.runners.pool import Finished, Outcome, Phase, Pool, Returned, Slot
+from kernelmark.runners.votes import Doubt, SecondVotes
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -54,191 +41,136 @@ class Task:
     """A case on its way to a result."""
 
     case: Case
-    to_compile: bool
-    compile_s: float = 0.0
-    started: float = 0.0  # seconds since the epoch; 0 while it waits
-    clock: float = 0.0
+    kernel: Key
+    clock: float = 0.0  # when it was begun, on the monotonic clock; 0 while it waits
     parts: list[Result] = field(default_factory=list)  # one for each process
-    phases: set[str] = field(default_factory=set)  # those already told
-    doubt: Doubt | None = None  # it failed, and another device is asked
+    phases: set[str] = field(default_factory=set)  # those that were reported
+    doubt: Doubt | None = None  # it failed, and another device votes
 
 
 class Dispatch:
-    """Gives tasks to lanes, and makes events of what comes back."""
+    """Submits cases to the devices, and makes events of the outcomes."""
 
-    def __init__(
-        self,
-        cases: Sequence[Case],
-        *,
-        lanes: Sequence[Lane],
-        builder: Callable[[], Lane],
-        jobs: int,
-    ) -> None:
-        self.lanes = list(lanes)
-        self.forecast = Forecast()
+    def __init__(self, cases: Sequence[Case], pool: Pool) -> None:
         self.total = len(cases)
         self.done = 0
-        self.backends = sorted({case.backend for case in cases})
-        self._queue = deque(Task(case=c, to_compile=compiles(c.backend)) for c in cases)
-        self._news: deque[Event] = deque()
-        self._active: dict[Lane, Task] = {}
-        self._opinions = SecondOpinions(self.lanes)
-        self._asked: Lane | None = None  # for the environment it sees
+        self._pool = pool
+        self._ahead = CompileAhead(pool)
+        self._forecast = Forecast()
+        self._backends = sorted({case.backend for case in cases})
+        self._queue = deque(Task(case=case, kernel=kernel_key(case)) for case in cases)
+        self._events: deque[Event] = deque()
+        self._active: dict[Slot, Task] = {}
+        self._votes = SecondVotes(pool.devices)
+        self._environment_read = False
         self._left_s = self._summed = 0.0
-        self._compile_queue = self._worth_compiling(jobs)
-        self._compile_total = len(self._compile_queue)
+        kernels = {task.kernel: task.case for task in self._queue if compiles(task.case.backend)}
+        self._to_compile = iter(list(kernels.values()))
+        self._compile_total = len(kernels)
         self._compiled = 0
-        count = min(jobs, self._compile_total)
-        self._builders = [builder() for _ in range(count)]
-        # On the CPU a compiler would disturb what is being timed.
-        self._compile_first = self.lanes[0].info.kind == "cpu"
-
-    def _worth_compiling(self, jobs: int) -> deque[Task]:
-        """Tasks to compile ahead: none when there is nothing to do at the same time."""
-        tasks = deque(task for task in self._queue if task.to_compile)
-        if jobs == 0 or len(tasks) < 2:
-            for task in tasks:
-                task.to_compile = False
-            tasks.clear()
-        return tasks
 
     def events(self) -> Iterator[Event]:
-        """Everything that happens until each case has a result.
+        """Yield everything that happens until each case has a result.
 
-        A result is told before its device gets the next case: what a killed parent loses is what
-        was on the devices, and nothing that had come back."""
+        A result is reported before its device gets the next case: a killed parent loses what was
+        on the devices, and nothing that had come back."""
         while True:
-            while self._news:
-                yield self._news.popleft()
-            if self.done == self.total and (self._asked is None or not self._asked.busy):
+            while self._events:
+                yield self._events.popleft()
+            if self.done == self.total and not self._pool.measuring:
                 return
             self._assign()
-            if self._news:
-                continue
-            for lane, item in gather_items([*self.lanes, *self._builders]):
-                self._take(lane, item)
-
-    def close(self) -> None:
-        """End every worker."""
-        for lane in [*self.lanes, *self._builders]:
-            lane.close()
+            if not self._events and (outcome := self._pool.poll()) is not None:
+                self._take(outcome)
 
     # Handing out
 
     def _assign(self) -> None:
-        self._assign_compiling()
-        if self._compile_first and self._compiled < self._compile_total:
+        may_time = self._ahead.start(self._to_compile)
+        if self._compiled == self._compile_total:
+            for slot in self._pool.compilers:
+                if slot.idle:
+                    slot.close()
+        if not may_time:
             return
-        for lane in self.lanes:
-            if lane.idle and (task := self._next_task(lane)) is not None:
-                self._begin(lane, task)
-        for task in [t for t in self._queue if t.doubt and not self._opinions.others(t.doubt.lane)]:
-            self._queue.remove(task)
-            self._settle(task, None)
-        if all(lane.dead for lane in self.lanes):
+        for slot in self._pool.devices:
+            if slot.idle and (task := self._next_task(slot)) is not None:
+                self._begin(slot, task)
+        for task in list(self._queue):
+            if task.doubt and not self._votes.has_others(task.doubt.slot):
+                self._queue.remove(task)
+                self._settle(task, None)
+        if all(slot.lost for slot in self._pool.devices):
             self._give_up()
 
-    def _assign_compiling(self) -> None:
-        for lane in self._builders:
-            if lane.idle and self._compile_queue:
-                task = self._compile_queue.popleft()
-                self._active[lane] = task
-                request = {"do": "compile", "case": codec.to_document(task.case)}
-                self._take_all(lane, lane.give(request))
-        if not self._compile_queue:
-            for lane in self._builders:
-                if lane.idle:
-                    lane.close()
-        if self._builders and all(lane.dead for lane in self._builders):
-            for task in self._compile_queue:
-                task.to_compile = False
-                self._compiled += 1
-            self._compile_queue.clear()
-
-    def _next_task(self, lane: Lane) -> Task | None:
-        """The first task that is ready; one whose turn it is but which still compiles waits."""
+    def _next_task(self, slot: Slot) -> Task | None:
+        """Take the first task that is ready out of the queue; those that still compile wait."""
         for task in self._queue:
-            if not task.to_compile and self._opinions.may_take(lane, task.doubt):
+            if self._ahead.ready(task.kernel) and self._votes.may_take(slot, task.doubt):
                 self._queue.remove(task)
                 return task
         return None
 
-    def _begin(self, lane: Lane, task: Task) -> None:
-        if not task.started:
-            task.started, task.clock = time.time(), time.monotonic()
-        self._active[lane] = task
-        if not task.parts:
-            self._tell(CaseStarted(case=task.case, device=lane.info.name, progress=self._so_far()))
+    def _begin(self, slot: Slot, task: Task) -> None:
+        task.clock = task.clock or time.monotonic()
+        self._active[slot] = task
         process = len(task.parts)
-        request = measure_request(task.case, process)
-        threads = threads_of(task.case, lane.info)
+        if process == 0:
+            device = slot.info.name
+            self._emit(CaseStarted(case=task.case, device=device, progress=self._progress()))
         # Each process index is a process of its own; the first may be one that did other cases.
-        self._take_all(lane, lane.give(request, threads=threads, fresh=process > 0))
+        job = MeasureCase(case=task.case, process=process, fresh=process > 0)
+        self._pool.submit(slot, job)
 
     def _give_up(self) -> None:
-        info, reason = self.lanes[0].info, self.lanes[0].dead
-        self._compile_queue.clear()
+        first = self._pool.devices[0]
+        self._to_compile = iter([])
         while self._queue:
             task = self._queue.popleft()
             if task.doubt is not None:
                 self._settle(task, None)
                 continue
-            text = f"no device is left: {reason}"
-            result = failure(task.case, info, Status.CRASHED, text, started=time.time())
+            text = f"no device is left: {first.lost}"
+            result = failure(task.case, first.info, Status.CRASHED, text, started=time.time())
             self._finish(task, result)
 
     # Taking in
 
-    def _take_all(self, lane: Lane, items: Sequence[Item]) -> None:
-        for item in items:
-            self._take(lane, item)
-
-    def _take(self, lane: Lane, item: Item) -> None:
-        if lane.dead:  # said before it was given up, and its task is another's by now
-            return
-        task = self._active.get(lane)
-        if isinstance(item, Phase):
-            self._take_phase(lane, task, item)
-        elif isinstance(item, Failure) and not item.started:
-            self._active.pop(lane, None)
-            self._not_started(lane, task, item)
-        elif lane in self._builders:
-            self._active.pop(lane, None)
-            if task is not None:
-                self._take_compiled(lane, task, item)
-        elif task is None:
-            self._take_environment(lane, item)
-        else:
-            self._active.pop(lane)
-            self._take_part(lane, task, item)
-
-    def _take_phase(self, lane: Lane, task: Task | None, item: Phase) -> None:
-        if item.phase == "waiting":
-            self._tell(Waiting(device=lane.info.name, holder=item.holder))
-        elif task is not None and item.phase not in task.phases:
-            # Each block goes through the phases again; telling that would only make work for
-            # a core that may be timing.
-            task.phases.add(item.phase)
-            device = lane.info.name
-            self._tell(CasePhase(case=task.case, device=device, phase=item.phase))
-
-    def _not_started(self, lane: Lane, task: Task | None, item: Failure) -> None:
-        building = lane in self._builders
-        if lane.start_failures >= START_ATTEMPTS:
-            lane.dead = _in_short(item.error)
-            if building:
-                self._tell(Note(text=f"a compile worker cannot be started: {lane.dead}"))
+    def _take(self, outcome: Outcome) -> None:
+        slot = outcome.slot
+        if isinstance(outcome, Returned) and outcome.loss is not None:
+            self._emit(outcome.loss)
+        if isinstance(outcome, Phase):
+            self._take_phase(outcome)
+        elif isinstance(outcome.job, CompileCase):
+            self._ahead.take(outcome)
+            if isinstance(outcome, Finished):
+                self._take_compiled(slot, outcome.job.case)
+        elif isinstance(outcome.job, MeasureCase):
+            task = self._active.pop(slot)
+            if isinstance(outcome, Finished):
+                self._take_part(slot, task, outcome.value)
+            elif task.parts and not slot.lost:
+                # Its other processes are still of use, but only on this device.
+                self._begin(slot, task)
             else:
-                self._tell(DeviceLost(device=lane.info.name, reason=lane.dead))
-        if task is None:
-            return
-        if building:
-            self._compile_queue.appendleft(task)
-        elif task.parts and not lane.dead:
-            # Its other processes are still of use, but only on this device.
-            self._begin(lane, task)
-        else:
-            self._put_back(task)
+                self._put_back(task)
+        elif isinstance(outcome, Finished):
+            if isinstance(outcome.value, Failure):
+                self._emit(Note(text=outcome.value.error.splitlines()[0]))
+            else:
+                seen = slot.without_own_variables(outcome.value)
+                self._emit(EnvironmentSeen(environment=seen))
+
+    def _take_phase(self, phase: Phase) -> None:
+        device, task = phase.slot.info.name, self._active.get(phase.slot)
+        if phase.name == "waiting":
+            self._emit(Waiting(device=device, holder=phase.holder))
+        elif task is not None and phase.name not in task.phases:
+            # Each block goes through the phases again; reporting that would only make work for
+            # a core that may be timing.
+            task.phases.add(phase.name)
+            self._emit(CasePhase(case=task.case, device=device, phase=phase.name))
 
     def _put_back(self, task: Task) -> None:
         """Make a task the next of whichever device is free first. It begins anew there: one result
@@ -246,116 +178,78 @@ class Dispatch:
         task.parts.clear()
         self._queue.appendleft(task)
 
-    def _take_compiled(self, lane: Lane, task: Task, item: Item) -> None:
+    def _take_compiled(self, slot: Slot, case: Case) -> None:
+        key = kernel_key(case)
+        found = self._ahead.found(key)
+        assert found is not None
         self._compiled += 1
-        task.to_compile = False
-        status, error = Status.OK, ""
-        if isinstance(item, Answer):
-            status = Status(item.message["status"])
-            error = str(item.message.get("error", ""))
-            task.compile_s = float(item.message.get("seconds", 0.0))
-        elif isinstance(item, Failure):
-            status, error = item.status, item.error
-        self._tell(
+        self._emit(
             CaseCompiled(
-                case=task.case,
-                status=status,
-                seconds=task.compile_s,
+                case=case,
+                status=found.status,
+                seconds=found.seconds,
                 done=self._compiled,
                 total=self._compile_total,
             )
         )
-        if status in _FINAL and task in self._queue:
-            self._queue.remove(task)
-            self._finish(task, failure(task.case, lane.info, status, error, started=time.time()))
+        if found.status in FINAL:
+            for task in [task for task in self._queue if task.kernel == key]:
+                self._queue.remove(task)
+                text, now = found.error, time.time()
+                self._finish(task, failure(task.case, slot.info, found.status, text, started=now))
 
-    def _take_part(self, lane: Lane, task: Task, item: Item) -> None:
-        if isinstance(item, Answer):
-            result = read_result(task.case, lane.info, item.message, task.started)
-        else:
-            assert isinstance(item, Failure)
-            result = failed_result(task.case, lane.info, item, task.started)
+    def _take_part(self, slot: Slot, task: Task, result: Result) -> None:
         task.parts.append(result)
-        if not harmless(result):
-            lane.retire()
         if result.status is Status.OK and len(task.parts) < task.case.timing.processes:
-            self._begin(lane, task)
+            self._begin(slot, task)
             return
         if task.doubt is not None:
             self._settle(task, join(task.parts))
-        elif (doubt := self._opinions.doubt(lane, task.case, result)) is not None:
+        elif (doubt := self._votes.doubt(slot, task.case, result)) is not None:
             task.doubt = doubt
             self._put_back(task)
         else:
             self._finish(task, join(task.parts))
-        if result.status is Status.OK and self._asked is None:
-            # The libraries of this case are loaded now: asking costs no start of its own.
-            self._asked = lane
-            request = {"do": "environment", "backends": self.backends}
-            self._take_all(lane, lane.give(request, threads=threads_of(task.case, lane.info)))
+        if result.status is Status.OK and not self._environment_read:
+            # The libraries of this case are loaded now: reading costs no start of its own.
+            self._environment_read = True
+            threads = threads_of(task.case, slot.info)
+            self._pool.submit(slot, ReadEnvironment(backends=self._backends, threads=threads))
 
     def _settle(self, task: Task, second: Result | None) -> None:
-        """Finish a case that failed on one device, after what another said."""
+        """Finish a case that failed on one device, after the vote of another."""
         assert task.doubt is not None
-        lane, opinion = task.doubt.lane, self._opinions.settle(task.doubt, second)
-        if opinion.lost:
-            lane.dead = opinion.lost
+        slot, decision = task.doubt.slot, self._votes.settle(task.doubt, second)
+        if decision.lost:
             # It may be busy with another device's doubt.
-            if (held := self._active.pop(lane, None)) is not None:
+            if (held := self._active.pop(slot, None)) is not None:
                 self._put_back(held)
-            lane.close()
-            self._tell(DeviceLost(device=lane.info.name, reason=opinion.lost))
-        elif opinion.note:
-            self._tell(Note(text=opinion.note))
-        self._finish(task, opinion.result)
-
-    def _take_environment(self, lane: Lane, item: Item) -> None:
-        if not isinstance(item, Answer):
-            return
-        try:
-            seen = codec.from_document(item.message.get("environment"), Environment)
-        except CodecError as error:
-            self._tell(Note(text=f"the worker's environment cannot be read: {error.message}"))
-            return
-        variables = {n: v for n, v in seen.variables.items() if n not in lane.added_variables}
-        self._tell(EnvironmentSeen(environment=dataclasses.replace(seen, variables=variables)))
+            self._pool.give_up(slot, decision.lost)
+            self._emit(DeviceLost(device=slot.info.name, reason=decision.lost))
+        elif decision.note:
+            self._emit(Note(text=decision.note))
+        self._finish(task, decision.result)
 
     def _finish(self, task: Task, result: Result) -> None:
-        if task.compile_s:
-            cost = {**result.cost, "compile_ahead": task.compile_s}
+        if compile_s := self._ahead.collect_cost_s(task.kernel):
+            cost = {**result.cost, "compile_ahead": compile_s}
             result = dataclasses.replace(result, cost=cost)
         self.done += 1
         if task.clock:
-            self.forecast.learn(result, time.monotonic() - task.clock)
-        self._tell(CaseFinished(result=result, progress=self._so_far()))
+            self._forecast.learn(result, time.monotonic() - task.clock)
+        self._emit(CaseFinished(result=result, progress=self._progress()))
 
-    def _so_far(self) -> Progress:
+    def _progress(self) -> Progress:
         now = time.monotonic()
         # Adding up a long queue at each event would take longer than short cases do.
         if now - self._summed > 1.0 or len(self._queue) < 100:
-            self._left_s = self.forecast.total_s(task.case for task in self._queue)
+            self._left_s = self._forecast.total_s(task.case for task in self._queue)
             self._summed = now
         left = self._left_s
-        for lane, task in self._active.items():
-            if lane not in self._builders:
-                left += max(0.0, self.forecast.seconds(task.case) - (now - task.clock))
-        working = sum(not lane.dead for lane in self.lanes)
+        for task in self._active.values():
+            left += max(0.0, self._forecast.seconds(task.case) - (now - task.clock))
+        working = sum(not slot.lost for slot in self._pool.devices)
         return Progress(done=self.done, total=self.total, remaining_s=left / max(1, working))
 
-    def _tell(self, event: Event) -> None:
-        self._news.append(event)
-
-
-def _in_short(error: str) -> str:
-    """The sentence of an error and the last line of what the worker wrote: an exception's own."""
-    lines = error.splitlines()
-    return lines[0] if len(lines) < 2 else f"{lines[0]}: {lines[-1].strip()}"
-
-
-def compiles(name: str) -> bool:
-    """Whether a backend has anything to compile ahead."""
-    try:
-        backend = backends.find(name)
-    except UsageError:
-        return False
-    return type(backend).compile is not Backend.compile
+    def _emit(self, event: Event) -> None:
+        self._events.append(event)

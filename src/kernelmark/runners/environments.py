@@ -11,14 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernelmark.core import codec
 from kernelmark.core.environment import Environment
-from kernelmark.core.errors import CodecError, UsageError
+from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.runners.capture import git_state, kernelmark_version
-from kernelmark.runners.lane import Answer, Failure, Item, Lane, gather_items
+from kernelmark.runners.jobs import Failure, ReadEnvironment
 from kernelmark.runners.local import LocalRunner
-from kernelmark.runners.protocol import Message
+from kernelmark.runners.pool import Limits, Pool
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -35,12 +34,12 @@ class Side:
     python: str = sys.executable
     variables: Mapping[str, str] = field(default_factory=FrozenDict)
 
-    def lane(self, device: str, timeout_s: float, *, compile_only: bool = False) -> Lane:
-        """A worker's place in this environment; its process starts with the first request."""
+    def pool(self, device: str, timeout_s: float = Limits().timeout_s, jobs: int = 0) -> Pool:
+        """Return a pool whose workers run in this environment."""
         runner = LocalRunner(
-            [device], timeout_s=timeout_s, jobs=0, python=self.python, variables=self.variables
+            [device], timeout_s=timeout_s, python=self.python, variables=self.variables
         )
-        return runner.lane(device, compile_only=compile_only)
+        return runner.pool(jobs)
 
 
 def parse_sides(environments: Sequence[str], settings: Sequence[str]) -> tuple[Side, Side]:
@@ -97,46 +96,28 @@ def _side(word: str) -> Side:
 def environment_of(
     side: Side, device: str, backends: Iterable[str], timeout_s: float = 120.0
 ) -> Environment:
-    """What a worker of this side says of where it is, with the variables and checkouts it was
-    given; a side whose worker does not start is refused."""
-    lane = side.lane(device, timeout_s)
-    request = {"do": "environment", "backends": list(backends)}
-    try:
-        answer = _answer(lane, request)
-        if isinstance(answer, Failure):
+    """Read the environment that a worker of this side sees, with the variables and checkouts it
+    was given. Refuse a side whose worker does not start."""
+    job = ReadEnvironment(backends=list(backends))
+    with side.pool(device, timeout_s) as pool:
+        seen = pool.call(job)
+        if isinstance(seen, Failure):
             # A worker can be killed from outside; a second one that fails is to blame itself.
-            answer = _answer(lane, request)
-    finally:
-        lane.close()
-    if isinstance(answer, Failure):
+            seen = pool.call(job)
+    if isinstance(seen, Failure):
         raise UsageError(
-            f"{side.name}: no worker runs under {side.python}: {answer.error.splitlines()[0]}",
+            f"{side.name}: no worker runs under {side.python}: {seen.error.splitlines()[0]}",
             hint="the interpreter needs Python 3.11 or newer and numpy",
         )
-    own = lane.added_variables
-    try:
-        seen = codec.from_document(answer.message.get("environment"), Environment)
-    except CodecError as error:
-        raise UsageError(f"{side.name}: its environment cannot be read: {error.message}") from None
+    seen = pool.devices[0].without_own_variables(seen)
     return dataclasses.replace(
         seen,
         kernelmark_version=kernelmark_version(),  # its workers run this one
-        variables=FrozenDict(
-            {n: v for n, v in seen.variables.items() if n not in own} | dict(side.variables)
-        ),
+        variables=FrozenDict({**seen.variables, **side.variables}),
         libraries=FrozenDict(
             {**seen.libraries, "interpreter": side.python, **checkouts(side.variables)}
         ),
     )
-
-
-def _answer(lane: Lane, request: Message) -> Answer | Failure:
-    items: Sequence[Item] = lane.give(request)
-    while True:
-        for item in items:
-            if isinstance(item, Answer | Failure):
-                return item
-        items = [item for _, item in gather_items([lane])]
 
 
 def checkouts(variables: Mapping[str, str]) -> dict[str, str]:

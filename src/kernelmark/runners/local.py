@@ -8,15 +8,18 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from kernelmark import devices as device_kinds
+from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import Case
 from kernelmark.runners.dispatch import Dispatch
 from kernelmark.runners.events import Event, Note
-from kernelmark.runners.lane import Lane, Limits
+from kernelmark.runners.jobs import compiles
 from kernelmark.runners.plan import order
+from kernelmark.runners.pool import Limits, Pool, Slot, Workers
 from kernelmark.runners.process import WorkerSpec
-from kernelmark.runners.targets import check_threads, expand, find
+from kernelmark.runners.targets import check_threads, expand
 
 
 class LocalRunner:
@@ -25,7 +28,7 @@ class LocalRunner:
     Compiling goes ahead on `jobs` host cores (0: not ahead) while a GPU is timed. On the CPU it
     would disturb the timing: there everything is compiled first. Timing is exclusive on a device,
     also among several runs. `python` is another interpreter for the workers, `variables` are set
-    in their environment, `memory_bytes` caps a worker's address space.
+    in their environment, `memory_bytes` caps a worker's address space, `workers` starts them.
 
     A case that crashes, hangs or exhausts memory ends its worker and becomes a result; the next
     case has a new worker. A device on which no worker starts three times in a row is given up.
@@ -42,6 +45,7 @@ class LocalRunner:
         python: str | None = None,
         variables: Mapping[str, str] | None = None,
         memory_bytes: int = 0,
+        workers: Workers | None = None,
     ) -> None:
         if not all(0 < s < math.inf for s in (timeout_s, compile_timeout_s, start_timeout_s)):
             raise UsageError("a time limit must be a positive number of seconds")
@@ -61,23 +65,27 @@ class LocalRunner:
         self.python = python or sys.executable
         self.variables = FrozenDict(variables or {})
         self.memory_bytes = memory_bytes
+        self._workers = workers
 
     def _default_jobs(self) -> int:
         """Every core; beside GPUs that are timed at the same time, one less for each."""
         cores = len(os.sched_getaffinity(0))
         return cores if self.infos[0].kind == "cpu" else max(1, cores - len(self.infos))
 
-    def lane(self, device: str, *, compile_only: bool = False) -> Lane:
-        """A worker's place on one device, for callers with an order of their own."""
-        kind, info = find(device)
+    def pool(self, jobs: int = 0) -> Pool:
+        """Return a slot for each device and `jobs` slots that compile. Nothing starts yet."""
+        compilers = [self._slot(self.infos[0], opens_device=False) for _ in range(jobs)]
+        return Pool([self._slot(info) for info in self.infos], compilers, self._workers)
+
+    def _slot(self, info: DeviceInfo, *, opens_device: bool = True) -> Slot:
         spec = WorkerSpec(
             device=info.name,
             python=self.python,
             variables=self.variables,
             memory_bytes=self.memory_bytes,
-            compile_only=compile_only,
+            opens_device=opens_device,
         )
-        return Lane(kind, info, spec, self.limits)
+        return Slot(device_kinds.registry.get(info.kind), info, spec, self.limits)
 
     def run(self, cases: Iterable[Case]) -> Iterator[Event]:
         """Events as they happen; what cannot be run at all is refused before the first.
@@ -95,13 +103,14 @@ class LocalRunner:
         unique = list(named.values())
         if len(unique) < len(given):
             yield Note(text=f"{len(given) - len(unique)} cases were asked for twice; once is run")
-        dispatch = Dispatch(
-            order(unique, len(self.infos)),
-            lanes=[self.lane(info.name) for info in self.infos],
-            builder=lambda: self.lane(self.infos[0].name, compile_only=True),
-            jobs=self.jobs,
-        )
-        try:
-            yield from dispatch.events()
-        finally:
-            dispatch.close()
+        # A single compilation has nothing to go ahead of.
+        to_compile = sum(compiles(case.backend) for case in unique)
+        with self.pool(self.jobs if to_compile > 1 else 0) as pool:
+            yield from Dispatch(order(unique, len(self.infos)), pool).events()
+
+
+def compile_pool(info: DeviceInfo, jobs: int, timeout_s: float) -> Pool:
+    """Return slots that compile for an architecture, whether a device of it is here or not."""
+    spec = WorkerSpec(device=info.arch, opens_device=False)
+    kind, limits = device_kinds.registry.get(info.kind), Limits(compile_timeout_s=timeout_s)
+    return Pool([], [Slot(kind, info, spec, limits) for _ in range(jobs)])

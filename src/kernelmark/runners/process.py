@@ -1,4 +1,4 @@
-"""WorkerProcess: a worker seen from its parent, and every way it can be lost.
+"""LocalWorkers: workers as processes of this machine, and every way one can be lost.
 
 On Linux a worker is killed when the thread that started it ends: start it where it is used.
 """
@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,7 +37,7 @@ class WorkerSpec:
     python: str = sys.executable
     variables: Mapping[str, str] = field(default_factory=FrozenDict)
     memory_bytes: int = 0
-    compile_only: bool = False
+    opens_device: bool = True  # a worker that only compiles leaves it alone
 
     @property
     def command(self) -> list[str]:
@@ -45,7 +45,7 @@ class WorkerSpec:
         words += ["--threads", str(self.threads), "--parent", str(os.getpid())]
         if self.memory_bytes:
             words += ["--memory-bytes", str(self.memory_bytes)]
-        return [*words, "--compile-only"] if self.compile_only else words
+        return words if self.opens_device else [*words, "--leave-device"]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -69,7 +69,7 @@ class Loss:
 
 
 class WorkerProcess:
-    """A started worker. Nothing here blocks: `gather` waits for several at once."""
+    """A started worker. Nothing here blocks: `LocalWorkers.wait` waits for several at once."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.spec = spec
@@ -101,7 +101,7 @@ class WorkerProcess:
         return self._process.stdout.fileno(), self._process.stderr.fileno()
 
     def send(self, message: Message) -> None:
-        """Pass a request on. A worker that is gone shows when it is listened to."""
+        """Pass a request on. That a worker is gone shows when its messages are read."""
         assert self._process.stdin is not None
         self._tail = b""
         self._oom_kills = oom_kills()
@@ -120,35 +120,35 @@ class WorkerProcess:
             return True
         return stat.rpartition(")")[2].split()[0] not in "ZX"
 
-    def listen(self) -> list[Message | Loss]:
-        """What has come since; a `Loss` is last and stays the last word."""
+    def messages(self) -> list[Message | Loss]:
+        """Return what has come since; nothing comes after a `Loss`."""
         if self.lost is not None:
             return []
-        self._hear_errors()
+        self._read_errors()
         data, ended = _read_all(self.out)
         *lines, self._pending = (self._pending + data).split(b"\n")
-        heard: list[Message | Loss] = []
+        found: list[Message | Loss] = []
         for line in lines:
-            item = self._understand(line)
+            item = self._parse(line)
             if item is not None:
-                heard.append(item)
+                found.append(item)
             if isinstance(item, Loss):
-                return heard
+                return found
         if ended:
-            heard.append(self._lose(*self._cause_of_death()))
-        return heard
+            found.append(self._lose(*self._cause_of_death()))
+        return found
 
-    def _understand(self, line: bytes) -> Message | Loss | None:
+    def _parse(self, line: bytes) -> Message | Loss | None:
         try:
-            message = decode(line, "say")
+            message = decode(line)
         except CodecError as error:
             if not self.ready:  # a wrapper around the interpreter may greet first
                 self._tail = (self._tail + line + b"\n")[-TAIL_BYTES:]
                 return None
             return self._lose(Status.CRASHED, f"the worker's output is spoilt: {error.message}")
-        if message["say"] == "failed":
+        if message["kind"] == "failed":
             return self._lose(Status.CRASHED, str(message.get("error", "the worker failed")))
-        if message["say"] == "ready" and not self.ready:
+        if message["kind"] == "ready" and not self.ready:
             if message.get("protocol") != PROTOCOL:
                 spoken = message.get("protocol")
                 return self._lose(
@@ -162,7 +162,7 @@ class WorkerProcess:
         # above all, has damaged the worker's output: nothing that follows can be trusted.
         if self._nonce is None or message.get("nonce") != self._nonce:
             return self._lose(Status.CRASHED, "the worker's output holds what answers no request")
-        if message["say"] != "phase":
+        if message["kind"] != "phase":
             self._nonce = None
         return message
 
@@ -176,7 +176,7 @@ class WorkerProcess:
             # The output can end a moment before the process does.
             self._process.wait(timeout=2.0)
         code = self._process.poll()
-        self._hear_errors()
+        self._read_errors()
         if code is None:
             return Status.CRASHED, "the worker closed its output and did not end"
         memory = oom_kills() > self._oom_kills or any(s in self._tail for s in _MEMORY_SIGNS)
@@ -190,12 +190,12 @@ class WorkerProcess:
             text = f"killed by signal {-code} ({signal.strsignal(-code) or 'unknown'})"
         return status, self.with_tail(text)
 
-    def stacks(self) -> None:
+    def dump_stacks(self) -> None:
         """Have a hanging worker write its Python stacks to standard error."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGUSR1)
         time.sleep(0.1)
-        self._hear_errors()
+        self._read_errors()
 
     def with_tail(self, text: str) -> str:
         """`text`, then the last lines that the worker wrote to standard error."""
@@ -204,7 +204,7 @@ class WorkerProcess:
         tail = whole.decode(errors="replace").strip()
         return f"{text}\n{tail}" if tail else text
 
-    def _hear_errors(self) -> None:
+    def _read_errors(self) -> None:
         data, ended = _read_all(self.err)
         self.err_open = not ended
         self._tail = (self._tail + data)[-TAIL_BYTES:]
@@ -212,7 +212,7 @@ class WorkerProcess:
     def stop(self) -> None:
         """Let it end by itself, for two seconds at most."""
         if self._process.poll() is None and self.lost is None:
-            self.send({"do": "stop"})
+            self.send({"kind": "stop"})
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=2.0)
         self.kill()
@@ -237,22 +237,28 @@ class WorkerProcess:
                     pipe.close()
 
 
-def gather(
-    workers: Iterable[WorkerProcess], timeout_s: float | None
-) -> list[tuple[WorkerProcess, Message | Loss]]:
-    """What any of `workers` said, after at most `timeout_s` seconds; [] when nothing came."""
-    listening = [w for w in workers if w.lost is None]
-    with selectors.DefaultSelector() as selector:
-        for worker in listening:
-            selector.register(worker.out, selectors.EVENT_READ, worker)
-            if worker.err_open:
-                selector.register(worker.err, selectors.EVENT_READ, worker)
-        spoke = {key.data.pid: key.data for key, _ in selector.select(timeout_s)}
-    return [(worker, item) for worker in spoke.values() for item in worker.listen()]
+class LocalWorkers:
+    """Starts worker processes, and waits for them."""
+
+    def start(self, spec: WorkerSpec) -> WorkerProcess:
+        return WorkerProcess(spec)
+
+    def wait(
+        self, workers: Sequence[WorkerProcess], timeout_s: float | None
+    ) -> list[tuple[WorkerProcess, Message | Loss]]:
+        """Return what any of `workers` sent within `timeout_s` seconds."""
+        with selectors.DefaultSelector() as selector:
+            for worker in workers:
+                if worker.lost is None:
+                    selector.register(worker.out, selectors.EVENT_READ, worker)
+                    if worker.err_open:
+                        selector.register(worker.err, selectors.EVENT_READ, worker)
+            active = {key.data.pid: key.data for key, _ in selector.select(timeout_s)}
+        return [(worker, item) for worker in active.values() for item in worker.messages()]
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for memory since it started; 0 if untold."""
+    """Return how many processes the kernel has killed for memory so far; 0 if it does not count."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):

@@ -1,11 +1,11 @@
-"""What parent and worker say to each other: one JSON object a line.
+"""Messages between parent and worker: one JSON object a line, with a `kind`.
 
-To the worker: `measure`, `compile`, `environment`, `stop` (key `do`). From the worker: `ready`,
-`failed`, `phase`, `result`, `compiled`, `environment` (key `say`). A request also carries
-`profile_s`, how long a profiler may take. A message about a request carries its `id` and its
-`nonce`: a kernel shares the worker's process, and what it writes to the pipe must not pass for a
-result. A phase carries `at`, the system-wide monotonic clock, so that a parent that was busy
-elsewhere still books time on the right phase.
+To the worker: `measure`, `compile`, `environment`, `call` (which names a function of another
+package, `module:function`), `stop`. From the worker: `ready` or `failed`, then for each request any
+number of `phase` and one `reply`. A request also carries `profile_s`, how long a profiler may take.
+A message about a request carries its `id` and its `nonce`: a kernel shares the worker's process,
+and what it writes to the pipe must not pass for a result. A phase carries `at`, the system-wide
+monotonic clock, so that a parent that was busy elsewhere still books time on the right phase.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from typing import Any
 
 from kernelmark.core.errors import CodecError
 
-PROTOCOL = 1
+PROTOCOL = 2
 # How a process under a profiler begins the line that says how many kernels a launch starts.
 MARK = "kernelmark-profiled: "
 Message = dict[str, Any]
 
 
 def encode(message: Message) -> bytes:
-    """One line."""
+    """Return a message as one line."""
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
-def decode(line: bytes, key: str) -> Message:
-    """The object on a line; it must carry the word `key` ("do" or "say")."""
+def decode(line: bytes) -> Message:
+    """Return the message on a line."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
         raise CodecError(f"not a message: {_shown(line)}") from None
-    if not isinstance(message, dict) or not isinstance(message.get(key), str):
-        raise CodecError(f"a message without {key!r}: {_shown(line)}")
+    if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
+        raise CodecError(f"a message without a kind: {_shown(line)}")
     return message
 
 

@@ -1,4 +1,4 @@
-"""The process that runs cases: `python -m kernelmark.runners.worker --device cpu`.
+"""The process that does requests: `python -m kernelmark.runners.worker --device cpu`.
 
 JSON lines in, JSON lines out (see `protocol`). Needs the standard library and numpy; runs under
 any interpreter that can import this package. Nothing a library prints can disturb the protocol:
@@ -8,10 +8,12 @@ standard output belongs to it alone, and prints go to standard error.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import dataclasses
 import faulthandler
 import gc
+import importlib
 import os
 import signal
 import sys
@@ -28,21 +30,21 @@ from kernelmark.runners.protocol import PROTOCOL, Message, decode, encode
 _PR_SET_PDEATHSIG = 1
 
 
-class Worker:
-    """Answers requests one after the other on one device."""
+class Server:
+    """Does requests one after the other on one device. `opened` is the device, or whatever a
+    called function opened in its place; it stays open until the process ends."""
 
     def __init__(self, *, device: str, threads: int, out: BinaryIO) -> None:
         self.device = device
         self.threads = threads
         self.out = out
         self.opened: object | None = None
-        self._nonce = ""  # of the request that is being done
         self.info: DeviceInfo
+        self._request: Message = {}
         self._loaded: set[str] = set()
 
     def open(self, *, touch: bool) -> None:
-        """Find the device; open it too unless this worker only compiles. Such a one may be given
-        an architecture in place of a device."""
+        """Find the device, and open it if `touch`. Otherwise the device may be an architecture."""
         from kernelmark.gpu.absent import absent
         from kernelmark.runners.targets import find
 
@@ -55,42 +57,50 @@ class Worker:
         if touch:
             self.opened = kind.open(info.index, self.threads)
 
-    def say(self, word: str, **fields: object) -> None:
-        nonce = {"nonce": self._nonce} if self._nonce else {}
-        self.out.write(encode({"say": word, **fields, **nonce}))
+    def send(self, kind: str, **fields: object) -> None:
+        about = {name: value for name, value in self._request.items() if name in ("id", "nonce")}
+        self.out.write(encode({"kind": kind, **fields, **about}))
         self.out.flush()
 
-    def answer(self, request: Message) -> None:
-        """Do one request and say its result."""
-        number = request.get("id")
-        self._nonce = str(request.get("nonce", ""))
-        if request["do"] == "measure":
-            self._measure(number, request)
-        elif request["do"] == "compile":
-            self._compile(number, _case(request))
-        elif request["do"] == "environment":
-            self._environment(number, [str(name) for name in request.get("backends", ())])
-        else:
-            raise UsageError(f"unknown request {request['do']!r}")
+    def send_phase(self, phase: str, **more: object) -> None:
+        self.send("phase", phase=phase, at=time.monotonic(), **more)
 
-    def _measure(self, number: object, request: Message) -> None:
+    def _send_waiting(self, holder: str) -> None:
+        self.send_phase("waiting", holder=holder)
+
+    def serve(self, request: Message) -> None:
+        """Do one request and send its reply."""
+        self._request = request
+        if request["kind"] == "measure":
+            self._measure(_case(request), int(request.get("process", 0)))
+        elif request["kind"] == "compile":
+            self._compile(_case(request))
+        elif request["kind"] == "environment":
+            from kernelmark.runners.capture import environment
+
+            names = [str(name) for name in request.get("backends", ())]
+            seen = environment([self.device], names, load=True)
+            self.send("reply", environment=codec.to_document(seen))
+        elif request["kind"] == "call":
+            module, _, function = str(request["function"]).partition(":")
+            done = getattr(importlib.import_module(module), function)(self, request)
+            self.send("reply", **done)
+        else:
+            raise UsageError(f"unknown request {request['kind']!r}")
+
+    def _measure(self, case: Case, process: int) -> None:
         from kernelmark.devices.base import Device
         from kernelmark.runners import profiler
         from kernelmark.runners.execute import execute
         from kernelmark.runners.lock import held
 
-        case, process = _case(request), int(request.get("process", 0))
-        profile_s = float(request.get("profile_s", profiler.TIMEOUT_S))
-
-        def on_phase(phase: str, **more: object) -> None:
-            self.say("phase", id=number, phase=phase, at=time.monotonic(), **more)
-
+        profile_s = float(self._request.get("profile_s", profiler.TIMEOUT_S))
         if not isinstance(self.opened, Device):
             raise UsageError("this worker only compiles")
-        with held(self.info, lambda holder: on_phase("waiting", holder=holder)):
-            result = execute(case, self.opened, process, on_phase, profile_s=profile_s)
+        with held(self.info, self._send_waiting):
+            result = execute(case, self.opened, process, self.send_phase, profile_s=profile_s)
         result = dataclasses.replace(result, device=self.device)
-        self.say("result", id=number, result=codec.to_document(result))
+        self.send("reply", result=codec.to_document(result))
         if case.backend not in self._loaded:
             # A collection that looks at all a library brought takes a tenth of a second.
             self._loaded.add(case.backend)
@@ -98,34 +108,22 @@ class Worker:
         if result.status is not Status.OK:
             gc.collect()  # what failed may have left its buffers in reference cycles
 
-    def _compile(self, number: object, case: Case) -> None:
+    def _compile(self, case: Case) -> None:
         from kernelmark.runners.execute import compile_ahead
         from kernelmark.runners.lock import held
 
-        def on_phase(phase: str, **more: object) -> None:
-            self.say("phase", id=number, phase=phase, at=time.monotonic(), **more)
-
-        if self.info.kind == "cpu":
-            with held(self.info, lambda h: on_phase("waiting", holder=h), shared=True):
-                on_phase("compile")
-                status, error, seconds, kernel = compile_ahead(case, self.info)
-        else:
-            on_phase("compile")
+        with contextlib.ExitStack() as stack:
+            if self.info.kind == "cpu":
+                stack.enter_context(held(self.info, self._send_waiting, shared=True))
+            self.send_phase("compile")
             status, error, seconds, kernel = compile_ahead(case, self.info)
-        self.say(
-            "compiled",
-            id=number,
+        self.send(
+            "reply",
             status=status.value,
             error=error,
             seconds=seconds,
             kernel=codec.plain(kernel),
         )
-
-    def _environment(self, number: object, backends: list[str]) -> None:
-        from kernelmark.runners.capture import environment
-
-        seen = environment([self.device], backends, load=True)
-        self.say("environment", id=number, environment=codec.to_document(seen))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -135,26 +133,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--memory-bytes", type=int, default=0, help="cap on address space")
     parser.add_argument("--parent", type=int, default=0, help="end when this process ends")
-    parser.add_argument("--compile-only", action="store_true", help="leave the device alone")
+    parser.add_argument("--leave-device", action="store_true", help="leave the device closed")
     given = parser.parse_args(arguments)
     requests, out = _own_stdin(), _own_stdout()
     _live_with(given.parent)
     _limit_memory(given.memory_bytes)
-    worker = Worker(device=given.device, threads=given.threads, out=out)
+    server = Server(device=given.device, threads=given.threads, out=out)
     try:
-        worker.open(touch=not given.compile_only)
+        server.open(touch=not given.leave_device)
     except Exception as error:
-        worker.say("failed", protocol=PROTOCOL, error=_told(error))
+        server.send("failed", protocol=PROTOCOL, error=_error_text(error))
         return 1
-    worker.say("ready", protocol=PROTOCOL, pid=os.getpid())
+    server.send("ready", protocol=PROTOCOL, pid=os.getpid())
     for line in requests:
         try:
-            request = decode(line, "do")
-            if request["do"] == "stop":
+            request = decode(line)
+            if request["kind"] == "stop":
                 break
-            worker.answer(request)
+            server.serve(request)
         except KernelmarkError as error:
-            worker.say("failed", protocol=PROTOCOL, error=_told(error))
+            server.send("failed", protocol=PROTOCOL, error=_error_text(error))
             return 1
     return 0
 
@@ -163,7 +161,7 @@ def _case(request: Message) -> Case:
     return codec.from_document(request.get("case"), Case)
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     if isinstance(error, KernelmarkError):
         return error.message
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -187,7 +185,7 @@ def _own_stdout() -> BinaryIO:
 
 
 def _live_with(parent: int) -> None:
-    """Leave Ctrl-C to the parent, die with it, and tell where the code is when it is killed."""
+    """Leave Ctrl-C to the parent, die with it, and write the stack when it is killed."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     faulthandler.enable()

@@ -13,17 +13,16 @@ from enum import StrEnum
 
 import numpy as np
 
-from kernelmark import backends, devices
+from kernelmark import backends
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.result import Case, Config, KernelInfo, Status
 from kernelmark.core.space import Space
 from kernelmark.gpu.absent import absent
 from kernelmark.gpu.rtc import vendor_of
-from kernelmark.runners.dispatch import compiles
-from kernelmark.runners.lane import Lane, Limits, gather_items
-from kernelmark.runners.process import WorkerSpec
-from kernelmark.tune.builders import Builders, Compiled
+from kernelmark.runners.jobs import CompileCase, Compiled, compiles
+from kernelmark.runners.local import compile_pool
+from kernelmark.runners.pool import Pool
 from kernelmark.tune.evaluate import static_reason
 from kernelmark.tune.narrow import space_of
 from kernelmark.tune.plan import TunePlan
@@ -95,26 +94,21 @@ def _target(plan: TunePlan) -> DeviceInfo:
 def _checked(
     plans: Sequence[tuple[TunePlan, DeviceInfo]], candidates: int, jobs: int, timeout_s: float
 ) -> Iterator[Check]:
-    builders = Builders([])
+    pool = Pool([])
     try:
         for plan, info in plans:
             # Workers know one architecture; plans of one folder usually have the same.
-            if not builders.lanes or builders.lanes[0].info.arch != info.arch:
-                builders.close()
-                builders = Builders([_lane(info, timeout_s) for _ in range(jobs)])
+            if not pool.compilers or pool.compilers[0].info.arch != info.arch:
+                pool.close()
+                pool = compile_pool(info, jobs, timeout_s)
             configs = _sample(plan, space_of(plan, info), candidates)
-            found = _compiled(plan, configs, builders)
-            told = tuple(_told(*one, info) for one in zip(configs, found, strict=True))
-            builders.forget(plan.problem.key)
-            yield Check(plan=plan, candidates=told)
+            found = _compiled(plan, configs, pool)
+            yield Check(
+                plan=plan,
+                candidates=tuple(_judge(*one, info) for one in zip(configs, found, strict=True)),
+            )
     finally:
-        builders.close()
-
-
-def _lane(info: DeviceInfo, timeout_s: float) -> Lane:
-    spec = WorkerSpec(device=info.arch, compile_only=True)
-    kind = devices.registry.get(info.kind)
-    return Lane(kind, info, spec, Limits(compile_timeout_s=timeout_s))
+        pool.close()
 
 
 def _sample(plan: TunePlan, space: Space, most: int) -> list[Config]:
@@ -126,24 +120,20 @@ def _sample(plan: TunePlan, space: Space, most: int) -> list[Config]:
     return [points.config(point) for point in order[:most]]
 
 
-def _compiled(plan: TunePlan, configs: Sequence[Config], builders: Builders) -> list[Compiled]:
-    cases = [Case(problem=plan.problem, backend=plan.backend, config=one) for one in configs]
-    while True:
-        found = [one for case in cases if (one := builders.found(case)) is not None]
-        if len(found) == len(cases):
-            return found
-        builders.start(cases)
-        if all(lane.dead for lane in builders.lanes):
-            raise KernelmarkError(
-                f"no compile worker can be started: {builders.lost[-1]}",
-                hint="kmark doctor says what is wrong here",
-            )
-        if builders.busy:
-            for lane, item in gather_items(builders.lanes):
-                builders.take(lane, item)
+def _compiled(plan: TunePlan, configs: Sequence[Config], pool: Pool) -> list[Compiled]:
+    problem, backend = plan.problem, plan.backend
+    cases = [Case(problem=problem, backend=backend, config=config) for config in configs]
+    jobs = [CompileCase(case=case) for case in cases]
+    found = dict(pool.run_all(jobs, pool.compilers))
+    if len(found) < len(jobs):
+        raise KernelmarkError(
+            f"no compile worker can be started: {pool.compilers[-1].lost}",
+            hint="kmark doctor says what is wrong here",
+        )
+    return [found[job] for job in jobs]
 
 
-def _told(config: Config, found: Compiled, info: DeviceInfo) -> Candidate:
+def _judge(config: Config, found: Compiled, info: DeviceInfo) -> Candidate:
     reason: str | None
     if found.status is Status.OK:
         reason = static_reason(found.kernel.resources, info)

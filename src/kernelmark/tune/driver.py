@@ -16,26 +16,15 @@ from pathlib import Path
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.result import Case, Status
 from kernelmark.core.roof import Roof
-from kernelmark.runners.dispatch import START_ATTEMPTS, compiles
-from kernelmark.runners.lane import (
-    Answer,
-    Failure,
-    Item,
-    Lane,
-    Phase,
-    failed_result,
-    gather_items,
-    harmless,
-    measure_request,
-    read_result,
-    threads_of,
-)
+from kernelmark.runners.ahead import FINAL, CompileAhead, kernel_key
+from kernelmark.runners.jobs import CompileCase, MeasureCase, compiles
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.plan import work
+from kernelmark.runners.pool import Finished, Phase, Returned, Slot
+from kernelmark.runners.pool import Outcome as JobOutcome
 from kernelmark.runners.possible import judged
-from kernelmark.tune.builders import FINAL, Builders
 from kernelmark.tune.evaluate import Request, Round, Work, compiled_trial, static_reason, trial_of
-from kernelmark.tune.events import Began, Ended, Event, Lost, Note, Retired, Tried
+from kernelmark.tune.events import Began, Ended, Event, Retired, Tried
 from kernelmark.tune.journal import Journal, Trial
 from kernelmark.tune.outcome import Outcome
 from kernelmark.tune.plan import TunePlan
@@ -56,11 +45,10 @@ class Live:
 
     session: Session
     work: Work[Outcome | None]
-    lane: Lane
+    slot: Slot
     round: Round = field(default_factory=lambda: Round(requests=()))
     waiting: list[Request] = field(default_factory=list)
     timed: Request | None = None
-    started: float = 0.0  # seconds since the epoch
 
     @property
     def name(self) -> str:
@@ -97,25 +85,24 @@ class Driver:
         self._trials = trials
         self._retry_failed = retry_failed
         self._roofs = tuple(roofs)
-        self._tell: OnEvent = on_event or (lambda event: None)
-        self._lanes = [runner.lane(info.name) for info in runner.infos]
+        self._emit: OnEvent = on_event or (lambda event: None)
         jobs = runner.jobs if any(compiles(plan.backend) for plan in plans) else 0
-        first = runner.infos[0].name
-        self._builders = Builders([runner.lane(first, compile_only=True) for _ in range(jobs)])
-        self._on_cpu = runner.infos[0].kind == "cpu"
-        self._window = min(len(plans), OPEN * len(self._lanes))
-        self._pipeline = self._shape(jobs)
+        self.pool = runner.pool(jobs)
+        self._ahead = CompileAhead(self.pool)
+        self._devices = self.pool.devices
+        self._window = min(len(plans), OPEN * len(self._devices))
+        self._pipeline = self._shape(jobs, runner.infos[0].kind)
         self._live: list[Live] = []
         self._next = 0
-        self._timing: dict[Lane, Live] = {}
+        self._timing: dict[Slot, Live] = {}
         self._deadline = time.monotonic() + 60 * minutes if minutes else None
         self._tally = Tally(self.plans, self._deadline)
 
-    def _shape(self, jobs: int) -> Pipeline:
+    def _shape(self, jobs: int, kind: str) -> Pipeline:
         """Batches small enough to learn between them, large enough to keep every core busy."""
-        share = max(1, self._window // len(self._lanes))
-        cores = max(1, jobs // len(self._lanes))
-        if self._on_cpu:
+        share = max(1, self._window // len(self._devices))
+        cores = max(1, jobs // len(self._devices))
+        if kind == "cpu":
             return Pipeline(batch=max(2, min(cores, _LARGEST_BATCH)))
         if share == 1:
             return Pipeline(batch=max(2, min(cores, _LARGEST_BATCH)), ahead=2)
@@ -130,18 +117,14 @@ class Driver:
                     for live in self._live:
                         live.session.stop = True
                 self._hand_out()
-                # What could not even be started is handed out again: there is nobody to wait for.
-                if self._builders.busy or self._timing:
-                    for lane, item in gather_items([*self._lanes, *self._builders.lanes]):
-                        self._take(lane, item)
+                if (outcome := self.pool.poll()) is not None:
+                    self._take(outcome)
                 self._open_sessions()
         finally:
             self._close()
 
     def _close(self) -> None:
-        for lane in self._lanes:
-            lane.close()
-        self._builders.close()
+        self.pool.close()
         for live in self._live:
             live.session.journal.close()
 
@@ -163,31 +146,31 @@ class Driver:
         return self._deadline is not None and time.monotonic() > self._deadline
 
     def _open(self, plan: TunePlan, before: Sequence[str]) -> None:
-        lane = self._freest()
+        slot = self._freest()
         ended = [self.outcomes[name] for name in before if name in self.outcomes]
         winners = [_winner(outcome) for outcome in ended if outcome.tuned.config]
         journal = None
         try:
             journal = Journal(self._trials / f"{plan.name}.jsonl", retry_failed=self._retry_failed)
-            session = Session(plan, lane.info, journal, pipeline=self._pipeline, winners=winners)
+            session = Session(plan, slot.info, journal, pipeline=self._pipeline, winners=winners)
         except KernelmarkError as error:
             if journal is not None:
                 journal.close()
             self._retire(plan.name, error)
             return
-        live = Live(session=session, work=session.work(), lane=lane)
+        live = Live(session=session, work=session.work(), slot=slot)
         self._live.append(live)
         if (done := session.done) is not None:
             self._end(live, done, fresh=False)
             return
         known = len(journal.reached(session.steps))
         self._tally.began(plan.name, known)
-        self._tell(Began(name=plan.name, device=lane.info.name, known=known, limit=session.limit))
+        self._emit(Began(name=plan.name, device=slot.info.name, known=known, limit=session.limit))
         self._advance(live)
 
-    def _freest(self) -> Lane:
-        alive = [lane for lane in self._lanes if not lane.dead]
-        return min(alive, key=lambda lane: sum(live.lane is lane for live in self._live))
+    def _freest(self) -> Slot:
+        left = [slot for slot in self._devices if not slot.lost]
+        return min(left, key=lambda slot: sum(live.slot is slot for live in self._live))
 
     def _advance(self, live: Live) -> None:
         """Let a session go on: to its next round, or to its outcome."""
@@ -213,34 +196,29 @@ class Driver:
         elif out_of_minutes(plan, live.session.journal.trials):
             self.spent[live.name] = plan.budget.evaluations
         self._tally.ended(outcome)
-        self._tell(Ended(outcome=outcome, fresh=fresh, progress=self._tally.progress))
+        self._emit(Ended(outcome=outcome, fresh=fresh, progress=self._tally.progress))
 
     def _forget(self, live: Live) -> None:
         live.session.journal.close()
         self._live.remove(live)
-        self._builders.forget(live.session.plan.problem.key)
+        self._ahead.forget(live.session.plan.problem.key)
 
     def _retire(self, name: str, error: KernelmarkError) -> None:
         hint = f" ({error.hint})" if error.hint else ""
         self.retired[name] = f"{error.message}{hint}"
         self._tally.retired(name)
-        self._tell(Retired(name=name, reason=self.retired[name]))
+        self._emit(Retired(name=name, reason=self.retired[name]))
 
     # Handing out
 
     def _hand_out(self) -> None:
         while self._settle():
             pass
-        if not (self._on_cpu and self._timing):
-            self._builders.start(self._cases())
-        for reason in self._builders.lost:
-            self._tell(Note(text=f"a compile worker cannot be started: {reason}"))
-        self._builders.lost.clear()
-        if self._on_cpu and (self._builders.busy or any(map(self._builders.awaits, self._cases()))):
-            return  # compiling would disturb what is timed
-        for lane in self._lanes:
-            if lane.idle and lane not in self._timing:
-                self._time(lane)
+        if not self._ahead.start(self._cases()):
+            return
+        for slot in self._devices:
+            if slot.idle:
+                self._time(slot)
 
     def _cases(self) -> Iterator[Case]:
         """What to compile: what is waited for before what may be."""
@@ -264,64 +242,66 @@ class Driver:
         return moved
 
     def _settled(self, live: Live, request: Request) -> Trial | None:
-        found = self._builders.found(request.case)
+        found = self._ahead.found(kernel_key(request.case))
         if found is None:
             return None
         status, error = found.status, found.error
         if status is Status.OK:
             if request.step not in live.session.steps:
                 return None  # a reference that spills is timed all the same
-            reason = static_reason(found.kernel.resources, live.lane.info)
+            reason = static_reason(found.kernel.resources, live.slot.info)
             if reason is None:
                 return None
             status, error = Status.SKIPPED, reason
         elif status not in FINAL:
             return None
-        cost_s = self._builders.cost_s(request.case)
+        cost_s = self._compile_cost_s(request)
         return compiled_trial(request, status, error, found.kernel, cost_s, live.session.plan)
 
-    def _time(self, lane: Lane) -> None:
-        """The next case of an idle device: of a round that is under way, else of the oldest."""
-        mine = [live for live in self._live if live.lane is lane]
+    def _compile_cost_s(self, request: Request) -> float:
+        """Return a case's part of the time of all cores, once."""
+        seconds = self._ahead.collect_cost_s(kernel_key(request.case))
+        return seconds / max(1, len(self.pool.compilers))
+
+    def _time(self, slot: Slot) -> None:
+        """Submit the next case of an idle device: of a round that is under way, else of the
+        oldest."""
+        mine = [live for live in self._live if live.slot is slot]
         for live in [live for live in mine if live.engaged] or mine:
-            ready = [request for request in live.waiting if self._builders.ready(request.case)]
+            ready = [one for one in live.waiting if self._ahead.ready(kernel_key(one.case))]
             if not ready or (live.round.together and len(ready) < len(live.waiting)):
                 continue
             request = ready[0]
             live.waiting.remove(request)
-            live.timed, live.started = request, time.time()
-            self._timing[lane] = live
-            document = measure_request(request.case, request.process)
-            for item in lane.give(document, threads=threads_of(request.case, lane.info)):
-                self._take(lane, item)
+            live.timed = request
+            self._timing[slot] = live
+            # Candidates are often wrong; one that is so inside its own output harms nothing else.
+            job = MeasureCase(case=request.case, process=request.process, keep_wrong=True)
+            self.pool.submit(slot, job)
             return
 
     # Taking in
 
-    def _take(self, lane: Lane, item: Item) -> None:
-        if lane in self._builders.lanes:
-            self._builders.take(lane, item)
-        elif isinstance(item, Phase) or lane not in self._timing:
+    def _take(self, outcome: JobOutcome) -> None:
+        if isinstance(outcome, Phase):
             return
-        elif isinstance(item, Failure) and not item.started:
-            self._not_started(lane, item)
+        if isinstance(outcome.job, CompileCase):
+            self._ahead.take(outcome)
         else:
-            self._take_timed(lane, item)
+            live = self._timing.pop(outcome.slot)
+            request, live.timed = live.timed, None
+            assert request is not None
+            if isinstance(outcome, Finished):
+                self._take_timed(live, request, outcome)
+            else:
+                live.waiting.insert(0, request)
+        if isinstance(outcome, Returned) and outcome.loss is not None:
+            self._emit(outcome.loss)
+            self._move_sessions(outcome.slot)
 
-    def _take_timed(self, lane: Lane, item: Answer | Failure) -> None:
-        live = self._timing.pop(lane)
-        request, live.timed = live.timed, None
-        assert request is not None
-        if isinstance(item, Answer):
-            result = read_result(request.case, lane.info, item.message, live.started)
-        else:
-            result = failed_result(request.case, lane.info, item, live.started)
-        # Candidates are often wrong; one that is so inside its own output harms nobody.
-        inside = result.status is Status.WRONG and result.check and result.check.guards_intact
-        if not (harmless(result) or inside):
-            lane.retire()
-        result = judged(result, self._roofs, lane.info)
-        cost_s = self._builders.cost_s(request.case)
+    def _take_timed(self, live: Live, request: Request, outcome: Finished) -> None:
+        result = judged(outcome.value, self._roofs, outcome.slot.info)
+        cost_s = self._compile_cost_s(request)
         self._record(live, trial_of(request, result, live.session.plan, cost_s))
         if not live.waiting:
             self._advance(live)
@@ -331,10 +311,10 @@ class Driver:
         new, final = session.is_new(trial), trial.step.startswith("final")
         self._tally.tried(live.name, candidate=new, final=final)
         session.record(trial)
-        self._tell(
+        self._emit(
             Tried(
                 name=live.name,
-                device=live.lane.info.name,
+                device=live.slot.info.name,
                 trial=trial,
                 best_s=session.best_s,
                 reference_s=session.plan.reference_s,
@@ -342,23 +322,15 @@ class Driver:
             )
         )
 
-    def _not_started(self, lane: Lane, item: Failure) -> None:
-        """The request goes back; a device that starts no worker again and again is given up."""
-        live = self._timing.pop(lane)
-        if live.timed is not None:
-            live.waiting.insert(0, live.timed)
-            live.timed = None
-        if lane.start_failures < START_ATTEMPTS:
-            return
-        lane.dead = item.error.strip().splitlines()[-1]
-        self._tell(Lost(device=lane.info.name, reason=lane.dead))
-        if all(other.dead for other in self._lanes):
+    def _move_sessions(self, lost: Slot) -> None:
+        """Move the sessions of a lost device to the others."""
+        if all(slot.lost for slot in self._devices):
             raise KernelmarkError(
-                f"no device is left: {lane.dead}", hint="kmark doctor says what is wrong with it"
+                f"no device is left: {lost.lost}", hint="kmark doctor says what is wrong with it"
             )
-        for one in self._live:
-            if one.lane is lane:
-                one.lane = self._freest()
+        for live in self._live:
+            if live.slot is lost:
+                live.slot = self._freest()
 
 
 def _winner(outcome: Outcome) -> Winner:

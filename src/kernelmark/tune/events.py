@@ -1,9 +1,10 @@
-"""What a tuning run tells while it works."""
+"""Events of a tuning run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernelmark.runners.events import DeviceLost, Note
 from kernelmark.tune.journal import Trial
 from kernelmark.tune.outcome import Outcome
 
@@ -59,17 +60,4 @@ class Retired:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
-    """A device on which no worker starts; its plans go to the others."""
-
-    device: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
-    text: str
-
-
-Event = Began | Tried | Ended | Retired | Lost | Note
+Event = Began | Tried | Ended | Retired | DeviceLost | Note

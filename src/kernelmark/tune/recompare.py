@@ -8,27 +8,17 @@ from __future__ import annotations
 import dataclasses
 import math
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kernelmark import backends, devices
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.core.result import Result, Status
-from kernelmark.runners.lane import (
-    Failure,
-    Lane,
-    Phase,
-    failed_result,
-    gather_items,
-    harmless,
-    measure_request,
-    read_result,
-    threads_of,
-)
+from kernelmark.core.result import Status
+from kernelmark.runners.jobs import MeasureCase
 from kernelmark.runners.local import LocalRunner
-from kernelmark.tune.evaluate import Request, Work, trial_of
+from kernelmark.runners.pool import Pool
+from kernelmark.tune.evaluate import Work, trial_of
 from kernelmark.tune.finals import finals
 from kernelmark.tune.journal import Journal, Trial
 from kernelmark.tune.outcome import Outcome
@@ -46,14 +36,11 @@ def recompare(
     runners = check_here(outcomes)
     found = []
     for device, runner in runners.items():
-        lane = runner.lane(runner.infos[0].name)
-        try:
+        with runner.pool() as pool:
             for outcome in (one for one in outcomes if one.device == device):
-                again = _again(outcome, lane, acceptance(outcome.name))
+                again = _again(outcome, pool, acceptance(outcome.name))
                 on_outcome(again)
                 found.append(again)
-        finally:
-            lane.close()
     return found
 
 
@@ -85,7 +72,7 @@ def _check_one(outcome: Outcome, info: DeviceInfo) -> None:
             raise UsageError(reason)
 
 
-def _again(outcome: Outcome, lane: Lane, asked: Acceptance) -> Outcome:
+def _again(outcome: Outcome, pool: Pool, asked: Acceptance) -> Outcome:
     plan = TunePlan(
         name=outcome.name,
         problem=outcome.problem,
@@ -106,8 +93,8 @@ def _again(outcome: Outcome, lane: Lane, asked: Acceptance) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="kmark-") as place:
         journal = Journal(Path(place) / f"{outcome.name}.jsonl")
         try:
-            work = finals(plan, lane.info, journal, [finalist], outcome.evaluations)
-            again = _played(work, plan, lane, journal)
+            work = finals(plan, pool.devices[0].info, journal, [finalist], outcome.evaluations)
+            again = _played(work, plan, pool, journal)
         finally:
             journal.close()
     if replaced(outcome, again):
@@ -123,7 +110,8 @@ def replaced(outcome: Outcome, again: Outcome) -> bool:
     return bool(was and now and was != now)
 
 
-def _played(work: Work[Outcome], plan: TunePlan, lane: Lane, journal: Journal) -> Outcome:
+def _played(work: Work[Outcome], plan: TunePlan, pool: Pool, journal: Journal) -> Outcome:
+    (device,) = pool.devices
     while True:
         try:
             asked = next(work)
@@ -131,24 +119,9 @@ def _played(work: Work[Outcome], plan: TunePlan, lane: Lane, journal: Journal) -
             done: Outcome = stop.value
             return done
         for request in asked.requests:
-            journal.record(trial_of(request, _measured(request, lane), plan))
-
-
-def _measured(request: Request, lane: Lane) -> Result:
-    case, started = request.case, time.time()
-    items = lane.give(measure_request(case, request.process), threads=threads_of(case, lane.info))
-    while True:
-        for item in items:
-            if isinstance(item, Phase):
-                continue
-            if isinstance(item, Failure):
-                if not item.started:
-                    last = item.error.strip().splitlines()[-1]
-                    raise KernelmarkError(f"{lane.info.name}: no worker can be started: {last}")
-                result = failed_result(case, lane.info, item, started)
-            else:
-                result = read_result(case, lane.info, item.message, started)
-            if not harmless(result):
-                lane.retire()
-            return result
-        items = [item for _, item in gather_items([lane])]
+            result = pool.call(MeasureCase(case=request.case, process=request.process))
+            if device.lost:
+                raise KernelmarkError(
+                    f"{device.info.name}: no worker can be started: {device.lost}"
+                )
+            journal.record(trial_of(request, result, plan))

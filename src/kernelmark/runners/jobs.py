@@ -1,0 +1,185 @@
+"""Jobs: what a worker can be asked to do, and the value that its reply or its failure becomes."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from kernelmark import backends
+from kernelmark.backends.base import Backend
+from kernelmark.core import codec
+from kernelmark.core.environment import DeviceInfo, Environment
+from kernelmark.core.errors import CodecError, UsageError
+from kernelmark.core.plausible import check_result
+from kernelmark.core.result import Case, KernelInfo, Result, Status
+from kernelmark.runners.execute import failure
+from kernelmark.runners.protocol import Message
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a job has no reply. `started` is False if no worker was ready to do it."""
+
+    status: Status
+    error: str
+    phase: str = "start"
+    started: bool = False
+
+
+class Job(ABC, Generic[R]):
+    """One request to a worker. `started` is when it was submitted, in seconds since the epoch."""
+
+    fresh: bool = False  # whether it needs a process that has done nothing else
+
+    @property
+    @abstractmethod
+    def request(self) -> Message: ...
+
+    @abstractmethod
+    def read(self, info: DeviceInfo, reply: Message, started: float) -> R:
+        """Return the value in a worker's reply."""
+
+    @abstractmethod
+    def fail(self, info: DeviceInfo, failure: Failure, started: float) -> R:
+        """Return the value that stands for a job without a reply."""
+
+    def threads_on(self, info: DeviceInfo) -> int:
+        """Return the threads that its worker is started with."""
+        return 0
+
+    def spoils(self, value: R) -> bool:
+        """Return whether the worker that gave this value must be replaced."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MeasureCase(Job[Result]):
+    """Measure a case. `keep_wrong` keeps a worker whose result is wrong but whose guards around
+    the output are intact."""
+
+    case: Case
+    process: int = 0
+    fresh: bool = False
+    keep_wrong: bool = False
+
+    @property
+    def request(self) -> Message:
+        case = codec.to_document(self.case)
+        return {"kind": "measure", "process": self.process, "case": case}
+
+    def threads_on(self, info: DeviceInfo) -> int:
+        return threads_of(self.case, info)
+
+    def read(self, info: DeviceInfo, reply: Message, started: float) -> Result:
+        try:
+            result = codec.from_document(reply.get("result"), Result)
+            check_result(result, "result")
+        except CodecError as error:
+            wrong = f"the worker's result cannot be read: {error.message}"
+        else:
+            if result.case.id != self.case.id:
+                wrong = "the worker answered with another case's result"
+            elif (result.device, result.arch) != (info.name, info.arch):
+                wrong = f"the worker answered with a result of {result.device} ({result.arch})"
+            else:
+                return result
+        return failure(self.case, info, Status.CRASHED, wrong, started=started)
+
+    def fail(self, info: DeviceInfo, failure_: Failure, started: float) -> Result:
+        error = failure_.error
+        if failure_.status is not Status.TIMEOUT and failure_.started:
+            first, *rest = error.split("\n", 1)
+            error = "\n".join([f"{first} (in phase {failure_.phase})", *rest])
+        cost = {"total": time.time() - started}
+        return failure(self.case, info, failure_.status, error, started=started, cost=cost)
+
+    def spoils(self, value: Result) -> bool:
+        guarded = value.status is Status.WRONG and value.check and value.check.guards_intact
+        return not (harmless(value) or (self.keep_wrong and guarded))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """What compiling a case gave; `seconds` is the time on one core."""
+
+    status: Status
+    error: str = ""
+    kernel: KernelInfo = field(default_factory=KernelInfo)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CompileCase(Job[Compiled]):
+    """Fill the compile cache of a case's backend."""
+
+    case: Case
+
+    @property
+    def request(self) -> Message:
+        return {"kind": "compile", "case": codec.to_document(self.case)}
+
+    def read(self, info: DeviceInfo, reply: Message, started: float) -> Compiled:
+        try:
+            kernel = codec.read(reply.get("kernel"), KernelInfo, "kernel")
+        except CodecError:
+            kernel = KernelInfo()  # nothing is known that it could be rejected by
+        return Compiled(
+            status=Status(reply["status"]),
+            error=str(reply.get("error", "")),
+            kernel=kernel,
+            seconds=float(reply.get("seconds", 0.0)),
+        )
+
+    def fail(self, info: DeviceInfo, failure_: Failure, started: float) -> Compiled:
+        return Compiled(status=failure_.status, error=failure_.error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ReadEnvironment(Job[Environment | Failure]):
+    """Read the environment of a worker, with the versions of the libraries of `backends`."""
+
+    backends: Sequence[str] = ()
+    threads: int = 0
+
+    @property
+    def request(self) -> Message:
+        return {"kind": "environment", "backends": list(self.backends)}
+
+    def threads_on(self, info: DeviceInfo) -> int:
+        return self.threads
+
+    def read(self, info: DeviceInfo, reply: Message, started: float) -> Environment | Failure:
+        try:
+            return codec.from_document(reply.get("environment"), Environment)
+        except CodecError as error:
+            text = f"the worker's environment cannot be read: {error.message}"
+            return Failure(status=Status.CRASHED, error=text, phase="load", started=True)
+
+    def fail(self, info: DeviceInfo, failure_: Failure, started: float) -> Environment | Failure:
+        return failure_
+
+
+def threads_of(case: Case, info: DeviceInfo) -> int:
+    """Return the threads that a worker is started with. A GPU's workers ignore the number: a case
+    with another one needs no new process."""
+    return case.timing.threads if info.kind in ("cpu", "fake") else 0
+
+
+def harmless(result: Result) -> bool:
+    """Return whether the worker is as good as new after this result. After anything else its
+    memory, or its device's context, may be damaged."""
+    return result.status in (Status.OK, Status.UNSUPPORTED, Status.COMPILE_ERROR)
+
+
+def compiles(name: str) -> bool:
+    """Return whether a backend has anything to compile ahead."""
+    try:
+        backend = backends.find(name)
+    except UsageError:
+        return False
+    return type(backend).compile is not Backend.compile

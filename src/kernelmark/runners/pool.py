@@ -1,0 +1,358 @@
+"""Pool: worker slots, the jobs on them, their time limits, and what happens when workers are lost.
+
+The one place that starts workers and handles their loss. Commands decide which job goes to which
+slot and what its outcome means; they never see a worker. What starts workers is given: processes
+of this machine (`process.LocalWorkers`) or anything else that keeps `Workers`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from kernelmark.core.environment import DeviceInfo, Environment
+from kernelmark.core.result import Status
+from kernelmark.core.units import duration_text
+from kernelmark.devices.base import DeviceKind
+from kernelmark.runners.events import DeviceLost, Note
+from kernelmark.runners.jobs import Failure, Job
+from kernelmark.runners.process import LocalWorkers, Loss, WorkerSpec
+from kernelmark.runners.protocol import Message
+
+R = TypeVar("R")
+OnWait = Callable[[str], object]  # gets the process that holds the device
+
+# A device on which so many workers in a row do not start is given up.
+START_ATTEMPTS = 3
+_IDS = itertools.count(1)
+# A worker ends a profiler that takes too long by itself, and then still has to send its result.
+_ENDING_S = 30.0
+
+
+class Worker(Protocol):
+    """A started worker. It does one request at a time; no method blocks for long."""
+
+    @property
+    def spec(self) -> WorkerSpec: ...
+    @property
+    def ready(self) -> bool: ...
+    @property
+    def alive(self) -> bool: ...
+    def send(self, request: Message) -> None: ...
+    def dump_stacks(self) -> None: ...
+    def with_tail(self, text: str) -> str: ...
+    def stop(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Workers(Protocol):
+    """Starts workers, and waits for any of several. `start` raises OSError if it cannot."""
+
+    def start(self, spec: WorkerSpec) -> Worker: ...
+    def wait(
+        self, workers: Sequence[Any], timeout_s: float | None
+    ) -> Sequence[tuple[Worker, Message | Loss]]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Seconds that a job may take: in its compiler (with the loading of libraries), in all other
+    phases together, and a worker until it is ready. Waiting for a device is free. A profiler may
+    take as long as the other phases, and costs a case that was measured nothing."""
+
+    timeout_s: float = 300.0
+    compile_timeout_s: float = 600.0
+    start_timeout_s: float = 120.0
+
+    def of(self, phase: str) -> tuple[str, float | None]:
+        """Return the account that a phase is booked on, and its limit."""
+        if phase == "start":
+            return phase, self.start_timeout_s
+        if phase == "waiting":
+            return phase, None
+        if phase in ("load", "compile"):
+            return "compile", self.compile_timeout_s
+        if phase == "profile":
+            return phase, self.timeout_s + _ENDING_S
+        return "timing", self.timeout_s
+
+
+class Slot:
+    """A place for one worker on a device or, without opening it, for one of its compilers."""
+
+    def __init__(
+        self, kind: DeviceKind, info: DeviceInfo, spec: WorkerSpec, limits: Limits | None = None
+    ) -> None:
+        self.info = info
+        self.spec = spec
+        self.lost = ""  # why no more worker is started
+        self.job: Job[Any] | None = None  # until its outcome was polled
+        self.worker: Worker | None = None
+        self._kind = kind
+        self._limits = limits or Limits()
+        self._failed_starts = 0
+        self._id = 0  # of the request that has no reply yet
+        self._started = 0.0  # when the job was submitted, in seconds since the epoch
+        self._phase = "start"
+        self._since = 0.0
+        self._used_s: dict[str, float] = {}
+
+    @property
+    def idle(self) -> bool:
+        return self.job is None and not self.lost
+
+    def without_own_variables(self, seen: Environment) -> Environment:
+        """Drop the variables that only pin a worker to its device: a timing's threads say the
+        same."""
+        own = self._own_variables(1)
+        kept = {name: value for name, value in seen.variables.items() if name not in own}
+        return dataclasses.replace(seen, variables=kept)
+
+    def _own_variables(self, threads: int) -> dict[str, str]:
+        own = self._kind.worker_variables(self.info.index, threads)
+        # Libraries read one of several: who sets one for these workers would be overruled by
+        # the others.
+        return {} if own.keys() & self.spec.variables.keys() else own
+
+    def _spec_for(self, job: Job[Any]) -> WorkerSpec:
+        threads = job.threads_on(self.info)
+        variables = {**self._own_variables(threads), **self.spec.variables}
+        return dataclasses.replace(self.spec, threads=threads, variables=variables)
+
+    def _enter(self, phase: str, at: float) -> None:
+        account, _ = self._limits.of(self._phase)
+        self._used_s[account] = self._used_s.get(account, 0.0) + max(0.0, at - self._since)
+        self._phase, self._since = phase, at
+
+    @property
+    def deadline(self) -> float | None:
+        """When the job runs out of time, on the monotonic clock."""
+        account, limit = self._limits.of(self._phase)
+        if not self._id or limit is None:
+            return None
+        return self._since + limit - self._used_s.get(account, 0.0)
+
+    def retire(self) -> None:
+        """End the worker; the next job gets a new one."""
+        if self.worker is not None:
+            self.worker.close()
+            self.worker = None
+
+    def close(self) -> None:
+        """Let an idle worker end by itself, end a busy one."""
+        if self.worker is not None and not self._id:
+            self.worker.stop()
+        self.job, self._id = None, 0
+        self.retire()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A job entered a phase; `holder` is the process that it waits for in phase `waiting`."""
+
+    slot: Slot
+    job: Job[Any]
+    name: str
+    holder: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A job has its value, be it of a reply or of a failure."""
+
+    slot: Slot
+    job: Job[Any]
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returned:
+    """No worker could be started for a job: it is to be submitted again, here or elsewhere.
+    `lost` is the reason why its slot has just been given up, if it has."""
+
+    slot: Slot
+    job: Job[Any]
+    lost: str = ""
+
+    @property
+    def loss(self) -> DeviceLost | Note | None:
+        """The event to report if the slot has been given up."""
+        if not self.lost:
+            return None
+        if self.slot.spec.opens_device:
+            return DeviceLost(device=self.slot.info.name, reason=self.lost)
+        return Note(text=f"a compile worker cannot be started: {self.lost}")
+
+
+Outcome = Phase | Finished | Returned
+
+
+class Pool:
+    """Slots that time on devices, and slots that compile. A worker starts with the first job of
+    its slot. Closing the pool, or leaving its `with` block, ends all of them."""
+
+    def __init__(
+        self,
+        devices: Sequence[Slot],
+        compilers: Sequence[Slot] = (),
+        workers: Workers | None = None,
+    ) -> None:
+        self.devices = list(devices)
+        self.compilers = list(compilers)
+        self._slots = [*self.devices, *self.compilers]
+        self._workers: Workers = workers or LocalWorkers()
+        self._outcomes: deque[Outcome] = deque()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def measuring(self) -> bool:
+        """Whether a device has a job whose outcome was not polled yet."""
+        return any(slot.job for slot in self.devices)
+
+    def submit(self, slot: Slot, job: Job[Any]) -> None:
+        """Start a job on an idle slot. A lost slot returns it."""
+        if slot.lost:
+            self._outcomes.append(Returned(slot=slot, job=job))
+            return
+        spec, worker = slot._spec_for(job), slot.worker
+        # A worker that died while it was idle must not become this job's crash.
+        if worker is not None and (job.fresh or worker.spec != spec or not worker.alive):
+            slot.retire()
+        slot.job, slot._id, slot._used_s = job, next(_IDS), {}
+        slot._started, slot._since = time.time(), time.monotonic()
+        slot._phase = "start" if slot.worker is None else "load"
+        if slot.worker is None:
+            try:
+                slot.worker = self._workers.start(spec)
+            except OSError as error:
+                self._fail(slot, Status.CRASHED, f"cannot start {spec.python}: {error}")
+                return
+        slot.worker.send({**job.request, "id": slot._id, "profile_s": slot._limits.timeout_s})
+
+    def poll(self) -> Outcome | None:
+        """Wait for the next outcome. Return None at once if there is no job to wait for."""
+        while not self._outcomes and any(slot._id for slot in self._slots):
+            self._wait()
+        outcome = self._outcomes.popleft() if self._outcomes else None
+        if isinstance(outcome, Finished | Returned):
+            outcome.slot.job = None
+        return outcome
+
+    def run_all(
+        self, jobs: Iterable[Job[R]], slots: Sequence[Slot], on_wait: OnWait | None = None
+    ) -> Iterator[tuple[Job[R], R]]:
+        """Do `jobs` on any of `slots`, and yield each with its value. Jobs that are left when every
+        slot is lost are not done."""
+        waiting = deque(jobs)
+        while True:
+            for slot in slots:
+                if slot.idle and waiting:
+                    self.submit(slot, waiting.popleft())
+            outcome = self.poll()
+            if outcome is None:
+                return
+            if isinstance(outcome, Finished):
+                yield outcome.job, outcome.value
+            elif isinstance(outcome, Returned):
+                waiting.appendleft(outcome.job)
+            elif isinstance(outcome, Phase) and outcome.name == "waiting" and on_wait is not None:
+                on_wait(outcome.holder)
+
+    def call(self, job: Job[R], on_wait: OnWait | None = None) -> R:
+        """Do one job on the first device, and wait for its value."""
+        slot = self.devices[0]
+        for _, value in self.run_all([job], [slot], on_wait):
+            return value
+        return job.fail(slot.info, Failure(status=Status.CRASHED, error=slot.lost), time.time())
+
+    def give_up(self, slot: Slot, reason: str) -> None:
+        """Use a slot no more. What it was doing has no outcome."""
+        slot.lost = reason
+        self._outcomes = deque(one for one in self._outcomes if one.slot is not slot)
+        slot.close()
+
+    def close(self) -> None:
+        """End every worker."""
+        for slot in self._slots:
+            slot.close()
+
+    def _wait(self) -> None:
+        """Take in messages, losses and the ends of limits."""
+        by_worker = {id(slot.worker): slot for slot in self._slots if slot.worker is not None}
+        deadlines = [d for slot in by_worker.values() if (d := slot.deadline) is not None]
+        timeout_s = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        workers = [slot.worker for slot in by_worker.values()]
+        for worker, message in self._workers.wait(workers, timeout_s):
+            slot = by_worker[id(worker)]
+            if slot.worker is worker:
+                self._on_message(slot, message)
+        for slot in by_worker.values():
+            # After the messages: a worker that was in time must not be called late.
+            if slot.deadline is not None and time.monotonic() >= slot.deadline:
+                self._expire(slot)
+
+    def _on_message(self, slot: Slot, message: Message | Loss) -> None:
+        if isinstance(message, Loss):
+            if slot._id:
+                self._fail(slot, message.status, message.error)
+            else:
+                slot.retire()
+        elif message["kind"] == "ready":
+            slot._failed_starts = 0
+            slot._enter("load", time.monotonic())
+        elif slot.job is None or not slot._id or message.get("id") != slot._id:
+            return
+        elif message["kind"] == "phase":
+            slot._enter(str(message.get("phase")), float(message.get("at", time.monotonic())))
+            holder = str(message.get("holder", ""))
+            self._outcomes.append(Phase(slot=slot, job=slot.job, name=slot._phase, holder=holder))
+        else:
+            self._finish(slot, slot.job, slot.job.read(slot.info, message, slot._started))
+
+    def _expire(self, slot: Slot) -> None:
+        _, limit = slot._limits.of(slot._phase)
+        limit_text = duration_text(limit or 0.0)
+        assert slot.worker is not None
+        if slot._phase == "start":
+            self._fail(slot, Status.CRASHED, f"the worker was not ready within {limit_text}")
+            return
+        slot.worker.dump_stacks()
+        text = f"no answer within {limit_text} (in phase {slot._phase})"
+        self._fail(slot, Status.TIMEOUT, slot.worker.with_tail(text))
+
+    def _fail(self, slot: Slot, status: Status, error: str) -> None:
+        job = slot.job
+        assert job is not None
+        started = slot.worker is not None and slot.worker.ready
+        slot.retire()
+        if started:
+            failure = Failure(status=status, error=error, phase=slot._phase, started=True)
+            self._finish(slot, job, job.fail(slot.info, failure, slot._started))
+            return
+        slot._id = 0
+        slot._failed_starts += 1
+        if slot._failed_starts >= START_ATTEMPTS:
+            slot.lost = _shorten(error)
+        self._outcomes.append(Returned(slot=slot, job=job, lost=slot.lost))
+
+    def _finish(self, slot: Slot, job: Job[R], value: R) -> None:
+        slot._id = 0
+        if job.spoils(value):
+            slot.retire()
+        self._outcomes.append(Finished(slot=slot, job=job, value=value))
+
+
+def _shorten(error: str) -> str:
+    """Return the sentence of an error and the last line that the worker wrote: an exception's."""
+    lines = error.strip().splitlines()
+    return lines[0] if len(lines) < 2 else f"{lines[0]}: {lines[-1].strip()}"

@@ -1,0 +1,91 @@
+"""Second votes: whether a case is at fault or its device, where there are several devices.
+
+A case that fails on one device is tried once on another before it counts as failed, and its device
+gets nothing new meanwhile. A device that fails what others can do, and again the next time, is
+given up: a sick one fails quickly, and would get more cases than the healthy ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernelmark.core.result import Case, Result, Status
+from kernelmark.runners.jobs import harmless
+from kernelmark.runners.pool import Slot
+
+# Cases in a row that a device failed and another did not, until it is given up.
+MOST_STRIKES = 2
+# The failures of a backend with so many of its own are not put to a vote, unless a device fails as
+# many in a row.
+_ENOUGH = 3
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Doubt:
+    """A failure that another device votes on."""
+
+    slot: Slot
+    result: Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The result that counts, and a note about the first device, or the reason to give it up."""
+
+    result: Result
+    note: str = ""
+    lost: str = ""
+
+
+class SecondVotes:
+    """The devices whose failures are put to a vote, and how the votes went so far."""
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self._slots = slots
+        self._doubted: set[Slot] = set()
+        self._strikes: Counter[Slot] = Counter()
+        self._streaks: Counter[Slot] = Counter()  # failures in a row, whoever is at fault
+        self._own: Counter[str] = Counter()  # failures that were the case's own, by backend
+
+    def doubt(self, slot: Slot, case: Case, result: Result) -> Doubt | None:
+        """Return the doubt to put to another device, None where the result counts as it is."""
+        if harmless(result):
+            self._streaks[slot] = 0
+            if result.status is Status.OK:
+                self._strikes[slot] = 0
+            return None
+        self._streaks[slot] += 1
+        known = self._own[case.backend] >= _ENOUGH and self._streaks[slot] < _ENOUGH
+        if known or not self.has_others(slot):
+            return None
+        self._doubted.add(slot)
+        return Doubt(slot=slot, result=result)
+
+    def has_others(self, slot: Slot) -> bool:
+        """Return whether there is a device left besides it."""
+        return any(not other.lost and other is not slot for other in self._slots)
+
+    def may_take(self, slot: Slot, doubt: Doubt | None) -> bool:
+        """Return whether the slot may have a case: a doubted one only to vote on another's
+        failure, and none a second time."""
+        return slot not in self._doubted if doubt is None else doubt.slot is not slot
+
+    def settle(self, doubt: Doubt, second: Result | None) -> Decision:
+        """Decide what counts, after another device's result or without one."""
+        slot, first = doubt.slot, doubt.result
+        self._doubted.discard(slot)
+        if second is None:
+            return Decision(result=first)
+        if not harmless(second):
+            self._own[first.case.backend] += 1
+            self._strikes[slot] = 0
+            return Decision(result=first)
+        self._strikes[slot] += 1
+        error = first.error.splitlines()[0] if first.error else first.status.value
+        if self._strikes[slot] < MOST_STRIKES or slot.lost:
+            note = f"failed on {slot.info.name} ({error}) and not on {second.device}"
+            return Decision(result=second, note=f"{first.case.problem.key}: {note}")
+        lost = f"it failed {MOST_STRIKES} cases in a row that {second.device} can do: {error}"
+        return Decision(result=second, lost=lost)

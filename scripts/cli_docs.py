@@ -18,40 +18,39 @@ HEAD = """\
 
 <!-- Written by scripts/cli_docs.py from the commands themselves. Do not edit. -->
 
-`kmark COMMAND …`; `kmark COMMAND --help` says the same as this page.
+`kmark COMMAND --help` prints the same as this page.
 
 - Data goes to stdout; progress, warnings and notes go to stderr. With `--json -`, `--csv -` or
   `--md -` stdout holds nothing else.
-- A progress bar is drawn only on a terminal; elsewhere there is one line a case. `--quiet` leaves
-  both out. `NO_COLOR` is respected.
+- On a terminal there is a progress bar, elsewhere one line per case. `--quiet` suppresses both.
+  `NO_COLOR` is respected.
 - An error is one sentence, then `hint: …`. `--debug`, anywhere on the line, adds the traceback.
-- A request that is illegal ends with code 2 before anything runs. So does a backend that is named
-  with `-b` and is not available; without `-b`, what is not available is left out with a note, and a
-  backend that can do some of an op's problems gets an `unsupported` row for the others. What a
-  backend or device cannot do as `--config`, `--timer`, `--cache` or `--strain` ask is such a row.
-- Commands that are printed for what comes next name the `--store` that was given, without its
-  password.
+- An invalid request ends with code 2 before anything runs; so does an unavailable backend given by
+  `-b`. Without `-b`, unavailable backends are left out with a note.
+- A problem that a backend does not support is a row `unsupported`; so is one whose `--config`,
+  `--timer`, `--cache` or `--strain` the backend or device does not support.
+- Suggested commands include the given `--store`, without its password.
 
 | exit code | meaning |
 | --- | --- |
 | 0 | done |
 | 1 | a regression (commands that compare) |
-| 2 | the request, the configuration or the store is wrong, or the tool itself failed |
+| 2 | usage, configuration or store error, or an internal error |
 | 3 | some cases are wrong or `impossible`, crashed, ran out of time or memory, or did not compile |
-| 4 | nothing to run or to show, or all that `kmark run` was asked for is `unsupported` |
+| 4 | nothing to run or to show, or every case of `kmark run` is `unsupported` |
 | 130 | interrupted; everything so far is stored: `kmark run --resume` |
 
-The percentage in the table is the time that the roof which bounds the problem allows, over the
-measured time: `compute` for the multiply-add rate of the problem's dtype, `memory` for the
-bandwidth of the main memory, whichever takes longer. Both are measured on this machine. It is not
-clamped at 100. `–` means that no roof is known, as for dtypes that the CPU has no arithmetic for.
+The percentage in the table is the least time at the roofs over the measured time, with the
+bottleneck: `compute` (multiply-add rate of the problem's dtype) or `memory` (bandwidth of main
+memory), whichever takes longer. Both are measured on this machine. It is not clamped at 100. `–`
+means that no roof is known, as for dtypes without CPU arithmetic.
 """
 
 
 def text() -> str:
     """The whole page."""
     group: Any = get_command(app)
-    parts = [HEAD, "## Everywhere\n", _options(group)]
+    parts = [HEAD, "## Global options\n", _options(group)]
     for name, command in group.commands.items():
         parts += _section(f"kmark {name}", command)
     return "\n".join(parts)

@@ -17,16 +17,16 @@ HEAD = """\
 <!-- Written by scripts/micro_docs.py. Edit that file, or the benchmarks' own texts. -->
 
 ```sh
-kmark micro list                                # what there is
-kmark micro --quick -d cuda:0                   # all of them: about a minute for a GPU
+kmark micro list                                # all microbenchmarks
+kmark micro --quick -d cuda:0                   # run all: about a minute on a GPU
 kmark micro cache latency --points              # every point, on the CPU
 kmark micro latency -p sizes=16384,65536,1048576 --threads 1
 kmark micro cache -f cache.png                  # or .svg, .html (works offline), .json (Vega-Lite)
-kmark micro show latest --csv points.csv        # as it is stored
-kmark list micro                                # what is stored
+kmark micro show latest --csv points.csv        # a stored result
+kmark list micro                                # stored runs
 kmark micro compare latest~1 latest             # two devices, or two days
 kmark history --micro cache                     # headline metrics over time
-kmark roofs -d cuda:0                           # measure limits, keep them for percentages
+kmark roofs -d cuda:0                           # measure and store the roofs
 kmark roofs --stored
 ```
 
@@ -37,77 +37,74 @@ result = km.micro.cache(device="cpu", mode="brief")
 result.metric("l1_bytes_per_clk").value
 ```
 
-`--quick` is the default, `--full` sweeps finer, `--brief` takes only the points that headline
-metrics need; each of them without a name means all benchmarks, as `--all` does. `l2-cache` and
-`l2_cache` are the same. Everything is stored beside the runs, one result a benchmark: its points,
-its metrics, the device's clocks and power meanwhile, and what it cost. Figures need
-`pip install "kernelmark[plots]"`. On a CPU the same kernels are built by the host's C++ compiler.
+`--quick` is the default, `--full` sweeps finer, `--brief` measures only the points of headline
+metrics; without a name, each of them and `--all` run all benchmarks. `l2-cache` and `l2_cache` are
+the same. Each result is stored: points, metrics, the device's clocks and power meanwhile, and the
+time it took. Figures need `pip install "kernelmark[plots]"`. On a CPU the same kernels are built by
+the host's C++ compiler.
 
-## What can be trusted
+## Method
 
-- **One source.** A kernel is one file under `src/kernelmark/kernels/rtc` that compiles by NVRTC, by
-  hipRTC and, where it makes sense, by the host's compiler. Sizes and repeats are run-time values:
-  all benchmarks together are COMPILATIONS compilations, kept on disk.
-- **Setup, timed region, verification and metrics are kept apart.** Nothing is allocated or filled
-  inside what is timed. Every kernel's result is checked against an exact sum, sample or chain;
-  tests break kernels on purpose, on an emulated GPU, and see that the check notices.
-- **Clocks.** Cycles are counted inside the kernel, so they assume no clock. Seconds are events with
-  everything queued behind a gate, so the host's pace does not show. The core clock of each timing
-  is read in the stream. A CPU's cycles are told by the clock that dependent additions run at,
-  measured once before: its points have no clock of their own.
-- **Physical limits.** A figure above what the hardware can do (units × bytes × clock, bus width ×
+- **One source.** A kernel is one file under `src/kernelmark/kernels/rtc` that compiles with NVRTC,
+  hipRTC and, where it makes sense, the host's compiler. Sizes and repeats are run-time values: all
+  benchmarks together are COMPILATIONS compilations, cached on disk.
+- **Separate setup, timed region, verification and metrics.** Nothing is allocated or filled inside
+  the timed region. Every kernel's result is checked against an exact sum, sample or chain; tests
+  with broken kernels on an emulated GPU show that the checks find them.
+- **Clocks.** Cycles are counted inside the kernel, so they assume no clock rate. Seconds come from
+  events, with all launches queued behind a gate, so they exclude host overhead. The core clock of
+  each timing is read in the stream. CPU cycles are derived from a clock calibrated once with a
+  dependent-add loop, so points of a CPU have no clock of their own.
+- **Physical limits.** A figure above the hardware's limit (SMs/CUs × bytes × clock, bus width ×
   memory clock, …) makes the result `wrong`, with the reason. The limits are stored with the result,
-  and a file whose `ok` result is above them is refused: that finds mistakes, not a file in which
-  somebody changed the limits too. `of limit` is a metric's share of its limit on a GPU. A CPU's
-  limit is more than any core can do (four pipes at 8 GHz, …): it only tells mistakes, so no share
-  is shown.
-- **A failure is a row.** Benchmarks run in a process of their own; one that crashes, hangs or
-  faults is told, and the rest go on. What a device lacks is `unsupported`, with the reason.
+  and a file whose `ok` result exceeds them is rejected: this finds mistakes, but not a file whose
+  limits were edited too. `of limit` is a metric's percentage of its limit on a GPU. A CPU's limit
+  is above any core (four pipes at 8 GHz, …) and only finds mistakes, so no percentage is shown.
+- **A failure is a row.** Benchmarks run in a separate process; a crash, hang or fault is reported,
+  and the others continue. What a device lacks is `unsupported`, with the reason.
 
 ## Comparing
 
-`kmark micro compare A B` shows the metrics that both have, B over A. With the larger of the two
-over the smaller, less 1, as their difference, the verdict is
+`kmark micro compare A B` shows the ratio B / A of the metrics that both have. Their difference is
+the larger value over the smaller, minus 1. The verdict is
 
 - `same` below 2 %: a GPU's headline metrics repeat within that ([evidence](evidence.md));
-- `unsure` below the noise: 2 % on a GPU and 10 % on a CPU, which does other work as well; or the
-  larger `spread` of the two points that the metric is the figure of, if that is more (`cache`,
-  `stream`, `l2-cache` and `l2-stream` store one);
-- `better` or `worse` beyond that.
+- `unsure` below the noise: 2 % on a GPU and 10 % on a CPU, which runs other work as well; or the
+  larger `spread` of the two points of the metric, if that is more (`cache`, `stream`, `l2-cache`
+  and `l2-stream` store one);
+- `better` or `worse` above that.
 
-A spread is (longest − shortest) / median of the launches in one run: it does not see what changes
-from run to run, and where other work ran it is large. `unsure` calls for another run on a quiet
-machine. What was not taken alike (`--brief` against `--quick`, other parameters, another number of
-threads) is told in a note: metrics may then be of other points.
+A spread is (longest − shortest) / median of the launches in one run: it excludes the variation
+between runs, and other work makes it large. If a metric is `unsure`, repeat the run on a quiet
+machine. A note lists what was measured differently (`--brief` against `--quick`, other parameters,
+another number of threads): metrics may then be of different points.
 
 ## History
 
-`kmark history --micro NAME` has a table for each series of runs that can be compared: of one model,
-host, device, number of threads, mode and set of parameters; those that `-p` changed are in its
-title. It goes with `--runs`, `--arch`, `--json`, `--csv` and `--md`, and refuses what is about
-problems, `--check` among it: `kmark micro compare` tells better from worse.
+`kmark history --micro NAME` prints a table for each series of comparable runs: the same model,
+host, device, number of threads, mode and parameters (its title lists those set by `-p`). It takes
+`--runs`, `--arch`, `--json`, `--csv` and `--md`, and rejects options for problems, such as
+`--check`; use `kmark micro compare` for verdicts.
 
 ## Roofs
 
-`kmark roofs` measures FLOP/s by dtype on the vector and the matrix units, bytes/s by level and the
-cost of a launch, and stores them; of a CPU, the FLOP/s of its vector units and the bytes/s of main
-memory, nothing else. `kmark run`, `kmark show` and reports compute percentages from the newest.
-`kmark run` measures them when there are none, when the newest are a week old, and when one of them
-was not steady (`how` says so: other work ran meanwhile, and passes did not agree) and ten minutes
-have passed. One that is not steady is used only where no steady one is known: it replaces none,
-however old, and a note tells which stays. Otherwise the newest counts, higher or lower than the one
-before.
+`kmark roofs` measures and stores FLOP/s by dtype on the vector and the matrix units, bytes/s by
+level and the cost of a launch; on a CPU only FLOP/s of the vector units and bytes/s of main memory.
+`kmark run`, `kmark show` and reports compute percentages from the newest roofs, whether higher or
+lower than the ones before. `kmark run` measures them if there are none, if the newest are a week
+old, and if one is unsteady (other work ran, and passes did not agree; see column `how`) and ten
+minutes old. An unsteady roof never replaces a steady one, however old; a note names the one that
+stays.
 
-The vendors' data sheets (`src/kernelmark/micro/data/datasheet.toml`) are shown beside: the column
-`share` of `kmark roofs` is the measured roof over the sheet's. No result's percentage is computed
-from them.
+The column `share` of `kmark roofs` is the measured roof over that of the vendor's data sheet
+(`src/kernelmark/micro/data/datasheet.toml`). No percentage of a result is computed from data
+sheets.
 
-A CPU's roofs belong to a number of threads, each on a core of its own; more threads than cores are
-refused. There is one roof for main memory, the best of several streams: of read, copy and triad on
-a CPU, of the benchmark `stream` on a GPU. What a memory gives depends on the mix of reads and
-writes: on two cores of an Arm Neoverse-N1 copy moves 57 to 63 GB/s and read 36 to 40, so a kernel
-that only reads cannot pass about 65 % of that roof, however good it is. The column `how` tells a
-CPU's three rates, to set such a kernel beside the right one.
+A CPU's roofs are valid for one number of threads, each on its own core; more threads than cores are
+rejected. Main memory has one roof, the best of several streams: read, copy and triad on a CPU, the
+benchmark `stream` on a GPU. Bandwidth depends on the mix of reads and writes: on two cores of an
+Arm Neoverse-N1 copy moves 57 to 63 GB/s and read 36 to 40, so a kernel that only reads reaches at
+most about 65 % of that roof. For such a kernel the column `how` has a CPU's three rates.
 
 ## Adding one
 
@@ -117,24 +114,23 @@ tested: by the contract (`tests/contract/test_micro_contract.py`), on an emulate
 values of `brief` (`tests/micro/test_emulated.py`, where `SMALL` has smaller ones for those that
 would take long), and by clocks that run wrong.
 
-`kinds` says where it runs: `GPUS` unless told otherwise, `EVERYWHERE` with the CPU. A new kernel
-goes into a file `micro_NAME.cu`; `micro.h` has what it may use on every platform. Arguments are
-packed by the kernel's own declaration.
+`kinds` sets where it runs: `GPUS` by default, `EVERYWHERE` to include the CPU. A new kernel goes in
+a file `micro_NAME.cu`; `micro.h` declares what is available on every platform. Arguments are packed
+according to the kernel's declaration.
 
-For a CPU the same file is compiled as C++ after `host.h`. What is called must be in that build:
+For a CPU the same file is compiled as C++ after `host.h`. A kernel in that build
 
-- it is declared `KERNEL name(arguments) {`, not a template, and not left out where `HOST` is
-  defined, as `launch_nothing` is: what is not in the build has no symbol `host_name`, and a call
-  of it fails;
-- a block is one thread (`blockDim.x` and `LANES` are 1, `__syncthreads()` does nothing), and a
-  launch of `rig.grid` blocks is one a core: work is shared out by `walk`, `tiles` or
+- is declared `KERNEL name(arguments) {`, is not a template, and is not inside `#ifndef HOST` as
+  `launch_nothing` is: without the symbol `host_name` a call fails;
+- has one thread per block (`blockDim.x` and `LANES` are 1, `__syncthreads()` does nothing) and, in
+  a launch of `rig.grid` blocks, one block per core: divide work by `walk`, `tiles` or
   `thread_number`, not among the threads of a block;
-- it uses names that `host.h` has: vectors are as wide as the CPU's, both clocks are nanoseconds,
-  and there are no atomics, shuffles or inline assembly. What only a GPU has goes inside
-  `#ifndef HOST`, and `rig.block > 1` tells a benchmark which it is on.
+- uses names of `host.h`: vectors are as wide as the CPU's, both clocks are nanoseconds, and there
+  are no atomics, shuffles or inline assembly. Put what only a GPU has inside `#ifndef HOST`; in
+  Python, `rig.block > 1` is true on a GPU.
 
-Another distribution offers a benchmark by an entry point in the group
-`kernelmark.micro.benchmarks`, and tests it by inheriting `kernelmark.testing.MicroContract`.
+A separate package adds a benchmark by an entry point in the group `kernelmark.micro.benchmarks`,
+and tests it by inheriting `kernelmark.testing.MicroContract`.
 
 ## The benchmarks
 """

@@ -61,7 +61,7 @@ def test_the_table_of_presets_is_true():
 @pytest.mark.parametrize(
     "sentence",
     [
-        f"together they are {sets.CACHE_FACTOR} times the last-level cache",
+        f"together are {sets.CACHE_FACTOR} times the last-level cache",
         f"No more than {sets.MAX_SETS} sets are made ({sets.MAX_RECORDED_SETS} on a GPU)",
         f"in at most {percent(sets.MEMORY_SHARE)} of",
         f"Each output has {GUARD_BYTES} guard bytes on both sides",

@@ -46,7 +46,7 @@ def test_limits_are_those_of_the_code():
     assert f"at least {GoldenTot().ignore_below_us:g} µs" in FLAT
     assert f"({100 * (1 - accept.ALPHA):g} %, Wilcoxon's signed ranks" in FLAT
     assert f"no better than ± {100 * report._WIDE:.0f} %" in FLAT
-    assert f"less than {planfile.LEAST_ROUNDS} can tell nothing and are refused" in FLAT
+    assert f"less than {planfile.LEAST_ROUNDS} cannot be significant" in FLAT
 
 
 def test_the_steps_of_a_candidate_are_those_of_the_code():
@@ -54,7 +54,7 @@ def test_the_steps_of_a_candidate_are_those_of_the_code():
     assert [step.name for step in ladder(find("fake")[1])] == [short.name, full.name]
     assert f"within {100 * (short.within - 1):.0f} % of the best so far" in FLAT
     assert pytest.approx(1 / 3) == CLIMBING
-    assert "among the best third of their batch" in FLAT
+    assert "among the best third of its batch" in FLAT
     assert f"more than {100 * (look.within - 1):.0f} % slower" in FLAT
 
 

@@ -161,7 +161,7 @@ def ab(
     timeout: o.Timeout = 300.0,
     jobs: o.Jobs = None,
 ) -> int:
-    """Compare two environments, backends or configs side by side; exit 1 on a regression.
+    """Compare two environments, backends or configs in paired rounds; exit 1 on a regression.
 
     For example: kmark ab --env golden=/opt/a/python --env tot=/opt/b/python -s smoke -b torch
 

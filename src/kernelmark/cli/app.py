@@ -129,7 +129,7 @@ def _version(asked: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Say the version."),
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show a traceback with an error; works anywhere.")

@@ -97,10 +97,10 @@ def compare(
     md: o.Md = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Compare two runs row by row; exit 1 if something got slower or broke.
+    """Compare two runs row by row; exit 1 if a row is slower or broken.
 
-    Rules: robust (an interval over blocks, few false alarms in a suite), golden-tot (tot > 1.005 ×
-    golden + 0.5 µs, golden under 4 µs ignored), ratio (warn 1.10, fail 1.15), or a TOML file.
+    Rules: robust (interval over blocks, false discovery rate of 1 %), golden-tot (tot > 1.005 ×
+    golden + 0.5 µs; ignores golden times under 4 µs), ratio (warn 1.10, fail 1.15), or a TOML file.
     """
     from kernelmark.api.comparing import compare as compare_runs
     from kernelmark.api.reading import is_file

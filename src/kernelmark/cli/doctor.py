@@ -7,9 +7,9 @@ from kernelmark.cli.output import check_writable, put_tables, write
 
 
 def doctor(store: o.StorePlace = None, json: o.Json = None) -> int:
-    """Look at devices, backends, the CPU, the store, packs of kernels and the roofs.
+    """Check devices, backends, the CPU, the store, precompiled bundles and the roofs.
 
-    Says what is missing and what to do about it: the first thing to put into a bug report.
+    Lists what is missing and how to fix it. Include the output in a bug report.
     """
     from kernelmark.cli import health
     from kernelmark.cli.listing import all_as_json

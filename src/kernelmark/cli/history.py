@@ -158,10 +158,10 @@ def history(
     md: o.Md = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Show every series over the newest runs: its trend, its steps and what changed there.
+    """Show each series over the newest runs: its trend, its steps and what changed there.
 
-    The newest point of each series is screened; what the screen flags is not yet a regression: the
-    commands that confirm it by paired rounds are printed.
+    The newest point of each series is screened. A flagged point is not yet a regression: confirm it
+    in paired rounds with the 'kmark ab' commands that are printed.
     """
     from kernelmark.api.comparing import history as look_back
     from kernelmark.stores import open_store

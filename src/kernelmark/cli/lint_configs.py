@@ -21,7 +21,7 @@ def lint_configs(
     json: o.Json = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Find dead buckets and illegal values in a folder of aiter-style JSON configs.
+    """Find unreachable buckets and invalid values in a folder of aiter-style JSON configs.
 
     For example: kmark lint-configs aiter/ops/triton/configs
     """

@@ -54,10 +54,9 @@ def list_things(
     store: o.StorePlace = None,
     json: o.Json = None,
 ) -> int:
-    """List ops, backends, devices, suites, stored runs of cases or of microbenchmarks, dtypes,
-    formats of logs, search strategies or emitters.
+    """List ops, backends, devices, suites, runs, dtypes, log formats, strategies or emitters.
 
-    `kmark list ops -o gemm` explains the parameters and tensors of one op.
+    `kmark list ops -o gemm` lists the parameters and tensors of one op.
     """
     if json is not None:
         check_writable(json)

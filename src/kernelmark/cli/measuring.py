@@ -86,7 +86,7 @@ def run(
     timeout: o.Timeout = 300.0,
     jobs: o.Jobs = None,
 ) -> int:
-    """Measure problems by backends, check and store every result.
+    """Measure problems with backends; verify and store every result.
 
     For example: kmark run -s demo
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SOME_FAILED = 3
 HOW = "How much"
-PACKS = "Packs"
+PACKS = "Precompiled bundles"
 _EXAMPLE = "for example: kmark micro cache latency, kmark micro --quick (all), kmark micro list"
 
 
@@ -133,7 +133,7 @@ def micro(
     precompile: Archs = None,
     output: Folder = None,
 ) -> int:
-    """Measure what a device can do: caches, memory, instructions, matrix units, launches.
+    """Run microbenchmarks of a device: caches, memory, instructions, matrix units, launches.
 
     Examples: kmark micro --quick · kmark micro cache latency · kmark micro --full -d cuda:0 ·
     kmark micro compare latest~1 latest

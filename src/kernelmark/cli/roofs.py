@@ -50,11 +50,11 @@ def roofs(
     json: o.Json = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Measure what a device can do at most: FLOP/s by dtype, bytes/s by level, cost of a launch.
+    """Measure a device's peaks: FLOP/s by dtype, bytes/s by level, cost of a launch.
 
-    They are stored, and percentages of results are computed from the newest. The vendor's data
-    sheet is shown beside, where it is known, with the share of it that was reached; no result is
-    compared with it. Of a CPU there are the vector units and main memory, nothing else.
+    Percentages of results are relative to the newest stored roofs. The column share compares with
+    the vendor's data sheet if it is known; no result does. A CPU has roofs of its vector units and
+    main memory only.
     """
     from kernelmark.runners import targets
     from kernelmark.stores import open_store

@@ -48,7 +48,7 @@ def show(
     md: o.Md = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Show a stored run, or an exported JSON file, as run did."""
+    """Show a stored run, or an exported JSON file, as 'kmark run' printed it."""
     from kernelmark.cli.loading import loaded
     from kernelmark.cli.telling import put_results, tell_rest
     from kernelmark.report.detail import detail

@@ -149,8 +149,7 @@ def export(
 ) -> int:
     """Write a run as JSON, CSV or Markdown; or a tuning folder's winners as FORMAT.
 
-    JSON is exact, for import; CSV is flat, in seconds and bytes. Without an option, JSON goes to
-    stdout.
+    JSON is exact, for import; CSV is flat, in seconds and bytes. The default is JSON to stdout.
 
     For example: kmark export DIR --as python -o tuned.py
     """
@@ -189,12 +188,12 @@ def import_results(
     force: Force = False,
     store: o.StorePlace = None,
 ) -> int:
-    """Bring exported runs, or results of other tools, into the store. What is there stays as it is.
+    """Import exported runs, or results of other tools, into the store. Stored runs do not change.
 
-    A mean without dispersion enters history and threshold rules only.
+    A mean without dispersion is used by history and threshold rules only.
 
-    With --workload, logs of calls become the workload of a tuning folder instead: calls are counted
-    over lines and files, and a line that cannot be read is told and skipped.
+    With --workload, convert logs of calls to the workload of a tuning folder instead. Calls are
+    counted over lines and files; a line that cannot be read is reported and skipped.
     """
     _check_machine(device, arch, of_log=workload is not None)
     if workload is not None:

@@ -160,10 +160,9 @@ def summarise(
     md: o.Md = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Time each distinct problem with the reference: what do the calls cost, which are worth it?
+    """Time each distinct problem with the reference, and select those that dominate the time.
 
-    Writes DIR/summary.csv. What it has of the same backend, version, device and timing is not
-    timed again.
+    Writes DIR/summary.csv. A time of the same backend, version, device and timing is reused.
     """
     from kernelmark.api import tuning
     from kernelmark.cli.progress import reporter
@@ -259,9 +258,9 @@ def plan(
     md: o.Md = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Write DIR/plans: one file a problem with its space, budget and seed, to be edited by hand.
+    """Write DIR/plans: an editable file per problem with its space, budget and seed.
 
-    A file that was edited is never overwritten without --force. Names stay when problems are added.
+    An edited file is overwritten only with --force. Names do not change when problems are added.
 
     Without a log: kmark tune plan DIR -b iree -o gemm -a m=[256,512] -a n=512 -a k=512 --dtype f32
     """

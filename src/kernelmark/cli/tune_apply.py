@@ -83,11 +83,11 @@ def apply(
     words: With = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Put a tuning folder's winners into a library's files: show the difference, write, compare.
+    """Write a tuning folder's winners into a library's files: show the diff, write, compare.
 
-    Every winner is looked up as the library would, and every other lookup must be what it was.
-    What is there is copied to a .bak file first. Reference and tuned are timed once more, as
-    kernelmark runs them; if that cannot be done here, the exit code is 3, but 0 of a dry run.
+    Looks up every winner as the library would, and checks that every other lookup is unchanged.
+    Copies the old files to .bak first. Measures reference and winner once more through kernelmark;
+    if that is impossible here, the exit code is 3, or 0 for a dry run.
 
     For example: kmark tune apply DIR --as aiter --to aiter/ops/triton/configs --dry-run
     """

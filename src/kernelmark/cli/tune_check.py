@@ -47,10 +47,10 @@ def check(
     md: o.Md = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Compile some candidates of each plan, and tell which spill or do not fit: needs no GPU.
+    """Compile candidates of each plan without a GPU; list which spill or exceed shared memory.
 
-    The rule is that of 'kmark tune run'. Nothing is timed, and nothing is written to DIR. CSV and
-    JSON have a row for each candidate, with its registers and spills.
+    Applies the limits of 'kmark tune run'. Times nothing, and does not change DIR. CSV and JSON
+    have a row per candidate, with its registers and spills.
     """
     from kernelmark.api import tuning_check
     from kernelmark.tune.check import Verdict

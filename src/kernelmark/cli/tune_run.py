@@ -72,10 +72,10 @@ def run(
     md: o.Md = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Search each plan's space, time the best again beside the reference, keep what is faster.
+    """Search each plan's space, re-measure the best against the reference, keep what is faster.
 
-    Everything is in DIR/trials as soon as it is known: after Ctrl-C or a crash the same command
-    goes on, and evaluates nothing twice. Results are in DIR/results.
+    Each trial is written to DIR/trials at once: after Ctrl-C or a crash the same command continues
+    and evaluates nothing twice. Results are in DIR/results.
     """
     from kernelmark.api import tuning_run
     from kernelmark.cli.tune_progress import reporter

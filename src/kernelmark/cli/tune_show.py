@@ -31,11 +31,10 @@ def show(
     md: o.Md = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Show how far each plan is, its best time and ratio so far.
+    """Show the progress of each plan, its best time and ratio so far.
 
-    A plan is missing, running, stopped, edited (what was found is of another plan), done, failed,
-    or its time was up: its own minutes ended the search. It can be asked while 'kmark tune run' is
-    at work.
+    States: missing, running, stopped, edited (the results are of another plan), done, failed, time
+    was up (the plan's minutes ended the search). Works while 'kmark tune run' is running.
     """
     from kernelmark.tune.folder import TuningFolder
     from kernelmark.tune.standing import standings

@@ -69,22 +69,24 @@ class _Raw:
 
 class Atomics(Microbenchmark[_State, _Raw]):
     name = "atomics"
-    summary = "Atomic adds by collision, with and without result; latency; ping-pong of units."
+    summary = (
+        "Atomic adds by contention, with and without result; latency; ping-pong between SMs/CUs."
+    )
     by_cycles = True
     measures = (
-        "All units add to counters: one for all threads (`same`), one line for all (`line`), one "
-        "word a thread side by side (`spread`), one line a thread (`lines`); in shared memory as "
-        "well. A launch goes on for so long that starting it does not count. A single line lies "
-        "nearer to some units than to others, so many of them are tried in turn. `fetch` uses the "
-        "old value, so it has to come back. The latency is one thread's chain over many lines. In "
-        "the ping-pong two units pass a word to and fro by compare-and-swap: a round trip is the "
-        "way between them, twice, through the shared cache."
+        "All SMs/CUs add to counters: one for all threads (`same`), one line for all (`line`), "
+        "adjacent words, one per thread (`spread`), one line per thread (`lines`); also in shared "
+        "memory. A launch lasts long enough that its start-up is negligible. A single line is "
+        "nearer to some SMs/CUs than to others, so many lines are tried. `fetch` uses the old "
+        "value, so it has to be returned. The latency is that of one thread's dependent chain over "
+        "many lines. In the ping-pong two SMs/CUs exchange a word by compare-and-swap: a round "
+        "trip is twice the path between them through the shared cache."
     )
     misleads = (
-        "Adds without a result may be merged on the way. Floating-point adds may become loops of "
-        "compare-and-swap where the hardware has none. Adds to many places differ by several "
-        "percent from run to run, with where the memory lies. Ping-pong times depend on which "
-        "units were picked: near and far parts of a GPU differ."
+        "Adds without a result may be merged in flight. Floating-point adds may become "
+        "compare-and-swap loops if the hardware has no such instruction. Adds to many addresses "
+        "differ by several percent from run to run, with the placement of the memory. Ping-pong "
+        "times depend on the chosen SMs/CUs: near and far parts of a GPU differ."
     )
     parameters = FrozenDict(
         {
@@ -94,25 +96,25 @@ class Atomics(Microbenchmark[_State, _Raw]):
                 brief=("add_u32",),
                 choices=tuple(KERNELS),
             ),
-            "patterns": Parameter(help="how threads collide", quick=PATTERNS, choices=PATTERNS),
+            "patterns": Parameter(help="how threads contend", quick=PATTERNS, choices=PATTERNS),
             "seconds": Parameter(help="length of a launch", quick=1e-3, full=4e-3),
-            "units": Parameter(help="units that play ping-pong", quick=6, full=16, brief=2),
+            "units": Parameter(help="SMs/CUs in the ping-pong", quick=6, full=16, brief=2),
             "turns": Parameter(help="rounds of ping-pong", quick=500, full=5000),
             "samples": Parameter(help="launches timed for a point", quick=5, full=7),
         }
     )
     columns = (
         Column(name="what", help="operation, or ping-pong"),
-        Column(name="pattern", help="how threads collide, or the two units"),
+        Column(name="pattern", help="how threads contend, or the two SMs/CUs"),
         Column(
             name="per_s",
-            help="operations a second of the whole device",
+            help="operations per second of the whole device",
             unit="1/s",
             limit=lambda h: _a_second(h),
         ),
         Column(
             name="per_clk",
-            help="operations in a core cycle of the whole device",
+            help="operations per core cycle of the whole device",
             unit="1/clk",
             limit=lambda h: _a_cycle(h),
         ),

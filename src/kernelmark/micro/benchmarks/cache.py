@@ -40,22 +40,24 @@ class _State:
 
 class Cache(Microbenchmark[_State, list[_windows.Reading]]):
     name = "cache"
-    summary = "Read bandwidth over the working set of a unit, from its own cache outwards."
+    summary = (
+        "Read bandwidth over the working set of an SM, CU or core, from its private cache outwards."
+    )
     kinds = EVERYWHERE
     measures = (
-        "Every unit (SM, CU, core) has one block that reads a window of memory again and again, in "
-        "chunks of 4 KiB, 16 bytes a load, all loads of a warp in flight. The warps of a GPU take "
-        "the chunks in a scattered order, so that a cache serves no more of them than its share of "
-        "the window; a core of a CPU takes them in turn. `private` windows are different for each "
-        "unit; the `shared` one is the same for all. The bytes a core cycle come from clocks read "
-        "inside the kernel, the bytes a second from events around it; the metrics are both of "
-        "one private window, a middling one of those that are read fastest."
+        "Each SM, CU or core runs one block that reads a window of memory repeatedly, in chunks of "
+        "4 KiB, 16 bytes per load, with all loads of a warp in flight. The warps of a GPU read the "
+        "chunks in a scattered order, so that a cache serves no more than its fraction of the "
+        "window; a CPU core reads them in order. `private` windows differ between SMs/CUs; the "
+        "`shared` one is the same for all. Bytes per core cycle come from clocks read inside the "
+        "kernel, bytes per second from events around it; both metrics are of one private window, "
+        "the median of the fastest ones."
     )
     misleads = (
-        "Beyond the private cache, a shared window flatters the next level: all units ask for the "
-        "same lines at about the same time. Private windows of n units need n times the room in a "
-        "shared cache. The curve does not fall at the cache's size but where the next level can no "
-        "longer serve what misses it: `latency` tells the size."
+        "Beyond the private cache, a shared window overestimates the next level, because all "
+        "SMs/CUs request the same lines at about the same time. Private windows of n SMs/CUs need "
+        "n times the capacity in a shared cache. The curve falls not at the cache's size but where "
+        "the next level cannot serve the misses: `latency` measures the size."
     )
     parameters = FrozenDict(
         {
@@ -80,20 +82,20 @@ class Cache(Microbenchmark[_State, list[_windows.Reading]]):
     )
     columns = (
         Column(name="windows", help="private or shared"),
-        Column(name="size_bytes", help="bytes of one unit's window", unit="B"),
+        Column(name="size_bytes", help="bytes of one window", unit="B"),
         Column(
             name="bytes_per_s",
-            help="bytes read by all units a second",
+            help="bytes read per second by the whole device",
             unit="B/s",
             limit=lambda h: h.bandwidth("l1"),
         ),
         Column(
             name="bytes_per_clk",
-            help="bytes read by one unit in a core cycle",
+            help="bytes read per core cycle by one SM, CU or core",
             unit="B/clk",
             limit=lambda h: h.rate("l1"),
         ),
-        Column(name="clock_mhz", help="core clock meanwhile, of a GPU", unit="MHz"),
+        Column(name="clock_mhz", help="core clock meanwhile (GPU)", unit="MHz"),
         Column(name="spread", help="(longest − shortest) / median time of the launches"),
     )
     figure = Figure(

@@ -60,16 +60,17 @@ class Incore(Microbenchmark[_State, _Raw]):
     summary = "Cycles of FMA, DIV and SQRT by warps and independent chains; the FMA peak."
     kinds = EVERYWHERE
     measures = (
-        "One block on one unit runs chains of one instruction, each needing the one before: with "
-        "one warp and one chain that is the latency; with many of both, the reciprocal throughput "
-        "of the unit. Cycles are counted inside the kernel. The peak is the same chain on all "
-        "units at once, by events. On a CPU a warp is a core, cycles are told by dependent "
-        "additions, which take one each, and there is no peak: roofline has it."
+        "One block on one SM/CU runs dependent chains of one instruction: one warp with one chain "
+        "gives the latency, many of both the reciprocal throughput of the SM/CU. Cycles are "
+        "counted inside the kernel. The peak is the same chain on all SMs/CUs at once, by events. "
+        "On a CPU a warp is a core, cycles are calibrated with a dependent-add loop, and there is "
+        "no peak: see roofline."
     )
     misleads = (
         "Division and square root are many instructions on a GPU, with a branch for rare operands "
-        "that is never taken here. A chain's operands settle at ordinary numbers; a CPU's divider "
-        "may be slower for others. The peak holds for as long as power allows: see the clock."
+        "that is never taken here. The operands of a chain converge to ordinary numbers; a CPU's "
+        "divider may be slower for others. The peak holds only as long as the power limit allows: "
+        "see the clock."
     )
     parameters = FrozenDict(
         {
@@ -83,7 +84,7 @@ class Incore(Microbenchmark[_State, _Raw]):
                 help="warps of the block", quick=(1, 2, 4, 8, 16, 32), brief=(1, 32)
             ),
             "ilps": Parameter(help="chains in a thread", quick=_ILPS, brief=(1, 8), choices=_ILPS),
-            "cycles": Parameter(help="least cycles of a point", quick=40_000, full=400_000),
+            "cycles": Parameter(help="minimum cycles of a point", quick=40_000, full=400_000),
             "samples": Parameter(help="launches timed for a point", quick=3, full=11),
             "seconds": Parameter(help="length of a launch for the peak", quick=3e-3, full=2e-2),
         }
@@ -92,15 +93,15 @@ class Incore(Microbenchmark[_State, _Raw]):
         Column(name="op", help="instruction and dtype"),
         Column(name="warps", help="warps in the block; cores of a CPU"),
         Column(name="ilp", help="independent chains in a thread"),
-        Column(name="cycles", help="cycles for one instruction of each warp", unit="cycles"),
+        Column(name="cycles", help="cycles per instruction of each warp", unit="cycles"),
         Column(
             name="reciprocal",
-            help="the same over the warps: the unit's cycles for one warp's instruction",
+            help="the same over the warps: cycles of the SM/CU per warp instruction",
             unit="cycles",
         ),
         Column(
             name="per_clk",
-            help="lanes of a unit that finish one in a cycle",
+            help="lanes per cycle of an SM/CU",
             unit="1/clk",
             limit=_chains.most_lanes,
         ),

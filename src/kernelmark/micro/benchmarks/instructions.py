@@ -39,18 +39,18 @@ _Raw = dict[str, tuple[float, float]]  # latency, cycles of the unit for one war
 
 class Instructions(Microbenchmark[_State, _Raw]):
     name = "instructions"
-    summary = "A table of instructions: latency and throughput of each."
+    summary = "Latency and throughput of each instruction."
     kinds = EVERYWHERE
     by_cycles = True
     measures = (
-        "The latency is one warp with one chain; the throughput a full block with eight chains in "
-        "each thread, in lanes a cycle of a unit. Both are counted inside the kernel. What is "
-        "written as one instruction may be several: `add_xor_i32` is two, `div` and `sqrt` are "
-        "short programs. On a CPU it is scalar code on one core."
+        "The latency is that of one warp with one chain; the throughput that of a full block with "
+        "eight chains per thread, in lanes per cycle of an SM/CU. Both are counted inside the "
+        "kernel. One operation may be several instructions: `add_xor_i32` is two, `div` and `sqrt` "
+        "are short programs. On a CPU it is scalar code on one core."
     )
     misleads = (
-        "Throughputs are of one instruction alone: units that several instructions share are not "
-        "told apart. f16x2 and bf16x2 work on two numbers a lane."
+        "Each throughput is of one instruction alone: contention for pipes that several "
+        "instructions share does not show. f16x2 and bf16x2 compute two numbers per lane."
     )
     parameters = FrozenDict(
         {
@@ -60,7 +60,7 @@ class Instructions(Microbenchmark[_State, _Raw]):
                 brief=_HEADLINES,
                 choices=tuple(_chains.OPS),
             ),
-            "cycles": Parameter(help="least cycles of a point", quick=40_000, full=400_000),
+            "cycles": Parameter(help="minimum cycles of a point", quick=40_000, full=400_000),
             "samples": Parameter(help="launches timed for a point", quick=3, full=11),
         }
     )
@@ -69,7 +69,7 @@ class Instructions(Microbenchmark[_State, _Raw]):
         Column(name="latency", help="cycles until the result can be used", unit="cycles"),
         Column(
             name="per_clk",
-            help="lanes of a unit that finish one in a cycle",
+            help="lanes per cycle of an SM/CU",
             unit="1/clk",
             limit=_chains.most_lanes,
         ),

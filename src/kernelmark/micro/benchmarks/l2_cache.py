@@ -44,18 +44,18 @@ class L2Cache(Microbenchmark[_State, list[_windows.Reading]]):
     name = "l2-cache"
     summary = "Read bandwidth of the shared cache over the footprint, out to main memory."
     measures = (
-        "Every unit reads the whole footprint in chunks of 4 KiB, each in a scattered order of its "
-        "own, so that a unit's own cache serves no more than its share of the footprint and all "
-        "ask the shared one for the rest: they are `apart`. `together`, all go through the same "
-        "order at about the same time, and requests for the same lines may be merged on the way. "
-        "Small footprints are served by the second level, the largest by main memory."
+        "Every SM/CU reads the whole footprint in chunks of 4 KiB. With `apart`, each uses its own "
+        "scattered order, so that its private cache serves no more than its fraction of the "
+        "footprint and the shared cache the rest. With `together`, all use the same order at about "
+        "the same time, and requests for the same lines may be merged. Small footprints are served "
+        "by the second level, the largest by main memory."
     )
     misleads = (
-        "Where the shared cache has several parts, data that all units read may be kept in each of "
-        "them: the edge then lies at one part's size, not at the sum. A footprint of n times a "
-        "unit's own cache still finds one n-th there. Together, one fetch serves all units, so "
-        "that beyond the shared cache the curve does not fall. What one unit alone can draw is "
-        "another question."
+        "If the shared cache has several partitions, data that all SMs/CUs read may be replicated "
+        "in each: the edge is then at the size of one partition, not at the sum. For a footprint "
+        "of n times the private cache, 1/n of the reads still hit it. With `together` one fetch "
+        "serves all SMs/CUs, so the curve does not fall beyond the shared cache. The bandwidth of "
+        "a single SM/CU is not measured."
     )
     parameters = FrozenDict(
         {
@@ -77,13 +77,13 @@ class L2Cache(Microbenchmark[_State, list[_windows.Reading]]):
         Column(name="size_bytes", help="bytes of the footprint", unit="B"),
         Column(
             name="bytes_per_s",
-            help="bytes read by all units a second",
+            help="bytes read per second by the whole device",
             unit="B/s",
             limit=lambda h: h.bandwidth("l2"),
         ),
         Column(
             name="bytes_per_clk",
-            help="bytes read by one unit in a core cycle",
+            help="bytes read per core cycle by one SM/CU",
             unit="B/clk",
             limit=lambda h: h.rate("l2"),
         ),

@@ -56,14 +56,14 @@ class L2Stream(Microbenchmark[_State, list[_Point]]):
     name = "l2-stream"
     summary = "Read, write, copy, scale and triad inside a bounded footprint."
     measures = (
-        "The footprint, all arrays together, is shared out among the blocks of one persistent "
-        "grid, which go through it again and again: `read`, `write`, `copy` a=b, `scale` a=q·b and "
-        "`triad` a=b+c·d with four arrays. Bytes are each array once a pass."
+        "The footprint, all arrays together, is divided among the blocks of one persistent grid, "
+        "which read and write it repeatedly: `read`, `write`, `copy` a=b, `scale` a=q·b and "
+        "`triad` a=b+c·d with four arrays. Each array is counted once per pass."
     )
     misleads = (
-        "A unit meets another part of the footprint in each pass, but small footprints are in many "
-        "units' own caches at once. Writes go through to the shared cache. Outside it, a write may "
-        "cost a read as well, which is not counted."
+        "An SM/CU gets another part of the footprint in each pass, but small footprints are in "
+        "many private caches at once. Writes go through to the shared cache. Beyond it, a write "
+        "may also cost a read, which is not counted."
     )
     parameters = FrozenDict(
         {
@@ -90,7 +90,7 @@ class L2Stream(Microbenchmark[_State, list[_Point]]):
         Column(name="size_bytes", help="bytes of all arrays together", unit="B"),
         Column(
             name="bytes_per_s",
-            help="bytes read and written a second",
+            help="bytes read and written per second",
             unit="B/s",
             # A footprint shared out among the units lies partly in their own caches.
             limit=lambda h: h.bandwidth("l1"),

@@ -75,28 +75,27 @@ class _Raw:
 
 class Latency(Microbenchmark[_State, _Raw]):
     name = "latency"
-    summary = "Latency of dependent loads over the working set; the sizes of the levels."
+    summary = "Latency of dependent loads over the working set; sizes of the cache levels."
     kinds = EVERYWHERE
     by_cycles = True
     measures = (
-        "One thread follows a chain of addresses through a random order of all lines of the "
-        "working set, so that every load waits for the one before and no prefetcher can guess. "
-        "Cycles and nanoseconds are read inside the kernel, so neither assumes a clock. Where the "
-        "curve rises, the size of the level is searched by bisection, twice, in other orders of "
-        "the lines. Its confidence is that of a Kolmogorov–Smirnov test between hops just below "
-        "and just above, times the smaller of the two sizes over the larger. On a CPU the second "
-        "search follows a sweep of its own in other memory, since which pages one gets moves the "
-        "edge; the confidence is also times the size where a tenth of the rise is over the size "
-        "where half of it is, as a slow rise has no one place, and never above "
+        "One thread follows a chain of addresses through a random permutation of all lines of the "
+        "working set, so that every load depends on the one before and no prefetcher can predict "
+        "it. Cycles and nanoseconds are read inside the kernel, so neither assumes a clock rate. "
+        "Where the curve rises, the size of the level is found by bisection, twice, with different "
+        "permutations. Its confidence is that of a Kolmogorov–Smirnov test between hops just below "
+        "and just above, times the ratio of the smaller to the larger of the two sizes. On a CPU "
+        "the second bisection follows a second sweep in other memory, because the edge depends on "
+        "the physical pages; the confidence is also multiplied by the ratio of the sizes at 10 % "
+        "and at 50 % of the rise, as a gradual rise has no single edge, and is at most "
         f"{_MOST_SURE_ON_CPU}."
     )
     misleads = (
-        "The latency of a shared cache is a mean over its parts, near and far. Large sizes include "
-        "address translation, which depends on the page size; where it no longer reaches all "
-        "pages, the curve rises as it does behind a cache, so that on a CPU a level may be one of "
-        "translation. One thread leaves some GPUs at a low "
-        "memory clock. A chain of element numbers instead of addresses costs the arithmetic of an "
-        "address as well: it is measured beside, at one size."
+        "The latency of a shared cache is a mean over its near and far parts. Large sizes include "
+        "address translation, which depends on the page size; where the TLB no longer covers all "
+        "pages, the curve rises as behind a cache, so on a CPU a level may be one of the TLB. One "
+        "thread leaves some GPUs at a low memory clock. A chain of element indices instead of "
+        "addresses adds address arithmetic: it is measured separately, at one size."
     )
     parameters = FrozenDict(
         {
@@ -106,15 +105,15 @@ class Latency(Microbenchmark[_State, _Raw]):
                 full=_sizes(512 * MIB, 4),
                 brief=tuple(KIB * k for k in (16, 32, 64, 2048, 3072, 4096, 196608, 262144)),
             ),
-            "samples": Parameter(help="followings of a chain", quick=3, full=5),
-            "most": Parameter(help="hops timed at most", quick=2**15, full=2**16),
+            "samples": Parameter(help="repeats of a chain", quick=3, full=5),
+            "most": Parameter(help="maximum hops timed", quick=2**15, full=2**16),
             "refine": Parameter(help="bisections of each level's edge", quick=4, full=6, brief=0),
         }
     )
     columns = (
         Column(name="size_bytes", help="bytes of the working set", unit="B"),
-        Column(name="cycles", help="core cycles a load", unit="cycles"),
-        Column(name="ns", help="nanoseconds a load", unit="ns"),
+        Column(name="cycles", help="core cycles per load", unit="cycles"),
+        Column(name="ns", help="nanoseconds per load", unit="ns"),
     )
     figure = Figure(
         x="size_bytes",

@@ -47,36 +47,38 @@ class _Raw:
 
 class Lines(Microbenchmark[_State, _Raw]):
     name = "lines"
-    summary = "Line size of the first cache, and bytes fetched at a time into each level."
+    summary = "Line size of the first-level cache, and bytes fetched per miss into each level."
     by_cycles = True
     measures = (
-        "A chain walks through cold memory in even steps and every hop is timed: with steps of a "
-        "quarter of what is fetched at a time, one hop in four misses. From the share of misses by "
-        "step follows the fetch of the first cache and of the shared one. The line size follows "
-        "from how much fits: all bytes of neighbouring lines, against single places far apart, "
-        "each of which takes a whole line."
+        "A chain walks through cold memory with a fixed stride, and every hop is timed: with a "
+        "stride of a quarter of the fetch size, one hop in four misses. The miss rate by stride "
+        "gives the fetch size of the first-level and of the shared cache. The line size follows "
+        "from how much fits: all bytes of adjacent lines, against single words far apart, each of "
+        "which occupies a whole line."
     )
     misleads = (
-        "A level that fetches a neighbour as well shows the sum of both. The line size is rounded "
-        "to a power of two: sets that fill unevenly blur it."
+        "A level that also fetches the adjacent line shows the sum of both. The line size is "
+        "rounded to a power of two, because unevenly filled sets blur it."
     )
     parameters = FrozenDict(
         {
             "strides": Parameter(
-                help="bytes of a step",
+                help="bytes between two loads",
                 quick=(8, 16, 32, 64, 128, 256),
                 least=8,
                 most=_REGION // _chase.EACH // 8 * 8,
                 multiple=8,  # a hop is a word of that size
             ),
-            "bisections": Parameter(help="steps of the search for what fits", quick=7, full=9),
+            "bisections": Parameter(
+                help="steps of the bisection for the capacity", quick=7, full=9
+            ),
         }
     )
     columns = (
-        Column(name="stride_bytes", help="bytes of a step", unit="B"),
-        Column(name="level", help="cache that is missed"),
-        Column(name="miss_share", help="share of hops that missed it"),
-        Column(name="fetch_bytes", help="step / share: bytes that come at a time", unit="B"),
+        Column(name="stride_bytes", help="bytes between two loads", unit="B"),
+        Column(name="level", help="cache level"),
+        Column(name="miss_share", help="fraction of hops that missed it"),
+        Column(name="fetch_bytes", help="stride / miss rate: bytes fetched per miss", unit="B"),
     )
     figure = Figure(
         x="stride_bytes",

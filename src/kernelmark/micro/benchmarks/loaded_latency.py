@@ -53,16 +53,16 @@ class _Point:
 
 class LoadedLatency(Microbenchmark[_State, list[_Point]]):
     name = "loaded-latency"
-    summary = "Latency of main memory over the bandwidth that the other units draw."
+    summary = "Latency of main memory over the bandwidth that other SMs/CUs use."
     by_cycles = True
     measures = (
-        "One unit follows a random chain through main memory while all others read it, a chunk at "
-        "a time with a pause after each. From long pauses to none, the latency is plotted over the "
-        "bandwidth that was really drawn meanwhile."
+        "One SM/CU follows a random chain through main memory while all others read it, one chunk "
+        "at a time with a pause after each. The pauses are swept from long to none; the latency is "
+        "plotted over the bandwidth measured meanwhile."
     )
     misleads = (
-        "The chain's unit has an easy time where requests are queued by unit. The reading units "
-        "go through their parts in order, which suits the memory's rows."
+        "The latency is too low where requests are queued per SM/CU. The reading SMs/CUs access "
+        "their parts in order, which suits the rows of the memory."
     )
     parameters = FrozenDict(
         {
@@ -88,12 +88,12 @@ class LoadedLatency(Microbenchmark[_State, list[_Point]]):
         Column(name="pause", help="cycles from one chunk to the next", unit="cycles"),
         Column(
             name="bytes_per_s",
-            help="bytes a second that the other units read meanwhile",
+            help="bytes per second read meanwhile by the other SMs/CUs",
             unit="B/s",
             limit=lambda h: h.bandwidth("dram"),
         ),
-        Column(name="ns", help="nanoseconds a load of the chain", unit="ns"),
-        Column(name="cycles", help="core cycles a load of the chain", unit="cycles"),
+        Column(name="ns", help="nanoseconds per load of the chain", unit="ns"),
+        Column(name="cycles", help="core cycles per load of the chain", unit="cycles"),
     )
     figure = Figure(
         x="bytes_per_s",

@@ -83,19 +83,19 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
     name = "matrix"
     summary = "Peak of the matrix units for f64, tf32, f16, bf16, f8, f4 and i8."
     measures = (
-        "Products are issued one after the other on operands that stay in registers, or on Hopper "
-        "in shared memory, with enough independent sums to hide the latency: nothing else is in "
-        "the loop. `flops_per_s` is a short burst after a rest, `sustained_per_s` the end of a "
-        "longer run, when power may have lowered the clock; the operations a cycle and unit do not "
-        "depend on it. Power and throttling are read while that run goes on, power by the energy "
-        "counter where the device has one. "
-        "Operands are random, since what they toggle is what they draw. A dtype that the GPU has "
-        "no instruction for has no row."
+        "Matrix instructions are issued back to back on operands that stay in registers, or on "
+        "Hopper in shared memory, with enough independent accumulators to hide the latency; the "
+        "loop has nothing else. `flops_per_s` is a short burst after an idle gap, "
+        "`sustained_per_s` the end of a longer run, when the power limit may have lowered the "
+        "clock; operations per cycle and SM/CU do not depend on it. Power and throttling are read "
+        "during that run, power from the energy counter if the device has one. Operands are "
+        "random, because power depends on toggled bits. A dtype without an instruction on the GPU "
+        "has no row."
     )
     misleads = (
-        "No product of real matrices reaches the burst: it also moves data and draws power for "
-        "that. On Blackwell data-centre GPUs the warp-level instructions used here do not reach "
-        "the peak. Ones or zeros as operands would give higher, meaningless figures."
+        "No real GEMM reaches the burst rate, because it also moves data and draws power for that. "
+        "On Blackwell data-centre GPUs the warp-level instructions used here do not reach the "
+        "peak. Ones or zeros as operands would give higher, meaningless figures."
     )
     parameters = FrozenDict(
         {
@@ -104,28 +104,30 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
             ),
             "seconds": Parameter(help="length of a burst", quick=2e-3),
             # With less, five runs in a row warm an H200 until its bursts of f8 are 2 % slower.
-            "rest": Parameter(help="seconds of rest before each burst", quick=0.05, least=0),
+            "rest": Parameter(help="idle seconds before each burst", quick=0.05, least=0),
             "sustained": Parameter(
-                help="how long each dtype runs on", quick=1.0, full=2.0, brief=0.0
+                help="seconds of the sustained run of each dtype", quick=1.0, full=2.0, brief=0.0
             ),
             "samples": Parameter(help="bursts", quick=7, full=11),
         }
     )
     columns = (
-        Column(name="dtype", help="format of the factors"),
+        Column(name="dtype", help="dtype of the inputs"),
         Column(
             name="flops_per_s",
-            help="operations a second in a burst",
+            help="operations per second in a burst",
             unit="FLOP/s",
             limit=lambda h: _highest(h),
         ),
-        Column(name="sustained_per_s", help="operations a second later on", unit="FLOP/s"),
-        Column(name="per_clk", help="operations of a unit in a core cycle", unit="FLOP/clk"),
-        Column(name="share", help="of the data sheet's operations a cycle and unit"),
+        Column(
+            name="sustained_per_s", help="operations per second of the sustained run", unit="FLOP/s"
+        ),
+        Column(name="per_clk", help="operations per core cycle of an SM/CU", unit="FLOP/clk"),
+        Column(name="share", help="fraction of the data sheet's operations per cycle and SM/CU"),
         Column(name="clock_mhz", help="core clock in the burst", unit="MHz"),
-        Column(name="sustained_mhz", help="core clock later on", unit="MHz"),
-        Column(name="power_w", help="power while it runs on", unit="W"),
-        Column(name="throttle", help="why the clock was held down, as the driver says"),
+        Column(name="sustained_mhz", help="core clock of the sustained run", unit="MHz"),
+        Column(name="power_w", help="power in the sustained run", unit="W"),
+        Column(name="throttle", help="throttle reasons that the driver reports"),
     )
     figure = Figure(
         x="dtype",

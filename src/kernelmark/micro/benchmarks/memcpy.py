@@ -59,18 +59,20 @@ _Raw = dict[tuple[str, str, int], float]
 
 class Memcpy(Microbenchmark[_State, _Raw]):
     name = "memcpy"
-    summary = "Copies: host to device, back, both at once, on the device; on a CPU, memcpy."
+    summary = (
+        "Copies: host to device, device to host, both at once, on the device; on a CPU, memcpy."
+    )
     kinds = EVERYWHERE
     measures = (
         "Copies by the driver over sizes, from pinned memory (events on the stream, all copies "
-        "queued before the first begins) and from pageable memory (the host's clock, since the "
-        "driver stages them). `both` copies one each way at a time and counts both. On a CPU it is "
-        "the C library's memcpy, on one core and on all. Bytes are counted once, as copied."
+        "queued before the first begins) and from pageable memory (host clock, because the driver "
+        "stages them). `both` copies in both directions at once and counts both. On a CPU it is "
+        "the C library's memcpy, on one core and on all. Bytes are counted once per copy."
     )
     misleads = (
-        "Small copies measure the start of a copy, not the link. Pageable copies go through the "
-        "driver's own pinned memory and depend on the host's cores. A copy in memory reads and "
-        "writes: its rate is half of what a stream's would be."
+        "Small copies measure the start-up, not the link. Pageable copies go through the driver's "
+        "own pinned memory and depend on the host's cores. A copy on the device reads and writes: "
+        "its rate is half that of a stream."
     )
     parameters = FrozenDict(
         {
@@ -95,13 +97,13 @@ class Memcpy(Microbenchmark[_State, _Raw]):
         Column(name="size_bytes", help="bytes of one copy", unit="B"),
         Column(
             name="bytes_per_s",
-            help="bytes copied a second",
+            help="bytes copied per second",
             unit="B/s",
             # A copy that fits the caches may be as fast as these; what goes over the link has a
             # bound of its own among the metrics.
             limit=lambda h: h.bandwidth("l1" if h.kind == "cpu" else "dram"),
         ),
-        Column(name="seconds", help="seconds a copy", unit="s"),
+        Column(name="seconds", help="seconds per copy", unit="s"),
         Column(name="series", help="direction and memory, for the figure"),
     )
     host_paced = ("h2d_pageable", "d2h_pageable")

@@ -57,13 +57,13 @@ class Peer(Microbenchmark[_State, _Raw]):
     name = "peer"
     summary = "Copies between every pair of GPUs, one way and both ways."
     measures = (
-        "The driver's copies from the memory of one GPU to that of another, for all pairs: one way "
-        "by events on the sender's stream, both ways at once by the host's clock."
+        "The driver copies from the memory of one GPU to that of another, for all pairs: one way "
+        "by events on the sender's stream, both ways at once by the host clock."
     )
     misleads = (
-        "Where GPUs cannot reach each other's memory, the driver goes through the host: the column "
-        "`direct` says so. All pairs are measured one after the other: links that several pairs "
-        "share are not loaded together."
+        "If GPUs cannot access each other's memory, the driver copies through the host: see the "
+        "column `direct`. Pairs are measured one after the other, so contention on links that "
+        "several pairs share does not show."
     )
     parameters = FrozenDict(
         {
@@ -75,10 +75,10 @@ class Peer(Microbenchmark[_State, _Raw]):
         Column(name="from", help="sending GPU"),
         Column(name="to", help="receiving GPU"),
         Column(name="way", help="one or both"),
-        Column(name="direct", help="whether they reach each other's memory"),
+        Column(name="direct", help="whether they can access each other's memory"),
         Column(
             name="bytes_per_s",
-            help="bytes copied a second",
+            help="bytes copied per second",
             unit="B/s",
             limit=lambda h: h.link("peer", ways=2),
         ),

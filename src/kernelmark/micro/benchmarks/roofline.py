@@ -59,17 +59,17 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
     summary = "FLOP/s and bytes/s over arithmetic intensity, with clock and power."
     kinds = EVERYWHERE
     measures = (
-        "Numbers are read once from main memory and put through n multiply-adds each, from 0 to "
-        "512: at the left the memory is the bound, at the right the arithmetic. The number of "
-        "multiply-adds is a loop count, so all points but the first few run the same code. Clock, "
-        "power and throttling are read while a point repeats, in its later part; power is by the "
-        "energy counter where the device has one."
+        "Numbers are read once from main memory, with n multiply-adds on each, from 0 to 512: "
+        "memory-bound on the left, compute-bound on the right. The number of multiply-adds is a "
+        "loop count, so all points but the first few run the same code. Clock, power and "
+        "throttling are read in the later part of a point; power comes from the energy counter if "
+        "the device has one."
     )
     misleads = (
         "The multiply-add has two register operands; one with three may be slower. Points near the "
-        "ridge need both memory and arithmetic and so the most power: there the clock may fall. "
-        "The energy counter moves in steps, so that the power of a short point is rough; without "
-        "one it is the driver's average, which may reach back into the point before."
+        "ridge use both memory and arithmetic and so draw the most power: the clock may fall "
+        "there. The energy counter has coarse steps, so the power of a short point is rough; "
+        "without one it is the driver's average, which may include the point before."
     )
     parameters = FrozenDict(
         {
@@ -80,9 +80,9 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
                 brief=(0, 1, 512),
             ),
             "dtypes": Parameter(help="f32, f64", quick=("f32", "f64"), choices=tuple(_BYTES)),
-            "seconds": Parameter(help="how long a point repeats", quick=0.1, full=0.25, brief=0.05),
+            "seconds": Parameter(help="seconds of a point", quick=0.1, full=0.25, brief=0.05),
             "powered": Parameter(
-                help="how long at least on a device that tells its power",
+                help="minimum seconds on a device that reports its power",
                 quick=0.75,
                 full=1.0,
                 brief=0.0,
@@ -93,23 +93,23 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
     columns = (
         Column(name="dtype", help="f32 or f64"),
         Column(name="steps", help="multiply-adds on a number"),
-        Column(name="intensity", help="operations for a byte", unit="FLOP/B"),
+        Column(name="intensity", help="operations per byte", unit="FLOP/B"),
         Column(
             name="flops_per_s",
-            help="operations a second",
+            help="operations per second",
             unit="FLOP/s",
             limit=lambda h: h.flops("vector", "f32"),
         ),
         Column(
             name="bytes_per_s",
-            help="bytes read a second",
+            help="bytes read per second",
             unit="B/s",
             limit=lambda h: h.bandwidth("dram"),
         ),
-        Column(name="clock_mhz", help="core clock meanwhile, of a GPU", unit="MHz"),
-        Column(name="power_w", help="power while it repeats", unit="W"),
-        Column(name="temperature_c", help="temperature then", unit="°C"),
-        Column(name="throttle", help="why the clock was held down, as the driver says"),
+        Column(name="clock_mhz", help="core clock meanwhile (GPU)", unit="MHz"),
+        Column(name="power_w", help="power meanwhile", unit="W"),
+        Column(name="temperature_c", help="temperature meanwhile", unit="°C"),
+        Column(name="throttle", help="throttle reasons that the driver reports"),
     )
     figure = Figure(
         x="intensity",

@@ -50,12 +50,13 @@ class Shared(Microbenchmark[_State, _Raw]):
     summary = "Shared memory: bandwidth by width, bank conflicts by stride, latency."
     by_cycles = True
     measures = (
-        "A full block on every unit reads its shared memory, 4, 8 or 16 bytes a lane, lanes a "
-        "stride apart: stride 1 is the bandwidth, larger ones show the banks. The latency is that "
-        "of a chain of offsets followed by one thread. Cycles are counted inside the kernel."
+        "A full block on every SM/CU reads its shared memory, 4, 8 or 16 bytes per lane, with a "
+        "stride between lanes: stride 1 is the bandwidth, larger ones show bank conflicts. The "
+        "latency is that of one thread's dependent chain of offsets. Cycles are counted inside the "
+        "kernel."
     )
     misleads = (
-        "Stores, and atomics, have other rates. A stride of 0 is a broadcast: its bytes a cycle "
+        "Stores and atomics have other rates. A stride of 0 is a broadcast: its bytes per cycle "
         "count every lane's copy and may exceed what the memory delivers."
     )
     parameters = FrozenDict(
@@ -67,19 +68,19 @@ class Shared(Microbenchmark[_State, _Raw]):
                 brief=(1, 2, 32),
                 most=32,  # micro_shared.cu has room for no more
             ),
-            "bytes": Parameter(help="bytes a lane", quick=_WIDTHS, choices=_WIDTHS),
+            "bytes": Parameter(help="bytes per lane", quick=_WIDTHS, choices=_WIDTHS),
             "rounds": Parameter(help="rounds of 8 loads", quick=400, full=4000),
             "hops": Parameter(help="loads of the chain", quick=2**14, full=2**17, least=32),
             "samples": Parameter(help="launches timed for a point", quick=3, full=9),
         }
     )
     columns = (
-        Column(name="bytes", help="bytes a lane loads", unit="B"),
+        Column(name="bytes", help="bytes per lane", unit="B"),
         Column(name="stride", help="elements between lanes"),
-        Column(name="cycles", help="cycles of the unit for one warp's load", unit="cycles"),
+        Column(name="cycles", help="cycles of the SM/CU per warp load", unit="cycles"),
         Column(
             name="bytes_per_clk",
-            help="bytes loaded in a cycle by a unit",
+            help="bytes loaded per cycle by an SM/CU",
             unit="B/clk",
             limit=lambda h: h.rate("shared"),
         ),

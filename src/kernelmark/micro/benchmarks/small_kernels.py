@@ -66,17 +66,17 @@ class _Raw:
 
 class SmallKernels(Microbenchmark[_State, _Raw]):
     name = "small-kernels"
-    summary = "Cost of a launch: plain, in a graph, as a step of a persistent kernel; the fit."
+    summary = "Cost of a launch: plain, in a graph, or as a step of a persistent kernel; its fit."
     measures = (
-        "The same small kernel, a[i]=b[i]/4, again and again: launched plainly by a loop in C, "
-        "captured in a graph (difference of two lengths), or as steps of one kernel with a barrier "
-        "across all blocks. Over sizes the time is fitted as start-up + bytes / rate. The round "
-        "trip is one empty kernel and waiting for it."
+        "The same small kernel, a[i]=b[i]/4, runs repeatedly: launched by a loop in C, captured in "
+        "a graph (difference of two lengths), or as steps of one kernel with a barrier across all "
+        "blocks. Over sizes the time is fitted as start-up + bytes / rate. The round trip is one "
+        "empty kernel and the wait for it."
     )
     misleads = (
         "Plain launches measure the host and the driver as much as the GPU. The barrier of the "
-        "persistent kernel works on one word and grows with the number of units. Sizes in between "
-        "are in the shared cache, so the fitted rate is not that of main memory."
+        "persistent kernel uses one word, and its cost grows with the number of SMs/CUs. Medium "
+        "sizes are in the shared cache, so the fitted rate is not that of main memory."
     )
     parameters = FrozenDict(
         {
@@ -95,10 +95,10 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
     columns = (
         Column(name="way", help="plain, graph or persistent"),
         Column(name="size_bytes", help="bytes of both arrays; 0 is an empty kernel", unit="B"),
-        Column(name="seconds", help="seconds a kernel or step", unit="s"),
+        Column(name="seconds", help="seconds per kernel or step", unit="s"),
         Column(
             name="bytes_per_s",
-            help="bytes read and written a second",
+            help="bytes read and written per second",
             unit="B/s",
             limit=lambda h: h.bandwidth("l1"),
         ),

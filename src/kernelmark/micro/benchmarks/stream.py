@@ -54,19 +54,18 @@ class Stream(Microbenchmark[_State, list[Samples]]):
     summary = "Init, read, copy, scale, add, triad, dot and stencils over occupancy."
     kinds = EVERYWHERE
     measures = (
-        "Arrays far larger than every cache, in double precision, 16 bytes a load and four loads "
-        "of each array in flight in a thread. The grid is `staying`, as many blocks as fit, which "
-        "go through the arrays together, or `passing`, with a thread for each four vectors (for "
-        "each element of a stencil), which keeps closer to the order of the memory. Threads on a "
-        "unit are swept from few to as many as fit. `triad` is a=b+q·c with three arrays, "
+        "Arrays far larger than every cache, in double precision, 16 bytes per load, four loads of "
+        "each array in flight per thread. The grid is `staying` (persistent: as many blocks as "
+        "fit), or `passing` (one thread per four vectors, or per element of a stencil), which "
+        "follows the order of the memory more closely. Threads per SM/CU are swept from few to as "
+        "many as fit. `triad` is a=b+q·c with three arrays, "
         "`schoenauer` a=b+c·d with four; stencils along one dimension count two arrays. Bytes are "
         "each array once. On a CPU the sweep is over cores."
     )
     misleads = (
-        "A write may cost a read of the same line as well (on most CPUs it does): that traffic is "
-        "not counted. What saturates the memory is bytes in flight, not threads: with wider loads "
-        "fewer threads are enough. Main memory is refreshed and its errors corrected: no kernel "
-        "reaches the rate of the bus."
+        "A write may also cost a read of the same line (on most CPUs it does), which is not "
+        "counted. Bytes in flight saturate the memory, not threads: with wider loads fewer threads "
+        "are enough. Because of refresh and error correction no kernel reaches the bus rate."
     )
     parameters = FrozenDict(
         {
@@ -77,7 +76,7 @@ class Stream(Microbenchmark[_State, list[Samples]]):
                 choices=tuple(_streams.STREAMS),
             ),
             "threads": Parameter(
-                help="threads on a unit; cores of a CPU",
+                help="threads per SM/CU; cores of a CPU",
                 quick=(64, 128, 256, 512, 1024, 2048),
                 full=(32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048),
                 brief=(1024, 2048),
@@ -95,12 +94,12 @@ class Stream(Microbenchmark[_State, list[Samples]]):
     )
     columns = (
         Column(name="kernel", help="stream"),
-        Column(name="threads", help="threads on each unit; cores of a CPU"),
+        Column(name="threads", help="threads per SM/CU; cores of a CPU"),
         Column(name="block", help="threads of a block"),
         Column(name="grid", help="staying or passing"),
         Column(
             name="bytes_per_s",
-            help="bytes read and written a second",
+            help="bytes read and written per second",
             unit="B/s",
             limit=lambda h: h.bandwidth("dram"),
         ),

@@ -54,16 +54,17 @@ class _State:
 
 class Strides(Microbenchmark[_State, list[float]]):
     name = "strides"
-    summary = "Cycles of a load that hits the first cache, by the stride between lanes."
+    summary = "Cycles of a load that hits the first-level cache, by the stride between lanes."
     by_cycles = True
     measures = (
-        "One full block a unit loads 4, 8 or 16 bytes a lane that all hit the first cache, lanes a "
-        "stride apart, or in rows (`block w`: w lanes side by side, then another row). Cycles are "
-        "counted inside the kernel: they show how many banks and how many lines a load touches."
+        "One full block per SM/CU loads 4, 8 or 16 bytes per lane that all hit the first-level "
+        "cache, with a stride between lanes, or in rows (`block w`: w adjacent lanes, then another "
+        "row). Cycles are counted inside the kernel: they show how many banks and lines a load "
+        "touches."
     )
     misleads = (
-        "Only the pattern inside a warp matters here; working sets stay in the cache. Bytes a "
-        "cycle are those asked for: a stride leaves most of each line unused."
+        "Only the pattern inside a warp matters here; working sets stay in the cache. Bytes per "
+        "cycle count requested bytes: a stride leaves most of each line unused."
     )
     parameters = FrozenDict(
         {
@@ -74,22 +75,24 @@ class Strides(Microbenchmark[_State, list[float]]):
                 brief=(1, 2, 4),
             ),
             "widths": Parameter(
-                help="lanes side by side", quick=(1, 2, 4, 8, 16), full=(1, 2, 4, 8, 16), brief=(8,)
+                help="adjacent lanes", quick=(1, 2, 4, 8, 16), full=(1, 2, 4, 8, 16), brief=(8,)
             ),
-            "bytes": Parameter(help="bytes a lane", quick=_WIDTHS, brief=(4, 16), choices=_WIDTHS),
+            "bytes": Parameter(
+                help="bytes per lane", quick=_WIDTHS, brief=(4, 16), choices=_WIDTHS
+            ),
             "rounds": Parameter(help="rounds of 8 loads", quick=200, full=1000),
             "samples": Parameter(help="launches timed for a point", quick=3, full=7),
         }
     )
     columns = (
         Column(name="pattern", help="stride s or block w"),
-        Column(name="bytes", help="bytes a lane loads", unit="B"),
+        Column(name="bytes", help="bytes per lane", unit="B"),
         Column(name="stride", help="elements between lanes"),
-        Column(name="width", help="lanes side by side"),
-        Column(name="cycles", help="cycles of the unit for one warp's load", unit="cycles"),
+        Column(name="width", help="adjacent lanes"),
+        Column(name="cycles", help="cycles of the SM/CU per warp load", unit="cycles"),
         Column(
             name="bytes_per_clk",
-            help="bytes asked for in a cycle by a unit",
+            help="bytes requested per cycle by an SM/CU",
             unit="B/clk",
             limit=lambda h: _asked(h),
         ),

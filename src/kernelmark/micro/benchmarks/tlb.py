@@ -44,18 +44,16 @@ class _State:
 
 class Tlb(Microbenchmark[_State, list[_chase.Hop]]):
     name = "tlb"
-    summary = "Latency over the span of one load a page: the reach of address translation."
+    summary = "Latency over the span of one load per page: the reach of the TLB levels."
     by_cycles = True
     measures = (
-        "A chain visits one line in every page of a span, each time at another place in the page, "
-        "so that the lines themselves stay in the shared cache while the pages grow; a unit's own "
-        "cache is passed by. Where the latency rises, a level of address translation no longer "
-        "covers the span."
+        "A chain visits one line in every page of a span, at a different offset in each page, so "
+        "that the lines stay in the shared cache while the number of pages grows; the private "
+        "cache is bypassed. Where the latency rises, a TLB level no longer covers the span."
     )
     misleads = (
-        "The page size is the driver's choice, 2 MiB as a rule; a stride under it gives the same "
-        "pages many times. Lines that fall into the same set of the cache can look like a limit of "
-        "translation."
+        "The page size is the driver's choice, usually 2 MiB; a smaller stride visits the same "
+        "pages many times. Lines in the same cache set can look like a limit of the TLB."
     )
     parameters = FrozenDict(
         {
@@ -74,14 +72,14 @@ class Tlb(Microbenchmark[_State, list[_chase.Hop]]):
                 least=_PAGES * _LINE,
             ),
             "hops": Parameter(help="hops timed", quick=2**13, full=2**15, brief=2**12),
-            "samples": Parameter(help="followings of a chain", quick=3, full=5),
+            "samples": Parameter(help="repeats of a chain", quick=3, full=5),
         }
     )
     columns = (
         Column(name="stride_bytes", help="bytes between two visited lines", unit="B"),
         Column(name="span_bytes", help="bytes from the first to the last line", unit="B"),
-        Column(name="cycles", help="core cycles a load", unit="cycles"),
-        Column(name="ns", help="nanoseconds a load", unit="ns"),
+        Column(name="cycles", help="core cycles per load", unit="cycles"),
+        Column(name="ns", help="nanoseconds per load", unit="ns"),
     )
     figure = Figure(
         x="span_bytes",

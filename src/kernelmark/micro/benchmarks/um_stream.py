@@ -40,15 +40,15 @@ class _State:
 
 class UmStream(Microbenchmark[_State, list[Record]]):
     name = "um-stream"
-    summary = "Triad over managed memory: the first pass brings pages over, the next ones do not."
+    summary = "Triad over managed memory: the first pass migrates pages, later ones do not."
     measures = (
-        "A triad over managed memory that the host has written: the first pass moves its pages to "
-        "the device on demand, the later ones find them there. Sizes never exceed what is free on "
-        "the device, since oversubscribing can take a GPU out of service."
+        "A triad over managed memory that the host has written: the first pass migrates its pages "
+        "to the device on demand, later ones find them there. Sizes never exceed the free memory "
+        "of the device, because oversubscription can make a GPU unusable."
     )
     misleads = (
         "The first pass depends on the driver's prefetching and on the order in which pages are "
-        "touched. On machines with coherent memory pages may stay on the host: then later passes "
+        "touched. On machines with coherent memory pages may stay on the host: later passes then "
         "read over the link."
     )
     parameters = FrozenDict(
@@ -65,10 +65,10 @@ class UmStream(Microbenchmark[_State, list[Record]]):
     )
     columns = (
         Column(name="size_bytes", help="bytes of the three arrays together", unit="B"),
-        Column(name="pass", help="first (pages come over) or later"),
+        Column(name="pass", help="first (pages migrate) or later"),
         Column(
             name="bytes_per_s",
-            help="bytes read and written a second",
+            help="bytes read and written per second",
             unit="B/s",
             limit=lambda h: h.bandwidth("l2"),
         ),

@@ -55,7 +55,7 @@ _MS = 1e-3
 
 class Inductor(Importer):
     name = "inductor"
-    summary = "PyTorch inductor's max-autotune log, and its file of matrix products"
+    summary = "PyTorch inductor's max-autotune log, and its GEMM file"
     facts = FormatFacts(
         versions="PyTorch 2.13, and older blocks without strides and dtypes",
         exactness="every choice that is shown, to 0.1 µs; by default these are the ten fastest, no "

@@ -39,7 +39,7 @@ _TIMING = Timing(cache=Cache.FLUSH, timer=Timer.GATE)
 
 class NvBench(Importer):
     name = "nvbench"
-    summary = "JSON of nvbench, with its binary samples where they lie beside it"
+    summary = "JSON of nvbench, with its binary samples if they are in the same folder"
     facts = FormatFacts(
         versions="JSON with nv/cold summaries",
         exactness="every sample where the binary files are there, else the mean",

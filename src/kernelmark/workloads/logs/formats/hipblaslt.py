@@ -38,7 +38,7 @@ class Hipblaslt(LogReader):
     summary = "hipBLASLt logs: masks 32, 64 and 128, trace lines, tuning files"
     facts = FormatFacts(
         versions="hipBLASLt 7d9fb683 (2024-10), rocm-libraries aec838a8 (2025-05)",
-        exactness="exact; what a call does beside the GEMM is named; tables of d_type alone are "
+        exactness="exact; work of a call beyond the GEMM is listed; tables of d_type alone are "
         "refused unless --dtype is given",
         checked="its logging and client code read; samples of our own in tests",
     )

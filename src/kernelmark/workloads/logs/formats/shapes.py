@@ -30,7 +30,7 @@ _SPLIT = re.compile(r"[\s,;xX]+")
 
 class Shapes(LogReader):
     name = "shapes"
-    summary = "lists of sizes: M,N,K a line, or a table of products, attention or convolutions"
+    summary = "lists of sizes: M,N,K per line, or a table of GEMMs, attention or convolutions"
     facts = FormatFacts(
         versions="any",
         exactness="sizes exact; a dtype that is not named is bf16, and reported",

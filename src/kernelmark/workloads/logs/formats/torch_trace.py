@@ -35,10 +35,10 @@ _Event = tuple[float, float, int, int, bool]
 
 class TorchTrace(LogReader):
     name = "torch-trace"
-    summary = "PyTorch profiler traces (JSON): products, attention, convolutions"
+    summary = "PyTorch profiler traces (JSON): GEMMs, attention, convolutions"
     facts = FormatFacts(
         versions="Kineto JSON, with and without schemaVersion 1",
-        exactness="exact for the ops it knows; the share of kernel time of no such op is reported",
+        exactness="exact for supported ops; the fraction of kernel time of other ops is reported",
         checked="traces of HolisticTraceAnalysis' tests: the share against an independent count "
         "by correlation",
     )

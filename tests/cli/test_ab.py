@@ -81,8 +81,9 @@ def test_who_holds_the_device_is_told_once(kmark, holder, monkeypatch):
         return plain(event)
 
     monkeypatch.setattr(Waiting, "__str__", told)
-    ended = kmark(*FAKE, "--no-store")
+    ended = kmark(*FAKE, "--no-store", "--json", "-")
     assert ended.code == 0
+    assert json.loads(ended.out)["kernelmark"] == "ab"  # and nothing else on stdout
     assert ended.err.count(f"waiting for fake: process {holder.pid} is timing on it") == 1
 
 
@@ -92,11 +93,6 @@ def test_a_holder_is_told_once_however_often_it_is_waited_for(capsys):
         tell(Waiting(device="fake", holder=holder))
     told = capsys.readouterr().err
     assert [told.count(f"process {pid} ") for pid in (7, 8)] == [1, 1]
-
-
-def test_json_alone_on_stdout(kmark):
-    ended = kmark(*FAKE, "--no-store", "--quiet", "--json", "-")
-    assert json.loads(ended.out)["kernelmark"] == "ab"
 
 
 def test_dry_run(kmark):

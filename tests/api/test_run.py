@@ -141,6 +141,7 @@ def test_a_label_by_which_no_run_could_be_found_is_refused():
         read_file("-", Given(label="./mine"))
 
 
+@pytest.mark.slow
 def test_cpu_runs_are_compared_with_roofs_that_are_measured_once(tmp_path):
     chosen = {
         "backend": "numpy",

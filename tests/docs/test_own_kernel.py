@@ -14,13 +14,16 @@ import pytest
 
 from kernelmark.backends import _file
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "own-kernel.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 STEP = re.compile(
     r"(?:<!-- exit: (?P<exit>\d+) -->\n)?```(?P<kind>python|sh)\n(?P<body>.*?)```",
     flags=re.DOTALL,
 )
-SHORT = ["--max-s", "0.05", "--warmup-s", "0", "--roofs", "none"]
+# hot: thousands of cold sets of such small problems would take a minute
+SHORT = ["--max-s", "0.05", "--warmup-s", "0", "--roofs", "none", "--cache", "hot"]
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,7 @@ def test_stream_copy_counts_both_arrays(rig):
     check_best(ours, lambda: 2 * numpy_copy_per_s(64 * MIB), 0.4, 2.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_the_roofline_ends_at_the_quick_roofs(rig, monkeypatch, dtype):
     monkeypatch.setattr(roofs, "_stream_bytes", lambda info, parts: 2**26)  # only FLOP/s are used

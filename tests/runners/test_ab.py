@@ -182,6 +182,7 @@ def test_closing_early_ends_the_workers_and_gives_the_rest():
     assert len(left.base_s) == 1
 
 
+@pytest.mark.slow
 def test_false_alarms_are_as_rare_as_promised():
     rng = random.Random(7)
     rows = [
@@ -251,6 +252,7 @@ def test_illegal_rules_are_refused():
         Pair(base=pair().base, head=Case(problem=other, backend="fake"))
 
 
+@pytest.mark.slow
 def test_real_workers_find_a_scripted_slowdown():
     sides = parse_sides([], ['head:KERNELMARK_FAKE_SCRIPT={"slow":[1.05]}'])
     rule = Rule(looks=Looks(rounds=(8,), alpha=0.05))

@@ -48,6 +48,7 @@ def checked(*plans: TunePlan, candidates: int = 2):
     return list(check(plans, candidates=candidates, jobs=1, compile_timeout_s=120))
 
 
+@pytest.mark.slow
 @needs_triton
 def test_candidates_for_a_gpu_that_is_not_here_are_judged_by_what_they_use():
     good, bad = checked(plan(), plan("BBS_TN_1", space=SPILLING))
@@ -69,6 +70,7 @@ def test_candidates_for_a_gpu_that_is_not_here_are_judged_by_what_they_use():
     assert record["spilled_registers"] == worst.kernel.resources["spilled_registers"]
 
 
+@pytest.mark.slow
 @needs_triton
 def test_the_same_seed_gives_the_same_sample_on_any_architecture():
     one, again = checked(plan(arch="sm_90"))[0], checked(plan(arch="sm_90"))[0]

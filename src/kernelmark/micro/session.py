@@ -14,8 +14,8 @@ from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
 from kernelmark.core.micro import MicroResult
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
-from kernelmark.core.units import duration_text
 from kernelmark.micro import build_ahead, registry
 from kernelmark.micro.base import EVERYWHERE, MODES, Microbenchmark, Mode
 from kernelmark.runners.lock import held
@@ -138,7 +138,7 @@ def _ready(session: _Session, worker: WorkerProcess | None) -> WorkerProcess:
 def _one(session: _Session, worker: WorkerProcess, name: str) -> MicroResult:
     began = time.time()
     if worker.lost is not None or not worker.ready:
-        lost = worker.lost or Loss(status=Status.TIMEOUT, error="the worker did not start")
+        lost = worker.lost or Loss(status=Status.TIMEOUT, error=Reason("worker-did-not-start"))
         return _failed(session, name, began, lost)
     request: Message = {
         "do": "micro",
@@ -154,7 +154,7 @@ def _one(session: _Session, worker: WorkerProcess, name: str) -> MicroResult:
             if isinstance(heard, Loss):
                 return _failed(session, name, began, heard)
             if heard["say"] == "closed":
-                status, error = Status(str(heard["status"])), str(heard["error"])
+                status, error = Status(str(heard["status"])), Reason.of(str(heard["error"]))
                 return _failed(session, name, began, Loss(status=status, error=error))
             if heard["say"] == "result":
                 found = codec.from_document(heard["result"], MicroResult)
@@ -162,8 +162,8 @@ def _one(session: _Session, worker: WorkerProcess, name: str) -> MicroResult:
                     worker.close()  # its GPU may be spoilt
                 return found
     worker.stacks()
-    told = f"did not end within {duration_text(session.timeout_s)}"
-    loss = Loss(status=Status.TIMEOUT, error=worker.with_tail(told))
+    late = Reason("no-answer", limit_s=session.timeout_s)
+    loss = Loss(status=Status.TIMEOUT, error=worker.with_tail(late))
     worker.kill()
     return _failed(session, name, began, loss)
 

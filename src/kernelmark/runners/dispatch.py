@@ -13,6 +13,7 @@ from kernelmark.backends.base import Backend
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError, UsageError
+from kernelmark.core.reason import BRIEF, NO_REASON, Reason, format_reason, read_reason
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.runners.events import (
     CaseCompiled,
@@ -183,7 +184,7 @@ class Dispatch:
             if task.doubt is not None:
                 self._settle(task, None)
                 continue
-            text = f"no device is left: {reason}"
+            text = Reason("no-device-left", cause=reason)
             result = failure(task.case, info, Status.CRASHED, text, started=time.time())
             self._finish(task, result)
 
@@ -225,7 +226,7 @@ class Dispatch:
     def _not_started(self, lane: Lane, task: Task | None, item: Failure) -> None:
         building = lane in self._builders
         if lane.start_failures >= START_ATTEMPTS:
-            lane.dead = _in_short(item.error)
+            lane.dead = format_reason(item.error, BRIEF)
             if building:
                 self._tell(Note(text=f"a compile worker cannot be started: {lane.dead}"))
             else:
@@ -249,10 +250,10 @@ class Dispatch:
     def _take_compiled(self, lane: Lane, task: Task, item: Item) -> None:
         self._compiled += 1
         task.to_compile = False
-        status, error = Status.OK, ""
+        status, error = Status.OK, NO_REASON
         if isinstance(item, Answer):
             status = Status(item.message["status"])
-            error = str(item.message.get("error", ""))
+            error = read_reason(item.message.get("error"))
             task.compile_s = float(item.message.get("seconds", 0.0))
         elif isinstance(item, Failure):
             status, error = item.status, item.error
@@ -344,12 +345,6 @@ class Dispatch:
 
     def _tell(self, event: Event) -> None:
         self._news.append(event)
-
-
-def _in_short(error: str) -> str:
-    """The sentence of an error and the last line of what the worker wrote: an exception's own."""
-    lines = error.splitlines()
-    return lines[0] if len(lines) < 2 else f"{lines[0]}: {lines[-1].strip()}"
 
 
 def compiles(name: str) -> bool:

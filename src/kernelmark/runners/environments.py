@@ -15,6 +15,7 @@ from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import BRIEF, format_reason
 from kernelmark.runners.capture import git_state, kernelmark_version
 from kernelmark.runners.lane import Answer, Failure, Item, Lane, gather_items
 from kernelmark.runners.local import LocalRunner
@@ -109,8 +110,9 @@ def environment_of(
     finally:
         lane.close()
     if isinstance(answer, Failure):
+        why = format_reason(answer.error, BRIEF)
         raise UsageError(
-            f"{side.name}: no worker runs under {side.python}: {answer.error.splitlines()[0]}",
+            f"{side.name}: no worker runs under {side.python}: {why}",
             hint="the interpreter needs Python 3.11 or newer and numpy",
         )
     own = lane.added_variables

@@ -12,8 +12,8 @@ from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CodecError
 from kernelmark.core.plausible import check_result
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Result, Status
-from kernelmark.core.units import duration_text
 from kernelmark.devices.base import DeviceKind
 from kernelmark.runners.execute import failure
 from kernelmark.runners.process import Loss, WorkerProcess, WorkerSpec, gather
@@ -63,7 +63,7 @@ class Failure:
     """The request will not be answered. `started` is False when there was no worker to do it."""
 
     status: Status
-    error: str
+    error: Reason
     phase: str
     started: bool
 
@@ -112,7 +112,12 @@ class Lane:
             try:
                 self.worker = WorkerProcess(spec)
             except OSError as error:
-                return [self._fail(Status.CRASHED, f"cannot start {spec.python}: {error}")]
+                return [
+                    self._fail(
+                        Status.CRASHED,
+                        Reason("worker-not-started", python=spec.python, error=str(error)),
+                    )
+                ]
         else:
             self._phase = "load"
         self.worker.send({**request, "id": self._number, "profile_s": self.limits.timeout_s})
@@ -173,14 +178,13 @@ class Lane:
         if deadline is None or time.monotonic() < deadline or self.worker is None:
             return None
         if self._phase == "start":
-            limit = duration_text(self.limits.start_timeout_s)
-            return self._fail(Status.CRASHED, f"the worker was not ready within {limit}")
-        limit = duration_text(self.limits.of(self._phase)[1] or 0.0)
+            limit_s = self.limits.start_timeout_s
+            return self._fail(Status.CRASHED, Reason("worker-not-ready", limit_s=limit_s))
         self.worker.stacks()
-        text = self.worker.with_tail(f"no answer within {limit} (in phase {self._phase})")
-        return self._fail(Status.TIMEOUT, text)
+        late = Reason("no-answer", limit_s=self.limits.of(self._phase)[1] or 0.0)
+        return self._fail(Status.TIMEOUT, self.worker.with_tail(late.having(phase=self._phase)))
 
-    def _fail(self, status: Status, error: str) -> Failure:
+    def _fail(self, status: Status, error: Reason) -> Failure:
         started = self.worker is not None and self.worker.ready
         phase = self._phase
         self._number = None
@@ -262,23 +266,20 @@ def read_result(case: Case, info: DeviceInfo, message: Message, started: float) 
         result = codec.from_document(message.get("result"), Result)
         check_result(result, "result")
     except CodecError as error:
-        text = f"the worker's result cannot be read: {error.message}"
+        text = Reason("result-unreadable", cause=error.message)
         return failure(case, info, Status.CRASHED, text, started=started)
     if result.case.id != case.id:
-        text = "the worker answered with another case's result"
+        text = Reason("result-of-another-case")
         return failure(case, info, Status.CRASHED, text, started=started)
     if (result.device, result.arch) != (info.name, info.arch):
-        text = f"the worker answered with a result of {result.device} ({result.arch})"
+        text = Reason("result-of-another-device", device=result.device, arch=result.arch)
         return failure(case, info, Status.CRASHED, text, started=started)
     return result
 
 
 def failed_result(case: Case, info: DeviceInfo, item: Failure, started: float) -> Result:
     cost = {"total": time.time() - started}
-    error = item.error
-    if item.status is not Status.TIMEOUT and item.started:
-        first, *rest = item.error.split("\n", 1)
-        error = "\n".join([f"{first} (in phase {item.phase})", *rest])
+    error = item.error.having(phase=item.phase) if item.started else item.error
     return failure(case, info, item.status, error, started=started, cost=cost)
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kernelmark.core.reason import BRIEF, format_reason
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.runners.lane import Lane, harmless
 
@@ -82,7 +83,7 @@ class SecondOpinions:
             self._strikes[lane] = 0
             return Opinion(result=first)
         self._strikes[lane] += 1
-        said = first.error.splitlines()[0] if first.error else first.status.value
+        said = format_reason(first.error, BRIEF) or first.status.value
         if self._strikes[lane] < MOST_STRIKES or lane.dead:
             note = f"failed on {lane.info.name} ({said}) and not on {second.device}"
             return Opinion(result=second, note=f"{first.case.problem.key}: {note}")

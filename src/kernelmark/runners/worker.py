@@ -22,6 +22,7 @@ from kernelmark.core import codec
 from kernelmark.core.children import guard_own_group
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.reason import reason_document
 from kernelmark.core.result import Case, Status
 from kernelmark.runners.protocol import PROTOCOL, Message, decode, encode
 
@@ -116,7 +117,7 @@ class Worker:
             "compiled",
             id=number,
             status=status.value,
-            error=error,
+            error=reason_document(error),
             seconds=seconds,
             kernel=codec.plain(kernel),
         )

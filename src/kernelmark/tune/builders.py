@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from kernelmark.core import codec
 from kernelmark.core.errors import CodecError
+from kernelmark.core.reason import BRIEF, NO_REASON, Reason, format_reason, read_reason
 from kernelmark.core.result import Case, KernelInfo, Status, config_key
 from kernelmark.runners.dispatch import START_ATTEMPTS, compiles
 from kernelmark.runners.lane import Failure, Item, Lane, Phase
@@ -24,7 +25,7 @@ class Compiled:
 
     done: bool = False
     status: Status = Status.OK
-    error: str = ""
+    error: Reason = NO_REASON
     kernel: KernelInfo = field(default_factory=KernelInfo)
     seconds: float = 0.0
 
@@ -84,7 +85,7 @@ class Builders:
         if isinstance(item, Failure) and not item.started:
             self._found.pop(key, None)
             if lane.start_failures >= START_ATTEMPTS:
-                lane.dead = item.error.strip().splitlines()[-1]
+                lane.dead = format_reason(item.error, BRIEF)
                 self.lost.append(lane.dead)
             return
         found = self._found.setdefault(key, Compiled())
@@ -93,7 +94,7 @@ class Builders:
             found.status, found.error = item.status, item.error
             return
         found.status = Status(item.message["status"])
-        found.error = str(item.message.get("error", ""))
+        found.error = read_reason(item.message.get("error"))
         found.seconds = float(item.message.get("seconds", 0.0))
         try:
             found.kernel = codec.read(item.message.get("kernel"), KernelInfo, "kernel")

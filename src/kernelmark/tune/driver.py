@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.reason import BRIEF, Reason, format_reason
 from kernelmark.core.result import Case, Status
 from kernelmark.core.roof import Roof
 from kernelmark.runners.dispatch import START_ATTEMPTS, compiles
@@ -274,7 +275,7 @@ class Driver:
             reason = static_reason(found.kernel.resources, live.lane.info)
             if reason is None:
                 return None
-            status, error = Status.SKIPPED, reason
+            status, error = Status.SKIPPED, Reason.of(reason)
         elif status not in FINAL:
             return None
         cost_s = self._builders.cost_s(request.case)
@@ -350,7 +351,7 @@ class Driver:
             live.timed = None
         if lane.start_failures < START_ATTEMPTS:
             return
-        lane.dead = item.error.strip().splitlines()[-1]
+        lane.dead = format_reason(item.error, BRIEF)
         self._tell(Lost(device=lane.info.name, reason=lane.dead))
         if all(other.dead for other in self._lanes):
             raise KernelmarkError(

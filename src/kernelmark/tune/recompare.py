@@ -15,6 +15,7 @@ from pathlib import Path
 from kernelmark import backends, devices
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.reason import BRIEF, Reason, format_reason
 from kernelmark.core.result import Result, Status
 from kernelmark.runners.lane import (
     Failure,
@@ -112,7 +113,7 @@ def _again(outcome: Outcome, lane: Lane, asked: Acceptance) -> Outcome:
             journal.close()
     if replaced(outcome, again):
         was, now = outcome.tuned.kernel.name, again.tuned.kernel.name
-        reason = f"another kernel runs now: {now}, not {was}"
+        reason = Reason("another-kernel", now=now, was=was)
         return dataclasses.replace(again, kept=False, reason=reason)
     return again
 
@@ -143,7 +144,7 @@ def _measured(request: Request, lane: Lane) -> Result:
                 continue
             if isinstance(item, Failure):
                 if not item.started:
-                    last = item.error.strip().splitlines()[-1]
+                    last = format_reason(item.error, BRIEF)
                     raise KernelmarkError(f"{lane.info.name}: no worker can be started: {last}")
                 result = failed_result(case, lane.info, item, started)
             else:

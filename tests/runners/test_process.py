@@ -81,7 +81,8 @@ def test_exit_code_and_standard_error_are_told(start):
     worker = start(READY + "print('what went wrong', file=sys.stderr); sys.exit(7)")
     loss = heard(worker)[-1]
     assert loss.status is Status.CRASHED
-    assert loss.error == "the worker ended by itself with exit code 7\nwhat went wrong"
+    assert (loss.error.code, loss.error.fields["exit_code"]) == ("worker-exited", 7)
+    assert loss.error.fields["output"] == "what went wrong"
 
 
 @pytest.mark.parametrize("last", ["", "\\n"])
@@ -112,7 +113,7 @@ def test_a_kill_by_the_kernel_for_memory_is_out_of_memory(start, monkeypatch):
     monkeypatch.setattr(process_module, "oom_kills", lambda: next(counts))
     loss = heard(start(READY + "os.kill(os.getpid(), 9)"))[-1]
     assert loss.status is Status.OUT_OF_MEMORY
-    assert "by the kernel, out of memory" in loss.error
+    assert loss.error.code == "worker-out-of-memory"
 
 
 def test_a_failed_allocation_in_native_code_is_out_of_memory(start):
@@ -124,7 +125,7 @@ def test_garbage_after_ready_ends_the_worker(start):
     worker = start(READY + "print('Welcome to libfoo', flush=True); time.sleep(1000)")
     loss = heard(worker)[-1]
     assert loss.status is Status.CRASHED
-    assert "Welcome to libfoo" in loss.error
+    assert "Welcome to libfoo" in loss.error.fields["output"]
     assert not running(worker.pid)
 
 
@@ -137,13 +138,13 @@ def test_a_greeting_before_ready_is_let_pass(start):
 def test_another_protocol_is_a_clear_sentence(start):
     worker = start('print(\'{"kind":"ready","protocol":99}\', flush=True); time.sleep(1000)')
     loss = heard(worker)[-1]
-    assert "speaks protocol 99, this kernelmark 2" in loss.error
+    assert (loss.error.code, loss.error.fields["spoken"]) == ("worker-protocol", 99)
     assert not worker.ready
 
 
 def test_a_worker_that_sends_failed_is_lost_with_its_error(start):
     worker = start('print(\'{"kind":"failed","error":"no such GPU"}\', flush=True)')
-    assert heard(worker)[-1].error == "no such GPU"
+    assert heard(worker)[-1].error.code == "worker-failed"
 
 
 def test_kill_takes_the_children_too(start):

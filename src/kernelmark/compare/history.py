@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kernelmark.compare.verdicts import HELD, Audit
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Mode, Run, Status
-from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.changepoint import change_points
 from kernelmark.stats.modes import mean_of
@@ -77,7 +77,7 @@ class Screen:
     it was expected. `gone` counts the points before it that have left the level as it has."""
 
     status: VerdictStatus
-    reason: str
+    reason: Reason
     ratio: float | None = None
     low_s: float | None = None
     high_s: float | None = None
@@ -287,10 +287,10 @@ def _screened(
     newest = points[-1]
     if newest.status is not Status.OK or newest.median_s is None:
         if len(points) > 1 and points[-2].status is Status.OK:
-            return Screen(status=VerdictStatus.BROKEN, reason=newest.status.value)
-        return Screen(status=VerdictStatus.IGNORED, reason=newest.status.value)
+            return Screen(status=VerdictStatus.BROKEN, reason=_failed(newest))
+        return Screen(status=VerdictStatus.IGNORED, reason=_failed(newest))
     if len(points) > 1 and points[-2].status is not Status.OK:
-        return Screen(status=VerdictStatus.FIXED, reason=f"it was {points[-2].status.value}")
+        return Screen(status=VerdictStatus.FIXED, reason=_was(points[-2]))
     level, log = levels[-1], math.log(judged_s(newest) or newest.median_s)
     if len(level) >= LEAST_POINTS:
         gone = _gone(level, log, min_effect)
@@ -301,8 +301,16 @@ def _screened(
     many = len(points) > LEAST_POINTS
     return Screen(
         status=VerdictStatus.UNSURE if many else VerdictStatus.NEW,
-        reason=f"{len(level)} points at this level, {LEAST_POINTS} are needed",
+        reason=Reason("few-points", points=len(level), least=LEAST_POINTS),
     )
+
+
+def _failed(point: Point) -> Reason:
+    return Reason("failed", status=point.status.value)
+
+
+def _was(point: Point) -> Reason:
+    return Reason("failed-before", cause=_failed(point))
 
 
 def _by_modes(screen: Screen, newest: Point, level: Sequence[Point]) -> Screen:
@@ -317,7 +325,7 @@ def _by_modes(screen: Screen, newest: Point, level: Sequence[Point]) -> Screen:
     times = [mode.value_s for mode in newest.modes] or [newest.median_s or 0.0]
     if min(times) > high_s or max(times) < low_s:
         return screen
-    reason = f"multimodal: expected {time_text(low_s)} to {time_text(high_s)}"
+    reason = Reason("expected", low_s=low_s, high_s=high_s, modes=True)
     return replace(
         screen, status=VerdictStatus.SAME, reason=reason, low_s=low_s, high_s=high_s, gone=0
     )
@@ -386,7 +394,7 @@ def _expected(
     high = max(centre + half, quantile(spread.points, 1 - _WILD))
     ratio = math.exp(newest - centre)
     low_s, high_s = math.exp(low), math.exp(high)
-    reason = f"expected {time_text(low_s)} to {time_text(high_s)}"
+    reason = Reason("expected", low_s=low_s, high_s=high_s)
     status = VerdictStatus.SAME
     if newest > high:
         status = VerdictStatus.SLOWER

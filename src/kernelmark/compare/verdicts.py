@@ -11,11 +11,12 @@ from kernelmark.compare.match import By, Pair, pairs
 from kernelmark.compare.rules.base import Judgement, Rule
 from kernelmark.core.environment import difference
 from kernelmark.core.errors import NothingToDo
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Result, ResultSet, Run
 from kernelmark.core.verdict import Verdict, VerdictStatus
 
 # Why an alarm is held.
-HELD = "a sentinel moved: the machine is not what it was"
+HELD = Reason("canary-moved")
 ALARMS = (VerdictStatus.SLOWER, VerdictStatus.FASTER)
 # What a reader of changes wants to see, in the order to be worried.
 CHANGES = (
@@ -37,7 +38,7 @@ class Row:
     pair: Pair
     judgement: Judgement
     verdict: Verdict
-    held: str = ""
+    held: Reason = NO_REASON
 
     @property
     def status(self) -> VerdictStatus:

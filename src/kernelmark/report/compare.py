@@ -13,7 +13,7 @@ from kernelmark.core.environment import Environment
 from kernelmark.core.files import Cell
 from kernelmark.core.problem import parse_key
 from kernelmark.core.result import Result, Run, config_key
-from kernelmark.core.units import counted, time_text
+from kernelmark.core.units import MOST_PERCENT, counted, time_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report import clocks
 from kernelmark.report.apart import apart
@@ -21,7 +21,6 @@ from kernelmark.report.detail import facts
 from kernelmark.report.names import backend_text, rerun, short
 from kernelmark.report.render import markdown
 from kernelmark.report.tables import NONE, Column, Table
-from kernelmark.stats.paired import MOST_PERCENT
 from kernelmark.workloads.importers import notes as file_notes
 
 # A comment that is too long is not read, and GitHub refuses more than 65,536 characters.

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kernelmark.core.reason import BRIEF, format_reason
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.runners.jobs import harmless
 from kernelmark.runners.pool import Slot
@@ -83,7 +84,7 @@ class SecondVotes:
             self._strikes[slot] = 0
             return Decision(result=first)
         self._strikes[slot] += 1
-        error = first.error.splitlines()[0] if first.error else first.status.value
+        error = format_reason(first.error, BRIEF) or first.status.value
         if self._strikes[slot] < MOST_STRIKES or slot.lost:
             note = f"failed on {slot.info.name} ({error}) and not on {second.device}"
             return Decision(result=second, note=f"{first.case.problem.key}: {note}")

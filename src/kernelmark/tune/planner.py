@@ -207,8 +207,7 @@ def _refusal(backend: Backend, problem: Problem, info: DeviceInfo) -> str | None
     rule: Callable[[Problem, DeviceInfo], str | None] = backend.supports
     if not _is_here(info):  # then neither need be what runs it
         rule = getattr(backend, "refuses", rule)
-    reason = rule(problem, info)
-    return None if reason is None else f"{backend.name}: {reason.removeprefix(f'{backend.name}: ')}"
+    return rule(problem, info)
 
 
 def _is_here(info: DeviceInfo) -> bool:

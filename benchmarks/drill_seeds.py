@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from kernelmark.core import codec
-from kernelmark.core.environment import Environment
-from kernelmark.core.result import ResultSet, Run
+from drill_own import OWN
 from kernelmark.testing import logs
 from kernelmark.tune import simulate
 from kernelmark.workloads import importers
-from kernelmark.workloads.importers.base import Given
 from kernelmark.workloads.logs.reading import registry as log_formats
 
 _BENCH = "transA,transB,grouped_gemm,batch_count,m,n,k,alpha,beta,a_type,b_type,c_type,d_type,"
@@ -327,18 +325,13 @@ TEXTS: dict[str, dict[str, str]] = {
         "n.json": json.dumps({"triton_version": "3.4.0", "1": _SETTINGS, "64": _SETTINGS}),
     },
     "configs tensile": {"logic.yaml": _LOGIC},
-    "suite": {
-        "suite.toml": 'why = "x"\nsource = "y"\ndtype = "f32"\n[[problems]]\nop = "gemm"\n'
-        'm = "[64:256:*2]"\nn = 1\nk = [64, 128]\n',
-    },
-    "rules": {"rules.toml": 'rule = "robust"\n'},
 }
 
 
 def readers() -> list[str]:
     """Every reader that is registered, and those of kernelmark's own files."""
     return [
-        *("own", "suite", "rules"),
+        *(f"own {name}" for name in OWN),
         *(f"times {name}" for name in importers.registry.names()),
         *(f"calls {name}" for name in log_formats.names()),
         *(f"space {name}" for name in simulate.FACTS),
@@ -350,7 +343,12 @@ def seeds(folder: Path) -> Iterator[tuple[str, str, bytes]]:
     """(reader, file name, content) of files that are whole; `folder` is for what is made."""
     for reader, files in TEXTS.items():
         yield from ((reader, name, text.encode()) for name, text in files.items())
-    yield "own", "own.json", _own(folder).encode()
+    # What gzip compressed: the damage is in what is packed.
+    for reader, name in (("times torch_trace", "trace.json"), ("calls rocblas", "rocblas.log")):
+        yield reader, f"{name}.gz", gzip.compress(TEXTS[reader][name].encode(), mtime=0)
+    for name, (file, write, _) in OWN.items():
+        write(folder / file)
+        yield f"own {name}", file, (folder / file).read_bytes()
     for form in ("mask32", "mask64", "mask128", "trace"):
         path = folder / form
         logs.write_log(path, calls=8, shapes=4, form=form)  # type: ignore[arg-type]
@@ -366,12 +364,3 @@ def _database(path: Path, script: str) -> bytes:
     connection.executescript(f"PRAGMA page_size = 512; {script}")
     connection.close()
     return path.read_bytes()
-
-
-def _own(folder: Path) -> str:
-    """A results file of our own, made from one of another tool."""
-    path = folder / "rocblas-gemm.csv"
-    path.write_text(TEXTS["times reference_csv"]["rocblas-gemm.csv"])
-    found = importers.read(path, Given())
-    run = Run(id="drill", started=1.0, environment=Environment(), cases=len(found.results))
-    return json.dumps(codec.to_document(ResultSet(run=run, results=found.results)), indent=1)

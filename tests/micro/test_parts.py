@@ -173,6 +173,7 @@ class TestHardware:
         info = dataclasses.replace(self.INFO, model="NVIDIA A100-SXM4-80GB", arch="sm_80")
         columns = [c.on(hardware.Hardware.of(info)) for c in registry.get("instructions").columns]
         assert impossible(columns, ({"per_clk": 128.0},), ()) == []
+        assert len(impossible(columns, ({"per_clk": 10**400},), ())) == 1
         assert impossible(columns, ({"per_clk": 192.0},), ())
 
     def test_an_unknown_gpu_still_has_limits(self):

@@ -237,3 +237,21 @@ def test_without_its_header_nobody_knows_what_the_answers_are_for(tmp_path):
         with pytest.raises(UsageError, match="line 1 is not a journal's header") as caught:
             look(tmp_path / "j")
         assert "from the start" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"seconds":1e-05', '"seconds":0.0'),
+        ('"seconds":1e-05', '"seconds":1e40'),
+        ('"seconds":1e-05', '"seconds":-1'),
+        ('"line":"trial"', '"line":["trial"]'),
+    ],
+)
+def test_a_line_that_cannot_be_is_refused(path, old, new):
+    filled(path, trial(1), trial(2))
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(UsageError):
+        read(path)

@@ -130,6 +130,8 @@ def test_a_short_file_is_a_plan(tmp_path):
         ("evaluations = 100", "evaluation = 9", "budget.evaluation is unknown"),
         ("minutes = 0.0", "minutes = -1", "budget.minutes = -1 is not a number of at least 0"),
         ("minutes = 0.0", "minutes = inf", "budget.minutes = inf is not a number"),
+        ("minutes = 0.0", "minutes = nan", "budget.minutes = nan is not a number"),
+        ("minutes = 0.0", f"minutes = {10**400}", "budget.minutes = 1000"),
         ("rounds = 6", "rounds = 0", "acceptance.rounds = 0 is not a whole number"),
         (
             *("rounds = 6", "rounds = 3"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -111,9 +112,10 @@ def impossible(
     for column in columns:
         values = [row.get(column.name) for row in rows]
         numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-        odd = [v for v in numbers if not math.isfinite(v) or v < 0]
+        odd = [v for v in numbers if not 0 <= v <= sys.float_info.max]
         if odd:
-            found.append(f"{column.name} is {odd[0]} {column.unit}, which is no measurement")
+            shown = str(odd[0])[:24]
+            found.append(f"{column.name} is {shown} {column.unit}, which is no measurement")
         elif column.limit is not None and numbers and max(numbers) > column.limit * MARGIN:
             found.append(_above(column.name, max(numbers), column.limit, column.unit, column.why))
     return found

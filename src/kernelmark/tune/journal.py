@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 from kernelmark.core import codec
 from kernelmark.core.errors import CodecError, UsageError
+from kernelmark.core.plausible import is_time
 from kernelmark.core.result import OPTIONAL, Config, KernelInfo, Status, config_key
 from kernelmark.tune.outcome import Outcome
 
@@ -310,8 +311,10 @@ def _line(data: bytes, number: int) -> Line:
     except CodecError:
         # The parser counts lines too, and its count begins at this one.
         raise CodecError(f"line {number} is not JSON") from None
-    kind = _TYPES.get(document.pop("line", "")) if isinstance(document, dict) else None
+    kind = _TYPES.get(str(document.pop("line", ""))) if isinstance(document, dict) else None
     if kind is None:
         raise CodecError(f"line {number} is no line of a journal")
     line: Line = codec.read(document, kind, f"line {number}")
+    if isinstance(line, Trial) and line.seconds is not None and not is_time(line.seconds):
+        raise CodecError(f"line {number}: a time of {line.seconds:g} s is not possible")
     return line

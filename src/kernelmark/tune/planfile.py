@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import textwrap
 from collections.abc import Mapping
 from dataclasses import fields
@@ -257,10 +258,11 @@ def _real(
 ) -> float:
     found = table.get(key, default)
     number = isinstance(found, int | float) and not isinstance(found, bool)
-    if not number or not math.isfinite(found) or not 0 <= found <= most:
+    # A whole number of 400 digits is no float; neither are inf and nan within these bounds.
+    if not number or not 0 <= found <= min(most, sys.float_info.max):
         between = "of at least 0" if math.isinf(most) else f"from 0 to {most:g}"
         raise UsageError(
-            f"{place}: {prefix}{key} = {found!r} is not a number {between}",
+            f"{place}: {prefix}{key} = {repr(found)[:40]} is not a number {between}",
             hint=f"usual is {key} = {default!r}",
         )
     return float(found)

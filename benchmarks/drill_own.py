@@ -1,0 +1,125 @@
+"""Whole files of kernelmark's own, to be damaged: what writes each, and what reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from kernelmark.api import micro
+from kernelmark.api.reading import read_file
+from kernelmark.compare.rulefile import load as load_rules
+from kernelmark.core import codec
+from kernelmark.core.environment import Environment
+from kernelmark.core.micro import MicroColumn, MicroResult
+from kernelmark.core.plausible import check_results
+from kernelmark.core.result import ResultSet, Run, Status
+from kernelmark.core.timing import Timing
+from kernelmark.testing.tuning import fake_plans
+from kernelmark.tune import planfile
+from kernelmark.tune.journal import Header, Journal, Trial
+from kernelmark.tune.journal import read as read_journal
+from kernelmark.workloads import importers, suites, workload
+from kernelmark.workloads.importers.base import Given
+
+_TABLE = "index,tag,name,M,N,K,dtype,A,B,mean_microseconds,arithmetic_intensity,tflops,ok\n"
+_TABLE += "0,one,blas,128,1280,2048,fp16,T,N,13.5,110.1,49.4,True\n"
+_PLAN = fake_plans(1)[0]
+_HEADER = Header(
+    plan="p",
+    space="s",
+    problem=_PLAN.problem.key,
+    backend="fake",
+    version="1",
+    kernelmark_version="0",
+    arch="fake",
+    model="a script",
+    device="fake",
+    batch=2,
+    ahead=1,
+    starts=({"a": 1},),
+)
+_TRIAL = Trial(config={"a": 1}, step="short", status=Status.OK, seconds=1e-5, at=1.7e9)
+_MICRO = MicroResult(
+    benchmark="cache",
+    device="cuda:0",
+    arch="sm_90",
+    status=Status.OK,
+    started=1.7e9,
+    model="NVIDIA H200",
+    columns=(MicroColumn(name="size_bytes", unit="B"), MicroColumn(name="bytes_per_s")),
+    rows=({"size_bytes": 4096, "bytes_per_s": 3.2e13},),
+)
+
+
+def _text(text: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(text)
+
+
+def _none(read: object) -> None:
+    """What was read holds no time."""
+
+
+def _write_journal(path: Path) -> None:
+    journal = Journal(path)
+    journal.begin(_HEADER)
+    journal.record(_TRIAL)
+    journal.close()
+
+
+def _write_results(path: Path) -> None:
+    """A results file of our own, made from one of another tool."""
+    other = path.with_name("rocblas-gemm.csv")
+    other.write_text(_TABLE)
+    found = importers.read(other, Given())
+    run = Run(id="drill", started=1.0, environment=Environment(), cases=len(found.results))
+    document = codec.to_document(ResultSet(run=run, results=found.results))
+    path.write_text(json.dumps(document, indent=1))
+
+
+def _read_results(path: Path) -> Iterator[float]:
+    for result in check_results(read_file(str(path))).results:
+        for block in result.measurement.blocks if result.measurement else ():
+            yield from block.samples_s
+
+
+# kernelmark's own files: a name, what writes one, and what reads it and returns the times in it.
+OWN: dict[str, tuple[str, Callable[[Path], object], Callable[[Path], Iterable[float] | None]]] = {
+    "results": ("own.json", _write_results, _read_results),
+    "suite": (
+        "suite.toml",
+        _text(
+            'why = "x"\nsource = "y"\ndtype = "f32"\n[[problems]]\nop = "gemm"\n'
+            'm = "[64:256:*2]"\nn = 1\nk = [64, 128]\n'
+        ),
+        lambda path: _none(suites.load(str(path))),
+    ),
+    "rules": ("rules.toml", _text('rule = "robust"\n'), lambda path: _none(load_rules(str(path)))),
+    "timing": (
+        "timing.toml",
+        _text('preset = "quick"\nmax_s = 0.5\nwarmup_s = 0.1\nprocesses = 2\ncache = "hot"\n'),
+        lambda path: (Timing.load(str(path)).max_s,),
+    ),
+    "plan": (
+        f"{_PLAN.name}.toml",
+        _text(planfile.text(_PLAN)),
+        lambda path: _none(planfile.read(path)),
+    ),
+    "journal": (
+        "trials.jsonl",
+        _write_journal,
+        lambda path: [one.seconds for one in read_journal(path)[1] if one.seconds is not None],
+    ),
+    "workload": (
+        "workload.csv",
+        lambda path: workload.write(
+            path, workload.Workload(name="x", calls=(workload.Call(problem=_PLAN.problem),))
+        ),
+        lambda path: _none(workload.read(path)),
+    ),
+    "micro": (
+        "micro.json",
+        _text(micro.to_json([_MICRO])),
+        lambda path: _none(micro.read(path)),
+    ),
+}

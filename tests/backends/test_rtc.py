@@ -43,7 +43,8 @@ def test_is_measured_by_the_whole_protocol(gpu):
         problem=problem,
         op=ops.registry.get("copy"),
         device=gpu,
-        timing=Timing(allocations=1, max_allocations=1, max_s=0.01, warmup_s=0.01),
+        # hot: cold would prepare thousands of sets of one element, each with guards
+        timing=Timing(cache="hot", allocations=1, max_allocations=1, max_s=0.01, warmup_s=0.01),
         prepare=lambda sets: BACKEND.prepare(problem, {}, gpu, sets),
     )
     assert outcome.check.passed

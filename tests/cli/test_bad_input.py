@@ -64,7 +64,7 @@ GEMM = ("run", "-o", "gemm", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
         (("run",), "nothing was asked for"),
         (("run", "--resume", "--no-store"), "--no-store"),
         (("run", "--limit", "many", "-s", "smoke"), "--limit"),
-        (("run", "--timing", "slow", "-s", "smoke"), "'--timing': 'slow' is not one of 'quick', "),
+        (("run", "--timing", "slow", "-s", "smoke"), "unknown timing preset 'slow'"),
         (("run", "--nonsense"), "--nonsense"),
         (("rum",), "rum"),
         (("list",), "WHAT"),

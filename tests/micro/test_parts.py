@@ -279,7 +279,6 @@ class TestSession:
         found = session.run(["latency"], mode="full", timeout_s=0.3)
         (late,) = list(found)
         assert late.status is Status.TIMEOUT
-        assert late.error.startswith("no answer within")
         (good,) = list(session.run(["instructions"], mode="brief", threads=1))
         assert good.status is Status.OK
         assert good.threads == 1

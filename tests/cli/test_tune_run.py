@@ -157,9 +157,7 @@ def test_the_layout_of_a_product_has_its_columns(kmark, tmp_path):
     assert [(row["trans_a"], row["trans_b"]) for row in rows] == [("n", "n"), ("n", "t")]
 
 
-def test_what_no_jobs_mean_is_in_the_help(kmark, folder):
-    assert "0: none" in kmark("tune", "run", "--help").out
-    assert "at least 1" in kmark("tune", "check", "--help").out
+def test_without_jobs_the_device_compiles(kmark, folder):
     words = ("--only", "SSS_NN_0", "--timeout", "10", "--jobs", "0", "-q")
     assert kmark("tune", "run", str(folder.path), *words).code == 0
 

@@ -7,7 +7,6 @@ import dataclasses
 import itertools
 import json
 import math
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +14,8 @@ from kernelmark import ops
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import KernelInfo, Status
 from kernelmark.devices.fake import FakeDevice
-from kernelmark.measure.advice import LOAD_SHARE
 from kernelmark.testing.tuning import fake_plans
-from kernelmark.tune import accept, results
+from kernelmark.tune import results
 from kernelmark.tune.accept import Score, decide
 from kernelmark.tune.finals import finalists, finals, neighbours, nothing_found, timings
 from kernelmark.tune.folder import TuningFolder
@@ -289,15 +287,6 @@ def test_search_times_are_short_and_differ_a_little_and_may_have_been_disturbed(
     tmp_path, searched_us
 ):
     assert doubled(tmp_path / "j", searched_us=searched_us).kept
-
-
-def test_these_limits_are_told():
-    told = " ".join((Path(__file__).parents[2] / "docs" / "tuning.md").read_text("utf-8").split())
-    assert LOAD_SHARE == 0.1
-    assert "it used at most a tenth of the CPU's cores on average" in told
-    assert (
-        f"at most {accept._LONGEST:g} times as long in the final as it took in the search" in told
-    )
 
 
 def test_what_is_wrong_is_wrong_beside_other_work_too(tmp_path):

@@ -42,7 +42,7 @@ def problems() -> st.SearchStrategy[Problem]:
 
 def timings() -> st.SearchStrategy[Timing]:
     """Legal timings."""
-    positive = st.floats(1e-9, 1e9)
+    positive = st.floats(1e-9, 9e5)
     special: dict[str, st.SearchStrategy[Any]] = {
         "processes": st.integers(1, 9),
         "allocations": st.integers(1, 9),

@@ -12,6 +12,7 @@ import pytest
 
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo, Status
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.testing.tuning import fake_plans
@@ -28,6 +29,10 @@ PLAN = fake_plans(1)[0]
 INFO = FakeDevice().info
 
 
+RAIN = Reason("load-in-final", load=3.0, cores=4)
+WRONG = Reason("fails-on", status="wrong", problem="x", cause="bad")
+
+
 def judged(
     reference_us=20.0,
     ratio=1.5,
@@ -36,7 +41,7 @@ def judged(
     fault=None,
     reference_fault=None,
     rounds=6,
-    disturbed="",
+    disturbed=None,
 ):
     return decide(
         ASKED,
@@ -50,36 +55,47 @@ def judged(
 
 
 def test_what_is_surely_and_clearly_faster_is_kept():
-    assert judged() == (True, "faster: 1.500 × (1.400 to 1.650), 6.667 µs a call")
+    kept, reason = judged()
+    assert kept
+    assert reason.code == "faster"
+    shown = {"ratio": 1.5, "low": 1.4, "high": 1.65, "rounds": 6, "gain_s": 20e-6 / 3}
+    assert dict(reason.fields) == pytest.approx({**shown, "reference_fault": None})
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("given", "code", "fields"),
     [
-        ({"fault": "it is wrong on x"}, "not verified"),
-        ({"reference_us": 3.9}, "too small to judge"),
-        ({"low": 1.4, "high": 3.0}, "too noisy to judge"),
-        ({"disturbed": "it rained"}, "too noisy to judge: it rained; time it again on a quiet"),
-        ({"disturbed": "it rained", "low": 0.9}, "too noisy to judge: it rained"),
-        ({"low": 0.999}, "not surely faster"),
-        ({"ratio": 0.2, "low": 0.1, "high": 0.3}, "slower: 0.200 × (0.100 to 0.300)"),
-        ({"low": 0.0, "rounds": 4}, "it takes 6 rounds"),
-        ({"ratio": 1.02, "low": 1.01}, "1.03 × is asked for"),
+        ({"fault": WRONG}, "not-verified", {"cause": WRONG}),
+        ({"reference_us": 3.9}, "too-small", {"reference_s": 3.9e-6, "least_us": 4.0}),
+        ({"low": 1.4, "high": 3.0}, "too-noisy", {"rounds": 6}),
+        ({"disturbed": RAIN}, "disturbed", {"cause": RAIN}),
+        ({"disturbed": RAIN, "low": 0.9}, "disturbed", {"cause": RAIN}),
+        ({"low": 0.999}, "not-faster", {"least": None}),
+        ({"ratio": 0.2, "low": 0.1, "high": 0.3}, "slower", {"ratio": 0.2}),
+        ({"low": 0.0, "rounds": 4}, "not-faster", {"rounds": 4, "least": 6}),
+        ({"ratio": 1.02, "low": 1.01}, "ratio-too-small", {"least": 1.03}),
         (
             {"ratio": 1.05, "low": 1.04, "reference_us": 5.0},
-            "238.1 ns a call, 500.0 ns is asked for",
+            "gain-too-small",
+            {"gain_s": 5e-6 - 5e-6 / 1.05, "least_s": 0.5e-6},
         ),
     ],
 )
-def test_anything_less_is_not(given, why):
+def test_anything_less_is_not(given, code, fields):
     kept, reason = judged(**given)
     assert not kept
-    assert why in reason
+    assert reason.code == code
+    for name, value in fields.items():
+        is_float = isinstance(value, float)
+        assert reason.fields[name] == (pytest.approx(value) if is_float else value)
     assert "\n" not in reason
 
 
 def test_a_wrong_reference_is_told():
-    assert "the reference itself: it is wrong" in judged(reference_fault="it is wrong")[1]
+    kept, reason = judged(reference_fault=WRONG)
+    assert kept
+    assert reason.fields["reference_fault"] == WRONG
+    assert WRONG in reason
 
 
 def played(

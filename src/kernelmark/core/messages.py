@@ -101,6 +101,10 @@ TEMPLATES = {
     "may-be-cut": (
         "the file ends without a line end: if it was cut, the last value of it may be too"
     ),
+    "graphs-untraced": (
+        "{share:.0%} of the GPU time in the file is of replayed graphs: nsys profile"
+        " --cuda-graph-trace=node names their kernels"
+    ),
     "doubtful": "{cause}; {doubt}",
     # Wrong outputs; several of them are joined in `check-failed`
     "check-failed": "{findings:each}{more:if ; and {more} more}",
@@ -143,12 +147,13 @@ TEMPLATES = {
     ),
     "worker-not-started": "cannot start {python}: {error}{phase:phase}",
     "worker-not-ready": "the worker was not ready within {limit_s:duration}{phase:phase}",
-    "worker-did-not-start": "the worker did not start",
     "no-answer": "no answer within {limit_s:duration}{phase:phase}",
     "result-unreadable": "the worker's result cannot be read: {cause}",
     "result-of-another-case": "the worker answered with another case's result",
     "result-of-another-device": "the worker answered with a result of {device} ({arch})",
     "no-device-left": "no device is left: {cause}",
+    "given-up": "{cause:brief}",
+    "fails-alone": "it failed {count} cases in a row that {device} can do: {cause:brief}",
     # Verdicts
     "only-in-base": "head has no such result",
     "only-in-head": "base has no such result",
@@ -192,6 +197,13 @@ TEMPLATES = {
     "few-points": "{points} points at this level, {least} are needed",
     "expected": "{modes:if multimodal: }expected {low_s:time} to {high_s:time}",
     "canary-moved": "a sentinel moved: the machine is not what it was",
+    # Problems that no plan is made for
+    "backend-refuses": "{reference:if the reference }{backend}: {cause}",
+    "backend-failed": "{reference:if the reference }{backend} {status}: {cause}",
+    "nothing-to-tune": "{backend} has nothing to tune for it on {arch}",
+    "space-unknown-here": (
+        "{backend} cannot say here what can be tried ({cause}): plan it where the GPU is"
+    ),
     # Whether a tuned config is kept
     "not-verified": "not verified: {cause}",
     "fails-in-step": "it is {status} in {step}: {cause}",
@@ -206,8 +218,9 @@ TEMPLATES = {
     "too-small": (
         "too small to judge: the reference takes {reference_s:time}, under {least_us:g} µs"
     ),
+    "slower": "slower: " + _SCORE + " over {rounds} rounds" + _REFERENCE,
     "not-faster": (
-        "{verdict}: " + _SCORE + " over {rounds} rounds"
+        "not surely faster: " + _SCORE + " over {rounds} rounds"
         "{least:if ; it takes {least} rounds to tell}" + _REFERENCE
     ),
     "too-noisy": (

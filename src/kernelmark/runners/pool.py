@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from kernelmark.core.environment import DeviceInfo, Environment
-from kernelmark.core.reason import BRIEF, Reason, format_reason
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Status
 from kernelmark.devices.base import DeviceKind
 from kernelmark.runners.events import DeviceLost, Note
@@ -90,7 +90,7 @@ class Slot:
     ) -> None:
         self.info = info
         self.spec = spec
-        self.lost = ""  # why no more worker is started
+        self.lost = NO_REASON  # why no more worker is started
         self.job: Job[Any] | None = None  # until its outcome was polled
         self.worker: Worker | None = None
         self._kind = kind
@@ -177,7 +177,7 @@ class Returned:
 
     slot: Slot
     job: Job[Any]
-    lost: str = ""
+    lost: Reason = NO_REASON
 
     @property
     def loss(self) -> DeviceLost | Note | None:
@@ -274,11 +274,9 @@ class Pool:
         slot = self.devices[0]
         for _, value in self.run_all([job], [slot], on_wait):
             return value
-        return job.fail(
-            slot.info, Failure(status=Status.CRASHED, error=Reason.of(slot.lost)), time.time()
-        )
+        return job.fail(slot.info, Failure(status=Status.CRASHED, error=slot.lost), time.time())
 
-    def give_up(self, slot: Slot, reason: str) -> None:
+    def give_up(self, slot: Slot, reason: Reason) -> None:
         """Use a slot no more. What it was doing has no outcome."""
         slot.lost = reason
         self._outcomes = deque(one for one in self._outcomes if one.slot is not slot)
@@ -345,7 +343,7 @@ class Pool:
         slot._id = 0
         slot._failed_starts += 1
         if slot._failed_starts >= START_ATTEMPTS:
-            slot.lost = format_reason(error, BRIEF)
+            slot.lost = Reason("given-up", cause=error)
         self._outcomes.append(Returned(slot=slot, job=job, lost=slot.lost))
 
     def _finish(self, slot: Slot, job: Job[R], value: R) -> None:

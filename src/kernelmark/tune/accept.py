@@ -94,11 +94,11 @@ def decide(
         "gain_s": gain_s,
         "reference_fault": reference_fault,
     }
+    if score.high < 1.0:
+        return False, Reason("slower", **shown)
     if score.low <= 1.0:
         few = least_rounds(ALPHA)
-        verdict = "slower" if score.high < 1.0 else "not surely faster"
-        least = few if rounds < few else None
-        return False, Reason("not-faster", verdict=verdict, least=least, **shown)
+        return False, Reason("not-faster", least=few if rounds < few else None, **shown)
     if score.high > _WIDEST * score.low:
         return False, Reason("too-noisy", **shown)
     if score.ratio < asked.min_ratio:

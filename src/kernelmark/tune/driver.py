@@ -327,7 +327,8 @@ class Driver:
         """Move the sessions of a lost device to the others."""
         if all(slot.lost for slot in self._devices):
             raise KernelmarkError(
-                f"no device is left: {lost.lost}", hint="kmark doctor says what is wrong with it"
+                Reason("no-device-left", cause=lost.lost),
+                hint="kmark doctor says what is wrong with it",
             )
         for live in self._live:
             if live.slot is lost:

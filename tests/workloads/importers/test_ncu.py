@@ -7,7 +7,6 @@ import pytest
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.workloads import importers
-from kernelmark.workloads.importers._lines import MAY_BE_CUT
 from kernelmark.workloads.importers.base import Given
 
 PREAMBLE = """\
@@ -182,7 +181,7 @@ def test_decimal_commas_are_refused(read, text):
 
 def test_a_last_line_without_an_end_is_doubtful(read):
     found = read(details().removesuffix("\n==WARNING== See the manual.\n")).results
-    doubtful = [one for one in found if MAY_BE_CUT in one.measurement.warnings]
+    doubtful = [one for one in found if Reason("may-be-cut") in one.measurement.warnings]
     assert [one.device for one in doubtful] == ["cuda:1"]
 
 

@@ -175,8 +175,9 @@ GRAPHS = "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER, end INTEG
 def test_the_share_of_graphs_is_told(export):
     path = export(GRAPHS, "INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (0, 6300)")
     found = importers.read(path, Given()).results
-    assert importers.unnamed(found).startswith("50% ")
-    assert importers.notes(found) == [importers.unnamed(found)]
+    told = importers.unnamed(found)
+    assert (told.code, told.fields["share"]) == ("graphs-untraced", 0.5)
+    assert importers.notes(found) == [told]
     assert not importers.notes(importers.read(export(GRAPHS), Given()).results)
     with pytest.raises(NothingToDo):
         importers.read(

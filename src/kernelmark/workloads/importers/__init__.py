@@ -99,12 +99,10 @@ def left_out(found: Iterable[Result]) -> str:
     return f"{total} of 0 or less left out: {', '.join(some)}{rest}"
 
 
-def unnamed(found: Iterable[Result]) -> str:
-    """What share of a file is of kernels that it does not name; "" if of none."""
-    from kernelmark.workloads.importers.base import UNNAMED
-
-    warned = (w for one in found if one.measurement for w in one.measurement.warnings)
-    return next((warning for warning in warned if warning.endswith(UNNAMED)), "")
+def unnamed(found: Iterable[Result]) -> Reason:
+    """Return the note on kernels that a file does not name, if there are any."""
+    every = (one for result in found for one in _reasons(result))
+    return next((one for one in every if one.code == "graphs-untraced"), NO_REASON)
 
 
 def doubt(found: Iterable[Result]) -> str:

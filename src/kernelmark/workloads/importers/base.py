@@ -45,7 +45,6 @@ _DATE = re.compile(
     r"(?<![0-9])20[0-9]{2}[-_.]?[01][0-9][-_.]?[0-3][0-9]"
     r"([-_.t]?[0-2][0-9][-_.:]?[0-5][0-9]([-_.:]?[0-5][0-9])?z?)?(?![0-9])"
 )
-UNNAMED = "of replayed graphs: nsys profile --cuda-graph-trace=node names their kernels"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,7 +145,8 @@ def test_another_protocol_is_a_clear_sentence(start):
 
 def test_a_worker_that_sends_failed_is_lost_with_its_error(start):
     worker = start('print(\'{"kind":"failed","error":"no such GPU"}\', flush=True)')
-    assert heard(worker)[-1].error.code == "worker-failed"
+    error = heard(worker)[-1].error
+    assert (error.code, error.fields["cause"]) == ("worker-failed", "no such GPU")
 
 
 def test_kill_takes_the_children_too(start):

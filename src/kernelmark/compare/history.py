@@ -134,8 +134,8 @@ class History:
     stories: tuple[Story, ...]
     runs: tuple[Run, ...]
     changes: Mapping[tuple[str, str], tuple[tuple[str, str, str], ...]]
-    moved: tuple[str, ...]
-    marked: Mapping[str, tuple[str, ...]]
+    moved: tuple[Reason, ...]
+    marked: Mapping[str, tuple[Reason, ...]]
     watched: bool
     audit: Audit
     baseline_name: str
@@ -189,7 +189,7 @@ def story(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> Story:
     )
 
 
-def hold(found: Sequence[Story], sentinels: Mapping[str, str]) -> tuple[list[Story], list[str]]:
+def hold(found: Sequence[Story], sentinels: Mapping[str, str]) -> tuple[list[Story], list[Reason]]:
     """Stories with their alarms held where the machine itself moved, and which sentinels did.
 
     `sentinels` gives the problem's key for the series that are sentinels. A sentinel moved where
@@ -212,20 +212,24 @@ def hold(found: Sequence[Story], sentinels: Mapping[str, str]) -> tuple[list[Sto
         _held(one, HELD) if one.screen.flagged and one.newest.run_id in runs else one
         for one in found
     ]
-    told = [f"{key}: {status.value}" for (run_id, key), status in moved.items() if run_id == newest]
+    told = [
+        Reason("canary-change", problem=key, verdict=status.value)
+        for (run_id, key), status in moved.items()
+        if run_id == newest
+    ]
     return held, told
 
 
 def marked(
     found: Sequence[Story], sentinels: Mapping[str, str], *, min_effect: float = MIN_EFFECT
-) -> dict[str, tuple[str, ...]]:
+) -> dict[str, tuple[Reason, ...]]:
     """Sentinels that stepped with a run, or were in it alone where the runs around it do not let
     them be expected; by run. Again those that every backend agrees on."""
     by_key: dict[str, list[Story]] = {}
     for one in found:
         if one.series in sentinels:
             by_key.setdefault(sentinels[one.series], []).append(one)
-    told: dict[str, list[str]] = {}
+    told: dict[str, list[Reason]] = {}
     for key, mine in by_key.items():
         moves = {one.series: _moves(one, min_effect) for one in mine}
         for run_id in dict.fromkeys(run_id for ratios in moves.values() for run_id in ratios):
@@ -233,7 +237,8 @@ def marked(
             every = [moves[one.series].get(run_id) for one in present]
             ratios = [ratio for ratio in every if ratio is not None]
             if len(ratios) == len(present) and len({ratio > 1 for ratio in ratios}) == 1:
-                told.setdefault(run_id, []).append(f"{key}: {_direction(ratios[0])}")
+                change = Reason("canary-change", problem=key, verdict=_direction(ratios[0]))
+                told.setdefault(run_id, []).append(change)
     return {run_id: tuple(texts) for run_id, texts in told.items()}
 
 

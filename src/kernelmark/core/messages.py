@@ -196,6 +196,7 @@ TEMPLATES = {
     "stopped-early": "stopped after {rounds:n round}, before it was looked at",
     "few-points": "{points} points at this level, {least} are needed",
     "expected": "{modes:if multimodal: }expected {low_s:time} to {high_s:time}",
+    "canary-change": "{problem}: {verdict}",
     "canary-moved": "a sentinel moved: the machine is not what it was",
     # Problems that no plan is made for
     "backend-refuses": "{reference:if the reference }{backend}: {cause}",

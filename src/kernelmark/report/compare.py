@@ -12,6 +12,7 @@ from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.files import Cell
 from kernelmark.core.problem import parse_key
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, Run, config_key
 from kernelmark.core.units import MOST_PERCENT, counted, time_text
 from kernelmark.core.verdict import VerdictStatus
@@ -231,17 +232,22 @@ def document(comparison: Comparison, more: Sequence[str] = ()) -> dict[str, Any]
             for what, base, head in comparison.environment
         ],
         "rows": [
-            {name: codec.plain(value) for name, value in _record(comparison, row).items()}
+            {name: _plain(value) for name, value in _record(comparison, row).items()}
             | {"again": rerun(row.pair.shown, more)}
             for row in comparison.rows
         ],
     }
 
 
-def moved_text(moved: str) -> str:
-    """`gemm m=8 … dtype=f32: slower` of a sentinel's key and verdict."""
-    key, _, status = moved.rpartition(": ")
-    return f"{short(parse_key(key))}: {status}"
+def _plain(value: Cell) -> Any:
+    """A JSON value; a reason stays one, so that `json_text` finds its code."""
+    return value if isinstance(value, Reason) else codec.plain(value)
+
+
+def moved_text(moved: Reason) -> str:
+    """`gemm m=8 … dtype=f32: slower` of a canary's key and verdict."""
+    problem = short(parse_key(moved.fields["problem"]))
+    return str(moved.having(problem=problem))
 
 
 def change_text(ratio: float | None, low: float | None = None, high: float | None = None) -> str:

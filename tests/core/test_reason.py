@@ -153,6 +153,8 @@ def test_what_has_no_code_is_a_plain_sentence_as_in_old_files():
         {"code": "of-a-newer-version", "fields": {"a": 1}},
         {"code": "interval-above-target", "fields": {"width": "wide"}},
         {"code": "interval-above-target", "fields": None},
+        {"code": "interval-above-target", "fields": 1},
+        {"code": "interval-above-target", "fields": {"width": 1.0, "target": 10**400}},
     ],
 )
 def test_what_this_version_cannot_format_keeps_its_sentence(document):

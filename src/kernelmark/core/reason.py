@@ -124,10 +124,10 @@ def read_reason(document: Any, text: str = "") -> Reason:
     if not isinstance(document, Mapping):
         return Reason.of(text if document is None else str(document))
     code = str(document.get("code", TEXT))
-    fields = _read_fields(document.get("fields") or {})
+    fields = _read_fields(document.get("fields"))
     try:
         return Reason(code, **fields)
-    except (LookupError, ValueError, TypeError, AttributeError):
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError):
         known = ", ".join(f"{name}={value}" for name, value in fields.items())
         return _restored(str(document.get("text", text)) or f"{code} ({known})", code, fields)
 
@@ -159,7 +159,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _read_fields(document: Mapping[str, Any]) -> dict[str, Any]:
+def _read_fields(document: Any) -> dict[str, Any]:
+    if not isinstance(document, Mapping):
+        return {}
     return {str(name): _read(value) for name, value in document.items()}
 
 

@@ -147,7 +147,8 @@ def test_a_second_mode_of_the_level_before_is_no_news():
 def test_a_series_of_many_runs_is_not_new():
     found = story(series([None] * 10 + [1e-3] * 3))
     assert found.screen.status.value == "unsure"
-    assert "2 points at this level" in found.screen.reason
+    assert found.screen.reason.code == "few-points"
+    assert found.screen.reason.fields["points"] == 2
 
 
 def test_failures_are_states():

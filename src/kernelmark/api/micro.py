@@ -12,6 +12,7 @@ from kernelmark.core.errors import CodecError, NothingToDo, UsageError
 from kernelmark.core.files import json_text
 from kernelmark.core.micro import MicroResult
 from kernelmark.core.plausible import check_micro
+from kernelmark.core.reason import Reason
 from kernelmark.core.stopping import interruptible
 from kernelmark.core.units import counted
 from kernelmark.micro import registry, session
@@ -108,7 +109,7 @@ def load(ref: str, store: Store) -> tuple[str, list[MicroResult]]:
     runs = stored_runs(store)
     if not runs:
         raise NothingToDo(
-            "no microbenchmarks are stored", hint="measure some: kmark micro cache latency"
+            "no microbenchmarks are stored", hint=Reason("measure-micro", names="cache latency")
         )
     ids = list(runs)
     word, _, back = ref.partition("~")

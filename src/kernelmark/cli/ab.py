@@ -302,12 +302,7 @@ def _timing(params: Mapping[str, Any]) -> Timing:
         raise UsageError(
             f"{params['timing']}: kmark ab has no presets", hint="leave preset out of the file"
         )
-    try:
-        return dataclasses.replace(ROUND, **given | changes)
-    except UsageError as error:
-        from kernelmark.cli.telling import in_flags
-
-        raise in_flags(error) from None
+    return dataclasses.replace(ROUND, **given | changes)
 
 
 def _rule(params: Mapping[str, Any]) -> Rule:

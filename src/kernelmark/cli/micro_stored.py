@@ -11,6 +11,7 @@ from kernelmark.cli.options import check_alone
 from kernelmark.cli.output import Outputs, put_table, put_tables, say
 from kernelmark.cli.places import kept_by
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
@@ -92,7 +93,9 @@ def opened(place: str | None) -> Store:
     try:
         return open_store(place, readonly=True)
     except KernelmarkError as error:
-        error.hint = error.hint and error.hint.replace("`kmark run`", "`kmark micro NAME`")
+        hint = Reason.of(error.hint or "")
+        if hint.code == "fill-store":
+            error.hint = hint.having(command="kmark micro NAME")
         raise
 
 
@@ -136,7 +139,9 @@ def history(name: str, place: str | None, outputs: Outputs, *, limit: int, arch:
         found = store.micro(benchmark=benchmark, arch=arch, limit=limit)
         every = found or store.micro(benchmark=benchmark)
     if not every:
-        raise NothingToDo(f"no {benchmark} is stored", hint=f"measure it: kmark micro {benchmark}")
+        raise NothingToDo(
+            f"no {benchmark} is stored", hint=Reason("measure-micro", names=benchmark)
+        )
     if not found:
         archs = sorted({result.arch for _, result in every})
         raise NothingToDo(

@@ -15,6 +15,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.optional import OPTIONAL as OPTIONAL
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 
@@ -164,12 +165,13 @@ class Measurement:
     stop: StopReason
     warmup_s: float
     timed_s: float
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Reason, ...] = ()
     also: Mapping[str, float] = field(default_factory=FrozenDict)
     modes: tuple[Mode, ...] = field(default=(), metadata={OPTIONAL: True})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "also", FrozenDict(self.also))
+        object.__setattr__(self, "warnings", tuple(map(Reason.of, self.warnings)))
         if not self.blocks:
             raise UsageError(
                 "blocks is empty: a measurement has at least one block", hint=_IMPOSSIBLE
@@ -232,10 +234,13 @@ class Check:
     max_abs: float
     unwritten: int
     guards_intact: bool
-    detail: str = ""
+    detail: Reason = NO_REASON
     faults: tuple[Fault, ...] = field(default=(), metadata={OPTIONAL: True})
     rows: int = field(default=0, metadata={OPTIONAL: True})
     fresh_ratio: float | None = field(default=None, metadata={OPTIONAL: True})
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "detail", Reason.of(self.detail))
 
     @property
     def passed(self) -> bool:
@@ -271,12 +276,20 @@ class Result:
     measurement: Measurement | None = None
     check: Check | None = None
     kernel: KernelInfo = field(default_factory=KernelInfo)
-    error: str = ""
+    error: Reason = NO_REASON
     started: float = 0.0
     cost: Mapping[str, float] = field(default_factory=FrozenDict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cost", FrozenDict(self.cost))
+        object.__setattr__(self, "error", Reason.of(self.error))
+
+    @property
+    def why(self) -> Reason:
+        """All that is known of why it is not ok; empty where nothing is."""
+        if self.error or self.check is None or self.check.passed:
+            return self.error
+        return self.check.detail or Reason("output-wrong")
 
     @property
     def series(self) -> str:

@@ -14,6 +14,7 @@ from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.micro import MicroResult
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
 from kernelmark.kernels import rtc
 from kernelmark.micro import registry
@@ -130,9 +131,9 @@ class _RunMicro(Job[MicroResult]):
         try:
             if "result" in reply:
                 return codec.from_document(reply["result"], MicroResult)
-            failure = Failure(status=Status(reply["status"]), error=str(reply["error"]))
+            failure = Failure(status=Status(reply["status"]), error=Reason.of(str(reply["error"])))
         except (CodecError, LookupError, ValueError) as error:
-            text = f"the worker's result cannot be read: {error}"
+            text = Reason("result-unreadable", cause=str(error))
             failure = Failure(status=Status.CRASHED, error=text)
         return self.fail(info, failure, started)
 

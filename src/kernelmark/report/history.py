@@ -221,7 +221,7 @@ def document(history: History, shown: Sequence[Story]) -> dict[str, Any]:
             {"id": run.id, "label": run.label, "started": run.started} for run in history.runs
         ],
         "sentinels_moved": list(history.moved),
-        "runs_marked": {run_id: list(texts) for run_id, texts in history.marked.items()},
+        "runs_marked": {run_id: list(map(str, texts)) for run_id, texts in history.marked.items()},
         "same_binary": {"compared": history.audit.compared, "alarms": history.audit.alarms},
         "baseline": history.baseline_name or None,
         "series": [_series_document(history, story) for story in shown],

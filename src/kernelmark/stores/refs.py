@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.engine import Connection
 
 from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.stores.schema import pins, runs
 
 _LATEST = re.compile(r"latest(?:~(\d{1,9}))?\Z")
@@ -20,7 +21,10 @@ def resolve(connection: Connection, ref: str) -> int:
     """The number of the run that `ref` names; anything but one run is an error with candidates."""
     newest = _find(connection, limit=_SHOWN)
     if not newest:
-        raise NothingToDo("the store has no runs yet", hint="`kmark run` adds one")
+        raise NothingToDo(
+            "the store has no runs yet",
+            hint=Reason("fill-store", command="kmark run"),
+        )
     match = _LATEST.match(ref)
     if match:
         return _latest(connection, int(match[1] or 0))
@@ -52,7 +56,7 @@ def exact(connection: Connection, run_id: str) -> int:
     if not found:
         raise UsageError(
             f"there is no run {run_id[:80]!r} in the store",
-            hint="`kmark list runs` shows what there is",
+            hint=Reason("see-runs"),
         )
     return int(found[0].no)
 

@@ -234,7 +234,7 @@ def _space(backend: Backend, problem: Problem, info: DeviceInfo) -> tuple[Space 
     try:
         space = backend.space(problem, info)
     except KernelmarkError as error:
-        if _is_here(info) or backend.name.endswith(".py"):
+        if _is_here(info) or backends.is_file(backend.name):
             return None, f"{backend.name}: {error.message}"
         told = f"{backend.name} cannot say here what can be tried ({error.message})"
         return None, f"{told}: plan it where the GPU is"

@@ -189,13 +189,13 @@ def history(
             baseline=baseline,
             sentinels=sentinels,
         )
-    chosen = _chosen(found, o.comma_list(ops), o.comma_list(backends), filter)
-    if not chosen:
+    picked = chosen(found, o.comma_list(ops), o.comma_list(backends), filter)
+    if not picked:
         whole_history = extended("kmark history", store_words(store))
         raise NothingToDo(
             "no series matches", hint=f"there are {len(found.stories)}: {whole_history}"
         )
-    shown = [s for s in chosen if s.steps or s.alarm or s.held] if changed else chosen
+    shown = [s for s in picked if s.steps or s.alarm or s.held] if changed else picked
     whole = every or changed or bool(ops or backends or filter)
     most = len(shown) if whole else _MOST
     worse = _shown(found, shown, outputs, most=most, more=store_words(store), quiet=quiet)
@@ -256,12 +256,13 @@ def _meant(store: Store, name: str) -> str | None:
         return None
 
 
-def _chosen(
+def chosen(
     found: History,
     ops: tuple[str, ...],
     backends: tuple[str, ...],
     regex: str | None,
 ) -> list[Story]:
+    """The series that a user asked for."""
     from kernelmark.backends import canonical
 
     keys = [story.series.split(" | ")[0] for story in found.stories]

@@ -52,6 +52,7 @@ TEMPLATES = {
     "no-call": "is no call of a known form",
     "file-cut": "the compressed file ends here, before its end",
     # Warnings of a measurement
+    "no-reference": "no reference was given: the values of the answers are not checked",
     "interval-above-target": (
         "interval: {width:spread} is above the target of ±{target:.1%}: allow more time ({@max_s})"
         " or more blocks ({@max_allocations})"

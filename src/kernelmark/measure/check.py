@@ -284,14 +284,16 @@ class Checker:
     ) -> Check:
         found = compare(got, reference, self._tolerance, self._output.type)
         bad = int(np.count_nonzero(~(found.ratio <= 1.0)))
-        worst = int(np.argmax(found.ratio)) if len(where) else 0
-        details = [self._worst(index, where[worst], got[worst], found, worst, bad)]
+        details = []
+        if bad:
+            worst = int(np.argmax(found.ratio))
+            details = [self._worst(index, where[worst], got[worst], found, worst, bad)]
         return _check(
             positions=len(where),
             worst=float(found.ratio.max(initial=0.0)),
             max_abs=float(found.error.max(initial=0.0)),
             faults=[Fault.VALUES] if bad else [],
-            details=details if bad else [],
+            details=details,
         )
 
     def _worst(

@@ -310,7 +310,7 @@ def _cells(history: History, story: Story, *, arch: bool, timing: Sequence[str])
 def _can_run(story: Story) -> bool:
     """Whether it is a case of ours on a device that is known, not what another tool measured."""
     backend = parts(story)["bare_backend"]
-    known = backend in backends.registry or backend.endswith(".py")
+    known = backend in backends.registry or backends.is_file(backend)
     return known and _device(story) != "unknown" and parse_key(story.problem).op in ops.registry
 
 

@@ -25,7 +25,8 @@ from kernelmark.core.result import Case, Check, KernelInfo, Measurement, Result,
 from kernelmark.core.timing import Timer, Timing
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.measure.merge import merge
-from kernelmark.measure.protocol import measure
+from kernelmark.measure.protocol import Outcome, measure
+from kernelmark.ops.base import Op
 from kernelmark.runners import profiler
 
 OnPhase = Callable[[str], None]
@@ -72,15 +73,21 @@ def execute(
         status, text = explain(error)
         cost = {"total": time.perf_counter() - clock}
         return failure(case, device.info, status, text, started=started, cost=cost)
+    outcome = dataclasses.replace(outcome, measurement=measurement)
+    return result_of(outcome, case, op, device.info, started=started)
+
+
+def result_of(outcome: Outcome, case: Case, op: Op, info: DeviceInfo, *, started: float) -> Result:
+    """What measuring a case gave, as its result."""
     passed = outcome.check.passed
     return Result(
         case=case,
-        device=device.info.name,
+        device=info.name,
         status=Status.OK if passed else Status.WRONG,
-        arch=device.info.arch,
+        arch=info.arch,
         flops=op.flops(case.problem),
         bytes=op.bytes(case.problem),
-        measurement=measurement,
+        measurement=outcome.measurement,
         check=outcome.check,
         kernel=outcome.kernel,
         error=NO_REASON if passed else outcome.check.detail or Reason("output-wrong"),

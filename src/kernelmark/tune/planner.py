@@ -246,7 +246,7 @@ def _space(backend: Backend, problem: Problem, info: DeviceInfo) -> tuple[Space 
     try:
         space = backend.space(problem, info)
     except KernelmarkError as error:
-        if _is_here(info) or backend.name.endswith(".py"):
+        if _is_here(info) or backends.is_file(backend.name):
             return None, Reason("backend-refuses", backend=backend.name, cause=error.message)
         return None, Reason("space-unknown-here", backend=backend.name, cause=error.message)
     if space is None or not space.size:

@@ -11,6 +11,7 @@ from kernelmark.core.reason import OPTIONS, format_reason
 from kernelmark.core.result import Status
 from kernelmark.core.units import counted
 from kernelmark.report import tables
+from kernelmark.report.answer import answer
 from kernelmark.report.names import backend_text, short
 from kernelmark.report.narrow import narrowed
 
@@ -23,10 +24,14 @@ if TYPE_CHECKING:
 _COMMANDS = 3
 
 
-def put_results(results: Results, outputs: Outputs, *, table: bool = True) -> None:
-    """The table unless stdout is taken, and files that were asked for."""
+def put_results(
+    results: Results, outputs: Outputs, *, table: bool = True, quiet: bool = False
+) -> None:
+    """The answer and the table unless stdout is taken, and files that were asked for."""
     try:
         if table and not outputs.stdout_taken and results.rows:
+            for sentence in () if quiet else answer(results.rows):
+                say(sentence)
             put_results_table(
                 narrowed(results.table),
                 styles=[_style(row) for row in tables.divided(results.rows)],

@@ -10,7 +10,6 @@ import pytest
 from kernelmark.report.answer import answer
 from kernelmark.report.tables import rows
 
-
 SIZES = (64, 128, 256, 512)
 
 

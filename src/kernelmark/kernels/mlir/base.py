@@ -26,6 +26,7 @@ _TYPES = {
     "i8": "i8",
     "i32": "i32",
 }
+DTYPE_OF = {name: ours for ours, name in _TYPES.items()}  # ours, by MLIR's name
 _BITS = {name: dtype(ours).bits for ours, name in _TYPES.items()}
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kernelmark import ops
+from kernelmark import backends, ops
 from kernelmark.cli.main import main
+from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, UsageError
 from kernelmark.core.result import Status
 from kernelmark.iree.ab import Plan, compare_variants
@@ -318,6 +319,25 @@ def test_a_model_becomes_a_workload(tmp_path):
     assert workload.read(tmp_path / "workload.csv").calls == found.calls
     suite = suites.load(str(tmp_path / "suite.toml"))
     assert {p.key for p in suite.problems} == {call.problem.key for call in found.calls}
+
+
+@pytest.mark.parametrize(
+    ("arch", "key", "used"),
+    [
+        ("gfx942", "gemm m=64 n=64 k=64 dtype=f16", {"registers", "scalar_registers"}),
+        (
+            *("gfx942", "batched_gemm_quant batch=2 m=16 n=16 k=64 scheme=a8w8_group b=f8e4m3fnuz"),
+            {"spilled_registers", "shared_bytes"},
+        ),
+        ("sm_80", "gemm m=64 n=64 k=64 dtype=f16", {"threads"}),
+    ],
+)
+def test_the_backend_reads_resources_from_the_object(arch, key, used):
+    kind = "hip" if arch.startswith("gfx") else "cuda"
+    info = DeviceInfo(name=f"{kind}:0", kind=kind, model=arch, arch=arch)
+    found = backends.registry.get("iree").compile(ops.parse(key), {}, info).resources
+    assert used <= found.keys()
+    assert found[next(iter(used & {"registers", "threads", "shared_bytes"}))] > 0
 
 
 def test_plans_that_cannot_be(module):

@@ -48,7 +48,12 @@ class Iree(Backend):
     device_kinds = ("cpu", "cuda", "hip")
     # On a GPU, support depends on IREE's runtime finding the device.
     supports_examples = FrozenDict(
-        {"cpu": ("gemm *", "batched_gemm *", "attention *", "conv *", "!*=f8*")}
+        {
+            "cpu": (
+                *("gemm *", "batched_gemm *", "attention *", "conv *", "copy *"),
+                *("batched_gemm_quant *", "!*=f8*", "!*=f4*"),
+            )
+        }
     )
 
     def available(self) -> str | None:
@@ -160,7 +165,8 @@ def _not_on_gpus(problem: Problem, goal: Target) -> str | None:
         if dtype_name not in goal.floats:
             return f"iree has no {dtype_name} ({name}) on {goal.name}"
     bytes_wide = {name: word for name, word in short.items() if dtype(word).bits < 16}
-    if not bytes_wide:
+    # A quantised product brings A to the dtype of B before it multiplies.
+    if not bytes_wide or problem.op == "batched_gemm_quant":
         return None
     factors = {problem.dtypes[name] for name in ("a", "b")} if problem.op in _PRODUCTS else set()
     if bytes_wide.keys() != {"a", "b"} or len(factors) != 1:

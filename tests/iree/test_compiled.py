@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -304,6 +307,28 @@ def test_the_example_with_a_planted_error_fails(tmp_path, capsys):
     document = json.loads(capsys.readouterr().out)
     assert document["variants"][2]["status"] == "wrong"
     assert document["variants"][2]["against_f64"][0]["fraction_bad"] > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the example's spec is for x86-64")
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_an_external_kernel_replaces_a_dispatch(tmp_path):
+    kernel = tmp_path / "external_matmul.o"
+    flags = ["-O2", "-ffreestanding", "-fPIC", "-fno-tree-loop-distribute-patterns"]
+    source = EXAMPLES / "external_matmul.c"
+    subprocess.run(["cc", *flags, "-c", str(source), "-o", str(kernel)], check=True)
+    spec = EXAMPLES / "external_matmul_spec.mlir"
+    words = f"--iree-hal-link-executables=false {spec} {kernel}"
+    plan = Plan(
+        module=EXAMPLES / "external_matmul.mlir",
+        variants=(Variant(name="base"), parse_variant(f"own:{words}")),
+        rounds=2,
+    )
+    report = compare_variants(plan)
+    own = report.outcomes[1]
+    assert (own.status, own.specs_applied, report.failed) == (Status.OK, True, False)
+    assert own.dispatch_s["external_matmul"].seconds > 0
+    assert own.against_f64[0].passed
 
 
 @pytest.mark.slow

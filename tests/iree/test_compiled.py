@@ -20,6 +20,7 @@ from kernelmark.iree.ab import Plan, compare_variants
 from kernelmark.iree.dispatches import computed_by, rank_dispatches, save_workload, workload_of
 from kernelmark.iree.modules import Variant, parse_variant
 from kernelmark.iree.reference import float64_text
+from kernelmark.stores import open_store
 from kernelmark.workloads import suites, workload
 
 pytest.importorskip("iree.compiler")
@@ -292,7 +293,8 @@ def test_the_sdxl_convolution_compiles_for_gpus(target):
 
 
 @pytest.mark.slow
-def test_the_example_with_a_planted_error_fails(tmp_path, capsys):
+def test_the_example_with_a_planted_error_fails(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_STORE", str(tmp_path / "store.sqlite"))
     words = [f"{EXAMPLES / name}" for name in ("small_conv.mlir", "conv_as_matmul.mlir")]
     given = ["iree", "ab", words[0], "--variant", "base:", "--variant", f"im2col:{words[1]}"]
     fast = ["--rounds", "2", "-q", "--json", "-"]
@@ -307,6 +309,16 @@ def test_the_example_with_a_planted_error_fails(tmp_path, capsys):
     document = json.loads(capsys.readouterr().out)
     assert document["variants"][2]["status"] == "wrong"
     assert document["variants"][2]["against_f64"][0]["fraction_bad"] > 0.9
+    with open_store(None) as store:
+        stored = store.result_set(store.run("latest").id).results
+    found = {(r.case.config["variant"], r.case.problem.options["part"]): r for r in stored}
+    assert {key: one.status.value for key, one in found.items()} == {
+        (name, part): "wrong" if name == "wrong" else "ok"
+        for name in ("base", "im2col", "wrong")
+        for part in ("end_to_end", "kernels")
+    }
+    assert all(len(one.measurement.blocks) == 2 for one in found.values())
+    assert found["im2col", "kernels"].kernel.binary_hash
 
 
 @pytest.mark.slow

@@ -91,6 +91,9 @@ def ab(
         Path | None,
         typer.Option("--keep", metavar="DIR", help="Keep binaries, dumps and outputs in a folder."),
     ] = None,
+    label: o.Label = "",
+    store: o.StorePlace = None,
+    no_store: o.NoStore = False,
     json: o.Json = None,
     quiet: o.Quiet = False,
 ) -> int:
@@ -122,6 +125,14 @@ def ab(
         threads=threads or 0,
     )
     report = compare_variants(plan, folder=keep, on_step=None if quiet else say)
+    if not (no_store or report.not_run):
+        from kernelmark.iree.stored import result_set
+        from kernelmark.stores import open_store
+
+        with open_store(store) as opened:
+            added = opened.add_result_set(result_set(report, label))
+            if not quiet:
+                say(str(added))
     outputs.put(json=lambda: json_text(document(report)))
     if not outputs.stdout_taken:
         put_tables(tables(report))

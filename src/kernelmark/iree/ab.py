@@ -131,6 +131,7 @@ class Report:
 
     plan: Plan
     target: str
+    driver: str
     function: str
     module_sha256: str
     outcomes: tuple[Outcome, ...]
@@ -178,6 +179,7 @@ class _Comparison:
         return Report(
             plan=self._plan,
             target=self._target.name,
+            driver=self._target.driver,
             function=self._function,
             module_sha256=hashlib.sha256(self._plan.module.read_bytes()).hexdigest(),
             outcomes=tuple(

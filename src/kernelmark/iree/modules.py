@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import re
 import shlex
 import time
@@ -80,6 +81,7 @@ class Built:
 
     variant: Variant
     binary: Path
+    sha256: str
     compile_s: float
     dispatches: tuple[Dispatch, ...]
     sources: Mapping[str, str]
@@ -138,10 +140,12 @@ def build_variant(module: Path, variant: Variant, target: Target, folder: Path) 
             explain(done.returncode, log, source), hint=f"flags: {shlex.join(flags)}"
         )
     texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(dumps.glob("*.mlir"))}
-    used = kernel_resources(binary.read_bytes())
+    code = binary.read_bytes()
+    used = kernel_resources(code)
     return Built(
         variant=variant,
         binary=binary,
+        sha256=hashlib.sha256(code).hexdigest(),
         compile_s=compile_s,
         dispatches=tuple(
             dataclasses.replace(one, resources=FrozenDict(used.get(one.name, {})))

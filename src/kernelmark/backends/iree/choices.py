@@ -96,7 +96,7 @@ def _has_columns(problem: Problem) -> bool:
 
 def default_data_tiling(problem: Problem, target: Target) -> bool:
     """Whether packing pays: measured where sums are as wide as the inputs, or are integers."""
-    if target.gpu or problem.op not in (*_PRODUCTS, "conv"):
+    if target.gpu or problem.op not in ("gemm", "batched_gemm", "conv"):
         return False
     inputs = problem.dtypes["x" if problem.op == "conv" else "a"]
     if dtype(inputs).kind == "int":

@@ -264,10 +264,10 @@ def test_a_compiler_that_dies_is_a_compile_error(
     tool = tmp_path / "iree-compile"
     tool.write_text("#!/bin/sh\nkill -ABRT $$\n")
     tool.chmod(0o755)
-    monkeypatch.setattr(compiler, "_tool", lambda: str(tool))
+    monkeypatch.setattr(compiler, "tool", lambda name: str(tool))
     with pytest.raises(CompileError, match="SIGABRT"):
         compiler.build("module {}", (), "")
-    monkeypatch.setattr(compiler, "_tool", lambda: str(tmp_path / "gone"))
+    monkeypatch.setattr(compiler, "tool", lambda name: str(tmp_path / "gone"))
     with pytest.raises(CompileError, match="cannot be started"):
         compiler.build("module {}", (), "")
 

@@ -96,7 +96,7 @@ def _has_columns(problem: Problem) -> bool:
 
 def default_data_tiling(problem: Problem, target: Target) -> bool:
     """Whether packing pays: measured where sums are as wide as the inputs, or are integers."""
-    if target.gpu or problem.op == "attention":
+    if target.gpu or problem.op not in ("gemm", "batched_gemm", "conv"):
         return False
     inputs = problem.dtypes["x" if problem.op == "conv" else "a"]
     if dtype(inputs).kind == "int":
@@ -116,7 +116,7 @@ def _rows_and_columns(problem: Problem) -> tuple[int, int]:
 def _exactness(problem: Problem) -> tuple[str, ...]:
     """Flags without which IREE would compute in another type than the problem says."""
     flags = ["--iree-input-demote-f64-to-f32=false"]
-    if problem.dtypes["acc"] == "f16":
+    if problem.dtypes.get("acc") == "f16":
         flags.append("--iree-llvmcpu-skip-intermediate-roundings=false")
     return tuple(flags)
 

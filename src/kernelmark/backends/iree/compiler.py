@@ -133,24 +133,25 @@ def compiler_identity() -> str:
     """Version, commit and file of the compiler: a rebuilt one must not find the old one's code."""
     from iree.compiler import version
 
-    tool = Path(_tool())
-    status = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in _files(tool)]
+    program = Path(tool("iree-compile"))
+    status = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in _files(program)]
     return f"{version.VERSION} {version.REVISIONS} {status}"
 
 
-def _files(tool: Path) -> list[Path]:
-    return sorted({tool, *tool.parent.glob("libIREECompiler.*")})
+def _files(program: Path) -> list[Path]:
+    return sorted({program, *program.parent.glob("libIREECompiler.*")})
 
 
-def _tool() -> str:
+def tool(name: str) -> str:
+    """The path of one of the compiler's programs."""
     from iree.compiler.tools.binaries import find_tool
 
-    return str(find_tool("iree-compile"))
+    return str(find_tool(name))
 
 
 def _compile(source: str, flags: tuple[str, ...]) -> bytes:
     try:
-        done = run_child([_tool(), "-", *flags], input=source.encode())
+        done = run_child([tool("iree-compile"), "-", *flags], input=source.encode())
     except OSError as error:
         raise CompileError(
             f"iree-compile cannot be started: {error}",

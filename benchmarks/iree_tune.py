@@ -183,7 +183,7 @@ def _plan(number: int, problem: Problem, evaluations: int) -> TunePlan:
         reference_backend="iree",
         reference_config=FrozenDict(IREE_DEFAULT),
         budget=Budget(evaluations=more * evaluations),
-        acceptance=Acceptance(finalists=2, rounds=4, neighbours=1),
+        acceptance=Acceptance(finalists=2, neighbours=1),
     )
 
 

@@ -184,7 +184,7 @@ def _target(info: DeviceInfo) -> Target:
 def _build(problem: Problem, config: Config, goal: Target) -> tuple[Choice, Build]:
     choice = choices.choose(problem, config, goal)
     source = choices.source(problem, choice)
-    return choice, build(source, choice.flags, goal.identity, goal.pack)
+    return choice, build(source, choice.flags, goal.identity, goal.pack, choice.spec)
 
 
 def _info(choice: Choice, built: Build) -> KernelInfo:

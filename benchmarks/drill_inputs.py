@@ -52,6 +52,7 @@ _CHUNK = 1000
 _HUNG_S = 300.0  # for a thousand files, which take about a second
 _MOST_BYTES = 1 << 30
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_DOCUMENT = re.compile(rb"\{|\[\s*\{")  # JSON; a line of a log may begin with [ as well
 _EXTREMES = [
     *(b"-1", b"0", b"1e40", b"-9e9", b"1e999", b"-0.0", b"nan", b"inf", b"1e-320", b"0x10"),
     *(str(2**64).encode(), str(2**63).encode(), str(-(2**63)).encode(), b"9" * 5000, b"", b"1.5"),
@@ -72,7 +73,7 @@ def mutated(data: bytes, source: random.Random) -> bytes:
     if source.random() < 0.5:
         if data[:2] == b"\x1f\x8b":  # damage to what is packed, which a checksum would hide
             return gzip.compress(mutated(gzip.decompress(data), source), 1, mtime=0)
-        if data[:1] in (b"{", b"["):
+        if _DOCUMENT.match(data):
             lines = data.splitlines() if data.count(b"\n{") else [data]  # a document, or one a line
             place = source.randrange(len(lines))
             lines[place] = _changed_document(lines[place], source)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.files import read_whole
 from kernelmark.core.reason import Reason
 
 STANDARD = (1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -146,7 +147,7 @@ def lookup(
 def read(file: Path) -> dict[str, Bucket]:
     """The buckets of a file, its notes left out."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_whole(file).decode()
     except OSError as error:
         raise _wrong(file, f"cannot be read: {error.strerror}") from None
     except ValueError as error:

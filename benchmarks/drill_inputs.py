@@ -270,7 +270,9 @@ def record(reader: str, ended: Counter[str]) -> None:
     if RESULTS.exists():
         rows = json.loads(RESULTS.read_text(encoding="utf-8"))["figures"]["readers"]
     bad = {how: times for how, times in ended.items() if how not in ("read", "refused")}
-    rows[reader] = {"files": ended.total(), **ended, "bad": sum(bad.values())}
+    # Rows may be of several runs: each has the digest of the code that it was made with.
+    row = {"files": ended.total(), **ended, "bad": sum(bad.values())}
+    rows[reader] = {**row, "sources": evidence.SOURCES}
     rows = {name: rows[name] for name in drill_seeds.readers() if name in rows}
     evidence.write(
         RESULTS,
@@ -305,7 +307,7 @@ def main() -> int:
         print(f"{reader:24} {time.monotonic() - start:7.1f} s  {dict(ended)}", flush=True)
         worst |= bool(set(ended) - {"read", "refused"})
         if given.record:
-            # The rows of the file may be of several runs: the command is that for all of them.
+            # The command for all rows, of which this run may make some.
             sys.argv[1:] = ["--per-reader", str(given.per_reader), "--record"]
             record(reader, ended)
     return worst

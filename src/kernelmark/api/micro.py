@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelmark.core import codec
 from kernelmark.core.errors import CodecError, NothingToDo, UsageError
-from kernelmark.core.files import json_text
+from kernelmark.core.files import json_text, read_whole
 from kernelmark.core.micro import MicroResult
 from kernelmark.core.plausible import check_micro
 from kernelmark.core.reason import Reason
@@ -75,7 +75,7 @@ def to_json(results: Iterable[MicroResult]) -> str:
 def read(path: str | Path) -> list[MicroResult]:
     """The results in a file that `to_json` wrote."""
     try:
-        document = codec.parse(Path(path).read_bytes())
+        document = codec.parse(read_whole(Path(path)))
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such file") from None
     except OSError as error:

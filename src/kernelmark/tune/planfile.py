@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from kernelmark import backends, ops
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.core.files import parse_toml
+from kernelmark.core.files import parse_toml, read_whole
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, ConfigValue
@@ -173,7 +173,7 @@ def too_few(rounds: int) -> str:
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        return parse_toml(path.read_text(encoding="utf-8"))
+        return parse_toml(read_whole(path).decode())
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such file", hint=_anew(path)) from None
     except OSError as error:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from kernelmark.core.result import Status
-from kernelmark.micro import _chains, registry, roofs
+from kernelmark.micro import _chains, registry
 from kernelmark.micro.execute import execute, open_rig
 from kernelmark.micro.rig import CHUNK_BYTES, Timed
 
@@ -82,17 +82,15 @@ def test_stream_copy_counts_both_arrays(rig):
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
-def test_the_roofline_ends_at_the_quick_roofs(rig, monkeypatch, dtype):
-    monkeypatch.setattr(roofs, "_stream_bytes", lambda info, parts: 2**26)  # only FLOP/s are used
-
+def test_the_roofline_ends_at_the_peak_of_the_vectors(rig, dtype):
     def ours():
         found = measured(rig, "roofline", dtypes=dtype, seconds=0.15)
         return found.metric(f"flops_{dtype}").value
 
-    def quick():
-        return {(r.kind, r.name): r.value for r in roofs.quick("cpu", 1)}["flops", dtype]
+    def peak():
+        return measured(rig, "vector", dtypes=dtype).metric(f"peak_{dtype}").value
 
-    check_best(ours, quick, 0.6, 1.2)
+    check_best(ours, peak, 0.6, 1.2)
 
 
 def test_steps_that_no_kernel_does_are_measured_as_the_next(rig):

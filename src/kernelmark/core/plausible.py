@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 
 from kernelmark.core.errors import CodecError
-from kernelmark.core.micro import MicroResult
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Measurement, Result, ResultSet
 from kernelmark.core.timing import MOST_S
@@ -43,14 +42,6 @@ def check_results(results: ResultSet) -> ResultSet:
     for number, result in enumerate(results.results):
         check_result(result, f"results.results[{number}]")
     return results
-
-
-def check_micro(result: MicroResult, where: str) -> MicroResult:
-    """Return a microbenchmark's result from elsewhere, or raise CodecError; its own rules are
-    checked wherever one is made."""
-    if not is_moment(result.started):
-        raise CodecError(f"{where}.started: {result.started:g} is no time")
-    return result
 
 
 def check_result(result: Result, where: str) -> None:

@@ -121,11 +121,11 @@ stream.
 
 ## Adding one
 
-[CONTRIBUTING.md](../CONTRIBUTING.md#a-microbenchmark) has the smallest one there can be. A file in
-`src/kernelmark/micro/benchmarks` that offers `benchmark` is listed, runs, is stored, drawn and
-tested: by the contract (`tests/contract/test_micro_contract.py`), on an emulated GPU with the
-values of `brief` (`tests/micro/test_emulated.py`, where `SMALL` has smaller ones for those that
-would take long), and by clocks that run wrong.
+[CONTRIBUTING.md](../CONTRIBUTING.md#a-microbenchmark) has a minimal example. A file in
+`src/kernelmark/micro/benchmarks` that defines `benchmark` is listed, run, stored and drawn without
+further changes. It is tested by the contract (`tests/contract/test_micro_contract.py`), on an
+emulated GPU with the values of `brief` (`tests/micro/test_emulated.py`, where `SMALL` has smaller
+ones for slow benchmarks), and with wrong clocks.
 
 `kinds` sets where it runs: `GPUS` by default, `EVERYWHERE` to include the CPU. A new kernel goes in
 a file `micro_NAME.cu`; `micro.h` declares what is available on every platform. Arguments are packed

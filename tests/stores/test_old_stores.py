@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy
 
 from kernelmark.api.reading import read_file
 from kernelmark.core import codec
@@ -20,7 +21,8 @@ from kernelmark.core.errors import CodecError
 from kernelmark.core.micro import MICRO_SUITE, benchmark_name, mode_of, parameters_of
 from kernelmark.core.result import Result, Status
 from kernelmark.core.roof import Roof
-from kernelmark.stores import open_store
+from kernelmark.stores import migrations, open_store
+from kernelmark.stores.place import locate
 
 OLD = Path(__file__).with_name("schema3.db.gz")
 
@@ -102,6 +104,38 @@ def test_everything_in_an_old_store_is_read(old: Path, readonly: bool) -> None:
         assert len(store.runs(suites=(MICRO_SUITE,))) == len(documents)
 
 
+def test_an_old_postgres_store_is_read(old: Path, postgres_place: str) -> None:
+    place = locate(postgres_place)
+    engine = sqlalchemy.create_engine(place.url.difference_update_query(["schema"]))
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f'CREATE SCHEMA "{place.schema}"')
+        connection.exec_driver_sql(f'SET LOCAL search_path TO "{place.schema}"')
+        for number, statements in migrations.known().items():
+            for statement in statements("postgresql") if number < 4 else ():
+                connection.exec_driver_sql(statement)
+        names = ("environments", "problems", "timings", "cases", "runs", "results")
+        for name in ("meta", *names, "pins", "roofs", "micro"):
+            copy_table(old, connection, name)
+    engine.dispose()
+    with open_store(old) as one, open_store(postgres_place) as other:
+        runs = one.runs()
+        assert other.runs() == runs
+        for run in runs:
+            assert other.result_set(run.id) == one.result_set(run.id)
+        assert other.roofs() == one.roofs() != ()
+
+
+def copy_table(old: Path, connection: sqlalchemy.Connection, name: str) -> None:
+    """Copy the rows of a table, and count on from there."""
+    columns = [row[1] for row in rows(old, f"PRAGMA table_info({name})")]
+    text = f"INSERT INTO {name} ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))})"
+    for row in rows(old, f"SELECT * FROM {name}"):
+        connection.exec_driver_sql(text, row)
+    if "no" in columns:
+        sequence = f"pg_get_serial_sequence('{name}', 'no')"
+        connection.exec_driver_sql(f"SELECT setval({sequence}, (SELECT max(no) FROM {name}))")
+
+
 def test_metrics_that_the_host_sets_are_marked(old: Path) -> None:
     with open_store(old) as store:
         (result,) = store.results("20261101-100000-aaaaaa")
@@ -125,6 +159,15 @@ def test_a_damaged_row_becomes_a_failure_and_the_rest_is_read(old: Path) -> None
         assert statuses["20261116-194049-zb2vr7"] == {Status.CRASHED}
         assert statuses["20261116-194012-mag6rz"] == {Status.OK}
         assert {"x", "x-2"} <= statuses.keys()  # of two hosts
+
+
+def test_a_damaged_roof_is_left_out(old: Path) -> None:
+    connection = sqlite3.connect(old)
+    connection.execute("UPDATE roofs SET document = '{' WHERE no = 1")
+    connection.commit()
+    connection.close()
+    with open_store(old) as store:
+        assert len(store.roofs()) == 5
 
 
 def test_a_list_of_old_documents_is_a_run(old: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from contextlib import suppress
 from itertools import groupby
 
 from sqlalchemy import text
@@ -36,7 +36,8 @@ def convert(connection: Connection) -> None:
     hosts: dict[str, list[Roof]] = {}
     query = "SELECT host, document FROM roofs ORDER BY measured, no"
     for host, document in connection.execute(text(query)):
-        hosts.setdefault(host, []).append(codec.loads(document, Roof))
+        with suppress(CodecError):  # a damaged one is measured again
+            hosts.setdefault(host, []).append(codec.loads(document, Roof))
     for host, measured in hosts.items():
         kept = {(r.device, r.arch, r.kind, r.name, r.unit, r.threads): r for r in measured}
         for made in roofs.recorded(kept.values(), host):
@@ -50,7 +51,7 @@ def _upgraded(
 ) -> tuple[Environment, Result]:
     """One row; a damaged one is kept as a failure, which must not keep the store from opening."""
     try:
-        return upgraded(json.loads(document), benchmark)
+        return upgraded(codec.parse(document), benchmark)
     except (ValueError, TypeError, AttributeError, CodecError) as error:
         info = DeviceInfo(name=device, kind=device.partition(":")[0], model="", arch=arch)
         failed = Result(

@@ -18,7 +18,7 @@ from kernelmark.core.roof import Roof
 from kernelmark.core.units import value_text
 from kernelmark.micro import registry
 from kernelmark.report import compare as report
-from kernelmark.report import micro, micro_figure, vega
+from kernelmark.report import micro, micro_figure, render, tables, vega
 from kernelmark.report.names import rerun, short
 from kernelmark.report.render import text
 from kernelmark.testing.micro import micro_result
@@ -113,6 +113,8 @@ def test_every_metric_that_both_have_is_a_row():
     names = [column.name for column in shown.columns]
     assert shown.rows[0][names.index("metric")] == "l1_bytes_per_s"
     assert shown.rows[0][names.index("base") :][:3] == ("32.00 TB/s", "16.00 TB/s", "-50.0 %")
+    (_, how) = report.explain(found.rows[0])
+    assert dict(how.rows)["head"] == "16.00 TB/s"
     record = report.records(found)[0]
     assert (record["base_value"], record["head_value"], record["unit"]) == (3.2e13, 1.6e13, "B/s")
     assert verdicts([CACHE], [FAILED]) == {"": "broken"}
@@ -237,6 +239,16 @@ def test_flat_records():
     (first, *_) = micro.point_records(ResultSet(run=run, results=(CACHE, FAILED)))
     assert first["size_bytes"] == 4096
     assert first["benchmark"] == "cache"
+
+
+def test_a_parameter_does_not_replace_a_column():
+    taken = micro_case("cache", "quick", {"threads": 64, "sizes": 4096}, 2)
+    results = ResultSet(
+        run=Run(id="r", started=1.0, environment=Environment()),
+        results=(dataclasses.replace(CACHE, case=taken),),
+    )
+    record = render.records(results, tables.rows(results))[0]
+    assert (record["threads"], record["sizes"], record["metric"]) == (2, 4096, "l1_bytes_per_s")
 
 
 def test_roofs_beside_the_data_sheet():

@@ -67,6 +67,18 @@ def status_of(pair: Pair) -> tuple[VerdictStatus, str]:
     return (VerdictStatus.FASTER if good else VerdictStatus.SLOWER), f"{base.better} is better"
 
 
+def facts_of(pair: Pair) -> tuple[tuple[str, str], ...]:
+    """What a verdict on one metric follows from."""
+    base, head = pair.metrics
+    spreads = [metric.spread for metric in (base, head) if metric.spread is not None]
+    return (
+        ("base", value_text(base.value, base.unit)),
+        ("head", value_text(head.value, head.unit)),
+        ("runs differ by", f"{100 * floor(base, *pair.both):g} %"),
+        *([("spread of samples", f"{100 * max(spreads):.2g} %")] if spreads else []),
+    )
+
+
 def taken_ways(one: Result, other: Result) -> list[str]:
     """In which ways two results of a benchmark were not taken alike."""
     ways = []

@@ -95,7 +95,7 @@ def _record(results: ResultSet, row: Row, parameters: Sequence[str]) -> dict[str
     measured, problem = result.measurement, result.case.problem
     values: dict[str, Cell] = {**problem.dims, **problem.dtypes}
     values |= {name: _option(value) for name, value in problem.options.items()}
-    return {
+    record: dict[str, Cell] = {
         "run": results.run.id,
         "label": results.run.label,
         "case": case.id,
@@ -134,8 +134,9 @@ def _record(results: ResultSet, row: Row, parameters: Sequence[str]) -> dict[str
         "compile_s": result.kernel.compile_s,
         "warnings": json.dumps(measured.warnings, ensure_ascii=False) if measured else None,
         "error": result.error,
-        **{name: values.get(name) for name in parameters},
     }
+    # A microbenchmark may have a parameter `threads` or `samples`; `problem` holds its value.
+    return record | {name: values.get(name) for name in parameters if name not in record}
 
 
 def _modes(measured: Measurement) -> str:

@@ -171,7 +171,12 @@ def noted(reason: str, pair: Pair) -> str:
 
 def _of_metric(pair: Pair) -> Judgement:
     status, reason = metrics.status_of(pair)
-    return Judgement(status=status, reason=reason, ratio=metrics.ratio_of(*pair.metrics))
+    return Judgement(
+        status=status,
+        reason=reason,
+        ratio=metrics.ratio_of(*pair.metrics),
+        facts=metrics.facts_of(pair),
+    )
 
 
 def _without_times(pair: Pair) -> Judgement | None:

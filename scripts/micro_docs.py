@@ -43,9 +43,9 @@ the same. `kmark micro` stores a run like any other, one result per benchmark: p
 device's clocks and power meanwhile, and the time it took. `kmark show`, `compare`, `history`,
 `export`, `import` and `list runs` accept these runs too. `kmark micro show`, `compare` and `import`
 do the same, but there `latest` counts only runs of microbenchmarks. `--json` writes the document of
-a run; `kmark micro --csv` has a row per point, `kmark export --csv` a row per metric. Lists written
-by older versions are still read. Figures need `pip install "kernelmark[plots]"`. On a CPU the same
-kernels are built by the host's C++ compiler.
+a run; `kmark micro NAME --csv FILE` has a row per point, `kmark export --csv FILE` a row per
+metric. Lists written by older versions are still read. Figures need `pip install
+"kernelmark[plots]"`. On a CPU the same kernels are built by the host's C++ compiler.
 
 ## Method
 

@@ -44,7 +44,7 @@ timings = st.builds(
     threads=st.integers(0, 9),
     allocations=st.integers(1, 5),
     max_allocations=st.integers(5, 9),
-    max_s=st.floats(1e-6, 1e6),
+    max_s=st.floats(1e-6, 1e6, exclude_max=True),
 )
 problems = st.sampled_from(["gemm m=4 a=f32 x=yes", "conv n=1 y=-1.5e-30 z=word", "attention"])
 

@@ -185,6 +185,8 @@ def history(
         with open_store(store) as opened:
             return _pinned(opened, pin, unpin)
     with _opened(store, micro) as opened:
+        if micro is not None and not opened.runs(limit=1, suites=suites):
+            raise _not_stored(micro)
         found = look_back(
             opened,
             runs=runs,
@@ -197,7 +199,7 @@ def history(
         )
     chosen = _chosen(found, o.comma_list(ops), o.comma_list(backends), filter)
     if not chosen and micro is not None:
-        raise NothingToDo(f"no {micro} is stored", hint=f"measure it: kmark micro {micro}")
+        raise _not_stored(micro)
     if not chosen:
         whole_history = extended("kmark history", store_words(store))
         raise NothingToDo(
@@ -210,6 +212,10 @@ def history(
     with kept if micro is not None else contextlib.nullcontext():
         worse = _shown(found, shown, outputs, most=most, more=store_words(store), quiet=quiet)
     return REGRESSION if check and worse else 0
+
+
+def _not_stored(micro: str) -> NothingToDo:
+    return NothingToDo(f"no {micro} is stored", hint=f"measure it: kmark micro {micro}")
 
 
 def _opened(store: str | None, micro: str | None) -> Store:

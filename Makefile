@@ -9,13 +9,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # torch is only for the tests. An exact version, so that a CPU build that is already at hand is taken.
 TORCH ?= torch==2.13.0
-# worksteal gives each process half of the list in order, so that a file's tests share their set-up,
-# and no process is idle while the other has tests left.
-PYTEST_ARGS ?= -n 2 --dist worksteal
+# A file's tests stay in one process: they share what is slow to set up. conftest.py puts files with
+# slow tests first, so that no process is idle while another works off a long one.
+PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 # Hundreds of Python processes are started: without .pyc files each compiles all of kernelmark again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all lint bench docs clean
+.PHONY: demo test test-all lint lint-types lint-rest bench docs clean
 
 demo: $(VENV)/.ready-demo
 	$(BIN)/kmark run --suite demo --timing quick --label demo
@@ -26,10 +26,16 @@ test: $(VENV)/.ready-test
 test-all: $(VENV)/.ready-test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+# mypy takes as long as all others.
 lint: $(VENV)/.ready-test
+	$(MAKE) --no-print-directory -j2 --output-sync lint-types lint-rest
+
+lint-types:
+	$(BIN)/mypy
+
+lint-rest:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/write-docs --check
 

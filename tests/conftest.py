@@ -30,6 +30,7 @@ _PATIENT = hypothesis.settings(
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
     derandomize=True,
+    max_examples=50,
     print_blob=True,
 )
 hypothesis.settings.register_profile("repeatable", _PATIENT)
@@ -43,6 +44,13 @@ _SETTINGS = (
     *("COLUMNS", "LINES", "TERMINAL_WIDTH", "TTY_COMPATIBLE", "TTY_INTERACTIVE"),
     *("CC", "CXX", "PYTHONWARNINGS", "XDG_CACHE_HOME", "XDG_DATA_HOME"),
 )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files with slow tests first: one that is begun last leaves the other processes idle."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session", autouse=True)

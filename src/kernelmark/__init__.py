@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kernelmark import backends, devices, micro, ops
     from kernelmark.api import Results, open_store, run, suite, suites, tuning
+    from kernelmark.api.bench import bench, compare_kernels
     from kernelmark.core.errors import KernelmarkError
     from kernelmark.core.problem import Problem
     from kernelmark.core.result import Case, Measurement, Result, Run, Status
@@ -34,6 +35,8 @@ __all__ = [
     "Timing",
     "__version__",
     "backends",
+    "bench",
+    "compare_kernels",
     "devices",
     "micro",
     "open_store",
@@ -55,6 +58,8 @@ _HOMES = {
     "Run": "kernelmark.core.result",
     "Status": "kernelmark.core.result",
     "Timing": "kernelmark.core.timing",
+    "bench": "kernelmark.api.bench",
+    "compare_kernels": "kernelmark.api.bench",
     "open_store": "kernelmark.api",
     "parse": "kernelmark.ops",
     "run": "kernelmark.api",

@@ -14,6 +14,7 @@ import kernelmark as km
 from kernelmark.api.reading import read_file
 from kernelmark.core import codec
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, RunState
 from kernelmark.runners.events import CaseFinished
 from kernelmark.workloads.importers.base import Given
@@ -66,15 +67,12 @@ def test_warnings_stand_below_the_table(results):
 
 
 def test_warnings_are_in_the_words_of_python(results):
-    told = ("raise warmup_s (now 0.1)", "rest between samples (duty=burst)")
+    told = (Reason("not-settled", seconds=0.2, warmup_s=0.1),)
     measured = dataclasses.replace(results[0].measurement, warnings=told)
     doubtful = dataclasses.replace(results[0], measurement=measured)
-    one = km.Results(ResultSet(run=results.run, results=(doubtful,)))
-    assert str(one).endswith(
-        "warning: raise Timing.warmup_s (now 0.1)\n"
-        'warning: rest between samples (Timing.duty="burst")\n'
-        'hint: fields of Timing are given as timing=km.Timing.preset("quick", max_s=2)\n'
-    )
+    one = str(km.Results(ResultSet(run=results.run, results=(doubtful,))))
+    assert "Timing.warmup_s" in one
+    assert 'timing=km.Timing.preset("quick", max_s=2)' in one
 
 
 def test_a_field_of_the_timing_is_no_argument():
@@ -141,6 +139,7 @@ def test_a_label_by_which_no_run_could_be_found_is_refused():
         read_file("-", Given(label="./mine"))
 
 
+@pytest.mark.slow
 def test_cpu_runs_are_compared_with_roofs_that_are_measured_once(tmp_path):
     chosen = {
         "backend": "numpy",

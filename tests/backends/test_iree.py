@@ -66,6 +66,7 @@ def worst(key: str, device: Device, config: Config | None = None) -> float:
         return made.worst(0, everywhere=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "config"),
     [
@@ -82,6 +83,7 @@ def test_is_right_everywhere(key: str, config: Config, device: Device) -> None:
     assert worst(key, device, config) <= 1
 
 
+@pytest.mark.slow
 def test_tile_configs_are_right(device: Device) -> None:
     key = "gemm m=70 n=50 k=40 dtype=f32 tb=t"
     found = backend.space(ops.parse(key), device.info)
@@ -90,6 +92,7 @@ def test_tile_configs_are_right(device: Device) -> None:
         assert worst(key, device, config) <= 1, config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "key",
     [
@@ -115,6 +118,7 @@ def test_forms_for_gpus_agree(key: str, device: Device) -> None:
         assert made.worst(0, everywhere=True) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "arch", "key"),
     [
@@ -231,6 +235,7 @@ def compile_one(key: str, folder: str, found: multiprocessing.Queue[str]) -> Non
     found.put(backend.compile(ops.parse(key), {}, info).binary_hash)
 
 
+@pytest.mark.slow
 def test_processes_compile_at_once(own_cache: Path) -> None:
     context = multiprocessing.get_context("spawn")
     found = context.Queue()

@@ -217,7 +217,8 @@ def test_attention_says_which_kernel_torch_chose(device):
 def test_bits_of_every_dtype_are_seen_as_they_are(device):
     import torch
 
-    from kernelmark.backends.torch.views import TORCH_NAMES, view
+    from kernelmark.backends.torch.views import view
+    from kernelmark.core.dtype import TORCH_NAMES
     from kernelmark.core.tensor import TensorSpec
     from kernelmark.devices.base import Tensor
     from kernelmark.numerics.floats import encode

@@ -210,6 +210,7 @@ def test_an_architecture_that_triton_does_not_know() -> None:
 
 
 # Four warps that spill a few registers were faster on an H200 than eight that need not.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "arch", "spilled"),
     [

@@ -16,6 +16,8 @@ from kernelmark import ops
 from kernelmark.backends.triton import _planner
 from kernelmark.core.environment import DeviceInfo
 
+pytestmark = pytest.mark.slow
+
 GEMM = {"block_m": 32, "block_n": 32, "block_k": 32, "group_m": 2, "split_k": 1}
 GEMM |= {"persistent": False}
 FUSED = {**GEMM, "split_k": 3, "fused_sum": True}

@@ -35,9 +35,12 @@ CASES = [
     ("batch=2 m=17 n=40 k=96 c=f16 scheme=afp4wfp4 a_order=mbk", DEEP),
     ("batch=3 m=5 n=33 k=416 c=f16 scheme=afp4wfp4 c_order=mbn", {**DEEP, "split_k": 4}),
 ]
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="Triton is not installed"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("triton") is None, reason="Triton is not installed"
+    ),
+]
 
 
 def info(arch: str) -> DeviceInfo:

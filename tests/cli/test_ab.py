@@ -44,11 +44,14 @@ def test_a_regression_is_told_stored_and_ends_with_one(kmark, tmp_path):
 
 
 def test_nothing_changed_ends_with_zero(kmark):
-    ended = kmark(*FAKE, "--no-store", "--quiet")
+    ended = kmark(*FAKE, "--quiet")
     assert ended.code == 0
     assert "nothing differs" in ended.out
     assert "same" in ended.out
     assert ended.err.strip() == ""
+    history = kmark("history")
+    assert history.code == 4
+    assert "the sides of `kmark ab` count where --label named them" in history.err
 
 
 def test_two_configs_and_a_failure_on_one_side(kmark):
@@ -78,8 +81,9 @@ def test_who_holds_the_device_is_told_once(kmark, holder, monkeypatch):
         return plain(event)
 
     monkeypatch.setattr(Waiting, "__str__", told)
-    ended = kmark(*FAKE, "--no-store")
+    ended = kmark(*FAKE, "--no-store", "--json", "-")
     assert ended.code == 0
+    assert json.loads(ended.out)["kernelmark"] == "ab"  # and nothing else on stdout
     assert ended.err.count(f"waiting for fake: process {holder.pid} is timing on it") == 1
 
 
@@ -89,18 +93,6 @@ def test_a_holder_is_told_once_however_often_it_is_waited_for(capsys):
         tell(Waiting(device="fake", holder=holder))
     told = capsys.readouterr().err
     assert [told.count(f"process {pid} ") for pid in (7, 8)] == [1, 1]
-
-
-def test_history_of_a_store_with_sides_only_says_why_they_do_not_count(kmark):
-    assert kmark(*FAKE, "--quiet").code == 0
-    ended = kmark("history")
-    assert ended.code == 4
-    assert "the sides of `kmark ab` count where --label named them" in ended.err
-
-
-def test_json_alone_on_stdout(kmark):
-    ended = kmark(*FAKE, "--no-store", "--quiet", "--json", "-")
-    assert json.loads(ended.out)["kernelmark"] == "ab"
 
 
 def test_dry_run(kmark):
@@ -205,6 +197,7 @@ def test_what_neither_side_has_is_nothing_compared(kmark):
     assert "both fail: each is unsupported" in ended.out + ended.err
 
 
+@pytest.mark.slow
 def test_a_file_is_read_by_its_sides_alone(kmark, tmp_path):
     """Each side has another package of one name, and neither is this process's."""
     for name in ("old", "new"):

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 
 def test_a_killed_run_is_listed_as_interrupted(tmp_path):
     words = ["run", "-o", "gemm", "-d", "fake", "-b", "fake", "--dtype", "f32"]
@@ -35,6 +37,7 @@ def test_a_killed_run_is_listed_as_interrupted(tmp_path):
     assert state() == "interrupted"
 
 
+@pytest.mark.slow
 def test_a_file_holds_the_roofs_it_was_compared_with(kmark, tmp_path):
     words = ("run", "-p", "gemm m=64 n=64 k=64 dtype=f32", "-b", "numpy", "--max-s", "0.05")
     assert kmark(*words, "--roofs", "fresh", "--warmup-s", "0.01").code == 0

@@ -156,6 +156,7 @@ def test_history_of_another_store_names_it(kmark, fake_words, tmp_path):
     assert f"kmark history --store {place}" in ended.err
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_is_resumed_from_its_store(kmark, stopped, tmp_path):
     place = str(tmp_path / "other.sqlite")
     words = (

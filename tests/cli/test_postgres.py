@@ -8,6 +8,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 RUN = (
     *("run", "-o", "gemm", "-d", "fake", "-b", "fake", "--dtype", "f32"),
     *("-a", "m=[8,16]", "-a", "n=8", "-a", "k=8", "--max-s", "0.05", "--warmup-s", "0.01"),

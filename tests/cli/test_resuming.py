@@ -16,10 +16,10 @@ from kernelmark.stores import open_store
 
 
 def test_ctrl_c_keeps_everything_and_resume_finishes(kmark, stopped, tmp_path):
-    words = (  # half a second a case
+    words = (  # half a second a case; hot, or thousands of sets would be launched
         *("run", "-o", "gemm", "-b", "fake", "--dtype", "f32", "--roofs", "none"),
         *("-a", "m=[8:24:8]", "-a", "n=8", "-a", "k=8"),
-        *("--config", "time_us=1000.0", "--max-s", "0.4", "--warmup-s", "0.1"),
+        *("--config", "time_us=1000.0", "--max-s", "0.4", "--warmup-s", "0.1", "--cache", "hot"),
     )
     rest = stopped(words, "] ok", signal.SIGINT)
     assert "everything so far is stored: kmark run --resume" in rest

@@ -47,7 +47,7 @@ def stored_states() -> list[RunState]:
         return []
 
 
-def wait_until(condition, within_s: float = 60.0) -> None:
+def wait_until(condition, within_s: float = 600.0) -> None:
     end = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < end
@@ -88,8 +88,8 @@ def test_while_it_measures(start, tmp_path, name, number):
     process = start(*COMMANDS[name])
     wait_until(lambda: len(marked(str(tmp_path))) >= 3)  # a worker with its guard is at work
     process.send_signal(number)
-    assert process.wait(timeout=60) == 130
-    wait_until(lambda: not marked(str(tmp_path)), within_s=10.0)
+    assert process.wait(timeout=600) == 130
+    wait_until(lambda: not marked(str(tmp_path)))
 
 
 @pytest.mark.parametrize("number", STOPS)
@@ -97,7 +97,7 @@ def test_as_soon_as_it_begins(start, number):
     process = start(*COMMANDS["run"])
     wait_until(lambda: catches(process.pid, signal.SIGQUIT) or process.poll() is not None)
     process.send_signal(number)
-    assert process.wait(timeout=60) == 130
+    assert process.wait(timeout=600) == 130
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -106,7 +106,7 @@ def test_nothing_is_left_when_it_is_killed(start, tmp_path, name):
     wait_until(lambda: len(marked(str(tmp_path))) >= 3)
     process.kill()
     process.wait()
-    wait_until(lambda: not marked(str(tmp_path)), within_s=10.0)
+    wait_until(lambda: not marked(str(tmp_path)))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
@@ -120,7 +120,7 @@ def test_a_signal_that_is_ignored_from_the_start_stays_so(start, tmp_path, numbe
     assert not catches(process.pid, number)
     process.send_signal(number)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 130
+    assert process.wait(timeout=600) == 130
     assert stored_states() == [RunState.INTERRUPTED]
 
 

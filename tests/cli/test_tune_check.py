@@ -28,6 +28,7 @@ def planned(kmark, tmp_path):
     return place
 
 
+@pytest.mark.slow
 @needs_triton
 def test_it_tells_registers_and_spills_of_each_candidate(kmark, planned):
     ended = kmark("tune", "check", planned, "--candidates", "2", "--jobs", "1", "--csv", "-")

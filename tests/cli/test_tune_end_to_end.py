@@ -12,6 +12,8 @@ from kernelmark.tune import results
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.workloads.workload import read
 
+pytestmark = pytest.mark.slow
+
 
 def test_from_a_log_to_winners(kmark, tmp_path):
     log, place = tmp_path / "log.txt", tmp_path / "model"

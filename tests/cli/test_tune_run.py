@@ -7,13 +7,17 @@ import dataclasses
 import errno
 import json
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 
 from kernelmark import ops
+from kernelmark.cli.main import main
 from kernelmark.core.result import Status, config_key
 from kernelmark.testing.tuning import fake_plans, make_folder
 from kernelmark.tune import journal, results
+from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plan import Budget
 
 # Some candidates of the fake space hang, and all others take milliseconds.
@@ -23,6 +27,25 @@ WORDS = ("--timeout", "10", "--jobs", "1")
 @pytest.fixture
 def folder(tmp_path):
     return make_folder(tmp_path / "t", fake_plans(2, evaluations=4))
+
+
+@pytest.fixture(scope="module")
+def tuned_once(tmp_path_factory):
+    """A folder like `folder`, tuned."""
+    place = tmp_path_factory.mktemp("tuned")
+    made = make_folder(place / "t", fake_plans(2, evaluations=4))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNELMARK_CACHE", str(place / "cache"))
+        with pytest.raises(SystemExit) as ended:
+            main(("tune", "run", str(made.path), "-q", *WORDS))
+    assert not ended.value.code
+    return made
+
+
+@pytest.fixture
+def tuned(tuned_once, tmp_path):
+    """This test's own copy of it."""
+    return TuningFolder(Path(shutil.copytree(tuned_once.path, tmp_path / "t")))
 
 
 def test_it_tunes_shows_and_writes(kmark, folder):
@@ -171,25 +194,24 @@ def test_a_plan_that_cannot_be_tuned_is_exit_code_3(kmark, folder):
     assert [outcome.name for outcome in results.read(folder)] == ["SSS_NN_1"]
 
 
-def test_a_journal_of_an_edited_plan_is_refused(kmark, folder):
-    assert kmark("tune", "run", str(folder.path), *WORDS).code == 0
-    path = folder.plan("SSS_NN_0")
+def test_a_journal_of_an_edited_plan_is_refused(kmark, tuned):
+    path = tuned.plan("SSS_NN_0")
     path.write_text(path.read_text().replace("seed = 1", "seed = 2"))
-    ended = kmark("tune", "run", str(folder.path), *WORDS)
+    ended = kmark("tune", "run", str(tuned.path), *WORDS)
     assert ended.code == 3
     assert "another plan" in ended.err
 
 
 @pytest.mark.parametrize("text", ["", "{"])
-def test_damaged_results_are_written_anew_from_the_journals(kmark, folder, text):
-    assert kmark("tune", "run", str(folder.path), *WORDS).code == 0
-    before = results.outcomes_file(folder).read_text()
-    results.outcomes_file(folder).write_text(text)
-    ended = kmark("tune", "run", str(folder.path), "--only", "SSS_NN_1", *WORDS)
+def test_damaged_results_are_written_anew_from_the_journals(kmark, tuned, text):
+    before = results.outcomes_file(tuned).read_text()
+    results.outcomes_file(tuned).write_text(text)
+    ended = kmark("tune", "run", str(tuned.path), "--only", "SSS_NN_1", *WORDS)
     assert ended.code == 0, ended.err
-    assert results.outcomes_file(folder).read_text() == before
+    assert results.outcomes_file(tuned).read_text() == before
 
 
+@pytest.mark.slow
 def test_what_failed_because_of_the_machine_is_tried_again_when_asked(kmark, tmp_path):
     small = {"tile_m": (32, 64), "tile_n": (32, 64), "warps": (2, 4), "swizzle": (1, 2)}
     plan = dataclasses.replace(fake_plans(1, evaluations=4)[0], space=small)
@@ -221,6 +243,7 @@ def test_what_failed_because_of_the_machine_is_tried_again_when_asked(kmark, tmp
     assert results.read(folder)[0] == outcome
 
 
+@pytest.mark.slow
 def test_a_final_on_a_busy_machine_is_told_and_played_again_by_the_same_command(
     kmark, tmp_path, monkeypatch
 ):

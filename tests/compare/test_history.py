@@ -137,7 +137,7 @@ def test_the_screen_sees_through_a_step():
 def test_after_a_step_the_level_before_says_how_far_points_stray(since):
     def told(spread, last):
         made = []
-        for seed in range(100):
+        for seed in range(40):
             times = noisy(15 + since, seed, spread)
             times[15:] = [1.12 * t for t in times[15:]]
             times[-1] *= last
@@ -148,10 +148,10 @@ def test_after_a_step_the_level_before_says_how_far_points_stray(since):
 
     for spread in (0.003, 0.01, 0.03):
         quiet = told(spread, 1.0)
-        assert len(quiet) > 50
-        assert sum(state != "same" for state in quiet) <= 2
-    assert told(0.003, 1.1).count("slower") == 100
-    assert told(0.03, 1.1).count("slower") < 50  # the noise of the level before is that large
+        assert len(quiet) > 15
+        assert sum(state != "same" for state in quiet) <= 1
+    assert told(0.003, 1.1).count("slower") == 40
+    assert told(0.03, 1.1).count("slower") < 20  # the noise of the level before is that large
 
 
 def test_a_second_mode_of_the_level_before_is_no_news():
@@ -164,7 +164,8 @@ def test_a_second_mode_of_the_level_before_is_no_news():
 def test_a_series_of_many_runs_is_not_new():
     found = story(series([None] * 10 + [1e-3] * 3))
     assert found.screen.status.value == "unsure"
-    assert "2 points at this level" in found.screen.reason
+    assert found.screen.reason.code == "few-points"
+    assert found.screen.reason.fields["points"] == 2
 
 
 def test_failures_are_states():

@@ -43,7 +43,7 @@ def test_a_sure_but_small_change_is_not_an_alarm(make_result):
     assert found.status is VerdictStatus.SAME
     near = one(make_result, calm, [t * 1.0099 for t in calm])
     assert near.status is VerdictStatus.UNSURE
-    assert "perhaps by less than 1 %" in near.reason
+    assert near.reason.code == "perhaps-within"
 
 
 def test_the_detectable_effect_is_detected(make_result):
@@ -57,11 +57,11 @@ def test_the_detectable_effect_is_detected(make_result):
 def test_one_block_or_a_bare_mean_is_never_judged(make_result):
     bare = one(make_result, (100.0,), (200.0,))
     assert bare.status is VerdictStatus.UNSURE
-    assert "mean without dispersion" in bare.reason
+    assert bare.reason.code == "sides-without-dispersion"
     assert bare.ratio == pytest.approx(2.0)
     half = one(make_result, (100.0, 100.1, 99.9), (200.0,))
     assert half.status is VerdictStatus.UNSURE
-    assert half.reason.startswith("head:")
+    assert half.reason.fields["sides"] == ("head",)
 
 
 def test_processes_that_differ_are_the_unit(make_result):
@@ -162,13 +162,13 @@ def suites(make_result, make_mixed, runs, factor=1.0):
 
 
 def test_identical_mixtures_rarely_alarm(make_result, make_mixed):
-    runs = suites(make_result, make_mixed, 14)
+    runs = suites(make_result, make_mixed, 10)
     assert all(rows[0].measurement.modes for rows in runs)
     alarms = []
     for base, head in itertools.combinations(runs, 2):
         found = rule.judge([Pair(base=b, head=h) for b, h in zip(base, head, strict=True)])
         alarms.append(found[0].status in (VerdictStatus.SLOWER, VerdictStatus.FASTER))
-    assert len(alarms) == 91
+    assert len(alarms) == 45
     assert sum(alarms) <= 0.01 * len(alarms)
 
 

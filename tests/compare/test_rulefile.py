@@ -59,7 +59,7 @@ def test_rows_find_their_rule(written, make_result):
         ]
     )
     assert [one.status.value for one in found] == ["slower", "same", "same", "slower", "gone"]
-    assert "1.200 is not above 1.2" in found[1].reason
+    assert found[1].reason.code == "ratio-not-above"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ class TestSqlite(StoreContract):
         return lambda: open_store(tmp_path / "results.sqlite")
 
 
+@pytest.mark.slow
 class TestPostgres(StoreContract):
     @pytest.fixture
     def opener(self, postgres_place: str) -> Opener:

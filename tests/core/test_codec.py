@@ -16,6 +16,7 @@ from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import CodecError
 from kernelmark.core.problem import Problem, parse_key
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import (
     Block,
     Case,
@@ -33,7 +34,9 @@ from kernelmark.core.result import (
 from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 from kernelmark.core.verdict import Verdict
+from kernelmark.testing.strategies import reasons
 
+st.register_type_strategy(Reason, reasons())
 finite = st.floats(allow_nan=False, allow_infinity=False)
 config = st.dictionaries(
     st.text(max_size=4), st.text(max_size=4) | st.integers() | finite | st.booleans(), max_size=3

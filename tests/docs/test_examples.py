@@ -72,6 +72,7 @@ def test_the_space_of_each_holds_configs_that_prepare_understands(cpu):
         assert all(f'"{parameter}"' in text for parameter in space.parameters)
 
 
+@pytest.mark.slow
 def test_triton_is_right_in_its_interpreter():
     done = subprocess.run(
         [sys.executable, "-c", INTERPRETED, str(EXAMPLES / "gemm_triton.py")],
@@ -84,6 +85,7 @@ def test_triton_is_right_in_its_interpreter():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
 def test_triton_compiles_for_both_vendors(arch):
     backend = FileBackend(str(EXAMPLES / "gemm_triton.py"))

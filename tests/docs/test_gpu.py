@@ -51,6 +51,7 @@ def test_the_table_of_backends_is_that_of_the_registry():
     assert told == there
 
 
+@pytest.mark.slow
 def test_the_command_makes_a_pack_that_is_used(tmp_path):
     if rtc.unavailable("cuda"):
         pytest.skip(rtc.unavailable("cuda"))

@@ -10,6 +10,7 @@ import pytest
 
 from kernelmark.api.roofs import MAX_AGE_S
 from kernelmark.core.environment import Environment
+from kernelmark.core.reason import OPTIONS, Reason, format_reason
 from kernelmark.core.result import (
     Block,
     Case,
@@ -31,7 +32,6 @@ from kernelmark.measure import advice, audit, check, loop, protocol, sets, stop,
 from kernelmark.ops import parse
 from kernelmark.ops.base import SCATTERED
 from kernelmark.report import tables
-from kernelmark.report.advice import as_options
 from kernelmark.stats import interval
 
 PAGE = Path(__file__).parents[2] / "docs" / "measuring.md"
@@ -109,7 +109,7 @@ def block(*samples: float, **more: object) -> Block:
     return Block(process=0, allocation=0, samples_s=samples, telemetry=told)
 
 
-def some_warnings() -> list[str]:
+def some_warnings() -> list[Reason]:
     """Every warning that the code can make, made."""
     timing = Timing()
     unsettled = warmup.Warmup(
@@ -133,7 +133,7 @@ def some_warnings() -> list[str]:
     big = TensorSpec(name="a", shape=(2**20,), dtype="f32")
     small = sets.plan_sets([big], cache=Cache.COLD, cache_bytes=2**30, free_bytes=2**25)
     found += small.warnings
-    return [as_options(text) for text in found] + above_the_roof() + multimodal()
+    return [*found, *above_the_roof(), *multimodal()]
 
 
 def measured_once() -> Measurement:
@@ -151,7 +151,7 @@ def measured_once() -> Measurement:
     )
 
 
-def multimodal() -> list[str]:
+def multimodal() -> list[Reason]:
     """As many rows as are told, and more."""
     case = Case(problem=parse("gemm m=64 n=64 k=64 dtype=f32"), backend="numpy")
     modes = (Mode(value_s=1e-6, share=0.5), Mode(value_s=2e-6, share=0.5))
@@ -163,7 +163,7 @@ def multimodal() -> list[str]:
     return tables.warnings(tables.rows(ResultSet(run=run, results=tuple(results))))
 
 
-def above_the_roof() -> list[str]:
+def above_the_roof() -> list[Reason]:
     case = Case(problem=parse("gemm m=64 n=64 k=64 dtype=f32"), backend="numpy")
     roof = Roof(
         device="cpu", arch="x", kind="flops", name="f32", value=1e9, how="test", measured=1.0
@@ -177,24 +177,24 @@ def above_the_roof() -> list[str]:
         measurement=measured_once(),
     )
     run = Run(id="r", started=1.0, environment=Environment())
-    told: list[str] = []
+    told: list[Reason] = []
     for results in ((result,), (result, dataclasses.replace(result, device="cpu:1"))):
         told += tables.warnings(tables.rows(ResultSet(run=run, results=results), [roof]))
     return told
 
 
 def test_every_warning_is_in_the_table_and_nothing_else_is():
-    shapes = [re.escape(row[0]).replace("…", ".+") for row in rows("warnings")]
-    used = set()
-    for text in some_warnings():
-        fitting = [shape for shape in shapes if re.fullmatch(shape, text)]
-        assert len(fitting) == 1, f"{text!r} fits {len(fitting)} rows"
-        used.update(fitting)
-    assert used == set(shapes)
+    table = {row[0].strip("`"): row[1] for row in rows("warnings")}
+    made = some_warnings()
+    assert {one.code for one in made} == table.keys()
+    for one in made:
+        shape = re.escape(table[one.code]).replace("…", ".+")
+        assert re.fullmatch(shape, format_reason(one, OPTIONS)), one.code
 
 
-def test_no_warning_was_forgotten():
-    """A warning that is added to the code has to be added to the page."""
-    source = Path(advice.__file__).read_text(encoding="utf-8")
-    made = source.count("    return [\n        f") + source.count("warnings.append(")
-    assert made == 7, "a warning was added or removed: add it to the page and to some_warnings"
+@pytest.mark.parametrize("module", [advice, interval, sets, tables])
+def test_no_warning_was_forgotten(module):
+    """A warning that is added to the code has to be added to the page and to `some_warnings`."""
+    source = Path(module.__file__).read_text(encoding="utf-8")
+    known = {one.code for one in some_warnings()} | {"worst-of", "warnings-more"}
+    assert set(re.findall(r'Reason\(\s*"([a-z-]+)"', source)) <= known

@@ -14,13 +14,16 @@ import pytest
 
 from kernelmark.backends import _file
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "own-kernel.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 STEP = re.compile(
     r"(?:<!-- exit: (?P<exit>\d+) -->\n)?```(?P<kind>python|sh)\n(?P<body>.*?)```",
     flags=re.DOTALL,
 )
-SHORT = ["--max-s", "0.05", "--warmup-s", "0", "--roofs", "none"]
+# hot: thousands of cold sets of such small problems would take a minute
+SHORT = ["--max-s", "0.05", "--warmup-s", "0", "--roofs", "none", "--cache", "hot"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def ended(tmp_path_factory) -> list[Ended]:
 
 
 def test_every_command_ends_as_the_page_says(ended):
-    assert len(ended) == 9
+    assert len(ended) == 12
     for one in ended:
         assert one.code == one.wanted, f"{one.command}\n{one.err}"
 
@@ -125,7 +128,26 @@ def test_the_scripted_clock_is_told(tmp_path):
 def test_the_table_of_names_is_that_of_the_loader():
     """Every name that the loader looks for is explained, and no other."""
     source = Path(_file.__file__).read_text(encoding="utf-8")
-    looked_for = set(re.findall(r'_attribute\(self\._module, "(\w+)"', source)) | {"prepare"}
+    looked_for = set(re.findall(r'_attribute\((?:self\._)?module, "(\w+)"', source))
+    looked_for |= {"prepare", "inputs", "reference", "output", "flops", "nbytes", "rtol", "atol"}
     explained = set(re.findall(r"^\| `(\w+)", TEXT, flags=re.MULTILINE))
     assert explained == looked_for
     assert all(f'`"{kind}"`' in TEXT for kind in _file._KINDS)
+
+
+def test_an_own_op_is_run_by_both_files(ended):
+    for one, rows in zip(ended[9:], (2, 1, 2), strict=True):
+        table = [line.split() for line in one.out.splitlines() if line.startswith("softmax ")]
+        assert [line[-1] for line in table] == ["ok"] * rows
+
+
+def test_the_python_example_measures(tmp_path):
+    text = next(s["body"] for s in STEP.finditer(TEXT) if s["body"].startswith("# bench_softmax"))
+    file = tmp_path / "bench_softmax.py"
+    file.write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(file)], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith("softmax ")]
+    assert [row[-1] for row in rows] == ["ok", "ok"]

@@ -45,11 +45,13 @@ def printed(tmp_path_factory) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_table_has_the_columns_that_kmark_prints(printed):
     assert SHOWN
     assert cells(printed)[0] == cells(SHOWN[2])[0]
 
 
+@pytest.mark.slow
 def test_the_table_has_the_rows_that_kmark_prints(printed):
     """The same problems by the same backends, all right; who is faster may differ."""
     assert SHOWN
@@ -58,6 +60,7 @@ def test_the_table_has_the_rows_that_kmark_prints(printed):
     assert {row[-1] for row in then[1:]} == {"ok"}
 
 
+@pytest.mark.slow
 def test_the_python_example_runs():
     examples = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
     assert len(examples) == 1

@@ -81,6 +81,7 @@ def test_the_recorded_space_is_searched(tmp_path, monkeypatch, capsys):
     assert all(0.0 < float(value) <= 1.0 for value in told.values())
 
 
+@pytest.mark.slow
 def test_the_example_on_the_scripted_device_keeps_winners(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNELMARK_STORE", str(tmp_path / "store.sqlite"))
     monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "cache"))

@@ -31,6 +31,7 @@ def test_the_devices_kernels_compile_for_amd(real: Clang, arch: str) -> None:
     assert all(found[name]["registers"] > 0 for name in ("stamp", "generate_4", "count_8"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in kernels.names() if name != "device.cu"])
 def test_every_other_kernel_file_compiles_for_amd(real: Clang, name: str) -> None:
     code, _ = real.compile(kernels.source(name), "gfx942", name)

@@ -38,6 +38,7 @@ def test_the_devices_kernels_compile(nvrtc: None, arch: str) -> None:
     assert all(used["registers"] > 0 and used["stack_bytes"] == 0 for used in found.values())
 
 
+@pytest.mark.slow
 def test_the_projections_kernels_compile(nvrtc: None) -> None:
     binary = rtc.compile_source(kernels.source("project.cu"), arch="sm_90", name="project.cu")
     found = resources(binary.code)

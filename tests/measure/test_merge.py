@@ -50,11 +50,11 @@ def test_warnings_of_single_blocks_go_and_others_stay_once(bench: Any) -> None:
         ).measurement
         for i in range(2)
     ]
-    assert all(any("one allocation block" in w for w in p.warnings) for p in parts)
+    assert all("interval-one-block" in [w.code for w in p.warnings] for p in parts)
     found = merge(parts, None)
     assert found.stop is StopReason.FIXED
     assert len(found.warnings) == 1
-    assert "heat" in found.warnings[0]
+    assert (found.warnings[0].code, found.warnings[0].fields["by"]) == ("throttled", ("heat",))
 
 
 def test_other_times_are_medians(bench: Any) -> None:

@@ -51,13 +51,16 @@ def test_a_block_lasts_several_times_its_set_up() -> None:
     assert block_seconds(timing, 9.0, enqueued=True) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("spread", [0.003, 0.01, 0.02, 0.03, 0.06])
+SLOW = [pytest.param(spread, marks=pytest.mark.slow) for spread in (0.02, 0.06)]
+
+
+@pytest.mark.parametrize("spread", [0.003, 0.01, *SLOW])
 def test_looking_often_keeps_its_coverage(spread: float) -> None:
     """The interval that is reported after stopping when narrow still holds the truth."""
     rng = np.random.default_rng(23)
     timing = Timing()
     held = 0
-    rounds = 600
+    rounds = 200
     for _ in range(rounds):
         found: list[float] = []
         while True:
@@ -72,9 +75,9 @@ def test_looking_often_keeps_its_coverage(spread: float) -> None:
 
 def test_a_width_that_means_nothing_is_not_spelt_out() -> None:
     (wide,) = interval_warnings(Interval(low_s=1e-9, high_s=1e3), 0.02)
-    assert wide.startswith("interval: more than ±999% is above the target of ±2.0%")
+    assert "more than ±999%" in wide
     (usual,) = interval_warnings(Interval(low_s=1.0, high_s=1.1), 0.02)
-    assert usual.startswith("interval: ±4.8% is above")
+    assert "±4.8%" in usual
 
 
 def test_blocks_that_agree_on_one_of_two_modes_are_not_precise() -> None:

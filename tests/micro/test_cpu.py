@@ -75,6 +75,7 @@ def test_memcpy_is_as_fast_as_numpys_copy(rig):
     check_best(ours, lambda: numpy_copy_per_s(64 * MIB), 0.4, 2.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_the_roofline_ends_at_the_peak_of_the_vectors(rig, dtype):
     def ours():

@@ -12,6 +12,8 @@ from kernelmark.gpu import objects, rtc
 from kernelmark.kernels import rtc as kernels
 from kernelmark.micro._gpu_rig import build
 
+pytestmark = pytest.mark.slow
+
 FILES = [name for name in kernels.names() if name.startswith("micro_")]
 
 

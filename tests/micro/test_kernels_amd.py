@@ -10,6 +10,8 @@ import pytest
 from kernelmark.gpu import clang
 from kernelmark.kernels import rtc as kernels
 
+pytestmark = pytest.mark.slow
+
 ARCHS = ("gfx90a", "gfx942")
 # Instructions of a step, by the chain that takes it.
 STEPS = {

@@ -11,7 +11,7 @@ from kernelmark.compare.rules.ratio import rule as ratio
 from kernelmark.compare.rules.robust import rule as robust
 from kernelmark.compare.verdicts import compare
 from kernelmark.core.environment import Environment
-from kernelmark.core.files import csv_text
+from kernelmark.core.files import csv_text, json_text
 from kernelmark.core.result import KernelInfo, ResultSet, Run, Status
 from kernelmark.core.timing import Timing
 from kernelmark.report import compare as report
@@ -167,11 +167,13 @@ def test_a_long_comment_is_cut(make_result):
 
 
 def test_json_and_csv_hold_every_row(found):
-    made = json.loads(json.dumps(report.document(found), allow_nan=False))
+    made = json.loads(json_text(report.document(found)))
     assert made["counts"] == {"slower": 1, "same": 1, "gone": 1, "broken": 1}
     assert made["rule"]["fail"] == 1.15
     assert [row["verdict"] for row in made["rows"]] == ["same", "slower", "broken", "gone"]
     assert made["rows"][1]["ratio"] == pytest.approx(2.0)
+    codes = [row["reasons"]["reason"]["code"] for row in made["rows"]]
+    assert codes == [row.judgement.reason.code for row in found.rows]
     assert made["rows"][2]["head_status"] == "compile_error"
     assert made["environment"] == [{"what": "library triton", "base": "3.4", "head": "3.5"}]
     lines = csv_text(report.records(found)).splitlines()

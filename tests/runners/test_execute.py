@@ -102,5 +102,5 @@ def test_a_process_that_failed_decides_and_the_others_are_kept():
     bad = failure(case, info, Status.CRASHED, "killed", started=1.0)
     whole = join([good, bad])
     assert whole.status is Status.CRASHED
-    assert whole.error == "process 2 of 3: killed"
+    assert (whole.error.code, whole.error.fields["process"]) == ("process-failed", 2)
     assert whole.measurement == good.measurement

@@ -10,6 +10,7 @@ import pytest
 
 from kernelmark.core import codec
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Status
 from kernelmark.core.timing import Timing
 from kernelmark.runners.events import CaseFinished
@@ -95,7 +96,7 @@ def test_nonces_are_long_and_never_the_same(start):
     seen = set()
     for _ in range(3):
         worker.send({"kind": "measure", "id": 7})
-        while not (text := worker.with_tail("").strip()):
+        while not (text := worker.with_tail(Reason("worker-closed")).fields.get("output", "")):
             time.sleep(0.01)
             worker.messages()
         seen.add(json.loads(text)["nonce"])

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from kernelmark.core.reason import BRIEF, Reason, format_reason
 from kernelmark.core.result import Case, KernelInfo, Status
 from kernelmark.ops import parse
 from kernelmark.runners.ahead import CompileAhead, kernel_key
@@ -25,7 +26,8 @@ from kernelmark.runners.process import Loss, WorkerSpec
 from kernelmark.runners.targets import find
 
 LIMITS = Limits(timeout_s=7.0, compile_timeout_s=50.0, start_timeout_s=20.0)
-CRASH = Loss(status=Status.CRASHED, error="killed\nlast line")
+KILLED = Reason("worker-killed", signal=9, name="Killed", output="last line", said="last line")
+CRASH = Loss(status=Status.CRASHED, error=KILLED)
 READY = {"kind": "ready"}
 
 
@@ -268,7 +270,7 @@ def test_three_failed_starts_give_a_device_up_and_return_the_job(made):
         assert slot.idle
     pool.submit(slot, job)
     (returned,) = drain(pool)
-    assert returned.lost == slot.lost == "killed: last line"
+    assert returned.lost == slot.lost == format_reason(KILLED, BRIEF)
     pool.submit(slot, job)  # no worker is started for it
     assert [outcome.lost for outcome in drain(pool)] == [""]
     assert not slot.idle
@@ -285,7 +287,7 @@ def test_a_call_fails_when_the_device_is_given_up(made):
     for _ in range(2):
         failure = pool.call(Echo())
         assert (failure.status, failure.started) == (Status.CRASHED, False)
-        assert failure.error == "killed: last line"
+        assert failure.error == format_reason(KILLED, BRIEF)
 
 
 def test_the_job_of_a_lost_device_goes_to_another(made):

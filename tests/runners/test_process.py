@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
 from kernelmark.runners import process as process_module
 from kernelmark.runners.process import TAIL_BYTES, LocalWorkers, Loss, WorkerProcess, WorkerSpec
@@ -81,7 +82,8 @@ def test_exit_code_and_standard_error_are_told(start):
     worker = start(READY + "print('what went wrong', file=sys.stderr); sys.exit(7)")
     loss = heard(worker)[-1]
     assert loss.status is Status.CRASHED
-    assert loss.error == "the worker ended by itself with exit code 7\nwhat went wrong"
+    assert (loss.error.code, loss.error.fields["exit_code"]) == ("worker-exited", 7)
+    assert loss.error.fields["output"] == "what went wrong"
 
 
 @pytest.mark.parametrize("last", ["", "\\n"])
@@ -112,7 +114,7 @@ def test_a_kill_by_the_kernel_for_memory_is_out_of_memory(start, monkeypatch):
     monkeypatch.setattr(process_module, "oom_kills", lambda: next(counts))
     loss = heard(start(READY + "os.kill(os.getpid(), 9)"))[-1]
     assert loss.status is Status.OUT_OF_MEMORY
-    assert "by the kernel, out of memory" in loss.error
+    assert loss.error.code == "worker-out-of-memory"
 
 
 def test_a_failed_allocation_in_native_code_is_out_of_memory(start):
@@ -124,7 +126,7 @@ def test_garbage_after_ready_ends_the_worker(start):
     worker = start(READY + "print('Welcome to libfoo', flush=True); time.sleep(1000)")
     loss = heard(worker)[-1]
     assert loss.status is Status.CRASHED
-    assert "Welcome to libfoo" in loss.error
+    assert loss.error.code == "worker-spoilt"
     assert not running(worker.pid)
 
 
@@ -137,13 +139,14 @@ def test_a_greeting_before_ready_is_let_pass(start):
 def test_another_protocol_is_a_clear_sentence(start):
     worker = start('print(\'{"kind":"ready","protocol":99}\', flush=True); time.sleep(1000)')
     loss = heard(worker)[-1]
-    assert "speaks protocol 99, this kernelmark 2" in loss.error
+    assert (loss.error.code, loss.error.fields["spoken"]) == ("worker-protocol", 99)
     assert not worker.ready
 
 
 def test_a_worker_that_sends_failed_is_lost_with_its_error(start):
     worker = start('print(\'{"kind":"failed","error":"no such GPU"}\', flush=True)')
-    assert heard(worker)[-1].error == "no such GPU"
+    error = heard(worker)[-1].error
+    assert (error.code, error.fields["cause"]) == ("worker-failed", "no such GPU")
 
 
 def test_kill_takes_the_children_too(start):
@@ -214,4 +217,4 @@ def test_hanging_python_code_shows_its_stack(start):
     items: list[object] = []
     wait_until(lambda: items.extend(i for _, i in wait([worker], 0.2)) or len(items) >= 2)
     worker.dump_stacks()
-    assert "the_culprit" in worker.with_tail("hung")
+    assert "the_culprit" in worker.with_tail(Reason("worker-closed")).fields["output"]

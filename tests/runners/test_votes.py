@@ -123,6 +123,7 @@ def tries(tmp_path: Path, m: int) -> list[str]:
     return sorted(set((tmp_path / f"tries-{m}").read_text().split()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "failure", ["raise RuntimeError('uncorrectable memory error')", "os._exit(139)"]
 )

@@ -115,6 +115,7 @@ def test_two_processes_open_and_write_at_once(path: Path) -> None:
     assert sound(path)
 
 
+@pytest.mark.slow
 def test_two_processes_write_to_postgres_at_once(postgres_place: str) -> None:
     write_at_once(postgres_place)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -20,23 +20,25 @@ OF_TORCH = ("against_ncu", "throughput", "truth")
 
 
 @pytest.mark.parametrize("name", sorted({p.stem for p in FOLDER.glob("*.py")} - set(SHARED)))
-def test_without_a_gpu_a_script_ends_with_a_sentence_and_a_hint(name: str, tmp_path: Path) -> None:
+def test_without_a_gpu_a_script_ends_with_a_sentence_and_a_hint(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     if registry.get("cuda").available() is None:
         pytest.skip("there is a GPU")
     for library in ("torch", "triton") if name in OF_TORCH else ():
         pytest.importorskip(library, reason=f"{library} is not installed")
-    ended = subprocess.run(
-        [sys.executable, str(FOLDER / f"{name}.py"), *NEEDED.get(name, ())],
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    told = ended.stderr.splitlines()
-    assert ended.returncode == 2, ended.stderr
-    assert len(told) == 2, ended.stderr
+    script = str(FOLDER / f"{name}.py")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(FOLDER)  # as for a script that is run
+    monkeypatch.setattr(sys, "argv", [script, *NEEDED.get(name, ())])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(script, run_name="__main__")
+    out, err = capsys.readouterr()
+    told = err.splitlines()
+    assert ended.value.code == 2, err
+    assert len(told) == 2, err
     assert told[0].startswith("kmark: cuda: ")
     assert "cuda: cuda:" not in told[0]
     assert told[1].startswith("hint: 'kmark list devices' says which devices there are")
-    assert ended.stdout == ""
+    assert out == ""
     assert not list(tmp_path.iterdir())

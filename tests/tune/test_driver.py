@@ -221,8 +221,9 @@ def test_winners_are_starts_of_later_plans(tmp_path, monkeypatch):
 # Kills
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path):
-    plans = fake_plans(3, evaluations=8)
+    plans = fake_plans(2, evaluations=8)
     words = ("--timeout", str(PATIENCE_S), "-q", "--jobs", "1")
     right = make_folder(tmp_path / "right", plans)
     start(right, *words).communicate()

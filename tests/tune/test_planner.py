@@ -95,23 +95,26 @@ def test_what_cannot_be_tuned_has_a_reason():
     costs = [Cost(problem=large, count=1), crashed, timed(8, 1, 1e-5)]
     plans, refused = made(costs, timed_by="fake")
     assert [draft.plan.problem for draft in plans] == [problem(8)]
-    assert refused[0].reason.startswith("fake: fake works out the whole answer")
-    assert refused[1].reason == "fake crashed: signal 9"
+    assert [one.reason.code for one in refused] == ["backend-refuses", "backend-failed"]
+    assert refused[1].reason.fields["cause"] == "signal 9"
     _, refused = made(
         [timed(8, 1, 1e-5)], Settings(backend="numpy", reference="numpy"), find("cpu")[1]
     )
-    assert refused[0].reason.startswith("numpy has nothing to tune for it on ")
+    assert refused[0].reason.code == "nothing-to-tune"
 
 
 def test_what_the_reference_cannot_do_is_told_as_the_references():
     settings = Settings(backend="iree", reference="numpy")
     (one,) = made([Cost(problem=problem(8, "bf16"), count=1)], settings, find("cpu")[1])[1]
-    assert one.reason.startswith("the reference numpy: ")
+    assert (one.reason.code, one.reason.fields["backend"]) == ("backend-refuses", "numpy")
+    assert one.reason.fields["reference"]
     assert one.by_reference
     crashed = Cost(problem=problem(2), count=1, status=Status.CRASHED, reason="signal 9")
     (one,) = made([crashed], settings, find("cpu")[1], timed_by="numpy")[1]
-    assert one.reason == "the reference numpy crashed: signal 9"
+    assert (one.reason.code, one.reason.fields["backend"]) == ("backend-failed", "numpy")
+    assert one.reason.fields["reference"]
     (one,) = made([crashed], timed_by="fake")[1]
+    assert not one.reason.fields["reference"]
     assert not one.by_reference
 
 

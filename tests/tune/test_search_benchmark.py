@@ -35,6 +35,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_quick_writes_its_evidence_and_keeps_what_it_made(tmp_path: Path) -> None:
     spaces = tmp_path / "spaces"
     spaces.mkdir()

@@ -10,6 +10,8 @@ from kernelmark.tune import journal
 from kernelmark.tune.driver import Driver
 from kernelmark.tune.plan import Acceptance, Budget, TunePlan
 
+pytestmark = pytest.mark.slow
+
 
 def test_tiles_of_a_small_product_are_tuned(tmp_path, monkeypatch):
     missing = backends.find("iree").available()

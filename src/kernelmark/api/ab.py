@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from kernelmark.api.reading import check_name
 from kernelmark.api.roofs import known_roofs
-from kernelmark.backends._rules import refused_name
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Run, RunState
 from kernelmark.core.roof import Roof
 from kernelmark.core.stopping import interruptible
@@ -157,16 +157,17 @@ def _sifted(events: Iterator[Event], names: tuple[str, str]) -> Iterator[Event]:
 def _refuse_typo(rows: Sequence[Row], names: tuple[str, str]) -> None:
     for place, name in enumerate(names):
         if rows and all(place in _refusals(row) for row in rows):
-            first = (rows[0].base, rows[0].head)[place].error.splitlines()[0]
+            cause = (rows[0].base, rows[0].head)[place].error
             raise UsageError(
-                f"{name} refuses its config for every problem: {first}",
+                Reason("config-refused", side=name, cause=cause),
                 hint="look at the names given by --config; nothing was compared",
             )
 
 
 def _refusals(row: Row) -> list[int]:
     """The sides (0 is base) that do not know a name of their config."""
-    return [place for place, result in enumerate((row.base, row.head)) if refused_name(result)]
+    results = (row.base, row.head)
+    return [i for i, one in enumerate(results) if one.error.root.code == "config-unknown-name"]
 
 
 class _Runs:

@@ -17,6 +17,7 @@ from kernelmark.compare.verdicts import compare as compare_sets
 from kernelmark.core.environment import difference
 from kernelmark.core.errors import NothingToDo
 from kernelmark.core.micro import MICRO_SUITE
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, Run
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def history(
     every = store.history(since=newest[-1].started, label=label, arch=arch)
     points = [point for point in every if point.run_id in ids]
     if not points:
-        raise NothingToDo("no stored result matches", hint="see `kmark list runs`")
+        raise NothingToDo("no stored result matches", hint=Reason("see-runs"))
     points = _placed(points, {run.id: run for run in newest})
     keys = set(sentinel_keys(sentinels))
     found = stories(points, min_effect=min_effect)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kernelmark.api.results import Results
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.micro import MICRO_SUITE
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, ResultSet, Run, RunState
 from kernelmark.core.stopping import interruptible
 from kernelmark.core.units import counted
@@ -105,7 +106,7 @@ def find_run(ref: str, store: Store) -> str:
     runs = store.runs(limit=back + 1, suites=(MICRO_SUITE,))
     if not runs:
         raise NothingToDo(
-            "no microbenchmarks are stored", hint="measure some: kmark micro cache latency"
+            "no microbenchmarks are stored", hint=Reason("measure-micro", names="cache latency")
         )
     if back >= len(runs):
         newest = ", ".join(run.id for run in runs[:5])

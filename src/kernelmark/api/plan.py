@@ -3,6 +3,7 @@ anything runs."""
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -145,6 +146,10 @@ def axis_words(given: Mapping[str, object]) -> tuple[str, ...]:
 def _problems(selection: Selection, timing: Timing) -> list[Problem]:
     for name in selection.dtypes:
         known_dtype(name)
+    if _asks_for_own(selection):
+        own = own_ops(selection.backends)
+        if not (selection.ops or selection.problems or selection.suites):
+            selection = dataclasses.replace(selection, ops=own)
     for name in selection.ops:
         op_folder.registry.get(name)
     if selection.suites:
@@ -175,6 +180,26 @@ def _problems(selection: Selection, timing: Timing) -> list[Problem]:
     if selection.limit is not None:
         found = select.sample(found, selection.limit, timing.seed)
     return found
+
+
+def _asks_for_own(selection: Selection) -> bool:
+    """Whether an op may have to come from a backend's file. Otherwise no file is loaded: that of a
+    side of `kmark ab` may need another environment than this process."""
+    asked = {*selection.ops, *(text.split(" ", 1)[0] for text in selection.problems)}
+    suites_of_files = not set(selection.suites) <= set(suites.names())
+    return (not asked and (not selection.suites or suites_of_files)) or any(
+        op not in op_folder.registry for op in asked
+    )
+
+
+def own_ops(names: Sequence[str]) -> tuple[str, ...]:
+    """The ops that these backends' files define; from now on they are known."""
+    from kernelmark.ops._own import OwnOp  # with numpy, which nothing else here needs
+
+    files = [find_backend(name) for name in names if backend_folder.is_file(name)]
+    named = [op for backend in files for op in getattr(backend, "ops", ())]
+    found = [op for op in named if isinstance(op_folder.registry.get(op), OwnOp)]
+    return tuple(dict.fromkeys(found))
 
 
 def _from_suites(selection: Selection) -> list[Problem]:
@@ -269,7 +294,7 @@ def find_backend(name: str) -> Backend:
         return backend_folder.find(name)
     except UsageError as error:
         known_name = name in backend_folder.registry or name in backend_folder.NOT_YET
-        if known_name or name.endswith(".py"):
+        if known_name or backend_folder.is_file(name):
             raise
         hint = f"{error.hint}, or a .py file"
         if _is_file(f"{name}.py"):

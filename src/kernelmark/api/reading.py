@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernelmark.core import codec
-from kernelmark.core.errors import CodecError, NothingToDo, UsageError
+from kernelmark.core.errors import CodecError, NothingToDo, UsageError, about
 from kernelmark.core.micro import is_old, read_old
 from kernelmark.core.plausible import check_results
 from kernelmark.core.result import ResultSet
@@ -65,6 +65,7 @@ def read_file(place: str, given: Given | None = None, form: str | None = None) -
     return importers.read(path, given or Nothing(), form)
 
 
+@about("results-file")
 def read_run(ref: str, store: Store | None) -> ResultSet:
     """The run that `ref` names: a file, or an id, label, pinned name or `latest~1` of the store."""
     if is_file(ref):

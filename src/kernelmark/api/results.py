@@ -13,15 +13,17 @@ from kernelmark.core import codec
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import Cell, csv_text
 from kernelmark.core.micro import is_micro
+from kernelmark.core.reason import PYTHON, format_reason, names_settings
 from kernelmark.core.result import Result, ResultSet, Run, Status
 from kernelmark.core.roof import Roof
 from kernelmark.report import render, tables
-from kernelmark.report.advice import IN_PYTHON, as_arguments, names_fields
 from kernelmark.report.micro import metrics_table
 
 if TYPE_CHECKING:
     from kernelmark.compare.match import By
     from kernelmark.compare.verdicts import Comparison
+
+_IN_PYTHON = 'fields of Timing are given as timing=km.Timing.preset("quick", max_s=2)'
 
 
 class Results(Sequence[Result]):
@@ -130,8 +132,8 @@ class Results(Sequence[Result]):
 
     def __str__(self) -> str:
         found = tables.warnings(self.rows)
-        told = [f"warning: {as_arguments(text)}\n" for text in found]
-        told += [f"hint: {IN_PYTHON}\n"] if any(map(names_fields, found)) else []
+        told = [f"warning: {format_reason(one, PYTHON)}\n" for one in found]
+        told += [f"hint: {_IN_PYTHON}\n"] if any(map(names_settings, found)) else []
         return "\n".join(map(render.text, self.all_tables)) + "".join(told)
 
     def __repr__(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmark import backends
-from kernelmark.api.plan import Selection, problems_of, require
+from kernelmark.api.plan import Selection, own_ops, problems_of, require
 from kernelmark.api.tuning_summary import DEVICES, Place, check_percent, read_workload
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import NothingToDo, UsageError
@@ -68,8 +69,8 @@ def plan(
     but a filter or limit picks from the folder's own. `arch` stands for a device that is not
     here. Without a `reference` that of the summary is to be beaten, else the backend's own
     choice."""
-    asked = selection or Selection()
     backend = backends.canonical(backend)
+    asked = dataclasses.replace(selection or Selection(), backends=(backend,))
     folder, workload, added = _workload_for(place, asked)
     known = _summary_for(folder, thr)
     info = _target(device, arch, known)
@@ -115,7 +116,7 @@ def _way_out(backend: str, refused: Sequence[Refused], info: DeviceInfo) -> str:
     bare = next((one.cost.problem for one in refused if one.bare), None)
     if bare is None:
         return ""
-    if backend.endswith(".py"):
+    if backends.is_file(backend):
         return f'add to {backend} what can be tried: space = {{"rows": [64, 128, 256]}}'
     names = ", ".join([*planner.tunable(bare, info), "a .py file of your own with a space"])
     return f"what can be tuned for it: {names}"
@@ -141,6 +142,8 @@ def _workload_for(place: Place, asked: Selection) -> tuple[TuningFolder, Workloa
     """The folder and its problems with those that are asked for, and whether that adds any."""
     if not _has_problems(asked):
         if asked.axes or asked.dtypes:
+            if own := own_ops(asked.backends):
+                return _workload_for(place, dataclasses.replace(asked, ops=own))
             raise UsageError("axes and dtypes need an op", hint="for example: -o gemm -a m=512")
         folder = TuningFolder.open(place)
         return folder, read_workload(folder), False

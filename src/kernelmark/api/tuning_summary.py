@@ -21,7 +21,7 @@ from kernelmark.core.timing import Timing
 from kernelmark.runners import targets
 from kernelmark.runners.events import CaseFinished, Event, Note
 from kernelmark.runners.session import OnEvent
-from kernelmark.tune import ownership
+from kernelmark.tune import ownership, planfile
 from kernelmark.tune import summary as summaries
 from kernelmark.tune.folder import TuningFolder, check_writable, hinted
 from kernelmark.tune.summary import Basis, Cost, Summary
@@ -184,6 +184,7 @@ class _Book:
 def read_workload(folder: TuningFolder) -> Workload:
     """The problems of a folder with their counts; one without any is nothing to do."""
     again = f"kmark import LOG --workload {folder.path}"
+    planfile.learn_ops(folder)
     with hinted(f"mend it, or read its log again: {again} --force"):
         found = workloads.read(folder.workload)
     if not found.calls:

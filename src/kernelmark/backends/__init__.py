@@ -16,11 +16,13 @@ registry: Registry[Backend] = Registry("kernelmark.backends", "backend")
 
 # Libraries whose logs, results and tuning files are known here, but which nothing calls.
 NOT_YET = ("hipblaslt", "rocblas")
+# How the files of a user's own kernels end: Python, or a source that is compiled at run time.
+FILES = (".py", ".cu", ".hip")
 
 
 def find(name: str) -> Backend:
     """The backend called `name`; a path to a Python file is a kernel of the user's own."""
-    if _is_file(name):
+    if is_file(name):
         # The name alone is that of another file once the working folder changes.
         return _of_file(canonical(name), _whole(name))
     if name in NOT_YET and name not in registry:
@@ -35,14 +37,15 @@ def find(name: str) -> Backend:
 def canonical(name: str) -> str:
     """The one name of a backend, however its file is written: `./mine.py` for a file in the
     working folder or below, else its whole path. Series in history go by it."""
-    if not _is_file(name):
+    if not is_file(name):
         return name
     path, here = _whole(name), Path.cwd()
     return f"./{path.relative_to(here)}" if path.is_relative_to(here) else str(path)
 
 
-def _is_file(name: str) -> bool:
-    return name.endswith(".py") and name not in registry
+def is_file(name: str) -> bool:
+    """Whether a backend's name is that of a user's own kernel file."""
+    return name.endswith(FILES) and name not in registry
 
 
 def _whole(name: str) -> Path:

@@ -11,6 +11,9 @@
 Optional too: `supports(problem)` gives a reason or None; `tensors` is "torch" (the default on a
 GPU), "numpy" (the default on the CPU) or "address"; `devices` the kinds it runs on. Where
 `prepare` has a fourth parameter, `stream`, it gets the handle of the stream that is timed.
+
+A file that also has `inputs` and `reference` defines its op (`ops/_own.py`); another file takes
+part by naming it: `op = "./softmax.py"`.
 """
 
 from __future__ import annotations
@@ -19,21 +22,25 @@ import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from kernelmark import ops
 from kernelmark.backends import _file_rules as rules
+from kernelmark.backends import _source
 from kernelmark.backends._rules import refuse_unknown
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.errors import CaseError, Unsupported, UsageError
+from kernelmark.core.errors import CaseError, ProblemError, Unsupported, UsageError
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, ConfigValue, KernelInfo
 from kernelmark.core.space import Space
 from kernelmark.devices.base import ArgumentSet, Device, Stream, Tensor
+from kernelmark.ops._own import Definition, OwnOp
 
 _KINDS = ("torch", "numpy", "address")
 _SHOWN = 12  # values of a parameter that a refusal lists
@@ -42,9 +49,9 @@ _SHOWN = 12  # values of a parameter that a refusal lists
 class FileKernel(Kernel):
     """The callable that a user's `prepare` gave."""
 
-    def __init__(self, name: str, launch: Callable[[int], Any]) -> None:
-        # Its file is not all that runs: the libraries it calls may be others in another run.
-        self.info = KernelInfo(name=name)
+    def __init__(self, info: KernelInfo, launch: Callable[[int], Any]) -> None:
+        # A Python file is not all that runs: the libraries it calls may be others in another run.
+        self.info = info
         self._launch = launch
 
     def launch(self, stream: Stream, set_index: int) -> None:
@@ -62,13 +69,26 @@ class FileBackend(Backend):
         self._module = _load(self._path)
         self._digest = hashlib.sha256(self._path.read_bytes()).hexdigest()[:16]
         self.device_kinds = rules.known_kinds(path, _attribute(self._module, "devices", None))
-        self._ops = rules.known_ops(path, _attribute(self._module, "op", ()))
+        self._ops = self._defined(path) or rules.known_ops(path, self._module.op)
         self._check_functions(path)
         self._tensors = str(_attribute(self._module, "tensors", ""))
         if self._tensors and self._tensors not in _KINDS:
             raise UsageError(
                 f"{path}: tensors={self._tensors!r} is unknown", hint=f"known: {', '.join(_KINDS)}"
             )
+
+    def _defined(self, path: str) -> tuple[str, ...]:
+        """The op that the file defines, or names by the file that defines it; () if neither."""
+        named = _attribute(self._module, "op", None)
+        if isinstance(named, str) and named.endswith(".py"):
+            other = self._path.parent / named
+            return (define(str(other), _load(other)),)
+        return (define(path, self._module),) if _attribute(self._module, "inputs", None) else ()
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The ops that it computes."""
+        return self._ops
 
     def _check_functions(self, path: str) -> None:
         rules.check_function(path, "prepare", self._module.prepare, rules.PREPARE)
@@ -119,17 +139,22 @@ class FileBackend(Backend):
     ) -> Kernel:
         self._check_config(problem, config, device.info)
         form = self._tensors or ("numpy" if device.info.kind in ("cpu", "fake") else "torch")
-        views = [{name: _view(t, device, form) for name, t in one.items()} for one in sets]
+        views = [{name: view(t, device, form) for name, t in one.items()} for one in sets]
         if form == "torch" and device.info.kind in ("cuda", "hip"):
-            _use_stream(device)
+            use_stream(device)
         prepare = self._module.prepare
-        more = {"stream": device.stream} if rules.takes_stream(prepare) else {}
+        handles = {"stream": device.stream, "device": device}
+        more = {name: handles[name] for name in rules.handles(prepare)}
         launch = prepare(problem, dict(config), views, **more)
         rules.check_launch(self._path.name, launch)
         if device.info.kind in ("cuda", "hip"):
             launch(0)  # a first call may compile or allocate, which must not fall into a capture
             device.synchronize()
-        return FileKernel(self._path.stem, launch)
+        return FileKernel(getattr(launch, "info", KernelInfo(name=self._path.stem)), launch)
+
+    def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
+        build = vars(self._module).get("_compile")  # of a source
+        return KernelInfo() if build is None else build(problem, config, info)
 
     def _check_config(self, problem: Problem, config: Config, info: DeviceInfo) -> None:
         """Refuse what the file's space does not have: it would be ignored, or never tuned."""
@@ -150,6 +175,8 @@ class FileBackend(Backend):
 def _load(path: Path) -> ModuleType:
     if not path.is_file():
         raise UsageError(f"there is no file {path}", hint="-b takes a backend's name or a .py file")
+    if path.suffix in _source.SUFFIXES:
+        return _source.module_of(path)
     name = f"kernelmark_user_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -164,12 +191,56 @@ def _load(path: Path) -> ModuleType:
             f"{path} cannot be imported: {type(error).__name__}: {error}",
             hint=f"mend it until this works: python {path}",
         ) from error
-    for needed in ("op", "prepare"):
-        if not hasattr(module, needed):
-            raise UsageError(
-                f"{path} defines no {needed!r}", hint="it needs: op = …, def prepare(…)"
-            )
+    needed = ("prepare",) if hasattr(module, "inputs") else ("op", "prepare")
+    for name in needed:
+        if not hasattr(module, name):
+            raise UsageError(f"{path} defines no {name!r}", hint="it needs: op = …, def prepare(…)")
     return module
+
+
+def define(path: str, module: ModuleType) -> str:
+    """Make the op known that a file defines; its name."""
+    name = _attribute(module, "op", None) or re.sub(r"\W", "_", Path(path).stem.lower())
+    if not isinstance(name, str) or not re.match(r"[a-z][a-z0-9_]*\Z", name):
+        raise UsageError(f"{path}: op={name!r} is no name", hint='for example: op = "softmax"')
+    for needed in ("inputs", "reference"):
+        if not callable(_attribute(module, needed, None)):
+            raise UsageError(
+                f"{path} defines no function {needed!r}",
+                hint="an op of your own needs: def inputs(…), def reference(…)",
+            )
+    known = ops.registry.get(name) if name in ops.registry else None
+    if known is not None and not isinstance(known, OwnOp):
+        raise UsageError(
+            f"{path}: op {name!r} is built in", hint="give the op that it defines another name"
+        )
+    place = str(Path(path).resolve())
+    if known is not None and known.place != place:
+        raise UsageError(
+            f"op {name!r} is defined by {known.place} and by {place}",
+            hint=f'let one of them take part in the other\'s: op = "{known.place}"',
+        )
+    fields = {one: _attribute(module, one, None) for one in ("output", "flops", "nbytes")}
+    for one, function in fields.items():
+        if function is not None and not callable(function):
+            raise UsageError(f"{path}: {one} is {type(function).__name__}, not a function")
+    bounds = {one: _attribute(module, one, None) for one in ("rtol", "atol")}
+    for one, value in bounds.items():
+        if value is not None and (not isinstance(value, int | float) or not value >= 0):
+            raise UsageError(f"{path}: {one}={value!r} is not a number of at least 0")
+    definition = Definition(
+        inputs=module.inputs,
+        reference=module.reference,
+        convert=torch_tensor if _attribute(module, "tensors", "") == "torch" else None,
+        **fields,
+        **bounds,
+    )
+    try:
+        made = OwnOp(name, definition, place=place)
+    except ProblemError as error:
+        raise UsageError(f"{path}: {error.message}", hint=error.hint) from None
+    ops.registry.add(name, made)
+    return name
 
 
 def _imported(module: ModuleType) -> set[str]:
@@ -193,7 +264,8 @@ def _attribute(module: ModuleType, name: str, default: Any) -> Any:
     return getattr(module, name, default)
 
 
-def _view(tensor: Tensor, device: Device, form: str) -> Any:
+def view(tensor: Tensor, device: Device, form: str) -> Any:
+    """Our memory in one of the forms that a kernel may take it in."""
     on_gpu = device.info.kind in ("cuda", "hip")
     if form == "address":
         return tensor.address
@@ -212,7 +284,15 @@ def _view(tensor: Tensor, device: Device, form: str) -> Any:
     return array(tensor)
 
 
-def _use_stream(device: Device) -> None:
+def torch_tensor(values: Any) -> Any:
+    """A NumPy array as a torch tensor."""
+    import torch
+
+    return torch.from_numpy(values)
+
+
+def use_stream(device: Device) -> None:
+    """Make the stream that is timed torch's current one."""
     import torch
 
     torch.cuda.set_device(device.info.index)

@@ -82,7 +82,7 @@ def misfit(name: str, function: Any, words: tuple[str, ...]) -> str | None:
     form = _signature(function)
     if form is None:
         return None
-    more = {"stream": None} if name == "prepare" and "stream" in form.parameters else {}
+    more = dict.fromkeys(handles(function)) if name == "prepare" else {}
     try:
         form.bind(*words, **more)
     except TypeError:
@@ -91,10 +91,10 @@ def misfit(name: str, function: Any, words: tuple[str, ...]) -> str | None:
     return None
 
 
-def takes_stream(prepare: Callable[..., Any]) -> bool:
-    """Whether a `prepare` wants the handle of the stream that is timed."""
+def handles(prepare: Callable[..., Any]) -> list[str]:
+    """What a `prepare` asks for by name: the handle of the stream that is timed, the device."""
     form = _signature(prepare)
-    return form is not None and "stream" in form.parameters
+    return [name for name in ("stream", "device") if form is not None and name in form.parameters]
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:

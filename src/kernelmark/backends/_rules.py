@@ -7,10 +7,8 @@ from collections.abc import Collection, Mapping
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.problem import Problem
-from kernelmark.core.result import Config, Result, Status, config_key
-
-# Between the name of a backend and the rest: how a result tells this refusal from others.
-_UNKNOWN = " does not know {!r} in the config "
+from kernelmark.core.reason import Reason
+from kernelmark.core.result import Config, config_key
 
 
 def wrong_device(backend: str, kinds: Collection[str], info: DeviceInfo) -> str | None:
@@ -37,15 +35,16 @@ def refuse_unknown(
     if unknown:
         knows = f"it knows {', '.join(known)}" if known else "it has nothing to choose"
         knows = (elsewhere or {}).get(unknown[0], knows)
-        told = _UNKNOWN.format(unknown[0])
-        raise Unsupported(f"{backend}{told}{config_key(config)}; {knows}")
-
-
-def refused_name(result: Result) -> bool:
-    """Whether a result is the refusal of a name in its config, by `refuse_unknown`."""
-    return result.status is Status.UNSUPPORTED and any(
-        _UNKNOWN.format(name) in result.error for name in result.case.config
-    )
+        raise Unsupported(
+            Reason(
+                "config-unknown-name",
+                backend=backend,
+                name=unknown[0],
+                config=config_key(config),
+                known=tuple(known),
+                why=knows,
+            )
+        )
 
 
 def arithmetic(problem: Problem) -> str:

@@ -198,6 +198,7 @@ def plan_of(params: Mapping[str, Any]) -> AbPlan:
     """The comparison that the options ask for; whatever is illegal is refused here."""
     from kernelmark.api.ab import AbPlan
     from kernelmark.api.plan import Selection, problems_of
+    from kernelmark.backends import is_file
     from kernelmark.runners import targets
     from kernelmark.runners.ab import Pair
     from kernelmark.runners.environments import parse_sides
@@ -207,6 +208,7 @@ def plan_of(params: Mapping[str, Any]) -> AbPlan:
     sides = parse_sides(params["env"] or (), params["settings"] or ())
     names = sides[0].name, sides[1].name
     timing = _timing(params)
+    choices = [_choices(params, name, names) for name in names]
     selection = Selection(
         ops=o.comma_list(params["ops"]),
         problems=tuple(params["problems"] or ()),
@@ -215,12 +217,17 @@ def plan_of(params: Mapping[str, Any]) -> AbPlan:
         dtypes=o.comma_list(params["dtypes"]),
         filter=params["filter"],
         limit=params["limit"],
+        backends=tuple(name for chosen, _ in choices for name in chosen),
     )
-    if not (selection.ops or selection.problems or selection.suites):
+    if not (
+        any(map(is_file, selection.backends))
+        or selection.ops
+        or selection.problems
+        or selection.suites
+    ):
         raise UsageError("nothing was asked for", hint=_EXAMPLES)
     found = problems_of(selection, timing)
     _, info = targets.find(params["device"])
-    choices = [_choices(params, name, names) for name in names]
     if len(choices[0][0]) != len(choices[1][0]):
         raise UsageError(
             f"{names[0]} has {len(choices[0][0])} backends and {names[1]} has "
@@ -272,7 +279,7 @@ def _choices(
         raise UsageError(f"no backend is given for {name}", hint="write: -b torch")
     found = tuple(dict.fromkeys(known.canonical(one) for one in found))
     for one in found:
-        if not one.endswith(".py"):  # a file is read by its side, which may have what it imports
+        if not known.is_file(one):  # a file is read by its side, which may have what it imports
             find_backend(one)
         elif not Path(one).is_file():
             raise UsageError(f"there is no file {one}", hint="-b takes a name or a .py file")
@@ -302,12 +309,7 @@ def _timing(params: Mapping[str, Any]) -> Timing:
         raise UsageError(
             f"{params['timing']}: kmark ab has no presets", hint="leave preset out of the file"
         )
-    try:
-        return dataclasses.replace(ROUND, **given | changes)
-    except UsageError as error:
-        from kernelmark.cli.telling import in_flags
-
-        raise in_flags(error) from None
+    return dataclasses.replace(ROUND, **given | changes)
 
 
 def _rule(params: Mapping[str, Any]) -> Rule:

@@ -124,7 +124,7 @@ def _backends() -> list[tuple[str, ...]]:
             reason = backend.available()
             version = backend.version() if reason is None else ""
         except KernelmarkError as error:
-            state, text = "broken", error.message
+            state, text = "broken", str(error)
         except Exception as error:  # a library that fails to load must not end the examination
             state, text = "broken", f"{type(error).__name__}: {error}".splitlines()[0]
         else:

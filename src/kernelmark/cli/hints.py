@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 
 from kernelmark.cli.places import extended, store_words
 from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError
+from kernelmark.core.reason import OPTIONS, Reason, Style
 
-# Commands in hints that read or fill a store.
-_OF_STORE = re.compile(r"kmark list runs|kmark micro [\w-]+( [\w-]+)*$")
 _SUITE = (
     "a suite file is TOML text with [[problems]] groups; 'kmark list suites' lists the suites that "
     "need no file"
 )
-_RESULTS = (
-    "'kmark run --json FILE' and 'kmark export --json FILE' write such files; 'kmark list runs' "
-    "lists what is stored"
-)
-_FILES = {
-    "run": _SUITE,
-    "ab": _SUITE,
-    "import": "name the tool it is of by --as; 'kmark import --help' says which files can be read",
-    "show": _RESULTS,
-    "export": _RESULTS,
-    "compare": _RESULTS,
+_ABOUT = {
+    "suite-file": _SUITE,
+    "import-file": (
+        "name the tool it is of by --as; 'kmark import --help' says which files can be read"
+    ),
+    "results-file": Reason("see-results"),
+    "rule-file": (
+        'for example: rule = "ratio", then warn = 1.05 and fail = 1.10 on lines of their own'
+    ),
+    "device": "'kmark doctor' says what is missing, 'kmark list devices' which devices there are",
 }
 
 
@@ -35,26 +32,17 @@ def general_hint(error: KernelmarkError, words: Sequence[str]) -> str | None:
         return "'kmark list ops -o OP' explains the parameters of an op"
     if not isinstance(error, UsageError):
         return None
-    command = command_of(words)
-    place, colon, _ = error.message.partition(": ")
-    if command == "compare" and place.endswith(".toml"):
-        return 'for example: rule = "ratio", then warn = 1.05 and fail = 1.10 on lines of their own'
-    if colon and _is_device(place):
-        return "'kmark doctor' says what is missing, 'kmark list devices' which devices there are"
-    if colon and place in _places(words):
-        return _FILES.get(command, f"see '{command_path(words)} --help'")
-    return f"see '{command_path(words)} --help'"
+    return _ABOUT.get(error.about, f"see '{command_path(words)} --help'")
 
 
-def in_store(hint: str | None, words: Sequence[str]) -> str | None:
-    """A hint to list or to fill what is stored, for the store that the command was given: whoever
-    wrote the hint knows the store, but not what the reader has to type for it."""
+def style_of(words: Sequence[str]) -> Style:
+    """How sentences are written for a command: with its options, and the store it was given."""
     at = next((i for i, word in enumerate(words) if word.partition("=")[0] == "--store"), None)
-    if hint is None or at is None:
-        return hint
+    if at is None:
+        return OPTIONS
     _, equals, value = words[at].partition("=")
     place = value if equals else next(iter(words[at + 1 :]), "")
-    return _OF_STORE.sub(lambda found: extended(found[0], store_words(place)), hint)
+    return replace(OPTIONS, store=extended("", store_words(place)))
 
 
 def command_path(words: Sequence[str]) -> str:
@@ -68,15 +56,3 @@ def command_of(words: Sequence[str]) -> str:
 
     word = next((word for word in words if not word.startswith("-")), "")
     return word if word in COMMANDS else ""
-
-
-def _places(words: Sequence[str]) -> set[str]:
-    """Every word that may name a file, as errors write it."""
-    every = {part for word in words for part in (word, *word.split(","), word.partition("=")[2])}
-    return every | {str(Path(part).expanduser()) for part in every if part}
-
-
-def _is_device(word: str) -> bool:
-    from kernelmark import devices
-
-    return word in devices.registry

@@ -14,6 +14,7 @@ from kernelmark.cli.output import Outputs, put, put_tables, say
 from kernelmark.cli.places import extended, kept_by, store_words
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.patterns import found_in
+from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from kernelmark.compare.history import History, Story
@@ -197,15 +198,15 @@ def history(
             sentinels=sentinels,
             suites=suites,
         )
-    chosen = _chosen(found, o.comma_list(ops), o.comma_list(backends), filter)
-    if not chosen and micro is not None:
+    picked = chosen(found, o.comma_list(ops), o.comma_list(backends), filter)
+    if not picked and micro is not None:
         raise _not_stored(micro)
-    if not chosen:
+    if not picked:
         whole_history = extended("kmark history", store_words(store))
         raise NothingToDo(
             "no series matches", hint=f"there are {len(found.stories)}: {whole_history}"
         )
-    shown = [s for s in chosen if s.steps or s.alarm or s.held] if changed else chosen
+    shown = [s for s in picked if s.steps or s.alarm or s.held] if changed else picked
     whole = every or changed or bool(ops or backends or filter)
     most = len(shown) if whole else _MOST
     kept = kept_by(("history", "--micro", micro or "", "--csv", "FILE"), store)
@@ -215,7 +216,7 @@ def history(
 
 
 def _not_stored(micro: str) -> NothingToDo:
-    return NothingToDo(f"no {micro} is stored", hint=f"measure it: kmark micro {micro}")
+    return NothingToDo(f"no {micro} is stored", hint=Reason("measure-micro", names=micro))
 
 
 def _opened(store: str | None, micro: str | None) -> Store:
@@ -279,12 +280,13 @@ def _meant(store: Store, name: str) -> str | None:
         return None
 
 
-def _chosen(
+def chosen(
     found: History,
     ops: tuple[str, ...],
     backends: tuple[str, ...],
     regex: str | None,
 ) -> list[Story]:
+    """The series that a user asked for."""
     from kernelmark.backends import canonical
 
     keys = [story.series.split(" | ")[0] for story in found.stories]

@@ -132,7 +132,7 @@ def backends() -> Table:
     from kernelmark.devices import registry as kinds
 
     here = {name for name in kinds.names() if kinds.get(name).available() is None}
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name in registry.names():
         try:
             backend = registry.get(name)

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def loaded(ref: str, place: str | None) -> Iterator[tuple[Results, Store | None]]:
     """The results of a run with the roofs known for them, and the store they are in."""
-    from kernelmark.api.reading import is_file, read_file
+    from kernelmark.api.reading import is_file, read_run
     from kernelmark.api.results import Results
     from kernelmark.api.roofs import stored_roofs
     from kernelmark.stores import open_store
 
     if is_file(ref):
-        yield Results(read_file(ref)), None
+        yield Results(read_run(ref, None)), None
         return
     with open_store(place, readonly=True) as store:
         found = store.result_set(store.run(ref).id)

@@ -153,14 +153,16 @@ def ended_by(error: BaseException, words: Sequence[str] = ()) -> int:
     """Tell an error in one sentence and a hint; the exit code it means."""
     from kernelmark.cli.output import complain, silenced
     from kernelmark.core.errors import KernelmarkError
+    from kernelmark.core.reason import format_reason
 
     if _unread(error):
         silenced(sys.stdout)
         return 0
     if isinstance(error, KernelmarkError):
-        from kernelmark.cli.hints import general_hint, in_store
+        from kernelmark.cli.hints import general_hint, style_of
 
-        complain(error.message, in_store(error.hint or general_hint(error, words), words))
+        style, hint = style_of(words), error.hint or general_hint(error, words)
+        complain(format_reason(error.message, style), hint and format_reason(hint, style))
         return error.exit_code
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1

@@ -143,12 +143,7 @@ def selection_of(params: Mapping[str, Any]) -> tuple[Selection, Timing]:
     changes = {name: params[name] for name in _TIMING_FIELDS}
     changes |= {"max_allocations": params["max_blocks"], "target_rel_ci": params["target_ci"]}
     given = {name: value for name, value in changes.items() if value is not None}
-    try:
-        return selection, Timing.load(params["timing"], **given)
-    except UsageError as error:
-        from kernelmark.cli.telling import in_flags
-
-        raise in_flags(error) from None
+    return selection, Timing.load(params["timing"], **given)
 
 
 def _plan(params: Mapping[str, Any], *, sentinels: bool) -> Plan:

@@ -18,6 +18,7 @@ from kernelmark.cli.micro_pack import make_pack
 from kernelmark.cli.output import Outputs, check_writable, put_table, say
 from kernelmark.cli.places import kept_by
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from kernelmark.api.results import Results
@@ -245,7 +246,9 @@ def opened_for_micro(place: str | None) -> Store:
     try:
         return open_store(place, readonly=True)
     except KernelmarkError as error:
-        error.hint = error.hint and error.hint.replace("`kmark run`", "`kmark micro NAME`")
+        hint = Reason.of(error.hint or "")
+        if hint.code == "fill-store":
+            error.hint = hint.having(command="kmark micro NAME")
         raise
 
 

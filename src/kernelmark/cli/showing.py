@@ -59,7 +59,7 @@ def show(
         words = rerun_words(results.run.argv)
         # Measured without a store and imported into this one: here it is to be stored.
         more = (*(word for word in words if not (place and word == "--no-store")), *place)
-        chosen = _chosen(
+        found = chosen(
             results,
             ops=o.comma_list(ops),
             backends=o.comma_list(backends),
@@ -69,16 +69,16 @@ def show(
             place=place,
         )
         if (samples or case is not None) and not outputs.any:
-            for row in chosen.rows:
+            for row in found.rows:
                 put_tables(detail(row, samples=samples, more=more))
                 put("\n")
             return 0
-        put_results(chosen, outputs)
-        tell_rest(chosen, opened, quiet=quiet, place=place, more=more)
+        put_results(found, outputs)
+        tell_rest(found, opened, quiet=quiet, place=place, more=more)
     return 0
 
 
-def _chosen(
+def chosen(
     results: Results,
     *,
     ops: tuple[str, ...],
@@ -88,6 +88,7 @@ def _chosen(
     case: str | None,
     place: tuple[str, ...],
 ) -> Results:
+    """The results that a user asked for; none is nothing to show."""
     from kernelmark.api.results import Results
     from kernelmark.core.result import ResultSet, Status
     from kernelmark.workloads.select import matching

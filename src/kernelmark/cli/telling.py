@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from kernelmark.cli.output import Outputs, flush, put_results_table, put_table, say
 from kernelmark.cli.places import extended
-from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import OPTIONS, format_reason
 from kernelmark.core.result import Status
 from kernelmark.core.units import counted
 from kernelmark.report import tables
-from kernelmark.report.advice import as_options
 from kernelmark.report.micro import metrics_table
 from kernelmark.report.names import backend_text, short
 from kernelmark.report.narrow import narrowed
@@ -59,18 +58,13 @@ def tell_rest(
     marked = sum(map(tables.warned, results.rows))
     if marked:
         say(f"{tables.MARK} after ± marks {counted(marked, 'result')} with a warning:")
-    for text in tables.warnings(results.rows):
-        say(f"warning: {as_options(text)}")
+    for warning in tables.warnings(results.rows):
+        say(f"warning: {format_reason(warning, OPTIONS)}")
     for text in results.notes:
         say(f"note: {text}")
     where = f"stored in {store.where}" if store is not None else "not stored"
     name = f"{results.run.id} ({results.run.label})" if results.run.label else results.run.id
     say(f"run {name}: {tables.summary(results.rows) or 'no results'}; {where}")
-
-
-def in_flags(error: UsageError) -> UsageError:
-    """The error of a timing in the words of the command line."""
-    return UsageError(as_options(error.message), hint=error.hint)
 
 
 def plan_table(cases: Sequence[Case]) -> tables.Table:

@@ -11,7 +11,7 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli.output import Outputs, say
-from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.errors import KernelmarkError, UsageError, about
 
 if TYPE_CHECKING:
     from kernelmark.core.result import ResultSet
@@ -256,6 +256,7 @@ def _check_machine(device: str, arch: str, *, of_log: bool) -> None:
         )
 
 
+@about("import-file")
 def _results(file: str, given: Given, form: str | None) -> ResultSet:
     """The run in a file; one that is a log of calls instead is told so."""
     from kernelmark.api.reading import read_file

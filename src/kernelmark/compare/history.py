@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kernelmark.compare.verdicts import HELD, Audit
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Mode, Run, Status
-from kernelmark.core.units import time_text, value_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.changepoint import change_points
 from kernelmark.stats.modes import mean_of
@@ -85,7 +85,7 @@ class Screen:
     it was expected. `gone` counts the points before it that have left the level as it has."""
 
     status: VerdictStatus
-    reason: str
+    reason: Reason
     ratio: float | None = None
     low_s: float | None = None
     high_s: float | None = None
@@ -142,8 +142,8 @@ class History:
     stories: tuple[Story, ...]
     runs: tuple[Run, ...]
     changes: Mapping[tuple[str, str], tuple[tuple[str, str, str], ...]]
-    moved: tuple[str, ...]
-    marked: Mapping[str, tuple[str, ...]]
+    moved: tuple[Reason, ...]
+    marked: Mapping[str, tuple[Reason, ...]]
     watched: bool
     audit: Audit
     baseline_name: str
@@ -200,7 +200,7 @@ def story(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> Story:
     )
 
 
-def hold(found: Sequence[Story], sentinels: Mapping[str, str]) -> tuple[list[Story], list[str]]:
+def hold(found: Sequence[Story], sentinels: Mapping[str, str]) -> tuple[list[Story], list[Reason]]:
     """Stories with their alarms held where the machine itself moved, and which sentinels did.
 
     `sentinels` gives the problem's key for the series that are sentinels. A sentinel moved where
@@ -223,20 +223,24 @@ def hold(found: Sequence[Story], sentinels: Mapping[str, str]) -> tuple[list[Sto
         _held(one, HELD) if one.screen.flagged and one.newest.run_id in runs else one
         for one in found
     ]
-    told = [f"{key}: {status.value}" for (run_id, key), status in moved.items() if run_id == newest]
+    told = [
+        Reason("canary-change", problem=key, verdict=status.value)
+        for (run_id, key), status in moved.items()
+        if run_id == newest
+    ]
     return held, told
 
 
 def marked(
     found: Sequence[Story], sentinels: Mapping[str, str], *, min_effect: float = MIN_EFFECT
-) -> dict[str, tuple[str, ...]]:
+) -> dict[str, tuple[Reason, ...]]:
     """Sentinels that stepped with a run, or were in it alone where the runs around it do not let
     them be expected; by run. Again those that every backend agrees on."""
     by_key: dict[str, list[Story]] = {}
     for one in found:
         if one.series in sentinels:
             by_key.setdefault(sentinels[one.series], []).append(one)
-    told: dict[str, list[str]] = {}
+    told: dict[str, list[Reason]] = {}
     for key, mine in by_key.items():
         moves = {one.series: _moves(one, min_effect) for one in mine}
         for run_id in dict.fromkeys(run_id for ratios in moves.values() for run_id in ratios):
@@ -244,7 +248,8 @@ def marked(
             every = [moves[one.series].get(run_id) for one in present]
             ratios = [ratio for ratio in every if ratio is not None]
             if len(ratios) == len(present) and len({ratio > 1 for ratio in ratios}) == 1:
-                told.setdefault(run_id, []).append(f"{key}: {_direction(ratios[0])}")
+                change = Reason("canary-change", problem=key, verdict=_direction(ratios[0]))
+                told.setdefault(run_id, []).append(change)
     return {run_id: tuple(texts) for run_id, texts in told.items()}
 
 
@@ -299,10 +304,10 @@ def _screened(
     judged = judged_s(newest)
     if newest.status is not Status.OK or not judged:
         if len(points) > 1 and points[-2].status is Status.OK:
-            return Screen(status=VerdictStatus.BROKEN, reason=newest.status.value)
-        return Screen(status=VerdictStatus.IGNORED, reason=newest.status.value)
+            return Screen(status=VerdictStatus.BROKEN, reason=_failed(newest))
+        return Screen(status=VerdictStatus.IGNORED, reason=_failed(newest))
     if len(points) > 1 and points[-2].status is not Status.OK:
-        return Screen(status=VerdictStatus.FIXED, reason=f"it was {points[-2].status.value}")
+        return Screen(status=VerdictStatus.FIXED, reason=_was(points[-2]))
     level, log = levels[-1], math.log(judged)
     if len(level) >= LEAST_POINTS:
         gone = _gone(level, log, min_effect)
@@ -313,22 +318,31 @@ def _screened(
     many = len(points) > LEAST_POINTS
     return Screen(
         status=VerdictStatus.UNSURE if many else VerdictStatus.NEW,
-        reason=f"{len(level)} points at this level, {LEAST_POINTS} are needed",
+        reason=Reason("few-points", points=len(level), least=LEAST_POINTS),
     )
 
 
 def _of_metric(screen: Screen, newest: Point) -> Screen:
     """The screen of a metric: in its unit, and slower where it is worse."""
-    if screen.low_s is None or screen.high_s is None:
+    low, high = screen.low_s, screen.high_s
+    if low is None or high is None:
         return screen
-    low, high = value_text(screen.low_s, newest.unit), value_text(screen.high_s, newest.unit)
     status = screen.status
     if screen.flagged and not newest.better:
         status = VerdictStatus.UNSURE  # it moved, and neither direction is better
     elif screen.flagged and newest.better == "higher":
         slower = status is VerdictStatus.SLOWER
         status = VerdictStatus.FASTER if slower else VerdictStatus.SLOWER
-    return replace(screen, status=status, reason=f"expected {low} to {high}")
+    reason = Reason("metric-expected", low=low, high=high, unit=newest.unit)
+    return replace(screen, status=status, reason=reason)
+
+
+def _failed(point: Point) -> Reason:
+    return Reason("failed", status=point.status.value)
+
+
+def _was(point: Point) -> Reason:
+    return Reason("failed-before", cause=_failed(point))
 
 
 def _by_modes(screen: Screen, newest: Point, level: Sequence[Point]) -> Screen:
@@ -343,7 +357,7 @@ def _by_modes(screen: Screen, newest: Point, level: Sequence[Point]) -> Screen:
     times = [mode.value_s for mode in newest.modes] or [newest.median_s or 0.0]
     if min(times) > high_s or max(times) < low_s:
         return screen
-    reason = f"multimodal: expected {time_text(low_s)} to {time_text(high_s)}"
+    reason = Reason("expected", low_s=low_s, high_s=high_s, modes=True)
     return replace(
         screen, status=VerdictStatus.SAME, reason=reason, low_s=low_s, high_s=high_s, gone=0
     )
@@ -412,7 +426,7 @@ def _expected(
     high = max(centre + half, quantile(spread.points, 1 - _WILD))
     ratio = math.exp(newest - centre)
     low_s, high_s = math.exp(low), math.exp(high)
-    reason = f"expected {time_text(low_s)} to {time_text(high_s)}"
+    reason = Reason("expected", low_s=low_s, high_s=high_s)
     status = VerdictStatus.SAME
     if newest > high:
         status = VerdictStatus.SLOWER

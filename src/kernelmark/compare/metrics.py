@@ -11,6 +11,7 @@ import math
 from kernelmark.compare.match import Pair
 from kernelmark.core.metric import Metric
 from kernelmark.core.micro import mode_of, parameters_of
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result
 from kernelmark.core.units import counted, value_text
 from kernelmark.core.verdict import VerdictStatus
@@ -43,28 +44,30 @@ def ratio_of(base: Metric, head: Metric) -> float | None:
     return head.value / base.value if base.value else None
 
 
-def status_of(pair: Pair) -> tuple[VerdictStatus, str]:
+def status_of(pair: Pair) -> tuple[VerdictStatus, Reason]:
     """The verdict on a pair of one metric, and why."""
     base, head = pair.metrics
     results = pair.both
     ratio = ratio_of(base, head)
     if ratio is None:
-        return VerdictStatus.IGNORED, f"base is {value_text(0.0, base.unit)}"
+        return VerdictStatus.IGNORED, Reason("base-zero")
     apart = max(ratio, 1 / ratio) - 1 if ratio > 0 else math.inf
     if apart < SAME:
-        return VerdictStatus.SAME, f"within {100 * SAME:g} %"
+        return VerdictStatus.SAME, Reason("metric-within", limit=SAME)
     # A fit over other sizes is another figure; what a headline is made of is always there.
     if not base.headline and (ways := taken_ways(*results)):
-        return VerdictStatus.UNSURE, f"taken {', '.join(ways)}"
+        return VerdictStatus.UNSURE, Reason("taken-otherwise", ways=tuple(ways))
     spread = max(base.spread or 0.0, head.spread or 0.0)
     least = floor(base, *results)
     if apart < max(spread, least):
-        why = f"its samples spread by {100 * spread:.0f} %"
-        return VerdictStatus.UNSURE, why if spread > least else f"runs differ by {100 * least:g} %"
+        if spread > least:
+            return VerdictStatus.UNSURE, Reason("samples-spread", spread=spread)
+        return VerdictStatus.UNSURE, Reason("runs-differ", limit=least)
     if not base.better:
-        return VerdictStatus.IGNORED, "neither more nor less of it is better"
+        return VerdictStatus.IGNORED, Reason("none-better")
     good = (ratio > 1) == (base.better == "higher")
-    return (VerdictStatus.FASTER if good else VerdictStatus.SLOWER), f"{base.better} is better"
+    status = VerdictStatus.FASTER if good else VerdictStatus.SLOWER
+    return status, Reason("metric-changed", ratio=ratio, better=base.better)
 
 
 def facts_of(pair: Pair) -> tuple[tuple[str, str], ...]:

@@ -22,7 +22,7 @@ from typing import Any
 from kernelmark.compare import rules
 from kernelmark.compare.match import Pair
 from kernelmark.compare.rules.base import Judgement, Preset, Rule
-from kernelmark.core.errors import UsageError
+from kernelmark.core.errors import UsageError, about
 from kernelmark.core.files import parse_toml
 
 _SELECTORS = ("op", "backend", "problem")
@@ -102,6 +102,7 @@ class FileRule(Rule):
         return self.rest if kind < 0 else self.special[kind].rule
 
 
+@about("rule-file")
 def load(name_or_path: str) -> Rule:
     """The preset of that name, or the rule of that TOML file."""
     if not name_or_path.endswith(".toml"):

@@ -11,11 +11,12 @@ from kernelmark.compare.match import By, Pair, pairs
 from kernelmark.compare.rules.base import Judgement, Rule
 from kernelmark.core.environment import difference
 from kernelmark.core.errors import NothingToDo
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Result, ResultSet, Run
 from kernelmark.core.verdict import Verdict, VerdictStatus
 
 # Why an alarm is held.
-HELD = "a sentinel moved: the machine is not what it was"
+HELD = Reason("canary-moved")
 ALARMS = (VerdictStatus.SLOWER, VerdictStatus.FASTER)
 # What a reader of changes wants to see, in the order to be worried.
 CHANGES = (
@@ -37,7 +38,7 @@ class Row:
     pair: Pair
     judgement: Judgement
     verdict: Verdict
-    held: str = ""
+    held: Reason = NO_REASON
 
     @property
     def status(self) -> VerdictStatus:
@@ -66,7 +67,7 @@ class Comparison:
     rule: str
     settings: Mapping[str, Any]
     rows: tuple[Row, ...]
-    moved: tuple[str, ...] = ()  # sentinels that moved
+    moved: tuple[Reason, ...] = ()  # sentinels that moved
     told: tuple[str, ...] = ()
 
     @property
@@ -142,7 +143,7 @@ def _held(row: Row, rule: Rule) -> Row:
     return dataclasses.replace(row, held=HELD)
 
 
-def moved(rows: Sequence[Row], sentinels: Sequence[str]) -> list[str]:
+def moved(rows: Sequence[Row], sentinels: Sequence[str]) -> list[Reason]:
     """Sentinel problems that moved, with how.
 
     What backends have in common is the machine: a sentinel moved where every backend that ran it
@@ -155,7 +156,7 @@ def moved(rows: Sequence[Row], sentinels: Sequence[str]) -> list[str]:
         if key in wanted and row.pair.base is not None and row.pair.head is not None:
             directions.setdefault(key, []).append(row.status)
     return [
-        f"{key}: {found[0].value}"
+        Reason("canary-change", problem=key, verdict=found[0].value)
         for key, found in directions.items()
         if len(set(found)) == 1 and found[0] in ALARMS
     ]

@@ -5,12 +5,14 @@ envelope. Unknown fields, missing fields, wrong types and unknown versions are r
 sentence that names the place. Floats survive exactly; `nan` and infinities travel as strings,
 which JSON proper requires. A field marked `OPTIONAL` came later: it is not written while it has its
 default, and may be missing, so that old files are read and files without it are read by old tools.
+A field that holds a `Reason` is its sentence; code and fields are beside it, in `reasons`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import types
@@ -23,11 +25,13 @@ from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem, parse_key
+from kernelmark.core.reason import Reason, read_reason, reason_documents
 from kernelmark.core.result import OPTIONAL, Case, Result, ResultSet, Run
 from kernelmark.core.roof import Roof
 from kernelmark.core.verdict import Verdict
 
 VERSION = 1
+REASONS = "reasons"  # beside sentences: their codes and fields, by the name of the field
 KINDS: dict[str, type] = {
     "case": Case,
     "environment": Environment,
@@ -102,13 +106,17 @@ def plain(value: Any) -> Json:
         return value.key
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         optional = _optional(type(value))
-        return {
+        fields = {
             f.name: plain(getattr(value, f.name))
             for f in dataclasses.fields(value)
             if f.name not in optional or getattr(value, f.name) != f.default
         }
+        coded = reason_documents({name: getattr(value, name) for name in _coded(type(value))})
+        return {**fields, REASONS: coded} if coded else fields
     if isinstance(value, StrEnum):
         return value.value
+    if isinstance(value, str):
+        return str(value)
     if isinstance(value, Mapping):
         return {k: plain(v) for k, v in value.items()}
     if isinstance(value, tuple | list):
@@ -139,6 +147,9 @@ def read(value: Json, hint: Any, where: str) -> Any:
         _expect(isinstance(value, dict), where, "an object", value)
         item = typing.get_args(hint)[1]
         return FrozenDict({k: read(v, item, f"{where}.{k}") for k, v in value.items()})
+    if hint is Reason:
+        _expect(isinstance(value, str), where, "a string", value)
+        return Reason.of(value)
     if hint is Problem:
         _expect(isinstance(value, str), where, "a problem key", value)
         return _built(where, lambda: parse_key(value))
@@ -152,6 +163,9 @@ def read(value: Json, hint: Any, where: str) -> Any:
 def _read_fields(value: Json, kind: type, where: str) -> Any:
     _expect(isinstance(value, dict), where, "an object", value)
     hints = _hints(kind)
+    coded = value.get(REASONS, {}) if _coded(kind) else {}
+    if coded:
+        value = {name: one for name, one in value.items() if name != REASONS}
     unknown = sorted(value.keys() - hints.keys())
     if unknown:
         raise CodecError(
@@ -162,7 +176,19 @@ def _read_fields(value: Json, kind: type, where: str) -> Any:
     if missing:
         raise CodecError(f"{where}: field {missing[0]!r} is missing")
     fields = {name: read(v, hints[name], f"{where}.{name}") for name, v in value.items()}
+    _expect(isinstance(coded, dict), f"{where}.{REASONS}", "an object", coded)
+    for name in coded.keys() & fields.keys():
+        fields[name] = _read_coded(coded[name], fields[name])
     return _built(where, lambda: kind(**fields))
+
+
+def _read_coded(document: Json, text: Any) -> Any:
+    """A sentence, or several, with the codes that were written beside them."""
+    if isinstance(text, Reason):
+        return read_reason(document, text)
+    documents = document if isinstance(document, list) else []
+    pairs = itertools.zip_longest(documents[: len(text)], text)
+    return tuple(read_reason(one, sentence) for one, sentence in pairs)
 
 
 def _built(where: str, make: Any) -> Any:
@@ -175,6 +201,12 @@ def _built(where: str, make: Any) -> Any:
 @functools.cache
 def _optional(kind: type) -> frozenset[str]:
     return frozenset(f.name for f in dataclasses.fields(kind) if OPTIONAL in f.metadata)
+
+
+@functools.cache
+def _coded(kind: type) -> tuple[str, ...]:
+    """Fields that hold reasons."""
+    return tuple(n for n, hint in _hints(kind).items() if hint in (Reason, tuple[Reason, ...]))
 
 
 @functools.cache

@@ -70,6 +70,20 @@ _ALL = (
 )
 DTYPES: dict[str, DType] = {d.name: d for d in _ALL}
 
+# How torch calls them; NumPy's names, where it has the format, are the same.
+TORCH_NAMES = {
+    "f64": "float64",
+    "f32": "float32",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "i8": "int8",
+    "i32": "int32",
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+    "f8e4m3fnuz": "float8_e4m3fnuz",
+    "f8e5m2fnuz": "float8_e5m2fnuz",
+}
+
 
 def dtype(name: str) -> DType:
     """The format called `name`; an unknown name is a `ProblemError` that lists the known ones."""

@@ -14,22 +14,39 @@ KernelmarkError            one sentence, an optional hint, an exit code
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kernelmark.core.reason import Reason
+
 # What code raises that did not foresee a damaged file.
 UNEXPECTED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 class KernelmarkError(Exception):
-    """A failure told in one sentence, with an optional hint on what to do next."""
+    """A failure in one sentence, which may be a `Reason`, with an optional hint on what to do
+    next."""
 
     exit_code = 2
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = Reason.of(message)
         self.hint = hint
+        self.about = ""  # what it is about, where that decides on the hint: suite-file, device, …
 
     def __reduce__(self) -> tuple[type, tuple[str, str | None]]:
         return type(self), (self.message, self.hint)
+
+
+@contextmanager
+def about(what: str) -> Iterator[None]:
+    """Mark errors by what they are about."""
+    try:
+        yield
+    except KernelmarkError as error:
+        error.about = error.about or what
+        raise
 
 
 class UsageError(KernelmarkError):

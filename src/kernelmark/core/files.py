@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.printable import csv_word
+from kernelmark.core.reason import reason_documents
 
 Cell = str | int | float | None
 _EMPTY = '""'  # a row of one empty cell, which would be no row at all
@@ -50,8 +51,20 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def json_text(document: object) -> str:
-    """Indented by one, letters as they are, and no NaN, which most readers refuse."""
-    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    """Indented by one, letters as they are, and no NaN, which most readers refuse. Objects with
+    coded reasons have their codes and fields too, in `reasons`."""
+    whole = _with_codes(document)
+    return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _with_codes(document: object) -> object:
+    if isinstance(document, list | tuple):
+        return [_with_codes(one) for one in document]
+    if not isinstance(document, Mapping):
+        return document
+    coded = reason_documents(document)
+    fields = {name: _with_codes(value) for name, value in document.items()}
+    return {**fields, "reasons": coded} if coded else fields
 
 
 def csv_text(records: Sequence[Mapping[str, Cell]], names: Sequence[str] = ()) -> str:

@@ -7,9 +7,10 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from kernelmark.core.optional import OPTIONAL
+from kernelmark.core.reason import Reason
 
 Value = str | int | float | bool | None
 Better = Literal["higher", "lower", ""]
@@ -77,36 +78,31 @@ def with_spreads(
 
 def impossible(
     columns: Sequence[PointColumn], rows: Sequence[Mapping[str, Value]], metrics: Sequence[Metric]
-) -> list[str]:
-    """A sentence for each metric and each column with a number that cannot be."""
-    found = [text for metric in metrics if (text := _impossible_metric(metric))]
+) -> tuple[Reason, ...]:
+    """A reason for each metric and each column with a number that cannot be."""
+    found = [reason for metric in metrics if (reason := _impossible_metric(metric))]
     for column in columns:
         values = [row.get(column.name) for row in rows]
         numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
         odd = [v for v in numbers if not 0 <= v <= sys.float_info.max]
         if odd:
             shown = str(odd[0])[:24]
-            found.append(f"{column.name} is {shown} {column.unit}, which is no measurement")
+            found.append(Reason("no-measurement", name=column.name, value=shown, unit=column.unit))
         elif column.limit is not None and numbers and max(numbers) > column.limit * MARGIN:
-            found.append(_above(column.name, max(numbers), column.limit, column.unit, column.why))
-    return found
+            found.append(Reason("above-physical", **_fields(column, max(numbers), column.limit)))
+    return tuple(found)
 
 
-def _impossible_metric(metric: Metric) -> str:
+def _impossible_metric(metric: Metric) -> Reason | None:
     value = metric.value
     if not math.isfinite(value) or value < 0:
-        return f"{metric.name} is {value} {metric.unit}, which is no measurement"
+        return Reason("no-measurement", name=metric.name, value=value, unit=metric.unit)
     if metric.limit is not None and value > metric.limit * MARGIN:
-        return _above(metric.name, value, metric.limit, metric.unit, metric.why)
+        return Reason("above-physical", **_fields(metric, value, metric.limit))
     if metric.least is not None and value * MARGIN < metric.least:
-        why = f" ({metric.why})" if metric.why else ""
-        return (
-            f"{metric.name} is {value:.6g} {metric.unit}, below the least that is possible, "
-            f"{metric.least:.6g}{why}"
-        )
-    return ""
+        return Reason("below-physical", **_fields(metric, value, metric.least))
+    return None
 
 
-def _above(name: str, value: float, limit: float, unit: str, why: str) -> str:
-    reason = f" ({why})" if why else ""
-    return f"{name} is {value:.6g} {unit}, above the physical limit of {limit:.6g}{reason}"
+def _fields(of: Metric | PointColumn, value: float, limit: float) -> dict[str, Any]:
+    return {"name": of.name, "value": value, "unit": of.unit, "limit": limit, "why": of.why}

@@ -16,6 +16,7 @@ from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.metric import Metric, PointColumn, Value, impossible
 from kernelmark.core.optional import OPTIONAL as OPTIONAL
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 
@@ -165,12 +166,13 @@ class Measurement:
     stop: StopReason
     warmup_s: float
     timed_s: float
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Reason, ...] = ()
     also: Mapping[str, float] = field(default_factory=FrozenDict)
     modes: tuple[Mode, ...] = field(default=(), metadata={OPTIONAL: True})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "also", FrozenDict(self.also))
+        object.__setattr__(self, "warnings", tuple(map(Reason.of, self.warnings)))
         if not self.blocks:
             raise UsageError(
                 "blocks is empty: a measurement has at least one block", hint=_IMPOSSIBLE
@@ -233,10 +235,13 @@ class Check:
     max_abs: float
     unwritten: int
     guards_intact: bool
-    detail: str = ""
+    detail: Reason = NO_REASON
     faults: tuple[Fault, ...] = field(default=(), metadata={OPTIONAL: True})
     rows: int = field(default=0, metadata={OPTIONAL: True})
     fresh_ratio: float | None = field(default=None, metadata={OPTIONAL: True})
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "detail", Reason.of(self.detail))
 
     @property
     def passed(self) -> bool:
@@ -278,7 +283,7 @@ class Result:
     measurement: Measurement | None = None
     check: Check | None = None
     kernel: KernelInfo = field(default_factory=KernelInfo)
-    error: str = ""
+    error: Reason = NO_REASON
     started: float = 0.0
     cost: Mapping[str, float] = field(default_factory=FrozenDict)
     metrics: tuple[Metric, ...] = field(default=(), metadata={OPTIONAL: True})
@@ -289,6 +294,7 @@ class Result:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cost", FrozenDict(self.cost))
+        object.__setattr__(self, "error", Reason.of(self.error))
         if self.rows:
             object.__setattr__(self, "rows", tuple(map(FrozenDict, self.rows)))
         if self.metrics or self.rows:
@@ -316,6 +322,13 @@ class Result:
     def headlines(self) -> tuple[Metric, ...]:
         """The metrics to show: all of them where none is a headline."""
         return tuple(metric for metric in self.metrics if metric.headline) or self.metrics
+
+    @property
+    def why(self) -> Reason:
+        """All that is known of why it is not ok; empty where nothing is."""
+        if self.error or self.check is None or self.check.passed:
+            return self.error
+        return self.check.detail or Reason("output-wrong")
 
     @property
     def series(self) -> str:

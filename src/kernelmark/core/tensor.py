@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from kernelmark.core.dtype import DType, dtype
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 Role = Literal["in", "out"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GivenValues:
+    """An input's values as the user gave them, as flat bit patterns of a format of whole bytes.
+
+    With `rotates`, each rewrite of the input starts at another element and continues at the first
+    one after the last: other values at every position, of the same distribution.
+    """
+
+    bits: NDArray[np.generic]
+    rotates: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
     """Name, shape, dtype and role of an argument; transposes are already in the shape.
 
-    `low` and `high` bound the uniform distribution its elements are drawn from.
+    `low` and `high` bound the uniform distribution its elements are drawn from, unless its values
+    are `given`.
     """
 
     name: str
@@ -24,6 +41,7 @@ class TensorSpec:
     role: Role = "in"
     low: float = -1.0
     high: float = 1.0
+    given: GivenValues | None = None
 
     @property
     def count(self) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import parse_toml
+from kernelmark.core.reason import Reason
 
 MOST_S = 1e6  # twelve days: nothing is launched, or measured, for longer
 
@@ -83,24 +84,21 @@ class Timing:
                 ) from None
         for name in ("processes", "allocations", "min_samples"):
             if getattr(self, name) < 1:
-                raise UsageError(f"timing: {name} must be at least 1")
+                raise UsageError(Reason("timing-below", field=name, least=1))
         if self.max_allocations < self.allocations:
-            raise UsageError(
-                f"timing: max_allocations must not be below {self.allocations}, the blocks that "
-                "are always measured"
-            )
+            raise UsageError(Reason("timing-blocks", least=self.allocations))
         if self.threads < 0 or self.seed < 0:
             raise UsageError("timing: threads and seed must not be negative")
         if not (self.max_s > 0 and self.target_rel_ci > 0 and self.min_sample_s >= 0):
-            raise UsageError("timing: max_s and target_rel_ci must be positive")
+            raise UsageError(Reason("timing-not-positive"))
         if not self.warmup_s >= 0:
-            raise UsageError("timing: warmup_s must not be negative")
+            raise UsageError(Reason("timing-warmup-negative"))
         for name in ("max_s", "warmup_s", "min_sample_s", "target_rel_ci"):
             if not getattr(self, name) < MOST_S:
-                raise UsageError(f"timing: {name} must be below {MOST_S:,.0f}")
+                raise UsageError(Reason("timing-above", field=name, most=f"{MOST_S:,.0f}"))
         for name in ("threads", "processes", "max_allocations", "min_samples", "seed"):
             if not getattr(self, name) < 2**63:  # what a store can hold
-                raise UsageError(f"timing: {name} must be below 2^63")
+                raise UsageError(Reason("timing-above", field=name, most="2^63"))
 
     @property
     def identity(self) -> str:

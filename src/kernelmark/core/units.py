@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
+# Wider than this, an interval is said to be so and no more.
+MOST_PERCENT = 999
+_FEW_DIGITS, _MOST_DIGITS = 4, 10
 _RATES = ("B/s", "FLOP/s", "1/s")  # units that grow by decimal prefixes
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
@@ -65,3 +70,57 @@ def _four_digits(value: float) -> str:
         if value < limit:
             return f"{value:.{digits}f}"
     return f"{value:.0f}"
+
+
+def percent_text(log_ratio: float) -> str:
+    """`+1.2 %` of the logarithm of a ratio."""
+    return f"{_percent(log_ratio):+.1f} %" if math.isfinite(log_ratio) else "any size"
+
+
+def span_text(low: float, high: float) -> str:
+    """`+1.2 % to +3.4 %` of the logarithms of two ratios. Where they are so far apart that the
+    figures mean nothing, what is beyond 999 % is not spelt out."""
+    far = _percent(high) - _percent(low) > 2 * MOST_PERCENT
+
+    def text(bound: float) -> str:
+        beyond = math.isfinite(bound) and far and _percent(bound) > MOST_PERCENT
+        return f"> {MOST_PERCENT} %" if beyond else percent_text(bound)
+
+    return f"{text(low)} to {text(high)}"
+
+
+def detectable_text(share: float) -> str:
+    """The least change that would be found, as a share."""
+    if not math.isfinite(share):
+        return "any size"
+    return f"{100 * share:.1f} %" if 100 * share <= MOST_PERCENT else f"> {MOST_PERCENT} %"
+
+
+def told_apart(value: float, limit: float) -> tuple[str, str]:
+    """Two numbers with as many digits as tell them apart, four where nothing does."""
+    least = min(value, limit)
+    for count in (*range(_FEW_DIGITS, _MOST_DIGITS + 1), _FEW_DIGITS):
+        places = _places(least, count)
+        texts = f"{value:.{places}f}", f"{limit:.{places}f}"
+        if texts[0] != texts[1]:
+            break
+    return texts
+
+
+def exact(value: float) -> str:
+    """Every digit that decides: what is beyond them is rounding."""
+    text = f"{value:.{_places(value, _MOST_DIGITS)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _percent(log_ratio: float) -> float:
+    """How far a ratio is from 1; infinite where no float is as large."""
+    try:
+        return 100 * math.expm1(log_ratio)
+    except OverflowError:
+        return math.inf
+
+
+def _places(value: float, digits: int) -> int:
+    """Decimal places that leave this many significant digits."""
+    return max(0, digits - 1 - math.floor(math.log10(value)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kernelmark.core.reason import Reason
+
 
 class VerdictStatus(StrEnum):
     FASTER = "faster"
@@ -26,7 +28,10 @@ class Verdict:
     base: str
     head: str
     status: VerdictStatus
-    reason: str
+    reason: Reason
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", Reason.of(self.reason))

@@ -47,7 +47,7 @@ from kernelmark.gpu.names import kernel_names
 from kernelmark.gpu.rtc import compile_source
 from kernelmark.kernels import rtc as kernels
 from kernelmark.numerics.floats import storage
-from kernelmark.numerics.generate import POOL, pool_bits
+from kernelmark.numerics.generate import period, source_bits
 from kernelmark.numerics.project import Projection
 
 _BLOCK = 256
@@ -83,7 +83,7 @@ class GpuDevice(Device):
         self._watcher = telemetry.watcher(driver.table.vendor, self.info.uuid, bus_id)
         self._functions: dict[str, int] = {}
         self._scratch: dict[str, GpuBuffer] = {}
-        self._pools: dict[tuple[object, ...], GpuBuffer] = {}
+        self._pools: dict[object, GpuBuffer] = {}
 
     # -- its own kernels
 
@@ -168,7 +168,7 @@ class GpuDevice(Device):
             _ptr(self._pool(spec, seed).address),
             _u64(count),
             _u32(first_unit(spec, seed, set_index)),
-            _u32(POOL),
+            _u32(period(spec)),
         )
 
     def generate_all(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> None:
@@ -202,7 +202,7 @@ class GpuDevice(Device):
             (_u64 * (2 * _TABLE))(*table),
             _ptr(self._pool(spec, seed).address),
             _u64(count),
-            _u32(POOL),
+            _u32(period(spec)),
             *more,
         )
         self.driver.launch(
@@ -210,9 +210,9 @@ class GpuDevice(Device):
         )
 
     def _pool(self, spec: TensorSpec, seed: int) -> GpuBuffer:
-        key = (spec.dtype, spec.low, spec.high, seed)
+        key = spec.given or (spec.dtype, spec.low, spec.high, seed)
         if key not in self._pools:
-            bits = pool_bits(*key)
+            bits = source_bits(spec, seed)
             self._pools[key] = self.allocate(bits.nbytes)
             packed = pairs(bits) if spec.type.bits < 8 else bits
             # Not on our stream: that may be captured just now, and nothing on it knows this memory.

@@ -17,7 +17,7 @@ from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.units import bytes_text
 from kernelmark.devices.base import GUARD_BYTE, GUARD_BYTES, Buffer, Device, Stream, Tensor
 from kernelmark.numerics.floats import storage
-from kernelmark.numerics.generate import POOL, offset, pool_bits
+from kernelmark.numerics.generate import POOL, offset, source_bits
 
 PAGE = mmap.PAGESIZE
 # Linux 5.14 and later; Python 3.11 has no name for it.
@@ -121,7 +121,7 @@ class HostDevice(Device):
 
     def generate(self, tensor: Tensor, seed: int, set_index: int) -> None:
         spec = tensor.spec
-        pool = pool_bits(spec.dtype, spec.low, spec.high, seed)
+        pool = source_bits(spec, seed)
         start = offset(spec, seed, set_index)
         count = spec.count
         if spec.type.bits < 8:
@@ -136,7 +136,7 @@ class HostDevice(Device):
 
     def _changed(self, tensor: Tensor, seed: int, number: int) -> int:
         spec = tensor.spec
-        pool = pool_bits(spec.dtype, spec.low, spec.high, seed)
+        pool = source_bits(spec, seed)
         start = offset(spec, seed, number)
         if spec.type.bits < 8:
             wanted = _pack(pool[(start + np.arange(spec.count)) % POOL])
@@ -183,7 +183,7 @@ def _pool_parts(
     `start`."""
     done = 0
     while done < count:
-        length = min(POOL - start, count - done)
+        length = min(pool.size - start, count - done)
         yield slice(done, done + length), pool[start : start + length]
         done += length
         start = 0

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from kernelmark.core.dtype import DType
 from kernelmark.core.errors import OutOfMemory
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Check, Fault, KernelInfo
 from kernelmark.core.tensor import Tolerance
-from kernelmark.core.units import time_text
 from kernelmark.devices.base import Device, Stream, Tensor
 from kernelmark.measure.project import check_projection
 from kernelmark.measure.sets import Arena, fill_inputs
@@ -48,6 +48,8 @@ CHECKED_SETS = 4
 _MOST_ROWS = 1 << 20
 # Positions that are looked at as soon as a launch has ended.
 _GLANCED = 64
+# Findings of a check that are kept; a wrong kernel is wrong in every set.
+_FINDINGS = 3
 # Generator numbers are drawn from so many bits.
 _NUMBER_BITS = 62
 
@@ -208,14 +210,13 @@ class Checker:
     def _side_effects(self, changed: int, stray: Sequence[int], late: int) -> Check:
         details, faults = [], []
         if late:
-            details.append("the output was written after the launch had ended")
+            details.append(Reason("late-write"))
             faults.append(Fault.UNWRITTEN)
         if changed:
-            details.append(f"{changed} elements of the inputs were changed")
+            details.append(Reason("inputs-changed", count=changed))
             faults.append(Fault.INPUTS)
         if stray:
-            sets = ", ".join(map(str, sorted(stray)))
-            details.append(f"a launch wrote to outputs that are not its own (set {sets})")
+            details.append(Reason("stray-write", sets=tuple(sorted(stray))))
             faults.append(Fault.STRAY)
         return _check(faults=faults, details=details)
 
@@ -223,10 +224,12 @@ class Checker:
         name, count = self._output.name, self._output.count
         details, faults = [], []
         if unwritten:
-            details.append(f"set {index}: {unwritten} of {count} elements of {name} not written")
+            details.append(
+                Reason("not-written", set=index, count=unwritten, elements=count, tensor=name)
+            )
             faults.append(Fault.UNWRITTEN)
         if not intact:
-            details.append(f"set {index}: memory beside {name} was overwritten")
+            details.append(Reason("guards-overwritten", set=index, tensor=name))
             faults.append(Fault.GUARDS)
         return _check(unwritten=unwritten, guards_intact=intact, faults=faults, details=details)
 
@@ -264,8 +267,14 @@ class Checker:
         details, faults = [], []
         if found.bad:
             details.append(
-                f"set {index}: a random projection of {found.bad} of {found.rows} rows of "
-                f"{self._output.name} is {found.ratio:.3g} times as far from float64 as allowed"
+                Reason(
+                    "projection-wrong",
+                    set=index,
+                    bad=found.bad,
+                    rows=found.rows,
+                    tensor=self._output.name,
+                    ratio=found.ratio,
+                )
             )
             faults.append(Fault.PROJECTION)
         return _ready(_check(rows=found.rows, worst=found.ratio, faults=faults, details=details))
@@ -275,24 +284,31 @@ class Checker:
     ) -> Check:
         found = compare(got, reference, self._tolerance, self._output.type)
         bad = int(np.count_nonzero(~(found.ratio <= 1.0)))
-        worst = int(np.argmax(found.ratio)) if len(where) else 0
-        details = [self._worst_text(index, where[worst], got[worst], found, worst, bad)]
+        details = []
+        if bad:
+            worst = int(np.argmax(found.ratio))
+            details = [self._worst(index, where[worst], got[worst], found, worst, bad)]
         return _check(
             positions=len(where),
             worst=float(found.ratio.max(initial=0.0)),
             max_abs=float(found.error.max(initial=0.0)),
             faults=[Fault.VALUES] if bad else [],
-            details=details if bad else [],
+            details=details,
         )
 
-    def _worst_text(
+    def _worst(
         self, index: int, flat: np.int64, got: np.float64, found: Compared, worst: int, bad: int
-    ) -> str:
-        place = ", ".join(str(int(i)) for i in np.unravel_index(int(flat), self._output.shape))
-        return (
-            f"set {index}: {bad} of {len(found.ratio)} checked positions are wrong; worst is"
-            f" {self._output.name}[{place}] = {got:.6g}, expected {found.expected[worst]:.6g}"
-            f" ± {found.allowed[worst]:.2g}"
+    ) -> Reason:
+        return Reason(
+            "values-wrong",
+            set=index,
+            bad=bad,
+            positions=len(found.ratio),
+            tensor=self._output.name,
+            index=tuple(int(i) for i in np.unravel_index(int(flat), self._output.shape)),
+            got=float(got),
+            expected=float(found.expected[worst]),
+            allowed=float(found.allowed[worst]),
         )
 
     def _unwritten(self, kernel: Launchable, tensor: Tensor, index: int, found: int) -> int:
@@ -332,7 +348,7 @@ def _check(
     rows: int = 0,
     fresh_ratio: float | None = None,
     faults: Sequence[Fault] = (),
-    details: Sequence[str] = (),
+    details: Sequence[Reason] = (),
 ) -> Check:
     """A check of which only some things were looked at."""
     return Check(
@@ -344,7 +360,7 @@ def _check(
         rows=rows,
         fresh_ratio=fresh_ratio,
         faults=tuple(faults),
-        detail="; ".join(details),
+        detail=Reason("check-failed", findings=tuple(details)) if details else NO_REASON,
     )
 
 
@@ -353,10 +369,7 @@ def less_work(fresh_s: float, timed_s: float, *, faked: bool) -> Check:
     ratio = fresh_s / timed_s
     if not faked:
         return _check(fresh_ratio=ratio)
-    detail = (
-        f"a launch takes {time_text(fresh_s)} when its inputs were rewritten and its output "
-        f"poisoned before, and {time_text(timed_s)} when timed: timed launches skip work"
-    )
+    detail = Reason("less-work", fresh_s=fresh_s, timed_s=timed_s)
     return _check(fresh_ratio=ratio, faults=[Fault.LESS_WORK], details=[detail])
 
 
@@ -366,9 +379,11 @@ def _ready(check: Check) -> Pending:
 
 def combine(checks: Sequence[Check]) -> Check:
     """One check of many: worst values, sums, and the details of up to three failures."""
-    details = [check.detail for check in checks if check.detail]
+    failed = [check.detail for check in checks if check.detail]
+    findings = [one for detail in failed for one in detail.fields.get("findings", (detail,))]
+    more = sum(detail.fields.get("more", 0) for detail in failed) + len(findings[_FINDINGS:])
+    shown = tuple(findings[:_FINDINGS])
     ratios = [check.fresh_ratio for check in checks if check.fresh_ratio is not None]
-    more = f"; and {len(details) - 3} more" if len(details) > 3 else ""
     return Check(
         positions=sum(check.positions for check in checks),
         worst=max((check.worst for check in checks), default=0.0),
@@ -378,7 +393,7 @@ def combine(checks: Sequence[Check]) -> Check:
         faults=tuple(dict.fromkeys(fault for check in checks for fault in check.faults)),
         rows=sum(check.rows for check in checks),
         fresh_ratio=max(ratios, default=None),
-        detail="; ".join(details[:3]) + more,
+        detail=Reason("check-failed", findings=shown, more=more) if shown else NO_REASON,
     )
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Measurement, StopReason
-from kernelmark.measure.advice import INTERVAL_WARNING, interval_warnings
+from kernelmark.measure.advice import INTERVAL_WARNINGS, interval_warnings
 from kernelmark.stats.interval import measured_interval
+
+T = TypeVar("T")
 
 
 def merge(measurements: Sequence[Measurement], target: float | None) -> Measurement:
@@ -21,7 +24,7 @@ def merge(measurements: Sequence[Measurement], target: float | None) -> Measurem
     first = measurements[0]
     blocks = tuple(block for m in measurements for block in m.blocks)
     interval = measured_interval(blocks)
-    warnings = [w for m in measurements for w in m.warnings if not w.startswith(INTERVAL_WARNING)]
+    warnings = [w for m in measurements for w in m.warnings if w.code not in INTERVAL_WARNINGS]
     names = sorted({name for m in measurements for name in m.also})
     return Measurement(
         blocks=blocks,
@@ -48,5 +51,5 @@ def _stop(reasons: Sequence[StopReason]) -> StopReason:
     return next((r for r in reasons if r is not StopReason.PRECISE), StopReason.PRECISE)
 
 
-def _distinct(texts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(texts))
+def _distinct(values: Iterable[T]) -> list[T]:
+    return list(dict.fromkeys(values))

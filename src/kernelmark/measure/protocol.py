@@ -39,7 +39,7 @@ from kernelmark.measure.sets import (
 )
 from kernelmark.measure.stop import block_seconds, interval_of, stop_reason
 from kernelmark.measure.warmup import Warmup, touch, warm_up, warm_up_by_samples
-from kernelmark.numerics.generate import pool_bits, pool_values
+from kernelmark.numerics.generate import source_bits, source_values
 from kernelmark.ops.base import Op
 
 OnPhase = Callable[[str], None]
@@ -198,8 +198,8 @@ class _Measuring:
         with self._clock("inputs"):
             for spec in self._tensors:
                 if spec.role == "in":
-                    pool_bits(spec.dtype, spec.low, spec.high, self._timing.seed)
-                    pool_values(spec.dtype, spec.low, spec.high, self._timing.seed)
+                    source_bits(spec, self._timing.seed)
+                    source_values(spec, self._timing.seed)
 
     def _block(self, number: int) -> StopReason | None:
         """Measure and check one block; why it was the last one, or None."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelmark.core.errors import OutOfMemory
+from kernelmark.core.reason import Reason
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Cache
 from kernelmark.core.units import bytes_text
@@ -42,7 +43,7 @@ class SetPlan:
     bound: int
     footprint_bytes: int
     evict: bool = False
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Reason, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,10 +92,7 @@ def plan_sets(
         return SetPlan(sets=sets, bound=bound, footprint_bytes=footprint)
     if fit >= most:
         return SetPlan(sets=most, bound=most, footprint_bytes=footprint, evict=True)
-    warning = (
-        f"memory holds {fit} of the {wanted} argument sets that keep the cache cold: the cache is"
-        " evicted before each sample instead"
-    )
+    warning = Reason("cache-evicted", sets=fit, wanted=wanted)
     return SetPlan(sets=fit, bound=fit, footprint_bytes=footprint, evict=True, warnings=(warning,))
 
 

@@ -19,6 +19,7 @@ from kernelmark.core.errors import (
 )
 from kernelmark.core.metric import Metric, PointColumn, impossible, with_spreads
 from kernelmark.core.micro import micro_case
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo, Result, Status
 from kernelmark.core.units import counted
 from kernelmark.devices import registry as devices
@@ -168,7 +169,7 @@ class _Execution:
         if status is Status.OK:
             found = impossible(columns, rows, metrics)
             if found:
-                status, error = Status.WRONG, "; ".join(found)
+                status, error = Status.WRONG, Reason("check-failed", findings=found)
         return Result(
             case=micro_case(self._benchmark.name, self._mode, self._settings.plain(), rig.threads),
             device=info.name,
@@ -181,7 +182,7 @@ class _Execution:
             metrics=metrics,
             trace=tuple(rig.ledger.trace),
             notes=(*findings.notes, *rig.notes, *_unsteady(rows)),
-            error=error,
+            error=Reason.of(error),
             cost=self._cost,
         )
 

@@ -13,6 +13,7 @@ from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.micro import micro_case
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, Status
 from kernelmark.kernels import rtc
 from kernelmark.micro import registry
@@ -127,7 +128,7 @@ class _RunMicro(Job[Result]):
         try:
             return codec.from_document(reply["result"], Result)
         except (CodecError, LookupError) as error:
-            text = f"the worker's result cannot be read: {error}"
+            text = Reason("result-unreadable", cause=str(error))
             return self.fail(info, Failure(status=Status.CRASHED, error=text), started)
 
     def fail(self, info: DeviceInfo, failure: Failure, started: float) -> Result:

@@ -3,7 +3,8 @@
 Element i of a tensor is `pool[(offset + i) mod POOL]`, where the pool holds hashed uniform values
 rounded to the tensor's dtype and the offset is a hash of (seed, tensor name, argument set). A
 device may fill memory by copying the pool or by computing the hash; a reference computes only the
-elements it needs; nothing is ever downloaded to check a result.
+elements it needs; nothing is ever downloaded to check a result. A tensor whose values are given is
+a pool of its own.
 """
 
 from __future__ import annotations
@@ -35,9 +36,36 @@ def hash32(values: NDArray[np.uint32], seed: int) -> NDArray[np.uint32]:
     return h
 
 
+def period(spec: TensorSpec) -> int:
+    """How many elements a tensor's pool has."""
+    return POOL if spec.given is None else max(1, spec.given.bits.size)
+
+
 def offset(spec: TensorSpec, seed: int, set_index: int) -> int:
     """Where in the pool a tensor's first element lies."""
-    return zlib.crc32(f"{seed}/{set_index}/{spec.name}".encode()) % POOL
+    if spec.given is not None and not spec.given.rotates:
+        return 0
+    return zlib.crc32(f"{seed}/{set_index}/{spec.name}".encode()) % period(spec)
+
+
+def source_bits(spec: TensorSpec, seed: int) -> NDArray[np.generic]:
+    """The pool that a tensor's elements come from, as bit patterns."""
+    if spec.given is not None:
+        return spec.given.bits
+    return pool_bits(spec.dtype, spec.low, spec.high, seed)
+
+
+def source_values(spec: TensorSpec, seed: int) -> NDArray[np.float64]:
+    """The pool that a tensor's elements come from, as float64."""
+    if spec.given is not None:
+        return _given_values(spec)
+    return pool_values(spec.dtype, spec.low, spec.high, seed)
+
+
+@functools.lru_cache(maxsize=4)
+def _given_values(spec: TensorSpec) -> NDArray[np.float64]:
+    assert spec.given is not None
+    return decode(spec.given.bits, spec.dtype)
 
 
 @functools.lru_cache(maxsize=16)
@@ -81,9 +109,14 @@ class Inputs:
     def take(self, name: str, where: NDArray[np.int64]) -> NDArray[np.float64]:
         """Elements of tensor `name` at flat positions `where`, in the shape of `where`."""
         spec = self._tensors[name]
-        values = pool_values(spec.dtype, spec.low, spec.high, self._seed)
+        values = source_values(spec, self._seed)
         start = offset(spec, self._seed, self._set_index)
-        return values[(where + start) % POOL]
+        return values[(where + start) % len(values)]
+
+    def whole(self, name: str) -> NDArray[np.float64]:
+        """All elements of tensor `name`, in its shape."""
+        spec = self._tensors[name]
+        return self.take(name, np.arange(spec.count)).reshape(spec.shape)
 
     def runs(self, name: str, starts: NDArray[np.int64], count: int) -> NDArray[np.float64]:
         """`count` elements (at most POOL) that follow each other from each of `starts` on: what

@@ -13,13 +13,13 @@ from kernelmark.core.environment import difference
 from kernelmark.core.files import csv_text, json_text
 from kernelmark.core.result import Run
 from kernelmark.core.timing import Duty
-from kernelmark.core.units import counted, time_text
+from kernelmark.core.units import MOST_PERCENT, counted, time_text
 from kernelmark.core.verdict import Verdict, VerdictStatus
 from kernelmark.report.names import backend_text, short
 from kernelmark.report.render import markdown
 from kernelmark.report.tables import NONE, Column, Table
 from kernelmark.runners.ab import Row, Rule
-from kernelmark.stats.paired import MOST_PERCENT, Paired
+from kernelmark.stats.paired import Paired
 
 # The order in which a reader wants to be told.
 ORDER = (

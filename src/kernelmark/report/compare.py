@@ -14,8 +14,9 @@ from kernelmark.core.environment import Environment
 from kernelmark.core.files import Cell
 from kernelmark.core.micro import benchmark_name, is_micro
 from kernelmark.core.problem import parse_key
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, Run, config_key
-from kernelmark.core.units import counted, value_text
+from kernelmark.core.units import MOST_PERCENT, counted, value_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report import clocks
 from kernelmark.report.apart import apart
@@ -23,7 +24,6 @@ from kernelmark.report.detail import facts
 from kernelmark.report.names import backend_text, rerun, short
 from kernelmark.report.render import markdown
 from kernelmark.report.tables import NONE, Column, Table
-from kernelmark.stats.paired import MOST_PERCENT
 from kernelmark.workloads.importers import notes as file_notes
 
 # A comment that is too long is not read, and GitHub refuses more than 65,536 characters.
@@ -253,17 +253,22 @@ def document(comparison: Comparison, more: Sequence[str] = ()) -> dict[str, Any]
             for what, base, head in comparison.environment
         ],
         "rows": [
-            {name: codec.plain(value) for name, value in _record(comparison, row).items()}
+            {name: _plain(value) for name, value in _record(comparison, row).items()}
             | {"again": rerun(row.pair.shown, more)}
             for row in comparison.rows
         ],
     }
 
 
-def moved_text(moved: str) -> str:
-    """`gemm m=8 … dtype=f32: slower` of a sentinel's key and verdict."""
-    key, _, status = moved.rpartition(": ")
-    return f"{short(parse_key(key))}: {status}"
+def _plain(value: Cell) -> Any:
+    """A JSON value; a reason stays one, so that `json_text` finds its code."""
+    return value if isinstance(value, Reason) else codec.plain(value)
+
+
+def moved_text(moved: Reason) -> str:
+    """`gemm m=8 … dtype=f32: slower` of a canary's key and verdict."""
+    problem = short(parse_key(moved.fields["problem"]))
+    return str(moved.having(problem=problem))
 
 
 def change_text(ratio: float | None, low: float | None = None, high: float | None = None) -> str:

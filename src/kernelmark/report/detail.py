@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from kernelmark.core.micro import is_micro
+from kernelmark.core.reason import OPTIONS, format_reason
 from kernelmark.core.result import Block, Measurement, Result
 from kernelmark.core.units import bytes_text, rate_text, time_text
-from kernelmark.report.advice import as_options
 from kernelmark.report.micro import metrics_table, points_table
 from kernelmark.report.names import config_text, rerun
 from kernelmark.report.tables import NONE, Column, Row, Table, share_text, width_text
@@ -105,7 +105,7 @@ def _measured(row: Row, measured: Measurement) -> list[tuple[str, str]]:
     if measured.modes:
         pairs.insert(1, ("modes", modes_text(measured.modes)))
     pairs += [(name, time_text(value)) for name, value in measured.also.items()]
-    pairs += [("warning", as_options(text)) for text in measured.warnings]
+    pairs += [("warning", format_reason(text, OPTIONS)) for text in measured.warnings]
     return pairs
 
 

@@ -237,7 +237,7 @@ def document(history: History, shown: Sequence[Story]) -> dict[str, Any]:
             {"id": run.id, "label": run.label, "started": run.started} for run in history.runs
         ],
         "sentinels_moved": list(history.moved),
-        "runs_marked": {run_id: list(texts) for run_id, texts in history.marked.items()},
+        "runs_marked": {run_id: list(map(str, texts)) for run_id, texts in history.marked.items()},
         "same_binary": {"compared": history.audit.compared, "alarms": history.audit.alarms},
         "baseline": history.baseline_name or None,
         "series": [_series_document(history, story) for story in shown],
@@ -329,7 +329,7 @@ def _cells(history: History, story: Story, *, arch: bool, more: Sequence[str]) -
 def _can_run(story: Story) -> bool:
     """Whether it is a case of ours on a device that is known, not what another tool measured."""
     backend = parts(story)["bare_backend"]
-    known = backend in backends.registry or backend.endswith(".py")
+    known = backend in backends.registry or backends.is_file(backend)
     return known and _device(story) != "unknown" and parse_key(story.problem).op in ops.registry
 
 

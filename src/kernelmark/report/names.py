@@ -157,7 +157,7 @@ def rerun(result: Result, more: Sequence[str] = ()) -> str:
     if is_micro(case):
         return _micro_again(result, more)
     ours = result.measurement is None or result.measurement.timed_s > 0
-    known = case.backend in backends.registry or case.backend.endswith(".py")
+    known = case.backend in backends.registry or backends.is_file(case.backend)
     if result.device == "unknown" or not (ours or known):
         return ""
     words = ["kmark", "run", "-p", short(case.problem), "-b", case.backend]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.printable import printable
-from kernelmark.core.reasons import ENDED_WORKERS, reason_line, whole_reason
+from kernelmark.core.reason import BRIEF, TEXT, Reason, format_reason
 from kernelmark.core.result import Measurement, Result, ResultSet, Status
 from kernelmark.core.roof import Roof
 from kernelmark.core.units import rate_text, time_text
@@ -24,6 +23,15 @@ NONE = "–"
 _SENTINELS = "sentinels:"
 MARK = "!"  # beside the ± of a result with a warning
 _MOST_MULTIMODAL = 5  # rows that are listed
+_MOST_TEXTS = 5  # warnings without a code that are listed
+# How a worker ended, after which mostly the stack of our own code follows.
+ENDED_WORKERS = (Status.CRASHED, Status.TIMEOUT, Status.OUT_OF_MEMORY)
+# Which of several warnings with one code is the worst; the largest first number if not said here.
+_BADNESS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
+    "clock-moved": lambda fields: fields["high_mhz"] - fields["low_mhz"],
+    "few-samples": lambda fields: -fields["samples"],
+    "interval-above-target": lambda fields: fields["width"],
+}
 # Other times of a kernel, in the order of their columns, which are there when any row has one.
 BESIDE = {
     "hot_s": "hot",
@@ -174,7 +182,7 @@ def failures(made: Iterable[Row]) -> list[Failure]:
             status=status,
             reason=reason or "no reason was given",
             rows=tuple(group),
-            cut=reason != whole_reason(group[0].result),
+            cut=reason != str(group[0].result.why),
         )
         for (status, reason), group in groups.items()
     ]
@@ -183,8 +191,8 @@ def failures(made: Iterable[Row]) -> list[Failure]:
 
 def _reason(result: Result) -> str:
     """One line, but for a compiler's words, of which each may matter."""
-    short_enough = result.status is Status.WRONG or result.status in ENDED_WORKERS
-    return reason_line(result) if short_enough else whole_reason(result)
+    brief = result.status in (Status.WRONG, *ENDED_WORKERS)
+    return format_reason(result.why, BRIEF) if brief else str(result.why)
 
 
 def warned(row: Row) -> bool:
@@ -197,56 +205,49 @@ def _above(row: Row) -> bool:
     return row.ranks and row.share is not None and row.share.value > 1.0
 
 
-def _multimodal(made: Sequence[Row]) -> list[str]:
+def _multimodal(made: Sequence[Row]) -> list[Reason]:
     """Rows whose samples fall on several values, with these; the first few of them."""
-    found = [row for row in made if row.result.measurement and row.result.measurement.modes]
-    told = [
-        f"multimodal: {row.problem} by {row.backend}: {modes_text(row.result.measurement.modes)}"
-        for row in found[:_MOST_MULTIMODAL]
-        if row.result.measurement
-    ]
-    if len(found) > _MOST_MULTIMODAL:
-        told.append(
-            f"multimodal: {len(found) - _MOST_MULTIMODAL} more; kmark show --samples has all values"
+    found = [
+        Reason(
+            "multimodal",
+            problem=row.problem,
+            backend=row.backend,
+            modes=modes_text(row.result.measurement.modes),
         )
-    return told
+        for row in made
+        if row.result.measurement and row.result.measurement.modes
+    ]
+    rest = len(found) - _MOST_MULTIMODAL
+    return found if rest <= 0 else [*found[:-rest], Reason("multimodal-more", count=rest)]
 
 
-def warnings(made: Sequence[Row]) -> list[str]:
-    """Warnings of the measurements, those that differ only in their numbers told once."""
-    groups: dict[str, list[str]] = {}
-    above = 0
+def warnings(made: Sequence[Row]) -> list[Reason]:
+    """Warnings of the measurements, those of one kind once; what has no code is its own kind."""
+    groups: dict[object, list[Reason]] = {}
     for row in made:
-        for text in row.result.measurement.warnings if row.result.measurement else ():
-            groups.setdefault(re.sub(r"\d+([.,]\d+)?", "#", text), []).append(text)
-        above += _above(row)
-    told = [
-        texts[0] if len(texts) == 1 else f"{_worst(texts)} (the worst of {len(texts)} like this)"
-        for texts in groups.values()
+        for one in row.result.measurement.warnings if row.result.measurement else ():
+            words = [v for v in one.fields.values() if not isinstance(v, int | float)]
+            kind = (one.code, *words, *([str(one)] if one.code == TEXT else ()))
+            groups.setdefault(kind, []).append(one)
+    found = [
+        ones[0] if len(ones) == 1 else Reason("worst-of", cause=_worst(ones), count=len(ones))
+        for ones in groups.values()
     ]
-    told += _multimodal(made)
-    if above:
-        told.append(
-            f"{above} {'result is' if above == 1 else 'results are'} above 100 % of the roof: the "
-            "kernel found data in a cache, or the roof was measured while other work ran; "
-            "measure it again with --roofs fresh"
-        )
-    return told
+    texts = [one for one in found if one.root.code == TEXT]
+    if len(texts) > _MOST_TEXTS:
+        found = [one for one in found if one not in texts[_MOST_TEXTS:]]
+        found.append(Reason("warnings-more", count=len(texts) - _MOST_TEXTS))
+    found += _multimodal(made)
+    above = sum(map(_above, made))
+    return [*found, Reason("above-roof", count=above)] if above else found
 
 
-def _worst(texts: Sequence[str]) -> str:
-    """The worst of warnings that differ only in their numbers: the widest range, the fewest of
-    what was wanted, else the largest first number."""
+def _worst(warnings: Sequence[Reason]) -> Reason:
+    def badness(one: Reason) -> float:
+        numbers = (v for v in one.fields.values() if isinstance(v, int | float))
+        return _BADNESS[one.code](one.fields) if one.code in _BADNESS else next(numbers, 0.0)
 
-    def badness(text: str) -> float:
-        if between := re.search(r"between (\d+) and (\d+)", text):
-            return float(between[2]) - float(between[1])
-        if fewest := re.search(r"only (\d+) of", text):
-            return -float(fewest[1])
-        found = re.search(r"\d+(\.\d+)?", text)
-        return float(found[0]) if found else 0.0
-
-    return max(texts, key=badness)
+    return max(warnings, key=badness)
 
 
 def summary(made: Sequence[Row]) -> str:

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.timing import Timing
-from kernelmark.core.units import counted
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.runners.environments import Side
 from kernelmark.runners.events import Waiting
@@ -77,7 +77,7 @@ class Row:
 
     pair: Pair
     status: VerdictStatus
-    reason: str
+    reason: Reason
     base_s: tuple[float, ...]
     head_s: tuple[float, ...]
     base: Result
@@ -143,7 +143,7 @@ class _Track:
         """Times up to its last look."""
         return self.times[0][: self.looked], self.times[1][: self.looked]
 
-    def row(self, status: VerdictStatus, reason: str, paired: Paired | None = None) -> Row:
+    def row(self, status: VerdictStatus, reason: Reason, paired: Paired | None = None) -> Row:
         return Row(
             pair=self.pair,
             status=status,
@@ -230,8 +230,10 @@ class Experiment:
         if good[1]:
             return track.row(VerdictStatus.FIXED, _why("base", base))
         same = (base.status, base.error) == (head.status, head.error)
-        why = _why("each", head) if same else f"{_why('base', base)}; {_why('head', head)}"
-        return track.row(VerdictStatus.IGNORED, f"both fail: {why}")
+        reason = Reason("sides-failed", cause=_why("base", base), other=_why("head", head))
+        if same:
+            reason = Reason("sides-failed", cause=_why("each", head))
+        return track.row(VerdictStatus.IGNORED, reason)
 
     def _look(self, rounds: int) -> Iterator[Row]:
         looks = self._rule.looks
@@ -250,10 +252,7 @@ class Experiment:
     def left(self) -> list[Row]:
         """Rows of the pairs that are still open, for one that ends early."""
         return [
-            track.row(
-                VerdictStatus.UNSURE,
-                f"stopped after {counted(track.rounds, 'round')}, before it was looked at",
-            )
+            track.row(VerdictStatus.UNSURE, Reason("stopped-early", rounds=track.rounds))
             for track in self._tracks
             if all(track.parts)
         ]
@@ -308,6 +307,6 @@ def _planned(pair: Pair, rule: Rule) -> Pair:
     return Pair(base=planned(pair.base), head=planned(pair.head))
 
 
-def _why(side: str, result: Result) -> str:
-    first = (result.error or "no reason was given").splitlines()[0]
-    return f"{side} is {result.status.value}: {first}"
+def _why(side: str, result: Result) -> Reason:
+    cause = result.error or "no reason was given"
+    return Reason("side-failed", side=side, status=result.status.value, cause=cause)

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from kernelmark.core.reason import BRIEF, Reason, format_reason
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.runners.ahead import FINAL, CompileAhead, Key, kernel_key
 from kernelmark.runners.events import (
@@ -130,7 +131,7 @@ class Dispatch:
             if task.doubt is not None:
                 self._settle(task, None)
                 continue
-            text = f"no device is left: {first.lost}"
+            text = Reason("no-device-left", cause=first.lost)
             result = failure(task.case, first.info, Status.CRASHED, text, started=time.time())
             self._finish(task, result)
 
@@ -157,7 +158,7 @@ class Dispatch:
                 self._put_back(task)
         elif isinstance(outcome, Finished):
             if isinstance(outcome.value, Failure):
-                self._emit(Note(text=outcome.value.error.splitlines()[0]))
+                self._emit(Note(text=format_reason(outcome.value.error, BRIEF)))
             else:
                 seen = slot.without_own_variables(outcome.value)
                 self._emit(EnvironmentSeen(environment=seen))

@@ -14,6 +14,7 @@ from pathlib import Path
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import BRIEF, format_reason
 from kernelmark.runners.capture import git_state, kernelmark_version
 from kernelmark.runners.jobs import Failure, ReadEnvironment
 from kernelmark.runners.local import LocalRunner
@@ -106,7 +107,7 @@ def environment_of(
             seen = pool.call(job)
     if isinstance(seen, Failure):
         raise UsageError(
-            f"{side.name}: no worker runs under {side.python}: {seen.error.splitlines()[0]}",
+            f"{side.name}: no worker runs under {side.python}: {format_reason(seen.error, BRIEF)}",
             hint="the interpreter needs Python 3.11 or newer and numpy",
         )
     seen = pool.devices[0].without_own_variables(seen)

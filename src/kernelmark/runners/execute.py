@@ -20,11 +20,13 @@ from kernelmark.core.errors import (
     UsageError,
 )
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Case, Check, KernelInfo, Measurement, Result, Status
 from kernelmark.core.timing import Timer, Timing
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.measure.merge import merge
-from kernelmark.measure.protocol import measure
+from kernelmark.measure.protocol import Outcome, measure
+from kernelmark.ops.base import Op
 from kernelmark.runners import profiler
 
 OnPhase = Callable[[str], None]
@@ -71,18 +73,24 @@ def execute(
         status, text = explain(error)
         cost = {"total": time.perf_counter() - clock}
         return failure(case, device.info, status, text, started=started, cost=cost)
+    outcome = dataclasses.replace(outcome, measurement=measurement)
+    return result_of(outcome, case, op, device.info, started=started)
+
+
+def result_of(outcome: Outcome, case: Case, op: Op, info: DeviceInfo, *, started: float) -> Result:
+    """What measuring a case gave, as its result."""
     passed = outcome.check.passed
     return Result(
         case=case,
-        device=device.info.name,
+        device=info.name,
         status=Status.OK if passed else Status.WRONG,
-        arch=device.info.arch,
+        arch=info.arch,
         flops=op.flops(case.problem),
         bytes=op.bytes(case.problem),
-        measurement=measurement,
+        measurement=outcome.measurement,
         check=outcome.check,
         kernel=outcome.kernel,
-        error="" if passed else outcome.check.detail or "the output is wrong",
+        error=NO_REASON if passed else outcome.check.detail or Reason("output-wrong"),
         started=started,
         cost=outcome.cost,
     )
@@ -104,7 +112,7 @@ def _cross_checked(
     try:
         seen = profiler.profile(watched, info.name, timeout_s=profile_s)
     except Exception as error:
-        warning = f"not cross-checked: {explain(error)[1]}"
+        warning = Reason("not-cross-checked", cause=explain(error)[1])
         return dataclasses.replace(measurement, warnings=(*measurement.warnings, warning))
     also = {**measurement.also, "profiler_s": seen.seconds}
     cycles, clock_mhz = seen.metrics.get(profiler.CYCLES), measurement.clock_mhz
@@ -113,11 +121,11 @@ def _cross_checked(
     return dataclasses.replace(measurement, also=also)
 
 
-def compile_ahead(case: Case, info: DeviceInfo) -> tuple[Status, str, float, KernelInfo]:
+def compile_ahead(case: Case, info: DeviceInfo) -> tuple[Status, Reason, float, KernelInfo]:
     """Fill the backend's compile cache: (status, error, seconds, what was compiled). The device
     is not touched."""
     clock = time.perf_counter()
-    status, text, kernel = Status.OK, "", KernelInfo()
+    status, text, kernel = Status.OK, NO_REASON, KernelInfo()
     try:
         kernel = find_backend(case, info).compile(case.problem, case.config, info)
     except (Exception, SystemExit) as error:
@@ -140,33 +148,37 @@ def find_backend(case: Case, info: DeviceInfo) -> Backend:
     return backend
 
 
-def explain(error: BaseException) -> tuple[Status, str]:
-    """The status that stands for an exception, and its text."""
+def explain(error: BaseException) -> tuple[Status, Reason]:
+    """The status that stands for an exception, and its reason."""
     if isinstance(error, Unsupported):
         return Status.UNSUPPORTED, _told(error)
     if isinstance(error, CompileError):
         return Status.COMPILE_ERROR, _told(error)
     if _is_memory(error):
-        return Status.OUT_OF_MEMORY, _one_line(error)
+        return Status.OUT_OF_MEMORY, Reason.of(_one_line(error))
     if isinstance(error, KernelmarkError):
         return Status.RUNTIME_ERROR, _told(error)
     frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return Status.RUNTIME_ERROR, f"{_one_line(error)}{where}"
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    name = type(error).__name__
+    return Status.RUNTIME_ERROR, Reason("raised", type=name, text=_one_line(error), place=place)
 
 
-def _told(error: KernelmarkError) -> str:
+def _told(error: KernelmarkError) -> Reason:
     """Its sentence, and what to do: a result has one text for both."""
+    if not error.hint:
+        return error.message
+    # A compiler's log goes on below the sentence.
     head, *rest = error.message.split("\n", 1)
-    hint = f" ({error.hint})" if error.hint else ""
-    return "\n".join([head + hint, *rest])
+    cause = Reason.of(head) if rest else error.message
+    return Reason("hinted", cause=cause, hint=error.hint, output="".join(rest))
 
 
 def failure(
     case: Case,
     info: DeviceInfo,
     status: Status,
-    error: str,
+    error: Reason,
     *,
     started: float,
     cost: Mapping[str, float] | None = None,
@@ -216,10 +228,15 @@ def join(parts: Sequence[Result]) -> Result:
         measurement=merge(measured, timing.target_rel_ci) if measured else None,
         check=_worst([part.check for part in parts if part.check is not None]),
         kernel=next((p.kernel for p in parts if p.kernel != KernelInfo()), chosen.kernel),
-        error="" if bad is None else f"process {bad + 1} of {timing.processes}: {chosen.error}",
+        error=NO_REASON if bad is None else _of_process(bad, chosen),
         started=parts[0].started,
         cost=FrozenDict(cost),
     )
+
+
+def _of_process(index: int, result: Result) -> Reason:
+    every = result.case.timing.processes
+    return Reason("process-failed", process=index + 1, processes=every, cause=result.error)
 
 
 def _worst(checks: Sequence[Check]) -> Check | None:

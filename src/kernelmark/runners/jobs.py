@@ -14,6 +14,7 @@ from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.plausible import check_result
+from kernelmark.core.reason import NO_REASON, Reason, read_reason
 from kernelmark.core.result import Case, KernelInfo, Result, Status
 from kernelmark.runners.execute import failure
 from kernelmark.runners.protocol import Message
@@ -26,7 +27,7 @@ class Failure:
     """Why a job has no reply. `started` is False if no worker was ready to do it."""
 
     status: Status
-    error: str
+    error: Reason
     phase: str = "start"
     started: bool = False
 
@@ -80,21 +81,21 @@ class MeasureCase(Job[Result]):
             result = codec.from_document(reply.get("result"), Result)
             check_result(result, "result")
         except CodecError as error:
-            wrong = f"the worker's result cannot be read: {error.message}"
+            wrong = Reason("result-unreadable", cause=error.message)
         else:
             if result.case.id != self.case.id:
-                wrong = "the worker answered with another case's result"
+                wrong = Reason("result-of-another-case")
             elif (result.device, result.arch) != (info.name, info.arch):
-                wrong = f"the worker answered with a result of {result.device} ({result.arch})"
+                found = {"device": result.device, "arch": result.arch}
+                wrong = Reason("result-of-another-device", **found)
             else:
                 return result
         return failure(self.case, info, Status.CRASHED, wrong, started=started)
 
     def fail(self, info: DeviceInfo, failure_: Failure, started: float) -> Result:
         error = failure_.error
-        if failure_.status is not Status.TIMEOUT and failure_.started:
-            first, *rest = error.split("\n", 1)
-            error = "\n".join([f"{first} (in phase {failure_.phase})", *rest])
+        if failure_.started:
+            error = error.having(phase=failure_.phase)
         cost = {"total": time.time() - started}
         return failure(self.case, info, failure_.status, error, started=started, cost=cost)
 
@@ -108,7 +109,7 @@ class Compiled:
     """What compiling a case gave; `seconds` is the time on one core."""
 
     status: Status
-    error: str = ""
+    error: Reason = NO_REASON
     kernel: KernelInfo = field(default_factory=KernelInfo)
     seconds: float = 0.0
 
@@ -130,7 +131,7 @@ class CompileCase(Job[Compiled]):
             kernel = KernelInfo()  # nothing is known that it could be rejected by
         return Compiled(
             status=Status(reply["status"]),
-            error=str(reply.get("error", "")),
+            error=read_reason(reply.get("error")),
             kernel=kernel,
             seconds=float(reply.get("seconds", 0.0)),
         )
@@ -157,7 +158,7 @@ class ReadEnvironment(Job[Environment | Failure]):
         try:
             return codec.from_document(reply.get("environment"), Environment)
         except CodecError as error:
-            text = f"the worker's environment cannot be read: {error.message}"
+            text = Reason.of(f"the worker's environment cannot be read: {error.message}")
             return Failure(status=Status.CRASHED, error=text, phase="load", started=True)
 
     def fail(self, info: DeviceInfo, failure_: Failure, started: float) -> Environment | Failure:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from kernelmark.core.environment import DeviceInfo, Environment
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Status
-from kernelmark.core.units import duration_text
 from kernelmark.devices.base import DeviceKind
 from kernelmark.runners.events import DeviceLost, Note
 from kernelmark.runners.jobs import Failure, Job
@@ -45,7 +45,7 @@ class Worker(Protocol):
     def alive(self) -> bool: ...
     def send(self, request: Message) -> None: ...
     def dump_stacks(self) -> None: ...
-    def with_tail(self, text: str) -> str: ...
+    def with_tail(self, reason: Reason) -> Reason: ...
     def stop(self) -> None: ...
     def close(self) -> None: ...
 
@@ -90,7 +90,7 @@ class Slot:
     ) -> None:
         self.info = info
         self.spec = spec
-        self.lost = ""  # why no more worker is started
+        self.lost = NO_REASON  # why no more worker is started
         self.job: Job[Any] | None = None  # until its outcome was polled
         self.worker: Worker | None = None
         self._kind = kind
@@ -177,7 +177,7 @@ class Returned:
 
     slot: Slot
     job: Job[Any]
-    lost: str = ""
+    lost: Reason = NO_REASON
 
     @property
     def loss(self) -> DeviceLost | Note | None:
@@ -235,7 +235,8 @@ class Pool:
             try:
                 slot.worker = self._workers.start(spec)
             except OSError as error:
-                self._fail(slot, Status.CRASHED, f"cannot start {spec.python}: {error}")
+                reason = Reason("worker-not-started", python=spec.python, error=str(error))
+                self._fail(slot, Status.CRASHED, reason)
                 return
         slot.worker.send({**job.request, "id": slot._id, "profile_s": slot._limits.timeout_s})
 
@@ -275,7 +276,7 @@ class Pool:
             return value
         return job.fail(slot.info, Failure(status=Status.CRASHED, error=slot.lost), time.time())
 
-    def give_up(self, slot: Slot, reason: str) -> None:
+    def give_up(self, slot: Slot, reason: Reason) -> None:
         """Use a slot no more. What it was doing has no outcome."""
         slot.lost = reason
         self._outcomes = deque(one for one in self._outcomes if one.slot is not slot)
@@ -321,16 +322,16 @@ class Pool:
 
     def _expire(self, slot: Slot) -> None:
         _, limit = slot._limits.of(slot._phase)
-        limit_text = duration_text(limit or 0.0)
         assert slot.worker is not None
         if slot._phase == "start":
-            self._fail(slot, Status.CRASHED, f"the worker was not ready within {limit_text}")
+            reason = Reason("worker-not-ready", limit_s=limit or 0.0)
+            self._fail(slot, Status.CRASHED, reason)
             return
         slot.worker.dump_stacks()
-        text = f"no answer within {limit_text} (in phase {slot._phase})"
-        self._fail(slot, Status.TIMEOUT, slot.worker.with_tail(text))
+        reason = Reason("no-answer", limit_s=limit or 0.0, phase=slot._phase)
+        self._fail(slot, Status.TIMEOUT, slot.worker.with_tail(reason))
 
-    def _fail(self, slot: Slot, status: Status, error: str) -> None:
+    def _fail(self, slot: Slot, status: Status, error: Reason) -> None:
         job = slot.job
         assert job is not None
         started = slot.worker is not None and slot.worker.ready
@@ -342,7 +343,7 @@ class Pool:
         slot._id = 0
         slot._failed_starts += 1
         if slot._failed_starts >= START_ATTEMPTS:
-            slot.lost = _shorten(error)
+            slot.lost = Reason("given-up", cause=error)
         self._outcomes.append(Returned(slot=slot, job=job, lost=slot.lost))
 
     def _finish(self, slot: Slot, job: Job[R], value: R) -> None:
@@ -350,9 +351,3 @@ class Pool:
         if job.spoils(value):
             slot.retire()
         self._outcomes.append(Finished(slot=slot, job=job, value=value))
-
-
-def _shorten(error: str) -> str:
-    """Return the sentence of an error and the last line that the worker wrote: an exception's."""
-    lines = error.strip().splitlines()
-    return lines[0] if len(lines) < 2 else f"{lines[0]}: {lines[-1].strip()}"

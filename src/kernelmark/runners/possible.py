@@ -41,10 +41,10 @@ from kernelmark import ops
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Measurement, Result, Status
 from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Cache
-from kernelmark.core.units import rate_text
 
 Bound = Literal["compute", "memory"]
 
@@ -73,7 +73,7 @@ def judged(result: Result, roofs: Sequence[Roof], info: DeviceInfo | None) -> Re
     found = excess(result, roofs, info) if result.status is Status.OK else None
     if found is None:
         return result
-    return dataclasses.replace(result, status=Status.IMPOSSIBLE, error=_text(found))
+    return dataclasses.replace(result, status=Status.IMPOSSIBLE, error=_reason(found))
 
 
 def excess(result: Result, roofs: Sequence[Roof], info: DeviceInfo | None) -> Excess | None:
@@ -153,12 +153,15 @@ def _beyond(
     return [Excess(bound=bound, rate=rate, roof=roof, margin=margin)]
 
 
-def _text(found: Excess) -> str:
-    unit = "FLOP/s" if found.bound == "compute" else "B/s"
+def _reason(found: Excess) -> Reason:
     name = "DRAM" if found.bound == "memory" else f"{found.roof.name} {found.roof.unit}".strip()
-    return (
-        f"{rate_text(found.rate, unit)} is {found.rate / found.roof.value:.3g} × the measured "
-        f"{name} roof of {rate_text(found.roof.value, unit)}, and at most {found.margin:g} × is "
-        "accepted: the kernel skips work, or the roof was measured at a lower clock ('kmark roofs' "
-        "measures it again)"
+    return Reason(
+        "above-limit",
+        bound=found.bound,
+        rate=found.rate,
+        roof=name,
+        limit=found.roof.value,
+        unit="FLOP/s" if found.bound == "compute" else "B/s",
+        times=found.rate / found.roof.value,
+        margin=found.margin,
     )

@@ -21,8 +21,10 @@ from kernelmark.core.diskcache import cache_root, digest
 from kernelmark.core.errors import CodecError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.private import find_unsafe, private_folder
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
 from kernelmark.runners.protocol import PROTOCOL, Message, decode, encode
+from kernelmark.runners.stacks import last_words
 
 TAIL_BYTES = 4096
 _MEMORY_SIGNS = (b"bad_alloc", b"MemoryError", b"Cannot allocate memory", b"out of memory")
@@ -61,11 +63,11 @@ class WorkerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """A worker that ended, or that can no longer be understood. `error` is a sentence, then
-    possibly lines of what it wrote to standard error."""
+    """A worker that ended, or that can no longer be understood. `error` has what it wrote to
+    standard error among its fields."""
 
     status: Status
-    error: str
+    error: Reason
 
 
 class WorkerProcess:
@@ -145,50 +147,52 @@ class WorkerProcess:
             if not self.ready:  # a wrapper around the interpreter may greet first
                 self._tail = (self._tail + line + b"\n")[-TAIL_BYTES:]
                 return None
-            return self._lose(Status.CRASHED, f"the worker's output is spoilt: {error.message}")
+            return self._lose(Status.CRASHED, Reason("worker-spoilt", cause=error.message))
         if message["kind"] == "failed":
-            return self._lose(Status.CRASHED, str(message.get("error", "the worker failed")))
+            cause = str(message.get("error", "the worker failed"))
+            return self._lose(Status.CRASHED, Reason("worker-failed", cause=cause))
         if message["kind"] == "ready" and not self.ready:
             if message.get("protocol") != PROTOCOL:
-                spoken = message.get("protocol")
+                spoken, python = message.get("protocol"), self.spec.python
                 return self._lose(
                     Status.CRASHED,
-                    f"the worker under {self.spec.python} speaks protocol {spoken}, "
-                    f"this kernelmark {PROTOCOL}",
+                    Reason("worker-protocol", python=python, spoken=spoken, wanted=PROTOCOL),
                 )
             self.ready = True
             return message
         # Only we and the worker's own code have the nonce. Whatever else wrote this line, a kernel
         # above all, has damaged the worker's output: nothing that follows can be trusted.
         if self._nonce is None or message.get("nonce") != self._nonce:
-            return self._lose(Status.CRASHED, "the worker's output holds what answers no request")
+            return self._lose(Status.CRASHED, Reason("worker-unasked"))
         if message["kind"] != "phase":
             self._nonce = None
         return message
 
-    def _lose(self, status: Status, error: str) -> Loss:
+    def _lose(self, status: Status, error: Reason) -> Loss:
         self.kill()
         self.lost = Loss(status=status, error=error)
         return self.lost
 
-    def _cause_of_death(self) -> tuple[Status, str]:
+    def _cause_of_death(self) -> tuple[Status, Reason]:
         with contextlib.suppress(subprocess.TimeoutExpired):
             # The output can end a moment before the process does.
             self._process.wait(timeout=2.0)
         code = self._process.poll()
         self._read_errors()
         if code is None:
-            return Status.CRASHED, "the worker closed its output and did not end"
+            return Status.CRASHED, Reason("worker-closed")
         memory = oom_kills() > self._oom_kills or any(s in self._tail for s in _MEMORY_SIGNS)
         status = Status.OUT_OF_MEMORY if memory and code != 0 else Status.CRASHED
+        name = signal.strsignal(-code) or "unknown" if code < 0 else ""
         if code >= 0:
-            text = f"the worker ended by itself with exit code {code}"
-        elif -code == signal.SIGKILL:
-            sure = "by the kernel, out of memory" if memory else "perhaps out of memory"
-            text = f"killed (signal 9), {sure}"
+            reason = Reason("worker-exited", exit_code=code)
+        elif -code != signal.SIGKILL:
+            reason = Reason("worker-signalled", signal=-code, name=name)
+        elif memory:
+            reason = Reason("worker-out-of-memory", signal=-code, name=name)
         else:
-            text = f"killed by signal {-code} ({signal.strsignal(-code) or 'unknown'})"
-        return status, self.with_tail(text)
+            reason = Reason("worker-killed", signal=-code, name=name)
+        return status, self.with_tail(reason)
 
     def dump_stacks(self) -> None:
         """Have a hanging worker write its Python stacks to standard error."""
@@ -197,12 +201,12 @@ class WorkerProcess:
         time.sleep(0.1)
         self._read_errors()
 
-    def with_tail(self, text: str) -> str:
-        """`text`, then the last lines that the worker wrote to standard error."""
+    def with_tail(self, reason: Reason) -> Reason:
+        """`reason` with the last lines that the worker wrote to standard error."""
         _, _, rest = self._tail.partition(b"\n")
         whole = rest if len(self._tail) == TAIL_BYTES and rest.strip() else self._tail
         tail = whole.decode(errors="replace").strip()
-        return f"{text}\n{tail}" if tail else text
+        return reason.having(**last_words(tail)) if tail else reason
 
     def _read_errors(self) -> None:
         data, ended = _read_all(self.err)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kernelmark import devices
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.errors import UsageError
+from kernelmark.core.errors import UsageError, about
 from kernelmark.core.units import counted
 from kernelmark.devices.base import DeviceKind
 from kernelmark.devices.fake import COUNT_VARIABLE
@@ -93,6 +93,7 @@ def _parse(name: str) -> tuple[str, int, int]:
     return match[1], first, last
 
 
+@about("device")
 def _present(kind: DeviceKind, name: str) -> list[DeviceInfo]:
     reason = kind.available()
     if reason is not None:

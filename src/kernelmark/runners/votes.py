@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kernelmark.core.reason import BRIEF, NO_REASON, Reason, format_reason
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.runners.jobs import harmless
 from kernelmark.runners.pool import Slot
@@ -36,7 +37,7 @@ class Decision:
 
     result: Result
     note: str = ""
-    lost: str = ""
+    lost: Reason = NO_REASON
 
 
 class SecondVotes:
@@ -83,9 +84,10 @@ class SecondVotes:
             self._strikes[slot] = 0
             return Decision(result=first)
         self._strikes[slot] += 1
-        error = first.error.splitlines()[0] if first.error else first.status.value
+        error = first.error or Reason.of(first.status.value)
         if self._strikes[slot] < MOST_STRIKES or slot.lost:
-            note = f"failed on {slot.info.name} ({error}) and not on {second.device}"
+            why = format_reason(error, BRIEF)
+            note = f"failed on {slot.info.name} ({why}) and not on {second.device}"
             return Decision(result=second, note=f"{first.case.problem.key}: {note}")
-        lost = f"it failed {MOST_STRIKES} cases in a row that {second.device} can do: {error}"
+        lost = Reason("fails-alone", count=MOST_STRIKES, device=second.device, cause=error)
         return Decision(result=second, lost=lost)

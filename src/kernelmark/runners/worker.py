@@ -24,6 +24,7 @@ from kernelmark.core import codec
 from kernelmark.core.children import guard_own_group
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.reason import reason_document
 from kernelmark.core.result import Case, Status
 from kernelmark.runners.protocol import PROTOCOL, Message, decode, encode
 
@@ -120,7 +121,7 @@ class Server:
         self.send(
             "reply",
             status=status.value,
-            error=error,
+            error=reason_document(error),
             seconds=seconds,
             kernel=codec.plain(kernel),
         )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Block, Mode
 from kernelmark.stats.modes import find_modes
 from kernelmark.stats.student import t_quantile
@@ -29,7 +30,7 @@ class Interval:
 
     low_s: float
     high_s: float
-    note: str = ""
+    note: Reason = NO_REASON
     modes: tuple[Mode, ...] = ()
 
     @property
@@ -87,14 +88,9 @@ def order_interval(samples: Sequence[float], level: float = LEVEL) -> tuple[floa
 def single_interval(samples: Sequence[float], level: float = LEVEL) -> Interval:
     """What one block alone can say."""
     if len(samples) == 1:
-        return Interval(
-            low_s=0.0, high_s=math.inf, note="one sample: there is no interval; allow more time"
-        )
+        return Interval(low_s=0.0, high_s=math.inf, note=Reason("interval-one-sample"))
     low, high = order_interval(samples, level) or block_interval(samples, level)
-    note = (
-        f"one allocation block: the interval is over its {len(samples)} samples and says nothing"
-        " of other allocations"
-    )
+    note = Reason("interval-one-block", samples=len(samples))
     return Interval(low_s=low, high_s=high, note=note)
 
 

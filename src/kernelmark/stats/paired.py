@@ -17,13 +17,12 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelmark.core.reason import Reason
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.interval import exp
 
 DELTA = 0.01  # effects below this share are not worth an alarm
 ALPHA = 0.01  # chance of an alarm where nothing changed
-# Wider than this, an interval is told to be so and no more.
-MOST_PERCENT = 999
 POWER = 0.9  # with which the detectable effect is found
 
 
@@ -48,7 +47,7 @@ class Paired:
     at which this one would still be a discovery among its suite; None where it was judged alone."""
 
     status: VerdictStatus
-    reason: str
+    reason: Reason
     ratio: float
     low: float
     high: float
@@ -170,45 +169,22 @@ def detectable(half_width: float, floor: float, alpha: float) -> float:
     return exp(max(half_width, floor) + NormalDist().inv_cdf(POWER) * error) - 1
 
 
-def percent_text(log_ratio: float) -> str:
-    """`+1.2 %` of the logarithm of a ratio."""
-    if not math.isfinite(log_ratio):
-        return "any size"
-    return f"{100 * (exp(log_ratio) - 1):+.1f} %"
-
-
-def span_text(low: float, high: float) -> str:
-    """`+1.2 % to +3.4 %` of the logarithms of two ratios. Where they are so far apart that the
-    figures mean nothing, what is beyond 999 % is not spelt out."""
-    far = 50 * (exp(high) - exp(low)) > MOST_PERCENT
-
-    def text(bound: float) -> str:
-        beyond = math.isfinite(bound) and far and 100 * (exp(bound) - 1) > MOST_PERCENT
-        return f"> {MOST_PERCENT} %" if beyond else percent_text(bound)
-
-    return f"{text(low)} to {text(high)}"
-
-
 def _judged(
     found: SignedRank, floor: float, rounds: int, alpha: float
-) -> tuple[VerdictStatus, str]:
-    shown = span_text(found.low, found.high)
-    limit = f"{100 * math.expm1(floor):g} %"
+) -> tuple[VerdictStatus, Reason]:
+    span = {"low": exp(found.low), "high": exp(found.high), "rounds": rounds}
+    limit = math.expm1(floor)
     if not math.isfinite(found.low):
-        need = least_rounds(alpha)
-        return (
-            VerdictStatus.UNSURE,
-            f"{rounds} rounds can show nothing at this level; it takes {need}",
-        )
-    if found.low > 0 and found.centre > floor:
-        return VerdictStatus.SLOWER, f"{percent_text(found.centre)} ({shown}) over {rounds} rounds"
-    if found.high < 0 and found.centre < -floor:
-        return VerdictStatus.FASTER, f"{percent_text(found.centre)} ({shown}) over {rounds} rounds"
+        least = least_rounds(alpha)
+        return VerdictStatus.UNSURE, Reason("too-few-rounds", rounds=rounds, least=least)
+    if (found.low > 0 and found.centre > floor) or (found.high < 0 and found.centre < -floor):
+        status = VerdictStatus.SLOWER if found.centre > 0 else VerdictStatus.FASTER
+        return status, Reason("changed", ratio=exp(found.centre), **span)
     if found.low >= -floor and found.high <= floor:
-        return VerdictStatus.SAME, f"within {limit} ({shown}) over {rounds} rounds"
+        return VerdictStatus.SAME, Reason("within", limit=limit, **span)
     if found.low > 0 or found.high < 0:
-        return VerdictStatus.UNSURE, f"changed, but perhaps by less than {limit} ({shown})"
-    return VerdictStatus.UNSURE, f"{rounds} rounds leave {shown} open"
+        return VerdictStatus.UNSURE, Reason("perhaps-within", limit=limit, **span)
+    return VerdictStatus.UNSURE, Reason("open", **span)
 
 
 def _half_width(found: SignedRank) -> float:

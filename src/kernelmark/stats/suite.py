@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from statistics import NormalDist
 
+from kernelmark.core.reason import Reason
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.fdr import adjusted
 from kernelmark.stats.paired import DELTA, Looks, Paired, detectable, least_rounds, paired_verdict
@@ -57,7 +58,7 @@ def _among(found: Paired, share: float, part: float, alpha: float, delta: float)
     status, reason = found.status, found.reason
     if status in _CHANGED and share > alpha:
         status = VerdictStatus.UNSURE
-        reason = f"{reason}: alone it would count, among so many pairs it may be chance"
+        reason = Reason("perhaps-chance", cause=reason, rows="pairs")
     return dataclasses.replace(
         found,
         status=status,

@@ -20,6 +20,7 @@ from typing import Any
 from kernelmark.core import codec
 from kernelmark.core.errors import StoreError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason, read_reason, reason_document
 from kernelmark.core.result import (
     Block,
     Case,
@@ -72,6 +73,10 @@ def _json(value: str | tuple[str, ...]) -> str:
     return _encode(value)
 
 
+def _reasons(reasons: tuple[Reason, ...]) -> str:
+    return _encode([reason_document(one) for one in reasons]) if reasons else "[]"
+
+
 def _pack_map(values: Mapping[str, float], floats: list[float]) -> str:
     floats += values.values()
     return _json(tuple(values))
@@ -93,7 +98,7 @@ def _pack_measurement(measurement: Measurement, floats: list[float]) -> str:
             floats += (mode.value_s, mode.share)
     return (
         f"[{_json(measurement.method)},{measurement.launches},{measurement.sets},"
-        f'{measurement.footprint_bytes},"{measurement.stop.value}",{_json(measurement.warnings)},'
+        f'{measurement.footprint_bytes},"{measurement.stop.value}",{_reasons(measurement.warnings)},'
         f"{also},[{blocks}]{more}]"
     )
 
@@ -126,7 +131,8 @@ def _pack_check(check: Check, floats: list[float]) -> str:
         fresh = () if check.fresh_ratio is None else (check.fresh_ratio,)
         floats += fresh
         more = f",{check.rows},{_json(check.faults)},{len(fresh)}"
-    return f"[{check.positions},{check.unwritten},{intact},{_json(check.detail)}{more}]"
+    detail = _encode(reason_document(check.detail))
+    return f"[{check.positions},{check.unwritten},{intact},{detail}{more}]"
 
 
 def _pack_kernel(kernel: KernelInfo, floats: list[float]) -> str:
@@ -198,7 +204,7 @@ def unpack(
             binary_hash=binary_hash,
             resources=resources,
         ),
-        error=exact.get("error", error),
+        error=read_reason(exact.get("reason"), exact.get("error", error)),
         started=started,
         cost=cost,
         **{name: codec.read(exact[name], _hints()[name], name) for name in _LATER if name in exact},
@@ -227,7 +233,7 @@ def _unpack_measurement(skeleton: Skeleton, floats: _Floats) -> Measurement:
         stop=StopReason(stop),
         warmup_s=warmup,
         timed_s=timed,
-        warnings=tuple(warnings),
+        warnings=tuple(map(read_reason, warnings)),
         also=others,
         modes=tuple(Mode(value_s=value, share=share) for value, share in pairs),
     )
@@ -266,7 +272,7 @@ def _unpack_check(skeleton: Skeleton, floats: _Floats) -> Check:
         max_abs=max_abs,
         unwritten=unwritten,
         guards_intact=guards_intact,
-        detail=detail,
+        detail=read_reason(detail),
         rows=rows,
         faults=tuple(Fault(code) for code in faults),
         fresh_ratio=floats.take(1)[0] if fresh else None,

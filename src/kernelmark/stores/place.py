@@ -12,6 +12,7 @@ from sqlalchemy.exc import ArgumentError
 
 from kernelmark.core.errors import NothingToDo, StoreError
 from kernelmark.core.private import find_unsafe, make_folder
+from kernelmark.core.reason import Reason
 
 _SQLITE_HEADER = b"SQLite format 3\0"
 _ELSEWHERE = "choose another place with --store or KERNELMARK_STORE"
@@ -104,7 +105,10 @@ def may_write(path: Path) -> bool:
 def _check_new(place: Place, path: Path, *, readonly: bool) -> None:
     if readonly:
         missing = StoreError if place.given else NothingToDo
-        raise missing(f"there is no store at {place.shown} yet", hint="`kmark run` makes one")
+        raise missing(
+            f"there is no store at {place.shown} yet",
+            hint=Reason("fill-store", command="kmark run"),
+        )
     try:
         make_folder(path.parent)
     except OSError as error:

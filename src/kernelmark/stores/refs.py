@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection
 
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.micro import ROOFS_SUITE
+from kernelmark.core.reason import Reason
 from kernelmark.stores.schema import pins, runs
 
 _LATEST = re.compile(r"latest(?:~(\d{1,9}))?\Z")
@@ -24,7 +25,9 @@ def resolve(connection: Connection, ref: str) -> int:
     newest = _find(connection, _ASKED_FOR, limit=_SHOWN)
     match = _LATEST.match(ref)
     if not newest and (match or not _find(connection, limit=1)):
-        raise NothingToDo("the store has no runs yet", hint="`kmark run` adds one")
+        raise NothingToDo(
+            "the store has no runs yet", hint=Reason("fill-store", command="kmark run")
+        )
     if match:
         return _latest(connection, int(match[1] or 0))
     for condition in (
@@ -55,7 +58,7 @@ def exact(connection: Connection, run_id: str) -> int:
     if not found:
         raise UsageError(
             f"there is no run {run_id[:80]!r} in the store",
-            hint="`kmark list runs` shows what there is",
+            hint=Reason("see-runs"),
         )
     return int(found[0].no)
 

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from kernelmark.core.errors import NothingToDo, StoreError, UsageError
 from kernelmark.core.micro import ROOFS_SUITE
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, ResultSet, Run, RunState, Status
 from kernelmark.core.roof import Roof
 from kernelmark.stores import engine as engines
@@ -338,7 +339,10 @@ def _prepare(engine: Engine, place: Place, *, readonly: bool) -> None:
     if current:
         return
     if not found:
-        raise NothingToDo(f"the store {place.shown} is empty", hint="`kmark run` fills it")
+        raise NothingToDo(
+            f"the store {place.shown} is empty",
+            hint=Reason("fill-store", command="kmark run"),
+        )
     # A reader may upgrade a store that it could also write to.
     upgraded = engines.connect(place, readonly=False)
     try:

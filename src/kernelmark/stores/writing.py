@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import TEXT, reason_document
 from kernelmark.core.result import Case, Measurement, Result, ResultSet, Run, config_key
 from kernelmark.core.timing import Timing
 from kernelmark.stores.packing import pack
@@ -213,6 +214,8 @@ def _row(result: Result, run_no: int, case_no: int, timing_no: int, process: int
     exact: dict[str, object] = {}
     if (device, arch, error) != (result.device, result.arch, result.error):
         exact = {"device": result.device, "arch": result.arch, "error": result.error}
+    if result.error.code != TEXT:
+        exact["reason"] = reason_document(result.error)
     flops, size = result.flops, result.bytes
     if not (-_EXACT <= flops <= _EXACT and -_EXACT <= size <= _EXACT):
         exact |= {"flops": flops, "bytes": size}

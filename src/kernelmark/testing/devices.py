@@ -6,6 +6,7 @@ class TestMyDevice(DeviceContract): ...
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,12 +17,12 @@ from kernelmark.core.dtype import DTYPES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory
 from kernelmark.core.result import Telemetry
-from kernelmark.core.tensor import Role, TensorSpec
+from kernelmark.core.tensor import GivenValues, Role, TensorSpec
 from kernelmark.core.timing import Timer
 from kernelmark.devices import registry
 from kernelmark.devices.base import GUARD_BYTES, Device, DeviceKind, Stream, Tensor
 from kernelmark.numerics.floats import storage
-from kernelmark.numerics.generate import POOL, offset, pool_bits
+from kernelmark.numerics.generate import POOL, offset, source_bits
 
 PACKED = [name for name, kind in DTYPES.items() if kind.bits < 8]
 WHOLE = [name for name, kind in DTYPES.items() if kind.bits >= 8]
@@ -117,6 +118,23 @@ class DeviceContract:
         device.synchronize()
         raw = device.read(tensor.buffer, tensor.offset, tensor.spec.nbytes)
         assert np.array_equal(raw.view(np.uint32), expected_bits(tensor.spec, 1, 0))
+        device.free(tensor.buffer)
+
+    @pytest.mark.parametrize("how", ["rotates", "stays"])
+    def test_given_values_are_written_and_recognised(self, device: Device, how: str) -> None:
+        tensor = make_tensor(device, "f16", (1025,))
+        given = GivenValues(np.arange(1025, dtype=np.uint16), rotates=how == "rotates")
+        spec = dataclasses.replace(tensor.spec, given=given)
+        tensor = dataclasses.replace(tensor, spec=spec)
+        for number in (0, 7):
+            device.generate_all([(tensor, number)], 5)
+            device.synchronize()
+            raw = device.read(tensor.buffer, tensor.offset, spec.nbytes).view(np.uint16)
+            assert np.array_equal(raw, expected_bits(spec, 5, number))
+            assert given.rotates or np.array_equal(raw, given.bits)
+            assert device.count_changed([(tensor, number)], 5) == [0]
+        device.write(tensor.buffer, tensor.offset + 2, np.array([255, 255], np.uint8))
+        assert device.count_changed([(tensor, 7)], 5) == [1]
         device.free(tensor.buffer)
 
     def test_many_tensors_at_once_are_those_one_by_one(self, device: Device) -> None:
@@ -348,7 +366,8 @@ def make_tensor(
     device: Device, dtype: str, shape: tuple[int, ...], *, role: Role = "in", room: int = 0
 ) -> Tensor:
     """A tensor in a buffer of its own, with room for guards and `room` more bytes after it."""
-    spec = TensorSpec(name="x", shape=shape, dtype=dtype, role=role, **_range(dtype))
+    low, high = (-4.0, 4.0) if DTYPES[dtype].kind == "int" else (-1.0, 1.0)
+    spec = TensorSpec(name="x", shape=shape, dtype=dtype, role=role, low=low, high=high)
     start = 2 * GUARD_BYTES
     nbytes = start + -(-spec.nbytes // 256) * 256 + 2 * GUARD_BYTES + room
     return Tensor(spec=spec, buffer=device.allocate(nbytes), offset=start)
@@ -356,10 +375,6 @@ def make_tensor(
 
 def expected_bits(spec: TensorSpec, seed: int, set_index: int) -> NDArray[np.generic]:
     """The elements as `numerics.generate` defines them, as bit patterns."""
-    pool = pool_bits(spec.dtype, spec.low, spec.high, seed)
-    where = (offset(spec, seed, set_index) + np.arange(spec.count)) % POOL
+    pool = source_bits(spec, seed)
+    where = (offset(spec, seed, set_index) + np.arange(spec.count)) % pool.size
     return pool[where]
-
-
-def _range(dtype: str) -> dict[str, float]:
-    return {"low": -4.0, "high": 4.0} if DTYPES[dtype].kind == "int" else {}

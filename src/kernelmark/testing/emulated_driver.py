@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from kernelmark.backends import _source
 from kernelmark.gpu.table import CUDA
 from kernelmark.micro import _signatures
 
 _SIZES = {"u8": 1, "u16": 2, "u32": 4, "int": 4, "float": 4, "u64": 8, "double": 8}
+_SIZES |= {"size_t": 8, "long long": 8}
 _SIZES["Table"] = 64 * 2 * 8  # of device.cu
 _SIZES["View"] = 15 * 8  # of project.cu
 _PAGE = mmap.PAGESIZE
@@ -307,6 +309,9 @@ class EmulatedLibrary:
         return 0
 
 
+SOURCES: dict[str, str] = {}  # of kernels that are none of ours, by file name
+
+
 def _plain(given: Any) -> Any:
     """What a C function would see: the object behind a reference, the number in a C value."""
     if hasattr(given, "_obj"):
@@ -318,7 +323,10 @@ def _plain(given: Any) -> Any:
 
 def _arguments(file: str, name: str, addresses: int) -> list[Any]:
     """Copies of a launch's arguments, as the driver makes them."""
-    kinds = [kind for kind, _ in _signatures.parameters(file, name)]
+    if file in SOURCES:
+        kinds = _source.declared(SOURCES[file], name) or []
+    else:
+        kinds = [kind for kind, _ in _signatures.parameters(file, name)]
     if not kinds:
         return []
     array = (ctypes.c_void_p * len(kinds)).from_address(addresses)

@@ -23,7 +23,7 @@ from kernelmark.gpu.rtc import Binary
 from kernelmark.gpu.table import CUDA
 from kernelmark.kernels import rtc
 from kernelmark.micro import _host
-from kernelmark.testing.emulated_driver import EmulatedLibrary
+from kernelmark.testing.emulated_driver import SOURCES, EmulatedLibrary
 
 _PRELUDE = Path(__file__).parent / "simt.h"
 _KERNELS = Path(rtc.__file__).parent
@@ -56,7 +56,12 @@ def compile_for_emulation(
     source: str, *, arch: str, name: str = "kernel.cu", options: tuple[str, ...] = ()
 ) -> Binary:
     """In place of a run-time compiler: a library for the host, and its place as the code."""
-    text = emulation_source(name)
+    if (_KERNELS / name).exists():
+        text = emulation_source(name)
+    else:  # a user's own
+        macros = "".join(f"#define {one[2:].replace('=', ' ')}\n" for one in options)
+        text = macros + _PRELUDE.read_text("utf-8") + source
+        SOURCES[name] = source
     made = _folder() / f"{digest(text)[:24]}.so"
     names = made.with_suffix(".txt")
     if not made.exists():
@@ -107,6 +112,7 @@ def emulated(memory_bytes: int = 2**30, block: int = 128, devices: int = 1) -> I
         "kernelmark.devices._gpu_project.compile_source": compile_for_emulation,
         "kernelmark.micro._gpu_rig.compile_source": compile_for_emulation,
         "kernelmark.backends.rtc.compile_source": compile_for_emulation,
+        "kernelmark.backends._source.compile_source": compile_for_emulation,
         "kernelmark.micro._gpu_rig.resources": _resources,
         "kernelmark.micro._gpu_rig.FULL_BLOCK": block,
         "kernelmark.micro._gpu_rig._WARM_UP_S": 0.0,

@@ -23,6 +23,7 @@ from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import NothingToDo, StoreError, UsageError
 from kernelmark.core.metric import Metric, PointColumn
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import (
     Block,
     Case,
@@ -152,7 +153,9 @@ class StoreContract:
     def test_adding_again_replaces(self, store: Store, new_run: Callable[..., Run]) -> None:
         run = new_run()
         case = Case(problem=problem(1), backend="numpy")
-        crashed = Result(case=case, device="cpu", status=Status.CRASHED, error="signal 11")
+        crashed = Result(
+            case=case, device="cpu", status=Status.CRASHED, error=Reason.of("signal 11")
+        )
         good = measured(case, (1.0,))
         store.add_results(run.id, [crashed])
         store.add_results(run.id, [good])

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.metric import Metric, PointColumn
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Block, Case, Measurement, Mode, Result
 from kernelmark.core.timing import Timing
 
@@ -128,13 +129,26 @@ def _drawn(hint: Any) -> st.SearchStrategy[Any]:
         return _built(typing.cast(type, hint), {})
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return st.sampled_from(list(hint))
-    simple = {
+    simple: dict[Any, st.SearchStrategy[Any]] = {
+        Reason: reasons(),
         float: st.floats(),
         int: st.integers(0, 2**53),
         str: _any_text,
         bool: st.booleans(),
     }
     return simple[hint]
+
+
+def reasons() -> st.SearchStrategy[Reason]:
+    """Sentences, and reasons with numbers, words, lists and causes among their fields."""
+    plain = _any_text.map(Reason.of)
+    limit = st.floats(allow_nan=False)
+    wide = st.builds(lambda width: Reason("interval-above-target", width=width, target=0.1), limit)
+    many = st.lists(st.one_of(plain, wide), max_size=3).map(
+        lambda found: Reason("check-failed", findings=tuple(found), more=2)
+    )
+    caused = st.builds(lambda cause: Reason("not-cross-checked", cause=cause), many)
+    return st.one_of(plain, wide, many, caused)
 
 
 def same(one: object, other: object) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelmark.compare.rules.golden_tot import GoldenTot
-from kernelmark.core.units import counted, time_text
+from kernelmark.core.reason import Reason
 from kernelmark.measure.advice import LOAD_SHARE
 from kernelmark.stats.paired import least_rounds, signed_rank
 from kernelmark.tune.journal import Trial
@@ -48,19 +48,20 @@ class Score:
         )
 
 
-def disturbance(trials: Sequence[Trial], cores: int, *, searched_s: float, final_s: float) -> str:
-    """What says that the machine did other work during the `trials` of a final, "" if nothing.
+def disturbance(
+    trials: Sequence[Trial], cores: int, *, searched_s: float, final_s: float
+) -> Reason | None:
+    """What says that the machine did other work during the `trials` of a final, if anything.
 
     Other work only makes times longer: a search that was slower than the final is no sign of it.
     """
     loads = [trial.load for trial in trials if trial.load is not None]
     load = statistics.fmean(loads) if loads else 0.0
     if load > LOAD_SHARE * cores:
-        return f"other work used {load:.1f} of {counted(cores, 'core')} during the final"
+        return Reason("load-in-final", load=load, cores=cores)
     if final_s > _LONGEST * searched_s:
-        final, searched = time_text(final_s), time_text(searched_s)
-        return f"it takes {final} in the final, and took {searched} in the search"
-    return ""
+        return Reason("slower-than-searched", final_s=final_s, searched_s=searched_s)
+    return None
 
 
 def decide(
@@ -69,36 +70,39 @@ def decide(
     reference: Choice,
     tuned: Choice,
     score: Score | None,
-    fault: str | None,
-    reference_fault: str | None,
-    disturbed: str = "",
-) -> tuple[bool, str]:
-    """Whether the tuned config is kept, and why, in one sentence."""
+    fault: Reason | None,
+    reference_fault: Reason | None,
+    disturbed: Reason | None = None,
+) -> tuple[bool, Reason]:
+    """Whether the tuned config is kept, and why."""
     if fault is not None:
-        return False, f"not verified: {fault}"
+        return False, Reason("not-verified", cause=fault)
     if score is None:
-        return False, f"the reference has no time: {reference_fault or 'nothing was measured'}"
-    if disturbed:
-        return False, f"too noisy to judge: {disturbed}; time it again on a quiet machine"
-    beside = f"; the reference itself: {reference_fault}" if reference_fault else ""
-    gain_s = reference.median_s - tuned.median_s
-    gain = f"{'-' if gain_s < 0 else ''}{time_text(abs(gain_s))} a call"
-    shown = f"{score.ratio:.3f} × ({score.low:.3f} to {score.high:.3f})"
-    smallest = _RULE.ignore_below_us
-    if reference.median_s < smallest * _US:
-        told = time_text(reference.median_s)
-        return False, f"too small to judge: the reference takes {told}, under {smallest:g} µs"
+        cause = reference_fault or Reason("nothing-measured")
+        return False, Reason("reference-without-time", cause=cause)
+    if disturbed is not None:
+        return False, Reason("disturbed", cause=disturbed)
+    if reference.median_s < _RULE.ignore_below_us * _US:
+        least_us = _RULE.ignore_below_us
+        return False, Reason("too-small", reference_s=reference.median_s, least_us=least_us)
+    gain_s, rounds = reference.median_s - tuned.median_s, score.rounds
+    shown = {
+        "ratio": score.ratio,
+        "low": score.low,
+        "high": score.high,
+        "rounds": rounds,
+        "gain_s": gain_s,
+        "reference_fault": reference_fault,
+    }
+    if score.high < 1.0:
+        return False, Reason("slower", **shown)
     if score.low <= 1.0:
         few = least_rounds(ALPHA)
-        short = f"; it takes {few} rounds to tell" if score.rounds < few else ""
-        verdict = "slower" if score.high < 1.0 else "not surely faster"
-        return False, f"{verdict}: {shown} over {score.rounds} rounds{short}{beside}"
+        return False, Reason("not-faster", least=few if rounds < few else None, **shown)
     if score.high > _WIDEST * score.low:
-        told = f"{shown} over {score.rounds} rounds; more rounds in its plan may tell"
-        return False, f"too noisy to judge: {told}{beside}"
+        return False, Reason("too-noisy", **shown)
     if score.ratio < asked.min_ratio:
-        return False, f"gains too little: {shown}, {asked.min_ratio:g} × is asked for{beside}"
+        return False, Reason("ratio-too-small", least=asked.min_ratio, **shown)
     if gain_s < asked.min_gain_us * _US:
-        floor = f"{time_text(asked.min_gain_us * _US)} is asked for"
-        return False, f"gains too little: {gain}, {floor}{beside}"
-    return True, f"faster: {shown}, {gain}{beside}"
+        return False, Reason("gain-too-small", least_s=asked.min_gain_us * _US, **shown)
+    return True, Reason("faster", **shown)

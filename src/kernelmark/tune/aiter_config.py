@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 
 STANDARD = (1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _FROM_4 = STANDARD[1:]
@@ -147,9 +148,9 @@ def read(file: Path) -> dict[str, Bucket]:
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
+        raise _wrong(file, f"cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise UsageError(f"{file}: is not JSON: {error}", hint="is it cut short?") from None
+        raise _wrong(file, f"is not JSON: {error}", hint="is it cut short?") from None
     return parse(text, file)
 
 
@@ -158,13 +159,17 @@ def parse(text: str, file: Path) -> dict[str, Bucket]:
     try:
         document = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{file}: is not JSON: {error}", hint="is it cut short?") from None
+        raise _wrong(file, f"is not JSON: {error}", hint="is it cut short?") from None
     if not isinstance(document, dict):
-        raise UsageError(f"{file}: is not an object of buckets")
+        raise _wrong(file, "is not an object of buckets")
     for name, value in document.items():
         if (name == "any" or _BUCKET.match(name)) and not isinstance(value, dict):
-            raise UsageError(f"{file}: {name} is {value!r} and not an object of settings")
+            raise _wrong(file, f"{name} is {value!r} and not an object of settings")
     return {name: value for name, value in document.items() if isinstance(value, dict)}
+
+
+def _wrong(file: Path, fault: str, hint: str | None = None) -> UsageError:
+    return UsageError(Reason("in-file", file=str(file), cause=fault), hint=hint)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -255,7 +260,7 @@ def _check(path: Path, name: Name | None) -> Iterator[tuple[str, str]]:
     try:
         buckets = read(path)
     except UsageError as error:
-        yield "", error.message.removeprefix(f"{path}: ")
+        yield "", error.message.fields["cause"]
         return
     yield from _check_place(path, name)
     known = _known_bounds(path, name)

@@ -16,6 +16,7 @@ import numpy as np
 from kernelmark import backends
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Config, KernelInfo, Status
 from kernelmark.core.space import Space
 from kernelmark.gpu.absent import absent
@@ -139,8 +140,8 @@ def _judge(config: Config, found: Compiled, info: DeviceInfo) -> Candidate:
         reason = static_reason(found.kernel.resources, info)
         verdict = Verdict.REJECTED if reason else Verdict.ACCEPTED
     else:
-        first = (found.error.strip().splitlines() or [""])[0]
-        verdict, reason = Verdict.FAILED, f"{found.status.value}: {first}"
+        verdict = Verdict.FAILED
+        reason = Reason("failed", status=found.status.value, cause=found.error)
     return Candidate(
         config=config,
         verdict=verdict,

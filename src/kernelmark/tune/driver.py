@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Status
 from kernelmark.core.roof import Roof
 from kernelmark.runners.ahead import FINAL, CompileAhead, kernel_key
@@ -252,7 +253,7 @@ class Driver:
             reason = static_reason(found.kernel.resources, live.slot.info)
             if reason is None:
                 return None
-            status, error = Status.SKIPPED, reason
+            status, error = Status.SKIPPED, Reason.of(reason)
         elif status not in FINAL:
             return None
         cost_s = self._compile_cost_s(request)
@@ -326,7 +327,8 @@ class Driver:
         """Move the sessions of a lost device to the others."""
         if all(slot.lost for slot in self._devices):
             raise KernelmarkError(
-                f"no device is left: {lost.lost}", hint="kmark doctor says what is wrong with it"
+                Reason("no-device-left", cause=lost.lost),
+                hint="kmark doctor says what is wrong with it",
             )
         for live in self._live:
             if live.slot is lost:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.reason import BRIEF, format_reason
 from kernelmark.core.result import (
     Case,
     Config,
@@ -192,7 +193,7 @@ def trial_of(request: Request, result: Result, plan: TunePlan, compile_s: float 
         high_s=measured.high_s if measured else math.inf,
         worst=worst,
         kernel=result.kernel,
-        error=_short(result.error),
+        error=format_reason(result.error, BRIEF),
         cost_s=round(result.cost.get("total", 0.0) + compile_s, 6),
         at=now(),
         backend=_other(request.case.backend, plan.backend),
@@ -216,7 +217,7 @@ def compiled_trial(
         step=COMPILE,
         status=status,
         kernel=kernel,
-        error=_short(error),
+        error=format_reason(error, BRIEF),
         cost_s=round(cost_s, 6),
         at=now(),
         backend=_other(request.case.backend, plan.backend),
@@ -227,8 +228,3 @@ def compiled_trial(
 def _other(name: str, own: str) -> str:
     """What a journal writes: nothing for the plan's own."""
     return "" if name == own else name
-
-
-def _short(error: str) -> str:
-    first = error.strip().splitlines()[0] if error.strip() else ""
-    return first[:300]

@@ -21,6 +21,7 @@ from kernelmark.core.diskcache import digest
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Config, KernelInfo, Status, config_key
 from kernelmark.tune.accept import Score, decide, disturbance
 from kernelmark.tune.evaluate import Request, Round, Work, final_timing, ladder
@@ -225,15 +226,15 @@ class _Match:
     def _near_trial(self, side: Side, problem: Problem) -> Trial | None:
         return self.journal.find(config=side.config, step="near", problem=problem.key)
 
-    def fault(self, side: Side) -> str | None:
+    def fault(self, side: Side) -> Reason | None:
         """What is wrong with a side on any check that was made, or None."""
         failed = self._failed(side)
         if failed is not None:
             where = "a heat" if " heat " in failed.step else "the final"
-            return f"it is {failed.status.value} in {where}: {failed.error}"
+            return _fault("fails-in-step", failed, step=where)
         for trial in self._near_run(side) if side != self.reference else ():
             if trial.status is not Status.OK:
-                return f"it is {trial.status.value} on {trial.problem}: {trial.error}"
+                return _fault("fails-on", trial, problem=trial.problem)
         return None
 
     # Deciding
@@ -283,7 +284,7 @@ class _Match:
         stage = self.final(side)
         reference, tuned = self.choice(self.reference, stage), self.choice(side, stage)
         score, fault = Score.of(self.ratios(side, stage)), self.fault(side)
-        disturbed = self._disturbed(side, tuned.median_s) if score and fault is None else ""
+        disturbed = self._disturbed(side, tuned.median_s) if score and fault is None else None
         kept, reason = decide(
             self.plan.acceptance,
             reference=reference,
@@ -295,7 +296,7 @@ class _Match:
         )
         ran, asked = len(self._near_run(side)), self.plan.acceptance.neighbours
         if kept and ran < asked:
-            reason += f"; it runs on {ran or 'none'} of the sizes beside it, {asked} are asked for"
+            reason = Reason("few-neighbours", cause=reason, ran=ran or "none", asked=asked)
         made = _outcome(
             self.plan,
             self.info,
@@ -306,9 +307,9 @@ class _Match:
             reason=reason,
             evaluations=evaluations,
         )
-        return dataclasses.replace(made, disturbed=bool(disturbed))
+        return dataclasses.replace(made, disturbed=disturbed is not None)
 
-    def _disturbed(self, side: Side, final_s: float) -> str:
+    def _disturbed(self, side: Side, final_s: float) -> Reason | None:
         stage = self.final(side)
         return disturbance(
             [trial for one in stage.sides for trial in self._trials(one, stage)],
@@ -316,6 +317,10 @@ class _Match:
             searched_s=self._searched_s[self.sides.index(side)],
             final_s=final_s,
         )
+
+
+def _fault(code: str, trial: Trial, **where: str) -> Reason:
+    return Reason(code, status=trial.status.value, cause=trial.error, **where)
 
 
 def _worst(trials: Sequence[Trial]) -> float:
@@ -328,9 +333,14 @@ def _worst(trials: Sequence[Trial]) -> float:
 def nothing_found(plan: TunePlan, info: DeviceInfo, journal: Journal, evaluations: int) -> Outcome:
     """The outcome of a search without a single right candidate."""
     last = journal.trials[-1] if journal.trials else None
-    why = f"; the last one is {last.status.value}: {last.error}" if last else ""
-    if any(trial.status in OF_THE_MACHINE for trial in journal.trials):
-        why += " ('kmark tune run --retry-failed' tries them again)"
+    reason = Reason(
+        "none-went-well",
+        evaluations=evaluations,
+        last=last is not None,
+        status=last.status.value if last else "",
+        cause=last.error if last else "",
+        machine=any(trial.status in OF_THE_MACHINE for trial in journal.trials),
+    )
     return _outcome(
         plan,
         info,
@@ -342,7 +352,7 @@ def nothing_found(plan: TunePlan, info: DeviceInfo, journal: Journal, evaluation
         tuned=Choice(backend=plan.backend),
         score=None,
         kept=False,
-        reason=f"none of {evaluations} candidates went well{why}",
+        reason=reason,
         evaluations=evaluations,
     )
 
@@ -355,7 +365,7 @@ def _outcome(
     tuned: Choice,
     score: Score | None,
     kept: bool,
-    reason: str,
+    reason: Reason,
     evaluations: int,
 ) -> Outcome:
     score = score or Score(ratio=math.nan, low=math.nan, high=math.nan, rounds=0)

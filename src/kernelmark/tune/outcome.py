@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import OPTIONAL, Config, KernelInfo
 
 
@@ -46,12 +47,15 @@ class Outcome:
     low: float
     high: float
     kept: bool
-    reason: str  # why it is kept or not, one sentence
+    reason: Reason  # why it is kept or not
     count: int = 1
     share: float = 0.0
     evaluations: int = 0
     blas: Mapping[str, str] = field(default_factory=FrozenDict)
     disturbed: bool = field(default=False, metadata={OPTIONAL: True})
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", Reason.of(self.reason))
 
     @property
     def saved_s(self) -> float:

@@ -88,7 +88,8 @@ def readable(
 ) -> tuple[list[TunePlan], dict[str, str]]:
     """The plans of a folder in the order of their names, and why some cannot be read. Those that
     `but` has are left out."""
-    plans, broken = [], {}
+    plans: list[TunePlan] = []
+    broken: dict[str, str] = {}
     for name in folder.names():
         if name in but:
             continue

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import re
 import sys
 import textwrap
 from collections.abc import Mapping
@@ -21,8 +23,10 @@ from kernelmark.stats.paired import least_rounds
 from kernelmark.tune import strategies
 from kernelmark.tune._toml import list_text, table_text, value_text
 from kernelmark.tune.accept import ALPHA
-from kernelmark.tune.folder import unreadable
+from kernelmark.tune.folder import TuningFolder, unreadable
 from kernelmark.tune.plan import Acceptance, Budget, TunePlan
+
+_NAMES_A_FILE = re.compile(rb'\.(py|cu|hip)"')
 
 _TOP = (
     *("name", "problem", "count", "share", "backend", "arch", "strategy", "seed"),
@@ -127,7 +131,7 @@ def read(path: Path) -> TunePlan:
         raise UsageError(f"{place}: strategy = {strategy!r} is unknown", hint=f"known: {known}")
     return TunePlan(
         name=name,
-        problem=_problem(document, place),
+        problem=_problem(document, place, backend),
         backend=backend,
         reference_backend=_backend(reference, "backend", place, "reference.", backend),
         reference_config=_config(_table(reference, "config", place, "reference."), place),
@@ -148,6 +152,15 @@ def target(path: Path) -> tuple[str, str]:
     """The backend and the architecture that a file is for, whatever else is wrong with it."""
     document, place = _document(path), str(path)
     return _backend(document, "backend", place, ""), _text(document, "arch", place, "")
+
+
+def learn_ops(folder: TuningFolder) -> None:
+    """Make the ops known that the kernel files of a folder's plans define."""
+    for name in folder.names():
+        path = folder.plan(name)
+        with contextlib.suppress(OSError, KernelmarkError):  # told where the plan is needed
+            if _NAMES_A_FILE.search(path.read_bytes()) and backends.is_file(target(path)[0]):
+                backends.find(target(path)[0])
 
 
 def too_few(rounds: int) -> str:
@@ -215,7 +228,7 @@ def _backend(
     table: Mapping[str, Any], key: str, place: str, prefix: str, default: str | None = None
 ) -> str:
     name = _text(table, key, place, default, prefix)
-    if name not in backends.registry and not name.endswith(".py"):
+    if name not in backends.registry and not backends.is_file(name):
         known = ", ".join(backends.registry.names())
         raise UsageError(
             f"{place}: {prefix}{key} = {name!r} is unknown",
@@ -224,8 +237,10 @@ def _backend(
     return name
 
 
-def _problem(document: Mapping[str, Any], place: str) -> Problem:
+def _problem(document: Mapping[str, Any], place: str, backend: str) -> Problem:
     key = _text(document, "problem", place, None)
+    if key.split(" ", 1)[0] not in ops.registry and backends.is_file(backend):
+        backends.find(backend)  # its file may define the op
     try:
         return ops.parse(key)
     except KernelmarkError as error:

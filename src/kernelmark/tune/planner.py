@@ -13,6 +13,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Case, Config, Status
 from kernelmark.core.space import Space
 from kernelmark.runners.plan import work
@@ -52,7 +53,7 @@ class Refused:
     to choose from, `by_reference` if it is another backend that is to be beaten who cannot."""
 
     cost: Cost
-    reason: str
+    reason: Reason
     bare: bool = False
     by_reference: bool = False
 
@@ -105,14 +106,21 @@ def drafts(
     own, another = timed_by == settings.reference, settings.reference != settings.backend
     for cost in costs:
         failed = own and cost.status not in (None, Status.OK)
-        reason = f"{settings.reference} {cost.status}: {cost.reason}" if failed else None
-        reason = reason or _refusal(reference, cost.problem, info)
-        if reason is not None:
-            told = f"the reference {reason}" if another else reason
-            refused.append(Refused(cost=cost, reason=told, by_reference=another))
+        if failed:
+            reason = Reason(
+                "backend-failed",
+                reference=another,
+                backend=settings.reference,
+                status=str(cost.status),
+                cause=cost.reason,
+            )
+        else:
+            reason = _refusal(reference, cost.problem, info, reference=another)
+        if reason:
+            refused.append(Refused(cost=cost, reason=reason, by_reference=another))
             continue
         reason = _refusal(backend, cost.problem, info)
-        if reason is not None:
+        if reason:
             refused.append(Refused(cost=cost, reason=reason))
             continue
         space, reason = _space(backend, cost.problem, info)
@@ -203,12 +211,16 @@ def outdated(folder: TuningFolder, made: Iterable[Draft], fates: Mapping[str, Fa
     return found
 
 
-def _refusal(backend: Backend, problem: Problem, info: DeviceInfo) -> str | None:
+def _refusal(
+    backend: Backend, problem: Problem, info: DeviceInfo, *, reference: bool = False
+) -> Reason:
     rule: Callable[[Problem, DeviceInfo], str | None] = backend.supports
     if not _is_here(info):  # then neither need be what runs it
         rule = getattr(backend, "refuses", rule)
-    reason = rule(problem, info)
-    return None if reason is None else f"{backend.name}: {reason.removeprefix(f'{backend.name}: ')}"
+    cause = rule(problem, info)
+    if cause is None:
+        return NO_REASON
+    return Reason("backend-refuses", reference=reference, backend=backend.name, cause=cause)
 
 
 def _is_here(info: DeviceInfo) -> bool:
@@ -230,17 +242,16 @@ def tunable(problem: Problem, info: DeviceInfo) -> list[str]:
     return found
 
 
-def _space(backend: Backend, problem: Problem, info: DeviceInfo) -> tuple[Space | None, str]:
+def _space(backend: Backend, problem: Problem, info: DeviceInfo) -> tuple[Space | None, Reason]:
     try:
         space = backend.space(problem, info)
     except KernelmarkError as error:
-        if _is_here(info) or backend.name.endswith(".py"):
-            return None, f"{backend.name}: {error.message}"
-        told = f"{backend.name} cannot say here what can be tried ({error.message})"
-        return None, f"{told}: plan it where the GPU is"
+        if _is_here(info) or backends.is_file(backend.name):
+            return None, Reason("backend-refuses", backend=backend.name, cause=error.message)
+        return None, Reason("space-unknown-here", backend=backend.name, cause=error.message)
     if space is None or not space.size:
-        return None, f"{backend.name} has nothing to tune for it on {info.arch}"
-    return space, ""
+        return None, Reason("nothing-to-tune", backend=backend.name, arch=info.arch)
+    return space, NO_REASON
 
 
 def _work(problem: Problem) -> float:

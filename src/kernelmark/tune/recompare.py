@@ -14,6 +14,7 @@ from pathlib import Path
 from kernelmark import backends, devices
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
 from kernelmark.runners.jobs import MeasureCase
 from kernelmark.runners.local import LocalRunner
@@ -99,7 +100,7 @@ def _again(outcome: Outcome, pool: Pool, asked: Acceptance) -> Outcome:
             journal.close()
     if replaced(outcome, again):
         was, now = outcome.tuned.kernel.name, again.tuned.kernel.name
-        reason = f"another kernel runs now: {now}, not {was}"
+        reason = Reason("another-kernel", now=now, was=was)
         return dataclasses.replace(again, kept=False, reason=reason)
     return again
 

@@ -128,10 +128,8 @@ def counts(workload: Workload) -> dict[Problem, int]:
 
 def timed(problem: Problem, count: int, result: Result, run: str = "") -> Cost:
     """The cost that a result shows; a wrong result keeps its time but has no share."""
-    measured, reason = result.measurement, result.error
-    if result.status is not Status.OK and not reason:
-        failed = result.check is not None and not result.check.passed
-        reason = (result.check.detail if failed and result.check else "") or "no reason was given"
+    measured = result.measurement
+    reason = "" if result.status is Status.OK else result.why or "no reason was given"
     cost = Cost(
         problem=problem, count=count, status=result.status, run=run, reason=_one_line(reason)
     )

@@ -46,6 +46,10 @@ class Item:
     given: Given
 
 
+class GroupError(UsageError):
+    """A group cannot be read; the sentence begins with its place."""
+
+
 def items(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
     """The group's problems in order; `where` begins every error, `dtypes` is the default."""
     if "model" in table:
@@ -55,7 +59,7 @@ def items(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
     elif "op" in table:
         yield from _listed(table, dtypes, where)
     else:
-        raise UsageError(f"{where}: there is no op", hint="write op = 'gemm', or model = '…'")
+        raise GroupError(f"{where}: there is no op", hint="write op = 'gemm', or model = '…'")
 
 
 def without(table: Table, name: str) -> Table:
@@ -77,7 +81,7 @@ def values(value: object, where: str) -> tuple[Parameter, ...]:
         return axes.parse_values(value, f"{where} = {value}")
     if isinstance(value, list):
         if not value:
-            raise UsageError(f"{where} is an empty list")
+            raise GroupError(f"{where} is an empty list")
         return tuple(_scalar(item, where) for item in value)
     return (_scalar(value, where),)
 
@@ -93,7 +97,7 @@ def _listed(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
     names = [axis.name for axis in named]
     twice = [name for name in columns if name in names]
     if twice:
-        raise UsageError(f"{where}: {twice[0]!r} is both a column and a key")
+        raise GroupError(f"{where}: {twice[0]!r} is both a column and a key")
     if "dtype" in names:
         named.insert(0, named.pop(names.index("dtype")))
     elif dtypes and "dtype" not in columns:
@@ -113,16 +117,16 @@ def _listed(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
 def _rows(table: Table, where: str) -> tuple[list[str], list[Given]]:
     if ("rows" in table) != ("columns" in table):
         given, missing = ("rows", "columns") if "rows" in table else ("columns", "rows")
-        raise UsageError(f"{where}: {given} needs {missing}", hint="columns = ['m', 'n']")
+        raise GroupError(f"{where}: {given} needs {missing}", hint="columns = ['m', 'n']")
     if "rows" not in table:
         return [], [{}]
     columns = [_word(name, f"{where}: columns") for name in _list(table["columns"], where)]
     if len(set(columns)) != len(columns):
-        raise UsageError(f"{where}: a column is named twice")
+        raise GroupError(f"{where}: a column is named twice")
     rows: list[Given] = []
     for number, row in enumerate(_list(table["rows"], where), start=1):
         if not isinstance(row, list) or len(row) != len(columns):
-            raise UsageError(
+            raise GroupError(
                 f"{where}: row {number} has not {len(columns)} values ({', '.join(columns)})"
             )
         cells = [_scalar(cell, f"{where}: row {number}") for cell in row]
@@ -137,7 +141,7 @@ def _derived(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
     ops = _words(table["op"], f"{where}: op") if "op" in table else []
     layers = _words(table["layers"], f"{where}: layers") if "layers" in table else []
     if ("decode_batch" in table) != ("context" in table):
-        raise UsageError(f"{where}: decode_batch and context go together")
+        raise GroupError(f"{where}: decode_batch and context go together")
     sweep = models.Sweep(
         tokens=_integers(table, "m", where),
         prefill=_integers(table, "prefill", where),
@@ -154,7 +158,7 @@ def _derived(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
                         yield Item(op=call.op, given=_typed(call.given, dtype))
     absent = [layer for layer in layers if layer not in known]
     if absent:
-        raise UsageError(
+        raise GroupError(
             f"{where}: there is no layer {absent[0]!r}", hint=f"layers: {', '.join(sorted(known))}"
         )
 
@@ -162,10 +166,10 @@ def _derived(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
 def _drawn(table: Table, dtypes: Sequence[str], where: str) -> Iterator[Item]:
     kind = _word(table["generator"], f"{where}: generator")
     if kind not in ("random", "grid"):
-        raise UsageError(f"{where}: unknown generator {kind!r}", hint="known: random, grid")
+        raise GroupError(f"{where}: unknown generator {kind!r}", hint="known: random, grid")
     own = (*_GENERATOR_KEYS, *(_RANDOM_KEYS if kind == "random" else _GRID_KEYS))
     if "op" not in table:
-        raise UsageError(f"{where}: the generator needs an op", hint="write op = 'gemm'")
+        raise GroupError(f"{where}: the generator needs an op", hint="write op = 'gemm'")
     op = _word(table["op"], f"{where}: op")
     names = _words(table["categories"], f"{where}: categories") if "categories" in table else []
     numbers = {
@@ -196,7 +200,7 @@ def _refuse_unknown(table: Table, known: Sequence[str], where: str) -> None:
         if key not in known:
             close = difflib.get_close_matches(key, known, n=1)
             meant = f"did you mean {close[0]}? " if close else ""
-            raise UsageError(
+            raise GroupError(
                 f"{where}: unknown key {key!r}", hint=f"{meant}known: {', '.join(known)}"
             )
 
@@ -210,7 +214,7 @@ def _integers(table: Table, key: str, where: str) -> tuple[int, ...]:
 
 def _integer(value: object, where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise UsageError(f"{where} is not an integer: {value!r}")
+        raise GroupError(f"{where} is not an integer: {value!r}")
     return value
 
 
@@ -220,17 +224,17 @@ def _words(value: object, where: str) -> list[str]:
 
 def _word(value: object, where: str) -> str:
     if not isinstance(value, str) or not value:
-        raise UsageError(f"{where} is not a name: {value!r}")
+        raise GroupError(f"{where} is not a name: {value!r}")
     return value
 
 
 def _list(value: object, where: str) -> list[object]:
     if not isinstance(value, list) or not value:
-        raise UsageError(f"{where}: rows and columns are lists with at least one item")
+        raise GroupError(f"{where}: rows and columns are lists with at least one item")
     return value
 
 
 def _scalar(value: object, where: str) -> Parameter:
     if isinstance(value, bool | int | float | str):
         return value
-    raise UsageError(f"{where}: {value!r} is not a number, a word or true/false")
+    raise GroupError(f"{where}: {value!r} is not a number, a word or true/false")

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError
+from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError, about
 from kernelmark.core.files import parse_toml
 from kernelmark.core.problem import Problem
 from kernelmark.ops import registry
@@ -59,6 +59,7 @@ def names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
+@about("suite-file")
 def load(name_or_path: str | Path, dtypes: Sequence[str] = (), ops: Sequence[str] = ()) -> Suite:
     """The suite of that name, or of that TOML file; `dtypes` replaces those it asks for, `ops`
     keeps only their problems."""
@@ -158,9 +159,9 @@ def _at(where: str) -> Iterator[None]:
     """Errors begin with the place in the file."""
     try:
         yield
+    except groups.GroupError:
+        raise
     except KernelmarkError as error:
-        if error.message.startswith(where):
-            raise
         kind = ProblemError if isinstance(error, ProblemError) else UsageError
         raise kind(f"{where}: {error.message}", hint=error.hint) from None
 

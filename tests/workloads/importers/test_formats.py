@@ -201,7 +201,7 @@ def test_blas_letters_are_flipped_and_repetitions_are_blocks(read):
     assert first.flops == 2 * 128 * 1280 * 2048
     assert (first.device, first.arch) == ("hip:0", "gfx942")
     assert times_us(first) == [13.5]
-    assert "without dispersion" in first.measurement.warnings[0]
+    assert first.measurement.warnings[0].code == "no-dispersion"
     assert times_us(second) == [4.25, 4.75]
     assert third.status is Status.RUNTIME_ERROR
     assert third.measurement is None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.workloads import importers
-from kernelmark.workloads.importers._lines import MAY_BE_CUT
-from kernelmark.workloads.importers.base import NO_DISPERSION, Given
+from kernelmark.workloads.importers.base import Given
 
 PREAMBLE = """\
 ==PROF== Connected to process 42 (/home/me/app)
@@ -119,7 +119,7 @@ def test_a_summary_has_means_and_no_samples(read):
     ).results
     assert times_ns(found) == [[4260]]
     measured = found[0].measurement
-    assert NO_DISPERSION in measured.warnings
+    assert Reason("no-dispersion") in measured.warnings
     assert measured.also == pytest.approx({"min_s": 4.1e-6, "max_s": 4.5e-6})
 
 
@@ -181,7 +181,7 @@ def test_decimal_commas_are_refused(read, text):
 
 def test_a_last_line_without_an_end_is_doubtful(read):
     found = read(details().removesuffix("\n==WARNING== See the manual.\n")).results
-    doubtful = [one for one in found if MAY_BE_CUT in one.measurement.warnings]
+    doubtful = [one for one in found if Reason("may-be-cut") in one.measurement.warnings]
     assert [one.device for one in doubtful] == ["cuda:1"]
 
 

@@ -7,8 +7,9 @@ import sqlite3
 import pytest
 
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.workloads import importers
-from kernelmark.workloads.importers.base import NO_DISPERSION, Given
+from kernelmark.workloads.importers.base import Given
 
 ADD = "void add<float, (int)4>(float *, int)"
 STARTED = 1_763_236_800
@@ -135,7 +136,7 @@ def test_reports_one_after_the_other(report):
 def test_a_summary_has_means_and_no_samples(report):
     found = importers.read(report(NOTICE + SUMMARY), Given()).results
     assert [one.measurement.median_s for one in found] == pytest.approx([1.45e-6, 5e-7])
-    assert all(NO_DISPERSION in one.measurement.warnings for one in found)
+    assert all(Reason("no-dispersion") in one.measurement.warnings for one in found)
     assert found[0].measurement.also == pytest.approx(
         {"median_s": 1.35e-6, "min_s": 1e-7, "max_s": 3e-6, "stdev_s": 1.3e-6}
     )
@@ -174,8 +175,9 @@ GRAPHS = "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER, end INTEG
 def test_the_share_of_graphs_is_told(export):
     path = export(GRAPHS, "INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (0, 6300)")
     found = importers.read(path, Given()).results
-    assert importers.unnamed(found).startswith("50% ")
-    assert importers.notes(found) == [importers.unnamed(found)]
+    told = importers.unnamed(found)
+    assert (told.code, told.fields["share"]) == ("graphs-untraced", 0.5)
+    assert importers.notes(found) == [told]
     assert not importers.notes(importers.read(export(GRAPHS), Given()).results)
     with pytest.raises(NothingToDo):
         importers.read(

@@ -18,7 +18,7 @@ from typing import Any
 from kernelmark import ops
 from kernelmark.backends._rules import arithmetic, refuse_unknown
 from kernelmark.backends.base import Kernel
-from kernelmark.backends.torch.views import TORCH_NAMES
+from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.problem import Problem

@@ -6,21 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.devices.base import Device, Tensor
 from kernelmark.devices.cpu import array
-
-TORCH_NAMES = {
-    "f64": "float64",
-    "f32": "float32",
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "i8": "int8",
-    "i32": "int32",
-    "f8e4m3": "float8_e4m3fn",
-    "f8e5m2": "float8_e5m2",
-    "f8e4m3fnuz": "float8_e4m3fnuz",
-    "f8e5m2fnuz": "float8_e5m2fnuz",
-}
 
 
 def view(tensor: Tensor, device: Device) -> Any:

@@ -13,13 +13,12 @@ from typing import Any, Self
 from kernelmark.compare import metrics
 from kernelmark.compare.match import Pair, groups
 from kernelmark.core.errors import UsageError
-from kernelmark.core.reasons import reason_line, whole_reason
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Measurement, Result, Status
 from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.modes import modes_text
 
-_FEW_DIGITS, _MOST_DIGITS = 4, 10
 Facts = tuple[tuple[str, str], ...]
 
 
@@ -31,7 +30,7 @@ class Judgement:
     is its arithmetic, for a reader who asks why."""
 
     status: VerdictStatus
-    reason: str
+    reason: Reason
     base_s: float | None = None
     head_s: float | None = None
     ratio: float | None = None
@@ -40,6 +39,9 @@ class Judgement:
     p_value: float | None = None
     detectable: float | None = None
     facts: Facts = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", Reason.of(self.reason))
 
 
 class Rule(ABC):
@@ -109,28 +111,6 @@ class Preset(Rule):
         return ""
 
 
-def told_apart(value: float, limit: float) -> tuple[str, str]:
-    """Two numbers with as many digits as tell them apart, four where nothing does."""
-    least = min(value, limit)
-    for count in (*range(_FEW_DIGITS, _MOST_DIGITS + 1), _FEW_DIGITS):
-        places = _places(least, count)
-        texts = f"{value:.{places}f}", f"{limit:.{places}f}"
-        if texts[0] != texts[1]:
-            break
-    return texts
-
-
-def exact(value: float) -> str:
-    """Every digit that decides: what is beyond them is rounding."""
-    text = f"{value:.{_places(value, _MOST_DIGITS)}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def _places(value: float, digits: int) -> int:
-    """Decimal places that leave this many significant digits."""
-    return max(0, digits - 1 - math.floor(math.log10(value)))
-
-
 def measured(result: Result) -> Measurement:
     """The measurement of a result that `weigh` sees."""
     if result.measurement is None:
@@ -164,9 +144,9 @@ def mode_facts(pair: Pair, names: tuple[str, str] = ("base", "head")) -> Facts:
     )
 
 
-def noted(reason: str, pair: Pair) -> str:
+def noted(reason: Reason, pair: Pair) -> Reason:
     """The reason, with a note that a pair was judged by means because it is multimodal."""
-    return f"{reason}; multimodal: by block means" if pair.multimodal else reason
+    return Reason("by-block-means", cause=reason) if pair.multimodal else reason
 
 
 def _of_metric(pair: Pair) -> Judgement:
@@ -183,20 +163,22 @@ def _without_times(pair: Pair) -> Judgement | None:
     base, head = pair.base, pair.head
     if head is None:
         return Judgement(
-            status=VerdictStatus.GONE, reason="head has no such result", base_s=_time(base)
+            status=VerdictStatus.GONE, reason=Reason("only-in-base"), base_s=_time(base)
         )
     if base is None:
         return Judgement(
-            status=VerdictStatus.NEW, reason="base has no such result", head_s=_time(head)
+            status=VerdictStatus.NEW, reason=Reason("only-in-head"), head_s=_time(head)
         )
     good = [_is_good(base), _is_good(head)]
     if all(good) and (base.metrics or head.metrics):
-        return Judgement(status=VerdictStatus.IGNORED, reason="no metric in common")
+        return Judgement(status=VerdictStatus.IGNORED, reason=Reason("no-metric-in-common"))
     if all(good):
         return None
     if not any(good):
         one, other = _failure(base), _failure(head)
-        reason = f"both: {one}" if one == other else f"base: {one}; head: {other}"
+        reason = Reason("each-failed", base=one, head=other)
+        if str(one) == str(other):  # whatever else is known of each
+            reason = Reason("both-failed", cause=one)
         facts = (("base", _whole(base)), ("head", _whole(head)))
         return Judgement(status=VerdictStatus.IGNORED, reason=reason, facts=facts)
     if good[0]:
@@ -208,7 +190,7 @@ def _without_times(pair: Pair) -> Judgement | None:
         )
     return Judgement(
         status=VerdictStatus.FIXED,
-        reason=f"it was {_failure(base)}",
+        reason=Reason("failed-before", cause=_failure(base)),
         head_s=_time(head),
         facts=(("base", _whole(base)), ("head", _shown(head))),
     )
@@ -230,15 +212,13 @@ def _shown(result: Result) -> str:
     return "no time" if time_s is None else time_text(time_s)
 
 
-def _failure(result: Result) -> str:
-    return _titled(result, reason_line(result))
+def _failure(result: Result) -> Reason:
+    if result.status is Status.OK:
+        return Reason("without-time")
+    return Reason("failed", status=result.status.value, cause=result.why)
 
 
 def _whole(result: Result) -> str:
-    return _titled(result, whole_reason(result))
-
-
-def _titled(result: Result, reason: str) -> str:
-    if result.status is Status.OK:
-        return "ok without a time"
-    return f"{result.status.value}: {reason}" if reason else result.status.value
+    if result.status is Status.OK or not result.why:
+        return _failure(result)
+    return f"{result.status.value}: {result.why}"

@@ -21,15 +21,14 @@ from kernelmark.compare.match import Pair, groups
 from kernelmark.compare.rules.base import (
     Judgement,
     Preset,
-    exact,
     measured,
     mode_facts,
     noted,
     times,
-    told_apart,
 )
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result
-from kernelmark.core.units import counted
+from kernelmark.core.units import counted, exact
 from kernelmark.core.verdict import VerdictStatus
 
 _US = 1e-6
@@ -112,40 +111,64 @@ class GoldenTot(Preset):
         unknown = found.agreed is None and not _is_bare(result)
         return dataclasses.replace(found, agreed=False) if unknown else found
 
-    def _status(self, golden: Stable, tot: Stable) -> tuple[VerdictStatus, str]:
+    def _status(self, golden: Stable, tot: Stable) -> tuple[VerdictStatus, Reason]:
         if golden.time_s < self.ignore_below_us * _US * (1 - _ROUNDING):
-            shown, _ = told_apart(golden.time_s / _US, self.ignore_below_us)
-            return VerdictStatus.IGNORED, f"golden {shown} µs is under {self.ignore_below_us:g} µs"
+            return VerdictStatus.IGNORED, Reason(
+                "golden-too-short", time_us=golden.time_s / _US, limit_us=self.ignore_below_us
+            )
         if unstable := self._unstable({"golden": golden, "tot": tot}):
             return VerdictStatus.UNSURE, unstable
-        note = "" if golden.agreed and tot.agreed else " (stability not known)"
+        unknown = not (golden.agreed and tot.agreed)
         limit = self._limit(golden.time_s)
         if tot.time_s > limit * (1 + _ROUNDING):
-            return VerdictStatus.SLOWER, self._above("tot", tot, "golden", golden) + note
+            reason = self._above("tot", tot, "golden", golden, unknown=unknown)
+            return VerdictStatus.SLOWER, reason
         if golden.time_s > self._limit(tot.time_s) * (1 + _ROUNDING):
-            return VerdictStatus.FASTER, self._above("golden", golden, "tot", tot) + note
-        shown, threshold = told_apart(tot.time_s / _US, limit / _US)
-        return VerdictStatus.SAME, f"tot {shown} µs is not above {threshold} µs{note}"
+            reason = self._above("golden", golden, "tot", tot, unknown=unknown)
+            return VerdictStatus.FASTER, reason
+        return VerdictStatus.SAME, Reason(
+            "not-above-threshold",
+            side="tot",
+            time_us=tot.time_s / _US,
+            limit_us=limit / _US,
+            unknown=unknown,
+        )
 
-    def _unstable(self, sides: Mapping[str, Stable]) -> str:
-        """Which sides are unstable and why; "" if none is."""
+    def _unstable(self, sides: Mapping[str, Stable]) -> Reason | None:
+        """Which sides are unstable and why; None if none is."""
         found = [(name, side) for name, side in sides.items() if side.agreed is False]
-        few = " and ".join(name for name, side in found if side.runs < self.runs)
-        apart = " and ".join(name for name, side in found if side.runs >= self.runs)
-        told = [f"fewer than {self.runs:g} runs of {few}"] if few else []
-        if apart:
-            told.append(f"no {self.runs:g} runs of {apart} agree within {100 * self.within:g} %")
-        return f"unstable: {'; '.join(told)}" if told else ""
+        few = tuple(name for name, side in found if side.runs < self.runs)
+        apart = tuple(name for name, side in found if side.runs >= self.runs)
+        if not found:
+            return None
+        return Reason(
+            "unstable",
+            few=few,
+            apart=apart,
+            few_and_apart=bool(few and apart),
+            runs=self.runs,
+            within=self.within,
+        )
 
-    def _above(self, name: str, side: Stable, other_name: str, other: Stable) -> str:
-        shown, threshold = told_apart(side.time_s / _US, self._limit(other.time_s) / _US)
-        return f"{name} {shown} µs is above {self._formula(other_name)} = {threshold} µs"
+    def _above(
+        self, name: str, side: Stable, other_name: str, other: Stable, *, unknown: bool
+    ) -> Reason:
+        return Reason(
+            "above-threshold",
+            side=name,
+            time_us=side.time_s / _US,
+            other=other_name,
+            factor=self.factor,
+            slack_us=self.slack_us,
+            limit_us=self._limit(other.time_s) / _US,
+            unknown=unknown,
+        )
 
     def _limit(self, time_s: float) -> float:
         return self.factor * time_s + self.slack_us * _US
 
-    def _formula(self, side: str = "golden") -> str:
-        return f"{self.factor:g} × {side} + {self.slack_us:g} µs"
+    def _formula(self) -> str:
+        return f"{self.factor:g} × golden + {self.slack_us:g} µs"
 
     def _side(self, side: Stable) -> str:
         if side.agreed is None:

@@ -10,13 +10,12 @@ from kernelmark.compare.rules.base import (
     Judgement,
     Preset,
     centre_s,
-    exact,
     mode_facts,
     noted,
     times,
-    told_apart,
 )
-from kernelmark.core.units import time_text
+from kernelmark.core.reason import Reason
+from kernelmark.core.units import exact, time_text
 from kernelmark.core.verdict import VerdictStatus
 
 # A ratio that is on a limit in decimal may be a rounding beyond it in binary.
@@ -63,19 +62,16 @@ class Ratio(Preset):
             ),
         )
 
-    def _status(self, ratio: float) -> tuple[VerdictStatus, str]:
+    def _status(self, ratio: float) -> tuple[VerdictStatus, Reason]:
         if ratio > self.fail * (1 + _ROUNDING):
-            return VerdictStatus.SLOWER, _said(ratio, "is above", self.fail)
+            return VerdictStatus.SLOWER, Reason("ratio-above", ratio=ratio, limit=self.fail)
         if ratio > self.warn * (1 + _ROUNDING):
-            return VerdictStatus.UNSURE, f"warning: {_said(ratio, 'is above', self.warn)}"
+            reason = Reason("ratio-above", ratio=ratio, limit=self.warn, warning=True)
+            return VerdictStatus.UNSURE, reason
         if ratio * self.warn < 1 - _ROUNDING:
-            shown, _ = told_apart(ratio, 1 / self.warn)
-            return VerdictStatus.FASTER, f"{shown} is below 1/{self.warn:g}"
-        return VerdictStatus.SAME, _said(ratio, "is not above", self.warn)
-
-
-def _said(ratio: float, how: str, limit: float) -> str:
-    return f"{told_apart(ratio, limit)[0]} {how} {exact(limit)}"
+            reason = Reason("ratio-below", ratio=ratio, limit=self.warn, inverse=1 / self.warn)
+            return VerdictStatus.FASTER, reason
+        return VerdictStatus.SAME, Reason("ratio-not-above", ratio=ratio, limit=self.warn)
 
 
 rule = Ratio()

@@ -30,12 +30,13 @@ from kernelmark.compare.rules.base import (
     noted,
     times,
 )
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result
-from kernelmark.core.units import time_text
+from kernelmark.core.units import detectable_text, span_text, time_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.fdr import adjusted
 from kernelmark.stats.interval import exp, replicates
-from kernelmark.stats.paired import MOST_PERCENT, detectable, percent_text, span_text
+from kernelmark.stats.paired import detectable
 from kernelmark.stats.shrink import Common, common
 
 # No clock resolves a spread below this share; blocks that agree exactly are not infinitely sure.
@@ -160,32 +161,27 @@ class Robust(Preset):
                     f"p = {row.p_value:.2g}; as one of {rows} rows {share:.2g}, "
                     f"which must be at most {self.q:g}",
                 ),
-                ("would be found", f"a slowdown of {_share_text(found)}, nine times of ten"),
+                ("would be found", f"a slowdown of {detectable_text(found)}, nine times of ten"),
                 ("verdict", f"{status.value}: {reason}"),
             ),
         )
 
     def _status(
         self, row: _Weighed, low: float, high: float, share: float, found: float
-    ) -> tuple[VerdictStatus, str]:
+    ) -> tuple[VerdictStatus, Reason]:
         floor = math.log1p(self.delta)
-        shown = span_text(low, high)
+        span = {"low": exp(low), "high": exp(high)}
         if share <= self.q and abs(row.centre) > floor:
             status = VerdictStatus.SLOWER if row.centre > 0 else VerdictStatus.FASTER
-            return status, f"{percent_text(row.centre)} ({shown})"
+            return status, Reason("changed", ratio=exp(row.centre), **span)
         if low >= -floor and high <= floor:
-            return VerdictStatus.SAME, f"within {100 * self.delta:g} % ({shown})"
+            return VerdictStatus.SAME, Reason("within", limit=self.delta, **span)
         if share <= self.q:
-            return (
-                VerdictStatus.UNSURE,
-                f"changed, but perhaps by less than {100 * self.delta:g} % ({shown})",
-            )
+            return VerdictStatus.UNSURE, Reason("perhaps-within", limit=self.delta, **span)
         if row.p_value <= self.q:
-            return (
-                VerdictStatus.UNSURE,
-                f"{shown}: alone it would count, among so many rows it may be chance",
-            )
-        return VerdictStatus.UNSURE, f"{shown}; found from {_share_text(found)}"
+            alone = Reason("span", **span)
+            return VerdictStatus.UNSURE, Reason("perhaps-chance", cause=alone, rows="rows")
+        return VerdictStatus.UNSURE, Reason("not-detectable", detectable=found, **span)
 
 
 def _weigh(base: _Side, head: _Side, known: Common) -> _Weighed:
@@ -214,16 +210,9 @@ def _too_few(pair: Pair) -> Judgement:
     """A row that has no spread on some side cannot be judged by one."""
     base, head = times(pair)
     base_s, head_s = centre_s(base, pair), centre_s(head, pair)
-    single = [
-        name for name, result in (("base", base), ("head", head)) if measured(result).samples == 1
-    ]
-    if single:
-        reason = (
-            f"{' and '.join(single)}: a mean without dispersion, for history and threshold rules "
-            "only"
-        )
-    else:
-        reason = "one block on a side: nothing says how another allocation would differ"
+    sides = (("base", base), ("head", head))
+    single = tuple(name for name, result in sides if measured(result).samples == 1)
+    reason = Reason("sides-without-dispersion", sides=single) if single else Reason("one-block")
     return Judgement(
         status=VerdictStatus.UNSURE,
         reason=reason,
@@ -241,12 +230,6 @@ def _side_text(side: _Side, result: Result) -> str:
         f"geometric mean {time_text(math.exp(side.centre))} of {len(side.logs)} independent times "
         f"({len(measured(result).blocks)} blocks, {processes} processes), spread {spread:.2f} %"
     )
-
-
-def _share_text(share: float) -> str:
-    if not math.isfinite(share):
-        return "any size"
-    return f"{100 * share:.1f} %" if 100 * share <= MOST_PERCENT else f"> {MOST_PERCENT} %"
 
 
 rule = Robust()

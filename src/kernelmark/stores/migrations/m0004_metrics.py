@@ -12,6 +12,7 @@ from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import CodecError
 from kernelmark.core.micro import micro_case, old_run, upgraded
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, Status
 from kernelmark.core.roof import Roof
 from kernelmark.stores import roofs, writing
@@ -60,6 +61,6 @@ def _upgraded(
             arch=arch,
             status=Status.CRASHED,
             started=started,
-            error=f"the stored {benchmark} is damaged: {error}",
+            error=Reason("stored-damaged", name=benchmark, cause=str(error)),
         )
         return Environment(host=host, devices=(info,)), failed

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kernelmark import backends
 from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
@@ -69,7 +70,7 @@ class PythonDict(Emitter):
 
     def takes(self, backend: str) -> bool:
         """Also kernels of a user's own file."""
-        return backend in self.backends or backend.endswith(".py")
+        return backend in self.backends or backends.is_file(backend)
 
     def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
         before = text_at(into)

@@ -7,7 +7,6 @@ enters history and threshold rules, never an interval.
 from __future__ import annotations
 
 import contextlib
-import re
 import shlex
 import zlib
 from collections.abc import Iterable
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from kernelmark.core.errors import UNEXPECTED, KernelmarkError, UsageError
 from kernelmark.core.plausible import check_results
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.registry import Registry
 from kernelmark.core.units import counted
 from kernelmark.workloads import naming
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 registry: Registry[Importer] = naming.results
 _HEAD_BYTES = 16384
 _GZIP = b"\x1f\x8b"
-# What base.LEFT_OUT is made into.
-_LEFT_OUT = re.compile(r"([0-9]+) of [0-9]+ times in the file left out: ")
 _MOST_PLACES = 3
 
 
@@ -87,12 +85,12 @@ def notes(found: Iterable[Result]) -> list[str]:
 
 def left_out(found: Iterable[Result]) -> str:
     """How many times of a file are none, and of what they are; "" if all are times."""
-    counts: list[tuple[int, str]] = []
-    for result in found:
-        warned = result.measurement.warnings if result.measurement else ()
-        told = filter(None, map(_LEFT_OUT.match, (*warned, result.error)))
-        where = f"{result.case.problem.key} by {result.case.backend}"
-        counts += [(int(match[1]), where) for match in told]
+    counts = [
+        (int(one.fields["count"]), f"{result.case.problem.key} by {result.case.backend}")
+        for result in found
+        for one in _reasons(result)
+        if one.code == "times-left-out"
+    ]
     if not counts:
         return ""
     some = [f"{count} of {where}" for count, where in counts[:_MOST_PLACES]]
@@ -101,23 +99,26 @@ def left_out(found: Iterable[Result]) -> str:
     return f"{total} of 0 or less left out: {', '.join(some)}{rest}"
 
 
-def unnamed(found: Iterable[Result]) -> str:
-    """What share of a file is of kernels that it does not name; "" if of none."""
-    from kernelmark.workloads.importers.base import UNNAMED
-
-    warned = (w for one in found if one.measurement for w in one.measurement.warnings)
-    return next((warning for warning in warned if warning.endswith(UNNAMED)), "")
+def unnamed(found: Iterable[Result]) -> Reason:
+    """Return the note on kernels that a file does not name, if there are any."""
+    every = (one for result in found for one in _reasons(result))
+    return next((one for one in every if one.code == "graphs-untraced"), NO_REASON)
 
 
 def doubt(found: Iterable[Result]) -> str:
     """Whether the file may have been cut, and where; "" if not."""
-    from kernelmark.workloads.importers._lines import MAY_BE_CUT
-
     for result in found:
-        warned = result.measurement is not None and MAY_BE_CUT in result.measurement.warnings
-        if warned or MAY_BE_CUT in result.error:
-            return f"{MAY_BE_CUT} ({result.case.problem.key} by {result.case.backend})"
+        for one in _reasons(result):
+            if one.code == "may-be-cut":
+                return f"{one} ({result.case.problem.key} by {result.case.backend})"
     return ""
+
+
+def _reasons(result: Result) -> list[Reason]:
+    """Its warnings and its error, which may be two in one."""
+    warned = result.measurement.warnings if result.measurement else ()
+    doubted = result.error.fields.get("doubt", NO_REASON)
+    return [*warned, result.error.root, doubted]
 
 
 def _read(importer: Importer, path: Path, given: Given) -> ResultSet:

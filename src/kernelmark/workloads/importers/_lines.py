@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.workloads.importers.base import text_of
 
-# Of a last line without an end, which many tools write and a cut file has.
-MAY_BE_CUT = "the file ends without a line end: if it was cut, the last value of it may be too"
 CUT = "the file was cut: give it whole, or without that line"
 
 
@@ -22,9 +21,10 @@ class Lines:
     texts: tuple[str, ...]
     ended: bool
 
-    def doubt(self, line: int) -> str:
-        """Why the line with this number, from 1, may be another than was written; "" if not."""
-        return "" if self.ended or line < len(self.texts) else MAY_BE_CUT
+    def doubt(self, line: int) -> Reason:
+        """Why the line with this number, from 1, may be another than was written, if it may: many
+        tools write a last line without an end, and a cut file has one."""
+        return NO_REASON if self.ended or line < len(self.texts) else Reason("may-be-cut")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Row:
 
     cells: Mapping[str, str]
     place: str
-    doubt: str
+    doubt: Reason
 
 
 def lines_of(path: Path) -> Lines:

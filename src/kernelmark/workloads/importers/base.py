@@ -22,6 +22,7 @@ from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.plausible import bad_size, is_moment
 from kernelmark.core.problem import Option, Problem, parse_value
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import (
     Block,
     Case,
@@ -44,9 +45,6 @@ _DATE = re.compile(
     r"(?<![0-9])20[0-9]{2}[-_.]?[01][0-9][-_.]?[0-3][0-9]"
     r"([-_.t]?[0-2][0-9][-_.:]?[0-5][0-9]([-_.:]?[0-5][0-9])?z?)?(?![0-9])"
 )
-LEFT_OUT = "{count} of {every} times in the file left out: {first:g} s is no time"
-UNNAMED = "of replayed graphs: nsys profile --cuda-graph-trace=node names their kernels"
-NO_DISPERSION = "a mean without dispersion: for history and threshold rules only"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,15 +290,14 @@ def _result(found: Sequence[Found], device: str, given: Given, method: str, when
     shown = failed or first
     left_out = _left_out(found)
     if failed is None and not any(_times(row) for row in found):
-        shown = dataclasses.replace(
-            first, status=Status.RUNTIME_ERROR, error=left_out or "the file has no time of it"
-        )
+        error = left_out or Reason("no-times")
+        shown = dataclasses.replace(first, status=Status.RUNTIME_ERROR, error=error)
     return Result(
         case=case,
         device=device,
         arch=given.arch or first.arch,
         status=shown.status,
-        error="; ".join(filter(None, (shown.error, shown.doubt))),
+        error=_error(shown),
         flops=flops,
         bytes=size,
         measurement=_measurement(found, method, left_out),
@@ -314,14 +311,22 @@ def _times(row: Found) -> tuple[float, ...]:
     return tuple(time_s for time_s in row.samples_s if time_s > 0)
 
 
-def _left_out(found: Sequence[Found]) -> str:
-    """How many times of a case are none; "" if all are. A row that failed is told anyway."""
+def _error(row: Found) -> Reason:
+    error, doubt = Reason.of(row.error), Reason.of(row.doubt)
+    both = bool(error) and bool(doubt)
+    return Reason("doubtful", cause=error, doubt=doubt) if both else error or doubt
+
+
+def _left_out(found: Sequence[Found]) -> Reason:
+    """How many times of a case are none, if any is. A row that failed is told anyway."""
     every = [time_s for row in found if row.status is Status.OK for time_s in row.samples_s]
     none = [time_s for time_s in every if not time_s > 0]
-    return LEFT_OUT.format(count=len(none), every=len(every), first=none[0]) if none else ""
+    if not none:
+        return NO_REASON
+    return Reason("times-left-out", count=len(none), every=len(every), first=none[0])
 
 
-def _measurement(found: Sequence[Found], method: str, left_out: str) -> Measurement | None:
+def _measurement(found: Sequence[Found], method: str, left_out: Reason) -> Measurement | None:
     blocks = tuple(
         Block(process=i, allocation=0, samples_s=times)
         for i, times in enumerate(filter(None, map(_times, found)))
@@ -330,10 +335,11 @@ def _measurement(found: Sequence[Found], method: str, left_out: str) -> Measurem
         return None
     interval = measured_interval(blocks)
     bare = all(len(block.samples_s) == 1 for block in blocks)
-    warnings = [NO_DISPERSION] if bare and len(blocks) == 1 else []
+    warnings = [Reason("no-dispersion")] if bare and len(blocks) == 1 else []
     if interval.note and not bare:
         warnings.append(interval.note)
-    warnings += dict.fromkeys(filter(None, (left_out, *(row.doubt for row in found))))
+    doubts = [Reason.of(row.doubt) for row in found]
+    warnings += dict.fromkeys(filter(None, (left_out, *doubts)))
     return Measurement(
         blocks=blocks,
         low_s=interval.low_s,

@@ -16,6 +16,7 @@ from pathlib import Path
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.formats import FormatFacts
+from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import ResultSet
 from kernelmark.workloads.importers._launches import (
     SECONDS,
@@ -28,7 +29,6 @@ from kernelmark.workloads.importers._launches import (
 )
 from kernelmark.workloads.importers._lines import Row, header_of, lines_of, printed_rows
 from kernelmark.workloads.importers.base import (
-    UNNAMED,
     Found,
     Given,
     Importer,
@@ -195,7 +195,7 @@ def _export(path: Path, devices: dict[int, DeviceInfo]) -> tuple[list[Found], fl
         devices |= _devices(connection, path)
         if kernels:
             _read_kernels(connection, path, kernels, devices, groups)
-        note = _untraced(connection, groups, path) if graphs else ""
+        note = _untraced(connection, groups, path) if graphs else NO_REASON
         started = _started(connection)
     if not groups:
         raise NothingToDo(
@@ -273,16 +273,16 @@ def _devices(connection: sqlite3.Connection, path: Path) -> dict[int, DeviceInfo
 
 def _untraced(
     connection: sqlite3.Connection, groups: Mapping[Launch, list[float]], path: Path
-) -> str:
-    """What share of the time is of graphs that were traced as a whole."""
+) -> Reason:
+    """Return the fraction of GPU time spent in graphs that were traced as a whole, if any was."""
     query = f'SELECT count(*), sum("end" - start) FROM {_GRAPHS}'
     count, lasted = next(iter(connection.execute(query)))
     if not count:
-        return ""
+        return NO_REASON
     graphs_s = number(lasted, f"{path}: {_GRAPHS}") * SECONDS["ns"]
     kernels_s = sum(map(sum, groups.values()))
     share = graphs_s / (graphs_s + kernels_s) if graphs_s > 0 else 0.0
-    return f"{share:.0%} of the GPU time in the file is {UNNAMED}"
+    return Reason("graphs-untraced", share=share)
 
 
 def _started(connection: sqlite3.Connection) -> float | None:

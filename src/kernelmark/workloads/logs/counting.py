@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 from kernelmark.core.errors import UNEXPECTED, UsageError
 from kernelmark.core.plausible import MOST_SIZE, bad_size
+from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs.base import NOTHING, Given, LogReader, RowReader
 from kernelmark.workloads.logs.skips import Skips
 from kernelmark.workloads.workload import Call
 
-NO_CALL = "is no call of a known form"
+NO_CALL = Reason("no-call")
 NO_COUNT = "counts more calls than there can be"
 _BROKEN = 10_000
 _TRY_AGAIN = 8

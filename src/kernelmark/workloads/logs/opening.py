@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 
 _CHUNK = 1 << 22
 _PACKED = 1 << 12
@@ -19,7 +20,7 @@ _HEAD = 1 << 20
 _LONGEST_LINE = 1 << 24
 _GZIP = b"\x1f\x8b"
 DAMAGED = "the compressed file is damaged from here on"
-CUT_OFF = "the compressed file ends here, before its end"
+CUT_OFF = Reason("file-cut")
 # A log of one call over and over shrinks to a few thousandths. What shrinks more and is larger than
 # any such log was made to fill the reader's memory or time.
 MOST_RATIO = 400

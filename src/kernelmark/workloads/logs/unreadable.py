@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.workloads.logs.counting import NO_CALL
 from kernelmark.workloads.logs.opening import CUT_OFF, EXPANDS, Source
 from kernelmark.workloads.logs.skips import Skips
@@ -60,7 +61,8 @@ def unreadable(
     if source.complaint == EXPANDS:
         return UsageError(f"{place}: has no call so far, and {EXPANDS}", hint=_LOG_AGAIN)
     if source.complaint:
-        how = "ends" if source.complaint == CUT_OFF else "is damaged"
+        cut = Reason.of(source.complaint).code == CUT_OFF.code
+        how = "ends" if cut else "is damaged"
         return UsageError(
             f"{place}: the compressed file {how} before the first call",
             hint="copy it again, or log again",
@@ -70,7 +72,8 @@ def unreadable(
     broken = [
         group
         for group in skips.groups()
-        if group.reason != NO_CALL and any(one.file == place for one in group.first)
+        if Reason.of(group.reason).code != NO_CALL.code
+        and any(one.file == place for one in group.first)
     ]
     if broken:
         first = broken[-1].first[0]  # of the most frequent reason

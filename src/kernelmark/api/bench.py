@@ -1,0 +1,342 @@
+"""bench: any Python function that launches work, measured here and now, without a worker process.
+
+    km.bench(softmax, x, ref=lambda x: torch.softmax(x, -1))
+    km.compare_kernels({"mine": softmax, "torch": torch_softmax}, inputs=[x], ref=reference)
+
+A function returns its result, or writes it into its last array argument and returns None. NumPy
+arrays and torch tensors are its arguments' values: the measurement makes as many copies of them as
+it takes to keep the cache cold, and rotates their elements so that no answer can be kept from an
+earlier call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark.api.reading import check_name
+from kernelmark.api.results import Results
+from kernelmark.api.roofs import known_roofs
+from kernelmark.backends._file import torch_tensor, use_stream, view
+from kernelmark.backends.base import Kernel
+from kernelmark.core.errors import ProblemError, UsageError
+from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
+from kernelmark.core.result import Case, KernelInfo, Result, ResultSet, Run, RunState
+from kernelmark.core.tensor import TensorSpec
+from kernelmark.core.timing import Timing
+from kernelmark.devices.base import ArgumentSet, Device, Stream
+from kernelmark.measure.protocol import measure
+from kernelmark.numerics.generate import Inputs
+from kernelmark.ops._own import OUTPUT, Definition, OwnOp, array_dtype, given_spec
+from kernelmark.runners.capture import environment
+from kernelmark.runners.execute import explain, failure, result_of
+from kernelmark.runners.lock import held
+from kernelmark.runners.targets import find
+from kernelmark.stores.ids import new_run_id
+
+if TYPE_CHECKING:
+    from kernelmark.stores.store import Store
+
+Function = Callable[..., Any]
+
+
+def bench(
+    fn: Function,
+    *inputs: Any,
+    ref: Function | None = None,
+    name: str = "",
+    **options: Any,
+) -> Results:
+    """Measure `fn(*inputs)`, and check it against `ref(*inputs)`. For `options` see
+    `compare_kernels`; `name` is the kernel's, by default that of the function."""
+    called = name or getattr(fn, "__name__", "") or type(fn).__name__
+    return compare_kernels({called: fn}, inputs=inputs, ref=ref, **options)
+
+
+def compare_kernels(
+    kernels: Mapping[str, Function],
+    *,
+    inputs: Sequence[Any],
+    ref: Function | None = None,
+    flops: int = 0,
+    nbytes: int | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    timing: str | Timing = "default",
+    rotate: bool = True,
+    op: str = "",
+    store: Store | None = None,
+    label: str = "",
+) -> Results:
+    """Measure several functions on the same inputs, each checked against `ref`.
+
+    `ref` gets the arrays as float64 (integers as int64) of the kind that the inputs are, and all
+    other arguments unchanged. Without `ref` nothing is known about the answers' values, which a
+    warning tells. An answer may be off by `atol + rtol·|ref|`, by default by what the output's
+    dtype implies. With `flops`, or `nbytes` other than inputs and output once, rates and shares of
+    the stored roofs follow. `rotate=False` keeps the elements of floats where they are: for inputs
+    whose places have a meaning, such as masks. `op` names what is computed, by default `ref` or the
+    first kernel. With a `store` the run is kept in it.
+    """
+    if not kernels:
+        raise UsageError("there is no kernel to measure", hint='give {"name": function}')
+    for called, fn in kernels.items():
+        if not callable(fn):
+            raise UsageError(f"{called} is {type(fn).__name__}, not a function")
+    check_name(label)
+    first = next(iter(kernels.values()))
+    call = _Call.of(first, inputs, rotate=rotate)
+    named = op or _word(getattr(ref, "__name__", "")) or _word(next(iter(kernels)))
+    how = Timing.load(timing) if isinstance(timing, str) else timing
+    definition = Definition(
+        inputs=_no_parameters,
+        reference=ref or _unknown,
+        flops=lambda: flops,
+        nbytes=None if nbytes is None else lambda: nbytes,
+        rtol=rtol,
+        atol=atol,
+    )
+    made = _CallOp(named or "call", definition, call, checked=ref is not None)
+    kind, info = find(call.device)
+    run = Run(
+        id=new_run_id(),
+        started=time.time(),
+        environment=environment([info.name], []),
+        label=label,
+        cases=len(kernels),
+        state=RunState.DONE,
+    )
+    results = []
+    with held(info, _ignored):
+        device = kind.open(info.index, how.threads)
+        try:
+            for called, fn in kernels.items():
+                case = Case(problem=made.asked, backend=called, timing=how)
+                results.append(_measured(fn, case, made, device))
+        finally:
+            device.close()
+    roofs = known_roofs(store, [info.name])
+    found = ResultSet(run=run, results=tuple(results), roofs=roofs)
+    if store is not None:
+        store.add_result_set(found)
+    return Results(found, notes=call.notes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """A call taken apart: which arguments are arrays that are copied and rotated, and where the
+    result goes."""
+
+    arguments: tuple[Any, ...]
+    specs: Mapping[int, TensorSpec]  # by the argument's position
+    output: TensorSpec
+    out_at: int | None  # position of the argument that is written; None if it is returned
+    form: str  # numpy or torch
+    device: str
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, fn: Function, inputs: Sequence[Any], *, rotate: bool) -> _Call:
+        arrays = [at for at, value in enumerate(inputs) if array_dtype(value) is not None]
+        if not arrays:
+            raise UsageError(
+                "none of the inputs is an array", hint="give NumPy arrays or torch tensors"
+            )
+        form = "numpy" if isinstance(inputs[arrays[0]], np.ndarray) else "torch"
+        for at in arrays:
+            if isinstance(inputs[at], np.ndarray) != (form == "numpy"):
+                raise UsageError(
+                    "inputs are NumPy arrays and torch tensors", hint="convert them to one kind"
+                )
+        answer = fn(*inputs)
+        out_at = arrays[-1] if answer is None else None
+        output = _output_spec(inputs[arrays[-1]] if answer is None else answer)
+        read = [at for at in arrays if at != out_at]
+        names = _names(fn, len(inputs), read)
+        rotates = None if rotate else False
+        specs = {at: given_spec(names[at], inputs[at], rotates=rotates) for at in read}
+        left = [
+            names[at]
+            for at, value in enumerate(inputs)
+            if at not in arrays and hasattr(value, "shape") and bool(getattr(value, "ndim", 0))
+        ]
+        notes = (f"the same {', '.join(left)} in every call: not copied",) if left else ()
+        return cls(
+            arguments=tuple(inputs),
+            specs=specs,
+            output=output,
+            out_at=out_at,
+            form=form,
+            device=_device_of(inputs[arrays[0]]),
+            notes=notes,
+        )
+
+    def with_arrays(self, arrays: Mapping[str, Any]) -> list[Any]:
+        """The arguments with other arrays in place of those given; without the output."""
+        given = list(self.arguments)
+        for at, spec in self.specs.items():
+            given[at] = arrays[spec.name]
+        if self.out_at is not None:
+            del given[self.out_at]
+        return given
+
+
+class _CallOp(OwnOp):
+    """The op of one call: its tensors are the call's."""
+
+    def __init__(self, name: str, definition: Definition, call: _Call, *, checked: bool) -> None:
+        super().__init__(name, definition)
+        self.call = call
+        self.checked = checked
+        dims = {
+            f"{spec.name}{axis}": size
+            for spec in call.specs.values()
+            for axis, size in enumerate(spec.shape)
+        }
+        dtypes = {spec.name: spec.dtype for spec in call.specs.values()}
+        if call.output.dtype not in dtypes.values():
+            dtypes[OUTPUT] = call.output.dtype
+        self.asked = Problem(op=name, dims=dims, dtypes=dtypes)
+
+    def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
+        return (*self.call.specs.values(), self.call.output)
+
+    def positions(self, problem: Problem, seed: int) -> NDArray[np.int64]:
+        return super().positions(problem, seed) if self.checked else np.zeros(0, np.int64)
+
+    def scattered(self, problem: Problem, rng: np.random.Generator) -> NDArray[np.int64]:
+        return super().scattered(problem, rng) if self.checked else np.zeros(0, np.int64)
+
+    def _answer(
+        self, problem: Problem, specs: tuple[TensorSpec, ...], inputs: Inputs
+    ) -> NDArray[np.float64]:
+        if not self.checked:
+            return np.zeros(self.call.output.shape)
+        arrays: dict[str, Any] = {}
+        for spec in specs:
+            whole = inputs.whole(spec.name)
+            arrays[spec.name] = whole.astype(np.int64) if spec.type.kind == "int" else whole
+        if self.call.form == "torch":
+            arrays = {name: torch_tensor(value) for name, value in arrays.items()}
+        found = self._definition.reference(*self.call.with_arrays(arrays))
+        if hasattr(found, "detach"):
+            found = found.detach().cpu().numpy()
+        return np.asarray(found, np.float64)
+
+
+class _CallKernel(Kernel):
+    """A function with the arguments of every set."""
+
+    def __init__(
+        self, fn: Function, name: str, call: _Call, device: Device, sets: Sequence[ArgumentSet]
+    ) -> None:
+        self.info = KernelInfo(name=name)
+        self._fn = fn
+        self._returns = call.out_at is None
+        self._outputs = [view(one[OUTPUT], device, call.form) for one in sets]
+        self._arguments: list[list[Any]] = []
+        for one, output in zip(sets, self._outputs, strict=True):
+            arrays = {s.name: view(one[s.name], device, call.form) for s in call.specs.values()}
+            given = call.with_arrays(arrays)
+            if call.out_at is not None:
+                given.insert(call.out_at, output)
+            self._arguments.append(given)
+        self._last: Any = None
+
+    def launch(self, stream: Stream, set_index: int) -> None:
+        # Kept until the next call: a loop around the function would free its result there too.
+        self._last = self._fn(*self._arguments[set_index])
+
+    def collect(self, set_index: int) -> None:
+        """A returned result is not kept for every set, which would take new memory at each call:
+        the checked one is that of another call on the same inputs."""
+        if self._returns:
+            self._outputs[set_index][...] = self._fn(*self._arguments[set_index])
+
+
+def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
+    call = op.call
+    started = time.time()
+
+    def prepare(sets: Sequence[ArgumentSet]) -> _CallKernel:
+        if call.form == "torch" and device.info.kind in ("cuda", "hip"):
+            use_stream(device)
+        made = _CallKernel(fn, case.backend, call, device, sets)
+        if device.two_lengths:
+            made.launch(device.stream, 0)  # may compile or allocate, which a capture cannot
+            device.synchronize()
+        return made
+
+    try:
+        outcome = measure(
+            problem=case.problem, op=op, device=device, timing=case.timing, prepare=prepare
+        )
+    except Exception as error:
+        status, text = explain(error)
+        return failure(case, device.info, status, text, started=started)
+    if not op.checked:
+        told = (*outcome.measurement.warnings, Reason("no-reference"))
+        measurement = dataclasses.replace(outcome.measurement, warnings=told)
+        outcome = dataclasses.replace(outcome, measurement=measurement)
+    return result_of(outcome, case, op, device.info, started=started)
+
+
+def _output_spec(answer: Any) -> TensorSpec:
+    dtype_name = array_dtype(answer)
+    if dtype_name is None:
+        kind = getattr(answer, "dtype", type(answer).__name__)
+        raise UsageError(
+            f"the function returned {kind}, not one array",
+            hint="wrap it in a function that returns the array to be checked",
+        )
+    return TensorSpec(name=OUTPUT, shape=tuple(answer.shape), dtype=dtype_name, role="out")
+
+
+def _names(fn: Function, count: int, read: Sequence[int]) -> list[str]:
+    """Names of the arguments: the function's own where they can be used in a problem's text."""
+    try:
+        found = [_word(name) for name in inspect.signature(fn).parameters]
+    except (TypeError, ValueError):
+        found = []
+    if len(found) >= count and len({found[at] for at in read} - {"", OUTPUT}) == len(read):
+        return found
+    return [f"arg{at}_" for at in range(count)]
+
+
+def _word(text: str) -> str:
+    """A name in lower case, or "" where it is none that a problem may have."""
+    word = re.sub(r"[^a-z0-9_]", "_", text.lower())
+    return word if re.match(r"[a-z][a-z0-9_]*\Z", word) else ""
+
+
+def _device_of(value: Any) -> str:
+    place = getattr(value, "device", "cpu")
+    kind = getattr(place, "type", "cpu")
+    if kind == "cpu":
+        return "cpu"
+    if kind != "cuda":
+        raise UsageError(f"tensors on {kind} cannot be measured", hint="move them to cpu or cuda")
+    import torch
+
+    return f"{'hip' if torch.version.hip else 'cuda'}:{place.index or 0}"
+
+
+def _no_parameters() -> Mapping[str, Any]:
+    return {}
+
+
+def _unknown(*_: Any) -> Any:
+    raise ProblemError("no reference was given")
+
+
+def _ignored(holder: str) -> None:
+    pass

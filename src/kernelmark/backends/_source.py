@@ -1,0 +1,249 @@
+"""A CUDA or HIP source as a kernel file: a comment in it says how it is launched.
+
+    /* kmark
+    op = "./softmax.py"               # or a built-in op
+    kernel = "softmax_rows"
+    grid = ["rows"]                   # numbers, or formulas of the op's dims and the config
+    block = ["threads"]
+    shared = "4 * threads"            # bytes of dynamic shared memory; 0 if left out
+    args = ["out", "x", "cols"]       # tensors by name, and numbers, in the declared types
+    dtypes = ["f32"]                  # which dtypes it computes; all if left out
+    [space]
+    threads = [128, 64, 256]          # the first is the default; a macro THREADS in the source
+    */
+
+It is compiled at run time, by NVRTC or hipRTC, once for each config.
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import CaseError, UsageError
+from kernelmark.core.files import parse_toml
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config, KernelInfo
+from kernelmark.gpu.driver import Driver, pack
+from kernelmark.gpu.rtc import Binary, compile_source
+
+SUFFIXES = (".cu", ".hip")
+
+_DESCRIPTION = re.compile(r"/\*\s*kmark\s*\n(.*?)\*/", re.DOTALL)
+_KEYS = ("op", "kernel", "grid", "block", "shared", "args", "dtypes", "space")
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("int", "int32_t"), ctypes.c_int32),
+    **dict.fromkeys(("unsigned", "unsigned int", "uint32_t"), ctypes.c_uint32),
+    **dict.fromkeys(("long", "long long", "int64_t", "ptrdiff_t"), ctypes.c_int64),
+    **dict.fromkeys(("unsigned long", "unsigned long long", "uint64_t"), ctypes.c_uint64),
+    "size_t": ctypes.c_size_t,
+    "float": ctypes.c_float,
+    "double": ctypes.c_double,
+    "bool": ctypes.c_bool,
+}
+_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
+    ast.USub: operator.neg,
+}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "min": min,
+    "max": max,
+    "cdiv": lambda a, b: -(-a // b),
+}
+_FORMULAS = "formulas have + - * / // %, min, max and cdiv, dims and the space's parameters"
+
+
+def declared(text: str, kernel: str) -> list[str] | None:
+    """The C types of a kernel's parameters; None where there is no such kernel."""
+    plain = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
+    found = re.search(rf"__global__[^;{{}}]*?\b{re.escape(kernel)}\s*\(([^)]*)\)", plain)
+    if found is None:
+        return None
+    types = []
+    for parameter in found[1].split(","):
+        words = re.sub(r"\b(const|__restrict__|volatile)\b", " ", parameter.replace("*", " * "))
+        types.append(" ".join(words.split()[:-1]))
+    return [one for one in types if one]
+
+
+def module_of(path: Path) -> ModuleType:
+    """The source as a kernel file's module."""
+    text = path.read_text(encoding="utf-8")
+    found = _DESCRIPTION.search(text)
+    if found is None:
+        raise UsageError(
+            f"{path} does not say how it is launched",
+            hint='it needs a comment: /* kmark, op = "…", kernel = "…", grid, block, args */',
+        )
+    try:
+        told = parse_toml(found[1])
+    except ValueError as error:
+        raise UsageError(f"{path}: its kmark comment is not valid TOML: {error}") from None
+    _check(path, told)
+    module = ModuleType(path.stem)
+    module.__file__ = str(path)
+    source = _Source(path, text, told)
+    for name, value in {
+        "op": told["op"],
+        "devices": ("cuda", "hip"),
+        "tensors": "address",
+        "supports": source.supports,
+        "prepare": source.prepare,
+        "_compile": source.compile,
+    }.items():
+        setattr(module, name, value)
+    if told.get("space"):
+        module.space = told["space"]  # type: ignore[attr-defined]
+    return module
+
+
+def _check(path: Path, told: Mapping[str, Any]) -> None:
+    known = ", ".join(_KEYS)
+    for key in told:
+        if key not in _KEYS:
+            raise UsageError(f"{path}: {key!r} in its kmark comment is unknown", hint=known)
+    for key in ("op", "kernel", "grid", "block", "args"):
+        if key not in told:
+            raise UsageError(f"{path}: its kmark comment has no {key!r}", hint=f"keys: {known}")
+    for key in ("grid", "block", "args"):
+        if not isinstance(told[key], list) or not told[key]:
+            raise UsageError(f"{path}: {key} is not a list", hint=f'for example: {key} = ["rows"]')
+    if max(len(told["grid"]), len(told["block"])) > 3:
+        raise UsageError(f"{path}: a grid and a block have at most three dimensions")
+
+
+class _Source:
+    """One source with its launch description."""
+
+    def __init__(self, path: Path, text: str, told: Mapping[str, Any]) -> None:
+        self._path = path
+        self._text = text
+        self._told = told
+
+    def supports(self, problem: Problem) -> str | None:
+        """Why the source does not compute a problem's dtypes, or None."""
+        allowed = self._told.get("dtypes", ())
+        wrong = [name for name in problem.dtypes.values() if allowed and name not in allowed]
+        return f"{self._path.name} computes {', '.join(allowed)}, not {wrong[0]}" if wrong else None
+
+    def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
+        return _told(self._kernel, self._built(config, info.arch))
+
+    def prepare(
+        self, problem: Problem, config: Config, sets: Sequence[Mapping[str, int]], device: Any
+    ) -> Callable[[int], None]:
+        driver: Driver = device.driver
+        values = {**problem.options, **problem.dims, **self._chosen(config)}
+        grid, block = (self._three(key, values) for key in ("grid", "block"))
+        shared = int(self._number("shared", self._told.get("shared", 0), values))
+        arguments = [pack(*self._arguments(one, values)) for one in sets]
+        binary = self._built(config, device.info.arch)
+        function = driver.function(driver.load(binary.code), self._kernel)
+        if shared > 48 * 1024:  # what CUDA allows without being asked
+            driver.allow_shared(function, shared)
+        stream = device.stream
+
+        def launch(index: int) -> None:
+            driver.launch(function, grid, block, arguments[index], stream, shared)
+
+        launch.info = _told(self._kernel, binary)  # type: ignore[attr-defined]
+        return launch
+
+    @property
+    def _kernel(self) -> str:
+        return str(self._told["kernel"])
+
+    def _chosen(self, config: Config) -> dict[str, Any]:
+        first = {name: values[0] for name, values in self._told.get("space", {}).items()}
+        return {**first, **config}
+
+    def _built(self, config: Config, arch: str) -> Binary:
+        macros = [f"-D{name.upper()}={_macro(v)}" for name, v in self._chosen(config).items()]
+        return compile_source(self._text, arch=arch, name=self._path.name, options=tuple(macros))
+
+    def _three(self, key: str, values: Mapping[str, Any]) -> tuple[int, ...]:
+        sizes = [int(self._number(key, word, values)) for word in self._told[key]]
+        if min(sizes) < 1:
+            raise CaseError(f"{self._path.name}: {key} is {sizes}, not positive")
+        return (*sizes, 1, 1)[:3]
+
+    def _arguments(self, one: Mapping[str, int], values: Mapping[str, Any]) -> list[Any]:
+        """A set's arguments in the types that the kernel declares: a number of another width
+        would be read together with what lies beside it."""
+        types, words = declared(self._text, self._kernel), self._told["args"]
+        if types is None:
+            raise CaseError(
+                f"{self._path.name} has no kernel {self._kernel!r}",
+                hint='write: extern "C" __global__ void NAME(…)',
+            )
+        if len(types) != len(words):
+            raise CaseError(
+                f"{self._path.name}: {self._kernel} takes {len(types)} arguments, args has "
+                f"{len(words)}"
+            )
+        made: list[Any] = []
+        for word, kind in zip(words, types, strict=True):
+            if (word in one) != kind.endswith("*"):
+                raise CaseError(
+                    f"{self._path.name}: {word!r} in args is for a parameter of type {kind}",
+                    hint=f"tensors: {', '.join(one)}",
+                )
+            if word in one:
+                made.append(ctypes.c_void_p(one[word]))
+                continue
+            if kind not in _TYPES:
+                known = ", ".join(_TYPES)
+                raise CaseError(
+                    f"{self._path.name}: a parameter of type {kind} cannot be given",
+                    hint=f"numbers may be: {known}",
+                )
+            value = self._number("args", word, values)
+            made.append(_TYPES[kind](value if kind in ("float", "double") else int(value)))
+        return made
+
+    def _number(self, key: str, word: Any, values: Mapping[str, Any]) -> Any:
+        try:
+            return _value(ast.parse(str(word), mode="eval").body, values)
+        except (SyntaxError, ValueError, TypeError, KeyError, ZeroDivisionError):
+            names = ", ".join(values)
+            raise CaseError(
+                f"{self._path.name}: {key} has {word!r}, which cannot be computed",
+                hint=f"{_FORMULAS}; here: {names}",
+            ) from None
+
+
+def _value(node: ast.AST, values: Mapping[str, Any]) -> Any:
+    """A formula's value; what is not plain arithmetic raises."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return node.value
+    if isinstance(node, ast.Name):
+        return values[node.id]
+    if isinstance(node, ast.BinOp):
+        return _OPERATORS[type(node.op)](_value(node.left, values), _value(node.right, values))
+    if isinstance(node, ast.UnaryOp):
+        return _OPERATORS[type(node.op)](_value(node.operand, values))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+        return _FUNCTIONS[node.func.id](*(_value(one, values) for one in node.args))
+    raise ValueError
+
+
+def _macro(value: Any) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _told(name: str, binary: Binary) -> KernelInfo:
+    return KernelInfo(
+        name=name, compile_s=binary.seconds, cached=binary.cached, binary_hash=binary.hash
+    )

@@ -1,0 +1,199 @@
+"""`kmark plot`: a figure of stored runs, of history or of a tuning folder."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernelmark.cli import options as o
+from kernelmark.cli.output import put
+from kernelmark.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernelmark.report.vega import Spec
+
+
+class Kind(StrEnum):
+    ROOFLINE = "roofline"
+    BARS = "bars"
+    ECDF = "ecdf"
+    SWEEP = "sweep"
+    HEATMAP = "heatmap"
+    SAMPLES = "samples"
+    HISTORY = "history"
+    TUNING = "tuning"
+
+
+KindName = Annotated[
+    Kind,
+    typer.Argument(
+        metavar="KIND",
+        help="roofline, bars (time over the fastest), ecdf (speed-ups), sweep (rates over a dim), "
+        "heatmap (a ratio over two dims), samples, history or tuning.",
+    ),
+]
+Refs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="RUN…",
+        help="Runs by id, label or JSON file (default: latest); a folder for tuning.",
+    ),
+]
+File = Annotated[
+    str,
+    typer.Option(
+        *("-f", "--figure"),
+        metavar="FILE",
+        help="Where to draw: FILE.png, .svg, .html (offline, with tooltips) or .json (Vega-Lite).",
+        rich_help_panel=o.OUTPUT,
+    ),
+]
+X = Annotated[str, typer.Option("--x", metavar="DIM", help="The dim on the x axis.")]
+Y = Annotated[str, typer.Option("--y", metavar="DIM", help="The dim on the y axis of a heatmap.")]
+Base = Annotated[
+    str, typer.Option("--base", metavar="BACKEND", help="The backend that others are compared to.")
+]
+Head = Annotated[
+    str, typer.Option("--head", metavar="BACKEND", help="The backend that a heatmap compares.")
+]
+Dark = Annotated[bool, typer.Option("--dark", help="Draw on a dark background.")]
+
+
+def plot(
+    kind: KindName,
+    refs: Refs = None,
+    figure: File = "figure.html",
+    x: X = "",
+    y: Y = "",
+    base: Base = "",
+    head: Head = "",
+    ops: o.Ops = None,
+    backends: o.Backends = None,
+    filter: o.Filter = None,
+    dark: Dark = False,
+    store: o.StorePlace = None,
+    quiet: o.Quiet = False,
+) -> int:
+    """Draw a figure of runs, of their history or of a tuning folder.
+
+    kmark plot roofline -f roofline.png, kmark plot sweep golden nightly --x m -f sweep.html
+    """
+    from kernelmark.report import vega
+
+    given = {"x": x, "y": y, "base": base, "head": head}
+    wrong = [name for name, value in given.items() if value and name not in _OPTIONS[kind]]
+    if wrong:
+        raise UsageError(f"{kind} has no --{wrong[0]}", hint=_options_hint(kind))
+    path = vega.check_ready(figure)
+    chosen = {name: value for name, value in given.items() if value}
+    picked = {"ops": o.comma_list(ops), "backends": o.comma_list(backends), "regex": filter}
+    spec = _SPECS[kind](kind, tuple(refs or ()), store, picked, chosen, dark=dark)
+    vega.save(spec, path)
+    if not quiet:
+        put(f"{path}\n")
+    return 0
+
+
+_OPTIONS: dict[Kind, tuple[str, ...]] = {
+    **dict.fromkeys(Kind, ()),
+    Kind.ECDF: ("base",),
+    Kind.SWEEP: ("x",),
+    Kind.HEATMAP: ("x", "y", "base", "head"),
+}
+
+
+def _options_hint(kind: Kind) -> str:
+    known = ", ".join(f"--{name}" for name in _OPTIONS[kind])
+    return f"it has: {known}" if known else "it has no options of its own"
+
+
+def _of_results(
+    kind: Kind,
+    refs: tuple[str, ...],
+    store: str | None,
+    picked: dict[str, Any],
+    given: dict[str, str],
+    *,
+    dark: bool,
+) -> Spec:
+    from kernelmark.cli.loading import loaded
+    from kernelmark.cli.showing import chosen
+    from kernelmark.report import figures
+
+    rows, roofs, names = [], [], []
+    for ref in refs or ("latest",):
+        with loaded(ref, store) as (results, _):
+            found = chosen(results, statuses=(), case=None, place=(), **picked)
+            rows += found.rows
+            roofs += list(found.roofs)
+            names.append(found.run.label or found.run.id)
+    more: dict[str, Any] = {"roofs": roofs} if kind is Kind.ROOFLINE else {}
+    spec = figures.RESULT_KINDS[kind](rows, **more, **given)
+    devices = ", ".join(dict.fromkeys(row.result.device for row in rows))
+    subtitle = f"{', '.join(names)}; {devices}"
+    return figures.themed(spec, title=_TITLES[kind], subtitle=subtitle, dark=dark)
+
+
+def _of_history(
+    kind: Kind,
+    refs: tuple[str, ...],
+    store: str | None,
+    picked: dict[str, Any],
+    given: dict[str, str],
+    *,
+    dark: bool,
+) -> Spec:
+    from kernelmark.api.comparing import history
+    from kernelmark.cli.history import chosen
+    from kernelmark.report import figures
+    from kernelmark.report.history import by_worry
+    from kernelmark.stores import open_store
+
+    if refs:
+        raise UsageError("history takes no runs", hint="--filter, -o and -b choose series")
+    with open_store(store, readonly=True) as opened:
+        found = history(opened)
+    stories = by_worry(chosen(found, picked["ops"], picked["backends"], picked["regex"]))
+    spec = figures.history(found, stories)
+    subtitle = f"{len(found.runs)} runs; the band is where the newest point was expected"
+    return figures.themed(spec, title=_TITLES[kind], subtitle=subtitle, dark=dark)
+
+
+def _of_tuning(
+    kind: Kind,
+    refs: tuple[str, ...],
+    store: str | None,
+    picked: dict[str, Any],
+    given: dict[str, str],
+    *,
+    dark: bool,
+) -> Spec:
+    from kernelmark.report import figures
+    from kernelmark.tune import journal
+    from kernelmark.tune.folder import TuningFolder
+
+    if len(refs) != 1:
+        raise UsageError("tuning takes one folder", hint="for example: kmark plot tuning DIR")
+    folder = TuningFolder.open(refs[0])
+    there = [name for name in folder.names() if folder.journal(name).is_file()]
+    spec = figures.tuning({name: journal.read(folder.journal(name))[1] for name in there})
+    return figures.themed(spec, title=_TITLES[kind], subtitle=str(folder.path), dark=dark)
+
+
+_TITLES = {
+    Kind.ROOFLINE: "Roofline, with measured roofs",
+    Kind.BARS: "Backends, problem by problem",
+    Kind.ECDF: "Speed-ups",
+    Kind.SWEEP: "Rates over a dim",
+    Kind.HEATMAP: "Speed of one backend over another",
+    Kind.SAMPLES: "Samples by block",
+    Kind.HISTORY: "History",
+    Kind.TUNING: "Tuning progress and parameter importance",
+}
+_SPECS = {
+    **dict.fromkeys(Kind, _of_results),
+    Kind.HISTORY: _of_history,
+    Kind.TUNING: _of_tuning,
+}

@@ -1,0 +1,266 @@
+"""The sentence of every code that a `Reason` may have: the one place where they are worded.
+
+A template names fields of its reason in braces, with a format after a colon: one of Python's, one
+of those in `reason.FORMATS`, or
+
+- `{name:if text}`: the text where the field is given and true, nothing elsewhere;
+- `{@max_s}`: a setting, by the name that the reader types it under;
+- `{@store}`: the words after a command that name the reader's store.
+
+A field that is a reason too is formatted by its own template. A reason may have fields that its
+template does not name: they are for programs.
+"""
+
+from __future__ import annotations
+
+# A setting as a field of Timing, as an option of the command line, and in Python.
+SETTINGS = {
+    "max_s": ("max_s", "--max-s", "Timing.max_s"),
+    "max_allocations": ("max_allocations", "--max-blocks", "Timing.max_allocations"),
+    "min_samples": ("min_samples", "--samples", "Timing.min_samples"),
+    "warmup_s": ("warmup_s", "--warmup-s", "Timing.warmup_s"),
+    "target_rel_ci": ("target_rel_ci", "--target-ci", "Timing.target_rel_ci"),
+    "duty_burst": ("duty=burst", "--duty burst", 'Timing.duty="burst"'),
+    "roofs_fresh": ("--roofs fresh", "--roofs fresh", 'roofs="fresh"'),
+}
+_REST = "{sustained:if , or rest between samples ({@duty_burst})}"
+_SCORE = "{ratio:.3f} × ({low:.3f} to {high:.3f})"
+_REFERENCE = "{reference_fault:if ; the reference itself: {reference_fault}}"
+
+TEMPLATES = {
+    # Refusals
+    "config-unknown-name": "{backend} does not know {name!r} in the config {config}; {why}",
+    "config-refused": "{side} refuses its config for every problem: {cause}",
+    "timing-below": "timing: {field:setting} must be at least {least}",
+    "timing-above": "timing: {field:setting} must be below {most}",
+    "timing-blocks": (
+        "timing: {@max_allocations} must not be below {least}, the blocks that are always measured"
+    ),
+    "timing-not-positive": "timing: {@max_s} and {@target_rel_ci} must be positive",
+    "timing-warmup-negative": "timing: {@warmup_s} must not be negative",
+    "hinted": "{cause} ({hint})",
+    # Hints
+    "see-runs": "`kmark list runs{@store}` shows what there is",
+    "see-results": (
+        "'kmark run --json FILE' and 'kmark export --json FILE' write such files; 'kmark list"
+        " runs{@store}' lists what is stored"
+    ),
+    "measure-micro": "measure it: kmark micro {names}{@store}",
+    "fill-store": "`{command}` adds results",
+    # Files
+    "in-file": "{file}: {cause}",
+    "no-call": "is no call of a known form",
+    "file-cut": "the compressed file ends here, before its end",
+    # Warnings of a measurement
+    "no-reference": "no reference was given: the values of the answers are not checked",
+    "interval-above-target": (
+        "interval: {width:spread} is above the target of ±{target:.1%}: allow more time ({@max_s})"
+        " or more blocks ({@max_allocations})"
+    ),
+    "interval-one-sample": "interval: one sample: there is no interval; allow more time",
+    "interval-one-block": (
+        "interval: one allocation block: the interval is over its {samples} samples and says"
+        " nothing of other allocations"
+    ),
+    "other-load": (
+        "other work used up to {load:.1f} of {cores:n core} timed: close it"
+        "{threads:if , or measure with fewer threads}"
+    ),
+    "clock-moved": (
+        "the clock moved between {low_mhz:.0f} and {high_mhz:.0f} MHz while timing: lock it, warm"
+        " up longer ({@warmup_s})" + _REST
+    ),
+    "throttled": "throttled in {count} of {blocks} blocks by {by:list}: cool the device" + _REST,
+    "not-settled": (
+        "times had not settled after {seconds:.2g} s of warm-up: raise {@warmup_s}"
+        " (now {warmup_s:g})"
+    ),
+    "few-samples": (
+        "{@max_s}={max_s:g} allowed only {samples} of {wanted} samples in a block: raise {@max_s}"
+    ),
+    "fixed-cost": (
+        "{samples:n sample} held a replay's fixed cost, because twice the launches took no longer:"
+        " allow more time ({@max_s}), which makes samples longer"
+    ),
+    "cache-evicted": (
+        "memory holds {sets} of the {wanted} argument sets that keep the cache cold: the cache is"
+        " evicted before each sample instead"
+    ),
+    "not-cross-checked": "not cross-checked: {cause}",
+    "above-roof": (
+        "{count:n result} above 100 % of the roof: the kernel found data in a cache, or the roof"
+        " was measured while other work ran; measure it again with {@roofs_fresh}"
+    ),
+    "multimodal": "multimodal: {problem} by {backend}: {modes}",
+    "multimodal-more": "multimodal: {count} more; kmark show --samples has all values",
+    "warnings-more": "{count:n more warning}; kmark show has all of them",
+    "worst-of": "{cause} (the worst of {count} like this)",
+    # Files of other tools
+    "no-dispersion": "a mean without dispersion: for history and threshold rules only",
+    "times-left-out": "{count} of {every} times in the file left out: {first:g} s is no time",
+    "no-times": "the file has no time of it",
+    "may-be-cut": (
+        "the file ends without a line end: if it was cut, the last value of it may be too"
+    ),
+    "graphs-untraced": (
+        "{share:.0%} of the GPU time in the file is of replayed graphs: nsys profile"
+        " --cuda-graph-trace=node names their kernels"
+    ),
+    "doubtful": "{cause}; {doubt}",
+    # Wrong outputs; several of them are joined in `check-failed`
+    "check-failed": "{findings:each}{more:if ; and {more} more}",
+    "late-write": "the output was written after the launch had ended",
+    "inputs-changed": "{count} elements of the inputs were changed",
+    "stray-write": "a launch wrote to outputs that are not its own (set {sets:list})",
+    "not-written": "set {set}: {count} of {elements} elements of {tensor} not written",
+    "guards-overwritten": "set {set}: memory beside {tensor} was overwritten",
+    "projection-wrong": (
+        "set {set}: a random projection of {bad} of {rows} rows of {tensor} is {ratio:.3g} times"
+        " as far from float64 as allowed"
+    ),
+    "values-wrong": (
+        "set {set}: {bad} of {positions} checked positions are wrong; worst is"
+        " {tensor}[{index:list}] = {got:.6g}, expected {expected:.6g} ± {allowed:.2g}"
+    ),
+    "less-work": (
+        "a launch takes {fresh_s:time} when its inputs were rewritten and its output poisoned"
+        " before, and {timed_s:time} when timed: timed launches skip work"
+    ),
+    "output-wrong": "the output is not what it must be",
+    "above-limit": (
+        "{rate:rate {unit}} is {times:.3g} × the measured {roof} roof of {limit:rate {unit}}, and"
+        " at most {margin:g} × is accepted: the kernel skips work, or the roof was measured at a"
+        " lower clock ('kmark roofs' measures it again)"
+    ),
+    "no-measurement": "{name} is {value} {unit}, which is no measurement",
+    "above-physical": (
+        "{name} is {value:.6g} {unit}, above the physical limit of {limit:.6g}{why:if  ({why})}"
+    ),
+    "below-physical": (
+        "{name} is {value:.6g} {unit}, below the least that is possible, {limit:.6g}"
+        "{why:if  ({why})}"
+    ),
+    # Failures of a case, and losses of a worker, whose standard error is in `output`
+    "process-failed": "process {process} of {processes}: {cause}",
+    "raised": "{text}{place:if  ({place})}",
+    "worker-signalled": "killed by signal {signal} ({name}){phase:phase}",
+    "worker-out-of-memory": "killed (signal 9), by the kernel, out of memory{phase:phase}",
+    "worker-killed": "killed (signal 9), perhaps out of memory{phase:phase}",
+    "worker-exited": "the worker ended by itself with exit code {exit_code}{phase:phase}",
+    "worker-closed": "the worker closed its output and did not end{phase:phase}",
+    "worker-spoilt": "the worker's output is spoilt: {cause}{phase:phase}",
+    "worker-unasked": "the worker's output holds what answers no request{phase:phase}",
+    "worker-failed": "{cause}{phase:phase}",
+    "worker-protocol": (
+        "the worker under {python} speaks protocol {spoken}, this kernelmark {wanted}{phase:phase}"
+    ),
+    "worker-not-started": "cannot start {python}: {error}{phase:phase}",
+    "worker-not-ready": "the worker was not ready within {limit_s:duration}{phase:phase}",
+    "no-answer": "no answer within {limit_s:duration}{phase:phase}",
+    "result-unreadable": "the worker's result cannot be read: {cause}",
+    "stored-damaged": "the stored {name} is damaged: {cause}",
+    "result-of-another-case": "the worker answered with another case's result",
+    "result-of-another-device": "the worker answered with a result of {device} ({arch})",
+    "no-device-left": "no device is left: {cause}",
+    "given-up": "{cause:brief}",
+    "fails-alone": "it failed {count} cases in a row that {device} can do: {cause:brief}",
+    # Verdicts
+    "only-in-base": "head has no such result",
+    "only-in-head": "base has no such result",
+    "failed": "{status}{cause:if : {cause:brief}}",
+    "failed-before": "it was {cause}",
+    "both-failed": "both: {cause}",
+    "each-failed": "base: {base}; head: {head}",
+    "without-time": "ok without a time",
+    "side-failed": "{side} is {status}: {cause:brief}",
+    "sides-failed": "both fail: {cause}{other:if ; {other}}",
+    "changed": "{ratio:percent} ({low:to {high}}){rounds:if  over {rounds} rounds}",
+    "within": "within {limit:share} ({low:to {high}}){rounds:if  over {rounds} rounds}",
+    "perhaps-within": "changed, but perhaps by less than {limit:share} ({low:to {high}})",
+    "too-few-rounds": "{rounds} rounds can show nothing at this level; it takes {least}",
+    "open": "{rounds} rounds leave {low:to {high}} open",
+    "perhaps-chance": "{cause}: alone it would count, among so many {rows} it may be chance",
+    "span": "{low:to {high}}",
+    "not-detectable": "{low:to {high}}; found from {detectable:detectable}",
+    "one-block": "one block on a side: nothing says how another allocation would differ",
+    "sides-without-dispersion": (
+        "{sides:and}: a mean without dispersion, for history and threshold rules only"
+    ),
+    "by-block-means": "{cause}; multimodal: by block means",
+    "ratio-above": "{warning:if warning: }{ratio:against {limit}} is above {limit:exact}",
+    "ratio-below": "{ratio:against {inverse}} is below 1/{limit:g}",
+    "ratio-not-above": "{ratio:against {limit}} is not above {limit:exact}",
+    "golden-too-short": "golden {time_us:against {limit_us}} µs is under {limit_us:g} µs",
+    "unstable": (
+        "unstable: {few:if fewer than {runs:g} runs of {few:and}}{few_and_apart:if ; }"
+        "{apart:if no {runs:g} runs of {apart:and} agree within {within:share}}"
+    ),
+    "above-threshold": (
+        "{side} {time_us:against {limit_us}} µs is above {factor:g} × {other} + {slack_us:g} µs ="
+        " {limit_us:against {time_us}} µs{unknown:if  (stability not known)}"
+    ),
+    "not-above-threshold": (
+        "{side} {time_us:against {limit_us}} µs is not above {limit_us:against {time_us}} µs"
+        "{unknown:if  (stability not known)}"
+    ),
+    "stopped-early": "stopped after {rounds:n round}, before it was looked at",
+    "few-points": "{points} points at this level, {least} are needed",
+    "expected": "{modes:if multimodal: }expected {low_s:time} to {high_s:time}",
+    "metric-expected": "expected {low:value {unit}} to {high:value {unit}}",
+    "metric-changed": "{better} is better",
+    "metric-within": "within {limit:share}",
+    "samples-spread": "its samples spread by {spread:.0%}",
+    "runs-differ": "runs differ by {limit:share}",
+    "taken-otherwise": "taken {ways:list}",
+    "none-better": "neither more nor less of it is better",
+    "base-zero": "base is 0",
+    "no-metric-in-common": "no metric in common",
+    "canary-change": "{problem}: {verdict}",
+    "canary-moved": "a sentinel moved: the machine is not what it was",
+    # Problems that no plan is made for
+    "backend-refuses": "{reference:if the reference }{backend}: {cause}",
+    "backend-failed": "{reference:if the reference }{backend} {status}: {cause}",
+    "nothing-to-tune": "{backend} has nothing to tune for it on {arch}",
+    "space-unknown-here": (
+        "{backend} cannot say here what can be tried ({cause}): plan it where the GPU is"
+    ),
+    # Whether a tuned config is kept
+    "not-verified": "not verified: {cause}",
+    "fails-in-step": "it is {status} in {step}: {cause}",
+    "fails-on": "it is {status} on {problem}: {cause}",
+    "reference-without-time": "the reference has no time: {cause}",
+    "nothing-measured": "nothing was measured",
+    "disturbed": "too noisy to judge: {cause}; time it again on a quiet machine",
+    "load-in-final": "other work used {load:.1f} of {cores:n core} during the final",
+    "slower-than-searched": (
+        "it takes {final_s:time} in the final, and took {searched_s:time} in the search"
+    ),
+    "too-small": (
+        "too small to judge: the reference takes {reference_s:time}, under {least_us:g} µs"
+    ),
+    "slower": "slower: " + _SCORE + " over {rounds} rounds" + _REFERENCE,
+    "not-faster": (
+        "not surely faster: " + _SCORE + " over {rounds} rounds"
+        "{least:if ; it takes {least} rounds to tell}" + _REFERENCE
+    ),
+    "too-noisy": (
+        "too noisy to judge: "
+        + _SCORE
+        + " over {rounds} rounds; more rounds in its plan may tell"
+        + _REFERENCE
+    ),
+    "ratio-too-small": (
+        "gains too little: {ratio:.3f} × ({low:.3f} to {high:.3f}), {least:g} × is asked for"
+        + _REFERENCE
+    ),
+    "gain-too-small": (
+        "gains too little: {gain_s:time} a call, {least_s:time} is asked for" + _REFERENCE
+    ),
+    "faster": "faster: " + _SCORE + ", {gain_s:time} a call" + _REFERENCE,
+    "few-neighbours": ("{cause}; it runs on {ran} of the sizes beside it, {asked} are asked for"),
+    "another-kernel": "another kernel runs now: {now}, not {was}",
+    "none-went-well": (
+        "none of {evaluations} candidates went well{last:if ; the last one is {status}: {cause}}"
+        "{machine:if  ('kmark tune run --retry-failed' tries them again)}"
+    ),
+}

@@ -1,0 +1,280 @@
+"""Reason: why something was refused, warned of, failed or judged so; a code, its fields, a text.
+
+A reason is its sentence, a `str`, so that it can be shown, stored and joined as one. Programs
+decide by `code` and `fields`; sentences are worded in `messages`, and no program looks into them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import string
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from kernelmark.core import units
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.messages import SETTINGS, TEMPLATES
+
+TEXT = "text"  # the code of a sentence that has no other: old stores and other tools have such
+WIDEST = 9.99  # an interval's width beyond which its figure means nothing
+_LONGEST = 200  # characters of somebody else's text in brief
+_INFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+_NO_FIELDS: FrozenDict[Any] = FrozenDict()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """How sentences are written. `names` chooses among those of a setting, `store` goes behind a
+    command that is about what is stored."""
+
+    names: int = 0
+    brief: bool = False
+    store: str = ""
+
+
+FIELDS, OPTIONS, PYTHON = Style(), Style(names=1), Style(names=2)
+BRIEF = Style(brief=True)  # one line
+
+
+class Reason(str):
+    """The sentence of `code`, made of `fields`."""
+
+    __slots__ = ("code", "fields")
+    code: str
+    fields: Mapping[str, Any]
+
+    def __new__(cls, code: str, /, **fields: Any) -> Self:
+        return cls._made(_format(code, fields, FIELDS), code, fields)
+
+    @classmethod
+    def _made(cls, text: str, code: str, fields: Mapping[str, Any]) -> Self:
+        made = super().__new__(cls, text)
+        made.code, made.fields = code, FrozenDict(fields) if fields else _NO_FIELDS
+        return made
+
+    @classmethod
+    def of(cls, text: str) -> Reason:
+        """`text` itself where it is a reason, else a reason without a code of its own."""
+        return text if isinstance(text, Reason) else cls._made(text, TEXT, _NO_FIELDS)
+
+    @property
+    def root(self) -> Reason:
+        """The innermost cause."""
+        cause = self.fields.get("cause")
+        return cause.root if isinstance(cause, Reason) else self
+
+    def having(self, **fields: Any) -> Reason:
+        """This reason with more fields, or other ones."""
+        return self if self.code == TEXT else Reason(self.code, **{**self.fields, **fields})
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Reason) and (self.code, self.fields) != (other.code, other.fields):
+            return False
+        return str.__eq__(self, other) if isinstance(other, str) else NotImplemented
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (str(self), self.code, dict(self.fields))
+
+
+NO_REASON = Reason.of("")
+
+
+def _restored(text: str, code: str, fields: Mapping[str, Any]) -> Reason:
+    return Reason._made(text, code, fields)
+
+
+def format_reason(reason: str, style: Style = FIELDS) -> str:
+    """The sentence in the words of a reader; that of a reason without a template is as it came."""
+    found = Reason.of(reason)
+    if found.code in TEMPLATES:
+        return _format(found.code, found.fields, style)
+    if not style.brief:
+        return str(found)
+    first, *rest = found.splitlines() or [""]
+    cut = first if len(first) <= _LONGEST else f"{first[: _LONGEST - 1]}…"
+    return f"{cut} …" if rest else cut
+
+
+def names_settings(reason: str) -> bool:
+    """Whether the sentence depends on how settings are named."""
+    return format_reason(reason, PYTHON) != format_reason(reason, FIELDS)
+
+
+# To and from JSON
+
+
+def reason_document(reason: Reason) -> Any:
+    """A code with its fields as JSON values; the bare text of a reason that has no code."""
+    if reason.code == TEXT:
+        return str(reason)
+    document = {"code": reason.code, "fields": _plain(reason.fields)}
+    return document if reason.code in TEMPLATES else {**document, "text": str(reason)}
+
+
+def read_reason(document: Any, text: str = "") -> Reason:
+    """The reason of a document, or of a mere sentence. What no template of this version can format
+    keeps its `text`."""
+    if not isinstance(document, Mapping):
+        return Reason.of(text if document is None else str(document))
+    code = str(document.get("code", TEXT))
+    fields = _read_fields(document.get("fields"))
+    try:
+        return Reason(code, **fields)
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError):
+        known = ", ".join(f"{name}={value}" for name, value in fields.items())
+        return _restored(str(document.get("text", text)) or f"{code} ({known})", code, fields)
+
+
+def reason_documents(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The documents of those values that are coded reasons, or lists with any."""
+    found = {}
+    for name, value in values.items():
+        if isinstance(value, Reason) and value.code != TEXT:
+            found[name] = reason_document(value)
+        elif isinstance(value, tuple | list) and any(_is_coded(one) for one in value):
+            found[name] = [reason_document(one) if _is_coded(one) else None for one in value]
+    return found
+
+
+def _is_coded(value: object) -> bool:
+    return isinstance(value, Reason) and value.code != TEXT
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Reason):
+        return reason_document(value)
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _read_fields(document: Any) -> dict[str, Any]:
+    if not isinstance(document, Mapping):
+        return {}
+    return {str(name): _read(value) for name, value in document.items()}
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return read_reason(value)
+    if isinstance(value, list):
+        return tuple(_read(one) for one in value)
+    return _INFINITE.get(value, value) if isinstance(value, str) else value
+
+
+# Templates
+
+Part = Callable[[Mapping[str, Any], Style], str]
+
+
+def _format(code: str, fields: Mapping[str, Any], style: Style) -> str:
+    text = "".join([part(fields, style) for part in _parts(TEMPLATES[code])])
+    output = fields.get("output")  # what a lost worker wrote to standard error
+    if not output:
+        return text
+    if not style.brief:
+        return f"{text}\n{output}"
+    said, frame = fields.get("said"), fields.get("frame")
+    return text + (f": {said}" if said else "") + (f", at {frame}" if frame else "")
+
+
+@functools.cache
+def _parts(template: str) -> tuple[Part, ...]:
+    found: list[Part] = []
+    for literal, name, spec, conversion in string.Formatter().parse(template):
+        if literal:
+            found.append(functools.partial(_literal, literal))
+        if name is not None:
+            found.append(_part(name, spec or "", conversion))
+    return tuple(found)
+
+
+def _part(name: str, spec: str, conversion: str | None) -> Part:
+    if name == "@store":
+        return lambda _, style: style.store
+    if name.startswith("@"):
+        names = SETTINGS[name[1:]]
+        return lambda _, style: names[style.names]
+    kind, _, word = spec.partition(" ")
+    inner = _parts(word) if "{" in word else ()
+    if kind == "if":
+        return lambda fields, style: (
+            "".join([part(fields, style) for part in _parts(word)]) if fields.get(name) else ""
+        )
+    if conversion == "r":
+        return lambda fields, _: repr(fields[name])
+    if kind in FORMATS:
+        form = FORMATS[kind]
+        return lambda fields, style: form(
+            fields.get(name) if kind == "phase" else fields[name],
+            "".join([part(fields, style) for part in inner]) if inner else word,
+            style,
+        )
+    return lambda fields, style: _value(fields[name], spec, style)
+
+
+def _literal(text: str, _fields: Mapping[str, Any], _style: Style) -> str:
+    return text
+
+
+def _value(value: Any, spec: str, style: Style) -> str:
+    return format_reason(value, style) if isinstance(value, Reason) else format(value, spec)
+
+
+def _span(low: float, high: str, _: Style) -> str:
+    return units.span_text(_log(low), _log(float(high)))
+
+
+def _log(ratio: float) -> float:
+    return math.log(ratio) if 0 < ratio < math.inf else math.copysign(math.inf, ratio - 1)
+
+
+def _each(findings: Iterable[Reason], _word: str, style: Style) -> str:
+    """Findings of a check; in brief, those of one kind once."""
+    if not style.brief:
+        return "; ".join(format_reason(one, style) for one in findings)
+    kinds: dict[str, list[str]] = {}
+    for one in findings:
+        kinds.setdefault(one.code, []).append(format_reason(one, style))
+    return "; ".join(
+        texts[0] if len(texts) == 1 else f"{texts[0]} (the first of {len(texts)} like this)"
+        for texts in kinds.values()
+    )
+
+
+def _spread(width: float, _word: str, _: Style) -> str:
+    return f"±{width:.1%}" if width <= WIDEST else f"more than ±{WIDEST:.0%}"
+
+
+# By the first word of a format: (value, the rest of the format, style) -> text.
+FORMATS: dict[str, Callable[[Any, str, Style], str]] = {
+    "against": lambda value, limit, _: units.told_apart(value, float(limit))[0],
+    "and": lambda values, _word, _: " and ".join(values),
+    "brief": lambda value, _word, style: format_reason(value, replace(style, brief=True)),
+    "detectable": lambda share, _word, _: units.detectable_text(share),
+    "duration": lambda seconds, _word, _: units.duration_text(seconds),
+    "each": _each,
+    "exact": lambda value, _word, _: units.exact(value),
+    "list": lambda values, _word, _: ", ".join(map(str, values)),
+    "n": lambda count, noun, _: units.counted(count, noun),
+    "percent": lambda ratio, _word, _: units.percent_text(_log(ratio)),
+    "phase": lambda phase, _word, _: f" (in phase {phase})" if phase else "",
+    "rate": lambda value, unit, _: units.rate_text(value, unit),
+    "setting": lambda name, _word, style: SETTINGS.get(name, (name,) * 3)[style.names],
+    "share": lambda share, _word, _: f"{100 * share:g} %",
+    "spread": _spread,
+    "time": lambda seconds, _word, _: ("-" if seconds < 0 else "") + units.time_text(abs(seconds)),
+    "to": _span,
+    "value": lambda value, unit, _: units.value_text(value, unit),
+}

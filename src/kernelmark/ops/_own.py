@@ -1,0 +1,297 @@
+"""OwnOp: an op made of plain functions, from a kernel file or a Python call.
+
+    def inputs(rows, cols, dtype="f32"):        # parameters of the op, with their defaults
+        return {"x": ((rows, cols), dtype)}     # shape and dtype, or an array of values
+
+    def reference(x):                           # float64 in, the right answer out
+        e = np.exp(x - x.max(axis=-1, keepdims=True))
+        return e / e.sum(axis=-1, keepdims=True)
+
+The output is called `out`; its shape is that of the reference's answer and its dtype that of the
+first input, unless `output(...)` returns another shape and dtype.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark.core.dtype import DTYPES, TORCH_NAMES, dtype
+from kernelmark.core.errors import KernelmarkError, ProblemError
+from kernelmark.core.problem import Problem
+from kernelmark.core.tensor import GivenValues, TensorSpec, Tolerance
+from kernelmark.numerics.floats import storage
+from kernelmark.numerics.generate import Inputs
+from kernelmark.ops._given import Given, checked_sizes
+from kernelmark.ops._types import input_spec
+from kernelmark.ops.base import Op, Parameter, Reference
+
+OUTPUT = "out"
+# Outputs up to this size are checked whole, larger ones at this many positions.
+CHECKED = 1 << 16
+# Roundings that a right kernel may be away from the reference, relative to the largest answer in
+# its row: some to the output's dtype (operands, one intermediate, the result), many in the
+# accumulator, whose order of summation is unknown.
+OUTPUT_ROUNDINGS, ACCUMULATOR_ROUNDINGS = 4, 256
+
+_BY_ARRAY_NAME = {theirs: ours for ours, theirs in TORCH_NAMES.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """The functions that define an op. `inputs` maps parameters to tensors; `reference` and the
+    others take any of the inputs and parameters by name.
+
+    With `rtol` or `atol`, an answer may be off by `atol + rtol·|reference|`, else by what its dtype
+    implies. `convert` makes of NumPy arrays what `reference` takes, where that is something else.
+    """
+
+    inputs: Callable[..., Mapping[str, Any]]
+    reference: Callable[..., Any]
+    output: Callable[..., Any] | None = None
+    flops: Callable[..., int] | None = None
+    nbytes: Callable[..., int] | None = None
+    rtol: float | None = None
+    atol: float | None = None
+    convert: Callable[[NDArray[Any]], Any] | None = None
+
+
+class OwnOp(Op):
+    """An op whose parameters are those of the function `inputs`."""
+
+    summary = "defined by a kernel file"
+
+    def __init__(self, name: str, definition: Definition, *, place: str = "") -> None:
+        self.name = name
+        self.place = place  # the file that defines it
+        self._definition = definition
+        self._signature = inspect.signature(definition.inputs)
+        self.parameters = {one: _help(parameter) for one, parameter in self._known().items()}
+        self._tensors: dict[str, tuple[TensorSpec, ...]] = {}
+
+    def _known(self) -> Mapping[str, inspect.Parameter]:
+        found = self._signature.parameters
+        for name, parameter in found.items():
+            if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+                raise ProblemError(
+                    f"{self.name}: inputs(*{name}) does not name its parameters",
+                    hint='for example: def inputs(rows, cols, dtype="f32")',
+                )
+        return found
+
+    def problem(self, /, **given: Parameter) -> Problem:
+        read = Given(self.name, given, self.parameters)
+        kinds: tuple[dict[str, Any], ...] = ({}, {}, {})
+        for name, parameter in self._signature.parameters.items():
+            value = given.get(name, parameter.default)
+            if value is parameter.empty:
+                read.refuse(f"{name} is missing", f"give {name}=…")
+            if isinstance(parameter.default, float) and not isinstance(value, str):
+                value = read.number(name, parameter.default)
+            if isinstance(value, int) and not isinstance(value, bool):
+                kinds[0][name] = read.dim(name, value, least=0)
+            else:
+                kinds[1 if value in DTYPES else 2][name] = value
+        problem = Problem(op=self.name, dims=kinds[0], dtypes=kinds[1], options=kinds[2])
+        return checked_sizes(problem, self.tensors(problem))
+
+    def flops(self, problem: Problem) -> int:
+        return self._count(self._definition.flops, "flops", problem, 0)
+
+    def bytes(self, problem: Problem) -> int:
+        return self._count(self._definition.nbytes, "nbytes", problem, super().bytes(problem))
+
+    def _count(
+        self, function: Callable[..., int] | None, what: str, problem: Problem, default: int
+    ) -> int:
+        if function is None:
+            return default
+        found = self._call(function, what, _parameters(problem))
+        if isinstance(found, bool) or not isinstance(found, int | float) or not found >= 0:
+            raise ProblemError(f"{self.name}: {what} returned {found!r}, not a count")
+        return int(found)
+
+    def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
+        if problem.key not in self._tensors:
+            made = self._call(self._definition.inputs, "inputs", _parameters(problem))
+            if not isinstance(made, Mapping) or not made:
+                raise ProblemError(
+                    f"{self.name}: inputs returned {type(made).__name__}, not a dict of tensors",
+                    hint='for example: return {"x": ((rows, cols), dtype)}',
+                )
+            specs = tuple(self._spec(str(name), value) for name, value in made.items())
+            self._tensors[problem.key] = (*specs, self._output(problem, specs))
+        return self._tensors[problem.key]
+
+    def _spec(self, name: str, value: Any) -> TensorSpec:
+        if name == OUTPUT:
+            raise ProblemError(f"{self.name}: an input cannot be called {OUTPUT!r}")
+        if not isinstance(value, tuple | list):
+            return given_spec(name, value)
+        try:
+            shape, dtype_name, *bounds = value
+            spec = input_spec(name, _shape(shape), dtype(str(dtype_name)).name)
+            if not bounds:
+                return spec
+            low, high = map(float, bounds)
+        except (TypeError, ValueError):
+            raise ProblemError(
+                f"{self.name}: input {name} is {value!r}, not a shape and a dtype",
+                hint='for example: {"x": ((rows, cols), "f32")}, with bounds: (shape, dtype, 0, 9)',
+            ) from None
+        return TensorSpec(name=name, shape=spec.shape, dtype=spec.dtype, low=low, high=high)
+
+    def _output(self, problem: Problem, specs: tuple[TensorSpec, ...]) -> TensorSpec:
+        if self._definition.output is None:
+            shape: Any = self._answer(problem, specs, Inputs(specs, 0, 0)).shape
+            dtype_name = specs[0].dtype
+        else:
+            found = self._call(self._definition.output, "output", _parameters(problem))
+            try:
+                shape, dtype_name = found
+                shape = _shape(shape)
+            except (TypeError, ValueError):
+                raise ProblemError(
+                    f"{self.name}: output returned {found!r}, not a shape and a dtype",
+                    hint="for example: return (rows, cols), dtype",
+                ) from None
+        kind = dtype(str(dtype_name)).name
+        return TensorSpec(name=OUTPUT, shape=shape, dtype=kind, role="out")
+
+    def reference(self, problem: Problem, inputs: Inputs, where: NDArray[np.int64]) -> Reference:
+        specs = self.tensors(problem)
+        value = self._answer(problem, specs[:-1], inputs)
+        if value.shape != specs[-1].shape:
+            raise ProblemError(
+                f"{self.name}: the reference's shape is {value.shape}, the output's "
+                f"{specs[-1].shape}"
+            )
+        size = np.abs(value)
+        rows = size.max(axis=-1, keepdims=True, initial=0.0) if size.ndim else size
+        return Reference(
+            value=value.ravel()[where],
+            magnitude=np.broadcast_to(rows, value.shape).ravel()[where],
+        )
+
+    def _answer(
+        self, problem: Problem, specs: tuple[TensorSpec, ...], inputs: Inputs
+    ) -> NDArray[np.float64]:
+        """What the reference says of whole inputs: floats as float64, integers as int64."""
+        tensors: dict[str, Any] = {}
+        for spec in specs:
+            whole = inputs.whole(spec.name)
+            tensors[spec.name] = whole.astype(np.int64) if spec.type.kind == "int" else whole
+        if self._definition.convert is not None:
+            tensors = {name: self._definition.convert(value) for name, value in tensors.items()}
+        given = _parameters(problem) | tensors
+        found = self._call(self._definition.reference, "reference", given)
+        try:
+            return np.asarray(found, np.float64)
+        except (TypeError, ValueError):
+            raise ProblemError(
+                f"{self.name}: reference returned {type(found).__name__}, not one array",
+                hint="an op has one output; return it from reference",
+            ) from None
+
+    def _call(self, function: Callable[..., Any], what: str, given: Mapping[str, Any]) -> Any:
+        """Call a function of the definition with what it names of `given`."""
+        try:
+            return function(**_wanted(function, given))
+        except KernelmarkError:
+            raise
+        except Exception as error:
+            raise ProblemError(
+                f"{self.name}: {what} failed: {type(error).__name__}: {error}"
+            ) from error
+
+    def tolerance(self, problem: Problem) -> Tolerance:
+        definition, out = self._definition, self.output(problem).type
+        if definition.rtol is not None or definition.atol is not None:
+            return Tolerance(
+                per_magnitude=0.0,
+                per_value=definition.rtol or 0.0,
+                absolute=definition.atol or 0.0,
+                why="given with the op",
+            )
+        if out.kind == "int":
+            return Tolerance(per_magnitude=0.0, per_value=0.0, absolute=0.0, why="integers")
+        accumulator = dtype("f64" if out.name == "f64" else "f32")
+        share = OUTPUT_ROUNDINGS * out.unit_roundoff
+        share += ACCUMULATOR_ROUNDINGS * accumulator.unit_roundoff
+        why = (
+            f"{OUTPUT_ROUNDINGS} roundings to {out} and {ACCUMULATOR_ROUNDINGS} to {accumulator} "
+            "of the largest value in the row"
+        )
+        return Tolerance(per_magnitude=share, per_value=0.0, absolute=out.smallest_step, why=why)
+
+    def positions(self, problem: Problem, seed: int) -> NDArray[np.int64]:
+        count = self.output(problem).count
+        if count <= CHECKED:
+            return np.arange(count)
+        return np.unique(np.random.default_rng(seed).integers(0, count, CHECKED))
+
+
+def given_spec(name: str, values: Any, *, rotates: bool | None = None) -> TensorSpec:
+    """An input that holds the values of a NumPy array or torch tensor. By default floats are
+    rotated at each rewrite, and integers, which may be indices, are kept."""
+    array, dtype_name = bits_of(name, values)
+    if rotates is None:
+        rotates = dtype(dtype_name).kind == "float"
+    return TensorSpec(
+        name=name,
+        shape=tuple(array.shape),
+        dtype=dtype_name,
+        given=GivenValues(np.ascontiguousarray(array).ravel(), rotates=rotates),
+    )
+
+
+def array_dtype(values: Any) -> str | None:
+    """The dtype of a NumPy array or torch tensor; None for what is no array or no such dtype."""
+    name = str(getattr(values, "dtype", "")).removeprefix("torch.")
+    return _BY_ARRAY_NAME.get(name) if hasattr(values, "shape") else None
+
+
+def bits_of(name: str, values: Any) -> tuple[NDArray[np.generic], str]:
+    """An array's bit patterns in the generator's storage type, and its dtype's name."""
+    dtype_name = array_dtype(values)
+    if dtype_name is None:
+        kind = getattr(values, "dtype", type(values).__name__)
+        raise ProblemError(
+            f"input {name} is of {kind}", hint=f"dtypes of arrays: {', '.join(_BY_ARRAY_NAME)}"
+        )
+    if not isinstance(values, np.ndarray):
+        # NumPy lacks some of torch's formats: take the bytes.
+        there = values.detach().cpu().contiguous()
+        raw = ctypes.string_at(there.data_ptr(), there.numel() * there.element_size())
+        values = np.frombuffer(raw, storage(dtype_name)).reshape(there.shape)
+    return np.ascontiguousarray(values).view(storage(dtype_name)), dtype_name
+
+
+def _shape(given: Any) -> tuple[int, ...]:
+    shape = (given,) if isinstance(given, int) else tuple(given)
+    if not all(isinstance(size, int) and size >= 0 for size in shape):
+        raise ValueError
+    return shape
+
+
+def _parameters(problem: Problem) -> dict[str, Any]:
+    return {**problem.dims, **problem.dtypes, **problem.options}
+
+
+def _wanted(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return dict(given)
+    return {name: given[name] for name in parameters if name in given}
+
+
+def _help(parameter: inspect.Parameter) -> str:
+    if parameter.default is parameter.empty:
+        return "required"
+    return f"default: {parameter.default}"

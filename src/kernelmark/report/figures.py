@@ -1,0 +1,592 @@
+"""Figures of results as Vega-Lite specs: what is drawn, from which values. vega.py draws them.
+
+Every function takes rows (`tables.rows`) or stories and returns a spec that needs no network.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from kernelmark.compare.history import History, Story
+from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.result import Measurement, Status
+from kernelmark.core.roof import Roof
+from kernelmark.core.units import time_text
+from kernelmark.report.names import rerun
+from kernelmark.report.tables import Row, rate, share_text
+from kernelmark.report.vega import Spec
+from kernelmark.tune.journal import Trial
+
+WIDTH, HEIGHT = 620, 360
+# Okabe and Ito's colours: distinguishable with every common colour blindness, in print and on dark.
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
+_SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
+_INK = {False: ("#ffffff", "#222222", "#dddddd"), True: ("#16181d", "#e6e6e6", "#3a3f4a")}
+_MOST_BARS = 40  # problems in a bar chart
+_MOST_SAMPLES = 6  # results whose samples are drawn
+_FAR = 10.0  # ratios above need a logarithmic axis
+_MOST_SHADED = 4.0  # ratios beyond have the colour of this one
+_TIP = {"problem": "problem", "backend": "backend", "time": "median", "share": "of roof"}
+
+Values = list[dict[str, Any]]
+
+
+def themed(spec: Spec, *, title: str, subtitle: str = "", dark: bool = False) -> Spec:
+    """A figure with its title, in the colours of a light or a dark page."""
+    paper, ink, grid = _INK[dark]
+    words = {"labelColor": ink, "titleColor": ink, "labelFontSize": 11, "titleFontSize": 12}
+    return {
+        "$schema": _SCHEMA,
+        "background": paper,
+        "title": {"text": title, "subtitle": subtitle},
+        "config": {
+            "font": "sans-serif",
+            "title": {"color": ink, "subtitleColor": ink, "fontSize": 14, "anchor": "start"},
+            "axis": {**words, "gridColor": grid, "domainColor": ink, "tickColor": ink},
+            "legend": {**words, "symbolLimit": 60, "labelLimit": 320},
+            "header": words,
+            "text": {"color": ink},
+            "rule": {"color": ink},
+            "range": {"category": list(PALETTE)},
+            "view": {"stroke": None},
+        },
+        **spec,
+    }
+
+
+def roofline(rows: Sequence[Row], roofs: Sequence[Roof]) -> Spec:
+    """FLOP/s over FLOPs per byte: measured roofs as lines, each result a point."""
+    points = [
+        _point(row) | {"x": row.result.flops / row.result.bytes, "y": row.result.flops_per_s}
+        for row in _timed(rows)
+        if row.result.flops and row.result.bytes
+    ]
+    if not points:
+        raise NothingToDo(
+            "no result has operations and bytes to draw", hint="'kmark plot bars' shows times"
+        )
+    devices = {row.result.device for row in _timed(rows)}
+    known = [roof for roof in roofs if roof.device in devices and roof.value > 0]
+    lines, labels = _roof_lines(known, [point["x"] for point in points])
+    axes = {
+        "x": _log("x", "arithmetic intensity, FLOP per byte"),
+        "y": _log("y", "FLOP/s", "~s"),
+    }
+    layers: list[Spec] = []
+    if lines:
+        line: Spec = {"type": "line", "strokeWidth": 1.5}
+        dashed = {"strokeDash": {"field": "kind", "type": "nominal", "legend": None}}
+        detail = {"detail": {"field": "roof"}, "color": {"value": "#888888"}}
+        layers.append({"data": {"values": lines}, "mark": line, "encoding": axes | dashed | detail})
+        for align in ("left", "right"):
+            below = 14 if align == "left" else -8  # a line of memory rises: its label is below
+            text = {"type": "text", "align": align, "dx": 4, "dy": below, "fontSize": 10}
+            mine = [label for label in labels if label["align"] == align]
+            shown = axes | {"text": {"field": "roof"}}
+            layers.append({"data": {"values": mine}, "mark": text, "encoding": shown})
+    layers.append(
+        {
+            "data": {"values": points},
+            "mark": _dots(len(points)),
+            "encoding": {
+                **axes,
+                "color": _by("backend"),
+                "shape": {"field": "op", "type": "nominal", "title": None}
+                | {"legend": {"symbolFillColor": "#888888", "symbolStrokeColor": "#888888"}},
+                "tooltip": _tips("problem", "backend", "time", "rate", "share", "again"),
+            },
+        }
+    )
+    return {"width": WIDTH, "height": HEIGHT, "layer": layers}
+
+
+def _roof_lines(roofs: Sequence[Roof], at: Sequence[float]) -> tuple[Values, Values]:
+    """Lines of the memory levels up to the highest compute roof, and of the compute roofs from
+    where the fastest memory reaches them; a label each."""
+    memory = _highest(roof for roof in roofs if roof.kind == "bytes")
+    compute = _highest(roof for roof in roofs if roof.kind == "flops")
+    if not memory:
+        return [], []
+    first, last = min(at) / 2, max(at) * 2
+    top = max((roof.value for roof in compute), default=math.inf)
+    lines: Values = []
+    labels: Values = []
+    for roof in memory:
+        end = min(last, top / roof.value) if math.isfinite(top) else last
+        if end <= first:
+            continue
+        name = f"{roof.name} {_si(roof.value)}B/s"
+        both = [{"x": x, "y": x * roof.value} for x in (first, end)]
+        lines += [point | {"roof": name, "kind": "memory"} for point in both]
+        labels.append({"x": first, "y": first * roof.value, "roof": name, "align": "left"})
+    fastest = max(roof.value for roof in memory)
+    for roof in compute:
+        start = max(first, roof.value / fastest)
+        if start >= last:
+            continue
+        name = f"{roof.name} {roof.unit} {_si(roof.value)}FLOP/s".replace("  ", " ")
+        ends = [{"x": x, "y": roof.value} for x in (start, last)]
+        lines += [point | {"roof": name, "kind": "compute"} for point in ends]
+        labels.append({"x": last, "y": roof.value, "roof": name, "align": "right"})
+    return lines, labels
+
+
+def _highest(roofs: Iterable[Roof]) -> list[Roof]:
+    found: dict[tuple[str, str], Roof] = {}
+    for roof in roofs:
+        key = roof.name, roof.unit
+        if key not in found or found[key].value < roof.value:
+            found[key] = roof
+    return list(found.values())
+
+
+def bars(rows: Sequence[Row]) -> Spec:
+    """Time of each backend over that of the fastest, problem by problem."""
+    timed = [row for row in _timed(rows) if row.times_best is not None]
+    if len({row.backend for row in timed}) < 2:
+        raise NothingToDo("no problem was measured by two backends", hint="'kmark plot sweep'")
+    problems = list(dict.fromkeys(row.problem for row in timed))
+    shown = set(problems[:_MOST_BARS])
+    values = [
+        _point(row) | {"ratio": row.times_best, "low": low, "high": high}
+        for row in timed
+        if row.problem in shown
+        for low, high in [_relative(row)]
+    ]
+    left = len(problems) - len(shown)
+    y: Spec = {"field": "problem", "type": "nominal", "sort": None, "title": None}
+    y |= {"axis": {"labelLimit": 320}}
+    offset = {"yOffset": {"field": "backend", "type": "nominal"}}
+    colour = {"color": _by("backend")}
+    title = "time over that of the fastest (1 is best)"
+    far = max(row.times_best or 1.0 for row in timed) > _FAR
+    scale: Spec = {"type": "log", "domainMin": 0.5} if far else {"zero": True}
+    x = {"field": "ratio", "type": "quantitative", "title": title, "scale": scale}
+    tips = {"tooltip": _tips("problem", "backend", "time", "ratio", "share", "again")}
+    error = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}}
+    return {
+        "width": WIDTH,
+        "height": {"step": 14},
+        "data": {"values": values},
+        **({"description": f"{left} more problems are not shown"} if left else {}),
+        "layer": [
+            {"mark": "bar", "encoding": {"y": y, "x": x, **offset, **colour, **tips}},
+            {"mark": {"type": "rule"}, "encoding": {"y": y, **error, **offset}},
+        ],
+    }
+
+
+def ecdf(rows: Sequence[Row], base: str = "") -> Spec:
+    """The share of problems at which a backend is at least so many times as fast as `base`."""
+    times = _by_backend(rows)
+    base = base or max(times, key=lambda name: len(times[name]), default="")
+    if base not in times:
+        raise UsageError(f"{base!r} measured nothing here", hint=f"backends: {', '.join(times)}")
+    values: Values = []
+    for name, own in times.items():
+        ratios = sorted(times[base][key] / own[key] for key in own if key in times[base])
+        if name == base or not ratios:
+            continue
+        label = f"{name}: {statistics.geometric_mean(ratios):.3g} ×"
+        for at, ratio in enumerate(ratios, 1):
+            values.append({"ratio": ratio, "share": at / len(ratios), "backend": label})
+    if not values:
+        raise NothingToDo(f"no other backend measured a problem of {base}")
+    title = f"speed-up over {base} (geomean in the legend)"
+    return {
+        "width": WIDTH,
+        "height": HEIGHT,
+        "layer": [
+            {
+                "data": {"values": values},
+                "mark": {"type": "line", "interpolate": "step-after", "point": len(values) < 200},
+                "encoding": {
+                    "x": _log("ratio", title),
+                    "y": {"field": "share", "type": "quantitative", "title": "share of problems"}
+                    | {"axis": {"format": "%"}},
+                    "color": _by("backend"),
+                },
+            },
+            {
+                "data": {"values": [{"one": 1}]},
+                "mark": {"type": "rule", "strokeDash": [4, 4]},
+                "encoding": {"x": {"field": "one", "type": "quantitative"}},
+            },
+        ],
+    }
+
+
+def sweep(rows: Sequence[Row], x: str = "") -> Spec:
+    """Rates over a dim, FLOP/s and bytes/s beneath each other, with intervals."""
+    timed = _timed(rows)
+    x = x or _varying(timed, 1)[0]
+    values: Values = []
+    for row in timed:
+        if x not in row.result.case.problem.dims:
+            continue
+        measured = _measurement(row)
+        point = _point(row) | {"x": row.result.case.problem.dims[x], "rest": _rest(row, (x,))}
+        for name, work in (("flops", row.result.flops), ("bytes", row.result.bytes)):
+            if work:
+                low_s, high_s = _interval(measured)
+                point |= {name: work / measured.median_s, f"{name}_low": work / high_s}
+                point[f"{name}_high"] = work / low_s
+        values.append(point)
+    if not values:
+        raise NothingToDo(f"no result has a dim {x!r}", hint=_dims_hint(timed))
+    panels = []
+    for name, title in (("flops", "FLOP/s"), ("bytes", "bytes/s")):
+        if not any(name in value for value in values):
+            continue
+        along: Spec = {"x": {"field": "x", "type": "quantitative", "title": x}}
+        if _spans_octaves([value["x"] for value in values]):
+            along["x"]["scale"] = {"type": "log", "base": 2, "nice": False}
+        colour = {"color": _by("backend"), "detail": {"field": "rest"}}
+        y = {"field": name, "type": "quantitative", "title": title, "axis": {"format": "~s"}}
+        band = {"field": f"{name}_low", "type": "quantitative", "title": title}
+        band_to = {"field": f"{name}_high"}
+        tips = {"tooltip": _tips("problem", "backend", "time", "rate", "share", "again")}
+        panels.append(
+            {
+                "width": WIDTH,
+                "height": HEIGHT * 2 // 3,
+                "layer": [
+                    {
+                        "mark": {"type": "area", "opacity": 0.2},
+                        "encoding": {**along, **colour, "y": band, "y2": band_to},
+                    },
+                    {
+                        "mark": {"type": "line", "point": len(values) < 400},
+                        "encoding": {**along, **colour, "y": y, **tips},
+                    },
+                ],
+            }
+        )
+    return {"data": {"values": values}, "vconcat": panels}
+
+
+def heatmap(rows: Sequence[Row], x: str = "", y: str = "", base: str = "", head: str = "") -> Spec:
+    """The speed of one backend over another's for two dims: above 1 `head` is faster."""
+    timed = _timed(rows)
+    times = _by_backend(rows)
+    for name in filter(None, (base, head)):
+        if name not in times:
+            known = ", ".join(times)
+            raise UsageError(f"{name!r} measured nothing here", hint=f"backends: {known}")
+    if len(times) < 2:
+        raise NothingToDo("a ratio needs two backends", hint="'kmark plot sweep' draws one")
+    base = base or next(name for name in times if name != head)
+    head = head or next(name for name in times if name != base)
+    if not (x and y):
+        x, y = _varying(timed, 2)
+    cells: dict[tuple[int, int], list[float]] = {}
+    for row in timed:
+        key, dims = row.result.case.problem.key, row.result.case.problem.dims
+        both = key in times[base] and key in times[head]
+        if row.result.case.backend == head and both and x in dims and y in dims:
+            ratio = times[base][key] / times[head][key]
+            cells.setdefault((dims[x], dims[y]), []).append(ratio)
+    values = [
+        {"x": a, "y": b, "ratio": statistics.geometric_mean(found), "count": len(found)}
+        for (a, b), found in cells.items()
+    ]
+    if not values:
+        raise NothingToDo(f"{base} and {head} share no problem with {x} and {y}")
+    most = min(_MOST_SHADED, max(max(value["ratio"], 1 / value["ratio"]) for value in values))
+    legend = {"format": ".2f", "titleLimit": 320}
+    title = f"speed of {head} over {base}"
+    colour = {"field": "ratio", "type": "quantitative", "title": title, "legend": legend}
+    # purpleorange: readable with every colour blindness, and its middle is no difference
+    scale: Spec = {"scheme": "purpleorange", "type": "log", "domainMid": 1, "clamp": True}
+    scale["domain"] = [1 / most, most]
+    place = {
+        "x": {"field": "x", "type": "ordinal", "title": x},
+        "y": {"field": "y", "type": "ordinal", "title": y, "sort": "descending"},
+    }
+    pale = f"datum.ratio > {most**-0.6} && datum.ratio < {most**0.6}"
+    ink = {"condition": {"test": pale, "value": "#222222"}, "value": "#ffffff"}
+    text = {"text": {"field": "ratio", "format": ".2f"}, "color": ink}
+    tip = {"tooltip": [{"field": name, "type": "nominal"} for name in ("x", "y", "ratio", "count")]}
+    layers: list[Spec] = [
+        {"mark": "rect", "encoding": {**place, "color": {**colour, "scale": scale}, **tip}}
+    ]
+    if len(values) <= 400:
+        layers.append({"mark": {"type": "text", "fontSize": 10}, "encoding": {**place, **text}})
+    step = {"step": 46}
+    return {"data": {"values": values}, "width": step, "height": {"step": 26}, "layer": layers}
+
+
+def samples(rows: Sequence[Row]) -> Spec:
+    """Every sample of some results, block by block in the order taken; the clock beneath."""
+    timed = _timed(rows)[:_MOST_SAMPLES]
+    if not timed:
+        raise NothingToDo("no result has samples")
+    panels = []
+    for row in timed:
+        values: Values = []
+        count = itertools.count()
+        for number, block in enumerate(_measurement(row).blocks):
+            clocks = itertools.chain(block.clocks_mhz, itertools.repeat(None))
+            for sample, clock in zip(block.samples_s, clocks, strict=False):
+                point = {"at": next(count), "us": sample * 1e6, "block": f"block {number}"}
+                values.append(point if clock is None else point | {"MHz": clock})
+        measured = _measurement(row)
+        times = {"field": "us", "type": "quantitative", "title": "µs", "scale": {"zero": False}}
+        along: Spec = {"field": "at", "type": "quantitative", "axis": {"tickMinStep": 1}}
+        along["title"] = "sample, in the order taken"
+        low_s, high_s = _interval(measured)
+        band = [{"low": low_s * 1e6, "high": high_s * 1e6}]
+        layers: list[Spec] = [
+            {
+                "mark": _dots(len(values)),
+                "encoding": {"x": along, "y": times, "color": _by("block", legend=False)},
+            }
+        ]
+        if low_s < high_s:
+            box = {"type": "rect", "opacity": 0.15, "color": PALETTE[0]}
+            ends = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}}
+            layers.insert(0, {"data": {"values": band}, "mark": box, "encoding": ends})
+        title = f"{row.problem}, {row.backend}: {time_text(measured.median_s)}"
+        one: Spec = {"width": WIDTH, "height": HEIGHT // 2, "layer": layers}
+        parts: list[Spec] = [{"title": title, "data": {"values": values}, **one}]
+        if any("MHz" in value for value in values):
+            clock_y = {"field": "MHz", "type": "quantitative", "scale": {"zero": False}}
+            strip = {"x": along, "y": clock_y}
+            line = {"type": "line", "color": "#888888"}
+            data = {"data": {"values": values}, "width": WIDTH, "height": 50}
+            parts.append({**data, "mark": line, "encoding": strip})
+        panels.append({"vconcat": parts})
+    return {"vconcat": panels}
+
+
+def history(found: History, stories: Sequence[Story]) -> Spec:
+    """Each series over its runs: the band where the newest point was expected, steps as lines, and
+    where the environment changed."""
+    if not stories:
+        raise NothingToDo("no series to draw")
+    panels = []
+    for story in stories[:12]:
+        values: Values = [
+            {"at": point.started * 1000, "us": point.median_s * 1e6, "run": point.run_id}
+            | {"state": "ok" if point.status is Status.OK else point.status.value}
+            | {"environment": point.fingerprint[:6]}
+            for point in story.points
+            if point.median_s
+        ]
+        if not values:
+            continue
+        along = {"field": "at", "type": "temporal", "title": None}
+        y = {"field": "us", "type": "quantitative", "title": "µs", "scale": {"zero": False}}
+        tips = [
+            {"field": name, "type": "nominal"} for name in ("run", "us", "state", "environment")
+        ]
+        shape = {"field": "environment", "type": "nominal", "legend": None}
+        layers: list[Spec] = [
+            {
+                "mark": {"type": "line", "color": PALETTE[0], "opacity": 0.6},
+                "encoding": {"x": along, "y": y},
+            },
+            {
+                "mark": {"type": "point", "filled": True, "size": 45},
+                "encoding": {"x": along, "y": y, "color": shape, "tooltip": tips},
+            },
+        ]
+        screen = story.screen
+        if screen.low_s and screen.high_s and math.isfinite(screen.high_s):
+            band = [{"low": screen.low_s * 1e6, "high": screen.high_s * 1e6}]
+            box = {"type": "rect", "opacity": 0.12, "color": PALETTE[2]}
+            ends = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}}
+            layers.insert(0, {"data": {"values": band}, "mark": box, "encoding": ends})
+        if story.steps:
+            marks = [
+                {"at": step.started * 1000, "text": f"{100 * (step.ratio - 1):+.1f} %"}
+                for step in story.steps
+            ]
+            rule = {"type": "rule", "strokeDash": [4, 4]}
+            where = {"x": {"field": "at", "type": "temporal"}}
+            label = {"type": "text", "align": "left", "dx": 4, "fontSize": 10}
+            above = {"y": {"value": 8}, "text": {"field": "text"}}
+            steps = {"data": {"values": marks}}
+            layers.append({**steps, "mark": rule, "encoding": where})
+            layers.append({**steps, "mark": label, "encoding": where | above})
+        title = f"{story.series.split(' | ')[1]}  {story.problem}"
+        data = {"title": title, "data": {"values": values}}
+        panels.append({**data, "width": WIDTH, "height": HEIGHT // 3, "layer": layers})
+    if not panels:
+        raise NothingToDo("no series has a time to draw")
+    return {"vconcat": panels}
+
+
+def tuning(trials: Mapping[str, Sequence[Trial]]) -> Spec:
+    """The best time so far over evaluations for each plan, and how much each parameter matters."""
+    progress: Values = []
+    matter: Values = []
+    for name, found in trials.items():
+        timed = [t for t in found if t.seconds and t.status is Status.OK and not t.backend]
+        best = math.inf
+        for at, trial in enumerate(timed, 1):
+            best = min(best, trial.seconds or math.inf)
+            progress.append({"plan": name, "at": at, "us": best * 1e6})
+        for parameter, share in importance(timed).items():
+            matter.append({"plan": name, "parameter": parameter, "share": share})
+    if not progress:
+        raise NothingToDo("no candidate has been timed yet")
+    line = {
+        "x": {"field": "at", "type": "quantitative", "title": "timings"},
+        "y": _log("us", "best so far, µs"),
+        "color": _by("plan"),
+    }
+    share_x = {"field": "share", "type": "quantitative", "axis": {"format": "%"}}
+    share_x["title"] = "share of the variance of log time that the parameter explains alone"
+    bar = {
+        "y": {"field": "parameter", "type": "nominal", "sort": "-x", "title": None},
+        "x": share_x,
+        "color": _by("plan", legend=False),
+        "yOffset": {"field": "plan", "type": "nominal"},
+    }
+    first = {"width": WIDTH, "height": HEIGHT, "data": {"values": progress}}
+    panels: list[Spec] = [
+        {**first, "mark": {"type": "line", "interpolate": "step-after"}, "encoding": line}
+    ]
+    if matter:
+        second = {"width": WIDTH, "height": {"step": 16}, "data": {"values": matter}}
+        panels.append({**second, "mark": "bar", "encoding": bar})
+    return {"vconcat": panels}
+
+
+def importance(trials: Sequence[Trial]) -> dict[str, float]:
+    """For each parameter the share of the variance of log time between its values (η²)."""
+    times = [math.log(trial.seconds) for trial in trials if trial.seconds]
+    if len(times) < 3 or statistics.pvariance(times) == 0:
+        return {}
+    whole, mean = statistics.pvariance(times), statistics.fmean(times)
+    found = {}
+    for name in dict.fromkeys(name for trial in trials for name in trial.config):
+        groups: dict[object, list[float]] = {}
+        for trial, seconds in zip(trials, times, strict=True):
+            groups.setdefault(trial.config.get(name), []).append(seconds)
+        if len(groups) > 1:
+            between = sum(len(g) * (statistics.fmean(g) - mean) ** 2 for g in groups.values())
+            found[name] = between / len(times) / whole
+    return found
+
+
+# -- parts
+
+
+def _timed(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row.ranks]
+
+
+def _measurement(row: Row) -> Measurement:
+    assert row.result.measurement is not None
+    return row.result.measurement
+
+
+def _point(row: Row) -> dict[str, Any]:
+    return {
+        "problem": row.problem,
+        "op": row.result.case.problem.op,
+        "backend": row.backend,
+        "time": time_text(_measurement(row).median_s),
+        "rate": rate(row.result, row.share.bound if row.share else None),
+        "share": share_text(row.share),
+        "again": rerun(row.result),
+    }
+
+
+def _relative(row: Row) -> tuple[float, float]:
+    """A row's interval in units of the best time."""
+    measured = _measurement(row)
+    best = measured.median_s / (row.times_best or 1.0)
+    low_s, high_s = _interval(measured)
+    return low_s / best, high_s / best
+
+
+def _interval(measured: Measurement) -> tuple[float, float]:
+    """The interval of the median; the median alone where the interval says nothing, so that it
+    does not stretch the axis until nothing else can be seen."""
+    median_s = measured.median_s
+    if 2 * measured.low_s < median_s or measured.high_s > 2 * median_s:
+        return median_s, median_s
+    return measured.low_s, measured.high_s
+
+
+def _by_backend(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for row in _timed(rows):
+        key = row.result.case.problem.key
+        found.setdefault(row.backend, {})[key] = _measurement(row).median_s
+    return found
+
+
+def _varying(rows: Sequence[Row], count: int) -> tuple[str, ...]:
+    """The dims with the most values."""
+    values: dict[str, set[int]] = {}
+    for row in rows:
+        for name, size in row.result.case.problem.dims.items():
+            values.setdefault(name, set()).add(size)
+    found = sorted((n for n in values if len(values[n]) > 1), key=lambda n: -len(values[n]))
+    if len(found) < count:
+        raise NothingToDo(
+            f"{len(found)} of {count} dims vary", hint="measure several sizes: -a m=[256:4096:*2]"
+        )
+    return tuple(found[:count])
+
+
+def _dims_hint(rows: Sequence[Row]) -> str:
+    names = dict.fromkeys(name for row in rows for name in row.result.case.problem.dims)
+    return f"dims: {', '.join(names)}"
+
+
+def _rest(row: Row, without: Sequence[str]) -> str:
+    """What tells the lines of one backend apart."""
+    problem = row.result.case.problem
+    words = {**problem.dims, **problem.dtypes, **problem.options}
+    return " ".join(f"{name}={value}" for name, value in words.items() if name not in without)
+
+
+def _spans_octaves(values: Sequence[float]) -> bool:
+    return min(values) > 0 and max(values) / min(values) >= 8
+
+
+def _log(field: str, title: str, form: str = "~g") -> Spec:
+    scale = {"type": "log", "nice": False}
+    axis = {"format": form, "tickCount": 6}
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
+
+
+def _by(field: str, *, legend: bool = True) -> Spec:
+    made: Spec = {"field": field, "type": "nominal", "title": None}
+    return made if legend else {**made, "legend": None}
+
+
+def _tips(*names: str) -> list[Spec]:
+    return [{"field": name, "type": "nominal", "title": _TIP.get(name, name)} for name in names]
+
+
+def _dots(count: int) -> Spec:
+    """Marks that stay readable at ten thousand."""
+    size, opacity = (60, 0.9) if count <= 300 else (25, 0.6) if count <= 3000 else (8, 0.35)
+    return {"type": "point", "filled": True, "size": size, "opacity": opacity}
+
+
+def _si(value: float) -> str:
+    for limit, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= limit:
+            return f"{value / limit:.3g} {prefix}"
+    return f"{value:.3g} "
+
+
+RESULT_KINDS: dict[str, Callable[..., Spec]] = {
+    "roofline": roofline,
+    "bars": bars,
+    "ecdf": ecdf,
+    "sweep": sweep,
+    "heatmap": heatmap,
+    "samples": samples,
+}

@@ -1,0 +1,171 @@
+"""bench: functions measured in this process, checked, and what is refused."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+import kernelmark as km
+from kernelmark.core.errors import UsageError
+from kernelmark.core.result import Fault, Status
+from kernelmark.core.timing import Timing
+
+# hot: thousands of cold sets of such small inputs would be made
+BRIEF = Timing(cache="hot", allocations=2, max_allocations=2, max_s=0.02, warmup_s=0.01)
+X = np.random.default_rng(0).standard_normal((33, 70)).astype(np.float32)
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch is not installed"
+)
+
+
+def softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def test_what_is_returned_is_checked():
+    (found,) = km.bench(softmax, X, ref=softmax, timing=BRIEF)
+    assert found.status is Status.OK, found.error
+    assert found.case.problem.key == "softmax x0=33 x1=70 x=f32"
+    assert found.case.backend == "softmax"
+    assert found.check.positions >= X.size
+    assert found.bytes == 2 * X.nbytes
+    assert found.measurement.median_s > 0
+
+
+def test_what_is_written_in_place_is_checked():
+    def exp(x, out):
+        np.exp(x, out=out)
+
+    (found,) = km.bench(exp, X, np.empty_like(X), ref=np.exp, timing=BRIEF)
+    assert found.status is Status.OK, found.error
+    assert found.case.problem.key == "exp x0=33 x1=70 x=f32"
+
+
+def test_other_arguments_are_passed_on():
+    def scaled(x, rows, factor):
+        return factor * x[rows]
+
+    rows = np.array([4, 0, 2], np.int64)
+    (found,) = km.bench(scaled, X, rows, 2.5, ref=scaled, timing=BRIEF)
+    assert found.status is Status.OK, found.error
+
+
+def test_wrong_answers_are_wrong():
+    found = km.compare_kernels(
+        {"right": softmax, "wrong": np.exp}, inputs=[X], ref=softmax, timing=BRIEF, flops=10**6
+    )
+    assert {one.case.backend: one.status for one in found} == {
+        "right": Status.OK,
+        "wrong": Status.WRONG,
+    }
+    assert found.failed
+    assert [one.case.backend for one in found.best()] == ["right"]
+    assert found[0].flops == 10**6
+
+
+def test_an_answer_from_memory_is_wrong():
+    kept = []
+
+    def remembers(x):
+        if not kept:
+            kept.append(softmax(x))
+        return kept[0]
+
+    (found,) = km.bench(remembers, X, ref=softmax, timing=BRIEF)
+    assert found.status is Status.WRONG
+    assert Fault.VALUES in found.check.faults
+
+
+def test_inputs_that_are_changed_are_told():
+    def spoils(x):
+        answer = softmax(x)
+        x[0, 0] = 0
+        return answer
+
+    (found,) = km.bench(spoils, X.copy(), ref=softmax, timing=BRIEF)
+    assert found.status is Status.WRONG
+    assert Fault.INPUTS in found.check.faults
+
+
+def test_without_a_reference_a_warning_says_so():
+    (found,) = km.bench(softmax, X, timing=BRIEF)
+    assert found.status is Status.OK
+    assert "no-reference" in [one.code for one in found.measurement.warnings]
+
+
+def test_a_failure_is_a_row():
+    calls = []
+
+    def fails(x):
+        calls.append(1)
+        if len(calls) > 3:
+            raise RuntimeError("no more")
+        return x + 1
+
+    found = km.compare_kernels(
+        {"fails": fails, "works": lambda x: x + 1}, inputs=[X], ref=lambda x: x + 1, timing=BRIEF
+    )
+    assert {one.status for one in found} == {Status.RUNTIME_ERROR, Status.OK}
+
+
+def test_a_tolerance_may_be_given():
+    def near(x):
+        return softmax(x) * np.float32(1.01)
+
+    assert km.bench(near, X, ref=softmax, timing=BRIEF).failed
+    assert not km.bench(near, X, ref=softmax, timing=BRIEF, rtol=0.02).failed
+
+
+def test_masks_may_stay_in_place():
+    mask = np.where(np.arange(70) < 35, 0, -np.inf).astype(np.float32)
+
+    def masked(x, mask):
+        assert mask[0] == 0
+        return softmax(x + mask)
+
+    (found,) = km.bench(masked, X, mask, ref=masked, timing=BRIEF, rotate=False)
+    assert found.status is Status.OK, found.error
+
+
+def test_it_can_be_stored(tmp_path):
+    with km.open_store(tmp_path / "s.sqlite") as store:
+        run = km.bench(softmax, X, ref=softmax, timing=BRIEF, store=store, label="mine").run
+        assert store.run("mine").id == run.id
+        assert [one.status for one in store.results(run.id)] == [Status.OK]
+
+
+@pytest.mark.parametrize(
+    ("fn", "inputs"),
+    [(softmax, ()), (lambda n: n, (3,)), (lambda x: [x], (X,)), (5, (X,))],
+)
+def test_what_cannot_be_measured_is_refused(fn, inputs):
+    with pytest.raises(UsageError):
+        km.bench(fn, *inputs, timing=BRIEF)
+
+
+@needs_torch
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_torch_functions(dtype):
+    import torch
+
+    x = torch.from_numpy(X).to(getattr(torch, dtype))
+    found = km.compare_kernels(
+        {"softmax": lambda x: torch.softmax(x, -1), "wrong": torch.exp},
+        inputs=[x],
+        ref=lambda x: torch.softmax(x, -1),
+        timing=BRIEF,
+    )
+    by_name = {one.case.backend: one for one in found}
+    assert by_name["softmax"].status is Status.OK, by_name["softmax"].error
+    assert by_name["wrong"].status is Status.WRONG
+
+
+@needs_torch
+def test_arrays_of_two_kinds_are_refused():
+    import torch
+
+    with pytest.raises(UsageError):
+        km.bench(lambda a, b: a, X, torch.zeros(3), timing=BRIEF)

@@ -1,0 +1,142 @@
+"""Figures: each is drawn from plain results, and says why it cannot be."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+
+import pytest
+
+from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.result import Status
+from kernelmark.core.roof import Roof
+from kernelmark.report import figures, vega
+from kernelmark.report.tables import rows
+from kernelmark.tune.journal import Trial
+
+ROOFS = [
+    Roof(
+        device="cpu", arch="aarch64", kind="bytes", name="dram", value=2e10, how="t", measured=0.0
+    ),
+    Roof(device="cpu", arch="aarch64", kind="flops", name="f32", value=1e11, how="t", measured=0.0),
+]
+needs_drawing = pytest.mark.skipif(
+    importlib.util.find_spec("vl_convert") is None, reason="vl-convert is not installed"
+)
+
+
+@pytest.fixture
+def made(make_result, make_set):
+    """Rows of two backends over two dims; `two` is always twice as fast."""
+    found = [
+        make_result(
+            f"gemm m={m} n={n} k=64 dtype=f32", backend=backend, median_s=factor * m * n * 1e-9
+        )
+        for m in (64, 128, 1024)
+        for n in (32, 64)
+        for backend, factor in (("one", 1.0), ("two", 0.5))
+    ]
+    return rows(make_set(*found), ROOFS)
+
+
+def specs(made):
+    return {
+        "roofline": figures.roofline(made, ROOFS),
+        "bars": figures.bars(made),
+        "ecdf": figures.ecdf(made, "one"),
+        "sweep": figures.sweep(made, "m"),
+        "heatmap": figures.heatmap(made, "m", "n", "one", "two"),
+        "samples": figures.samples(made),
+    }
+
+
+def test_every_kind_of_results_is_here(made):
+    assert specs(made).keys() == figures.RESULT_KINDS.keys()
+
+
+@needs_drawing
+@pytest.mark.parametrize("dark", ["light", "dark"])
+def test_every_kind_can_be_drawn(made, tmp_path, dark):
+    for name, spec in specs(made).items():
+        whole = figures.themed(spec, title=name, dark=dark == "dark")
+        drawn = vega.save(whole, tmp_path / f"{name}.svg").read_text(encoding="utf-8")
+        assert "</svg>" in drawn
+        assert "NaN" not in drawn
+
+
+def test_points_of_a_roofline_lie_under_their_roofs(made):
+    *lines, points = figures.roofline(made, ROOFS)["layer"]
+    assert lines
+    for point in points["data"]["values"]:
+        assert point["y"] > 0
+    roofs = {value["roof"] for value in lines[0]["data"]["values"]}
+    assert len(roofs) == 2
+    highest = max(value["y"] for value in lines[0]["data"]["values"])
+    assert math.isclose(highest, 1e11)
+
+
+def test_ratios_are_those_of_the_times(made):
+    found = figures.heatmap(made, "m", "n", "one", "two")["data"]["values"]
+    assert len(found) == 6
+    assert all(math.isclose(value["ratio"], 2.0) for value in found)
+    curve = figures.ecdf(made, "one")["layer"][0]["data"]["values"]
+    assert {value["ratio"] for value in curve} == {2.0}
+    assert curve[-1]["share"] == 1.0
+    bars = figures.bars(made)["data"]["values"]
+    assert {round(value["ratio"], 6) for value in bars} == {1.0, 2.0}
+
+
+def test_an_interval_that_says_nothing_does_not_stretch_an_axis(made):
+    (row, *_) = made
+    wide = dataclasses.replace(row.result.measurement, low_s=1e-12, high_s=math.inf)
+    result = dataclasses.replace(row.result, measurement=wide)
+    spec = figures.sweep([dataclasses.replace(row, result=result), *made[1:]], "m")
+    for value in spec["data"]["values"]:
+        assert value["flops_high"] <= 2 * value["flops"]
+
+
+def test_dims_that_vary_most_are_taken(made):
+    assert figures.sweep(made)["vconcat"][0]["layer"][0]["encoding"]["x"]["title"] == "m"
+
+
+@pytest.mark.parametrize(
+    ("draw", "error"),
+    [
+        (lambda rows: figures.roofline([], ROOFS), NothingToDo),
+        (lambda rows: figures.bars(rows[:1]), NothingToDo),
+        (lambda rows: figures.ecdf(rows, "three"), UsageError),
+        (lambda rows: figures.ecdf(rows[:1]), NothingToDo),
+        (lambda rows: figures.sweep(rows, "q"), NothingToDo),
+        (lambda rows: figures.sweep(rows[:1]), NothingToDo),
+        (lambda rows: figures.heatmap(rows[:1]), NothingToDo),
+        (lambda rows: figures.heatmap(rows, base="three"), UsageError),
+        (lambda rows: figures.samples([]), NothingToDo),
+        (lambda rows: figures.tuning({"plan": []}), NothingToDo),
+    ],
+)
+def test_what_cannot_be_drawn_is_told(made, draw, error):
+    alone = [row for row in made if row.result.case.backend == "one"]
+    with pytest.raises(error):
+        draw(alone)
+
+
+def trial(seconds, **config):
+    return Trial(config=config, step="full", status=Status.OK, seconds=seconds)
+
+
+def test_progress_and_importance_of_a_search():
+    trials = [
+        trial(4.0 if tile == 1 else 1.0, tile=tile, noise=i % 2)
+        for i, tile in enumerate((1, 2, 1, 2))
+    ]
+    found = figures.importance(trials)
+    assert found["tile"] > 0.99
+    assert found["noise"] > 0.99  # alternates with the tile
+    spec = figures.tuning({"plan": trials})
+    assert [value["us"] for value in spec["vconcat"][0]["data"]["values"]] == [4e6, 1e6, 1e6, 1e6]
+
+
+def test_cases_without_a_time_are_left_out(made):
+    broken = dataclasses.replace(made[0].result, status=Status.CRASHED, measurement=None)
+    assert figures.samples([dataclasses.replace(made[0], result=broken), *made[1:]])

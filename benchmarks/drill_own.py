@@ -6,15 +6,15 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from kernelmark.api import micro
 from kernelmark.api.reading import read_file
 from kernelmark.compare.rulefile import load as load_rules
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
-from kernelmark.core.micro import MicroColumn, MicroResult
+from kernelmark.core.metric import Metric, PointColumn
 from kernelmark.core.plausible import check_results
 from kernelmark.core.result import ResultSet, Run, Status
 from kernelmark.core.timing import Timing
+from kernelmark.testing.micro import micro_result
 from kernelmark.testing.tuning import fake_plans
 from kernelmark.tune import planfile
 from kernelmark.tune.journal import Header, Journal, Trial
@@ -40,16 +40,31 @@ _HEADER = Header(
     starts=({"a": 1},),
 )
 _TRIAL = Trial(config={"a": 1}, step="short", status=Status.OK, seconds=1e-5, at=1.7e9)
-_MICRO = MicroResult(
-    benchmark="cache",
-    device="cuda:0",
-    arch="sm_90",
-    status=Status.OK,
+_MICRO = micro_result(
+    parameters={"sizes": "4096,8192", "seconds": 0.1},
     started=1.7e9,
-    model="NVIDIA H200",
-    columns=(MicroColumn(name="size_bytes", unit="B"), MicroColumn(name="bytes_per_s")),
+    columns=(PointColumn(name="size_bytes", unit="B"), PointColumn(name="bytes_per_s")),
     rows=({"size_bytes": 4096, "bytes_per_s": 3.2e13},),
+    metrics=(Metric(name="read", value=3.2e13, unit="B/s", limit=4e13),),
 )
+# As versions wrote it that had a kind of document for it.
+_OLD_MICRO = {
+    "kernelmark": "micro",
+    "version": 1,
+    "benchmark": "cache",
+    **dict.fromkeys(("mode", "model", "host", "driver"), ""),
+    "threads": 2,
+    "parameters": {"sizes": "4096,8192"},
+    "compilations": 0,
+    **{
+        name: value
+        for name, value in codec.plain(_MICRO).items()
+        if name
+        in ("device", "arch", "status", "started", "error", "cost", "columns", "rows", "metrics")
+    },
+    "trace": [],
+    "notes": [],
+}
 
 
 def _text(text: str) -> Callable[[Path], object]:
@@ -73,7 +88,7 @@ def _write_results(path: Path) -> None:
     other.write_text(_TABLE)
     found = importers.read(other, Given())
     run = Run(id="drill", started=1.0, environment=Environment(), cases=len(found.results))
-    document = codec.to_document(ResultSet(run=run, results=found.results))
+    document = codec.to_document(ResultSet(run=run, results=(*found.results, _MICRO)))
     path.write_text(json.dumps(document, indent=1))
 
 
@@ -117,9 +132,5 @@ OWN: dict[str, tuple[str, Callable[[Path], object], Callable[[Path], Iterable[fl
         ),
         lambda path: _none(workload.read(path)),
     ),
-    "micro": (
-        "micro.json",
-        _text(micro.to_json([_MICRO])),
-        lambda path: _none(micro.read(path)),
-    ),
+    "micro": ("micro.json", _text(json.dumps([_OLD_MICRO], indent=1)), _read_results),
 }

@@ -14,7 +14,7 @@ from kernelmark.core import children  # noqa: F401  the victim cannot import any
 from kernelmark.core.diskcache import DiskCache, cache_root
 from kernelmark.core.private import temporary_folder
 from kernelmark.gpu import pack
-from kernelmark.micro import _host, _native
+from kernelmark.micro import _host
 
 ATTACKER, VICTIM = 33, 65534
 FILE = "micro_launch.cu"
@@ -125,7 +125,7 @@ def _pack(place: Path) -> bool:
 
 def as_victim(look: Callable[[], bool]) -> bool:
     """What `look` returns in a process of the victim."""
-    _native._output(["c++", "--version"])  # imports what it needs while that can be read
+    _host._output(["c++", "--version"])  # imports what it needs while that can be read
     assert cache_root()
     child = os.fork()
     if child == 0:

@@ -69,8 +69,7 @@ def stored(where: Path) -> dict[tuple[str, str], RunState]:
         return {}
     try:
         with open_store(str(where), readonly=True) as store:
-            micro = {(run_id, result.benchmark): RunState.DONE for run_id, result in store.micro()}
-            return micro | {
+            return {
                 (run.id, result.case.id): run.state
                 for run in store.runs()
                 for result in store.results(run.id)

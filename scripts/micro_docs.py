@@ -39,9 +39,13 @@ result.metric("l1_bytes_per_clk").value
 
 `--quick` is the default, `--full` sweeps finer, `--brief` measures only the points of headline
 metrics; without a name, each of them and `--all` run all benchmarks. `l2-cache` and `l2_cache` are
-the same. Each result is stored: points, metrics, the device's clocks and power meanwhile, and the
-time it took. Figures need `pip install "kernelmark[plots]"`. On a CPU the same kernels are built by
-the host's C++ compiler.
+the same. `kmark micro` stores a run like any other, one result per benchmark: points, metrics, the
+device's clocks and power meanwhile, and the time it took. `kmark show`, `compare`, `history`,
+`export`, `import` and `list runs` accept these runs too. `kmark micro show`, `compare` and `import`
+do the same, but there `latest` counts only runs of microbenchmarks. `--json` writes the document of
+a run; `kmark micro NAME --csv FILE` has a row per point, `kmark export --csv FILE` a row per
+metric. Lists written by older versions are still read. Figures need `pip install
+"kernelmark[plots]"`. On a CPU the same kernels are built by the host's C++ compiler.
 
 ## Method
 
@@ -65,14 +69,19 @@ the host's C++ compiler.
 
 ## Comparing
 
-`kmark micro compare A B` shows the ratio B / A of the metrics that both have. Their difference is
-the larger value over the smaller, minus 1. The verdict is
+`kmark compare A B` prints a row for each metric that both runs have of a benchmark, whatever its
+mode and parameters. Their difference is the larger value over the smaller, minus 1. The verdict,
+whatever the `--rule`, is
 
 - `same` below 2 %: a GPU's headline metrics repeat within that ([evidence](evidence.md));
 - `unsure` below the noise: 2 % on a GPU and 10 % on a CPU, which runs other work as well; or the
   larger `spread` of the two points of the metric, if that is more (`cache`, `stream`, `l2-cache`
   and `l2-stream` store one);
-- `better` or `worse` above that.
+- `faster` if the metric is better and `slower` if it is worse above that, or `ignored` if neither
+  direction is better.
+
+`kmark compare` exits with 1 if a metric is slower; `kmark micro compare` prints every row and exits
+with 0.
 
 A spread is (longest − shortest) / median of the launches in one run: it excludes the variation
 between runs, and other work makes it large. If a metric is `unsure`, repeat the run on a quiet
@@ -81,15 +90,17 @@ another number of threads): metrics may then be of different points.
 
 ## History
 
-`kmark history --micro NAME` prints a table for each series of comparable runs: the same model,
-host, device, number of threads, mode and parameters (its title lists those set by `-p`). It takes
-`--runs`, `--arch`, `--json`, `--csv` and `--md`, and rejects options for problems, such as
-`--check`; use `kmark micro compare` for verdicts.
+`kmark history -o NAME` follows the headline metrics of a benchmark as it follows times: trend,
+newest value, steps and what changed in the environment there, alarms. A series has one metric,
+architecture, number of threads, mode and set of parameters; if the store has several machines, also
+one device. `kmark history --micro NAME` does the same over runs of microbenchmarks and of roofs.
 
 ## Roofs
 
 `kmark roofs` measures and stores FLOP/s by dtype on the vector and the matrix units, bytes/s by
 level and the cost of a launch; on a CPU only FLOP/s of the vector units and bytes/s of main memory.
+A roof is a metric of a stored microbenchmark; `kmark list micro` lists these runs too, and `latest`
+never names one.
 `kmark run`, `kmark show` and reports compute percentages from the newest roofs, whether higher or
 lower than the ones before. `kmark run` measures them if there are none, if the newest are a week
 old, and if one is unsteady (other work ran, and passes did not agree; see column `how`) and ten
@@ -101,10 +112,12 @@ The column `share` of `kmark roofs` is the measured roof over that of the vendor
 sheets.
 
 A CPU's roofs are valid for one number of threads, each on its own core; more threads than cores are
-rejected. Main memory has one roof, the best of several streams: read, copy and triad on a CPU, the
-benchmark `stream` on a GPU. Bandwidth depends on the mix of reads and writes: on two cores of an
-Arm Neoverse-N1 copy moves 57 to 63 GB/s and read 36 to 40, so a kernel that only reads reaches at
-most about 65 % of that roof. For such a kernel the column `how` has a CPU's three rates.
+rejected. Without a C++ compiler the roofs are the rates of numpy's matmul and copy, and the column
+`how` notes that the limit may be higher. Main memory has one roof, the best of the streams read,
+copy and triad, on a GPU also init. Bandwidth depends on the mix of reads and writes: on two cores
+of an Arm Neoverse-N1 copy moves 57 to 63 GB/s and read 36 to 40, so a kernel that only reads
+reaches at most about 65 % of that roof. For such a kernel the column `how` has the rate of each
+stream.
 
 ## Adding one
 

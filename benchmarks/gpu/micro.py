@@ -24,10 +24,12 @@ from _gpu import gpu_info
 from repeats import Repeats
 
 from kernelmark.api import micro as api
-from kernelmark.core.micro import MicroResult
-from kernelmark.core.result import Status
-from kernelmark.micro import gpu_roofs, registry
+from kernelmark.api.results import Results
+from kernelmark.core.micro import benchmark_name
+from kernelmark.core.result import Result, Status
+from kernelmark.micro import registry
 from kernelmark.micro.execute import execute, open_rig
+from kernelmark.stores.roofs import roofs_of
 from kernelmark.testing import evidence
 
 FOLDER = Path(__file__).parent.parent / "results"
@@ -59,9 +61,10 @@ CLASSIC_L2 = ((4 * MIB, 10.3e12), (5 * MIB, 10.3e12), (16 * MIB, 9.7e12), (25 * 
 class Session:
     """A run of several benchmarks."""
 
-    results: list[MicroResult]
+    results: list[Result]
     seconds: float  # wall
     compilations: int  # what was not in the cache
+    whole: Results
 
 
 def run(device: str, mode: str, names: list[str]) -> Session:
@@ -69,10 +72,10 @@ def run(device: str, mode: str, names: list[str]) -> Session:
     begin = time.perf_counter()
     compiled: list[int] = []
 
-    def on_result(result: MicroResult) -> None:
+    def on_result(result: Result) -> None:
         took = result.cost.get("total", 0.0)
         error = f"  {result.error.splitlines()[0]}" if result.error else ""
-        name = f"{mode:5} {result.benchmark:16} {result.status:12}"
+        name = f"{mode:5} {name_of(result):16} {result.status:12}"
         print(f"  {name} {took:6.2f} s{error}", flush=True)
 
     def tell(text: str) -> None:
@@ -80,14 +83,21 @@ def run(device: str, mode: str, names: list[str]) -> Session:
         if ahead := re.match(r"compiled (\d+) kernel files", text):
             compiled.append(int(ahead[1]))
 
-    _, found = api.measure(names, device=device, mode=mode, tell=tell, on_result=on_result)
-    compiled += [result.compilations for result in found]
-    return Session(results=found, seconds=time.perf_counter() - begin, compilations=sum(compiled))
+    whole = api.measure(names, device=device, mode=mode, tell=tell, on_result=on_result)
+    found = whole.micro
+    compiled += [result.kernel.resources.get("compilations", 0) for result in found]
+    return Session(
+        results=found, seconds=time.perf_counter() - begin, compilations=sum(compiled), whole=whole
+    )
 
 
-def metric(results: list[MicroResult], benchmark: str, name: str) -> float | None:
+def name_of(result: Result) -> str:
+    return benchmark_name(result.case.problem)
+
+
+def metric(results: list[Result], benchmark: str, name: str) -> float | None:
     for result in results:
-        if result.benchmark == benchmark and result.status is Status.OK:
+        if name_of(result) == benchmark and result.status is Status.OK:
             return next((m.value for m in result.metrics if m.name == name), None)
     return None
 
@@ -99,8 +109,8 @@ def number(row: Mapping[str, Any], name: str) -> float:
 
 def completion(session: Session, mode: str, limit: float) -> list[Bar]:
     results, seconds = session.results, session.seconds
-    bad = [r.benchmark for r in results if r.status not in (Status.OK, Status.UNSUPPORTED)]
-    left_out = [r.benchmark for r in results if r.status is Status.UNSUPPORTED]
+    bad = [name_of(r) for r in results if r.status not in (Status.OK, Status.UNSUPPORTED)]
+    left_out = [name_of(r) for r in results if r.status is Status.UNSUPPORTED]
     told = f"{len(results)} in {seconds:.1f} s, {session.compilations} compilations included"
     told += f"; not here: {', '.join(left_out)}" if left_out else ""
     told += f"; failed: {', '.join(bad)}" if bad else ""
@@ -108,7 +118,7 @@ def completion(session: Session, mode: str, limit: float) -> list[Bar]:
     return [(asked, told, not bad and seconds <= limit)]
 
 
-def agreement(results: list[MicroResult]) -> tuple[list[Bar], list[dict[str, Any]]]:
+def agreement(results: list[Result]) -> tuple[list[Bar], list[dict[str, Any]]]:
     bars: list[Bar] = []
     rows: list[dict[str, Any]] = []
     for benchmark, name, theirs, more in CLASSIC:
@@ -131,9 +141,9 @@ def agreement(results: list[MicroResult]) -> tuple[list[Bar], list[dict[str, Any
     return [*bars, found], [*rows, *more_rows]
 
 
-def agreement_l2(results: list[MicroResult]) -> tuple[Bar, list[dict[str, Any]]]:
+def agreement_l2(results: list[Result]) -> tuple[Bar, list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = []
-    points = next((r.rows for r in results if r.benchmark == "l2-cache"), ())
+    points = next((r.rows for r in results if name_of(r) == "l2-cache"), ())
     ratios: dict[str, list[float]] = {"together": [], "apart": []}
     for size, theirs in CLASSIC_L2:
         for units, found in ratios.items():
@@ -157,7 +167,7 @@ def agreement_l2(results: list[MicroResult]) -> tuple[Bar, list[dict[str, Any]]]
     return (asked, shown or "not measured", min(ratios["together"], default=0.0) >= 0.97), rows
 
 
-def efficiency(results: list[MicroResult], units: int) -> list[Bar]:
+def efficiency(results: list[Result], units: int) -> list[Bar]:
     bars: list[Bar] = []
     rate = metric(results, "cache", "l1_bytes_per_clk") or 0.0
     bars.append(("L1 sweep ≥ 95 % of 128 B/clk/SM", f"{rate:.1f} B/clk", rate >= 0.95 * 128))
@@ -182,14 +192,14 @@ def efficiency(results: list[MicroResult], units: int) -> list[Bar]:
     return [*bars, (asked, shown, number(row, "share") >= 0.9)]
 
 
-def bf16(results: list[MicroResult]) -> Mapping[str, Any] | None:
-    rows = [r for result in results if result.benchmark == "matrix" for r in result.rows]
+def bf16(results: list[Result]) -> Mapping[str, Any] | None:
+    rows = [r for result in results if name_of(result) == "matrix" for r in result.rows]
     return next((r for r in rows if r["dtype"] == "bf16"), None)
 
 
-def occupancy(results: list[MicroResult]) -> dict[str, Any]:
+def occupancy(results: list[Result]) -> dict[str, Any]:
     """Where init and triad were fastest, and what they were with all threads that fit."""
-    rows = [r for result in results if result.benchmark == "stream" for r in result.rows]
+    rows = [r for result in results if name_of(result) == "stream" for r in result.rows]
     most = max((number(row, "threads") for row in rows), default=0.0)
     found: dict[str, Any] = {}
     for kernel in ("init", "triad"):
@@ -213,7 +223,7 @@ def sustained(device: str) -> dict[str, Any]:
 
 
 def repeatability(
-    briefs: list[list[MicroResult]], quicks: list[list[MicroResult]]
+    briefs: list[list[Result]], quicks: list[list[Result]]
 ) -> tuple[list[Bar], dict[str, Any]]:
     """Headline metrics and roofs of brief sessions, as `kmark roofs` has them, and all other
     metrics of quick ones."""
@@ -222,15 +232,15 @@ def repeatability(
         for result in results:
             if result.status is Status.OK:
                 for one in result.headlines:
-                    heads.add(f"{result.benchmark} {one.name}", one.value)
-        for roof in gpu_roofs.roofs_of(results):
+                    heads.add(f"{name_of(result)} {one.name}", one.value)
+        for roof in (roof for result in results for roof in roofs_of(result)):
             kind = launches if roof.kind == "launches" else roofs
             kind.add(" ".join(filter(None, (roof.kind, roof.name, roof.unit))), roof.value)
     others, every = Repeats(len(quicks)), set()
     for results in quicks:
         for result in results:
             for one in result.metrics if result.status is Status.OK else ():
-                every.add(name := f"{result.benchmark} {one.name}")
+                every.add(name := f"{name_of(result)} {one.name}")
                 if not one.headline:
                     others.add(name, one.value)
     times, count = len(briefs), f"{len(heads.values)} of {len(every)}"
@@ -246,10 +256,10 @@ def repeatability(
 
 
 def repeated(
-    device: str, names: list[str], times: Mapping[str, int], first: list[MicroResult] | None
+    device: str, names: list[str], times: Mapping[str, int], first: list[Result] | None
 ) -> tuple[list[Bar], dict[str, Any]]:
     """So many brief and quick sessions; `first` is one of the quick ones."""
-    sessions: dict[str, list[list[MicroResult]]] = {"brief": [], "quick": [first] if first else []}
+    sessions: dict[str, list[list[Result]]] = {"brief": [], "quick": [first] if first else []}
     for mode, found in sessions.items():
         while len(found) < times[mode]:
             one = run(device, mode, names)
@@ -309,7 +319,7 @@ def main() -> None:
         os.environ["KERNELMARK_CACHE"] = folder
         quick = guarded("quick", lambda: run(given.device, "quick", names))
         if quick is not None:
-            keep(quick.results, given.points)
+            keep(quick.whole, given.points)
             bars += completion(quick, "quick", 90.0)
             found, rows = agreement(quick.results)
             bars += found + efficiency(quick.results, info.units)
@@ -328,26 +338,26 @@ def main() -> None:
         if full is not None:
             bars += completion(full, "full", 360.0)
             figures |= {"full_s": full.seconds, "full": of_session(full)}
-            keep(full.results, given.points.with_name(f"{given.points.stem}_full.json"))
+            keep(full.whole, given.points.with_name(f"{given.points.stem}_full.json"))
             write()
     print(evidence.told(bars))
 
 
-def keep(results: list[MicroResult], place: Path) -> None:
+def keep(results: Results, place: Path) -> None:
     """The points, for `kmark micro show`."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(api.to_json(results), encoding="utf-8")
+    results.to_json(place)
 
 
 def of_session(session: Session) -> dict[str, Any]:
     results = session.results
     return {
         "compilations": session.compilations,
-        "cost_s": {r.benchmark: r.cost.get("total") for r in results},
-        "metrics": {f"{r.benchmark} {m.name}": m.value for r in results for m in r.metrics},
+        "cost_s": {name_of(r): r.cost.get("total") for r in results},
+        "metrics": {f"{name_of(r)} {m.name}": m.value for r in results for m in r.metrics},
         "occupancy": occupancy(results),
-        "errors": {r.benchmark: r.error for r in results if r.error},
-        "notes": {r.benchmark: list(r.notes) for r in results if r.notes},
+        "errors": {name_of(r): r.error for r in results if r.error},
+        "notes": {name_of(r): list(r.notes) for r in results if r.notes},
     }
 
 

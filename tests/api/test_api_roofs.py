@@ -12,6 +12,7 @@ from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 from kernelmark.devices import registry
 from kernelmark.stores import open_store
+from kernelmark.stores.roofs import recorded
 
 GEMM = "gemm m=8 n=8 k=8 dtype=f32"
 
@@ -30,15 +31,21 @@ def measured(monkeypatch):
         measured=time.time(),
         unit="vector",
         threads=info.units,
+        model=info.model,
     )
     calls = []
 
-    def quick(device, threads):
+    def measure(device, threads, tell):
         calls.append((device, threads))
-        return (dataclasses.replace(roof, threads=threads),)
+        return results_of(dataclasses.replace(roof, threads=threads))
 
-    monkeypatch.setattr(folder, "quick", quick)
+    monkeypatch.setattr(folder, "measure", measure)
     return roof, calls
+
+
+def results_of(*roofs):
+    """Results that give these roofs."""
+    return [result for made in recorded(roofs, "") for result in made.results]
 
 
 def ask(store, mode="stored", threads=0):
@@ -82,7 +89,7 @@ def test_the_newest_steady_roof_counts_higher_or_lower(measured, tmp_path, monke
     newer = dataclasses.replace(roof, value=value, measured=roof.measured + 1)
     with open_store(tmp_path / "s.sqlite") as store:
         ask(store)
-        monkeypatch.setattr(folder, "quick", lambda *given: (newer,))
+        monkeypatch.setattr(folder, "measure", lambda *given: results_of(newer))
         assert ask(store, "fresh")[0] == (newer,)
         assert store.roofs() == (newer,)
 
@@ -93,7 +100,7 @@ def test_a_disturbed_roof_does_not_replace_a_steady_one(measured, tmp_path, monk
     disturbed = dataclasses.replace(roof, value=value, steady=False, measured=roof.measured + 1)
     with open_store(tmp_path / "s.sqlite") as store:
         ask(store)
-        monkeypatch.setattr(folder, "quick", lambda *given: (disturbed,))
+        monkeypatch.setattr(folder, "measure", lambda *given: results_of(disturbed))
         found, told = ask(store, "fresh")
         assert found == store.roofs() == (roof,)
         assert "f32" in told[-1]
@@ -123,13 +130,13 @@ def test_where_all_are_disturbed_the_newest_counts_and_a_later_run_measures_agai
         for later, value in enumerate((1.5e9, 1e9))
     )
     with open_store(tmp_path / "s.sqlite") as store:
-        monkeypatch.setattr(folder, "quick", lambda *given: (higher,))
+        monkeypatch.setattr(folder, "measure", lambda *given: results_of(higher))
         assert ask(store)[0] == (higher,)
-        monkeypatch.setattr(folder, "quick", lambda *given: pytest.fail("the work may still run"))
+        monkeypatch.setattr(folder, "measure", lambda *given: pytest.fail("it may still run"))
         assert ask(store)[0] == (higher,)
         monkeypatch.setattr(folder, "RETRY_S", -10.0)  # they are of the future
         for now in (lower, dataclasses.replace(roof, measured=roof.measured + 3)):
-            monkeypatch.setattr(folder, "quick", lambda *given, now=now: (now,))
+            monkeypatch.setattr(folder, "measure", lambda *given, now=now: results_of(now))
             assert ask(store)[0] == store.roofs() == (now,)
 
 
@@ -137,7 +144,7 @@ def test_a_roof_that_cannot_be_is_told_and_left_out(measured, monkeypatch):
     def impossible(*given):
         raise KernelmarkError("the measured roof is not physically possible")
 
-    monkeypatch.setattr(folder, "quick", impossible)
+    monkeypatch.setattr(folder, "measure", impossible)
     found, told = ask(None)
     assert found == ()
     assert "not physically possible" in told[-1]

@@ -13,6 +13,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
 from kernelmark.core.roof import Roof
 from kernelmark.stores import open_store
+from kernelmark.stores.roofs import recorded
 
 GPU = DeviceInfo(name="cuda:0", kind="cuda", model="NVIDIA H200", arch="sm_90", units=132)
 
@@ -27,6 +28,7 @@ def roof(name, value, *, kind="flops", unit="matrix", measured=None):
         how="kmark micro",
         measured=time.time() if measured is None else measured,
         unit=unit,
+        model=GPU.model,
     )
 
 
@@ -42,13 +44,13 @@ def measured(monkeypatch):
     asked = []
     found = [roof("bf16", 9e14)]
 
-    def measure(device, tell=None):
+    def measure(device, threads, tell):
         asked.append(device)
         if not found:
             raise UsageError("it cannot be measured")
-        return tuple(found), ()
+        return [result for made in recorded(found, "") for result in made.results]
 
-    monkeypatch.setattr(api.gpu_roofs, "measure", measure)
+    monkeypatch.setattr(api, "measure", measure)
     return asked, found
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from kernelmark.core.micro import MicroMetric, MicroResult
-from kernelmark.core.result import Status
+from kernelmark.core.metric import Metric
+from kernelmark.core.result import KernelInfo
+from kernelmark.testing.micro import micro_result
 
 
 @pytest.fixture(scope="module")
@@ -17,14 +17,16 @@ def script(benchmark_script) -> ModuleType:
 
 
 def result(benchmark, metrics=(), rows=(), **more):
-    return MicroResult(
-        benchmark=benchmark,
-        device="cuda:0",
-        arch="sm_90",
-        status=Status.OK,
-        started=1.0,
+    return micro_result(
+        benchmark,
         metrics=tuple(
-            MicroMetric(name=name, value=value, unit="", headline=not name.startswith("_"))
+            Metric(
+                name=name,
+                value=value,
+                unit="",
+                headline=not name.startswith("_"),
+                roof={"init": "bytes dram", "plain_empty_ns": "launches plain"}.get(name, ""),
+            )
             for name, value in dict(metrics).items()
         ),
         rows=tuple(rows),
@@ -116,10 +118,11 @@ def test_compilations_ahead_and_in_workers_are_counted(script, monkeypatch):
 
     def measure(names, *, tell, on_result, **given):
         assert list(micro_session._run_all(pool, [], tell)) == []
-        found = [result("cache"), dataclasses.replace(result("latency"), compilations=1)]
+        once = KernelInfo(resources={"compilations": 1})
+        found = [result("cache"), result("latency", kernel=once)]
         for one in found:
             on_result(one)
-        return "r1", found
+        return SimpleNamespace(micro=found)
 
     monkeypatch.setattr(script.api, "measure", measure)
     session = script.run("cuda:0", "quick", ["cache", "latency"])

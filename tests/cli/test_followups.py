@@ -131,7 +131,12 @@ def test_roofs_that_are_not_stored_are_measured_into_the_same_store(kmark, fake_
 
 
 @pytest.mark.parametrize(
-    "words", [("micro", "show"), ("micro", "compare", "a", "b"), ("history", "--micro", "cache")]
+    "words",
+    [
+        ("micro", "show"),
+        ("micro", "compare", "latest~1", "latest"),
+        ("history", "--micro", "cache"),
+    ],
 )
 def test_microbenchmarks_are_measured_into_the_store_that_lacks_them(
     kmark, fake_words, tmp_path, words

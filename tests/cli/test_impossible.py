@@ -14,12 +14,14 @@ import pytest
 import kernelmark as km
 from kernelmark.api import roofs as api_roofs
 from kernelmark.core import codec
+from kernelmark.core.metric import Metric
 from kernelmark.core.result import ResultSet, Status
 from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 from kernelmark.devices import registry
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.stores import open_store
+from kernelmark.testing.micro import micro_result
 from kernelmark.testing.tuning import fake_plans, make_folder
 from kernelmark.tune import journal
 
@@ -101,18 +103,11 @@ def test_retry_measures_it_again(kmark, dram, tmp_path):
 
 def test_a_cpu_is_judged_by_roofs_of_the_run_without_a_store(monkeypatch, tmp_path):
     info = registry.get("cpu").infos()[0]
-    slow = Roof(
-        device="cpu",
-        arch=info.arch,
-        kind="bytes",
-        name="dram",
-        value=1e4,
-        how="a test",
-        measured=time.time(),
-        threads=info.units,
-        model=info.model,
+    slow = Metric(name="copy", value=1e4, unit="B/s", roof="bytes dram")
+    found = micro_result(
+        "stream", threads=info.units, device="cpu", arch=info.arch, metrics=(slow,)
     )
-    monkeypatch.setattr(api_roofs, "quick", lambda device, threads: (slow,))
+    monkeypatch.setattr(api_roofs, "measure", lambda device, threads, tell: [found])
     timing = Timing(max_s=0.05, warmup_s=0.01, max_allocations=3)
     results = km.run("gemm", m=256, n=256, k=256, dtype="f32", backend="numpy", timing=timing)
     assert [one.status for one in results] == [Status.IMPOSSIBLE]

@@ -10,10 +10,12 @@ import pytest
 from kernelmark import backends, devices, ops
 from kernelmark.cli.main import app
 from kernelmark.core.dtype import DTYPES
-from kernelmark.core.micro import MicroResult
-from kernelmark.core.result import Status
+from kernelmark.core.environment import Environment
+from kernelmark.core.micro import MICRO_SUITE
+from kernelmark.core.result import ResultSet, Run, Status
 from kernelmark.gpu import pack
 from kernelmark.stores import open_store
+from kernelmark.testing.micro import micro_result
 from kernelmark.workloads import suites
 
 ROOT = Path(__file__).parents[2]
@@ -63,17 +65,16 @@ def test_runs_are_listed_newest_first(kmark, stored, fake_words):
     assert len(json.loads(kmark("list", "runs", "--limit", "1", "--json", "-").out)) == 1
 
 
-def micro_result(benchmark, started, **given):
-    usual = {"device": "cpu", "arch": "aarch64", "status": Status.OK, "host": "box"}
-    return MicroResult(benchmark=benchmark, started=started, **usual | given)
+def add_micro(store, run_id, started, *results):
+    run = Run(id=run_id, started=started, environment=Environment(host="box"), suite=MICRO_SUITE)
+    store.add_result_set(ResultSet(run=run, results=results))
 
 
 def test_runs_of_microbenchmarks_are_listed_newest_first(kmark, tmp_path):
     place = str(tmp_path / "other.sqlite")
     with open_store(place) as store:
-        store.add_micro("one", [micro_result("cache", 1.0), micro_result("latency", 2.0)])
-        broken = micro_result("cache", 3e8, device="cuda:0", status=Status.TIMEOUT, error="slow")
-        store.add_micro("two", [broken])
+        add_micro(store, "one", 1.0, micro_result(device="cpu"), micro_result("latency"))
+        add_micro(store, "two", 3e8, micro_result(status=Status.TIMEOUT, error="slow"))
     shown = kmark("list", "micro", "--store", place)
     assert shown.code == 0
     _, _, first, second = shown.out.splitlines()

@@ -21,6 +21,10 @@ class Point:
     fingerprint: str
     median_s: float | None
     modes: tuple[Mode, ...] = ()
+    metric: str = ""
+    value: float | None = None
+    unit: str = ""
+    better: str = "lower"
 
 
 def series(times, name="gemm m=1 | a | {} | t | x"):
@@ -49,6 +53,19 @@ def test_a_step_is_found_where_it_is():
     assert (step.run_id, step.before_id, step.started) == ("night20", "night19", 20.0)
     assert step.ratio == pytest.approx(1.06, rel=0.01)
     assert found.screen.status.value == "same"
+
+
+@pytest.mark.parametrize(
+    ("better", "status"), [("lower", "slower"), ("higher", "faster"), ("", "unsure")]
+)
+def test_a_metric_is_slower_where_it_is_worse(better, status):
+    points = [
+        replace(p, metric="read", value=p.median_s and p.median_s * 1e15, median_s=None)
+        for p in series([*noisy(20), 1.05e-3])
+    ]
+    found = story([replace(p, unit="B/s", better=better) for p in points])
+    assert found.screen.status.value == status
+    assert found.screen.ratio == pytest.approx(1.05, rel=0.01)
 
 
 def test_the_newest_point_is_screened_before_a_step_can_be_seen():

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import CodecError
-from kernelmark.core.micro import MicroResult
 from kernelmark.core.problem import Problem, parse_key
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import (
@@ -48,7 +47,7 @@ timings = st.builds(
     threads=st.integers(0, 9),
     allocations=st.integers(1, 5),
     max_allocations=st.integers(5, 9),
-    max_s=st.floats(1e-6, 1e6),
+    max_s=st.floats(1e-6, 1e6, exclude_max=True),
 )
 problems = st.sampled_from(["gemm m=4 a=f32 x=yes", "conv n=1 y=-1.5e-30 z=word", "attention"])
 
@@ -65,23 +64,24 @@ times = st.lists(st.floats(5e-324, 1e300), min_size=1, max_size=3).map(tuple)
 blocks = st.lists(drawn(Block, samples_s=times), min_size=1, max_size=2).map(tuple)
 modes = drawn(Mode, value_s=st.floats(5e-324, 1e300), share=st.floats(0, 1, exclude_min=True))
 measurements = drawn(Measurement, blocks=blocks, modes=st.lists(modes, max_size=3).map(tuple))
-results = drawn(Result, case=cases, measurement=st.none() | measurements)
-environments = drawn(Environment, devices=st.lists(drawn(DeviceInfo), max_size=2).map(tuple))
-runs = drawn(Run, environment=environments)
 values_in_rows = st.text(max_size=4) | st.integers() | finite | st.booleans() | st.none()
 rows = st.dictionaries(st.text(max_size=4), values_in_rows, max_size=3)
+results = drawn(
+    Result, case=cases, measurement=st.none() | measurements, metrics=st.just(()), rows=st.just(())
+)
 micros = drawn(
-    MicroResult,
-    benchmark=st.sampled_from(["cache", "l2-stream", "my_own2"]),
+    Result,
+    case=cases,
+    measurement=st.none(),
     status=st.sampled_from([status for status in Status if status is not Status.OK]),
-    parameters=rows,
     rows=st.lists(rows, max_size=3).map(tuple),
 )
+environments = drawn(Environment, devices=st.lists(drawn(DeviceInfo), max_size=2).map(tuple))
+runs = drawn(Run, environment=environments)
 KINDS = {
     "case": cases,
     "environment": environments,
-    "micro": micros,
-    "result": results,
+    "result": results | micros,
     "results": drawn(ResultSet, run=runs, results=st.lists(results, max_size=2).map(tuple)),
     "roof": drawn(Roof),
     "run": runs,

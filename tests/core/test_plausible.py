@@ -10,7 +10,7 @@ import pytest
 from kernelmark.core import plausible
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import CodecError
-from kernelmark.core.micro import MicroColumn, MicroResult
+from kernelmark.core.metric import PointColumn
 from kernelmark.core.plausible import check_results
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import (
@@ -27,6 +27,7 @@ from kernelmark.core.result import (
 )
 from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
+from kernelmark.testing.micro import micro_result
 
 
 def measured(samples: tuple[float, ...] = (1e-5,), **changes: object) -> Measurement:
@@ -141,24 +142,6 @@ def test_bounds_are_those_of_the_documentation():
     assert plausible.bad_size(Problem(op="gemm", dims={"m": 2**48 - 1}, dtypes={})) == ""
 
 
-def micro(**changes: object) -> MicroResult:
-    fields: dict[str, object] = {
-        "benchmark": "latency",
-        "device": "cpu",
-        "arch": "x86_64",
-        "status": Status.OK,
-        "started": 1.0,
-    }
-    return MicroResult(**(fields | changes))
-
-
-@pytest.mark.parametrize("started", [-1.0, 1e308, float("nan")])
-def test_a_microbenchmark_of_no_time_is_refused(started):
-    assert plausible.check_micro(micro(), "x").started == 1.0
-    with pytest.raises(CodecError):
-        plausible.check_micro(micro(started=started), "x")
-
-
 def test_a_column_without_numbers_exceeds_no_limit():
-    column = MicroColumn(name="a", unit="s", limit=-1.0)
-    assert micro(columns=(column,), rows=({"a": "word"},)).columns == (column,)
+    column = PointColumn(name="a", unit="s", limit=-1.0)
+    assert micro_result(columns=(column,), rows=({"a": "word"},)).columns == (column,)

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from kernelmark.api import micro as api
+from kernelmark.api.reading import read_file
+from kernelmark.core import codec
+from kernelmark.core.environment import Environment
 from kernelmark.core.errors import KernelmarkError
-from kernelmark.core.micro import MicroMetric, MicroResult
-from kernelmark.core.result import Status
+from kernelmark.core.metric import Metric
+from kernelmark.core.result import ResultSet, Run, Status
 from kernelmark.micro import session
+from kernelmark.testing.micro import micro_result
 
 PAGE = Path(__file__).parents[2] / "docs" / "micro.md"
 FLAT = " ".join(PAGE.read_text("utf-8").split())
@@ -24,21 +27,17 @@ def test_the_number_of_compilations_is_what_the_page_says():
 @pytest.mark.parametrize("limits_too", [False, True])
 def test_a_file_is_held_to_the_limits_that_it_has(tmp_path, limits_too):
     """The check finds mistakes, but not a file whose limits were edited too."""
-    made = MicroResult(
-        benchmark="cache",
-        device="cuda:0",
-        arch="sm_90",
-        status=Status.OK,
-        started=1.0,
-        metrics=(MicroMetric(name="l1", value=3e13, unit="B/s", limit=3.3e13),),
-    )
-    (document,) = json.loads(api.to_json([made]))
-    document["metrics"][0]["value"] *= 1000
-    document["metrics"][0]["limit"] *= 1000 if limits_too else 1
+    metric = Metric(name="l1", value=3e13, unit="B/s", limit=3.3e13)
+    run = Run(id="r", started=1.0, environment=Environment())
+    made = ResultSet(run=run, results=(micro_result(metrics=(metric,)),))
+    document = codec.to_document(made)
+    edited = document["results"][0]["metrics"][0]
+    edited["value"] *= 1000
+    edited["limit"] *= 1000 if limits_too else 1
     file = tmp_path / "edited.json"
-    file.write_text(json.dumps([document]))
+    file.write_text(json.dumps(document))
     if limits_too:
-        assert api.read(file)[0].status is Status.OK
+        assert read_file(str(file)).results[0].status is Status.OK
     else:
         with pytest.raises(KernelmarkError, match="above the physical limit"):
-            api.read(file)
+            read_file(str(file))

@@ -11,22 +11,17 @@ from hypothesis import strategies as st
 
 from kernelmark.core import codec
 from kernelmark.core.errors import CodecError, UsageError
-from kernelmark.core.micro import MARGIN, MicroColumn, MicroMetric, MicroResult, impossible
-from kernelmark.core.result import Status
+from kernelmark.core.metric import MARGIN, Metric, PointColumn, impossible
+from kernelmark.core.result import Result, Status
 from kernelmark.micro import registry
 from kernelmark.micro.execute import execute, open_rig
 from kernelmark.micro.hardware import Hardware
-from kernelmark.stores import open_store
+from kernelmark.testing.micro import micro_result
 
-GOOD = MicroResult(
-    benchmark="cache",
-    device="cuda:0",
-    arch="sm_90",
-    status=Status.OK,
-    started=1.0,
-    columns=(MicroColumn(name="bytes_per_s", unit="B/s", limit=100.0, why="10 units × 10 B/s"),),
+GOOD = micro_result(
+    columns=(PointColumn(name="bytes_per_s", unit="B/s", limit=100.0, why="10 units × 10 B/s"),),
     rows=({"bytes_per_s": 90.0},),
-    metrics=(MicroMetric(name="rate", value=90.0, unit="B/s", limit=100.0, why="the same"),),
+    metrics=(Metric(name="rate", value=90.0, unit="B/s", limit=100.0, why="the same"),),
 )
 
 
@@ -49,7 +44,7 @@ def test_an_impossible_point_cannot_be_ok():
 
 
 def test_too_little_is_impossible_too():
-    metric = MicroMetric(name="latency", value=0.001, unit="cycles", better="lower", least=1.0)
+    metric = Metric(name="latency", value=0.001, unit="cycles", better="lower", least=1.0)
     with pytest.raises(UsageError, match="below the least that is possible"):
         dataclasses.replace(GOOD, metrics=(metric,))
 
@@ -58,12 +53,12 @@ def test_an_edited_document_is_refused():
     document = json.loads(codec.dumps(GOOD))
     document["metrics"][0]["value"] = 90e6
     with pytest.raises(CodecError, match="above the physical limit"):
-        codec.from_document(document, MicroResult)
+        codec.from_document(document, Result)
 
 
 @given(st.floats(0, 1e18), st.floats(1e-3, 1e18))
 def test_the_margin_is_all_there_is(value, limit):
-    metric = MicroMetric(name="m", value=value, unit="", limit=limit)
+    metric = Metric(name="m", value=value, unit="", limit=limit)
     assert bool(impossible((), (), (metric,))) == (value > limit * MARGIN)
 
 
@@ -84,18 +79,18 @@ def test_points_are_finite_or_absent(value):
         ("roofline", {"seconds": 0.01}),
     ],
 )
-def test_a_planted_unit_error_ends_as_wrong(name, parameters, tmp_path, monkeypatch):
+def test_a_planted_unit_error_ends_as_wrong(name, parameters, monkeypatch):
     """Milliseconds taken for seconds: a thousand times too fast."""
     rig = open_rig("cpu", 1)
     # The limit of one core: that of hundreds is a thousand times what one of them reaches.
     monkeypatch.setattr(rig, "hardware", Hardware.of(dataclasses.replace(rig.info, units=1)))
-    plain = rig.time
+    plain = rig.passes
 
-    def mistaken(call, launches=1):
-        timed = plain(call, launches)
-        return dataclasses.replace(timed, elapsed_s=timed.elapsed_s / 1e3)
+    def mistaken(*given):
+        done = plain(*given)
+        return dataclasses.replace(done, whole_s=tuple(one / 1e3 for one in done.whole_s))
 
-    monkeypatch.setattr(rig, "time", mistaken)
+    monkeypatch.setattr(rig, "passes", mistaken)
     try:
         result = execute(registry.get(name), rig, "brief", parameters)
     finally:
@@ -103,25 +98,3 @@ def test_a_planted_unit_error_ends_as_wrong(name, parameters, tmp_path, monkeypa
     assert result.status is Status.WRONG
     assert "above the physical limit" in result.error
     assert result.rows  # what was measured is kept, for looking at
-    with open_store(tmp_path / "store.sqlite") as store:
-        store.add_micro("r1", [result])
-        assert store.micro(status=Status.OK) == []
-        assert store.micro() == [("r1", result)]
-
-
-def test_the_store_keeps_order_and_narrows(tmp_path):
-    results = [
-        dataclasses.replace(GOOD, started=float(n), benchmark=name, arch=arch)
-        for n, (name, arch) in enumerate(
-            [("cache", "sm_90"), ("latency", "sm_90"), ("cache", "gfx942")], 1
-        )
-    ]
-    with open_store(tmp_path / "store.sqlite") as store:
-        store.add_micro("b", results[2:])
-        store.add_micro("a", results[:2])
-        assert [r.started for _, r in store.micro()] == [1.0, 2.0, 3.0]
-        assert [run for run, _ in store.micro(benchmark="cache")] == ["a", "b"]
-        assert [r for _, r in store.micro(arch="gfx942")] == results[2:]
-        assert [r.started for _, r in store.micro(limit=1)] == [3.0]
-        assert store.micro(run_id="nonsense") == []
-        store.add_micro("empty", [])

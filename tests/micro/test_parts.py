@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, Unsupported, UsageError
-from kernelmark.core.micro import impossible
+from kernelmark.core.metric import Metric, impossible
 from kernelmark.core.result import Status
 from kernelmark.micro import (
     _chase,
@@ -23,14 +23,16 @@ from kernelmark.micro import (
     _signatures,
     _windows,
     execute,
-    gpu_roofs,
     hardware,
     registry,
+    roofs,
     session,
 )
 from kernelmark.micro.base import Parameter
 from kernelmark.micro.benchmarks import small_kernels
 from kernelmark.micro.rig import CHUNK_BYTES
+from kernelmark.stores.roofs import roofs_of
+from kernelmark.testing.micro import micro_result
 
 
 class TestSignatures:
@@ -281,7 +283,7 @@ class TestSession:
         assert late.status is Status.TIMEOUT
         (good,) = list(session.run(["instructions"], mode="brief", threads=1))
         assert good.status is Status.OK
-        assert good.threads == 1
+        assert good.case.timing.threads == 1
 
     def test_what_is_illegal_raises_before_anything_runs(self):
         with pytest.raises(UsageError, match="unknown benchmark 'nonsense'"):
@@ -302,7 +304,7 @@ class TestSession:
         monkeypatch.setenv("PATH", "")
         monkeypatch.delenv("CXX", raising=False)
         found = list(session.run(["cache", "incore"], mode="brief", threads=1))
-        assert [result.benchmark for result in found] == ["cache", "incore"]
+        assert [result.case.problem.op for result in found] == ["cache", "incore"]
         for result in found:
             assert result.status is Status.UNSUPPORTED
             assert "no C++ compiler here" in result.error
@@ -340,58 +342,49 @@ def test_micro_is_a_python_api(compiler):
 
 class TestRoofs:
     def results(self):
-        from kernelmark.core.micro import MicroMetric, MicroResult
-
         def made(name, **values):
-            metrics = tuple(MicroMetric(name=k, value=v, unit="") for k, v in values.items())
-            return MicroResult(
-                benchmark=name,
-                device="cuda:0",
-                arch="sm_90",
-                status=Status.OK,
-                started=5.0,
-                metrics=metrics,
+            metrics = tuple(
+                Metric(name=k, value=v, unit=unit, roof=roof)
+                for k, (v, unit, roof) in values.items()
             )
+            return micro_result(name, metrics=metrics)
 
         return [
-            made("incore", peak_f32=6e13, per_clk_f32=250.0, latency_fma_f32=4.0),
-            made("matrix", flops_bf16=9e14, per_clk_bf16=4000.0),
-            made("stream", init=4.5e12, read=4.4e12, triad=4e12, dot=9e12),
-            made("l2-cache", l2_read=9e12, l2_read_together=1e13, dram_read=4.3e12),
-            made("cache", l1_bytes_per_s=3e13, l1_bytes_per_clk=127.0),
-            made("small-kernels", plain_empty_ns=2000.0, graph_empty_ns=1000.0),
+            made("incore", peak_f32=(6e13, "FLOP/s", "flops f32 vector"), other=(4.0, "", "")),
+            made("matrix", flops_bf16=(9e14, "FLOP/s", "flops bf16 matrix")),
+            made(
+                "stream", **{k: (v, "B/s", "bytes dram") for k, v in (("a", 4.5e12), ("b", 4e12))}
+            ),
+            made("small-kernels", empty=(2000.0, "ns", "launches plain")),
         ]
 
-    def test_each_benchmark_gives_its_roofs(self):
-        found = {(r.kind, r.name, r.unit): r.value for r in gpu_roofs.roofs_of(self.results())}
-        assert found == {
+    def test_a_metric_says_which_roof_it_is(self):
+        info = DeviceInfo(name="cuda:0", kind="cuda", model="M", arch="sm_90")
+        every = [roof for result in self.results() for roof in roofs_of(result, info)]
+        assert {(r.kind, r.name, r.unit): r.value for r in every} == {
             ("flops", "f32", "vector"): 6e13,
             ("flops", "bf16", "matrix"): 9e14,
             ("bytes", "dram", ""): 4.5e12,
-            ("bytes", "l2", ""): 1e13,
-            ("bytes", "l1", ""): 3e13,
             ("launches", "plain", ""): 5e5,
-            ("launches", "graph", ""): 1e6,
         }
+        assert {(r.model, r.measured, r.steady, r.limit) for r in every} == {("M", 1.0, True, True)}
 
     def test_what_is_not_ok_gives_none(self):
         bad = [dataclasses.replace(r, status=Status.WRONG) for r in self.results()]
-        assert gpu_roofs.roofs_of(bad) == ()
+        assert [roof for result in bad for roof in roofs_of(result)] == []
 
-    @pytest.mark.parametrize(("spread", "steady"), [(0.02, True), (0.4, False), (None, True)])
-    def test_a_bandwidth_is_steady_where_its_launches_agree(self, spread, steady):
-        rows = ({"bytes_per_s": 4.5e12, "spread": spread}, {"bytes_per_s": 1e12, "spread": 0.9})
-        spread_out = [dataclasses.replace(r, rows=rows, model="M") for r in self.results()]
-        found = {roof.name: roof for roof in gpu_roofs.roofs_of(spread_out)}
-        assert found["dram"].steady is steady
-        assert found["bf16"].steady
-        assert {roof.model for roof in found.values()} == {"M"}
+    def test_every_source_is_a_benchmark_of_its_kind(self):
+        for kind, sources in roofs.SOURCES.items():
+            for names, chosen in sources:
+                for name in names:
+                    assert kind in registry.get(name).kinds
+                    registry.get(name).settings("brief", chosen)
 
     def test_the_data_sheet_stands_beside(self):
         sheet = hardware.find_sheet(TestHardware.INFO)
-        values = [gpu_roofs.sheet_value(r, sheet) for r in gpu_roofs.roofs_of(self.results())]
-        assert values == [67e12, 989.5e12, 4.8e12, None, None, None, None]
-        assert gpu_roofs.sheet_value(gpu_roofs.roofs_of(self.results())[0], None) is None
+        every = [roof for result in self.results() for roof in roofs_of(result)]
+        assert [roofs.sheet_value(r, sheet) for r in every] == [67e12, 989.5e12, 4.8e12, None]
+        assert roofs.sheet_value(every[0], None) is None
 
 
 class TestLaunchFit:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmark.micro import _host, _native
+from kernelmark.micro import _host
 
 FILE = "micro_launch.cu"
 MARK = 666
@@ -64,15 +64,6 @@ def test_not_a_file_of_another_user_in_an_own_folder(planted, tmp_path, monkeypa
     for path in folder.iterdir():
         os.chown(path, 33, 33)
     assert _host.library(FILE).vector_bytes != MARK
-
-
-def test_roofs_are_not_from_a_cache_that_others_can_write_to(compiler, tmp_path, monkeypatch):
-    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path))
-    folder = tmp_path / "roofs"
-    folder.mkdir()
-    folder.chmod(0o777)
-    assert _native.library() is not None
-    assert list(folder.iterdir()) == []
 
 
 def test_what_is_built_is_for_this_user_alone(planted, tmp_path):

@@ -24,6 +24,10 @@ class Point:
     fingerprint: str = ""
     device: str = "cuda:1"
     modes: tuple[Mode, ...] = ()
+    metric: str = ""
+    value: float | None = None
+    unit: str = ""
+    better: str = "lower"
 
     @property
     def status(self) -> Status:

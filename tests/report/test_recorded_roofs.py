@@ -9,40 +9,45 @@ from pathlib import Path
 
 from kernelmark.api import roofs as api
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.micro import MicroMetric, MicroResult
-from kernelmark.core.result import Status
-from kernelmark.micro import gpu_roofs
+from kernelmark.core.metric import Metric
 from kernelmark.micro.hardware import Hardware
 from kernelmark.report.percent import share
 from kernelmark.stores import open_store
+from kernelmark.stores.roofs import roofs_of
+from kernelmark.testing.micro import micro_result
 
 GPU = DeviceInfo(name="cuda:0", kind="cuda", model="NVIDIA H200", arch="sm_90", units=132)
 RECORDED = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu_micro.json"
 
 
+ROOFS = {
+    "incore peak_": "flops {} vector",
+    "matrix flops_": "flops {} matrix",
+    "stream read": "bytes dram",
+    "l2-cache l2_read": "bytes l2",
+    "cache l1_bytes_per_s": "bytes l1",
+}
+
+
 def recorded():
-    """The metrics that an H200 gave, as results."""
-    by_name = {}
+    """The roofs that an H200 gave, as results."""
     figures = json.loads(RECORDED.read_text("utf-8"))["figures"]
-    for name, value in figures["metrics"].items():
-        benchmark, _, metric = name.partition(" ")
-        by_name.setdefault(benchmark, []).append(MicroMetric(name=metric, value=value, unit=""))
     return [
-        MicroResult(
-            benchmark=name,
-            device="cuda:0",
-            arch="sm_90",
-            status=Status.OK,
+        micro_result(
+            name.partition(" ")[0],
             started=time.time(),
-            metrics=tuple(metrics),
+            metrics=(Metric(name="x", value=value, unit="", roof=roof.format(name[len(begin) :])),),
         )
-        for name, metrics in by_name.items()
+        for name, value in figures["metrics"].items()
+        for begin, roof in ROOFS.items()
+        if name.startswith(begin)
     ]
 
 
 def test_what_an_h200_gave_becomes_percentages(tmp_path, make_result):
     with open_store(tmp_path / "store.sqlite") as store:
-        store.add_roofs(gpu_roofs.roofs_of(recorded()), host=platform.node())
+        every = [roof for result in recorded() for roof in roofs_of(result, GPU)]
+        store.add_roofs(every, host=platform.node())
         roofs = api._roofs(GPU, 0, store, "stored", print)
     hardware = Hardware.of(GPU)
     for found in roofs:

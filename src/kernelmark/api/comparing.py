@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kernelmark.api.reading import read_run
@@ -15,11 +16,13 @@ from kernelmark.compare.verdicts import Audit, Comparison
 from kernelmark.compare.verdicts import compare as compare_sets
 from kernelmark.core.environment import difference
 from kernelmark.core.errors import NothingToDo
+from kernelmark.core.micro import MICRO_SUITE
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, Run
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
+    from kernelmark.stores.values import SeriesPoint
 
 # Newest runs that are compared with the one before each, to count false alarms.
 _AUDITED = 6
@@ -57,9 +60,11 @@ def history(
     min_effect: float = MIN_EFFECT,
     baseline: str | None = None,
     sentinels: str = SENTINELS,
+    suites: Sequence[str] | None = None,
 ) -> History:
-    """Every series over the newest `runs` runs: steps, what changed there, and alarms."""
-    newest = _series_runs(store, runs, label)
+    """Every series over the newest `runs` runs: steps, what changed there, and alarms. `suites`
+    narrows it to runs of these."""
+    newest = _series_runs(store, runs, label, suites)
     if not newest and label is not None and (stored := store.runs(limit=_LOOKED_AT)):
         labels = list(dict.fromkeys(run.label for run in stored if run.label))
         hint = f"newest labels: {', '.join(labels[:_LABELS])}" if labels else "no run has a label"
@@ -72,6 +77,7 @@ def history(
     points = [point for point in every if point.run_id in ids]
     if not points:
         raise NothingToDo("no stored result matches", hint=Reason("see-runs"))
+    points = _placed(points, {run.id: run for run in newest})
     keys = set(sentinel_keys(sentinels))
     found = stories(points, min_effect=min_effect)
     watch = {one.series: one.problem for one in found if one.problem in keys}
@@ -84,6 +90,7 @@ def history(
         moved=tuple(moved),
         marked=marked(found, watch, min_effect=min_effect),
         watched=not keys
+        or newest[0].suite == MICRO_SUITE
         or any(one.series in watch and one.newest.run_id == newest[0].id for one in found),
         audit=audit(store, newest[:_AUDITED]),
         baseline_name=baseline or "",
@@ -91,12 +98,39 @@ def history(
     )
 
 
-def _series_runs(store: Store, count: int, label: str | None) -> list[Run]:
+def _placed(points: Sequence[SeriesPoint], runs: Mapping[str, Run]) -> list[SeriesPoint]:
+    """Points with metrics of several machines told apart: what is measured is the machine."""
+
+    def place(point: SeriesPoint) -> str:
+        here = runs[point.run_id].environment
+        models = {info.name: info.model for info in here.devices}
+        return f"{point.metric} on {point.device} ({models.get(point.device, '')}) of {here.host}"
+
+    places: dict[str, set[str]] = {}
+    for point in points:
+        if point.metric:
+            places.setdefault(point.series, set()).add(place(point))
+    return [
+        dataclasses.replace(
+            point,
+            metric=place(point),
+            series=f"{point.series.removesuffix(point.metric)}{place(point)}",
+        )
+        if len(places.get(point.series, ())) > 1
+        else point
+        for point in points
+    ]
+
+
+def _series_runs(
+    store: Store, count: int, label: str | None, suites: Sequence[str] | None
+) -> list[Run]:
     """The newest runs, newest first. The two sides of `kmark ab` confirm or refute a point of a
     series and are none themselves, unless their label is asked for."""
     if label is not None:
-        return list(store.runs(limit=count, label=label))
-    return [run for run in store.runs(limit=4 * count) if run.argv[:1] != ("ab",)][:count]
+        return list(store.runs(limit=count, label=label, suites=suites))
+    found = store.runs(limit=4 * count, suites=suites)
+    return [run for run in found if run.argv[:1] != ("ab",)][:count]
 
 
 def audit(store: Store, newest: Sequence[Run]) -> Audit:

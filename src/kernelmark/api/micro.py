@@ -1,29 +1,33 @@
-"""Microbenchmarks as users ask for them: run and kept, found again, brought in from files."""
+"""Microbenchmarks as users ask for them: run, kept and found again."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+import dataclasses
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernelmark.core import codec
-from kernelmark.core.errors import CodecError, NothingToDo, UsageError
-from kernelmark.core.files import json_text, read_whole
-from kernelmark.core.micro import MicroResult
-from kernelmark.core.plausible import check_micro
+from kernelmark.api.results import Results
+from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.micro import MICRO_SUITE
 from kernelmark.core.reason import Reason
+from kernelmark.core.result import Result, ResultSet, Run, RunState
 from kernelmark.core.stopping import interruptible
 from kernelmark.core.units import counted
 from kernelmark.micro import registry, session
 from kernelmark.micro.base import Mode
+from kernelmark.runners.alive import living
+from kernelmark.runners.capture import environment
 from kernelmark.runners.targets import find
 from kernelmark.stores import new_run_id
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
 
-OnResult = Callable[[MicroResult], None]
+OnResult = Callable[[Result], None]
+_LATEST = re.compile(r"latest(?:~(\d{1,9}))?\Z")
 
 
 def names_for(device: str) -> list[str]:
@@ -40,103 +44,73 @@ def measure(
     mode: Mode = "quick",
     parameters: Mapping[str, Any] | None = None,
     store: Store | None = None,
+    argv: Sequence[str] = (),
     tell: session.Tell | None = None,
     on_result: OnResult | None = None,
-) -> tuple[str, list[MicroResult]]:
-    """(run id, results); each is stored as it ends."""
-    run_id = new_run_id()
-    found: list[MicroResult] = []
+    on_interrupt: Callable[[Results], None] | None = None,
+) -> Results:
+    """A run of microbenchmarks; each result is stored as it ends. `on_interrupt` gets what there is
+    when Ctrl-C ends it."""
+    found: list[Result] = []
     results = session.run(
         names, device=device, threads=threads, mode=mode, parameters=parameters, tell=tell
     )
+    run = Run(
+        id=new_run_id(),
+        started=time.time(),
+        environment=environment([find(device)[1].name], ()),
+        suite=MICRO_SUITE,
+        argv=tuple(argv),
+        cases=len(names),
+    )
+
+    def ended(state: RunState) -> Results:
+        done = dataclasses.replace(run, state=state, finished=time.time())
+        if store is not None and found:
+            store.update_run(done)
+        return Results(ResultSet(run=done, results=tuple(found)))
+
     try:
         # Closed here: where an error ends this, the worker must not wait for a collector.
-        with interruptible() as guard, contextlib.closing(results):
+        with (
+            living([run.id] if store is not None else []),
+            interruptible() as guard,
+            contextlib.closing(results),
+        ):
             for result in results:
                 with guard.finishing():
+                    if store is not None and not found:
+                        store.add_run(run)
                     if store is not None:
-                        store.add_micro(run_id, [result])
+                        store.add_results(run.id, [result])
                     found.append(result)
                 if on_result is not None:
                     on_result(result)
     except KeyboardInterrupt:
         there = f"after {counted(len(found), 'result')}"
-        kept = f"; stored as {run_id}" if store is not None and found else "; nothing is stored"
+        kept = f"; stored as {run.id}" if store is not None and found else "; nothing is stored"
+        so_far = ended(RunState.INTERRUPTED)
+        if on_interrupt is not None and found:
+            on_interrupt(so_far)
         raise KeyboardInterrupt(f"interrupted {there}{kept}") from None
-    return run_id, found
+    return ended(RunState.DONE)
 
 
-def to_json(results: Iterable[MicroResult]) -> str:
-    """A list of documents, as `read` takes it."""
-    documents = [codec.to_document(result) for result in results]
-    return json_text(documents)
-
-
-def read(path: str | Path) -> list[MicroResult]:
-    """The results in a file that `to_json` wrote."""
-    try:
-        document = codec.parse(read_whole(Path(path)))
-    except FileNotFoundError:
-        raise UsageError(f"{path}: there is no such file") from None
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except CodecError as error:
-        raise CodecError(f"{path}: {error.message}", hint=error.hint) from None
-    if not isinstance(document, list):
-        raise CodecError(f"{path}: not a list of microbenchmark results")
-    if not document:
-        raise NothingToDo(f"{path}: holds no results")
-    try:
-        return [
-            check_micro(codec.from_document(one, MicroResult), f"[{number}]")
-            for number, one in enumerate(document)
-        ]
-    except CodecError as error:
-        raise CodecError(f"{path}: {error.message}", hint=error.hint) from None
-
-
-def stored_runs(store: Store) -> dict[str, list[MicroResult]]:
-    """The results of every run of microbenchmarks by its id, oldest first."""
-    runs: dict[str, list[MicroResult]] = {}
-    for run_id, result in store.micro():
-        runs.setdefault(run_id, []).append(result)
-    return runs
-
-
-def load(ref: str, store: Store) -> tuple[str, list[MicroResult]]:
-    """(run id, results) of a run of microbenchmarks: its id or the beginning of it, `latest`,
-    `latest~1`, …"""
-    runs = stored_runs(store)
+def find_run(ref: str, store: Store) -> str:
+    """The id of a run of microbenchmarks: `latest`, `latest~1`, … count only these; all else is as
+    for other runs."""
+    match = _LATEST.match(ref)
+    if match is None:
+        return store.run(ref).id
+    back = int(match[1] or 0)
+    runs = store.runs(limit=back + 1, suites=(MICRO_SUITE,))
     if not runs:
         raise NothingToDo(
             "no microbenchmarks are stored", hint=Reason("measure-micro", names="cache latency")
         )
-    ids = list(runs)
-    word, _, back = ref.partition("~")
-    if word == "latest" and (back.isdigit() or not back):
-        age = int(back or 0)
-        if age >= len(ids):
-            raise UsageError(
-                f"there are only {len(ids)} runs of microbenchmarks", hint=_latest(ids)
-            )
-        return ids[-1 - age], runs[ids[-1 - age]]
-    fitting = [run_id for run_id in ids if run_id.startswith(ref)]
-    if ref in runs:
-        fitting = [ref]
-    if len(fitting) != 1:
-        several = f"{len(fitting)} runs of microbenchmarks begin with {ref!r}"
-        none = f"there is no run of microbenchmarks {ref!r}"
-        raise UsageError(several if fitting else none, hint=_latest(ids))
-    return fitting[0], runs[fitting[0]]
-
-
-def results_of(ref: str, store: Callable[[], Store]) -> list[MicroResult]:
-    """The results in a file, or of a run in the store, which is opened only then."""
-    if ref.endswith(".json"):
-        return read(ref)
-    with store() as opened:
-        return load(ref, opened)[1]
-
-
-def _latest(ids: list[str]) -> str:
-    return f"the newest are: {', '.join(ids[:-6:-1])}"
+    if back >= len(runs):
+        newest = ", ".join(run.id for run in runs[:5])
+        raise UsageError(
+            f"there are only {len(runs)} runs of microbenchmarks", hint=f"the newest are: {newest}"
+        )
+    return runs[back].id

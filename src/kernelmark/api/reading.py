@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernelmark.core import codec
-from kernelmark.core.errors import CodecError, UsageError, about
+from kernelmark.core.errors import CodecError, NothingToDo, UsageError, about
 from kernelmark.core.files import read_whole
+from kernelmark.core.micro import is_old, read_old
 from kernelmark.core.plausible import check_results
 from kernelmark.core.result import ResultSet
 from kernelmark.stores.ids import check_name as check_id
@@ -58,7 +59,7 @@ def read_file(place: str, given: Given | None = None, form: str | None = None) -
         if form is None and importers.recognized(path) is None:
             with path.open("rb") as file:
                 head = file.read(_HEAD_BYTES)
-            if path.suffix == ".json" or head.lstrip().startswith(b"{"):
+            if path.suffix == ".json" or head.lstrip()[:1] in (b"{", b"["):
                 return _ours(read_whole(path), place)
     except FileNotFoundError:
         raise UsageError(f"{place}: there is no such file") from None
@@ -79,8 +80,12 @@ def read_run(ref: str, store: Store | None) -> ResultSet:
 
 def _ours(data: bytes, place: str) -> ResultSet:
     try:
-        found = check_results(codec.loads(data, ResultSet))
-        check_id("run", found.run.id)
+        document = codec.parse(data)
+        if document == []:
+            raise NothingToDo(f"{place}: holds no results")
+        old = is_old(document)
+        found = read_old(document) if old else codec.from_document(document, ResultSet)
+        check_id("run", check_results(found).run.id)
     except (CodecError, UsageError) as error:
         raise CodecError(f"{place}: {error.message}", hint=error.hint) from None
     return found

@@ -12,10 +12,12 @@ from kernelmark.api.sentinels import beside_suite
 from kernelmark.core import codec
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import Cell, csv_text
+from kernelmark.core.micro import is_micro
 from kernelmark.core.reason import PYTHON, format_reason, names_settings
 from kernelmark.core.result import Result, ResultSet, Run, Status
 from kernelmark.core.roof import Roof
 from kernelmark.report import render, tables
+from kernelmark.report.micro import metrics_table
 
 if TYPE_CHECKING:
     from kernelmark.compare.match import By
@@ -40,8 +42,25 @@ class Results(Sequence[Result]):
         return self.result_set.run
 
     @property
+    def timed(self) -> list[tables.Row]:
+        """The rows of results whose metric is time."""
+        return [row for row in self.rows if not is_micro(row.result.case)]
+
+    @property
+    def micro(self) -> list[Result]:
+        """The results of microbenchmarks, in the order they came."""
+        return [result for result in self.result_set.results if is_micro(result.case)]
+
+    @property
     def table(self) -> tables.Table:
-        return tables.results_table(self.rows)
+        """The first of `all_tables`."""
+        return self.all_tables[0]
+
+    @property
+    def all_tables(self) -> list[tables.Table]:
+        """One of times, one of metrics; only those that have rows, and the first if none has."""
+        made = [tables.results_table(self.timed)] if self.timed or not self.micro else []
+        return [*made, metrics_table(self.micro)] if self.micro else made
 
     @property
     def failed(self) -> bool:
@@ -92,7 +111,7 @@ class Results(Sequence[Result]):
         return _kept(csv_text(self.records()), path)
 
     def to_md(self, path: str | Path | None = None) -> str:
-        return _kept(render.markdown(self.table), path)
+        return _kept("\n".join(map(render.markdown, self.all_tables)), path)
 
     @overload
     def __getitem__(self, index: int) -> Result: ...
@@ -115,13 +134,13 @@ class Results(Sequence[Result]):
         found = tables.warnings(self.rows)
         told = [f"warning: {format_reason(one, PYTHON)}\n" for one in found]
         told += [f"hint: {_IN_PYTHON}\n"] if any(map(names_settings, found)) else []
-        return render.text(self.table) + "".join(told)
+        return "\n".join(map(render.text, self.all_tables)) + "".join(told)
 
     def __repr__(self) -> str:
         return f"<Results of run {self.run.id}: {tables.summary(self.rows) or 'empty'}>"
 
     def _repr_html_(self) -> str:
-        return render.html_table(self.table)
+        return "".join(map(render.html_table, self.all_tables))
 
 
 def _kept(text: str, path: str | Path | None) -> str:

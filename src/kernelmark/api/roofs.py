@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -10,13 +11,15 @@ from typing import TYPE_CHECKING, Literal
 from kernelmark.api.plan import Plan
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
-from kernelmark.core.result import ResultSet
+from kernelmark.core.micro import ROOFS_SUITE
+from kernelmark.core.result import ResultSet, Run, RunState
 from kernelmark.core.roof import Roof
 from kernelmark.core.units import counted, duration_text
-from kernelmark.micro import gpu_roofs
-from kernelmark.micro.roofs import quick
-from kernelmark.runners.lock import held
+from kernelmark.micro.roofs import SOURCES, measure
+from kernelmark.runners.capture import environment
 from kernelmark.runners.possible import threads_of
+from kernelmark.stores import new_run_id
+from kernelmark.stores.roofs import newest
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
@@ -93,41 +96,47 @@ def measure_roofs(
     known: tuple[Roof, ...] = (),
 ) -> tuple[Roof, ...]:
     """Roofs of a device measured now and stored; `known` ones stay where that fails."""
-    if info.kind in ("cuda", "hip"):
-        return _of_gpu(info, store, known, tell)
-    if info.kind != "cpu":
+    if info.kind not in SOURCES:
         return known
-    count = threads or info.units
-    tell(f"measuring the roofs of {info.name} with {counted(count, 'thread')} (some seconds)")
+    count = _threads(info, threads)
+    how = f"with {counted(count, 'thread')} (some seconds)" if count else "(10 s, once a week)"
+    tell(f"measuring the roofs of {info.name} {how}")
+    started, here = time.time(), dataclasses.replace(environment((), ()), devices=(info,))
     try:
-        with held(info, lambda who: tell(f"waiting for {who}, which is timing on {info.name}")):
-            measured = quick(info.name, count)
+        results = measure(info.name, count, tell)
     except KernelmarkError as error:
         tell(error.message)
         return known
-    if store is None:
-        return measured
-    host = platform.node()
-    before = store.roofs(host=host, device=info.name, arch=info.arch, threads=count)
-    kept = tuple(_steadier(roof, before, tell) for roof in measured)
-    store.add_roofs([roof for roof in kept if roof not in before], host=host)
+    wanted: dict[str, str | int | None] = {"host": here.host, "threads": count}
+    measured = newest([(here, result) for result in results], wanted)
+    if store is None or not measured:
+        return measured or known
+    run = Run(
+        id=new_run_id(),
+        started=started,
+        environment=here,
+        suite=ROOFS_SUITE,
+        cases=len(results),
+        state=RunState.DONE,
+        finished=time.time(),
+    )
+    store.add_result_set(ResultSet(run=run, results=tuple(results)))
+    kept = store.roofs(host=here.host, device=info.name, arch=info.arch, threads=count)
+    _tell_unsteady(measured, kept, tell)
     return kept
 
 
-def _of_gpu(
-    info: DeviceInfo, store: Store | None, known: tuple[Roof, ...], tell: Callable[[str], None]
-) -> tuple[Roof, ...]:
-    """Measured in a process of its own; what cannot be measured keeps its last known roof."""
-    tell(f"measuring the roofs of {info.name} (about 10 s, once a week)")
-    try:
-        measured, _ = gpu_roofs.measure(info.name, tell)
-    except KernelmarkError as error:
-        tell(error.message)
-        return known
-    if store is not None:
-        store.add_roofs(measured, host=platform.node())
-    fresh = {(roof.kind, roof.name, roof.unit) for roof in measured}
-    return (*measured, *(r for r in known if (r.kind, r.name, r.unit) not in fresh))
+def _tell_unsteady(
+    measured: Sequence[Roof], kept: Sequence[Roof], tell: Callable[[str], None]
+) -> None:
+    """Say which new roofs do not replace older ones."""
+    for roof in measured:
+        for old in kept:
+            same = (old.kind, old.name, old.unit) == (roof.kind, roof.name, roof.unit)
+            if same and old.measured < roof.measured:
+                age = duration_text(max(0.0, time.time() - old.measured))
+                stays = f"the one of {age} ago stays"
+                tell(f"the {roof.name} roof is not steady: other work ran; {stays}")
 
 
 def _still_good(known: tuple[Roof, ...]) -> bool:
@@ -137,20 +146,6 @@ def _still_good(known: tuple[Roof, ...]) -> bool:
     most_s = RETRY_S if any(not roof.steady for roof in known) else MAX_AGE_S
     # They are measured together; one that could not be measured again keeps its age.
     return time.time() - max(roof.measured for roof in known) < most_s
-
-
-def _steadier(roof: Roof, before: tuple[Roof, ...], tell: Callable[[str], None]) -> Roof:
-    """The new roof, higher or lower; one that other work disturbed does not replace a steady one,
-    however old."""
-    if roof.steady:
-        return roof
-    for old in before:
-        same = (old.kind, old.name, old.unit) == (roof.kind, roof.name, roof.unit)
-        if same and old.steady:
-            age = duration_text(max(0.0, time.time() - old.measured))
-            tell(f"the {roof.name} roof is not steady: other work ran; the one of {age} ago stays")
-            return old
-    return roof
 
 
 def _threads(info: DeviceInfo, asked: int) -> int:

@@ -103,11 +103,11 @@ def _load(cores: int) -> tuple[str, str, str]:
 
 
 def _compiler() -> tuple[str, str, str]:
-    asked = os.environ.get("CC", "").split()[:1]
-    found = next((name for name in (*asked, "cc", "gcc", "clang") if shutil.which(name)), None)
+    asked = os.environ.get("CXX", "").split()[:1]
+    found = next((name for name in (*asked, "c++", "g++", "clang++") if shutil.which(name)), None)
     if found is None:
-        return "C compiler", "none", "install gcc or clang for exact roofs; numpy stands in"
-    return "C compiler", found, ""
+        return "C++ compiler", "none", "install g++ or clang++ for exact roofs; numpy stands in"
+    return "C++ compiler", found, ""
 
 
 def _backends() -> list[tuple[str, ...]]:

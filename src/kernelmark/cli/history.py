@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,9 +11,10 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli.ending import REGRESSION
 from kernelmark.cli.output import Outputs, put, put_tables, say
-from kernelmark.cli.places import extended, store_words
+from kernelmark.cli.places import extended, kept_by, store_words
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.patterns import found_in
+from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from kernelmark.compare.history import History, Story
@@ -171,15 +173,21 @@ def history(
         raise UsageError(f"--runs is {runs}, and must be at least 1")
     if not 0 < min_effect < 1:
         raise UsageError(f"--min-effect is {min_effect:g}, and must be between 0 and 1")
+    suites = None
     if micro is not None:
-        from kernelmark.cli.micro_stored import history as micro_history
+        from kernelmark.core.micro import MICRO, MICRO_SUITE, ROOFS_SUITE
+        from kernelmark.micro.session import named, plain_name
 
         o.check_alone(context, _WITH_MICRO, "--micro", hint=_MICRO_HINT)
-        return micro_history(micro, store, outputs, limit=runs, arch=arch)
+        named(micro)
+        ops, backends = [plain_name(micro)], [MICRO]
+        suites, sentinels = (MICRO_SUITE, ROOFS_SUITE), ""
     if pin is not None or unpin is not None or pins:
         with open_store(store) as opened:
             return _pinned(opened, pin, unpin)
-    with open_store(store, readonly=True) as opened:
+    with _opened(store, micro) as opened:
+        if micro is not None and not opened.runs(limit=1, suites=suites):
+            raise _not_stored(micro)
         found = look_back(
             opened,
             runs=runs,
@@ -188,8 +196,11 @@ def history(
             min_effect=min_effect,
             baseline=baseline,
             sentinels=sentinels,
+            suites=suites,
         )
     picked = chosen(found, o.comma_list(ops), o.comma_list(backends), filter)
+    if not picked and micro is not None:
+        raise _not_stored(micro)
     if not picked:
         whole_history = extended("kmark history", store_words(store))
         raise NothingToDo(
@@ -198,8 +209,21 @@ def history(
     shown = [s for s in picked if s.steps or s.alarm or s.held] if changed else picked
     whole = every or changed or bool(ops or backends or filter)
     most = len(shown) if whole else _MOST
-    worse = _shown(found, shown, outputs, most=most, more=store_words(store), quiet=quiet)
+    kept = kept_by(("history", "--micro", micro or "", "--csv", "FILE"), store)
+    with kept if micro is not None else contextlib.nullcontext():
+        worse = _shown(found, shown, outputs, most=most, more=store_words(store), quiet=quiet)
     return REGRESSION if check and worse else 0
+
+
+def _not_stored(micro: str) -> NothingToDo:
+    return NothingToDo(f"no {micro} is stored", hint=Reason("measure-micro", names=micro))
+
+
+def _opened(store: str | None, micro: str | None) -> Store:
+    from kernelmark.cli.micro import opened_for_micro
+    from kernelmark.stores import open_store
+
+    return open_store(store, readonly=True) if micro is None else opened_for_micro(store)
 
 
 def _shown(

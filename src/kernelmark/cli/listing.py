@@ -16,9 +16,6 @@ from kernelmark.core.errors import UsageError
 if TYPE_CHECKING:
     from kernelmark.report.tables import Table
 
-# Where microbenchmarks ran; a file that was imported may hold several.
-_MICRO_PLACE = ("device", "arch", "host")
-
 What = Annotated[
     Literal[
         "ops",
@@ -218,24 +215,27 @@ def runs(place: str | None, limit: int) -> Table:
 
 
 def micro_runs(place: str | None, limit: int) -> Table:
-    from kernelmark.api.micro import stored_runs
-    from kernelmark.cli.micro_stored import opened
+    from kernelmark.cli.micro import opened_for_micro
+    from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE, benchmark_name
 
-    with opened(place) as store:
-        found = list(stored_runs(store).items())
     rows = []
-    for run_id, results in found[: -limit - 1 : -1]:
-        counts = Counter(result.status.value for result in results)
-        rows.append(
-            (
-                run_id,
-                *(_each(getattr(one, name) for one in results) for name in _MICRO_PLACE),
-                _when(results[0].started),
-                _each(result.benchmark for result in results),
-                ", ".join(f"{count} {status}" for status, count in counts.items()),
+    with opened_for_micro(place) as store:
+        for run in store.runs(limit=limit, suites=(MICRO_SUITE, ROOFS_SUITE)):
+            found = list(store.results(run.id))
+            counts = Counter(result.status.value for result in found)
+            rows.append(
+                (
+                    run.id,
+                    _each(result.device for result in found),
+                    _each(result.arch for result in found),
+                    run.environment.host,
+                    _when(run.started),
+                    _each(benchmark_name(result.case.problem) for result in found),
+                    ", ".join(f"{count} {status}" for status, count in counts.items()),
+                )
             )
-        )
-    return _table(("run", *_MICRO_PLACE, "started", "benchmarks", "results"), rows)
+    columns = ("run", "device", "arch", "host", "started", "benchmarks", "results")
+    return _table(columns, rows)
 
 
 def _each(words: Iterable[str]) -> str:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,16 +15,26 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli.micro_pack import make_pack
-from kernelmark.cli.micro_stored import VERBS, check_options, compared, obey
 from kernelmark.cli.output import Outputs, check_writable, put_table, say
 from kernelmark.cli.places import kept_by
-from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
-    from kernelmark.core.micro import MicroResult
+    from kernelmark.api.results import Results
+    from kernelmark.core.result import Result
     from kernelmark.micro.base import Mode
+    from kernelmark.report.tables import Table
+    from kernelmark.stores.store import Store
 
 SOME_FAILED = 3
+# Words instead of a benchmark, and the options that mean something for each of them.
+VERBS = {
+    "list": ("quiet",),
+    "show": ("points", "figure", "store", "json", "csv", "md", "quiet"),
+    "compare": ("figure", "store", "json", "csv", "md", "quiet"),
+    "import": ("store", "quiet"),
+}
 HOW = "How much"
 PACKS = "Precompiled bundles"
 _EXAMPLE = "for example: kmark micro cache latency, kmark micro --quick (all), kmark micro list"
@@ -141,74 +151,170 @@ def micro(
     names = o.comma_list(words)
     if precompile or output is not None:
         return make_pack(context, names, precompile, output, quiet=quiet)
-    if names and names[0] in VERBS:
-        check_options(context, names[0])
+    verb = names[0] if names and names[0] in VERBS else ""
+    if verb:
+        takes = ", ".join(f"--{name}" for name in VERBS[verb])
+        o.check_alone(context, ("words", *VERBS[verb]), f"'micro {verb}'", hint=f"it takes {takes}")
     outputs = Outputs(json=json, csv=csv, md=md)
     drawn = _checked(figure)
-    if names and names[0] in VERBS:
-        _stored(names, store, outputs, points=points, figure=drawn, quiet=quiet)
+    if verb == "list":
+        put_table(_listing(names[1:]))
+        return 0
+    if verb == "import":
+        return _import(names[1:], store, quiet=quiet)
+    if verb == "compare":
+        return _compare(names[1:], store, outputs, drawn, quiet=quiet)
+    if verb:
+        if len(names) > 2:
+            raise UsageError("show takes one run", hint="kmark micro show latest")
+        results = _loaded(names[1] if names[1:] else "latest", store)
+        _show(results, outputs, kept_by(_again(*names), store), points=points, figure=drawn)
         return 0
     if not (names or every or quick or full or brief):
         raise UsageError("no benchmark is named", hint=_EXAMPLE)
     mode = _mode(quick=quick, full=full, brief=brief)
     if drawn is not None:
         check_writable(str(drawn))
-    ended: list[MicroResult] = []
-    try:
-        run_id = _measure(
-            names,
-            ended,
-            device=device,
-            threads=threads,
-            mode=mode,
-            parameters=_parameters(parameter),
-            place=None if no_store else store or "",
-            quiet=quiet,
-        )
-    except KeyboardInterrupt:
-        if ended:
-            _show(ended, outputs, contextlib.nullcontext(), points=points, figure=None)
-        raise
-    kept = kept_by(() if no_store else _again("show", run_id), store)
-    _show(ended, outputs, kept, points=points, figure=drawn)
-    return SOME_FAILED if any(result.status.failed for result in ended) else 0
+    results = _measure(
+        names,
+        lambda so_far: _show(so_far, outputs, contextlib.nullcontext(), points=points, figure=None),
+        device=device,
+        threads=threads,
+        mode=mode,
+        parameters=_parameters(parameter),
+        place=None if no_store else store or "",
+        argv=tuple(context.obj or ()),
+        quiet=quiet,
+    )
+    kept = kept_by(() if no_store else _again("show", results.run.id), store)
+    _show(results, outputs, kept, points=points, figure=drawn)
+    return SOME_FAILED if results.failed else 0
 
 
-def _stored(
-    words: Sequence[str],
+def _compare(
+    refs: Sequence[str],
     store: str | None,
     outputs: Outputs,
-    *,
-    points: bool,
     figure: Path | None,
+    *,
     quiet: bool,
-) -> None:
-    """What is asked of results that are there already."""
-    verb, *rest = words
-    if verb == "compare":
-        sides = compared(rest, store, outputs, quiet=quiet)
-        if figure is not None:
-            _draw([*sides[0], *sides[1]], figure)
-        return
-    found = obey(verb, rest, store, quiet=quiet)
-    if found is not None:
-        _show(found, outputs, kept_by(_again(*words), store), points=points, figure=figure)
+) -> int:
+    """`kmark compare` of two runs of microbenchmarks, which judges and does not fail."""
+    from kernelmark.api.micro import find_run
+    from kernelmark.api.reading import is_file
+    from kernelmark.cli.compare import compare
+
+    if len(refs) != 2:
+        raise UsageError("two different runs or files are needed", hint="kmark micro compare A B")
+    found = list(refs)
+    if not all(map(is_file, refs)):
+        with opened_for_micro(store) as opened:
+            found = [ref if is_file(ref) else find_run(ref, opened) for ref in refs]
+    with kept_by(_again("compare", *refs), store):
+        compare(
+            found[0],
+            found[1],
+            fail_on=["none"],
+            every=True,
+            store=store,
+            json=outputs.json,
+            csv=outputs.csv,
+            md=outputs.md,
+            quiet=quiet,
+        )
+    if figure is not None:
+        _draw([_loaded(ref, store) for ref in found], figure)
+    return 0
+
+
+def _loaded(ref: str, store: str | None) -> Results:
+    """A run of microbenchmarks in the store, or in a file."""
+    from kernelmark.api.micro import find_run
+    from kernelmark.api.reading import is_file, read_file
+    from kernelmark.api.results import Results
+
+    if is_file(ref):
+        return Results(read_file(ref))
+    with opened_for_micro(store) as opened:
+        return Results(opened.result_set(find_run(ref, opened)))
+
+
+def opened_for_micro(place: str | None) -> Store:
+    """The store to read from; one that is missing is made by this command, not by `kmark run`."""
+    from kernelmark.stores import open_store
+
+    try:
+        return open_store(place, readonly=True)
+    except KernelmarkError as error:
+        hint = Reason.of(error.hint or "")
+        if hint.code == "fill-store":
+            error.hint = hint.having(command="kmark micro NAME")
+        raise
+
+
+def _import(files: Sequence[str], place: str | None, *, quiet: bool) -> int:
+    from kernelmark.api.reading import read_file
+    from kernelmark.stores import open_store
+
+    if not files:
+        raise UsageError("import takes files", hint="kmark micro import FILE.json")
+    found = [read_file(file) for file in files]
+    with open_store(place) as store:
+        for file, result_set in zip(files, found, strict=True):
+            told = store.add_result_set(result_set)
+            if not quiet:
+                say(f"{file}: {told}")
+    return 0
+
+
+def _listing(names: Sequence[str]) -> Table:
+    """The benchmarks, or the parameters of one."""
+    from kernelmark.micro import registry
+    from kernelmark.micro.session import named
+    from kernelmark.report.tables import Column, Table
+
+    if len(names) > 1:
+        raise UsageError("list takes one benchmark", hint="kmark micro list cache")
+    rows: list[tuple[str, ...]]
+    titles: tuple[str, ...]
+    if names:
+        given = named(names[0]).parameters
+        titles = ("parameter", "meaning", "brief", "quick", "full")
+        rows = [
+            (name, p.help, _shown(p.value("brief")), _shown(p.quick), _shown(p.value("full")))
+            for name, p in given.items()
+        ]
+    else:
+        titles = ("benchmark", "what it measures", "devices")
+        things = [registry.get(name) for name in registry.names()]
+        rows = [(b.name, b.summary, ", ".join(b.kinds)) for b in things]
+    return Table(columns=tuple(Column(name=t) for t in titles), rows=tuple(rows))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        text = ", ".join(map(str, value))
+        return text if len(text) < 40 else f"{value[0]}, … {value[-1]} ({len(value)})"
+    return str(value)
 
 
 def _measure(
     names: Sequence[str],
-    ended: list[MicroResult],
+    on_interrupt: Callable[[Results], None],
     *,
     device: str,
     threads: int,
     mode: Mode,
     parameters: dict[str, str],
     place: str | None,
+    argv: tuple[str, ...],
     quiet: bool,
-) -> str:
-    """The run's id. Results are told line by line as they come and are then in `ended`, also when
-    the run is interrupted; `place` is None where nothing is to be stored."""
+) -> Results:
+    """The run. Results are told line by line as they come; `place` is None where nothing is to be
+    stored."""
     from kernelmark.api import micro as api
+    from kernelmark.cli.places import redacted
+    from kernelmark.core.micro import benchmark_name
     from kernelmark.core.units import duration_text
     from kernelmark.stores import open_store
 
@@ -216,41 +322,39 @@ def _measure(
 
     told: set[str] = set()
 
-    def on_result(result: MicroResult) -> None:
-        ended.append(result)
+    def on_result(result: Result) -> None:
+        name = benchmark_name(result.case.problem)
         took = duration_text(result.cost.get("total", 0.0))
         reason = f": {result.error.splitlines()[0]}" if result.error else ""
         if not quiet or result.status.failed:
-            say(f"{result.benchmark:<16} {result.status.value}, {took}{reason}")
+            say(f"{name:<16} {result.status.value}, {took}{reason}")
         for note in result.notes:
             if note not in told:  # what all of them have is said once
-                tell(f"{result.benchmark}: {note}")
+                tell(f"{name}: {note}")
         told.update(result.notes)
 
     def tell(text: str) -> None:
         if not quiet:
             say(f"note: {text}")
 
-    def measure(store: Any) -> str:
-        run_id, _ = api.measure(
+    with contextlib.ExitStack() as stack:
+        store = None if place is None else stack.enter_context(open_store(place or None))
+        results = api.measure(
             chosen,
             device=device,
             threads=threads,
             mode=mode,
             parameters=parameters,
             store=store,
+            argv=redacted(argv),
             tell=tell,
             on_result=on_result,
+            on_interrupt=on_interrupt,
         )
         if not quiet:
             where = f"stored in {store.where}" if store is not None else "not stored"
-            say(f"microbenchmarks {run_id}: {where}")
-        return run_id
-
-    if place is None:
-        return measure(None)
-    with open_store(place or None) as opened:
-        return measure(opened)
+            say(f"run {results.run.id}: {where}")
+        return results
 
 
 def _again(*words: str) -> tuple[str, ...]:
@@ -259,50 +363,58 @@ def _again(*words: str) -> tuple[str, ...]:
 
 
 def _show(
-    results: Sequence[MicroResult],
+    results: Results,
     outputs: Outputs,
     kept: AbstractContextManager[None],
     *,
     points: bool,
     figure: Path | None,
 ) -> None:
-    from kernelmark.api.micro import to_json
     from kernelmark.core.files import csv_text
     from kernelmark.report import micro as report
     from kernelmark.report.render import markdown
 
-    tables = [report.points_table(r) for r in results if r.rows] if points else []
-    tables.append(report.headline_table(results, every=points))
+    models = _models(results)
+    tables = [report.points_table(r, models[r.device]) for r in results.micro if points and r.rows]
+    tables.append(report.metrics_table(results.micro, every=points))
     if not outputs.stdout_taken:
         for table in tables:
             put_table(table)
     with kept:
         outputs.put(
-            json=lambda: to_json(results),
-            csv=lambda: csv_text(report.records(results)),
+            json=results.to_json,
+            csv=lambda: csv_text(report.point_records(results.result_set)),
             md=lambda: "\n".join(map(markdown, tables)),
         )
     if figure is not None:
-        _draw(results, figure)
+        _draw([results], figure)
 
 
-def _draw(results: Sequence[MicroResult], figure: Path) -> None:
+def _models(results: Results) -> dict[str, str]:
+    known = {info.name: info.model for info in results.run.environment.devices}
+    return {result.device: known.get(result.device, "") for result in results.micro}
+
+
+def _draw(runs: Sequence[Results], figure: Path) -> None:
+    from kernelmark.core.micro import benchmark_name
     from kernelmark.report.micro_figure import figure as design
     from kernelmark.report.vega import save
 
-    groups: dict[str, list[MicroResult]] = {}
-    for result in results:
+    every = [(result, _models(run)[result.device]) for run in runs for result in run.micro]
+    groups: dict[str, list[tuple[Result, str]]] = {}
+    for result, model in every:
         if result.rows:
-            groups.setdefault(result.benchmark, []).append(result)
-    if not groups and any(result.status.failed for result in results):
+            groups.setdefault(benchmark_name(result.case.problem), []).append((result, model))
+    if not groups and any(result.status.failed for result, _ in every):
         say("nothing is drawn: what failed has no points")
     elif not groups:
         raise NothingToDo("there are no points to draw")
     # One that has no points was asked for as well: what came of it must not change a name.
-    alone = len({result.benchmark for result in results}) == 1
+    alone = len({result.case.problem.op for result, _ in every}) == 1
     for name, group in groups.items():
         path = figure if alone else figure.with_name(f"{figure.stem}-{name}{figure.suffix}")
-        say(f"drawn: {save(design(group), path)}")
+        results, models = zip(*group, strict=True)
+        say(f"drawn: {save(design(results, models), path)}")
 
 
 def _checked(figure: str | None) -> Path | None:

@@ -126,7 +126,7 @@ def _of_results(
     for ref in refs or ("latest",):
         with loaded(ref, store) as (results, _):
             found = chosen(results, statuses=(), case=None, place=(), **picked)
-            rows += found.rows
+            rows += found.timed
             roofs += list(found.roofs)
             names.append(found.run.label or found.run.id)
     more: dict[str, Any] = {"roofs": roofs} if kind is Kind.ROOFLINE else {}

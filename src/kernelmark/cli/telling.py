@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kernelmark.cli.output import Outputs, flush, put_results_table, say
+from kernelmark.cli.output import Outputs, flush, put_results_table, put_table, say
 from kernelmark.cli.places import extended
 from kernelmark.core.reason import OPTIONS, format_reason
 from kernelmark.core.result import Status
 from kernelmark.core.units import counted
 from kernelmark.report import tables
 from kernelmark.report.answer import answer
+from kernelmark.report.micro import metrics_table
 from kernelmark.report.names import backend_text, short
 from kernelmark.report.narrow import narrowed
 
@@ -30,12 +31,15 @@ def put_results(
     """The answer and the table unless stdout is taken, and files that were asked for."""
     try:
         if table and not outputs.stdout_taken and results.rows:
-            for sentence in () if quiet else answer(results.rows):
+            for sentence in () if quiet else answer(results.timed):
                 say(sentence)
-            put_results_table(
-                narrowed(results.table),
-                styles=[_style(row) for row in tables.divided(results.rows)],
-            )
+            if results.timed:
+                put_results_table(
+                    narrowed(tables.results_table(results.timed)),
+                    styles=[_style(row) for row in tables.divided(results.timed)],
+                )
+            if results.micro:
+                put_table(metrics_table(results.micro))
             flush()
     finally:  # a reader that closed its pipe keeps no file from being written
         outputs.put(json=results.to_json, csv=results.to_csv, md=results.to_md)

@@ -56,6 +56,14 @@ class Point(Protocol):
     def median_s(self) -> float | None: ...
     @property
     def modes(self) -> tuple[Mode, ...]: ...
+    @property
+    def metric(self) -> str: ...
+    @property
+    def value(self) -> float | None: ...
+    @property
+    def unit(self) -> str: ...
+    @property
+    def better(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +158,9 @@ class History:
 
 
 def judged_s(point: Point) -> float | None:
-    """The time that a point counts by."""
+    """The time that a point counts by, or the value of its metric."""
+    if point.metric:
+        return point.value
     return mean_of(point.modes) if point.modes else point.median_s
 
 
@@ -171,6 +181,7 @@ def story(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> Story:
     logs = [math.log(time_s) for _, time_s in timed]
     steps = change_points(logs, min_effect=math.log1p(min_effect))
     screen = _screened(points, _levels(logs, [step.index for step in steps]), min_effect)
+    screen = _of_metric(screen, points[-1]) if points[-1].metric else screen
     before = [point for point, _ in timed[steps[-1].index if steps else 0 : -1]]
     return Story(
         series=points[0].series,
@@ -275,7 +286,7 @@ def _held(one: Story, reason: str) -> Story:
 
 
 def _middle(points: Sequence[Point]) -> Point:
-    failed = [point for point in points if point.median_s is None or point.status is not Status.OK]
+    failed = [p for p in points if judged_s(p) is None or p.status is not Status.OK]
     ordered = sorted(points, key=lambda point: judged_s(point) or 0.0)
     return failed[0] if failed else ordered[(len(ordered) - 1) // 2]
 
@@ -290,13 +301,14 @@ def _screened(
     points: Sequence[Point], levels: Sequence[Sequence[float]], min_effect: float
 ) -> Screen:
     newest = points[-1]
-    if newest.status is not Status.OK or newest.median_s is None:
+    judged = judged_s(newest)
+    if newest.status is not Status.OK or not judged:
         if len(points) > 1 and points[-2].status is Status.OK:
             return Screen(status=VerdictStatus.BROKEN, reason=_failed(newest))
         return Screen(status=VerdictStatus.IGNORED, reason=_failed(newest))
     if len(points) > 1 and points[-2].status is not Status.OK:
         return Screen(status=VerdictStatus.FIXED, reason=_was(points[-2]))
-    level, log = levels[-1], math.log(judged_s(newest) or newest.median_s)
+    level, log = levels[-1], math.log(judged)
     if len(level) >= LEAST_POINTS:
         gone = _gone(level, log, min_effect)
         kept = level[: len(level) - gone]
@@ -308,6 +320,21 @@ def _screened(
         status=VerdictStatus.UNSURE if many else VerdictStatus.NEW,
         reason=Reason("few-points", points=len(level), least=LEAST_POINTS),
     )
+
+
+def _of_metric(screen: Screen, newest: Point) -> Screen:
+    """The screen of a metric: in its unit, and slower where it is worse."""
+    low, high = screen.low_s, screen.high_s
+    if low is None or high is None:
+        return screen
+    status = screen.status
+    if screen.flagged and not newest.better:
+        status = VerdictStatus.UNSURE  # it moved, and neither direction is better
+    elif screen.flagged and newest.better == "higher":
+        slower = status is VerdictStatus.SLOWER
+        status = VerdictStatus.FASTER if slower else VerdictStatus.SLOWER
+    reason = Reason("metric-expected", low=low, high=high, unit=newest.unit)
+    return replace(screen, status=status, reason=reason)
 
 
 def _failed(point: Point) -> Reason:

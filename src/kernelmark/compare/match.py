@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from kernelmark.core.metric import Metric
+from kernelmark.core.micro import MICRO, is_micro
 from kernelmark.core.result import Measurement, Result, Status
 from kernelmark.stats.interval import measured_interval
 
@@ -17,10 +20,25 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """The results of both sides that are compared; None where a side has none."""
+    """The results of both sides that are compared; None where a side has none. `metric` is what is
+    compared of microbenchmarks, empty where it is time."""
 
     base: Result | None
     head: Result | None
+    metric: str = ""
+
+    @property
+    def both(self) -> tuple[Result, Result]:
+        """The two results, where there are two."""
+        if self.base is None or self.head is None:
+            raise ValueError("a pair of less than two results")
+        return self.base, self.head
+
+    @property
+    def metrics(self) -> tuple[Metric, Metric]:
+        """The metric of both sides."""
+        base, head = self.both
+        return base.metric(self.metric), head.metric(self.metric)
 
     @property
     def shown(self) -> Result:
@@ -60,6 +78,9 @@ def pairs(base: Iterable[Result], head: Iterable[Result], *, by: By = "case") ->
 
     By `case`: problem, backend, config and what the timing means; on the same device where a side
     has several. By `problem`: the best of each side, whatever its backend, config and timing.
+
+    A microbenchmark is joined by its name where each side has it once, however it was taken, and
+    gives a pair for each metric that both sides have.
     """
     sides = (list(base), list(head))
     if by == "problem":
@@ -67,8 +88,31 @@ def pairs(base: Iterable[Result], head: Iterable[Result], *, by: By = "case") ->
     else:
         devices = any(_several_devices(side) for side in sides)
         found = tuple(_by_case(side, devices=devices) for side in sides)
-    keys = dict.fromkeys((*found[0], *found[1]))
-    return [Pair(base=found[0].get(key), head=found[1].get(key)) for key in keys]
+    once = set.intersection(*map(_once, sides))
+    named = [{_named(key, r, once): r for key, r in side.items()} for side in found]
+    keys = dict.fromkeys((*named[0], *named[1]))
+    every = [Pair(base=named[0].get(key), head=named[1].get(key)) for key in keys]
+    return [one for pair in every for one in _each_metric(pair)]
+
+
+def _once(side: Sequence[Result]) -> set[str]:
+    """Microbenchmarks that a side has at most one result of; all that it has none of."""
+    counts = Counter(r.case.problem.op for r in side if is_micro(r.case))
+    return {name for name, count in counts.items() if count == 1}
+
+
+def _named(key: Key, result: Result, once: Collection[str]) -> Key:
+    name = result.case.problem.op
+    return (name, MICRO) if is_micro(result.case) and name in once else key
+
+
+def _each_metric(pair: Pair) -> list[Pair]:
+    if pair.base is None or pair.head is None:
+        return [pair]
+    good = pair.base.status is Status.OK and pair.head.status is Status.OK
+    theirs = {metric.name for metric in pair.head.metrics} if good else set()
+    names = [metric.name for metric in pair.base.metrics if metric.name in theirs]
+    return [dataclasses.replace(pair, metric=name) for name in names] or [pair]
 
 
 def groups(measurement: Measurement, *, means: bool = False) -> list[list[float]]:
@@ -95,9 +139,13 @@ def _by_case(side: Sequence[Result], *, devices: bool) -> dict[Key, Result]:
 
 def _joined(results: Sequence[Result]) -> Result:
     """One result of those that several processes have of a case; a failure of one is its own."""
-    failed = [r for r in results if r.status is not Status.OK or r.measurement is None]
+    failed = [
+        r for r in results if r.status is not Status.OK or (r.measurement is None and not r.metrics)
+    ]
     if failed or len(results) == 1:
         return (failed or results)[0]
+    if results[-1].measurement is None:  # metrics have no blocks to join: the last one counts
+        return results[-1]
     blocks = tuple(b for r in results if r.measurement for b in r.measurement.blocks)
     interval = measured_interval(blocks)
     first = results[0].measurement

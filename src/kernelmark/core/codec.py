@@ -24,7 +24,6 @@ from typing import Any, TypeVar, cast
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.micro import MicroResult
 from kernelmark.core.problem import Problem, parse_key
 from kernelmark.core.reason import Reason, read_reason, reason_documents
 from kernelmark.core.result import OPTIONAL, Case, Result, ResultSet, Run
@@ -36,7 +35,6 @@ REASONS = "reasons"  # beside sentences: their codes and fields, by the name of 
 KINDS: dict[str, type] = {
     "case": Case,
     "environment": Environment,
-    "micro": MicroResult,
     "result": Result,
     "results": ResultSet,
     "roof": Roof,
@@ -89,11 +87,6 @@ def from_document(document: Json, kind: type[T]) -> T:
 
 def open_envelope(document: Json, wanted: str) -> dict[str, Json]:
     """A document's fields, after checking that it is of kind `wanted` and of a known version."""
-    if wanted != "micro" and _is_micro(document):
-        raise CodecError(
-            f"results of microbenchmarks, not a kernelmark {wanted} document",
-            hint="'kmark micro show FILE' shows them, 'kmark micro import FILE' stores them",
-        )
     if not isinstance(document, dict) or "kernelmark" not in document:
         raise CodecError(f"not a kernelmark {wanted} document: no 'kernelmark' field")
     if document["kernelmark"] != wanted:
@@ -105,12 +98,6 @@ def open_envelope(document: Json, wanted: str) -> dict[str, Json]:
             hint="upgrade kernelmark, or export again with this version",
         )
     return {k: v for k, v in document.items() if k not in ("kernelmark", "version")}
-
-
-def _is_micro(document: Json) -> bool:
-    """One result of a microbenchmark, or the list of them that `kmark micro --json` writes."""
-    first = document[0] if isinstance(document, list) and document else document
-    return isinstance(first, dict) and first.get("kernelmark") == "micro"
 
 
 def plain(value: Any) -> Json:

@@ -132,6 +132,14 @@ TEMPLATES = {
         " at most {margin:g} × is accepted: the kernel skips work, or the roof was measured at a"
         " lower clock ('kmark roofs' measures it again)"
     ),
+    "no-measurement": "{name} is {value} {unit}, which is no measurement",
+    "above-physical": (
+        "{name} is {value:.6g} {unit}, above the physical limit of {limit:.6g}{why:if  ({why})}"
+    ),
+    "below-physical": (
+        "{name} is {value:.6g} {unit}, below the least that is possible, {limit:.6g}"
+        "{why:if  ({why})}"
+    ),
     # Failures of a case, and losses of a worker, whose standard error is in `output`
     "process-failed": "process {process} of {processes}: {cause}",
     "raised": "{text}{place:if  ({place})}",
@@ -150,6 +158,7 @@ TEMPLATES = {
     "worker-not-ready": "the worker was not ready within {limit_s:duration}{phase:phase}",
     "no-answer": "no answer within {limit_s:duration}{phase:phase}",
     "result-unreadable": "the worker's result cannot be read: {cause}",
+    "stored-damaged": "the stored {name} is damaged: {cause}",
     "result-of-another-case": "the worker answered with another case's result",
     "result-of-another-device": "the worker answered with a result of {device} ({arch})",
     "no-device-left": "no device is left: {cause}",
@@ -197,6 +206,15 @@ TEMPLATES = {
     "stopped-early": "stopped after {rounds:n round}, before it was looked at",
     "few-points": "{points} points at this level, {least} are needed",
     "expected": "{modes:if multimodal: }expected {low_s:time} to {high_s:time}",
+    "metric-expected": "expected {low:value {unit}} to {high:value {unit}}",
+    "metric-changed": "{better} is better",
+    "metric-within": "within {limit:share}",
+    "samples-spread": "its samples spread by {spread:.0%}",
+    "runs-differ": "runs differ by {limit:share}",
+    "taken-otherwise": "taken {ways:list}",
+    "none-better": "neither more nor less of it is better",
+    "base-zero": "base is 0",
+    "no-metric-in-common": "no metric in common",
     "canary-change": "{problem}: {verdict}",
     "canary-moved": "a sentinel moved: the machine is not what it was",
     # Problems that no plan is made for

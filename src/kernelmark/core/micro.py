@@ -1,141 +1,156 @@
-"""MicroResult: what a microbenchmark found out about a device, with the limits it must keep."""
+"""Microbenchmarks as cases: the op is the benchmark, its parameters and its mode are the problem.
+
+Also what older versions wrote: documents of kind `micro`, one or a list of them.
+"""
 
 from __future__ import annotations
 
-import math
+import dataclasses
+import hashlib
 import re
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
-from kernelmark.core.errors import UsageError
-from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.result import Status, Telemetry
+from kernelmark.core.environment import DeviceInfo, Environment
+from kernelmark.core.errors import CodecError, UsageError
+from kernelmark.core.metric import Value, with_spreads
+from kernelmark.core.problem import Problem, parse_key
+from kernelmark.core.result import Case, KernelInfo, Result, ResultSet, Run, RunState
+from kernelmark.core.timing import Timing
 
-Value = str | int | float | bool | None
-Better = Literal["higher", "lower", ""]
-
-# A clock read in a kernel and one read by the driver differ by about a percent.
-MARGIN = 1.02
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MicroColumn:
-    """A column of the rows. No number in it may be above `limit`, for the reason `why`."""
-
-    name: str
-    unit: str = ""
-    limit: float | None = None
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MicroMetric:
-    """One figure. `headline` ones are compared between runs and devices; `limit` and `least` are
-    what physics allows, for the reason `why`."""
-
-    name: str
-    value: float
-    unit: str
-    better: Better = "higher"
-    headline: bool = True
-    limit: float | None = None
-    least: float | None = None
-    why: str = ""
+MICRO = "micro"  # the backend of every microbenchmark
+# The suites of runs that `kmark micro` and `kmark roofs` made. No suite file has such a name.
+MICRO_SUITE = "kmark micro"
+ROOFS_SUITE = "kmark roofs"
+# Metrics that the host sets as much as the device, in documents that do not mark them.
+_HOST_PACED = {
+    "memcpy": ("h2d_pageable", "d2h_pageable"),
+    "um-stream": ("migration",),
+    "small-kernels": (
+        *("plain_empty_ns", "plain_ns", "plain_start_ns", "plain_rate", "round_trip_ns"),
+    ),
+}
+_OLD_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MicroResult:
-    """The outcome of one microbenchmark. `rows` are its points under `columns`, `metrics` what
-    they come to, `trace` the device's own readings meanwhile, `cost` wall seconds by phase.
-
-    One that is `ok` holds no number that its device cannot reach: such a value cannot be made.
-    """
-
-    benchmark: str
-    device: str
-    arch: str
-    status: Status
-    started: float
-    mode: str = "quick"
-    model: str = ""
-    host: str = ""
-    driver: str = ""
-    threads: int = 0
-    parameters: Mapping[str, Value] = field(default_factory=FrozenDict)
-    columns: tuple[MicroColumn, ...] = ()
-    rows: tuple[Mapping[str, Value], ...] = ()
-    metrics: tuple[MicroMetric, ...] = ()
-    trace: tuple[Telemetry, ...] = ()
-    notes: tuple[str, ...] = ()
-    error: str = ""
-    cost: Mapping[str, float] = field(default_factory=FrozenDict)
-    compilations: int = 0
-
-    def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.benchmark):  # it becomes a part of files' names
-            raise UsageError(f"{self.benchmark!r} is no name of a microbenchmark")
-        for name in ("parameters", "cost"):
-            object.__setattr__(self, name, FrozenDict(getattr(self, name)))
-        object.__setattr__(self, "rows", tuple(FrozenDict(row) for row in self.rows))
-        for row in (self.parameters, *self.rows):
-            for name, value in row.items():
-                if isinstance(value, float) and not math.isfinite(value):
-                    raise UsageError(f"{self.benchmark}: {name} is {value}; leave it out instead")
-        if self.status is Status.OK:
-            found = impossible(self.columns, self.rows, self.metrics)
-            if found:
-                raise UsageError(f"{self.benchmark}: {found[0]}")
-
-    def metric(self, name: str) -> MicroMetric:
-        """The metric called `name`; an unknown name lists the known ones."""
-        for metric in self.metrics:
-            if metric.name == name:
-                return metric
-        known = ", ".join(metric.name for metric in self.metrics)
-        raise UsageError(f"{self.benchmark} has no metric {name!r}", hint=f"it has: {known}")
-
-    @property
-    def headlines(self) -> tuple[MicroMetric, ...]:
-        return tuple(metric for metric in self.metrics if metric.headline)
+def micro_case(benchmark: str, mode: str, parameters: Mapping[str, Value], threads: int) -> Case:
+    """The case of a microbenchmark; `threads` is the number of cores of a CPU, else 0."""
+    words = [benchmark.replace("-", "_"), f"mode={_word(mode)}"]
+    words += [f"{name.replace('-', '_')}={_word(value)}" for name, value in parameters.items()]
+    problem = parse_key(" ".join(words))
+    return Case(problem=problem, backend=MICRO, timing=Timing(threads=threads))
 
 
-def impossible(
-    columns: tuple[MicroColumn, ...],
-    rows: tuple[Mapping[str, Value], ...],
-    metrics: tuple[MicroMetric, ...],
-) -> list[str]:
-    """A sentence for each metric and each column with a number that cannot be."""
-    found = [text for metric in metrics if (text := _impossible_metric(metric))]
-    for column in columns:
-        values = [row.get(column.name) for row in rows]
-        numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-        odd = [v for v in numbers if not 0 <= v <= sys.float_info.max]
-        if odd:
-            shown = str(odd[0])[:24]
-            found.append(f"{column.name} is {shown} {column.unit}, which is no measurement")
-        elif column.limit is not None and numbers and max(numbers) > column.limit * MARGIN:
-            found.append(_above(column.name, max(numbers), column.limit, column.unit, column.why))
-    return found
+def is_micro(case: Case) -> bool:
+    """Whether it is a microbenchmark."""
+    return case.backend == MICRO
 
 
-def _impossible_metric(metric: MicroMetric) -> str:
-    value = metric.value
-    if not math.isfinite(value) or value < 0:
-        return f"{metric.name} is {value} {metric.unit}, which is no measurement"
-    if metric.limit is not None and value > metric.limit * MARGIN:
-        return _above(metric.name, value, metric.limit, metric.unit, metric.why)
-    if metric.least is not None and value * MARGIN < metric.least:
-        why = f" ({metric.why})" if metric.why else ""
-        return (
-            f"{metric.name} is {value:.6g} {metric.unit}, below the least that is possible, "
-            f"{metric.least:.6g}{why}"
-        )
-    return ""
+def benchmark_name(problem: Problem) -> str:
+    """The benchmark as users read it: l2-cache."""
+    return problem.op.replace("_", "-")
 
 
-def _above(name: str, value: float, limit: float, unit: str, why: str) -> str:
-    reason = f" ({why})" if why else ""
-    return f"{name} is {value:.6g} {unit}, above the physical limit of {limit:.6g}{reason}"
+def mode_of(problem: Problem) -> str:
+    return str(problem.options.get("mode", ""))
+
+
+def parameters_of(problem: Problem) -> dict[str, Any]:
+    """The parameters, without the mode."""
+    given = {**problem.dims, **problem.dtypes, **problem.options}
+    return {name: value for name, value in given.items() if name != "mode"}
+
+
+def _word(value: Value) -> str:
+    """A value as a word of a problem's key. What is none, as text with spaces, is told apart by its
+    hash: parameters only have to be the same where they were."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = repr(value) if isinstance(value, float) else str(value)
+    try:
+        parse_key(f"x y={text}")
+    except UsageError:
+        return f"x{hashlib.sha256(text.encode('utf-8', 'backslashreplace')).hexdigest()[:12]}"
+    return text
+
+
+def is_old(document: Any) -> bool:
+    """Whether an older version wrote this: one result of kind `micro`, or a list of them."""
+    first = document[0] if isinstance(document, list) and document else document
+    return isinstance(first, dict) and first.get("kernelmark") == "micro"
+
+
+def read_old(document: Any) -> ResultSet:
+    """The run that a list of `micro` documents holds. Its id follows from what is in it, so that
+    importing it twice adds nothing."""
+    from kernelmark.core import codec
+
+    every = document if isinstance(document, list) else [document]
+    found = [upgraded(one, f"[{number}]") for number, one in enumerate(every)]
+    started = min(result.started for _, result in found)
+    text = "".join(codec.dumps(result) for _, result in found)
+    tail = hashlib.sha256(text.encode()).hexdigest()[:6]
+    moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(max(0.0, min(started, 2.0**33))))
+    return old_run(f"{moment}-{tail}", found)
+
+
+def old_run(run_id: str, found: Iterable[tuple[Environment, Result]]) -> ResultSet:
+    """A run of results that were stored without one. Its environment is what they say of it."""
+    environments, results = zip(*found, strict=True)
+    devices = {d.name: d for environment in environments for d in environment.devices}
+    ends = [result.started + result.cost.get("total", 0.0) for result in results]
+    run = Run(
+        id=run_id,
+        started=min(result.started for result in results),
+        environment=Environment(host=environments[0].host, devices=tuple(devices.values())),
+        suite=MICRO_SUITE,
+        cases=len(results),
+        state=RunState.DONE,
+        finished=max(ends),
+    )
+    return ResultSet(run=run, results=tuple(results))
+
+
+def upgraded(document: Any, where: str) -> tuple[Environment, Result]:
+    """(where it was measured, result) of a `micro` document."""
+    from kernelmark.core import codec
+
+    fields = codec.open_envelope(document, "micro")
+
+    def take(name: str, default: Any = None) -> Any:
+        if name not in fields and default is None:
+            raise CodecError(f"{where}: field {name!r} is missing")
+        return fields.pop(name, default)
+
+    name, device, mode = (str(take(field)) for field in ("benchmark", "device", "mode"))
+    parameters, threads, compilations = take("parameters"), take("threads"), take("compilations")
+    host, model, driver = (str(take(field)) for field in ("host", "model", "driver"))
+    if not _OLD_NAME.fullmatch(name) or not isinstance(parameters, dict):
+        raise CodecError(f"{where}: {name[:40]!r} with {str(parameters)[:40]} is no microbenchmark")
+    kind = device.partition(":")[0]
+    cores = threads if kind == "cpu" and isinstance(threads, int) else 0
+    try:
+        case = micro_case(name, mode, parameters, cores)
+    except UsageError as error:
+        raise CodecError(f"{where}: {error.message}", hint=error.hint) from None
+    whole = {
+        **fields,
+        "device": device,
+        "case": codec.plain(case),
+        "flops": 0,
+        "bytes": 0,
+        "measurement": None,
+        "check": None,
+        "kernel": codec.plain(KernelInfo(resources={"compilations": compilations})),
+    }
+    result = cast(Result, codec.read(whole, Result, where))
+    metrics = tuple(
+        dataclasses.replace(metric, host_paced=metric.name in _HOST_PACED.get(name, ()))
+        for metric in with_spreads(result.metrics, result.columns, result.rows)
+    )
+    result = dataclasses.replace(result, metrics=metrics)
+    info = DeviceInfo(
+        name=device, kind=kind, model=model, arch=result.arch, driver=driver, units=max(1, cores)
+    )
+    return Environment(host=host, devices=(info,)), result

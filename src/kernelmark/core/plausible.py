@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kernelmark.core.errors import CodecError
-from kernelmark.core.micro import MicroResult
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Case, Measurement, Result, ResultSet
+from kernelmark.core.roof import Roof
 from kernelmark.core.timing import MOST_S
 
 MOST_SIZE = 2**48
@@ -44,14 +44,6 @@ def check_results(results: ResultSet) -> ResultSet:
     return results
 
 
-def check_micro(result: MicroResult, where: str) -> MicroResult:
-    """Return a microbenchmark's result from elsewhere, or raise CodecError; its own rules are
-    checked wherever one is made."""
-    if not is_moment(result.started):
-        raise CodecError(f"{where}.started: {result.started:g} is not possible")
-    return result
-
-
 def check_result(result: Result, where: str) -> None:
     """Raise CodecError for a value that no result can have."""
     _check(result, where)
@@ -71,7 +63,8 @@ def _faults(value: Any, where: str, name: str) -> Iterator[tuple[str, str]]:
             yield f"{where}.problem", bad
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
-            yield from _faults(getattr(value, field.name), f"{where}.{field.name}", field.name)
+            called = "roof" if isinstance(value, Roof) and field.name == "value" else field.name
+            yield from _faults(getattr(value, field.name), f"{where}.{field.name}", called)
         if isinstance(value, Measurement) and not value.low_s <= value.high_s:
             yield f"{where}.low_s", f"{value.low_s:g} to {value.high_s:g}"
     elif isinstance(value, Mapping):
@@ -101,6 +94,6 @@ def _is_possible(value: float, name: str) -> bool:
         return abs(value) < MOST_S * 10
     if name in ("worst", "max_abs"):  # what a kernel computed may be infinite or no number
         return not value < 0
-    if name == "value":  # a roof, which percentages divide by
+    if name == "roof":  # percentages divide by it
         return 0 < value < MOST_COUNT
     return abs(value) < MOST_COUNT  # clocks, power, temperature, ratios

@@ -20,7 +20,8 @@ Option = str | float | bool
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 _INT = re.compile(r"-?(0|[1-9][0-9]*)\Z")
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]*\Z")
+# A comma makes a list, as of sizes that a microbenchmark goes through: 4096,8192.
+_WORD = re.compile(r"([A-Za-z_][A-Za-z0-9_.:/,-]*|[0-9][0-9a-z_.+-]*,[A-Za-z0-9_.:/,+-]*)\Z")
 _LONGEST_INT = 40  # digits; far beyond any dim, far below what Python refuses to convert
 _NOT_WORDS = frozenset({"yes", "no", "inf", "nan"})
 

@@ -276,4 +276,5 @@ FORMATS: dict[str, Callable[[Any, str, Style], str]] = {
     "spread": _spread,
     "time": lambda seconds, _word, _: ("-" if seconds < 0 else "") + units.time_text(abs(seconds)),
     "to": _span,
+    "value": lambda value, unit, _: units.value_text(value, unit),
 }

@@ -13,6 +13,7 @@ from enum import StrEnum
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.metric import Metric, PointColumn, Value, impossible
 from kernelmark.core.optional import OPTIONAL as OPTIONAL
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
@@ -265,7 +266,13 @@ class KernelInfo:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """The outcome of a case, good or bad. `cost` is wall seconds by phase (compile, inputs,
-    warmup, timed, check, total)."""
+    warmup, timed, check, total).
+
+    What a GEMM is measured by is time, its `measurement`. A microbenchmark has `metrics` instead,
+    and `rows`, the points they come from, under `columns`; `trace` are the device's own readings
+    meanwhile. One that is `ok` holds no number that its device cannot reach: such a value cannot
+    be made.
+    """
 
     case: Case
     device: str
@@ -279,10 +286,42 @@ class Result:
     error: Reason = NO_REASON
     started: float = 0.0
     cost: Mapping[str, float] = field(default_factory=FrozenDict)
+    metrics: tuple[Metric, ...] = field(default=(), metadata={OPTIONAL: True})
+    columns: tuple[PointColumn, ...] = field(default=(), metadata={OPTIONAL: True})
+    rows: tuple[Mapping[str, Value], ...] = field(default=(), metadata={OPTIONAL: True})
+    trace: tuple[Telemetry, ...] = field(default=(), metadata={OPTIONAL: True})
+    notes: tuple[str, ...] = field(default=(), metadata={OPTIONAL: True})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cost", FrozenDict(self.cost))
         object.__setattr__(self, "error", Reason.of(self.error))
+        if self.rows:
+            object.__setattr__(self, "rows", tuple(map(FrozenDict, self.rows)))
+        if self.metrics or self.rows:
+            self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        name = self.case.problem.op
+        for row in self.rows:
+            for column, value in row.items():
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise UsageError(f"{name}: {column} is {value}; leave it out instead")
+        found = impossible(self.columns, self.rows, self.metrics)
+        if self.status is Status.OK and found:
+            raise UsageError(f"{name}: {found[0]}")
+
+    def metric(self, name: str) -> Metric:
+        """The metric called `name`; an unknown name lists the known ones."""
+        for metric in self.metrics:
+            if metric.name == name:
+                return metric
+        known = ", ".join(metric.name for metric in self.metrics)
+        raise UsageError(f"{self.case.problem.op} has no metric {name!r}", hint=f"it has: {known}")
+
+    @property
+    def headlines(self) -> tuple[Metric, ...]:
+        """The metrics to show: all of them where none is a headline."""
+        return tuple(metric for metric in self.metrics if metric.headline) or self.metrics
 
     @property
     def why(self) -> Reason:

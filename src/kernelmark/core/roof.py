@@ -7,6 +7,7 @@ from typing import Literal
 
 from kernelmark.core.optional import OPTIONAL
 
+Kind = Literal["flops", "bytes", "launches"]
 # What versions without the fields `steady` and `limit` wrote at the end of `how`.
 _WAS_UNSTEADY = ", not steady: other work ran"
 _WAS_STAND_IN = " (no C compiler: the limit may be higher)"
@@ -25,7 +26,7 @@ class Roof:
 
     device: str
     arch: str
-    kind: Literal["flops", "bytes", "launches"]
+    kind: Kind
     name: str  # f32, bf16, … or dram, l2, … or plain, graph
     value: float
     how: str
@@ -47,6 +48,6 @@ class Roof:
         """`how`, with what makes the value doubtful."""
         doubts = [
             *([] if self.steady else ["not steady: other work ran"]),
-            *([] if self.limit else ["the limit may be higher: there is no C compiler"]),
+            *([] if self.limit else ["the limit may be higher: there is no C++ compiler"]),
         ]
         return ", ".join([self.how, *doubts])

@@ -7,6 +7,7 @@ import math
 # Wider than this, an interval is said to be so and no more.
 MOST_PERCENT = 999
 _FEW_DIGITS, _MOST_DIGITS = 4, 10
+_RATES = ("B/s", "FLOP/s", "1/s")  # units that grow by decimal prefixes
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
@@ -34,6 +35,18 @@ def bytes_text(count: float) -> str:
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count:.0f} B"
+
+
+def value_text(value: float, unit: str) -> str:
+    """A value of any unit as people read it."""
+    if unit == "s":
+        return time_text(value)
+    if unit in _RATES:
+        return rate_text(value, unit)
+    if unit == "B":
+        return bytes_text(value)
+    digits = f"{value:.0f}" if value >= 10_000 else f"{value:.4g}"
+    return f"{digits} {unit}".strip()
 
 
 def counted(count: int, noun: str) -> str:

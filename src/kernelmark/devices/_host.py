@@ -35,7 +35,8 @@ _GUARD = bytes([GUARD_BYTE]) * GUARD_BYTES
 
 
 class HostBuffer:
-    """Fresh pages from the kernel, all of them present, so that no launch pays for a page fault.
+    """Fresh pages from the kernel, all of them present, so that no launch pays for a page fault,
+    unless `populate` is false: then whoever touches a page first places it.
 
     Huge pages are asked for: NumPy asks for its own large arrays too, distributions differ in
     their default, and a set-up with small pages takes about ten times as long.
@@ -43,13 +44,15 @@ class HostBuffer:
 
     __slots__ = ("_map", "address", "array", "capacity", "nbytes")
 
-    def __init__(self, nbytes: int, capacity: int = 0) -> None:
+    def __init__(self, nbytes: int, capacity: int = 0, *, populate: bool = True) -> None:
         size = max(PAGE, -(-max(nbytes, capacity) // PAGE) * PAGE)
         self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with contextlib.suppress(OSError, AttributeError):
             self._map.madvise(mmap.MADV_HUGEPAGE)
         self.capacity = size
         self.cut(nbytes)
+        if not populate:
+            return
         try:
             self._map.madvise(_MADV_POPULATE_WRITE)
         except OSError as error:

@@ -4,7 +4,8 @@
     km.micro.cache(device="cuda:0").metric("l1_bytes_per_s")
 
 Every benchmark is a function of this module: `device`, `mode` (brief, quick, full), `threads` of a
-CPU, and the benchmark's own parameters. It runs in a process of its own and gives a `MicroResult`.
+CPU, and the benchmark's own parameters. It runs in a process of its own and gives a `Result`
+with metrics.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from typing import TYPE_CHECKING, Any
 from kernelmark.core.registry import Registry
 
 if TYPE_CHECKING:
-    from kernelmark.core.micro import MicroResult
+    from kernelmark.core.result import Result
     from kernelmark.micro.base import Microbenchmark, Mode
 
 registry: Registry[Microbenchmark[Any, Any]] = Registry("kernelmark.micro.benchmarks", "benchmark")
 
 
-def __getattr__(name: str) -> Callable[..., MicroResult]:
+def __getattr__(name: str) -> Callable[..., Result]:
     if name.startswith("_") or name not in registry:
         raise AttributeError(f"module 'kernelmark.micro' has no attribute {name!r}")
     benchmark = registry.get(name)
 
     def measure(
         *, device: str = "cpu", mode: Mode = "quick", threads: int = 0, **parameters: Any
-    ) -> MicroResult:
+    ) -> Result:
         from kernelmark.micro.session import run
 
         (result,) = run([name], device=device, mode=mode, threads=threads, parameters=parameters)

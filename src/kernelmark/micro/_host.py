@@ -7,6 +7,7 @@ import ctypes
 import functools
 import hashlib
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -23,7 +24,6 @@ from kernelmark.core.errors import CompileError, Unsupported
 from kernelmark.core.private import UnsafeFolder, find_unsafe, private_folder
 from kernelmark.gpu.complaint import explain
 from kernelmark.kernels import rtc
-from kernelmark.micro import _native
 
 _FOLDER = Path(rtc.__file__).parent
 _HINT = "install g++ or clang++, or set CXX"
@@ -122,10 +122,10 @@ def _commands() -> list[_Command]:
     for text in filter(None, (asked, "c++", "g++", "clang++")):
         words = _split(text)
         place = shutil.which(words[0]) if words else None
-        version = _native._output([place, "--version"]) if place else None
+        version = _output([place, "--version"]) if place else None
         if place is None or version is None:
             continue
-        for tuned in ((_native._tuning_flag(),), ()):
+        for tuned in ((_tuning_flag(),), ()):
             flags = ("-std=c++17", "-O3", *tuned, "-fno-math-errno", "-Wno-unknown-pragmas")
             command = (place, *words[1:], *flags)
             found.append(_Command(words=command, version=version, asked=text == asked))
@@ -137,7 +137,7 @@ def _built(command: _Command, file: str) -> Iterator[tuple[Path, frozenset[str],
     """(library, its kernels, whether it was built now), to be loaded inside: where the cache cannot
     be used, the library lies in a folder that is gone afterwards."""
     text = source(file)
-    identity = "\0".join((*command.words, command.version, _native._cpu_identity(), text))
+    identity = "\0".join((*command.words, command.version, _cpu_identity(), text))
     name = hashlib.sha256(identity.encode()).hexdigest()[:24]
     try:
         ready = private_folder(cache_root() / "micro") / f"{name}.so"
@@ -186,3 +186,28 @@ def _compile(command: _Command, text: str, file: str, ready: Path) -> None:
         names.write_text("\n".join(found), encoding="utf-8")
         names.replace(ready.with_suffix(".txt"))
         made.replace(ready)
+
+
+def _tuning_flag() -> str:
+    return "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
+
+
+def _output(command: list[str]) -> str | None:
+    try:
+        done = run_child(command, timeout_s=_LIMIT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+
+
+def _cpu_identity() -> str:
+    """What `native` depends on: a cache on a shared home folder may serve several machines."""
+    lines = [platform.machine()]
+    try:
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        return platform.processor()
+    for line in text.splitlines():
+        if line.lower().startswith(("flags", "features", "model name", "cpu part")):
+            lines.append(line)
+    return "\n".join(sorted(set(lines)))

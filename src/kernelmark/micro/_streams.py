@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,6 +31,7 @@ STREAMS = {
 
 SUMS = ("read", "dot")
 _STENCILS = ("stencil3", "stencil5")
+PARTS = 8
 _IN_FLIGHT = 4  # vectors of an array that a thread takes at once
 
 
@@ -52,10 +54,20 @@ class Arrays:
 
 def arrays(rig: Rig, nbytes: int, threads: int) -> Arrays:
     """Arrays of `nbytes` each, filled; `threads` is the largest grid that will run."""
-    buffers = tuple(rig.memory(nbytes + 2 * PAD_BYTES) for _ in range(4))
+    buffers = tuple(rig.untouched(nbytes + 2 * PAD_BYTES) for _ in range(4))
     made = over(buffers, nbytes // 8, rig.memory(threads * 8))
     fill(rig, made)
     return made
+
+
+def parts(made: Arrays) -> list[Arrays]:
+    """The arrays in pieces. A pass over one is short, and what it touched has left the caches when
+    its turn comes again."""
+    count = made.count // PARTS
+    return [
+        replace(made, count=count, **{name: getattr(made, name) + 8 * count * i for name in "abcd"})
+        for i in range(PARTS)
+    ]
 
 
 def over(buffers: tuple[Buffer, ...], count: int, sums: Buffer) -> Arrays:
@@ -66,14 +78,20 @@ def over(buffers: tuple[Buffer, ...], count: int, sums: Buffer) -> Arrays:
 
 def fill(rig: Rig, made: Arrays) -> None:
     wide = rig.block > 1
+    # The padding as well, so that neighbours at both ends are numbers.
+    pad, part = PAD_BYTES // 8, made.count // PARTS
+    edges = [0, made.count + 2 * pad]
+    if not wide:
+        # Each core places the pages that it will use: its share of every part.
+        edges[1:1] = [pad + part * number for number in range(1, PARTS)]
     for buffer in made.buffers:
-        # The padding as well, so that neighbours at both ends are numbers.
-        call = rig.call(
-            *(FILE, "stream_fill", buffer, buffer.nbytes // 8, PERIOD),
-            grid=rig.grid * (8 if wide else 1),
-            block=256 if wide else 1,
-        )
-        rig.run(call)
+        for first, end in itertools.pairwise(edges):
+            call = rig.call(
+                *(FILE, "stream_fill", buffer, first, end - first, PERIOD),
+                grid=rig.grid * (8 if wide else 1),
+                block=256 if wide else 1,
+            )
+            rig.run(call)
 
 
 def call(

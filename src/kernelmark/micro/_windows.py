@@ -84,7 +84,7 @@ def room(rig: Rig, nbytes: int) -> Room:
     """Memory filled with a known pattern."""
     data = rig.memory(nbytes)
     fill = rig.call(
-        *("micro_stream.cu", "stream_fill", data, nbytes // 8, PERIOD),
+        *("micro_stream.cu", "stream_fill", data, 0, nbytes // 8, PERIOD),
         grid=rig.grid * (8 if rig.block > 1 else 1),
         block=min(rig.block, 256),
     )

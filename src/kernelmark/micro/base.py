@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from kernelmark.core.errors import Unsupported, UsageError
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.micro import Better, MicroColumn, MicroMetric, Value
+from kernelmark.core.metric import Better, Metric, PointColumn, Value
 from kernelmark.core.units import bytes_text
 from kernelmark.micro.hardware import Hardware, Limit
 from kernelmark.micro.rig import Rig
@@ -58,11 +58,11 @@ class Column:
     unit: str = ""
     limit: LimitOf | None = None
 
-    def on(self, hardware: Hardware) -> MicroColumn:
+    def on(self, hardware: Hardware) -> PointColumn:
         bound = self.limit(hardware) if self.limit else None
         if bound is None:
-            return MicroColumn(name=self.name, unit=self.unit)
-        return MicroColumn(name=self.name, unit=self.unit, limit=bound.value, why=bound.why)
+            return PointColumn(name=self.name, unit=self.unit)
+        return PointColumn(name=self.name, unit=self.unit, limit=bound.value, why=bound.why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class Findings:
     """What the timed region came to."""
 
     rows: Sequence[Mapping[str, Value]] = ()
-    metrics: Sequence[MicroMetric] = ()
+    metrics: Sequence[Metric] = ()
     notes: Sequence[str] = ()
 
 
@@ -186,12 +186,15 @@ def metric(
     headline: bool = True,
     limit: Limit | None = None,
     least: float | None = None,
-) -> list[MicroMetric]:
+    roof: str = "",
+    steady: bool = True,
+    stand_in: bool = False,
+) -> list[Metric]:
     """A list of one metric, or of none where there is no value."""
     if value is None:
         return []
     return [
-        MicroMetric(
+        Metric(
             name=name,
             value=float(value),
             unit=unit,
@@ -200,6 +203,9 @@ def metric(
             limit=limit.value if limit else None,
             least=least,
             why=limit.why if limit else "",
+            roof=roof,
+            steady=steady,
+            stand_in=stand_in,
         )
     ]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
-import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,8 +17,10 @@ from kernelmark.core.errors import (
     Unsupported,
     UsageError,
 )
-from kernelmark.core.micro import MicroResult, impossible
-from kernelmark.core.result import Status
+from kernelmark.core.metric import Metric, PointColumn, impossible, with_spreads
+from kernelmark.core.micro import micro_case
+from kernelmark.core.reason import Reason
+from kernelmark.core.result import KernelInfo, Result, Status
 from kernelmark.core.units import counted
 from kernelmark.devices import registry as devices
 from kernelmark.micro import registry
@@ -56,16 +58,8 @@ def open_rig(device: str, threads: int = 0) -> Rig:
 def serve(server: Server, request: Message) -> Message:
     """Do a request of `session` in a worker: run one microbenchmark. The rig stays open."""
     if not isinstance(server.opened, Rig):
-        try:
-            rig = open_rig(server.device, server.threads)
-            rig.warm_up()
-        except (Unsupported, CompileError) as error:
-            if server.info.kind != "cpu":
-                raise
-            # A host that cannot run any benchmark, as one without a compiler.
-            lacks = isinstance(error, Unsupported)
-            status = Status.UNSUPPORTED if lacks else Status.COMPILE_ERROR
-            return {"status": status.value, "error": error.message}
+        rig = open_rig(server.device, server.threads)
+        rig.warm_up()
         server.opened = rig
     server.send_phase("benchmark")
     benchmark = registry.get(str(request["name"]))
@@ -88,7 +82,7 @@ def execute(
     rig: Rig,
     mode: Mode = "quick",
     chosen: Mapping[str, Any] | None = None,
-) -> MicroResult:
+) -> Result:
     """Run it. Whatever goes wrong becomes the result's status."""
     settings = benchmark.settings(mode, chosen or {})
     return _Execution(benchmark, rig, mode, settings).result()
@@ -107,7 +101,7 @@ class _Execution:
         self._cost: dict[str, float] = {}
         self._started = time.time()
 
-    def result(self) -> MicroResult:
+    def result(self) -> Result:
         begin = time.perf_counter()
         ledger = self._rig.ledger
         compile_s, compilations = ledger.compile_s, ledger.compilations
@@ -168,36 +162,41 @@ class _Execution:
         finally:
             self._cost[name] = time.perf_counter() - begin
 
-    def _made(
-        self, status: Status, error: str, findings: Findings, compilations: int
-    ) -> MicroResult:
+    def _made(self, status: Status, error: str, findings: Findings, compilations: int) -> Result:
         rig, info = self._rig, self._rig.info
         columns = tuple(column.on(rig.hardware) for column in self._benchmark.columns)
-        rows, metrics = tuple(findings.rows), tuple(findings.metrics)
+        rows, metrics = tuple(findings.rows), self._metrics(columns, findings)
         if status is Status.OK:
             found = impossible(columns, rows, metrics)
             if found:
-                status, error = Status.WRONG, "; ".join(found)
-        return MicroResult(
-            benchmark=self._benchmark.name,
+                status, error = Status.WRONG, Reason("check-failed", findings=found)
+        return Result(
+            case=micro_case(self._benchmark.name, self._mode, self._settings.plain(), rig.threads),
             device=info.name,
             arch=info.arch,
             status=status,
             started=self._started,
-            mode=self._mode,
-            model=info.model,
-            host=platform.node(),
-            driver=info.driver,
-            threads=rig.threads,
-            parameters=self._settings.plain(),
+            kernel=KernelInfo(resources={"compilations": compilations}),
             columns=columns,
             rows=rows,
             metrics=metrics,
             trace=tuple(rig.ledger.trace),
             notes=(*findings.notes, *rig.notes, *_unsteady(rows)),
-            error=error,
+            error=Reason.of(error),
             cost=self._cost,
-            compilations=compilations,
+        )
+
+    def _metrics(self, columns: Sequence[PointColumn], findings: Findings) -> tuple[Metric, ...]:
+        """What was found, with what is known of how well each repeats."""
+        paced = self._benchmark.host_paced
+        return tuple(
+            dataclasses.replace(
+                metric,
+                steady=metric.steady
+                and not (self._rig.exclusive and metric.roof and (metric.spread or 0.0) > WIDE),
+                host_paced=metric.name in paced,
+            )
+            for metric in with_spreads(findings.metrics, columns, findings.rows)
         )
 
 

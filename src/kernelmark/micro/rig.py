@@ -174,12 +174,19 @@ class Rig(ABC):
 
     def memory(self, nbytes: int) -> Buffer:
         """Memory of the device until `release`, never more than three quarters of what is free."""
-        if nbytes > 0.75 * self.device.free_bytes():
-            free = self.device.free_bytes() / 2**30
-            raise Unsupported(f"{nbytes / 2**30:.1f} GiB are needed and {free:.1f} GiB are free")
+        self.check_free(nbytes)
         made = self.device.allocate(nbytes)
         self.ledger.buffers.append(made)
         return made
+
+    def check_free(self, nbytes: int) -> None:
+        if nbytes > 0.75 * self.device.free_bytes():
+            free = self.device.free_bytes() / 2**30
+            raise Unsupported(f"{nbytes / 2**30:.1f} GiB are needed and {free:.1f} GiB are free")
+
+    def untouched(self, nbytes: int) -> Buffer:
+        """Memory that nobody has written to yet, where that makes a difference."""
+        return self.memory(nbytes)
 
     def place(self, array: NDArray[Any]) -> Buffer:
         """A copy of `array` in the device's memory."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import platform
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +12,9 @@ from typing import Any
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CodecError, UsageError
-from kernelmark.core.micro import MicroResult
+from kernelmark.core.micro import micro_case
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Status
+from kernelmark.core.result import Result, Status
 from kernelmark.kernels import rtc
 from kernelmark.micro import registry
 from kernelmark.micro.base import EVERYWHERE, MODES, Microbenchmark, Mode
@@ -62,7 +61,7 @@ def run(
     parameters: Mapping[str, Any] | None = None,
     timeout_s: float | None = None,
     tell: Tell | None = None,
-) -> Generator[MicroResult, None, None]:
+) -> Generator[Result, None, None]:
     """Each benchmark's result as it ends, good or bad. What is illegal raises before any runs."""
     if mode not in MODES:
         raise UsageError(f"unknown mode {mode!r}", hint=f"known: {', '.join(MODES)}")
@@ -92,9 +91,7 @@ def run(
     return _run_all(Pool([Slot(kind, info, spec, limits)]), jobs, tell or (lambda text: None))
 
 
-def _run_all(
-    pool: Pool, jobs: Sequence[_RunMicro], tell: Tell
-) -> Generator[MicroResult, None, None]:
+def _run_all(pool: Pool, jobs: Sequence[_RunMicro], tell: Tell) -> Generator[Result, None, None]:
     info = pool.devices[0].info
     if info.kind in ("cuda", "hip"):
         begin = time.monotonic()
@@ -106,7 +103,7 @@ def _run_all(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _RunMicro(Job[MicroResult]):
+class _RunMicro(Job[Result]):
     """Run a microbenchmark."""
 
     name: str
@@ -127,35 +124,31 @@ class _RunMicro(Job[MicroResult]):
     def threads_on(self, info: DeviceInfo) -> int:
         return self.threads
 
-    def read(self, info: DeviceInfo, reply: Message, started: float) -> MicroResult:
+    def read(self, info: DeviceInfo, reply: Message, started: float) -> Result:
         try:
-            if "result" in reply:
-                return codec.from_document(reply["result"], MicroResult)
-            failure = Failure(status=Status(reply["status"]), error=Reason.of(str(reply["error"])))
-        except (CodecError, LookupError, ValueError) as error:
+            return codec.from_document(reply["result"], Result)
+        except (CodecError, LookupError) as error:
             text = Reason("result-unreadable", cause=str(error))
-            failure = Failure(status=Status.CRASHED, error=text)
-        return self.fail(info, failure, started)
+            return self.fail(info, Failure(status=Status.CRASHED, error=text), started)
 
-    def fail(self, info: DeviceInfo, failure: Failure, started: float) -> MicroResult:
+    def fail(self, info: DeviceInfo, failure: Failure, started: float) -> Result:
         benchmark = registry.get(self.name)
-        return MicroResult(
-            benchmark=benchmark.name,
+        return Result(
+            case=micro_case(
+                benchmark.name,
+                self.mode,
+                benchmark.settings(self.mode, self.parameters).plain(),
+                (self.threads or info.units) if info.kind == "cpu" else 0,
+            ),
             device=info.name,
             arch=info.arch,
             status=failure.status,
             started=started,
-            mode=self.mode,
-            model=info.model,
-            host=platform.node(),
-            driver=info.driver,
-            threads=(self.threads or info.units) if info.kind == "cpu" else 0,
-            parameters=benchmark.settings(self.mode, self.parameters).plain(),
             error=failure.error,
             cost={"total": time.time() - started},
         )
 
-    def spoils(self, value: MicroResult) -> bool:
+    def spoils(self, value: Result) -> bool:
         # A kernel that faulted spoils its process's context of the GPU for good.
         return value.status is Status.RUNTIME_ERROR and not value.device.startswith("cpu")
 

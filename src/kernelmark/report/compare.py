@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kernelmark.compare.metrics import taken_ways
 from kernelmark.compare.verdicts import Comparison, Row
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.files import Cell
+from kernelmark.core.micro import benchmark_name, is_micro
 from kernelmark.core.problem import parse_key
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, Run, config_key
-from kernelmark.core.units import MOST_PERCENT, counted, time_text
+from kernelmark.core.units import MOST_PERCENT, counted, value_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report import clocks
 from kernelmark.report.apart import apart
@@ -34,9 +36,15 @@ _GONE_HINT = "; --fail-on gone makes that fail, --fail-on slower,broken,gone als
 def table(rows: Sequence[Row], title: str = "") -> Table:
     """One line a row: both times, the change with its interval, the verdict and why."""
     several = len({row.pair.shown.device for row in rows}) > 1
+    metrics = any(row.pair.metric for row in rows)
     timings = apart(
         [
-            (short(row.pair.shown.case.problem), _backends(row), row.pair.shown.device)
+            (
+                short(row.pair.shown.case.problem),
+                _backends(row),
+                row.pair.metric,
+                row.pair.shown.device,
+            )
             for row in rows
         ],
         [row.pair.shown.case.timing.identity for row in rows],
@@ -47,6 +55,7 @@ def table(rows: Sequence[Row], title: str = "") -> Table:
         Column(name="backend"),
         *([Column(name="device")] if several else []),
         *([Column(name="timing")] if any(timings) else []),
+        *([Column(name="metric")] if metrics else []),
         Column(name="base", align="right"),
         Column(name="head", align="right"),
         Column(name="change", align="right"),
@@ -57,7 +66,7 @@ def table(rows: Sequence[Row], title: str = "") -> Table:
         title=title,
         columns=tuple(columns),
         rows=tuple(
-            _cells(row, device=several, timing=[timing] if any(timings) else [])
+            _cells(row, device=several, timing=[timing] if any(timings) else [], metric=metrics)
             for row, timing in zip(rows, timings, strict=True)
         ),
     )
@@ -109,6 +118,7 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
             f"{_rows(found.compared)} the same binary on both sides, which tests the rule itself: "
             f"{counted(found.alarms, 'false alarm')}"
         )
+    told += _taken(comparison)
     told += clocks.notes(comparison)
     told += comparison.told
     told += _doubts(comparison)
@@ -116,6 +126,16 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
         what = "1 row of base is" if gone == 1 else f"{gone} rows of base are"
         told.append(f"{what} not in head{'' if gone_fails else _GONE_HINT}")
     return told
+
+
+def _taken(comparison: Comparison) -> list[str]:
+    """In which ways microbenchmarks were not taken alike."""
+    found: dict[str, dict[str, None]] = {}
+    for row in comparison.rows:
+        if row.pair.metric and (ways := taken_ways(*row.pair.both)):
+            name = benchmark_name(row.pair.shown.case.problem)
+            found.setdefault(", ".join(ways), {})[name] = None
+    return [f"{', '.join(names)}: taken {ways}" for ways, names in found.items()]
 
 
 def unrecorded(comparison: Comparison) -> bool:
@@ -143,6 +163,7 @@ def explain(row: Row, more: Sequence[str] = ()) -> list[Table]:
         ("backend", _backends(row)),
         ("timing", " → ".join(_timings(row))),
         ("case", shown.case.id),
+        *([("metric", row.pair.metric)] if row.pair.metric else []),
         ("verdict", row.status.value),
         ("reason", row.judgement.reason),
         *([("held", row.held)] if row.held else []),
@@ -262,7 +283,7 @@ def change_text(ratio: float | None, low: float | None = None, high: float | Non
     return f"{text} ±{half:.1f}" if half <= MOST_PERCENT else f"{text} ±> {MOST_PERCENT}"
 
 
-def _cells(row: Row, *, device: bool, timing: Sequence[str]) -> tuple[str, ...]:
+def _cells(row: Row, *, device: bool, timing: Sequence[str], metric: bool) -> tuple[str, ...]:
     shown, judged = row.pair.shown, row.judgement
     return (
         str(row.number),
@@ -270,8 +291,8 @@ def _cells(row: Row, *, device: bool, timing: Sequence[str]) -> tuple[str, ...]:
         _backends(row),
         *([shown.device] if device else []),
         *timing,
-        _time(judged.base_s),
-        _time(judged.head_s),
+        *([_metric(row) or NONE] if metric else []),
+        *(NONE if value is None else value_text(value, _unit(row)) for value in _values(row)),
         change_text(judged.ratio, judged.low, judged.high),
         f"{row.status.value}, held" if row.held else row.status.value,
         f"{judged.reason}; {clocks.told(row)}" if clocks.explains(row) else judged.reason,
@@ -298,6 +319,10 @@ def _record(comparison: Comparison, row: Row) -> dict[str, Cell]:
         "reason": judged.reason,
         "base_status": _status(row.pair.base),
         "head_status": _status(row.pair.head),
+        "metric": _metric(row) or None,
+        "unit": _unit(row) or None,
+        "base_value": _values(row)[0],
+        "head_value": _values(row)[1],
         "base_s": judged.base_s,
         "head_s": judged.head_s,
         "ratio": judged.ratio,
@@ -332,8 +357,23 @@ def _status(result: Result | None) -> str | None:
     return result.status.value if result else None
 
 
-def _time(seconds: float | None) -> str:
-    return NONE if seconds is None else time_text(seconds)
+def _values(row: Row) -> tuple[float | None, float | None]:
+    """What is compared, of base and of head."""
+    if row.pair.metric:
+        base, head = row.pair.metrics
+        return base.value, head.value
+    return row.judgement.base_s, row.judgement.head_s
+
+
+def _metric(row: Row) -> str:
+    """What is compared; nothing of a microbenchmark that one side does not have."""
+    return row.pair.metric or ("" if is_micro(row.pair.shown.case) else "time")
+
+
+def _unit(row: Row) -> str:
+    if row.pair.metric:
+        return row.pair.metrics[0].unit
+    return "s" if _metric(row) else ""
 
 
 def _doubts(comparison: Comparison) -> list[str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
+from kernelmark.core.micro import is_micro
 from kernelmark.core.reason import OPTIONS, format_reason
 from kernelmark.core.result import Block, Measurement, Result
 from kernelmark.core.units import bytes_text, rate_text, time_text
+from kernelmark.report.micro import metrics_table, points_table
 from kernelmark.report.names import config_text, rerun
 from kernelmark.report.tables import NONE, Column, Row, Table, share_text, width_text
 from kernelmark.stats.modes import modes_text
@@ -22,6 +24,12 @@ def detail(row: Row, *, samples: bool = True, more: Sequence[str] = ()) -> list[
     `more` are words of the command that measures it again."""
     result = row.result
     found = [_facts("case", _what(row, more))]
+    if result.metrics:
+        found.append(metrics_table([result], every=True))
+    if result.rows and samples:
+        found.append(points_table(result))
+    if result.notes:
+        found.append(_facts("notes", [("note", note) for note in result.notes]))
     if result.measurement is not None:
         found.append(_facts("measurement", _measured(row, result.measurement)))
         found.append(_blocks(result.measurement))
@@ -29,7 +37,8 @@ def detail(row: Row, *, samples: bool = True, more: Sequence[str] = ()) -> list[
             found.append(_samples(result.measurement))
     if result.check is not None:
         found.append(_facts("check", _checked(result)))
-    found.append(_facts("kernel", _kernel(result)))
+    if not is_micro(result.case):
+        found.append(_facts("kernel", _kernel(result)))
     if result.cost:
         found.append(_facts("cost (wall time)", _cost(result.cost)))
     return found

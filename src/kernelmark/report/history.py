@@ -15,7 +15,7 @@ from kernelmark.core.files import Cell
 from kernelmark.core.problem import parse_key
 from kernelmark.core.result import Status
 from kernelmark.core.timing import Timing
-from kernelmark.core.units import counted, time_text
+from kernelmark.core.units import counted, value_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.apart import apart
 from kernelmark.report.compare import change_text, moved_text
@@ -36,12 +36,14 @@ _VARIABLE = "variable "  # begins what `difference` says of one
 def table(history: History, shown: Sequence[Story]) -> Table:
     """One line a series: its trend, its newest time, how that fits, and its last step."""
     several = len({parts(story)["arch"] for story in shown}) > 1
+    metrics = any(story.newest.metric for story in shown)
     told = timings(shown)
     columns = [
         Column(name="problem"),
         Column(name="backend"),
         *([Column(name="arch")] if several else []),
         *([Column(name="timing")] if any(told.values()) else []),
+        *([Column(name="metric")] if metrics else []),
         Column(name="runs", align="right"),
         Column(name="trend"),
         Column(name="newest", align="right"),
@@ -52,7 +54,13 @@ def table(history: History, shown: Sequence[Story]) -> Table:
     ]
     rows = [
         _cells(
-            history, story, arch=several, timing=[told[story.series]] if any(told.values()) else []
+            history,
+            story,
+            arch=several,
+            more=[
+                *([told[story.series]] if any(told.values()) else []),
+                *([story.newest.metric or "time"] if metrics else []),
+            ],
         )
         for story in shown
     ]
@@ -71,7 +79,7 @@ def steps(history: History, shown: Sequence[Story]) -> Table:
         (
             date_text(step.started),
             step.run_id,
-            parts(story)["problem"],
+            " ".join(filter(None, (parts(story)["problem"], story.newest.metric))),
             parts(story)["backend"],
             *([told[story.series]] if timed else []),
             change_text(step.ratio),
@@ -88,7 +96,7 @@ def timings(shown: Sequence[Story]) -> dict[str, str]:
     """What tells series apart that would read the same, by series; empty for the others."""
     known = [parts(story) for story in shown]
     found = apart(
-        [(one["problem"], one["backend"], one["arch"]) for one in known],
+        [(one["problem"], one["backend"], one["arch"], one["metric"]) for one in known],
         [one["timing"] for one in known],
     )
     return {story.series: text for story, text in zip(shown, found, strict=True)}
@@ -135,13 +143,14 @@ def alarm_lines(history: History, alarms: Sequence[Story], shown: Sequence[Story
     for story in alarms:
         known, screen = parts(story), story.screen
         backend = f"{known['backend']} {told[story.series]}".rstrip()
+        metric = f", {known['metric']}" if known["metric"] else ""
         change = "" if screen.ratio is None else f", {change_text(screen.ratio)}"
         first = f"; since run {story.change[1]}" if screen.gone else ""
         changes = history.changes.get(story.change, ())
         since = "; ".join(f"{what} {old or '–'} → {new or '–'}" for what, old, new in changes)
         made.append(
-            f"{screen.status.value}: {known['problem']} by {backend}{change}; {screen.reason}"
-            f"{first}{f'; changed with it: {since}' if since else ''}"
+            f"{screen.status.value}: {known['problem']} by {backend}{metric}{change}; "
+            f"{screen.reason}{first}{f'; changed with it: {since}' if since else ''}"
         )
     return made
 
@@ -183,7 +192,11 @@ def confirmations(history: History, alarms: Sequence[Story], more: Sequence[str]
 
 def unconfirmed(alarms: Sequence[Story]) -> str:
     """Which flagged series no command can measure again; "" if there are none."""
-    others = [story for story in alarms if story.screen.flagged and not _can_run(story)]
+    flagged = [story for story in alarms if story.screen.flagged]
+    again = {parts(story)["problem"].split()[0]: None for story in flagged if story.newest.metric}
+    others = [story for story in flagged if not story.newest.metric and not _can_run(story)]
+    if again and not others:
+        return f"to confirm, measure again: kmark micro {' '.join(again)}"
     if not others:
         return ""
     names = dict.fromkeys(parts(story)["bare_backend"] for story in others)
@@ -205,6 +218,9 @@ def records(history: History, shown: Sequence[Story]) -> list[dict[str, Cell]]:
                 "started": point.started,
                 "status": point.status.value,
                 "median_s": point.median_s,
+                "metric": point.metric or "time",
+                "value": judged_s(point),
+                "unit": point.unit or "s",
                 "modes": json.dumps(_modes(point)) if point.modes else None,
                 "fingerprint": point.fingerprint,
                 "step_ratio": starts.get(point.run_id),
@@ -231,6 +247,8 @@ def document(history: History, shown: Sequence[Story]) -> dict[str, Any]:
 def parts(story: Story) -> dict[str, str]:
     """What a series' text is made of, as a reader meets it."""
     key, backend, rest = story.series.split(" | ", 2)
+    if story.newest.metric:
+        rest = rest.removesuffix(f" | {story.newest.metric}")
     rest, arch = rest.rsplit(" | ", 1)
     config, timing = rest.rsplit(" | ", 1)
     chosen = config_text(json.loads(config))
@@ -241,6 +259,7 @@ def parts(story: Story) -> dict[str, str]:
         "config": config,
         "timing": timing,
         "arch": arch,
+        "metric": story.newest.metric,
     }
 
 
@@ -281,7 +300,7 @@ def _why(history: History, step: SeriesStep) -> str:
     return f"{changes}; a sentinel moved too" if step.run_id in history.marked else changes
 
 
-def _cells(history: History, story: Story, *, arch: bool, timing: Sequence[str]) -> tuple[str, ...]:
+def _cells(history: History, story: Story, *, arch: bool, more: Sequence[str]) -> tuple[str, ...]:
     known = parts(story)
     newest = judged_s(story.newest)
     last = story.steps[-1] if story.steps else None
@@ -292,10 +311,10 @@ def _cells(history: History, story: Story, *, arch: bool, timing: Sequence[str])
         known["problem"],
         known["backend"],
         *([known["arch"]] if arch else []),
-        *timing,
+        *more,
         str(len(story.points)),
         trend(story.points),
-        NONE if newest is None else time_text(newest),
+        NONE if newest is None else value_text(newest, story.newest.unit or "s"),
         change_text(story.screen.ratio),
         *(
             [change_text(newest / base if newest and base else None)]
@@ -361,6 +380,8 @@ def _series_document(history: History, story: Story) -> dict[str, Any]:
     screen = story.screen
     return {
         "series": story.series,
+        "metric": story.newest.metric or "time",
+        "unit": story.newest.unit or "s",
         "state": screen.status.value,
         "reason": screen.reason,
         "ratio": screen.ratio,
@@ -387,6 +408,7 @@ def _series_document(history: History, story: Story) -> dict[str, Any]:
                 "started": point.started,
                 "status": point.status.value,
                 "median_s": point.median_s,
+                "value": judged_s(point),
                 "modes": _modes(point),
             }
             for point in story.points

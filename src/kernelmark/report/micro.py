@@ -1,65 +1,52 @@
-"""Microbenchmarks as tables: headlines and points; and roofs."""
+"""Metrics and points of microbenchmarks as tables; and roofs."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
 
+from kernelmark.compare.metrics import is_cpu
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.micro import MicroMetric, MicroResult, Value
+from kernelmark.core.files import Cell
+from kernelmark.core.metric import Metric, Value
+from kernelmark.core.micro import benchmark_name, mode_of
+from kernelmark.core.result import Result, ResultSet
 from kernelmark.core.roof import Roof
-from kernelmark.core.units import bytes_text, duration_text, rate_text
-from kernelmark.micro.gpu_roofs import sheet_value
+from kernelmark.core.units import duration_text, rate_text, value_text
 from kernelmark.micro.hardware import find_sheet
+from kernelmark.micro.roofs import sheet_value
+from kernelmark.report.names import short
 from kernelmark.report.tables import NONE, Column, Table
 
-# Units that grow by decimal prefixes.
-_RATES = ("B/s", "FLOP/s", "1/s")
 
-
-def value_text(value: float, unit: str) -> str:
-    """A figure as people read it."""
-    if unit in _RATES:
-        return rate_text(value, unit)
-    if unit == "B":
-        return bytes_text(value)
-    digits = f"{value:.0f}" if value >= 10_000 else f"{value:.4g}"
-    return f"{digits} {unit}".strip()
-
-
-def headline_table(results: Iterable[MicroResult], *, every: bool = False) -> Table:
+def metrics_table(results: Iterable[Result], *, every: bool = False) -> Table:
     """One row a metric: its value, and its share of what physics allows."""
     rows: list[tuple[str, ...]] = []
     for result in results:
-        shown = result.metrics if every else result.headlines or result.metrics
+        shown = result.metrics if every else result.headlines
+        name, status = short(result.case.problem), result.status.value
+        reason = result.error.splitlines()[0] if result.error else ""
         if not shown:
-            reason = result.error.splitlines()[0] if result.error else ""
-            rows.append((result.benchmark, NONE, NONE, NONE, result.status.value, reason))
+            rows.append((name, result.device, NONE, NONE, NONE, status, reason))
         for metric in shown:
-            reason = result.error.splitlines()[0] if result.error else ""
-            rows.append(
-                (
-                    result.benchmark,
-                    metric.name,
-                    value_text(metric.value, metric.unit),
-                    _share(metric, result),
-                    result.status.value,
-                    reason,
-                )
-            )
-    names = ("benchmark", "metric", "value", "of limit", "status", "reason")
+            value = value_text(metric.value, metric.unit)
+            share = _share(metric, result)
+            rows.append((name, result.device, metric.name, value, share, status, reason))
+    names = ("benchmark", "device", "metric", "value", "of limit", "status", "reason")
     right = ("value", "of limit")
-    empty = {"of limit": NONE, "reason": ""}
-    shown_at = [
-        i for i, n in enumerate(names) if n not in empty or any(row[i] != empty[n] for row in rows)
-    ]
+    hidden = {
+        "of limit": all(row[4] == NONE for row in rows),
+        "reason": not any(r[6] for r in rows),
+    }
+    hidden["device"] = len({row[1] for row in rows}) < 2
+    shown_at = [i for i, name in enumerate(names) if not hidden.get(name)]
     columns = tuple(
         Column(name=names[i], align="right" if names[i] in right else "left") for i in shown_at
     )
     return Table(columns=columns, rows=tuple(tuple(row[i] for i in shown_at) for row in rows))
 
 
-def points_table(result: MicroResult) -> Table:
+def points_table(result: Result, model: str = "") -> Table:
     """Every point that was measured, under the benchmark's own columns."""
     # What a device does not tell, as the power of a CPU, is no column.
     shown = [
@@ -79,7 +66,8 @@ def points_table(result: MicroResult) -> Table:
     columns = tuple(
         Column(name=c.name, align="right" if c.name in numbers else "left") for c in shown
     )
-    title = f"{result.benchmark} on {result.model or result.device} ({result.mode})"
+    problem = result.case.problem
+    title = f"{benchmark_name(problem)} on {model or result.device} ({mode_of(problem)})"
     return Table(columns=columns, rows=rows, title=title)
 
 
@@ -113,36 +101,27 @@ def roofs_table(roofs: Sequence[Roof], info: DeviceInfo | None = None) -> Table:
     return Table(columns=columns, rows=tuple(rows), title=title)
 
 
-def records(results: Iterable[MicroResult]) -> list[dict[str, str | int | float | None]]:
+def point_records(results: ResultSet) -> list[dict[str, Cell]]:
     """One flat record a point, in SI units, for CSV."""
-    found: list[dict[str, str | int | float | None]] = []
-    names: dict[str, None] = {}
-    every = list(results)
-    for result in every:
-        names |= dict.fromkeys(column.name for column in result.columns)
-    for result in every:
-        for row in result.rows:
-            found.append(
-                {
-                    "benchmark": result.benchmark,
-                    "device": result.device,
-                    "model": result.model,
-                    "arch": result.arch,
-                    "mode": result.mode,
-                    "started": result.started,
-                    "status": result.status.value,
-                    **{name: _plain(row.get(name)) for name in names},
-                }
-            )
-    return found
+    models = {info.name: info.model for info in results.run.environment.devices}
+    names = dict.fromkeys(c.name for result in results.results for c in result.columns)
+    return [
+        {
+            "benchmark": benchmark_name(result.case.problem),
+            "device": result.device,
+            "model": models.get(result.device, ""),
+            "arch": result.arch,
+            "mode": mode_of(result.case.problem),
+            "started": result.started,
+            "status": result.status.value,
+            **{name: _plain(row.get(name)) for name in names},
+        }
+        for result in results.results
+        for row in result.rows
+    ]
 
 
-def is_cpu(result: MicroResult) -> bool:
-    """A CPU's limits are more than any core can do: they tell mistakes, nothing comes near them."""
-    return result.device.partition(":")[0] == "cpu"
-
-
-def _share(metric: MicroMetric, result: MicroResult) -> str:
+def _share(metric: Metric, result: Result) -> str:
     return f"{metric.value / metric.limit:.1%}" if metric.limit and not is_cpu(result) else NONE
 
 
@@ -156,7 +135,7 @@ def _cell(value: Value, unit: str) -> str:
     return value_text(float(value), unit)
 
 
-def _plain(value: Value) -> str | int | float | None:
+def _plain(value: Value) -> Cell:
     return str(value).lower() if isinstance(value, bool) else value
 
 

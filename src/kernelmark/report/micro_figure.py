@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
+from kernelmark.compare.metrics import is_cpu
 from kernelmark.core.errors import NothingToDo, UsageError
-from kernelmark.core.micro import MicroResult, Value
+from kernelmark.core.metric import Value
+from kernelmark.core.micro import benchmark_name, mode_of
+from kernelmark.core.result import Result
 from kernelmark.core.units import bytes_text
 from kernelmark.micro.base import Figure, Panel
 from kernelmark.micro.session import named
-from kernelmark.report.micro import is_cpu
 from kernelmark.report.vega import Spec
 
 _WIDTH, _HEIGHT = 560, 260
@@ -22,22 +25,24 @@ _PALETTE = ["#2f6db3", "#d9772b", "#3a9159", "#b0413e", "#7d5ba6", "#8c6d46", "#
 _PALETTE += ["#a3a635", "#2aa0a4"]
 
 
-def figure(results: MicroResult | Sequence[MicroResult]) -> Spec:
-    """The figure of one result, or of the same benchmark on several devices."""
-    every = [results] if isinstance(results, MicroResult) else list(results)
+def figure(results: Result | Sequence[Result], models: Sequence[str] = ()) -> Spec:
+    """The figure of one result, or of the same benchmark on several devices, whose `models` are
+    given in the same order."""
+    every = [results] if isinstance(results, Result) else list(results)
     if not every or not any(result.rows for result in every):
-        name = every[0].benchmark if every else "this benchmark"
+        name = _name(every[0]) if every else "this benchmark"
         raise NothingToDo(f"{name} has no points to draw")
-    names = {result.benchmark for result in every}
+    names = set(map(_name, every))
     if len(names) > 1:
         raise UsageError(f"{', '.join(sorted(names))} cannot share one figure")
-    design = fitted(named(every[0].benchmark).figure, every)
-    values = data(every, design)
+    devices = [model or one.device for one, model in zip_longest(every, models[: len(every)])]
+    design = fitted(named(_name(every[0])).figure, every)
+    values = data(every, design, devices)
     panels = [panel for panel in design.panels if any(panel.y in value for value in values)]
     drawn = [spec for panel in panels for spec in _facets(design, panel, every, values)]
     return {
         "$schema": _SCHEMA,
-        "title": {"text": _title(every), "subtitle": _subtitle(every), "anchor": "start"},
+        "title": {"text": _title(every, devices), "subtitle": _subtitle(every), "anchor": "start"},
         "data": {"values": values},
         "config": {
             "font": "sans-serif",
@@ -56,13 +61,13 @@ def figure(results: MicroResult | Sequence[MicroResult]) -> Spec:
     }
 
 
-def fitted(design: Figure, results: Sequence[MicroResult]) -> Figure:
+def fitted(design: Figure, results: Sequence[Result]) -> Figure:
     """The figure with smaller units where all values would be fractions: a CPU's are."""
     panels = tuple(_fitted(panel, results) for panel in design.panels)
     return dataclasses.replace(design, panels=panels)
 
 
-def _fitted(panel: Panel, results: Sequence[MicroResult]) -> Panel:
+def _fitted(panel: Panel, results: Sequence[Result]) -> Panel:
     given = (_scaled(row.get(panel.y), panel.per) for result in results for row in result.rows)
     highest = max((y for y in given if isinstance(y, float)), default=1.0)
     for large, small in (("T", "G"), ("G", "M")):
@@ -74,10 +79,10 @@ def _fitted(panel: Panel, results: Sequence[MicroResult]) -> Panel:
     return panel
 
 
-def data(results: Sequence[MicroResult], design: Figure) -> list[dict[str, Any]]:
+def data(results: Sequence[Result], design: Figure, devices: Sequence[str]) -> list[dict[str, Any]]:
     """The points to draw, in the units of the axes."""
     found: list[dict[str, Any]] = []
-    for result, who in zip(results, who_of(results), strict=True):
+    for result, who in zip(results, who_of(results, devices), strict=True):
         units = {column.name: column.unit for column in result.columns}
         for row in result.rows:
             if any(row.get(name) != value for name, value in design.where.items()):
@@ -98,10 +103,10 @@ def data(results: Sequence[MicroResult], design: Figure) -> list[dict[str, Any]]
     return found
 
 
-def who_of(results: Sequence[MicroResult]) -> list[str]:
+def who_of(results: Sequence[Result], devices: Sequence[str]) -> list[str]:
     """A name for each result, no two alike: the device's model, where they share one with when it
     was taken, and where they share that too with its place."""
-    names = [result.model or result.device for result in results]
+    names = list(devices)
     if len(set(names)) == len(names):
         return names
     times = [time.localtime(result.started) for result in results]
@@ -115,7 +120,7 @@ def who_of(results: Sequence[MicroResult]) -> list[str]:
 
 
 def _facets(
-    design: Figure, panel: Panel, results: Sequence[MicroResult], values: list[dict[str, Any]]
+    design: Figure, panel: Panel, results: Sequence[Result], values: list[dict[str, Any]]
 ) -> list[Spec]:
     """One drawing, or one for each value of the column that the figure is divided by."""
     if not design.facet:
@@ -135,7 +140,7 @@ def _facets(
 def _panel(
     design: Figure,
     panel: Panel,
-    results: Sequence[MicroResult],
+    results: Sequence[Result],
     values: list[dict[str, Any]],
     size: tuple[int, int] = (_WIDTH, _HEIGHT),
 ) -> Spec:
@@ -198,9 +203,7 @@ def _mark(panel: Panel) -> Spec:
     return {"type": panel.mark}
 
 
-def _bound(
-    panel: Panel, results: Sequence[MicroResult], values: list[dict[str, Any]]
-) -> float | None:
+def _bound(panel: Panel, results: Sequence[Result], values: list[dict[str, Any]]) -> float | None:
     """The physical limit, where it is known, the same for all, and near enough to be drawn."""
     limits = {
         column.limit / panel.per
@@ -253,16 +256,19 @@ def _octaves(values: list[float]) -> list[float]:
     return found[::step]
 
 
-def _title(results: Sequence[MicroResult]) -> str:
-    who = ", ".join(dict.fromkeys(result.model or result.device for result in results))
-    return f"{results[0].benchmark}: {who}"
+def _name(result: Result) -> str:
+    return benchmark_name(result.case.problem)
 
 
-def _subtitle(results: Sequence[MicroResult]) -> str:
+def _title(results: Sequence[Result], devices: Sequence[str]) -> str:
+    return f"{_name(results[0])}: {', '.join(dict.fromkeys(devices))}"
+
+
+def _subtitle(results: Sequence[Result]) -> str:
     first = results[0]
     day = time.strftime("%Y-%m-%d", time.localtime(first.started))
-    summary = named(first.benchmark).summary
-    return f"{summary} {first.arch}, {first.mode}, {day}"
+    summary = named(_name(first)).summary
+    return f"{summary} {first.arch}, {mode_of(first.case.problem)}, {day}"
 
 
 def _label(value: Value, *, in_bytes: bool) -> str:

@@ -8,13 +8,16 @@ from collections.abc import Mapping, Sequence
 
 from kernelmark import backends, ops
 from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.micro import benchmark_name, is_micro, mode_of, parameters_of
 from kernelmark.core.problem import Problem, parse_key
 from kernelmark.core.result import Case, Config, Result
 from kernelmark.core.timing import PRESETS, Timing
+from kernelmark.micro import registry as micro
 
 # Said even where they are what a bare problem means: a product without them reads as a plain one.
 _ALWAYS = ("dtype", "scheme")
 _USUAL = Timing()
+_LONGEST = 40  # characters of a parameter's value in a table
 _STOP_RULE = {
     "processes": "--processes",
     "max_allocations": "--max-blocks",
@@ -33,6 +36,8 @@ def short(problem: Problem) -> str:
 @functools.lru_cache(maxsize=100_000)
 def _short(key: str) -> str:
     problem = parse_key(key)
+    if problem.options.get("mode") and problem.op in micro:
+        return _short_micro(problem)
     try:
         ops.registry.get(problem.op)
     except KernelmarkError:  # a plugin that is not installed here, or no longer loads
@@ -45,6 +50,29 @@ def _short(key: str) -> str:
         _SHAPES[likeness] = shape
         words = _words(shape, given)
     return _text(problem.op, words)
+
+
+def _short_micro(problem: Problem) -> str:
+    """The benchmark, its mode and the parameters that are not the mode's own."""
+    given = [f"{name}={_abbreviated(value)}" for name, value in _chosen(problem).items()]
+    return " ".join([benchmark_name(problem), mode_of(problem), *given])
+
+
+def _chosen(problem: Problem) -> dict[str, str]:
+    """The parameters of a microbenchmark that its mode does not set so."""
+    from kernelmark.micro.base import MODES  # with numpy, which few tables need
+
+    mode = next((one for one in MODES if one == mode_of(problem)), None)
+    usual = micro.get(problem.op).settings(mode, {}).plain() if mode else {}
+    given = {name: _value_text(value) for name, value in parameters_of(problem).items()}
+    return {n: text for n, text in given.items() if text != _value_text(usual.get(n))}
+
+
+def _abbreviated(value: str) -> str:
+    if len(value) <= _LONGEST:
+        return value
+    each = value.split(",")
+    return f"{each[0]},…,{each[-1]} ({len(each)})" if len(each) > 2 else f"{value[:_LONGEST]}…"
 
 
 # What has to be written depends on which values are defaults or equal to each other, hardly on the
@@ -126,6 +154,8 @@ def rerun(result: Result, more: Sequence[str] = ()) -> str:
     """The command line that measures this case again, with `more` words after it; none for what
     another tool measured."""
     case = result.case
+    if is_micro(case):
+        return _micro_again(result, more)
     ours = result.measurement is None or result.measurement.timed_s > 0
     known = case.backend in backends.registry or backends.is_file(case.backend)
     if result.device == "unknown" or not (ours or known):
@@ -140,6 +170,18 @@ def rerun(result: Result, more: Sequence[str] = ()) -> str:
         value = getattr(case.timing, name)
         if value != getattr(_USUAL, name):
             words += [f"--{name}", str(value)]
+    return shlex.join([*words, *more])
+
+
+def _micro_again(result: Result, more: Sequence[str]) -> str:
+    problem = result.case.problem
+    if problem.op not in micro:
+        return ""
+    words = ["kmark", "micro", benchmark_name(problem), f"--{mode_of(problem)}"]
+    words += ["-d", result.device] if result.device != "cpu" else []
+    threads = result.case.timing.threads
+    words += ["--threads", str(threads)] if threads else []
+    words += [word for name, text in _chosen(problem).items() for word in ("-p", f"{name}={text}")]
     return shlex.join([*words, *more])
 
 

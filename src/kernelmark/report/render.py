@@ -8,9 +8,10 @@ import json
 from collections.abc import Sequence
 
 from kernelmark.core.files import Cell
+from kernelmark.core.micro import is_micro
 from kernelmark.core.printable import markdown_cell
 from kernelmark.core.problem import Option
-from kernelmark.core.result import Measurement, ResultSet, config_key
+from kernelmark.core.result import Measurement, Result, ResultSet, config_key
 from kernelmark.report.tables import BESIDE, Row, Table
 
 
@@ -64,12 +65,25 @@ def html_table(table: Table) -> str:
 
 def records(results: ResultSet, made: Sequence[Row]) -> list[dict[str, Cell]]:
     """One flat record a result, in seconds and bytes, with the union of all problems' parameters
-    after the common columns."""
+    after the common columns. Where some have metrics, one record a metric, time being one."""
     parameters: dict[str, None] = {}
     for row in made:
         problem = row.result.case.problem
         parameters |= dict.fromkeys((*problem.dims, *problem.dtypes, *problem.options))
-    return [_record(results, row, list(parameters)) for row in made]
+    every = [_record(results, row, list(parameters)) for row in made]
+    if not any(row.result.metrics for row in made):
+        return every
+    pairs = zip(every, made, strict=True)
+    return [record | value for record, row in pairs for value in _metrics(row.result)]
+
+
+def _metrics(result: Result) -> list[dict[str, Cell]]:
+    """What a result is measured by: its metrics, or its time. A failure has neither."""
+    if result.metrics:
+        return [{"metric": m.name, "value": m.value, "unit": m.unit} for m in result.metrics]
+    median = result.measurement.median_s if result.measurement else None
+    name = None if is_micro(result.case) else "time"
+    return [{"metric": name, "value": median, "unit": "s" if name else None}]
 
 
 def _pipes(cells: Sequence[str]) -> str:
@@ -81,7 +95,7 @@ def _record(results: ResultSet, row: Row, parameters: Sequence[str]) -> dict[str
     measured, problem = result.measurement, result.case.problem
     values: dict[str, Cell] = {**problem.dims, **problem.dtypes}
     values |= {name: _option(value) for name, value in problem.options.items()}
-    return {
+    record: dict[str, Cell] = {
         "run": results.run.id,
         "label": results.run.label,
         "case": case.id,
@@ -120,8 +134,9 @@ def _record(results: ResultSet, row: Row, parameters: Sequence[str]) -> dict[str
         "compile_s": result.kernel.compile_s,
         "warnings": json.dumps(measured.warnings, ensure_ascii=False) if measured else None,
         "error": result.error,
-        **{name: values.get(name) for name in parameters},
     }
+    # A microbenchmark may have a parameter `threads` or `samples`; `problem` holds its value.
+    return record | {name: values.get(name) for name in parameters if name not in record}
 
 
 def _modes(measured: Measurement) -> str:

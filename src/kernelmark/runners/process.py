@@ -143,8 +143,8 @@ class WorkerProcess:
         if ended:
             found.append(self._lose(*self._cause_of_death()))
         elif len(self._pending) > _MOST_LINE_BYTES:
-            error = f"the worker's output has a line of more than {_MOST_LINE_BYTES >> 20} MiB"
-            found.append(self._lose(Status.CRASHED, error))
+            error = f"a line of more than {_MOST_LINE_BYTES >> 20} MiB"
+            found.append(self._lose(Status.CRASHED, Reason("worker-spoilt", cause=error)))
         return found
 
     def _parse(self, line: bytes) -> Message | Loss | None:

@@ -13,9 +13,11 @@ import functools
 import json
 import operator
 import struct
+import typing
 from collections.abc import Mapping
 from typing import Any
 
+from kernelmark.core import codec
 from kernelmark.core.errors import StoreError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.reason import Reason, read_reason, reason_document
@@ -40,6 +42,10 @@ _NO_TELEMETRY = Telemetry()
 _GAUGES = ("clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "energy_j", "load")
 _gauges = operator.attrgetter(*_GAUGES)
 
+# Fields that only microbenchmarks have, as plain JSON beside the skeleton.
+_LATER = ("metrics", "columns", "rows", "trace", "notes")
+_later = operator.attrgetter(*_LATER)
+
 Skeleton = list[Any]
 
 
@@ -54,6 +60,8 @@ def pack(result: Result, exact: Mapping[str, object]) -> bytes:
         _pack_kernel(result.kernel, floats),
         _pack_map(result.cost, floats),
     )
+    if any(later := _later(result)):
+        exact = {**exact, **{n: codec.plain(v) for n, v in zip(_LATER, later, strict=True) if v}}
     more = f",{_encode(dict(exact))}" if exact else ""
     text = f"[{','.join(parts)}{more}]".encode("ascii")
     return _HEAD.pack(FORMAT, len(text)) + text + struct.pack(f"<{len(floats)}d", *floats)
@@ -199,7 +207,13 @@ def unpack(
         error=read_reason(exact.get("reason"), exact.get("error", error)),
         started=started,
         cost=cost,
+        **{name: codec.read(exact[name], _hints()[name], name) for name in _LATER if name in exact},
     )
+
+
+@functools.cache
+def _hints() -> dict[str, Any]:
+    return typing.get_type_hints(Result)
 
 
 def _unpack_measurement(skeleton: Skeleton, floats: _Floats) -> Measurement:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypedDict, TypeVar, cast
+from typing import Any, TypedDict, TypeVar, Unpack, cast
 
 from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.engine import Connection
@@ -14,9 +14,9 @@ from sqlalchemy.engine import Connection
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError, StoreError
+from kernelmark.core.micro import ROOFS_SUITE
 from kernelmark.core.problem import Problem, parse_key
 from kernelmark.core.result import Case, Config, Mode, Result, Run, Status, config_key
-from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 from kernelmark.stores.packing import unpack
 from kernelmark.stores.schema import (
@@ -24,7 +24,6 @@ from kernelmark.stores.schema import (
     environments,
     problems,
     results,
-    roofs,
     runs,
     timings,
 )
@@ -79,11 +78,30 @@ class Decoder:
                     f"stored result {row.no} is damaged: {error}", hint="restore a copy"
                 ) from None
 
+    def roof_sources(
+        self, connection: Connection, **selection: Unpack[CaseSelection]
+    ) -> Iterator[tuple[Environment, Result]]:
+        """(where, result) of every microbenchmark that was run for roofs."""
+        conditions = _conditions({**selection, "status": Status.OK})
+        environment = environments.c.document.label("environment")
+        query = (
+            _whole_results(environments.c.no.label("environment_no"), environment)
+            .join(runs, runs.c.no == results.c.run_no)
+            .join(environments, environments.c.no == runs.c.environment_no)
+            .where(runs.c.suite == ROOFS_SUITE, *conditions["results"], *conditions["cases"])
+            .order_by(runs.c.started, results.c.no)
+        )
+        for row in connection.execute(query):
+            yield self._environment(row.environment_no, row.environment), self._result(row)
+
     def _run(self, document: str, environment_no: int, environment: str) -> Run:
-        if environment_no not in self._environments:
-            self._environments[environment_no] = complete(environment, Environment())
         run = codec.loads(document, Run)
-        return dataclasses.replace(run, environment=self._environments[environment_no])
+        return dataclasses.replace(run, environment=self._environment(environment_no, environment))
+
+    def _environment(self, number: int, document: str) -> Environment:
+        if number not in self._environments:
+            self._environments[number] = complete(document, Environment())
+        return self._environments[number]
 
     def _result(self, row: Any) -> Result:
         number = (row.case_no, row.timing_no)
@@ -134,6 +152,15 @@ def runs_query(*conditions: ColumnElement[bool]) -> Select[Any]:
 def results_query(run_no: int, selection: CaseSelection) -> Select[Any]:
     """Results of a run in the order they came."""
     conditions = _conditions(selection)
+    return (
+        _whole_results()
+        .where(results.c.run_no == run_no, *conditions["results"], *conditions["cases"])
+        .order_by(results.c.no)
+    )
+
+
+def _whole_results(*more: Any) -> Select[Any]:
+    """Everything that a result is made of, and `more` columns."""
     shown = ("no", "case_no", "timing_no", "device", "arch", "status", "flops", "bytes", "error")
     return (
         select(
@@ -143,12 +170,12 @@ def results_query(run_no: int, selection: CaseSelection) -> Select[Any]:
             cases.c.backend,
             cases.c.config,
             timings.c.document,
+            *more,
         )
+        .select_from(results)
         .join(cases, cases.c.no == results.c.case_no)
         .join(problems, problems.c.no == cases.c.problem_no)
         .join(timings, timings.c.no == results.c.timing_no)
-        .where(results.c.run_no == run_no, *conditions["results"], *conditions["cases"])
-        .order_by(results.c.no)
     )
 
 
@@ -166,6 +193,7 @@ _POINT = (
     results.c.flops,
     results.c.bytes,
     results.c.modes,
+    results.c.metrics,
 )
 
 
@@ -189,21 +217,6 @@ def latest(connection: Connection, selection: Selection) -> list[SeriesPoint]:
         .order_by(ranked.c.case_no, ranked.c.arch)
     )
     return _points(connection, connection.execute(query).all())
-
-
-def latest_roofs(
-    connection: Connection, wanted: Mapping[str, str | int | None]
-) -> tuple[Roof, ...]:
-    """The newest roof of each host, device, kind, name, unit and number of threads."""
-    columns = ("host", "device", "arch", "kind", "name", "unit", "threads")
-    conditions = [roofs.c[name] == value for name, value in wanted.items() if value is not None]
-    query = (
-        select(*(roofs.c[name] for name in columns), roofs.c.document)
-        .where(*conditions)
-        .order_by(roofs.c.measured, roofs.c.no)
-    )
-    newest = {tuple(row[:-1]): row[-1] for row in connection.execute(query)}
-    return tuple(codec.loads(newest[key], Roof) for key in sorted(newest))
 
 
 def _joined(query: Select[Any], selection: Selection) -> Select[Any]:
@@ -268,39 +281,45 @@ def _condition_value(value: object) -> str:
 
 
 def _points(connection: Connection, rows: Sequence[Any]) -> list[SeriesPoint]:
-    texts = _case_texts(connection, sorted({row[0] for row in rows}))
+    texts = _case_texts(connection, sorted({row.case_no for row in rows}))
     statuses = {status.value: status for status in Status}
-    return [
-        SeriesPoint(
-            series=f"{texts[case_no]} | {arch}",
-            run_id=run_id,
-            started=started,
-            status=statuses[status],
-            device=device,
-            fingerprint=fingerprint,
-            median_s=median_s,
-            low_s=low_s,
-            high_s=high_s,
-            flops=flops,
-            bytes=size,
-            modes=_modes(modes),
+    # What failed has no metrics: it is a failed point of each that its case has elsewhere.
+    known: dict[tuple[int, str], dict[str, tuple[Any, ...]]] = {}
+    for row in rows:
+        if row.metrics:
+            named = {name: (name, None, *rest) for name, _, *rest in json.loads(row.metrics)}
+            known.setdefault((row.case_no, row.arch), {}).update(named)
+    points = []
+    for row in rows:
+        series = f"{texts[row.case_no]} | {row.arch}"
+        point = SeriesPoint(
+            series=series,
+            run_id=row.run_id,
+            started=row.started,
+            status=statuses[row.status],
+            device=row.device,
+            fingerprint=row.fingerprint,
+            median_s=row.median_s,
+            low_s=row.low_s,
+            high_s=row.high_s,
+            flops=row.flops,
+            bytes=row.bytes,
+            modes=_modes(row.modes),
         )
-        for (
-            case_no,
-            arch,
-            run_id,
-            started,
-            status,
-            device,
-            fingerprint,
-            median_s,
-            low_s,
-            high_s,
-            flops,
-            size,
-            modes,
-        ) in rows
-    ]
+        failed = list(known.get((row.case_no, row.arch), {}).values())
+        metrics = json.loads(row.metrics) if row.metrics else failed
+        points += [
+            dataclasses.replace(
+                point,
+                series=f"{series} | {name}",
+                metric=name,
+                value=value,
+                unit=unit,
+                better=better,
+            )
+            for name, value, unit, better in metrics
+        ] or [point]
+    return points
 
 
 def _modes(text: str | None) -> tuple[Mode, ...]:

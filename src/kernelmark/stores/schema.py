@@ -98,22 +98,8 @@ results = Table(
     Column("error", Text, nullable=False),
     Column("detail", LargeBinary, nullable=False),
     Column("modes", Text),  # [[seconds, share], …] as JSON where there are several
+    Column("metrics", Text),  # [[name, value, unit, better], …] of headlines, where there are any
     UniqueConstraint("run_no", "case_no", "device", "process"),
-)
-
-roofs = Table(
-    "roofs",
-    metadata,
-    Column("no", Number, primary_key=True),
-    Column("host", Text, nullable=False),
-    Column("device", Text, nullable=False),
-    Column("arch", Text, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("unit", Text, nullable=False),
-    Column("threads", Number, nullable=False),
-    Column("measured", Double, nullable=False),
-    Column("document", Text, nullable=False),
 )
 
 pins = Table(
@@ -122,18 +108,4 @@ pins = Table(
     Column("name", Text, primary_key=True),
     Column("run_no", ForeignKey("runs.no"), nullable=False),
     Column("pinned", Double, nullable=False),
-)
-
-micro = Table(
-    "micro",
-    metadata,
-    Column("no", Number, primary_key=True),
-    Column("run_id", Text, nullable=False),
-    Column("host", Text, nullable=False),
-    Column("benchmark", Text, nullable=False),
-    Column("device", Text, nullable=False),
-    Column("arch", Text, nullable=False),
-    Column("status", Text, nullable=False),
-    Column("started", Double, nullable=False),
-    Column("document", Text, nullable=False),
 )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,32 +14,30 @@ from sqlalchemy import Select, func, select
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from kernelmark.core import codec
-from kernelmark.core.environment import Environment
 from kernelmark.core.errors import NothingToDo, StoreError, UsageError
+from kernelmark.core.micro import ROOFS_SUITE
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, ResultSet, Run, RunState, Status
 from kernelmark.core.roof import Roof
 from kernelmark.stores import engine as engines
 from kernelmark.stores import migrations, reading, refs, writing
 from kernelmark.stores.ids import check_name
-from kernelmark.stores.micros import MicroStore
 from kernelmark.stores.place import Place, locate
 from kernelmark.stores.reading import CaseSelection, Selection
-from kernelmark.stores.schema import cases, environments, pins, results, roofs, runs
+from kernelmark.stores.roofs import newest, recorded
+from kernelmark.stores.schema import cases, pins, results, runs
 from kernelmark.stores.trouble import told
 from kernelmark.stores.values import Imported, SeriesPoint
 from kernelmark.stores.writing import clean
 
 T = TypeVar("T")
-Position = tuple[str, str, int]  # in a run: Case.id, device, process
 
 
 class _Conflict(StoreError):
     """What was to be added is there already."""
 
 
-class Store(MicroStore):
+class Store:
     """Runs, results with every sample, roofs and pinned names. Make one with `open_store`.
 
     Threads may share a store, and processes may write to one place at the same time. Each
@@ -96,7 +92,7 @@ class Store(MicroStore):
                     f"run {run.id} is already in the store {self.where}",
                     hint="resume it, or start one with a new id",
                 )
-            connection.execute(runs.insert().values(**_run_values(connection, run)))
+            connection.execute(runs.insert().values(**writing.run_values(connection, run)))
 
         self._write(add)
 
@@ -105,14 +101,20 @@ class Store(MicroStore):
         number = self._number(run.id)
         self._write(
             lambda c: c.execute(
-                runs.update().where(runs.c.no == number).values(**_run_values(c, run))
+                runs.update().where(runs.c.no == number).values(**writing.run_values(c, run))
             )
         )
 
-    def runs(self, limit: int | None = None, label: str | None = None) -> list[Run]:
-        """Runs, newest first."""
+    def runs(
+        self,
+        limit: int | None = None,
+        label: str | None = None,
+        suites: Sequence[str] | None = None,
+    ) -> list[Run]:
+        """Runs, newest first. Those that measured roofs are left out unless `suites` has theirs."""
+        of_suite = runs.c.suite != ROOFS_SUITE if suites is None else runs.c.suite.in_(suites)
         conditions = [] if label is None else [runs.c.label == clean(label)]
-        query = reading.runs_query(*conditions).limit(limit)
+        query = reading.runs_query(of_suite, *conditions).limit(limit)
         return self._read(lambda c: self._decoder.runs(c, query))
 
     def run(self, ref: str = "latest") -> Run:
@@ -187,7 +189,7 @@ class Store(MicroStore):
             known = self.result_set(new.run.id)
         except UsageError:
             self.add_run(new.run)
-            self._add_positions(new.run.id, _positions(new.results))
+            self._add_positions(new.run.id, writing.positions(new.results))
             self.add_roofs(new.roofs, host=new.run.environment.host)
             return Imported(run_id=new.run.id, added=len(new.results), known=0, changed=True)
         if (known.run.started, known.run.environment) != (new.run.started, new.run.environment):
@@ -195,10 +197,10 @@ class Store(MicroStore):
                 f"the store has another run with the id {new.run.id}",
                 hint="give the run in the file another id",
             )
-        there = set(_positions(known.results))
+        there = set(writing.positions(known.results))
         missing = {
             position: result
-            for position, result in _positions(new.results).items()
+            for position, result in writing.positions(new.results).items()
             if position not in there
         }
         grown = known.run.state is RunState.RUNNING and new.run != known.run
@@ -215,11 +217,15 @@ class Store(MicroStore):
     # History
 
     def series(self, series: str, limit: int | None = None) -> list[SeriesPoint]:
-        """The points of the series with this `Result.series`, oldest first; `limit` keeps the
-        newest."""
-        case_series, _, arch = series.rpartition(" | ")
-        case_id = hashlib.sha256(case_series.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-        return self.history(limit=limit, case_id=case_id, arch=clean(arch))
+        """The points of the series with this `Result.series`, with ` | ` and its name for one of a
+        metric, oldest first; `limit` keeps those of the newest results."""
+        for whole in (series, series.rpartition(" | ")[0]):  # of a metric, its name comes last
+            case_series, _, arch = whole.rpartition(" | ")
+            case_id = hashlib.sha256(case_series.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+            found = self.history(limit=limit, case_id=case_id, arch=clean(arch))
+            if found:
+                return [point for point in found if point.series == series]
+        return []
 
     def history(
         self, *, limit: int | None = None, **selection: Unpack[Selection]
@@ -234,10 +240,10 @@ class Store(MicroStore):
     # Roofs
 
     def add_roofs(self, new: Iterable[Roof], *, host: str = "") -> None:
-        """Store measured roofs; `host` tells apart machines that share a store."""
-        rows = [_roof_values(roof, host) for roof in new]
-        if rows:
-            self._write(lambda c: c.execute(roofs.insert(), rows))
+        """Store roofs that were measured elsewhere; `host` tells apart machines that share a
+        store. Roofs that are measured here come with the results of microbenchmarks."""
+        for made in recorded(new, host):
+            self.add_result_set(made)
 
     def roofs(
         self,
@@ -247,9 +253,12 @@ class Store(MicroStore):
         threads: int | None = None,
         host: str | None = None,
     ) -> tuple[Roof, ...]:
-        """The newest roof of each kind, name, unit, number of threads and place."""
-        wanted = {"device": device, "arch": arch, "threads": threads, "host": host}
-        return self._read(lambda c: reading.latest_roofs(c, wanted))
+        """The newest roof of each kind, name, unit, number of threads and place, of the results of
+        microbenchmarks that were measured for it. A steady one stays until another one comes."""
+        wanted = {"threads": threads, "host": host}
+        return self._read(
+            lambda c: newest(self._decoder.roof_sources(c, device=device, arch=arch), wanted)
+        )
 
     # Pinned names
 
@@ -279,7 +288,7 @@ class Store(MicroStore):
 
     # Inside
 
-    def _add_positions(self, run_id: str, new: dict[Position, Result]) -> None:
+    def _add_positions(self, run_id: str, new: dict[writing.Position, Result]) -> None:
         for process in sorted({position[2] for position in new}):
             of_process = (result for position, result in new.items() if position[2] == process)
             self.add_results(run_id, of_process, process=process)
@@ -340,57 +349,6 @@ def _prepare(engine: Engine, place: Place, *, readonly: bool) -> None:
         _prepare(upgraded, place, readonly=False)
     finally:
         upgraded.dispose()
-
-
-def _run_values(connection: Connection, run: Run) -> dict[str, Any]:
-    if not math.isfinite(run.started):
-        raise UsageError(f"run {run.id}: {run.started} is not a time to start at")
-    fingerprint = run.environment.fingerprint
-    document = writing.compact(run.environment)
-    writing.add_missing(
-        connection, environments, [{"fingerprint": fingerprint, "document": document}]
-    )
-    number = writing.lookup(connection, environments, "fingerprint", [fingerprint])[fingerprint]
-    return {
-        "id": run.id,
-        "started": run.started,
-        "finished": run.finished,
-        "label": clean(run.label),
-        "suite": clean(run.suite),
-        "state": run.state.value,
-        "cases": run.cases,
-        "environment_no": number,
-        # The environment is kept once, in its own table.
-        "document": codec.dumps(dataclasses.replace(run, environment=Environment())),
-    }
-
-
-def _roof_values(roof: Roof, host: str) -> dict[str, Any]:
-    if not math.isfinite(roof.measured):
-        raise UsageError(f"roof {roof.name}: {roof.measured} is not a time")
-    return {
-        "host": clean(host),
-        "device": clean(roof.device),
-        "arch": clean(roof.arch),
-        "kind": roof.kind,
-        "name": clean(roof.name),
-        "unit": clean(roof.unit),
-        "threads": roof.threads,
-        "measured": roof.measured,
-        "document": codec.dumps(roof),
-    }
-
-
-def _positions(found: Sequence[Result]) -> dict[Position, Result]:
-    """Each result of a run by its case, device and process. A file does not say the process,
-    but results of one case and device are in order."""
-    positions: dict[Position, Result] = {}
-    for result in found:
-        case_id, process = result.case.id, 0
-        while (case_id, result.device, process) in positions:
-            process += 1
-        positions[case_id, result.device, process] = result
-    return positions
 
 
 def _pairs(connection: Connection, query: Select[Any]) -> list[tuple[str, Any]]:

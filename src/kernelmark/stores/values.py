@@ -10,7 +10,8 @@ from kernelmark.core.units import counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesPoint:
-    """One result of a series without its samples. `started` is the run's, seconds UTC.
+    """One result of a series without its samples, or one headline metric of it, called `metric`.
+    `started` is the run's, seconds UTC.
 
     `median_s` and its bounds are None where nothing was measured. `fingerprint` is that of the
     run's environment: where it changes, something that may explain a step has changed.
@@ -28,6 +29,10 @@ class SeriesPoint:
     flops: float = 0.0
     bytes: float = 0.0
     modes: tuple[Mode, ...] = ()
+    metric: str = ""
+    value: float | None = None
+    unit: str = ""
+    better: str = "lower"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,10 +16,10 @@ from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import TEXT, reason_document
-from kernelmark.core.result import Case, Measurement, Result, config_key
+from kernelmark.core.result import Case, Measurement, Result, ResultSet, Run, config_key
 from kernelmark.core.timing import Timing
 from kernelmark.stores.packing import pack
-from kernelmark.stores.schema import cases, problems, results, timings
+from kernelmark.stores.schema import cases, environments, problems, results, runs, timings
 
 BATCH = 4000  # results in one transaction: long enough to be fast, short enough to share
 _LOOKUP = 400  # values in one IN (…)
@@ -30,6 +31,7 @@ Numbers = dict[str, int]
 Write = Callable[[Callable[[Connection], tuple[Numbers, Numbers]]], tuple[Numbers, Numbers]]
 _COLUMNS = [column.name for column in results.columns if column.name != "no"]
 _KEY = ("run_no", "case_no", "device", "process")
+Position = tuple[str, str, int]  # in a run: Case.id, device, process
 
 
 class Catalogue:
@@ -124,6 +126,50 @@ def insert_results(
     connection.exec_driver_sql(statement, rows)
 
 
+def add_result_set(connection: Connection, new: ResultSet) -> None:
+    """Add a run that is not there yet, with its results."""
+    connection.execute(runs.insert().values(**run_values(connection, new.run)))
+    number = lookup(connection, runs, "id", [new.run.id])[new.run.id]
+    for (_, _, process), result in positions(new.results).items():
+        numbers = Catalogue().numbers([result], lambda work: work(connection))
+        rows = result_rows([result], numbers, number, process)
+        insert_results(connection, rows, replace=False)
+
+
+def positions(found: Sequence[Result]) -> dict[Position, Result]:
+    """Each result of a run by its case, device and process. A file does not say the process,
+    but results of one case and device are in order."""
+    made: dict[Position, Result] = {}
+    for result in found:
+        case_id, process = result.case.id, 0
+        while (case_id, result.device, process) in made:
+            process += 1
+        made[case_id, result.device, process] = result
+    return made
+
+
+def run_values(connection: Connection, run: Run) -> dict[str, Any]:
+    """The columns of a run."""
+    if not math.isfinite(run.started):
+        raise UsageError(f"run {run.id}: {run.started} is not a time to start at")
+    fingerprint = run.environment.fingerprint
+    document = compact(run.environment)
+    add_missing(connection, environments, [{"fingerprint": fingerprint, "document": document}])
+    number = lookup(connection, environments, "fingerprint", [fingerprint])[fingerprint]
+    return {
+        "id": run.id,
+        "started": run.started,
+        "finished": run.finished,
+        "label": clean(run.label),
+        "suite": clean(run.suite),
+        "state": run.state.value,
+        "cases": run.cases,
+        "environment_no": number,
+        # The environment is kept once, in its own table.
+        "document": codec.dumps(dataclasses.replace(run, environment=Environment())),
+    }
+
+
 def clean(text: str) -> str:
     """`text` as SQL can hold it: NUL and lone surrogates written out."""
     if "\0" in text:
@@ -193,6 +239,7 @@ def _row(result: Result, run_no: int, case_no: int, timing_no: int, process: int
         error,
         pack(result, exact),
         _modes(measurement),
+        _metrics(result),
     )
 
 
@@ -214,6 +261,13 @@ def _modes(measurement: Measurement | None) -> str | None:
     if measurement is None or not measurement.modes:
         return None
     return json.dumps([[mode.value_s, mode.share] for mode in measurement.modes])
+
+
+def _metrics(result: Result) -> str | None:
+    """The headlines, which history follows."""
+    if not result.metrics:
+        return None
+    return json.dumps([[m.name, m.value, m.unit, m.better] for m in result.headlines])
 
 
 def _within(count: int) -> int:

@@ -6,13 +6,35 @@ class TestMine(MicroContract): ...
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from kernelmark.core import codec
-from kernelmark.core.micro import MicroResult
-from kernelmark.core.result import Status
+from kernelmark.core.metric import Value
+from kernelmark.core.micro import micro_case
+from kernelmark.core.result import Result, Status
 from kernelmark.micro import registry
 from kernelmark.micro.base import EVERYWHERE, MODES
 from kernelmark.micro.execute import execute, open_rig
 from kernelmark.micro.hardware import Hardware
+
+
+def micro_result(
+    benchmark: str = "cache",
+    *,
+    mode: str = "quick",
+    parameters: Mapping[str, Value] | None = None,
+    threads: int = 0,
+    **fields: Any,
+) -> Result:
+    """Return a result of a microbenchmark, on a GPU unless `fields` has another device."""
+    usual: dict[str, Any] = {
+        "device": "cuda:0",
+        "arch": "sm_90",
+        "status": Status.OK,
+        "started": 1.0,
+    }
+    return Result(case=micro_case(benchmark, mode, parameters or {}, threads), **usual | fields)
 
 
 class MicroContract:
@@ -72,9 +94,9 @@ class MicroContract:
             assert result.status is Status.UNSUPPORTED
         else:
             self.check(result)
-        assert codec.loads(codec.dumps(result), MicroResult) == result
+        assert codec.loads(codec.dumps(result), Result) == result
 
-    def check(self, result: MicroResult) -> None:
+    def check(self, result: Result) -> None:
         """What holds for every good result."""
         assert result.status is Status.OK, result.error
         names = {column.name for column in result.columns}

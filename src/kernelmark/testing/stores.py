@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import NothingToDo, StoreError, UsageError
+from kernelmark.core.metric import Metric, PointColumn
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import (
@@ -34,9 +35,11 @@ from kernelmark.core.result import (
     RunState,
     Status,
     StopReason,
+    Telemetry,
 )
 from kernelmark.core.roof import Roof
 from kernelmark.stores.store import Store
+from kernelmark.testing.micro import micro_result
 from kernelmark.testing.strategies import results, same
 
 Opener = Callable[[], Store]
@@ -260,6 +263,36 @@ class StoreContract:
         assert point.modes == modes
         (newest,) = store.latest()
         assert newest.modes == modes
+
+    def test_a_result_with_metrics_is_a_point_for_each_headline(
+        self, store: Store, new_run: Callable[..., Run]
+    ) -> None:
+        rate = Metric(name="read", value=0.1 + 0.2, unit="B/s", spread=0.25, roof="bytes dram")
+        aside = Metric(name="size", value=1.0, unit="B", better="", headline=False)
+        good = micro_result(
+            "l2-stream",
+            parameters={"sizes": "1,2", "seconds": 0.1},
+            metrics=(rate, aside),
+            columns=(PointColumn(name="n", unit="B", limit=3.0),),
+            rows=({"n": 1, "who": "a", "odd": None, "so": True}, {"n": 2.5}),
+            trace=(Telemetry(power_w=1.5, throttle=("hot",)),),
+            notes=("a note",),
+        )
+        failed = dataclasses.replace(good, status=Status.CRASHED, metrics=(), rows=())
+        runs = [new_run(), new_run()]
+        store.add_results(runs[0].id, [good])
+        store.add_results(runs[1].id, [failed])
+        assert list(store.results(runs[0].id)) == [good]
+        points = store.history(op="l2_stream")
+        assert [(p.metric, p.value, p.unit, p.better) for p in points] == [
+            ("read", rate.value, "B/s", "higher"),
+            ("read", None, "B/s", "higher"),
+        ]
+        assert {p.series for p in points} == {f"{good.series} | read"}
+        assert store.series(points[0].series) == points
+        assert store.result_set(runs[0].id) == ResultSet(run=runs[0], results=(good,))
+        again = ResultSet(run=runs[0], results=(good,))
+        assert not store.add_result_set(again).changed
 
     def test_history_is_one_point_a_result(
         self, store: Store, new_run: Callable[..., Run], environment: Environment

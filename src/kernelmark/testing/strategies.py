@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin
 from hypothesis import strategies as st
 
 from kernelmark.core.dtype import DTYPES
+from kernelmark.core.metric import Metric, PointColumn
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Block, Case, Measurement, Mode, Result
@@ -71,7 +72,15 @@ def results() -> st.SearchStrategy[Result]:
         },
     )
     counts = st.integers(0, 2**80)
+    # One that is ok holds no number that cannot be: limits are tested elsewhere.
+    figures = st.floats(0, 1e300)
+    metrics = _built(Metric, {"value": figures, "limit": st.none(), "least": st.none()})
+    columns = _built(PointColumn, {"name": _any_text.map("c_{}".format)})
+    cells = _any_text | st.integers() | st.booleans() | figures | st.none()
     special = {
+        "metrics": st.lists(metrics, max_size=3).map(tuple),
+        "columns": st.lists(columns, max_size=3).map(tuple),
+        "rows": st.lists(st.dictionaries(_any_text, cells, max_size=3), max_size=3).map(tuple),
         "case": cases,
         "flops": counts,
         "bytes": counts,
@@ -110,6 +119,8 @@ def _drawn(hint: Any) -> st.SearchStrategy[Any]:
     origin, items = get_origin(hint), get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return st.one_of(*(st.none() if i is type(None) else _drawn(i) for i in items))
+    if origin is typing.Literal:
+        return st.sampled_from(items)
     if origin is tuple:
         return st.lists(_drawn(items[0]), max_size=4).map(tuple)
     if origin is not None and issubclass(origin, Mapping):

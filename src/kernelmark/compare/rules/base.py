@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from kernelmark.compare import metrics
 from kernelmark.compare.match import Pair, groups
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
@@ -70,9 +71,10 @@ class Rule(ABC):
         return True
 
     def judge(self, found: Sequence[Pair]) -> list[Judgement]:
-        """One judgement a pair. What one side lacks or failed at is told apart here; the rule
-        itself sees only pairs of right results with times."""
-        told = [_without_times(pair) for pair in found]
+        """One judgement a pair. What one side lacks or failed at is told apart here, and metrics
+        are judged by how well they repeat; the rule itself sees only pairs of right results with
+        times."""
+        told = [_of_metric(pair) if pair.metric else _without_times(pair) for pair in found]
         rest = [pair for pair, known in zip(found, told, strict=True) if known is None]
         weighed = iter(self.weigh(rest))
         return [next(weighed) if known is None else known for known in told]
@@ -147,6 +149,16 @@ def noted(reason: Reason, pair: Pair) -> Reason:
     return Reason("by-block-means", cause=reason) if pair.multimodal else reason
 
 
+def _of_metric(pair: Pair) -> Judgement:
+    status, reason = metrics.status_of(pair)
+    return Judgement(
+        status=status,
+        reason=reason,
+        ratio=metrics.ratio_of(*pair.metrics),
+        facts=metrics.facts_of(pair),
+    )
+
+
 def _without_times(pair: Pair) -> Judgement | None:
     base, head = pair.base, pair.head
     if head is None:
@@ -158,6 +170,8 @@ def _without_times(pair: Pair) -> Judgement | None:
             status=VerdictStatus.NEW, reason=Reason("only-in-head"), head_s=_time(head)
         )
     good = [_is_good(base), _is_good(head)]
+    if all(good) and (base.metrics or head.metrics):
+        return Judgement(status=VerdictStatus.IGNORED, reason=Reason("no-metric-in-common"))
     if all(good):
         return None
     if not any(good):
@@ -183,7 +197,8 @@ def _without_times(pair: Pair) -> Judgement | None:
 
 
 def _is_good(result: Result) -> bool:
-    return result.status is Status.OK and result.measurement is not None
+    measured = result.measurement is not None or bool(result.metrics)
+    return result.status is Status.OK and measured
 
 
 def _time(result: Result | None) -> float | None:

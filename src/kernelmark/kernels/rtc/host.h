@@ -103,53 +103,58 @@ DEVICE void stop_block(u64* clocks, u64 begin, u64*) {
 typedef void (*Entry)(void**);
 struct Task {
   Entry entry;
-  void** arguments;
+  void*** arguments;
+  int sets;
   u32 index;
-  int cpu, launches;
+  int cpu, launches, passes, pinned;
   pthread_barrier_t* barrier;
-  u64 begin, end;
+  u64* times;
 };
 
 static void* host_work(void* given) {
   Task* task = (Task*)given;
   blockIdx.x = task->index;
-  if (task->cpu >= 0) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(task->cpu, &set);
-    pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (task->cpu >= 0 && task->cpu < CPU_SETSIZE) CPU_SET(task->cpu, &set);
+  task->pinned = pthread_setaffinity_np(pthread_self(), sizeof set, &set) == 0;
+  for (int p = 0; p < task->passes; ++p) {
+    void** arguments = task->arguments[p % task->sets];
+    pthread_barrier_wait(task->barrier);
+    task->times[2 * p] = wall_clock();
+    for (int n = 0; n < task->launches; ++n) task->entry(arguments);
+    task->times[2 * p + 1] = wall_clock();
   }
-  pthread_barrier_wait(task->barrier);
-  task->begin = wall_clock();
-  for (int n = 0; n < task->launches; ++n) task->entry(task->arguments);
-  task->end = wall_clock();
   return 0;
 }
 
-// 0 when done; `nanoseconds` from the first start to the last end. 1 when threads are short.
-extern "C" int host_run(Entry entry, void** arguments, int threads, const int* cpus, int launches,
-                        u64* nanoseconds) {
+// Passes of `launches` each, every one from a barrier; pass p has the arguments of set p % sets.
+// `times` takes, for each thread and pass, the nanoseconds at its beginning and its end. -1 when
+// threads are short, else how many threads have a core of their own.
+extern "C" int host_run(Entry entry, void*** arguments, int sets, int threads, const int* cpus,
+                        int launches, int passes, u64* times) {
   Task* tasks = (Task*)calloc((size_t)threads, sizeof(Task));
   pthread_t* handles = (pthread_t*)calloc((size_t)threads, sizeof(pthread_t));
   pthread_barrier_t barrier;
-  if (!tasks || !handles) return 1;
+  if (!tasks || !handles) return -1;
   pthread_barrier_init(&barrier, 0, (unsigned)threads);
   gridDim.x = (u32)threads;
   for (int t = 0; t < threads; ++t) {
-    tasks[t] = Task{entry, arguments, (u32)t, cpus[t], launches, &barrier, 0, 0};
+    tasks[t] = Task{entry,  arguments, sets, (u32)t,   cpus[t],
+                    launches, passes,  0,    &barrier, times + (size_t)t * 2 * (size_t)passes};
     // The threads before it wait at the barrier for ever: what they use must stay.
-    if (pthread_create(&handles[t], 0, host_work, &tasks[t])) return 1;
+    if (pthread_create(&handles[t], 0, host_work, &tasks[t])) return -1;
   }
-  u64 first = ~(u64)0, last = 0;
+  int own = 0;
   for (int t = 0; t < threads; ++t) {
     pthread_join(handles[t], 0);
-    if (tasks[t].begin < first) first = tasks[t].begin;
-    if (tasks[t].end > last) last = tasks[t].end;
+    int shared = !tasks[t].pinned;
+    for (int other = 0; other < threads; ++other) shared |= other != t && cpus[other] == cpus[t];
+    own += !shared;
   }
-  *nanoseconds = last - first;
   pthread_barrier_destroy(&barrier);
   free(tasks);
   free(handles);
-  return 0;
+  return own;
 }
 extern "C" int host_vector_bytes() { return VECTOR_BYTES; }

@@ -39,9 +39,9 @@ DEVICE void sum(double* sums, u64 n, V value) {
 }
 
 // b[i] is a small whole number, the same on every platform: sums of them are exact.
-KERNEL stream_fill(double* b, u64 n, u32 period) {
+KERNEL stream_fill(double* b, u64 first, u64 n, u32 period) {
   const Walk w = walk(n);
-  for (u64 i = w.first; i < w.end; i += w.step) b[i] = (double)(u32)(i % period);
+  for (u64 i = w.first; i < w.end; i += w.step) b[first + i] = (double)(u32)((first + i) % period);
 }
 
 KERNEL BLOCK_OF(1024) stream_init(pair* a, u64 n, double q) {

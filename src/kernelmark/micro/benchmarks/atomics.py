@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.micro import MicroMetric
+from kernelmark.core.metric import Metric
 from kernelmark.devices.base import Buffer
 from kernelmark.micro._chains import most_lanes
 from kernelmark.micro.base import (
@@ -237,7 +237,7 @@ class Atomics(Microbenchmark[_State, _Raw]):
     def metrics(self, rig: Rig, state: _State, raw: _Raw) -> Findings:
         threads = rig.grid * rig.block
         rows: list[Record] = []
-        found: list[MicroMetric] = []
+        found: list[Metric] = []
         for (kernel, pattern), seconds in raw.seconds.items():
             per_s = threads / seconds
             per_clk = per_s / (raw.clock_mhz * 1e6)

@@ -166,7 +166,11 @@ class Cache(Microbenchmark[_State, list[_windows.Reading]]):
             rows=rows,
             metrics=[
                 *metric("l1_bytes_per_clk", best.bytes_per_clk, "B/clk", limit=hardware.rate("l1")),
-                *metric("l1_bytes_per_s", best.bytes_per_s, "B/s", limit=hardware.bandwidth("l1")),
+                *metric(
+                    *("l1_bytes_per_s", best.bytes_per_s, "B/s"),
+                    limit=hardware.bandwidth("l1"),
+                    roof="bytes l1",
+                ),
             ],
             notes=state.notes,
         )

@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass
 
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.micro import MicroMetric
+from kernelmark.core.metric import Metric
 from kernelmark.micro import _chains
 from kernelmark.micro.base import (
     EVERYWHERE,
@@ -187,7 +187,7 @@ class Incore(Microbenchmark[_State, _Raw]):
                     "per_clk": rig.lanes / reciprocal if reciprocal and reciprocal > 0 else None,
                 }
             )
-        found: list[MicroMetric] = []
+        found: list[Metric] = []
         for name in state.ops:
             latency = raw.points.get((name, state.warps[0], state.ilps[0]))
             if latency is not None and state.ilps[0] == 1:
@@ -203,7 +203,8 @@ class Incore(Microbenchmark[_State, _Raw]):
         for dtype, (per_s, per_clk) in raw.peaks.items():
             limit = rig.hardware.flops("vector", dtype)
             each = rig.hardware.per_cycle("vector", dtype)
-            found += metric(f"peak_{dtype}", per_s, "FLOP/s", limit=limit)
+            roof = f"flops {dtype} vector"
+            found += metric(f"peak_{dtype}", per_s, "FLOP/s", limit=limit, roof=roof)
             found += metric(f"per_clk_{dtype}", per_clk, "FLOP/clk", limit=each)
         return Findings(rows=rows, metrics=found, notes=state.notes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.micro import MicroMetric
+from kernelmark.core.metric import Metric
 from kernelmark.micro import _chains
 from kernelmark.micro.base import (
     EVERYWHERE,
@@ -122,7 +122,7 @@ class Instructions(Microbenchmark[_State, _Raw]):
 
     def metrics(self, rig: Rig, state: _State, raw: _Raw) -> Findings:
         rows: list[Record] = []
-        found: list[MicroMetric] = []
+        found: list[Metric] = []
         for name, (latency, cycles) in raw.items():
             per_clk = rig.lanes / cycles
             rows.append(

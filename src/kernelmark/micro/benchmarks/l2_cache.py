@@ -162,8 +162,13 @@ class L2Cache(Microbenchmark[_State, list[_windows.Reading]]):
         return Findings(
             rows=rows,
             metrics=[
-                *metric("l2_read", within("apart", *inside), "B/s", limit=l2),
-                *metric("l2_read_together", together, "B/s", limit=l2, headline=False),
+                *metric("l2_read", within("apart", *inside), "B/s", limit=l2, roof="bytes l2"),
+                *metric(
+                    *("l2_read_together", together, "B/s"),
+                    limit=l2,
+                    headline=False,
+                    roof="bytes l2",
+                ),
                 *metric("dram_read", within("apart", *outside), "B/s", limit=dram),
             ],
             notes=state.notes,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.micro import MicroMetric
+from kernelmark.core.metric import Metric
 from kernelmark.devices.base import Buffer
 from kernelmark.micro import _windows
 from kernelmark.micro.base import (
@@ -193,7 +193,7 @@ class L2Stream(Microbenchmark[_State, list[_Point]]):
             for point in raw
         ]
         cache = rig.info.cache_bytes
-        found: list[MicroMetric] = []
+        found: list[Metric] = []
         for kernel in dict.fromkeys(point.kernel for point in raw):
             inside = sorted(
                 p.bytes_per_s

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.micro import MicroMetric
+from kernelmark.core.metric import Metric
 from kernelmark.core.units import bytes_text
 from kernelmark.micro import _chase
 from kernelmark.micro.base import (
@@ -259,7 +259,7 @@ class Latency(Microbenchmark[_State, _Raw]):
         ]
         on_gpu = rig.block > 1
         first = _within(state, raw, 0, _near_bytes(rig))
-        found: list[MicroMetric] = []
+        found: list[Metric] = []
         if first is not None:
             found += metric("l1_cycles", first.cycles, "cycles", better="lower", least=1.0)
             found += metric("l1_ns", first.seconds * 1e9, "ns", better="lower", least=0.1)

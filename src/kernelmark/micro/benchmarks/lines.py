@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.micro import MicroMetric
+from kernelmark.core.metric import Metric
 from kernelmark.micro import _chase
 from kernelmark.micro.base import (
     Column,
@@ -153,7 +153,7 @@ class Lines(Microbenchmark[_State, _Raw]):
 
     def metrics(self, rig: Rig, state: _State, raw: _Raw) -> Findings:
         rows: list[Record] = []
-        found: list[MicroMetric] = []
+        found: list[Metric] = []
         for level, shares in (("first", raw.first), ("shared", raw.second)):
             sizes = []
             for stride, share in shares.items():

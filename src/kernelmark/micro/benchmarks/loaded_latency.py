@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.micro import MicroMetric
+from kernelmark.core.metric import Metric
 from kernelmark.core.units import bytes_text
 from kernelmark.devices.base import Buffer
 from kernelmark.micro import _chase, _windows
@@ -172,7 +172,7 @@ class LoadedLatency(Microbenchmark[_State, list[_Point]]):
         ]
         quiet = min(raw, key=lambda point: point.bytes_per_s)
         busy = max(raw, key=lambda point: point.bytes_per_s)
-        found: list[MicroMetric] = [
+        found: list[Metric] = [
             *metric("quiet_ns", quiet.hop.seconds * 1e9, "ns", better="lower", least=10.0),
             *metric(
                 "busy_ns", busy.hop.seconds * 1e9, "ns", better="lower", headline=False, least=10.0

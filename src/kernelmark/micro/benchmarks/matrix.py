@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.micro import MicroMetric
+from kernelmark.core.metric import Metric
 from kernelmark.devices.base import Buffer
 from kernelmark.micro.base import (
     Column,
@@ -229,7 +229,7 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
 
     def metrics(self, rig: Rig, state: _State, raw: dict[str, _Point]) -> Findings:
         rows: list[Record] = []
-        found: list[MicroMetric] = []
+        found: list[Metric] = []
         for dtype, point in raw.items():
             limit = rig.hardware.per_cycle("matrix", dtype)
             known = dtype in rig.hardware.matrix
@@ -248,7 +248,8 @@ class Matrix(Microbenchmark[_State, dict[str, _Point]]):
                 }
             )
             most = rig.hardware.flops("matrix", dtype)
-            found += metric(f"flops_{dtype}", point.flops_per_s, "FLOP/s", limit=most)
+            roof = f"flops {dtype} matrix"
+            found += metric(f"flops_{dtype}", point.flops_per_s, "FLOP/s", limit=most, roof=roof)
             found += metric(f"per_clk_{dtype}", point.per_clk, "FLOP/clk", limit=limit)
             if state.sustained:
                 found += metric(

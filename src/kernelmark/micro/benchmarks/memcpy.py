@@ -12,7 +12,7 @@ import numpy as np
 
 from kernelmark.core.errors import CaseError
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.micro import MicroMetric
+from kernelmark.core.metric import Metric
 from kernelmark.devices.base import Buffer
 from kernelmark.micro.base import (
     EVERYWHERE,
@@ -149,7 +149,7 @@ class Memcpy(Microbenchmark[_State, _Raw]):
         most = max(state.sizes)
         a, b = rig.memory(most), rig.memory(most)
         state.buffers = (a, b)
-        fill = rig.call("micro_stream.cu", "stream_fill", b, most // 8, 1021, grid=rig.threads)
+        fill = rig.call("micro_stream.cu", "stream_fill", b, 0, most // 8, 1021, grid=rig.threads)
         rig.run(fill)
         for name, threads in (("one core", 1), ("all cores", rig.threads)):
 
@@ -197,7 +197,7 @@ class Memcpy(Microbenchmark[_State, _Raw]):
             }
             for (direction, memory, size), seconds in raw.items()
         ]
-        found: list[MicroMetric] = []
+        found: list[Metric] = []
         for (direction, memory), times in moved.items():
             large = [n for n in state.sizes if n >= _LARGE] or [max(state.sizes)]
             best = max(n * times / raw[direction, memory, n] for n in large)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.micro import MicroMetric
+from kernelmark.core.metric import Metric
 from kernelmark.core.result import Telemetry
 from kernelmark.devices.base import Buffer
 from kernelmark.micro.base import (
@@ -215,7 +215,7 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
                     "throttle": point.run.throttle,
                 }
             )
-        found: list[MicroMetric] = []
+        found: list[Metric] = []
         for dtype in dict.fromkeys(dtype for dtype, _ in state.points):
             mine = [row for row in rows if row["dtype"] == dtype]
             best = max(float(row["flops_per_s"] or 0.0) for row in mine)

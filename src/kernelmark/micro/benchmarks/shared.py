@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.micro import MicroMetric
+from kernelmark.core.metric import Metric
 from kernelmark.devices.base import Buffer
 from kernelmark.micro.base import (
     Column,
@@ -145,7 +145,7 @@ class Shared(Microbenchmark[_State, _Raw]):
 
     def metrics(self, rig: Rig, state: _State, raw: _Raw) -> Findings:
         rows: list[Record] = []
-        found: list[MicroMetric] = []
+        found: list[Metric] = []
         for (width, stride), cycles in zip(state.points, raw.cycles, strict=True):
             rate = rig.lanes * width / cycles
             rows.append({"bytes": width, "stride": stride, "cycles": cycles, "bytes_per_clk": rate})

@@ -12,7 +12,7 @@ import numpy as np
 
 from kernelmark.core.errors import CaseError
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.micro import MicroMetric
+from kernelmark.core.metric import Metric
 from kernelmark.core.timing import Timer
 from kernelmark.devices.base import Buffer
 from kernelmark.micro import _host
@@ -257,7 +257,7 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
             }
             for (way, size), seconds in raw.seconds.items()
         ]
-        found: list[MicroMetric] = []
+        found: list[Metric] = []
         for way in ("plain", "graph"):
             found += metric(
                 f"{way}_empty_ns",
@@ -266,6 +266,7 @@ class SmallKernels(Microbenchmark[_State, _Raw]):
                 better="lower",
                 headline=False,
                 least=_LEAST_NS,
+                roof=f"launches {way}",
             )
         first = state.sizes[0]
         for way in ("plain", "graph", "persistent"):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+import time
+from dataclasses import dataclass, replace
 
-from kernelmark.core.errors import Unsupported
+import numpy as np
+
+from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.micro import MicroMetric
+from kernelmark.core.metric import Metric
 from kernelmark.micro import _streams
 from kernelmark.micro.base import (
     EVERYWHERE,
@@ -25,6 +29,9 @@ from kernelmark.micro.rig import Rig, Samples
 MIB = 2**20
 _HEADLINES = ("init", "read", "copy", "triad")
 _LEAST_CPU_BYTES = 64 * MIB
+_FULL = 1024  # threads that fill a unit: who asks for no fewer wants no sweep
+_PASSES = 8  # of a round on a CPU, for each sample
+_NUMPY = "numpy_copy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +51,20 @@ class _Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    arrays: _streams.Arrays
+    arrays: _streams.Arrays | None  # None where numpy stands in
     points: tuple[tuple[str, _Shape], ...]
     samples: int
+    nbytes: int
+    note: str
 
 
-class Stream(Microbenchmark[_State, list[Samples]]):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Point:
+    samples: Samples
+    steady: bool | None = None  # of a CPU: whether two more rounds confirmed it
+
+
+class Stream(Microbenchmark[_State, list[_Point]]):
     name = "stream"
     summary = "Init, read, copy, scale, add, triad, dot and stencils over occupancy."
     kinds = EVERYWHERE
@@ -60,7 +75,9 @@ class Stream(Microbenchmark[_State, list[Samples]]):
         "follows the order of the memory more closely. Threads per SM/CU are swept from few to as "
         "many as fit. `triad` is a=b+q·c with three arrays, "
         "`schoenauer` a=b+c·d with four; stencils along one dimension count two arrays. Bytes are "
-        "each array once. On a CPU the sweep is over cores."
+        "each array once. On a CPU the sweep is over cores, and a pass takes an eighth of the "
+        "arrays, about a millisecond; passes repeat until two more rounds confirm the best. "
+        "Without a C++ compiler, numpy's copy stands in."
     )
     misleads = (
         "A write may also cost a read of the same line (on most CPUs it does), which is not "
@@ -104,6 +121,7 @@ class Stream(Microbenchmark[_State, list[Samples]]):
             limit=lambda h: h.bandwidth("dram"),
         ),
         Column(name="spread", help="(longest − shortest) / median time of the launches"),
+        Column(name="steady", help="whether two more rounds confirmed it, of a CPU"),
     )
     figure = Figure(
         x="threads",
@@ -117,9 +135,22 @@ class Stream(Microbenchmark[_State, list[Samples]]):
     def setup(self, rig: Rig, given: Settings) -> _State:
         nbytes = min(given.whole("nbytes"), int(0.15 * rig.device.free_bytes()))
         if rig.block == 1:
-            nbytes = min(nbytes, max(_LEAST_CPU_BYTES, 2 * rig.info.cache_bytes))
+            least = max(_LEAST_CPU_BYTES, rig.threads * _streams.PARTS * MIB)
+            nbytes = min(nbytes, max(least, 2 * rig.info.cache_bytes))
         nbytes = nbytes // MIB * MIB
         most = rig.grid * 2048 if rig.block > 1 else rig.threads
+        try:
+            rig.kernels(_streams.FILE)
+        except CaseError as error:
+            if rig.block > 1:
+                raise
+            return _State(
+                arrays=None,
+                points=((_NUMPY, _Shape(block=1, blocks=1, grid=rig.threads)),),
+                samples=given.whole("samples"),
+                nbytes=nbytes,
+                note=f"{error.message}: numpy's copy stands in",
+            )
         arrays = _streams.arrays(rig, nbytes, most)
         points = [
             (kernel, shape)
@@ -130,12 +161,21 @@ class Stream(Microbenchmark[_State, list[Samples]]):
         if not points:
             kernels = ", ".join(given.words("kernels"))
             raise Unsupported(f"there is no passing grid for {kernels} on {rig.info.name}")
-        samples = given.whole("samples") * (1 if rig.exclusive else 3)
-        return _State(arrays=arrays, points=tuple(points), samples=samples)
+        return _State(
+            arrays=arrays,
+            points=tuple(points),
+            samples=given.whole("samples"),
+            nbytes=nbytes,
+            note=f"arrays of {nbytes // MIB} MiB",
+        )
 
-    def timed(self, rig: Rig, state: _State) -> list[Samples]:
+    def timed(self, rig: Rig, state: _State) -> list[_Point]:
         found = []
         for kernel, shape in state.points:
+            if rig.block == 1:
+                found.append(_on_cpu(rig, state, kernel, shape.grid))
+                continue
+            assert state.arrays is not None
             call = _streams.call(
                 rig,
                 state.arrays,
@@ -144,10 +184,12 @@ class Stream(Microbenchmark[_State, list[Samples]]):
                 block=shape.block,
                 shared_bytes=shape.shared_bytes,
             )
-            found.append(rig.sample(call, samples=state.samples, seconds=1.5e-3))
+            found.append(_Point(samples=rig.sample(call, samples=state.samples, seconds=1.5e-3)))
         return found
 
-    def verify(self, rig: Rig, state: _State, raw: list[Samples]) -> str | None:
+    def verify(self, rig: Rig, state: _State, raw: list[_Point]) -> str | None:
+        if state.arrays is None:
+            return None  # nothing of ours was run
         last = {(kernel, shape.kind): shape for kernel, shape in state.points}
         for (kernel, _), shape in last.items():
             wrong = _streams.check(rig, state.arrays, kernel, grid=shape.grid, block=shape.block)
@@ -155,28 +197,74 @@ class Stream(Microbenchmark[_State, list[Samples]]):
                 return wrong
         return None
 
-    def metrics(self, rig: Rig, state: _State, raw: list[Samples]) -> Findings:
+    def metrics(self, rig: Rig, state: _State, raw: list[_Point]) -> Findings:
         rows: list[Record] = []
-        for (kernel, shape), samples in zip(state.points, raw, strict=True):
-            moved = _streams.STREAMS[kernel] * state.arrays.nbytes
+        for (kernel, shape), point in zip(state.points, raw, strict=True):
+            moved = _streams.STREAMS.get(kernel, 2) * state.nbytes
             rows.append(
                 {
                     "kernel": kernel,
                     "threads": shape.threads if rig.block > 1 else shape.grid,
                     "block": shape.block,
                     "grid": shape.kind,
-                    "bytes_per_s": moved / samples.typical_s,
-                    "spread": samples.spread(),
+                    "bytes_per_s": moved / point.samples.typical_s,
+                    "spread": point.samples.spread(),
+                    "steady": point.steady,
                 }
             )
-        found: list[MicroMetric] = []
+        found: list[Metric] = []
         limit = rig.hardware.bandwidth("dram")
         for kernel in dict.fromkeys(kernel for kernel, _ in state.points):
-            best = max(float(row["bytes_per_s"] or 0) for row in rows if row["kernel"] == kernel)
-            headline = kernel in _HEADLINES
-            found += metric(kernel, best, "B/s", limit=limit, headline=headline)
-        note = f"arrays of {state.arrays.nbytes // MIB} MiB"
-        return Findings(rows=rows, metrics=found, notes=[note])
+            mine = [row for row in rows if row["kernel"] == kernel]
+            best = max(mine, key=lambda row: float(row["bytes_per_s"] or 0))
+            # What a CPU only writes may be read as well, or not: that is not counted.
+            counts = kernel in (_HEADLINES if rig.block > 1 else ("read", "copy", "triad", _NUMPY))
+            found += metric(
+                *(kernel, float(best["bytes_per_s"] or 0), "B/s"),
+                limit=limit,
+                headline=kernel in (*_HEADLINES, _NUMPY),
+                roof="bytes dram" if counts else "",
+                steady=best["steady"] is not False,
+                stand_in=kernel == _NUMPY,
+            )
+        return Findings(rows=rows, metrics=found, notes=[state.note])
+
+
+def _on_cpu(rig: Rig, state: _State, kernel: str, grid: int) -> _Point:
+    """The best pass of each round over parts of the arrays, as seconds of the whole."""
+    from kernelmark.micro._cpu_rig import CpuRig, confirmed
+
+    assert isinstance(rig, CpuRig)
+    if state.arrays is None:
+        return _by_numpy(state, grid)
+    parts = _streams.parts(state.arrays)
+    if kernel == "read":  # of all arrays: one alone is not far larger than the cache
+        parts = [replace(one, b=where) for one in parts for where in (one.b, one.c, one.d)]
+    calls = [_streams.call(rig, one, kernel, grid=grid, block=1) for one in parts]
+    seconds: list[float] = []
+
+    def one_round() -> float:
+        taken = rig.passes(calls, max(len(calls), _PASSES * state.samples)).whole_s
+        seconds.append(max(min(taken), 1e-9) * _streams.PARTS)
+        return 1 / seconds[-1]
+
+    _, steady = confirmed(one_round)
+    return _Point(samples=Samples(seconds=tuple(seconds), exclusive=False), steady=steady)
+
+
+def _by_numpy(state: _State, threads: int) -> _Point:
+    count = state.nbytes // 8 // threads
+    pairs = [(np.ones(count), np.ones(count)) for _ in range(threads)]
+    seconds = []
+    for _ in range(1 + state.samples):
+        workers = [threading.Thread(target=np.copyto, args=pair) for pair in pairs]
+        start = time.perf_counter()
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        seconds.append(time.perf_counter() - start)
+    return _Point(samples=Samples(seconds=tuple(seconds[1:]), exclusive=False))
 
 
 def _shapes(
@@ -185,7 +273,8 @@ def _shapes(
     """Shapes with about so many threads on a unit, as far as they fit."""
     passing = kind == "passing"
     if rig.block == 1:
-        cores = [] if passing else sorted({1, max(1, rig.threads // 2), rig.threads})
+        few = {1, max(1, rig.threads // 2)} if min(wanted) < _FULL else set()
+        cores = [] if passing else sorted({*few, rig.threads})
         return [_Shape(block=1, blocks=1, grid=count) for count in cores]
     if passing and kernel in _streams.SUMS:
         return []  # a sum a thread would be a stream of its own

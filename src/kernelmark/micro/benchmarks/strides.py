@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.micro import MicroMetric
+from kernelmark.core.metric import Metric
 from kernelmark.devices.base import Buffer
 from kernelmark.micro._chains import most_lanes
 from kernelmark.micro.base import (
@@ -170,7 +170,7 @@ class Strides(Microbenchmark[_State, list[float]]):
 
     def metrics(self, rig: Rig, state: _State, raw: list[float]) -> Findings:
         rows: list[Record] = []
-        found: list[MicroMetric] = []
+        found: list[Metric] = []
         for pattern, cycles in zip(state.patterns, raw, strict=True):
             rate = rig.lanes * pattern.nbytes / cycles
             rows.append(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelmark.core.frozen import FrozenDict
-from kernelmark.core.micro import MicroMetric
+from kernelmark.core.metric import Metric
 from kernelmark.core.units import bytes_text
 from kernelmark.micro import _chase
 from kernelmark.micro.base import (
@@ -147,7 +147,7 @@ class Tlb(Microbenchmark[_State, list[_chase.Hop]]):
             if own == stride
         ]
         spans, cycles = [span for span, _ in mine], [value for _, value in mine]
-        found: list[MicroMetric] = []
+        found: list[Metric] = []
         levels = _chase.levels(spans, cycles)
         for number, level in enumerate(levels[:-1], 1):
             found += metric(f"reach{number}", level.last, "B", headline=False)

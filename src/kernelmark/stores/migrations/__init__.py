@@ -1,7 +1,8 @@
 """Numbered migrations: m0001_….py, m0002_….py, each with `statements(dialect) -> list[str]`.
 
 A migration never changes once released. All that are missing run in one transaction, so a store
-is of the old schema or of the new one, never between.
+is of the old schema or of the new one, never between. One that moves rows has `convert(connection)`
+too, which writes them by today's code, and so runs after the statements of all.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from sqlalchemy import inspect, select
 from sqlalchemy.engine import Connection
@@ -19,17 +21,26 @@ from kernelmark.stores.place import Place
 from kernelmark.stores.schema import APPLICATION_ID, VERSION_KEY, meta
 
 Statements = Callable[[str], list[str]]
+Convert = Callable[[Connection], None]
 _NAME = re.compile(r"m(\d{4})_\w+\Z")
 
 
 def known() -> dict[int, Statements]:
-    """Every migration by its number."""
+    """Every migration's statements by its number."""
+    return {number: module.statements for number, module in _modules().items()}
+
+
+def _conversions() -> dict[int, Convert]:
+    every = _modules().items()
+    return {number: module.convert for number, module in every if hasattr(module, "convert")}
+
+
+def _modules() -> dict[int, Any]:
     found = {}
     for module in pkgutil.iter_modules(__path__):
         match = _NAME.match(module.name)
         if match:
-            loaded = importlib.import_module(f"{__name__}.{module.name}")
-            found[int(match[1])] = loaded.statements
+            found[int(match[1])] = importlib.import_module(f"{__name__}.{module.name}")
     return dict(sorted(found.items()))
 
 
@@ -77,5 +88,8 @@ def migrate(connection: Connection, place: Place, migrations: Mapping[int, State
         if number > found:
             for statement in statements(dialect):
                 connection.exec_driver_sql(statement)
+    for number, convert in _conversions().items():
+        if number > found:
+            convert(connection)
     connection.execute(meta.delete().where(meta.c.key == VERSION_KEY))
     connection.execute(meta.insert().values(key=VERSION_KEY, value=str(max(migrations))))

@@ -1,0 +1,108 @@
+"""Metric: a named number with a unit that a result carries, with the limits it must keep."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kernelmark.core.optional import OPTIONAL
+from kernelmark.core.reason import Reason
+
+Value = str | int | float | bool | None
+Better = Literal["higher", "lower", ""]
+
+# A clock read in a kernel and one read by the driver differ by about a percent.
+MARGIN = 1.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointColumn:
+    """A column of a result's points. No number in it may be above `limit`, for the reason `why`."""
+
+    name: str
+    unit: str = ""
+    limit: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One figure. `headline` ones are shown and followed over history; `limit` and `least` are what
+    physics allows, for the reason `why`.
+
+    `spread` is how far launches of the point that it is the figure of were apart, as a share of
+    their median; None where it is the figure of several.
+
+    `roof` names the roof that the metric measures, as `flops f32 vector` or `bytes dram`; `steady`
+    is false where repetitions did not agree, `stand_in` true where a library call that may be
+    slower than the hardware was timed. `host_paced` marks metrics that the host sets as much as the
+    device, which repeat badly.
+    """
+
+    name: str
+    value: float
+    unit: str
+    better: Better = "higher"
+    headline: bool = True
+    limit: float | None = None
+    least: float | None = None
+    why: str = ""
+    spread: float | None = field(default=None, metadata={OPTIONAL: True})
+    roof: str = field(default="", metadata={OPTIONAL: True})
+    steady: bool = field(default=True, metadata={OPTIONAL: True})
+    stand_in: bool = field(default=False, metadata={OPTIONAL: True})
+    host_paced: bool = field(default=False, metadata={OPTIONAL: True})
+
+
+def with_spreads(
+    metrics: Sequence[Metric], columns: Sequence[PointColumn], rows: Sequence[Mapping[str, Value]]
+) -> tuple[Metric, ...]:
+    """Metrics with the spread of the point that each is the figure of: the row that has its value
+    in a column of its unit."""
+    made = []
+    for metric in metrics:
+        same_unit = [column.name for column in columns if column.unit == metric.unit]
+        found = [
+            float(spread)
+            for row in rows
+            if isinstance(spread := row.get("spread"), int | float)
+            and any(row.get(name) == metric.value for name in same_unit)
+        ]
+        made.append(dataclasses.replace(metric, spread=max(found, default=None)))
+    return tuple(made)
+
+
+def impossible(
+    columns: Sequence[PointColumn], rows: Sequence[Mapping[str, Value]], metrics: Sequence[Metric]
+) -> tuple[Reason, ...]:
+    """A reason for each metric and each column with a number that cannot be."""
+    found = [reason for metric in metrics if (reason := _impossible_metric(metric))]
+    for column in columns:
+        values = [row.get(column.name) for row in rows]
+        numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+        odd = [v for v in numbers if not 0 <= v <= sys.float_info.max]
+        if odd:
+            shown = str(odd[0])[:24]
+            found.append(Reason("no-measurement", name=column.name, value=shown, unit=column.unit))
+        elif column.limit is not None and numbers and max(numbers) > column.limit * MARGIN:
+            found.append(Reason("above-physical", **_fields(column, max(numbers), column.limit)))
+    return tuple(found)
+
+
+def _impossible_metric(metric: Metric) -> Reason | None:
+    value = metric.value
+    if not math.isfinite(value) or value < 0:
+        return Reason("no-measurement", name=metric.name, value=value, unit=metric.unit)
+    if metric.limit is not None and value > metric.limit * MARGIN:
+        return Reason("above-physical", **_fields(metric, value, metric.limit))
+    if metric.least is not None and value * MARGIN < metric.least:
+        return Reason("below-physical", **_fields(metric, value, metric.least))
+    return None
+
+
+def _fields(of: Metric | PointColumn, value: float, limit: float) -> dict[str, Any]:
+    return {"name": of.name, "value": value, "unit": of.unit, "limit": limit, "why": of.why}

@@ -1,0 +1,134 @@
+"""Roofs: a query over stored results of microbenchmarks.
+
+A metric that is a roof says so (`Metric.roof`). Roofs that came with a file, or from a store of an
+older version, are results of a benchmark `roofs`, which nobody runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import cast
+
+from kernelmark.core.environment import DeviceInfo, Environment
+from kernelmark.core.metric import Metric
+from kernelmark.core.micro import ROOFS_SUITE, benchmark_name, micro_case, mode_of
+from kernelmark.core.result import Result, ResultSet, Run, RunState, Status
+from kernelmark.core.roof import Kind, Roof
+from kernelmark.core.units import value_text
+
+_RECORDED = "roofs"
+_UNITS = {"flops": "FLOP/s", "bytes": "B/s", "launches": "1/s"}
+
+
+def roofs_of(result: Result, info: DeviceInfo | None = None) -> list[Roof]:
+    """The roofs that a result gives, none if it is not `ok`: of several metrics for one roof, the
+    highest."""
+    found: dict[str, list[Metric]] = {}
+    for metric in result.metrics if result.status is Status.OK else ():
+        if metric.roof and metric.value > 0:
+            found.setdefault(metric.roof, []).append(metric)
+    return [_roof(result, metrics, info) for metrics in found.values()]
+
+
+def _per_s(metric: Metric) -> float:
+    return 1e9 / metric.value if metric.unit == "ns" else metric.value
+
+
+def _roof(result: Result, metrics: Sequence[Metric], info: DeviceInfo | None) -> Roof:
+    metric = max(metrics, key=_per_s)
+    kind, name, unit = (*metric.roof.split(" ", 2), "")[:3]
+    problem = result.case.problem
+    how = f"kmark micro {benchmark_name(problem)} ({metric.name}), {mode_of(problem)}"
+    if len(metrics) > 1:
+        rates = ", ".join(f"{one.name} {value_text(one.value, one.unit)}" for one in metrics)
+        how += f", the best of {rates}"
+    return Roof(
+        device=result.device,
+        arch=result.arch,
+        kind=cast(Kind, kind),
+        name=name,
+        value=_per_s(metric),
+        how=metric.why if problem.op == _RECORDED else how,
+        measured=result.started,
+        unit=unit,
+        threads=result.case.timing.threads,
+        model=info.model if info else "",
+        steady=metric.steady,
+        limit=not metric.stand_in,
+    )
+
+
+def recorded(roofs: Iterable[Roof], host: str) -> list[ResultSet]:
+    """Roofs as runs to store, one for each device. Its id follows from what is in it, so that
+    storing it twice changes nothing."""
+    found: dict[tuple[str, str, str], dict[tuple[int, float], list[Roof]]] = {}
+    for roof in roofs:
+        place = found.setdefault((roof.device, roof.arch, roof.model), {})
+        place.setdefault((roof.threads, roof.measured), []).append(roof)
+    return [
+        _recorded_run(host, DeviceInfo(name=d, kind=d.partition(":")[0], model=model, arch=a), some)
+        for (d, a, model), some in found.items()
+    ]
+
+
+def _recorded_run(
+    host: str, info: DeviceInfo, found: Mapping[tuple[int, float], list[Roof]]
+) -> ResultSet:
+    text = repr((host, info, found)).encode("utf-8", "backslashreplace")
+    run = Run(
+        id=f"roofs-{hashlib.sha256(text).hexdigest()[:16]}",
+        started=max(measured for _, measured in found),
+        environment=Environment(host=host, devices=(info,)),
+        suite=ROOFS_SUITE,
+        cases=len(found),
+        state=RunState.DONE,
+    )
+    results = tuple(
+        Result(
+            case=micro_case(_RECORDED, "recorded", {}, threads),
+            device=info.name,
+            arch=info.arch,
+            status=Status.OK,
+            started=measured,
+            metrics=tuple(map(_metric, some)),
+        )
+        for (threads, measured), some in found.items()
+    )
+    return ResultSet(run=run, results=results)
+
+
+def _metric(roof: Roof) -> Metric:
+    words = [word for word in (roof.kind, roof.name, roof.unit) if word]
+    return Metric(
+        name="_".join(words),
+        value=roof.value,
+        unit=_UNITS[roof.kind],
+        why=roof.how,
+        roof=" ".join(words),
+        steady=roof.steady,
+        stand_in=not roof.limit,
+    )
+
+
+def newest(
+    found: Iterable[tuple[Environment, Result]], wanted: Mapping[str, str | int | None]
+) -> tuple[Roof, ...]:
+    """The newest roof of each host, device, kind, name, unit and number of threads. One that other
+    work disturbed does not replace a steady one, however old."""
+    best: dict[tuple[str | int, ...], Roof] = {}
+    for host, roof in sorted(_every(found), key=lambda pair: pair[1].measured):
+        told = {"host": host, "threads": roof.threads}
+        if any(told[name] != wanted[name] for name in told if wanted[name] is not None):
+            continue
+        key = (host, roof.device, roof.arch, roof.kind, roof.name, roof.unit, roof.threads)
+        if roof.steady or key not in best or not best[key].steady:
+            best[key] = roof
+    return tuple(best[key] for key in sorted(best))
+
+
+def _every(found: Iterable[tuple[Environment, Result]]) -> Iterator[tuple[str, Roof]]:
+    for environment, result in found:
+        infos = {info.name: info for info in environment.devices}
+        for roof in roofs_of(result, infos.get(result.device)):
+            yield environment.host, roof

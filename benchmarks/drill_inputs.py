@@ -13,6 +13,7 @@ import concurrent.futures
 import contextlib
 import copy
 import faulthandler
+import gzip
 import itertools
 import json
 import math
@@ -51,6 +52,7 @@ _CHUNK = 1000
 _HUNG_S = 300.0  # for a thousand files, which take about a second
 _MOST_BYTES = 1 << 30
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_DOCUMENT = re.compile(rb"\{|\[\s*\{")  # JSON; a line of a log may begin with [ as well
 _EXTREMES = [
     *(b"-1", b"0", b"1e40", b"-9e9", b"1e999", b"-0.0", b"nan", b"inf", b"1e-320", b"0x10"),
     *(str(2**64).encode(), str(2**63).encode(), str(-(2**63)).encode(), b"9" * 5000, b"", b"1.5"),
@@ -69,7 +71,9 @@ def mutated(data: bytes, source: random.Random) -> bytes:
     """`data` damaged in one to three places; half of what has a structure keeps it, and has values
     that are not possible."""
     if source.random() < 0.5:
-        if data[:1] == b"{":
+        if data[:2] == b"\x1f\x8b":  # damage to what is packed, which a checksum would hide
+            return gzip.compress(mutated(gzip.decompress(data), source), 1, mtime=0)
+        if _DOCUMENT.match(data):
             lines = data.splitlines() if data.count(b"\n{") else [data]  # a document, or one a line
             place = source.randrange(len(lines))
             lines[place] = _changed_document(lines[place], source)
@@ -266,7 +270,9 @@ def record(reader: str, ended: Counter[str]) -> None:
     if RESULTS.exists():
         rows = json.loads(RESULTS.read_text(encoding="utf-8"))["figures"]["readers"]
     bad = {how: times for how, times in ended.items() if how not in ("read", "refused")}
-    rows[reader] = {"files": ended.total(), **ended, "bad": sum(bad.values())}
+    # Rows may be of several runs: each has the digest of the code that it was made with.
+    row = {"files": ended.total(), **ended, "bad": sum(bad.values())}
+    rows[reader] = {**row, "sources": evidence.SOURCES}
     rows = {name: rows[name] for name in drill_seeds.readers() if name in rows}
     evidence.write(
         RESULTS,
@@ -301,7 +307,7 @@ def main() -> int:
         print(f"{reader:24} {time.monotonic() - start:7.1f} s  {dict(ended)}", flush=True)
         worst |= bool(set(ended) - {"read", "refused"})
         if given.record:
-            # The rows of the file may be of several runs: the command is that for all of them.
+            # The command for all rows, of which this run may make some.
             sys.argv[1:] = ["--per-reader", str(given.per_reader), "--record"]
             record(reader, ended)
     return worst

@@ -343,7 +343,6 @@ def seeds(folder: Path) -> Iterator[tuple[str, str, bytes]]:
     """(reader, file name, content) of files that are whole; `folder` is for what is made."""
     for reader, files in TEXTS.items():
         yield from ((reader, name, text.encode()) for name, text in files.items())
-    # What gzip compressed: the damage is in what is packed.
     for reader, name in (("times torch_trace", "trace.json"), ("calls rocblas", "rocblas.log")):
         yield reader, f"{name}.gz", gzip.compress(TEXTS[reader][name].encode(), mtime=0)
     for name, (file, write, _) in OWN.items():

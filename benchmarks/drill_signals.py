@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from drill_inputs import RESULTS
+from drill_seeds import TEXTS
 from drilling import Facts, must
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.result import RunState
@@ -90,7 +90,7 @@ def one(name: str, number: signal.Signals, moment: float, warm: Path) -> tuple[s
     a cache with compiled microbenchmarks, or most signals would find a compiler at work."""
     with tempfile.TemporaryDirectory() as text:
         place, folder = Path(text), None
-        (place / "FILE-gemm.csv").write_text(RESULTS["rocblas-gemm.csv"])
+        (place / "FILE-gemm.csv").write_text(TEXTS["times reference_csv"]["rocblas-gemm.csv"])
         if name == "tune":
             folder = make_folder(place / "FOLDER", fake_plans(3, evaluations=20))
         words = [

@@ -198,20 +198,21 @@ def test_cache_tells_apart_what_changes_the_code(
 ) -> None:
     made: list[tuple[str, ...]] = []
 
-    def fake(source: str, flags: tuple[str, ...]) -> bytes:
+    def fake(source: str, flags: tuple[str, ...], spec: str) -> bytes:
         made.append((source, *flags))
         return b"binary"
 
-    monkeypatch.setattr(compiler, "_compile", fake)
+    monkeypatch.setattr(compiler, "run_compiler", fake)
     for _ in range(2):
         compiler.build("a", ("-x",), "one machine")
         compiler.build("b", ("-x",), "one machine")
         compiler.build("a", ("-y",), "one machine")
         compiler.build("a", ("-x",), "another machine")
-    assert len(made) == 4
+        compiler.build("a", ("-x",), "one machine", spec="tuned")
+    assert len(made) == 5
     monkeypatch.setattr(compiler, "compiler_identity", lambda: "a newer compiler")
     compiler.build("a", ("-x",), "one machine")
-    assert len(made) == 5
+    assert len(made) == 6
 
 
 def test_an_unwritable_cache_costs_one_compilation(
@@ -220,11 +221,11 @@ def test_an_unwritable_cache_costs_one_compilation(
     own_cache.write_text("a file, not a folder")
     made: list[str] = []
 
-    def fake(source: str, flags: tuple[str, ...]) -> bytes:
+    def fake(source: str, flags: tuple[str, ...], spec: str) -> bytes:
         made.append(source)
         return b"binary"
 
-    monkeypatch.setattr(compiler, "_compile", fake)
+    monkeypatch.setattr(compiler, "run_compiler", fake)
     assert [compiler.build("a", (), "").cached for _ in range(3)] == [False, True, True]
     assert made == ["a"]
 
@@ -264,10 +265,10 @@ def test_a_compiler_that_dies_is_a_compile_error(
     tool = tmp_path / "iree-compile"
     tool.write_text("#!/bin/sh\nkill -ABRT $$\n")
     tool.chmod(0o755)
-    monkeypatch.setattr(compiler, "_tool", lambda: str(tool))
+    monkeypatch.setattr(compiler, "tool", lambda name: str(tool))
     with pytest.raises(CompileError, match="SIGABRT"):
         compiler.build("module {}", (), "")
-    monkeypatch.setattr(compiler, "_tool", lambda: str(tmp_path / "gone"))
+    monkeypatch.setattr(compiler, "tool", lambda name: str(tmp_path / "gone"))
     with pytest.raises(CompileError, match="cannot be started"):
         compiler.build("module {}", (), "")
 

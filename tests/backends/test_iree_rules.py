@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelmark import backends, ops
-from kernelmark.backends.iree.choices import TILES, choose, forbids, space
+from kernelmark.backends.iree.choices import choose
 from kernelmark.backends.iree.compiler import explain
 from kernelmark.backends.iree.targets import Target, target
 from kernelmark.core.environment import DeviceInfo
@@ -22,12 +22,12 @@ CPU = DeviceInfo(name="cpu", kind="cpu", model="some", arch="x86_64")
 GOOD = {
     "tile_m": 64,
     "tile_n": 64,
-    "cache_m": 32,
-    "cache_n": 16,
-    "cache_k": 32,
     "vector_m": 8,
     "vector_n": 8,
     "vector_k": 4,
+    "cache_m": 32,
+    "cache_n": 16,
+    "cache_k": 32,
 }
 
 
@@ -114,10 +114,16 @@ def test_conv_by_columns_is_a_choice() -> None:
 def test_tiles_exclude_data_tiling() -> None:
     choice = chosen("gemm m=512 n=512 k=512 dtype=f32", GOOD)
     assert "--iree-opt-data-tiling=false" in choice.flags
-    assert "distribution = [64, 64, 0]" in choice.form.lowering
-    assert "cache_reduction = [0, 0, 32]" in choice.form.lowering
-    no_cache = chosen("gemm m=512 n=512 k=512 dtype=f32", GOOD | {"cache_k": 0})
-    assert "cache_reduction" not in no_cache.form.lowering
+    (entry,) = choice.entries
+    assert entry.lowering.config == (
+        "#iree_cpu.lowering_config<cache_parallel = [32, 16, 0], cache_reduction = [0, 0, 32], "
+        "distribution = [64, 64, 0], vector_common_parallel = [8, 8, 0], "
+        "vector_reduction = [0, 0, 4]>"
+    )
+    assert entry.lowering.info in choice.spec
+    bare = GOOD | {"cache_m": 0, "cache_n": 0, "cache_k": 0}
+    no_cache = chosen("gemm m=512 n=512 k=512 dtype=f32", bare)
+    assert "cache" not in no_cache.entries[0].lowering.config
 
 
 @pytest.mark.parametrize(
@@ -131,11 +137,12 @@ def test_tiles_exclude_data_tiling() -> None:
         ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"tile_m": 0}, "at least 1"),
         ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"tile_m": -64}, "not a size"),
         ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"tile_m": 6.5}, "not a size"),
-        ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"tile_m": 48}, "divide"),
-        ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"vector_m": 64}, "divide"),
+        ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"tile_m": 48}, "must fit"),
+        ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"vector_m": 64}, "must fit"),
         ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"cache_k": 2}, "multiple"),
         ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"cache_m": 64, "cache_n": 64}, "largest vector"),
-        ("gemm m=8 n=8 k=8 dtype=f16", GOOD, "tile_m"),
+        ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"cache_m": 0}, "go together"),
+        ("gemm m=1 n=8 k=8 dtype=f32", GOOD, "tile_m"),
         ("gemm m=8 n=8 k=8 dtype=f32", {"im2col": True}, "im2col"),
         ("conv n=1 c=4 h=8 w=8 k=4 r=3 s=3 groups=2 dtype=f32", {"im2col": True}, "im2col"),
     ],
@@ -145,34 +152,6 @@ def test_refuses_bad_configs(key: str, config: Config, says: str) -> None:
         chosen(key, config)
 
 
-def test_space_of_a_gemm() -> None:
-    found = space(ops.parse("gemm m=512 n=512 k=512 dtype=f32"), cpu())
-    assert found is not None
-    assert set(found.parameters) == set(TILES)
-    legal = list(found)
-    assert len(legal) > 1000
-    for config in legal[:: len(legal) // 50]:
-        choose(ops.parse("gemm m=512 n=512 k=512 dtype=f32"), config, cpu())
-
-
-@given(m=st.integers(1, 5000), n=st.integers(1, 5000), k=st.integers(1, 5000))
-def test_space_always_holds_something(m: int, n: int, k: int) -> None:
-    found = space(ops.parse(f"gemm m={m} n={n} k={k} dtype=f32"), cpu())
-    assert found is not None
-    assert next(iter(found), None) is not None
-    assert found.forbids(found.default) is None
-    for name, dim in (("tile_m", m), ("tile_n", n)):
-        values = found.parameters[name]
-        assert all(value < dim for value in values[:-1]), "two sizes beyond the dim are the same"
-
-
-@pytest.mark.parametrize(
-    "key", ["gemm m=8 n=8 k=8 dtype=f16", "attention heads=2 seq=8 dim=8 dtype=f32"]
-)
-def test_no_space_elsewhere(key: str) -> None:
-    assert space(ops.parse(key), cpu()) is None
-
-
 def test_nothing_to_tune_or_compile_where_it_cannot_run() -> None:
     iree, problem = backends.registry.get("iree"), ops.parse("gemm m=8 n=8 k=8 dtype=f32")
     assert iree.space(problem, device("fake", "fake")) is None
@@ -180,12 +159,6 @@ def test_nothing_to_tune_or_compile_where_it_cannot_run() -> None:
         iree.compile(problem, {}, device("cuda", "sm_52"))
     with pytest.raises(Unsupported, match="f8e4m3"):
         iree.compile(ops.parse("gemm m=8 n=8 k=8 dtype=f8e4m3"), {}, CPU)
-
-
-def test_rule_without_cache_along_k_counts_the_vector() -> None:
-    big = GOOD | {"cache_m": 64, "cache_n": 64, "cache_k": 0}
-    assert forbids(big) is None
-    assert forbids(big | {"vector_m": 64, "vector_n": 64}) is not None
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -25,6 +27,18 @@ def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path):
     files.write_whole(path, b"two", sync=True)
     assert path.read_bytes() == b"two"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_without_an_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MOST_BYTES", 1 << 21)
+    (tmp_path / "small").write_bytes(b"x" * (1 << 21))
+    assert files.read_whole(tmp_path / "small") == b"x" * (1 << 21)
+    with (tmp_path / "hole").open("wb") as file:
+        file.truncate(1 << 40)
+    for path in (tmp_path / "hole", Path("/dev/zero")):
+        with pytest.raises(OSError, match=str(path)) as refused:
+            files.read_whole(path)
+        assert refused.value.errno == errno.EFBIG
 
 
 def test_a_link_stays_a_link_and_a_file_keeps_its_mode(tmp_path):

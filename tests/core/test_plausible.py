@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
 from kernelmark.core import plausible
-from kernelmark.core.environment import Environment
+from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import CodecError
 from kernelmark.core.metric import PointColumn
 from kernelmark.core.plausible import check_results
@@ -15,6 +16,8 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.result import (
     Block,
     Case,
+    Check,
+    KernelInfo,
     Measurement,
     Result,
     ResultSet,
@@ -22,6 +25,7 @@ from kernelmark.core.result import (
     Status,
     StopReason,
 )
+from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 from kernelmark.testing.micro import micro_result
 
@@ -55,9 +59,24 @@ def results(m: int = 8, measurement: Measurement | None = None, **changes: objec
     return ResultSet(run=run, results=(dataclasses.replace(result, **changes),))
 
 
-def test_what_is_possible_is_left_alone():
-    for good in (results(), results(m=2**47), results(measurement=measured((9e5,)))):
-        assert check_results(good) is good
+CLOCKED = Block(process=0, allocation=0, samples_s=(1e-5,), clocks_mhz=(1e40,))
+NAN = Check(positions=1, worst=math.inf, max_abs=math.nan, unwritten=0, guards_intact=True)
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        results(),
+        results(m=2**47),
+        results(measurement=measured((9e5,))),
+        results(measurement=measured(low_s=0.0, high_s=math.inf)),
+        results(measurement=measured(high_s=1e10)),
+        results(cost={"timed": -1e-9}),
+        results(check=NAN),
+    ],
+)
+def test_what_is_possible_is_left_alone(good):
+    assert check_results(good) is good
 
 
 @pytest.mark.parametrize(
@@ -75,6 +94,15 @@ def test_what_is_possible_is_left_alone():
         results(started=-9e9),
         results(started=1e40),
         results(cost={"total": 1e9}),
+        results(measurement=measured(high_s=math.nan)),
+        results(measurement=measured(warmup_s=-1e40)),
+        results(measurement=measured(also={"host_s": 1e40})),
+        results(measurement=measured(blocks=(Block(process=-1, allocation=0, samples_s=(1e-5,)),))),
+        results(measurement=measured(blocks=(CLOCKED,))),
+        results(kernel=KernelInfo(compile_s=math.inf)),
+        results(kernel=KernelInfo(resources={"registers": 2**64})),
+        results(check=Check(positions=-1, worst=0.0, max_abs=0.0, unwritten=0, guards_intact=True)),
+        results(check=Check(positions=1, worst=-1.0, max_abs=0.0, unwritten=0, guards_intact=True)),
     ],
 )
 def test_what_is_not_is_refused_with_its_place(bad):
@@ -88,6 +116,22 @@ def test_a_run_of_no_time_is_refused(started):
     good = results()
     with pytest.raises(CodecError):
         check_results(dataclasses.replace(good, run=dataclasses.replace(good.run, started=started)))
+
+
+@pytest.mark.parametrize("changes", [{"units": -1}, {"memory_bytes": 2**64}])
+def test_a_run_on_no_device_is_refused(changes):
+    device = DeviceInfo(name="cpu", kind="cpu", model="m", arch="x86_64", **changes)
+    run = dataclasses.replace(results().run, environment=Environment(devices=(device,)))
+    with pytest.raises(CodecError):
+        check_results(dataclasses.replace(results(), run=run))
+
+
+@pytest.mark.parametrize("changes", [{"value": 0.0}, {"value": -1.0}, {"measured": 1e40}])
+def test_a_roof_that_nothing_can_be_a_part_of_is_refused(changes):
+    fields = {"device": "cpu", "arch": "x86_64", "kind": "bytes", "name": "dram", "how": "x"}
+    roof = Roof(**({"value": 1e9, "measured": 1.0} | fields | changes))
+    with pytest.raises(CodecError):
+        check_results(dataclasses.replace(results(), roofs=(roof,)))
 
 
 def test_bounds_are_those_of_the_documentation():

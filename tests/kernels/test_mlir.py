@@ -93,8 +93,30 @@ def convolutions(draw: st.DrawFn) -> Problem:
     return ops.registry.get("conv").problem(dtype=dtype, **given)
 
 
-@settings(max_examples=150, deadline=None)
-@given(problem=st.one_of(products(), attentions(), convolutions()), form=FORMS)
+@st.composite
+def quantised(draw: st.DrawFn) -> Problem:
+    given: dict[str, Any] = {name: draw(small) for name in ("batch", "m", "n")}
+    given |= {"bias": draw(yes_no), "dtype": draw(st.sampled_from(["bf16", "f16"]))}
+    given |= {"a_order": draw(st.sampled_from(["bmk", "mbk"]))}
+    given |= {"c_order": draw(st.sampled_from(["bmn", "mbn"]))}
+    op = ops.registry.get("batched_gemm_quant")
+    if draw(yes_no):
+        return op.problem(scheme="a8w8", k=draw(small), **given)
+    types = st.sampled_from(["i8", "f8e4m3", "f8e4m3fnuz"])
+    return op.problem(
+        scheme="a8w8_group", k=draw(st.integers(1, 99)), group=32, b=draw(types), **given
+    )
+
+
+@st.composite
+def copies(draw: st.DrawFn) -> Problem:
+    return ops.registry.get("copy").problem(n=draw(small), dtype=draw(st.sampled_from(TYPES)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    problem=st.one_of(products(), attentions(), convolutions(), quantised(), copies()), form=FORMS
+)
 def test_is_well_formed(context: Any, problem: Problem, form: Form) -> None:
     text = written(problem, form)
     verify(text, context)
@@ -103,8 +125,8 @@ def test_is_well_formed(context: Any, problem: Problem, form: Form) -> None:
 
 
 def test_each_is_of_an_op() -> None:
-    assert {"gemm", "batched_gemm", "attention", "conv"} <= {*registry.names()}
-    assert {*registry.names()} <= {*ops.registry.names()}
+    ours = {"gemm", "batched_gemm", "batched_gemm_quant", "attention", "conv", "copy"}
+    assert ours <= {*registry.names()} <= {*ops.registry.names()}
 
 
 def test_arguments_are_the_tensors_in_order() -> None:

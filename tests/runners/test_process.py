@@ -78,6 +78,25 @@ def test_messages_arrive_in_order_also_in_pieces(start):
     assert worker.ready
 
 
+FLOOD = "data = b'x' * 65536\nwhile True: os.write({}, data)\n"
+
+
+def test_worker_that_never_stops_writing_does_not_hold_the_parent(start, monkeypatch):
+    worker = start("time.sleep(600)")
+    left = iter(range(1000))
+    with monkeypatch.context() as patched:
+        patched.setattr(process_module.os, "read", lambda _, size: b"x" * (size + 0 * next(left)))
+        assert worker.messages() == []
+    assert next(left, None) is not None
+
+
+def test_line_without_an_end_is_a_crash(start, monkeypatch):
+    monkeypatch.setattr(process_module, "_MOST_LINE_BYTES", 1 << 20)
+    ready, lost = heard(start(READY + FLOOD.format(1)))
+    assert ready["kind"] == "ready"
+    assert lost.status is Status.CRASHED
+
+
 def test_exit_code_and_standard_error_are_told(start):
     worker = start(READY + "print('what went wrong', file=sys.stderr); sys.exit(7)")
     loss = heard(worker)[-1]

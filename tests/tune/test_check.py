@@ -7,6 +7,7 @@ import importlib.util
 import pytest
 
 from kernelmark import ops
+from kernelmark.backends.iree.compiler import compiler_present
 from kernelmark.core.errors import UsageError
 from kernelmark.report.checks import check_line, check_records, check_table
 from kernelmark.testing.tuning import fake_plans
@@ -46,6 +47,13 @@ def plan(name: str = "BBS_TN_0", **more: object) -> TunePlan:
 
 def checked(*plans: TunePlan, candidates: int = 2):
     return list(check(plans, candidates=candidates, jobs=1, compile_timeout_s=120))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not compiler_present(), reason="needs iree-base-compiler")
+def test_a_backend_whose_runtime_needs_the_gpu_compiles_without_it():
+    (found,) = checked(plan(backend="iree", reference_backend="iree"), candidates=1)
+    assert [one.verdict for one in found.candidates] == [Verdict.ACCEPTED]
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ def test_the_file_explains_itself(place):
     text = place.read_text()
     assert "tile_m = [16, 32, 64, 128, 256]" in text
     assert "# 20 combinations" in text
-    assert "# The backend's own choice: tile_m = 32" in text
+    assert "# The search starts from: tile_m = 32" in text
     assert max(map(len, text.splitlines())) <= 100
     for key in ("evaluations", "min_ratio", "seed", "strategy", "share"):
         assert re.search(rf"^{key} = ", text, flags=re.MULTILINE)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kernelmark.core import codec
 from kernelmark.core.errors import CodecError, NothingToDo, UsageError, about
+from kernelmark.core.files import read_whole
 from kernelmark.core.micro import is_old, read_old
 from kernelmark.core.plausible import check_results
 from kernelmark.core.result import ResultSet
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from kernelmark.workloads.importers.base import Given
 
 _SUFFIXES = {".json", ".csv", ".txt", ".log", ".db", ".sqlite"}
+_HEAD_BYTES = 4096
 
 
 def is_file(ref: str) -> bool:
@@ -55,9 +57,10 @@ def read_file(place: str, given: Given | None = None, form: str | None = None) -
     path = Path(place).expanduser()
     try:
         if form is None and importers.recognized(path) is None:
-            data = path.read_bytes()
-            if path.suffix == ".json" or data.lstrip()[:1] in (b"{", b"["):
-                return _ours(data, place)
+            with path.open("rb") as file:
+                head = file.read(_HEAD_BYTES)
+            if path.suffix == ".json" or head.lstrip()[:1] in (b"{", b"["):
+                return _ours(read_whole(path), place)
     except FileNotFoundError:
         raise UsageError(f"{place}: there is no such file") from None
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`kmark lint-configs`: what is dead, illegal or invisible in a folder of aiter-style configs."""
+"""`kmark lint-configs`: what is dead, illegal or invisible in a folder of Triton configs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli.output import Outputs, put_table, say
+from kernelmark.core.errors import UsageError
 from kernelmark.core.units import counted
 
 SOME_FOUND = 1
@@ -16,28 +17,41 @@ SOME_FOUND = 1
 
 def lint_configs(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The folder that holds gemm/ or gfx…/ folders.")
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="The folder that holds aiter's gemm/ or gfx…/ folders, or JSON files of vLLM or "
+            "SGLang.",
+        ),
     ],
     json: o.Json = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Find unreachable buckets and invalid values in a folder of aiter-style JSON configs.
+    """Find unreachable entries and invalid values in JSON configs of aiter, vLLM and SGLang.
 
     For example: kmark lint-configs aiter/ops/triton/configs
     """
     from kernelmark.core.files import json_text
-    from kernelmark.tune.aiter_config import lint
+    from kernelmark.tune import aiter_config, nearest_config
 
     outputs = Outputs(json=json)
-    found = lint(folder)
-    rows = [{"file": f.file, "place": f.place, "text": f.text} for f in found.findings]
-    outputs.put(json=lambda: json_text({"files": found.files, "findings": rows}))
-    if not outputs.stdout_taken and found.findings:
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder")
+    lints = [lint(folder) for lint in (aiter_config.lint, nearest_config.lint)]
+    files = sum(lint.files for lint in lints)
+    findings = [finding for lint in lints for finding in lint.findings]
+    if not files:
+        raise UsageError(
+            f"{folder} holds no configs", hint="give the folder above gemm/ and gfx…/, or of JSONs"
+        )
+    rows = [{"file": f.file, "place": f.place, "text": f.text} for f in findings]
+    outputs.put(json=lambda: json_text({"files": files, "findings": rows}))
+    if not outputs.stdout_taken and findings:
         from kernelmark.report.tables import Column, Table
 
-        columns = tuple(Column(name=name) for name in ("file", "bucket", "what is wrong"))
-        rows_ = tuple((f.file, f.place or "–", f.text) for f in found.findings)
+        columns = tuple(Column(name=name) for name in ("file", "entry", "what is wrong"))
+        rows_ = tuple((f.file, f.place or "–", f.text) for f in findings)
         put_table(Table(columns=columns, rows=rows_))
     if not quiet:
-        say(f"{counted(found.files, 'file')}, {counted(len(found.findings), 'finding')}")
-    return SOME_FOUND if found.findings else 0
+        say(f"{counted(files, 'file')}, {counted(len(findings), 'finding')}")
+    return SOME_FOUND if findings else 0

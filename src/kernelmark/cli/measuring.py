@@ -264,7 +264,7 @@ def _told(results: Results, store: Store | None, outputs: Outputs, context: type
     given = (*results.run.argv, *(context.obj or ())[1:])
     more = (*rerun_words(given), *place)
     try:
-        put_results(results, outputs)
+        put_results(results, outputs, quiet=context.params["quiet"])
     finally:
         tell_rest(results, store, quiet=context.params["quiet"], place=place, more=more)
         if interrupted and store is None:

@@ -126,14 +126,14 @@ def _of_results(
     for ref in refs or ("latest",):
         with loaded(ref, store) as (results, _):
             found = chosen(results, statuses=(), case=None, place=(), **picked)
-            rows += found.rows
+            rows += found.timed
             roofs += list(found.roofs)
             names.append(found.run.label or found.run.id)
     more: dict[str, Any] = {"roofs": roofs} if kind is Kind.ROOFLINE else {}
     spec = figures.RESULT_KINDS[kind](rows, **more, **given)
     devices = ", ".join(dict.fromkeys(row.result.device for row in rows))
     subtitle = f"{', '.join(names)}; {devices}"
-    return figures.themed(spec, title=_TITLES[kind], subtitle=subtitle, dark=dark)
+    return figures.themed(spec, title=figures.TITLES[kind], subtitle=subtitle, dark=dark)
 
 
 def _of_history(
@@ -158,7 +158,7 @@ def _of_history(
     stories = by_worry(chosen(found, picked["ops"], picked["backends"], picked["regex"]))
     spec = figures.history(stories)
     subtitle = f"{len(found.runs)} runs; the band is where the newest point was expected"
-    return figures.themed(spec, title=_TITLES[kind], subtitle=subtitle, dark=dark)
+    return figures.themed(spec, title=figures.TITLES[kind], subtitle=subtitle, dark=dark)
 
 
 def _of_tuning(
@@ -179,19 +179,9 @@ def _of_tuning(
     folder = TuningFolder.open(refs[0])
     there = [name for name in folder.names() if folder.journal(name).is_file()]
     spec = figures.tuning({name: journal.read(folder.journal(name))[1] for name in there})
-    return figures.themed(spec, title=_TITLES[kind], subtitle=str(folder.path), dark=dark)
+    return figures.themed(spec, title=figures.TITLES[kind], subtitle=str(folder.path), dark=dark)
 
 
-_TITLES = {
-    Kind.ROOFLINE: "Roofline, with measured roofs",
-    Kind.BARS: "Backends, problem by problem",
-    Kind.ECDF: "Speed-ups",
-    Kind.SWEEP: "Rates over a dim",
-    Kind.HEATMAP: "Speed of one backend over another",
-    Kind.SAMPLES: "Samples by block",
-    Kind.HISTORY: "History",
-    Kind.TUNING: "Tuning progress and parameter importance",
-}
 _SPECS = {
     **dict.fromkeys(Kind, _of_results),
     Kind.HISTORY: _of_history,

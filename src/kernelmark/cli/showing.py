@@ -73,7 +73,7 @@ def show(
                 put_tables(detail(row, samples=samples, more=more))
                 put("\n")
             return 0
-        put_results(found, outputs)
+        put_results(found, outputs, quiet=quiet)
         tell_rest(found, opened, quiet=quiet, place=place, more=more)
     return 0
 

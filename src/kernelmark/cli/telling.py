@@ -11,6 +11,7 @@ from kernelmark.core.reason import OPTIONS, format_reason
 from kernelmark.core.result import Status
 from kernelmark.core.units import counted
 from kernelmark.report import tables
+from kernelmark.report.answer import answer
 from kernelmark.report.micro import metrics_table
 from kernelmark.report.names import backend_text, short
 from kernelmark.report.narrow import narrowed
@@ -24,10 +25,14 @@ if TYPE_CHECKING:
 _COMMANDS = 3
 
 
-def put_results(results: Results, outputs: Outputs, *, table: bool = True) -> None:
-    """The table unless stdout is taken, and files that were asked for."""
+def put_results(
+    results: Results, outputs: Outputs, *, table: bool = True, quiet: bool = False
+) -> None:
+    """The answer and the table unless stdout is taken, and files that were asked for."""
     try:
         if table and not outputs.stdout_taken and results.rows:
+            for sentence in () if quiet else answer(results.timed):
+                say(sentence)
             if results.timed:
                 put_results_table(
                     narrowed(tables.results_table(results.timed)),

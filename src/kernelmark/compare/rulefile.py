@@ -23,7 +23,7 @@ from kernelmark.compare import rules
 from kernelmark.compare.match import Pair
 from kernelmark.compare.rules.base import Judgement, Preset, Rule
 from kernelmark.core.errors import UsageError, about
-from kernelmark.core.files import parse_toml
+from kernelmark.core.files import parse_toml, read_whole
 
 _SELECTORS = ("op", "backend", "problem")
 
@@ -178,7 +178,7 @@ def _rule(table: Mapping[str, Any], place: str, default: Preset | None) -> Prese
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return parse_toml(path.read_text(encoding="utf-8"))
+        return parse_toml(read_whole(path).decode())
     except FileNotFoundError:
         raise UsageError(
             f"{path}: there is no such file",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -16,7 +17,26 @@ from kernelmark.core.printable import csv_word
 from kernelmark.core.reason import reason_documents
 
 Cell = str | int | float | None
+_PART_BYTES = 1 << 20
 _EMPTY = '""'  # a row of one empty cell, which would be no row at all
+
+
+MOST_BYTES = 1 << 30  # of a file that is read at once
+
+
+def read_whole(path: Path) -> bytes:
+    """The bytes of a file; OSError where they are more than any file of its kind has. /dev/zero has
+    no end, and a file with a hole of any size takes no room."""
+    with path.open("rb") as file:
+        parts, size = [], 0
+        too_large = os.fstat(file.fileno()).st_size > MOST_BYTES
+        while not too_large and (part := file.read(_PART_BYTES)):
+            parts.append(part)
+            size += len(part)
+            too_large = size > MOST_BYTES
+    if too_large:
+        raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES >> 20} MiB", str(path))
+    return b"".join(parts)
 
 
 def write_whole(path: Path, data: bytes, *, sync: bool = False) -> None:

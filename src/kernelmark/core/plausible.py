@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from kernelmark.core.errors import CodecError
 from kernelmark.core.problem import Problem
-from kernelmark.core.result import Measurement, Result, ResultSet
+from kernelmark.core.result import Case, Measurement, Result, ResultSet
+from kernelmark.core.roof import Roof
 from kernelmark.core.timing import MOST_S
 
 MOST_SIZE = 2**48
@@ -34,49 +36,64 @@ def bad_size(problem: Problem) -> str:
 
 def check_results(results: ResultSet) -> ResultSet:
     """Return a run from elsewhere, or raise CodecError for the first value that cannot be."""
-    run = results.run
-    if not is_moment(run.started) or not (run.finished is None or is_moment(run.finished)):
-        raise CodecError("results.run: its time is none")
-    if not 0 <= run.cases < MOST_SIZE:
-        raise CodecError(f"results.run.cases: {run.cases} is not possible")
+    _check(results.run, "results.run")
     for number, result in enumerate(results.results):
         check_result(result, f"results.results[{number}]")
+    for number, roof in enumerate(results.roofs):
+        _check(roof, f"results.roofs[{number}]")
     return results
 
 
 def check_result(result: Result, where: str) -> None:
     """Raise CodecError for a value that no result can have."""
-    fault = next(_faults(result), "")
-    if fault:
-        raise CodecError(f"{where}.{fault}", hint="is the file damaged, or not of kmark?")
+    _check(result, where)
 
 
-def _faults(result: Result) -> Iterator[str]:
-    if bad := bad_size(result.case.problem):
-        yield f"case.problem: {bad} is not possible"
-    if not is_moment(result.started):
-        yield f"started: {result.started:g} is no time"
-    for name in ("flops", "bytes"):
-        if not 0 <= getattr(result, name) <= MOST_COUNT:
-            yield f"{name}: {str(getattr(result, name))[:24]} is not possible"
-    for name, value in result.cost.items():
-        if not abs(value) < MOST_S * 10:  # a difference of clocks may be a little below 0
-            yield f"cost.{name}: {value:g} is not possible"
-    if result.measurement is not None:
-        yield from (f"measurement.{fault}" for fault in _measured_faults(result.measurement))
+def _check(value: object, where: str) -> None:
+    for place, bad in _faults(value, where, ""):
+        raise CodecError(
+            f"{place}: {bad} is not possible", hint="is the file damaged, or not of kmark?"
+        )
 
 
-def _measured_faults(measured: Measurement) -> Iterator[str]:
-    if not measured.blocks or not all(block.samples_s for block in measured.blocks):
-        yield "blocks: there are no samples"
-        return
-    for place, block in enumerate(measured.blocks):
-        bad = next((time_s for time_s in block.samples_s if not is_time(time_s)), None)
-        if bad is not None:
-            yield f"blocks[{place}].samples_s: {bad:g} s is not possible"
-    # An interval of few blocks may be open to one side.
-    if not (0 <= measured.low_s <= measured.high_s) or not measured.low_s < math.inf:
-        yield f"low_s: {measured.low_s:g} to {measured.high_s:g} is no interval"
-    for name in ("launches", "sets", "footprint_bytes"):
-        if not 0 <= getattr(measured, name) <= MOST_COUNT:
-            yield f"{name}: {str(getattr(measured, name))[:24]} is not possible"
+def _faults(value: Any, where: str, name: str) -> Iterator[tuple[str, str]]:
+    """(path, value) of what cannot be in `value`, which is in a field called `name`."""
+    if isinstance(value, Case):  # its timing and config are checked wherever one is made
+        if bad := bad_size(value.problem):
+            yield f"{where}.problem", bad
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            called = "roof" if isinstance(value, Roof) and field.name == "value" else field.name
+            yield from _faults(getattr(value, field.name), f"{where}.{field.name}", called)
+        if isinstance(value, Measurement) and not value.low_s <= value.high_s:
+            yield f"{where}.low_s", f"{value.low_s:g} to {value.high_s:g}"
+    elif isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _faults(one, f"{where}.{key}", name)
+    elif isinstance(value, tuple):
+        for number, one in enumerate(value):
+            yield from _faults(one, f"{where}[{number}]", name)
+    elif isinstance(value, int | float) and not _is_possible(value, name):
+        yield where, str(value)[:24] if isinstance(value, int) else f"{value:g}"
+
+
+def _is_possible(value: float, name: str) -> bool:
+    """Whether the field `name` of a run, a result or a roof can hold a number."""
+    if isinstance(value, int):  # a count, an index or a truth value
+        return 0 <= value <= MOST_COUNT
+    if name in ("started", "finished", "measured"):
+        return is_moment(value)
+    if name in ("samples_s", "value_s"):
+        return is_time(value)
+    if name == "low_s":
+        return 0 <= value < MOST_S
+    if name == "high_s":  # an interval of few blocks may be as wide, or open
+        return value >= 0
+    # A difference of clocks may be a little below 0.
+    if name in ("cost", "also") or name.endswith("_s"):
+        return abs(value) < MOST_S * 10
+    if name in ("worst", "max_abs"):  # what a kernel computed may be infinite or no number
+        return not value < 0
+    if name == "roof":  # percentages divide by it
+        return 0 < value < MOST_COUNT
+    return abs(value) < MOST_COUNT  # clocks, power, temperature, ratios

@@ -44,7 +44,9 @@ class Registry(Generic[T]):
         return sorted(self._files | self._entry_points.keys() | self._loaded.keys())
 
     def get(self, name: str) -> T:
-        """The thing called `name`; an unknown name lists the known ones."""
+        """The thing called `name`, also written with dashes; an unknown name lists the known."""
+        if name not in self:
+            name = name.replace("-", "_")
         if name not in self._loaded:
             self._loaded[name] = self._load(name)
         return self._loaded[name]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import UsageError
-from kernelmark.core.files import parse_toml
+from kernelmark.core.files import parse_toml, read_whole
 from kernelmark.core.reason import Reason
 
 MOST_S = 1e6  # twelve days: nothing is launched, or measured, for longer
@@ -145,7 +145,7 @@ PRESETS: dict[str, Timing] = {
 def load_timing_fields(path: Path) -> dict[str, Any]:
     """Return the fields of a timing that a TOML file sets, and its `preset` if it names one."""
     try:
-        found = parse_toml(path.read_text(encoding="utf-8"))
+        found = parse_toml(read_whole(path).decode())
     except FileNotFoundError:
         raise UsageError(
             f"{path}: there is no such file",

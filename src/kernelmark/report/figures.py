@@ -592,3 +592,13 @@ RESULT_KINDS: dict[str, Callable[..., Spec]] = {
     "heatmap": heatmap,
     "samples": samples,
 }
+TITLES = {
+    "roofline": "Roofline, with measured roofs",
+    "bars": "Backends, problem by problem",
+    "ecdf": "Speed-ups",
+    "sweep": "Rates over a dim",
+    "heatmap": "Speed of one backend over another",
+    "samples": "Samples by block",
+    "history": "History",
+    "tuning": "Tuning progress and parameter importance",
+}

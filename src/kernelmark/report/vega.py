@@ -61,13 +61,27 @@ def _drawn(spec: Spec, kind: str) -> bytes:
     if kind == ".png":
         return bytes(converter.vegalite_to_png(vl_spec=spec, scale=2.0))
     if kind == ".svg":
-        return str(converter.vegalite_to_svg(vl_spec=spec)).encode()
+        return svg(spec).encode()
     # The library puts texts into a script element as they are: `</script>` in a name from a file
     # would end it. In JavaScript \\u003c is the same character.
     plain = json.loads(json.dumps(spec, ensure_ascii=False).replace("<", _LESS))
     # The libraries go into the page: it must open where there is no network.
     page = str(converter.vegalite_to_html(vl_spec=plain, bundle=True))
     return page.replace(_LESS, "\\u003c").encode()
+
+
+def svg(spec: Spec) -> str:
+    """The figure as an SVG element."""
+    return str(_library("vl_convert").vegalite_to_svg(vl_spec=spec))
+
+
+def missing() -> str | None:
+    """Why nothing can be drawn here, or None."""
+    try:
+        _library("vl_convert")
+    except UsageError as error:
+        return f"{error.message}; {error.hint}"
+    return None
 
 
 def chart(spec: Spec) -> Any:

@@ -142,7 +142,10 @@ def find_backend(case: Case, info: DeviceInfo) -> Backend:
     if info.kind not in backend.device_kinds:
         kinds = ", ".join(backend.device_kinds)
         raise Unsupported(f"{case.backend} does not run on {info.kind}, only on {kinds}")
-    reason = backend.available() or backend.supports(case.problem, info)
+    rule = backend.supports
+    if not info.memory_bytes:  # an absent GPU: its runtime need not be here either
+        rule = getattr(backend, "refuses", rule)
+    reason = backend.available() or rule(case.problem, info)
     if reason is not None:
         raise Unsupported(reason)
     return backend

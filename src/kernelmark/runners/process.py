@@ -27,6 +27,10 @@ from kernelmark.runners.protocol import PROTOCOL, Message, decode, encode
 from kernelmark.runners.stacks import last_words
 
 TAIL_BYTES = 4096
+# A reply of a million samples has 20 MB. A kernel can write to the pipe too, without an end.
+_MOST_LINE_BYTES = 1 << 26
+# As large as a pipe can be: of a worker that has ended, this is all that is left.
+_MOST_READ_BYTES = 1 << 20
 _MEMORY_SIGNS = (b"bad_alloc", b"MemoryError", b"Cannot allocate memory", b"out of memory")
 
 
@@ -127,7 +131,7 @@ class WorkerProcess:
         if self.lost is not None:
             return []
         self._read_errors()
-        data, ended = _read_all(self.out)
+        data, ended = _read_ready(self.out)
         *lines, self._pending = (self._pending + data).split(b"\n")
         found: list[Message | Loss] = []
         for line in lines:
@@ -138,6 +142,9 @@ class WorkerProcess:
                 return found
         if ended:
             found.append(self._lose(*self._cause_of_death()))
+        elif len(self._pending) > _MOST_LINE_BYTES:
+            error = f"a line of more than {_MOST_LINE_BYTES >> 20} MiB"
+            found.append(self._lose(Status.CRASHED, Reason("worker-spoilt", cause=error)))
         return found
 
     def _parse(self, line: bytes) -> Message | Loss | None:
@@ -209,7 +216,7 @@ class WorkerProcess:
         return reason.having(**last_words(tail)) if tail else reason
 
     def _read_errors(self) -> None:
-        data, ended = _read_all(self.err)
+        data, ended = _read_ready(self.err)
         self.err_open = not ended
         self._tail = (self._tail + data)[-TAIL_BYTES:]
 
@@ -270,10 +277,11 @@ def oom_kills() -> int:
     return 0
 
 
-def _read_all(descriptor: int) -> tuple[bytes, bool]:
-    """(what is there now, whether the other end is closed)."""
+def _read_ready(descriptor: int) -> tuple[bytes, bool]:
+    """(what is there now, whether the other end is closed). Of one that is written to without a
+    pause only the beginning: a time limit must come to its turn."""
     data = b""
-    while True:
+    while len(data) < _MOST_READ_BYTES:
         try:
             part = os.read(descriptor, 65536)
         except BlockingIOError:
@@ -283,6 +291,7 @@ def _read_all(descriptor: int) -> tuple[bytes, bool]:
         if not part:
             return data, True
         data += part
+    return data, False
 
 
 def _import_folder() -> Path:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.files import read_whole
 from kernelmark.core.reason import Reason
 
 STANDARD = (1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -146,7 +147,7 @@ def lookup(
 def read(file: Path) -> dict[str, Bucket]:
     """The buckets of a file, its notes left out."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_whole(file).decode()
     except OSError as error:
         raise _wrong(file, f"cannot be read: {error.strerror}") from None
     except ValueError as error:
@@ -157,7 +158,7 @@ def read(file: Path) -> dict[str, Bucket]:
 def parse(text: str, file: Path) -> dict[str, Bucket]:
     """The buckets of a file's text; `file` is for what is said of it."""
     try:
-        document = json.loads(text, object_pairs_hook=_once)
+        document = json.loads(text, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         raise _wrong(file, f"is not JSON: {error}", hint="is it cut short?") from None
     if not isinstance(document, dict):
@@ -172,7 +173,7 @@ def _wrong(file: Path, fault: str, hint: str | None = None) -> UsageError:
     return UsageError(Reason("in-file", file=str(file), cause=fault), hint=hint)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object whose keys are given once: of a key that is given twice the first is lost."""
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -211,16 +212,12 @@ def bucket_of(buckets: Mapping[str, Bucket], m: int, known: tuple[int, ...]) -> 
 
 
 def lint(root: Path) -> Lint:
-    """Everything wrong with the configs under `root`."""
-    if not root.is_dir():
-        raise UsageError(f"{root} is not a folder")
+    """Everything wrong with the configs under `root`; no file where there are none of GEMMs."""
     every = sorted(root.rglob("*.json"))
     names = {path: name_of(root, path) for path in every}
     files = [path for path in every if names[path] or "gemm" in path.relative_to(root).parts[:-1]]
     if not any(names.values()):
-        raise UsageError(
-            f"{root} holds no GEMM configs", hint="give the folder above gemm/ and gfx…/"
-        )
+        return Lint(files=0, findings=())
     findings = [
         Finding(file=str(path.relative_to(root)), place=place, text=text)
         for path in files
@@ -316,6 +313,14 @@ def _check_values(config: Bucket, family: str) -> Iterator[str]:
             yield f"has no {names[0]}"
     if family == _GROUP_FAMILY and "BLOCK_SIZE_K" in config:
         yield "sets BLOCK_SIZE_K, which is the group's size in this family"
+    yield from check_settings(config)
+    for key in config:
+        if not (key in _POWERS or key in _POSITIVE or key in _CHOICES):
+            yield f"{key} is not a key that any kernel reads"
+
+
+def check_settings(config: Bucket) -> Iterator[str]:
+    """What is wrong with the values of settings that Triton and its GEMM kernels share."""
     for key, value in config.items():
         if key in _POWERS:
             if not _positive(value) or value & (value - 1):
@@ -325,12 +330,9 @@ def _check_values(config: Bucket, family: str) -> Iterator[str]:
         elif key in _POSITIVE:
             if not _positive(value):
                 yield f"{key}={value!r} is not a positive integer"
-        elif key in _CHOICES:
-            if isinstance(value, bool) or value not in _CHOICES[key]:
-                shown = ", ".join(repr(choice) for choice in _CHOICES[key])
-                yield f"{key}={value!r} is not one of {shown}"
-        else:
-            yield f"{key} is not a key that any kernel reads"
+        elif key in _CHOICES and (isinstance(value, bool) or value not in _CHOICES[key]):
+            shown = ", ".join(repr(choice) for choice in _CHOICES[key])
+            yield f"{key}={value!r} is not one of {shown}"
 
 
 def _positive(value: object) -> bool:

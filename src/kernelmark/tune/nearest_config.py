@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.files import read_whole
+from kernelmark.core.reason import Reason
+from kernelmark.tune.aiter_config import Finding, Lint, check_settings, once
 
 Style = Literal["vllm", "sglang"]
 Entries = Mapping[int, Mapping[str, Any]]
@@ -90,10 +93,12 @@ def parse(text: str, place: str, style: Style) -> dict[int, Mapping[str, Any]]:
             document.pop(_TRITON, None)
         entries = {int(key): value for key, value in document.items()}
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{place}: cannot be read by {style}: {error}") from None
+        cause = f"cannot be read by {style}: {error}"
+        raise UsageError(Reason("in-file", file=place, cause=cause)) from None
     for key, value in entries.items():
         if not isinstance(value, dict):
-            raise UsageError(f"{place}: {key} is not an object of settings")
+            cause = f"{key} is not an object of settings"
+            raise UsageError(Reason("in-file", file=place, cause=cause))
     return entries
 
 
@@ -140,6 +145,47 @@ def lookup(text: str, place: str, shape: Shape, style: Style, m: int) -> Mapping
     if style == "sglang" and shape.block and not shape.experts:
         return _whole_blocks(settings, shape)
     return settings
+
+
+def lint(root: Path) -> Lint:
+    """Everything wrong with the files of both libraries under `root`."""
+    shapes = {path: parse_name(path.name) for path in sorted(root.rglob("*.json"))}
+    files = {path: shape for path, shape in shapes.items() if shape}
+    findings = [
+        Finding(file=str(path.relative_to(root)), place=place, text=text)
+        for path, shape in files.items()
+        for place, text in _check(path, shape)
+    ]
+    return Lint(files=len(files), findings=tuple(findings))
+
+
+def _check(path: Path, shape: Shape) -> Iterator[tuple[str, str]]:
+    """(M, or "" for the whole file; what is wrong)."""
+    if " " in shape.device:
+        yield "", "is never read: a blank in the name of a GPU is _"
+        return
+    blank = shape.block and path.name == shape.file_name("sglang")
+    style: Style = "sglang" if blank or _VERSION.match(path.parent.name) else "vllm"
+    try:
+        text = read_whole(path).decode()
+        json.loads(text, object_pairs_hook=once)
+        entries = parse(text, path.name, style)
+    except OSError as error:
+        yield "", f"cannot be read: {error.strerror}"
+        return
+    except (ValueError, RecursionError) as error:
+        yield "", f"is not JSON: {error}"
+        return
+    except UsageError as error:
+        yield "", error.message.fields["cause"]
+        return
+    if not entries:
+        yield "", "holds no entry"
+    for key, settings in entries.items():
+        first, last = served(entries, key)
+        if last is not None and last < first:
+            yield str(key), "is dead: another entry is as near or nearer to every m"
+        yield from ((str(key), text) for text in check_settings(settings))
 
 
 def _whole_blocks(settings: Mapping[str, Any], shape: Shape) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from kernelmark import backends, ops
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.core.files import parse_toml
+from kernelmark.core.files import parse_toml, read_whole
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, ConfigValue
@@ -39,7 +39,7 @@ Limits = TypeVar("Limits", Budget, Acceptance)
 
 
 def text(plan: TunePlan, *, default: Config | None = None) -> str:
-    """The file of a plan. `default` is the backend's own choice, told in a comment."""
+    """The file of a plan. `default` is where the search starts, which a comment says."""
     parts = [
         f"# How {plan.name} is tuned by `kmark tune run`. Edit what you like: `kmark tune plan` "
         "leaves an\n# edited file alone unless it is given --force.\n",
@@ -96,7 +96,7 @@ def _space(plan: TunePlan, default: Config | None) -> list[str]:
         lines.append(f"# {combinations} combinations, of which the backend may forbid some.")
     if default:
         chosen = ", ".join(f"{name} = {value_text(value)}" for name, value in default.items())
-        lines += _comment(f"The backend's own choice: {chosen}")
+        lines += _comment(f"The search starts from: {chosen}")
     return lines + [list_text(name, values) for name, values in plan.space.items()]
 
 
@@ -173,7 +173,7 @@ def too_few(rounds: int) -> str:
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        return parse_toml(path.read_text(encoding="utf-8"))
+        return parse_toml(read_whole(path).decode())
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such file", hint=_anew(path)) from None
     except OSError as error:

@@ -42,7 +42,7 @@ _WHOLE = f"perhaps a part of it is missing: write or copy it again; what can be 
 FACTS = {
     "kernel-tuner": FormatFacts(
         versions="Kernel Tuner 96a6abc1 (2026-06)",
-        exactness="every configuration; an objective other than time is refused",
+        exactness="every configuration by its time; an objective that is no time or rate: refused",
         checked="Kernel Tuner's own choice of the best, executed on its caches: the same time",
     ),
     "triton-autotune": FormatFacts(
@@ -52,7 +52,7 @@ FACTS = {
     ),
     "t4": FormatFacts(
         versions="T4 results 1.0.0",
-        exactness="every configuration; an objective other than time is refused",
+        exactness="every configuration by its time; an objective that is no time or rate: refused",
         checked="files that Kernel Tuner's own writer made, read as its caches are",
     ),
 }

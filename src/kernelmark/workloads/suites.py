@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import KernelmarkError, ProblemError, UsageError, about
-from kernelmark.core.files import parse_toml
+from kernelmark.core.files import parse_toml, read_whole
 from kernelmark.core.problem import Problem
 from kernelmark.ops import registry
 from kernelmark.workloads import axes, groups
@@ -183,7 +183,7 @@ def _find(name_or_path: str) -> tuple[Path, str]:
 
 def _read(path: Path, shown: str) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_whole(path).decode()
     except FileNotFoundError:
         raise UsageError(f"{shown}: there is no such suite file") from None
     except OSError as error:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kernelmark import ops
 from kernelmark.core.errors import UsageError
-from kernelmark.core.files import write_whole
+from kernelmark.core.files import read_whole, write_whole
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 
@@ -88,7 +88,7 @@ def write(path: Path, workload: Workload) -> None:
 def read(path: Path) -> Workload:
     """The workload in a file; it is named after its folder."""
     try:
-        text = path.read_bytes().decode("utf-8", "surrogatepass").removeprefix("\ufeff")
+        text = read_whole(path).decode("utf-8", "surrogatepass").removeprefix("\ufeff")
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such file") from None
     except OSError as error:

@@ -30,6 +30,19 @@ TRITON = FrozenDict(
         "matrix_instr_nonkdim": 16,
     }
 )
+IREE = FrozenDict(
+    {
+        "tile_m": 64,
+        "tile_n": 128,
+        "vector_m": 8,
+        "vector_n": 32,
+        "vector_k": 1,
+        "cache_m": 0,
+        "cache_n": 0,
+        "cache_k": 0,
+        "data_tiling": False,
+    }
+)
 OLD = {
     "BLOCK_SIZE_M": 64,
     "BLOCK_SIZE_N": 128,
@@ -229,6 +242,17 @@ WORLDS: dict[str, World] = {
     "hipblaslt": World(
         outcomes=blas_outcomes("hipblaslt", version="100201-5b515cf1bc"),
         base=_file("tuning.txt"),
+    ),
+    "iree_spec": World(
+        outcomes=(
+            *(
+                outcome(f"SSS_NN_{m}", product(m=m, dtype="f32", tb="n"), "iree", tiles, arch="x")
+                for m, tiles in ((64, IREE), (96, {**IREE, "tile_n": 64}))
+            ),
+            outcome("SSS_NN_1", product(m=48, dtype="f32"), "iree", IREE, arch="x", kept=False),
+        ),
+        base=_file("tuned.mlir"),
+        given={"verify": "no"},
     ),
     "python": World(
         outcomes=(

@@ -48,6 +48,36 @@ def test_every_h200_is_one_in_vllm_s_moe_files_alone():
     assert "device_name=NVIDIA_H200_NVL" in gemm.file_name("vllm")
 
 
+MOE = "E=8,N=512,device_name=NVIDIA_H200.json"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "places"),
+    [
+        (MOE, '{"triton_version": "3.4.0", "1": {"BLOCK_SIZE_M": 16}, "64": {"tile_m": 16}}', []),
+        (NAME, '{"1": {"num_warps": 4}}', []),
+        (MOE, '{"1": {"BLOCK_SIZE_M": 48}, "2": {"num_warps": 3, "num_stages": 0}}', [*"122"]),
+        (MOE, '{"1": {}, "1": {}}', [""]),
+        (MOE, '{"1": null}', [""]),
+        (MOE, '{"any": {}}', [""]),
+        (MOE, "{", [""]),
+        (MOE, "{}", [""]),
+        (MOE, '{"-5": {}, "1": {}}', ["-5"]),
+        (MOE.replace("NVIDIA_", "NVIDIA "), '{"1": {}}', [""]),
+        ("triton_3_4_0/" + MOE, '{"triton_version": "3.4.0", "1": {}}', [""]),
+        (NAME.replace(",128]", ", 128]"), '{"1": {"kpack": 3}}', ["1"]),
+    ],
+)
+def test_lint_finds_what_no_lookup_or_kernel_takes(tmp_path, name, text, places):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    (tmp_path / "headdim=64,dstate=128,device_name=NVIDIA_H200.json").write_text("[]")
+    found = configs.lint(tmp_path)
+    assert found.files == 1
+    assert [one.place for one in found.findings] == places
+
+
 @pytest.mark.parametrize(
     "name", ["x.json", "N=1.json", "K=1,N=2,device_name=x.json", "E=1,K=2,device_name=x.json"]
 )

@@ -43,6 +43,15 @@ def test_capital_sizes_tell_problems_apart(results):
     assert [one.measurement.median_s for one in found] == pytest.approx([7.5e-6, 9.5e-6])
 
 
+def test_every_row_below_a_header_is_read(results):
+    row = "N,T,{0},5,32,1,{0},0,5,{0},{0},1, 2, 10, 100, {1}\n"
+    text = f"{ROCBLAS}{PERF}" + row.format(48, 7.5) + row.format(64, 9.5) + "done,a,b,c,d,e,f\n"
+    assert sorted(times(results(text)).values()) == pytest.approx([7.5e-6, 9.5e-6])
+    head = f"[0]:{LT},hipblaslt-Gflops,us\n    {LT_ROW},1,7\n    --Solution index: 5\n"
+    found = results(head + f"    {LT_ROW.replace('48,5', '64,5')},1,9\n    --Solution index: 6\n")
+    assert [one.case.config["solution_index"] for one in found] == [5, 6]
+
+
 @pytest.mark.parametrize("function", ["", "function,"])
 def test_a_header_may_begin_with_the_function_and_the_types(results, function):
     named = "gemm_ex," if function else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import time
 from collections.abc import Sequence
 
@@ -22,7 +21,7 @@ from kernelmark.backends.iree.compiler import (
     present,
 )
 from kernelmark.backends.iree.runtime import HostKernel
-from kernelmark.backends.iree.targets import Target, target
+from kernelmark.backends.iree.targets import Target, kernel_resources, target
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
@@ -39,8 +38,6 @@ _INSTALL = 'pip install "kernelmark[iree]"'
 _UPGRADE = 'pip install --upgrade "kernelmark[iree]"'
 _PACKAGES = {"iree.compiler": "iree-base-compiler", "iree.runtime": "iree-base-runtime"}
 _PRODUCTS = ("gemm", "batched_gemm")
-# How PTX names the kernels in a module for NVIDIA.
-_ENTRY = re.compile(rb"\.visible \.entry ([\w$]+)\(")
 
 
 class Iree(Backend):
@@ -51,7 +48,12 @@ class Iree(Backend):
     device_kinds = ("cpu", "cuda", "hip")
     # On a GPU, support depends on IREE's runtime finding the device.
     supports_examples = FrozenDict(
-        {"cpu": ("gemm *", "batched_gemm *", "attention *", "conv *", "!*=f8*")}
+        {
+            "cpu": (
+                *("gemm *", "batched_gemm *", "attention *", "conv *", "copy *"),
+                *("batched_gemm_quant *", "!*=f8*", "!*=f4*"),
+            )
+        }
     )
 
     def available(self) -> str | None:
@@ -163,7 +165,8 @@ def _not_on_gpus(problem: Problem, goal: Target) -> str | None:
         if dtype_name not in goal.floats:
             return f"iree has no {dtype_name} ({name}) on {goal.name}"
     bytes_wide = {name: word for name, word in short.items() if dtype(word).bits < 16}
-    if not bytes_wide:
+    # A quantised product brings A to the dtype of B before it multiplies.
+    if not bytes_wide or problem.op == "batched_gemm_quant":
         return None
     factors = {problem.dtypes[name] for name in ("a", "b")} if problem.op in _PRODUCTS else set()
     if bytes_wide.keys() != {"a", "b"} or len(factors) != 1:
@@ -181,17 +184,22 @@ def _target(info: DeviceInfo) -> Target:
 def _build(problem: Problem, config: Config, goal: Target) -> tuple[Choice, Build]:
     choice = choices.choose(problem, config, goal)
     source = choices.source(problem, choice)
-    return choice, build(source, choice.flags, goal.identity, goal.pack)
+    return choice, build(source, choice.flags, goal.identity, goal.pack, choice.spec)
 
 
 def _info(choice: Choice, built: Build) -> KernelInfo:
-    kernels = "+".join(name.decode() for name in _ENTRY.findall(built.binary))
+    kernels = kernel_resources(built.binary)
+    # A problem may take several kernels: the largest need of any of them is what limits occupancy.
+    used: dict[str, int] = {"binary_bytes": len(built.binary)}
+    for kernel in kernels.values():
+        for name, amount in kernel.items():
+            used[name] = max(used.get(name, 0), amount)
     return KernelInfo(
-        name=f"{choice.label}: {kernels}" if kernels else choice.label,
+        name=f"{choice.label}: {'+'.join(kernels)}" if kernels else choice.label,
         compile_s=built.seconds,
         cached=built.cached,
         binary_hash=built.hash,
-        resources={"binary_bytes": len(built.binary)},
+        resources=used,
     )
 
 

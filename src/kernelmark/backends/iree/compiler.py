@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import re
 import signal
+import tempfile
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from kernelmark.gpu import pack
 PACK_PREFIX = "iree-"
 PACK_NOTE = "compiler.txt"
 
+SPEC_FLAG = "--iree-codegen-tuning-spec-path"
 _CACHE_BYTES = 512 * 2**20
 _LOG_CHARACTERS = 2000
 _REMEMBERED = 32
@@ -51,19 +53,22 @@ class Build:
 _recent: OrderedDict[str, bytes] = OrderedDict()
 
 
-def build(source: str, flags: tuple[str, ...], identity: str, pack_name: str = "") -> Build:
-    """The module for `source`; `identity` is what the flags do not say of the target machine.
+def build(
+    source: str, flags: tuple[str, ...], identity: str, pack_name: str = "", spec: str = ""
+) -> Build:
+    """The module for `source`, compiled with the tuning spec `spec` if there is one; `identity` is
+    what the flags do not say of the target machine.
 
     Packs are looked at first, in their folder `pack_name`: a machine with a GPU and no compiler
     needs nothing else."""
     start = time.perf_counter()
-    key = pack_key(source, flags)
+    key = pack_key(source, (*flags, spec) if spec else flags)
     packed = pack.find(key, pack_name) if pack_name else None
     if packed is not None:
         return Build(binary=packed, seconds=time.perf_counter() - start, cached=True)
     with pack.blamed(key, pack_name):
         if compiler_present():
-            return compile_now(source, flags, identity)
+            return compile_now(source, flags, identity, spec)
         where = f"no pack in KERNELMARK_PACK holds this problem in {pack_name}" if pack_name else ""
         raise Unsupported(
             f"iree-base-compiler is not installed{' and ' if where else ''}{where}",
@@ -71,15 +76,15 @@ def build(source: str, flags: tuple[str, ...], identity: str, pack_name: str = "
         )
 
 
-def compile_now(source: str, flags: tuple[str, ...], identity: str) -> Build:
+def compile_now(source: str, flags: tuple[str, ...], identity: str, spec: str = "") -> Build:
     """What the compiler that is installed here makes of `source`, now or on an earlier day."""
     start = time.perf_counter()
-    key = digest(source, "\n".join(flags), compiler_identity(), identity)
+    key = digest(source, "\n".join(flags), compiler_identity(), identity, *([spec] if spec else []))
     cache = _cache(cache_root())
     binary = _recent.get(key) or cache.get(key)
     cached = binary is not None
     if binary is None:
-        binary = _compile(source, flags)
+        binary = run_compiler(source, flags, spec)
         cache.put(key, binary)
     _recent[key] = binary
     _recent.move_to_end(key)
@@ -133,24 +138,31 @@ def compiler_identity() -> str:
     """Version, commit and file of the compiler: a rebuilt one must not find the old one's code."""
     from iree.compiler import version
 
-    tool = Path(_tool())
-    status = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in _files(tool)]
+    program = Path(tool("iree-compile"))
+    status = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in _files(program)]
     return f"{version.VERSION} {version.REVISIONS} {status}"
 
 
-def _files(tool: Path) -> list[Path]:
-    return sorted({tool, *tool.parent.glob("libIREECompiler.*")})
+def _files(program: Path) -> list[Path]:
+    return sorted({program, *program.parent.glob("libIREECompiler.*")})
 
 
-def _tool() -> str:
+def tool(name: str) -> str:
+    """The path of one of the compiler's programs."""
     from iree.compiler.tools.binaries import find_tool
 
-    return str(find_tool("iree-compile"))
+    return str(find_tool(name))
 
 
-def _compile(source: str, flags: tuple[str, ...]) -> bytes:
+def run_compiler(source: str, flags: tuple[str, ...], spec: str = "") -> bytes:
+    """What iree-compile writes to its output."""
+    if spec:
+        with tempfile.NamedTemporaryFile("w", suffix=".mlir", encoding="utf-8") as file:
+            file.write(spec)
+            file.flush()
+            return run_compiler(source, (*flags, f"{SPEC_FLAG}={file.name}"))
     try:
-        done = run_child([_tool(), "-", *flags], input=source.encode())
+        done = run_child([tool("iree-compile"), "-", *flags], input=source.encode())
     except OSError as error:
         raise CompileError(
             f"iree-compile cannot be started: {error}",

@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import platform
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import UsageError
+from kernelmark.gpu.objects import resources
 
 # What IREE's CUDA target accepts, with the short floats that each multiplies without emulation.
 # A newer GPU runs the newest that it understands: IREE emits PTX, which the driver translates.
@@ -30,6 +33,9 @@ _GPU_FLAGS = (
     "--iree-execution-model=async-external",
     "--iree-stream-partitioning-favor=min-peak-memory",
 )
+_ELF = re.compile(rb"\x7fELF\x02\x01")
+# How PTX names a kernel of a module, and the number of its threads.
+_PTX_ENTRY = re.compile(rb"\.visible \.entry ([\w$]+)\([^)]*\)\s*(?:\.maxntid ([\d, ]+))?")
 _HOST_LINES = ("flags", "features", "model name", "cpu implementer", "cpu part", "cpu variant")
 
 
@@ -46,6 +52,11 @@ class Target:
     floats: tuple[str, ...] = ("f16", "bf16")
     pack: str = ""
 
+    @property
+    def device_flags(self) -> tuple[str, ...]:
+        """The flags that choose the device, without those for launches on our own fences."""
+        return tuple(flag for flag in self.flags if flag not in _GPU_FLAGS)
+
 
 def target(info: DeviceInfo) -> Target | None:
     """The target for a device, or None where IREE has none."""
@@ -56,6 +67,39 @@ def target(info: DeviceInfo) -> Target | None:
     if info.kind == "hip":
         return _hip(info.arch)
     return None
+
+
+def target_named(name: str) -> Target | None:
+    """The target called cpu, gfx942, sm_80, vulkan or vulkan:rdna3; None where IREE has none."""
+    kind, _, model = name.partition(":")
+    kind = {"gfx": "hip", "sm_": "cuda"}.get(name[:3], kind)
+    if kind == "vulkan":
+        chosen = (f"--iree-vulkan-target={model}",) if model else ()
+        return Target(
+            name=f"vulkan-spirv {model}".strip(),
+            driver="vulkan",
+            flags=("--iree-hal-target-device=vulkan", *chosen, *_GPU_FLAGS),
+            gpu=True,
+        )
+    return target(DeviceInfo(name=name, kind=kind, model=name, arch=name))
+
+
+def kernel_resources(binary: bytes) -> dict[str, dict[str, int]]:
+    """Return what each GPU kernel of a compiled module uses: registers, spills, shared bytes.
+
+    AMD code objects lie in the module as they are. For NVIDIA it holds PTX, whose registers the
+    driver assigns: there, only the threads and the static shared memory are known."""
+    found: dict[str, dict[str, int]] = {}
+    for match in _ELF.finditer(binary):
+        try:
+            found |= resources(binary[match.start() :])
+        except UsageError:
+            continue  # a CPU's code, or the magic number inside other data
+    for entry in _PTX_ENTRY.finditer(binary):
+        threads = [int(size) for size in entry[2].split(b",")] if entry[2] else []
+        name = entry[1].decode()
+        found[name] = {"threads": functools.reduce(int.__mul__, threads)} if threads else {}
+    return found
 
 
 @functools.cache

@@ -26,6 +26,7 @@ _TYPES = {
     "i8": "i8",
     "i32": "i32",
 }
+DTYPE_OF = {name: ours for ours, name in _TYPES.items()}  # ours, by MLIR's name
 _BITS = {name: dtype(ours).bits for ours, name in _TYPES.items()}
 
 
@@ -155,15 +156,19 @@ class Graph:
         ins: Sequence[tuple[Value, str]],
         out: tuple[Value, str],
         body: Callable[[Graph, list[Value]], Value],
+        *,
+        reduced: Sequence[str] = (),
     ) -> Value:
-        """An elementwise op over parallel `loops`; `body` gets one scalar per operand."""
+        """An op over `loops`, parallel but for those in `reduced`; `body` gets one scalar per
+        operand, the output's last."""
         out_value, out_map = out
         maps = ", ".join(affine_map(loops, m) for m in [*(m for _, m in ins), out_map])
-        kinds = ", ".join(['"parallel"'] * len(loops.split(",")))
+        names = [name.strip() for name in loops.split(",")]
+        kinds = ", ".join('"reduction"' if n in reduced else '"parallel"' for n in names)
         operands = ""
         if ins:
-            names, types = ", ".join(v.name for v, _ in ins), ", ".join(v.text for v, _ in ins)
-            operands = f"ins({names} : {types}) "
+            given, types = ", ".join(v.name for v, _ in ins), ", ".join(v.text for v, _ in ins)
+            operands = f"ins({given} : {types}) "
         value = self.add(
             f"linalg.generic {{indexing_maps = [{maps}], iterator_types = [{kinds}]}} "
             f"{operands}outs({out_value.name} : {out_value.text}) {{",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.files import read_whole
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import Config, config_key
@@ -225,8 +226,7 @@ def solution_index(outcome: Outcome) -> int:
 def text_at(path: Path) -> str | None:
     """A file's text, or None where there is none."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return file.read()
+        return read_whole(path).decode()
     except FileNotFoundError:
         return None
     except IsADirectoryError:

@@ -13,7 +13,7 @@ class Sglang(NearestEmitter):
     facts = FormatFacts(
         versions="SGLang cce0a124 (2026-08)",
         exactness="a new entry serves the m nearest to it; lookups without a gain are unchanged; "
-        "fused-MoE files are read and looked up, and no op fills them yet",
+        "fused-MoE files are checked by lint-configs and looked up, not written",
         checked="SGLang's own lookup executed on its files and on what is written, without a "
         "difference (17,658 lookups in 981 files with vLLM's, 1,665 after writing)",
     )

@@ -18,6 +18,7 @@ from kernelmark import ops
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError, KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.files import read_whole
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.plausible import bad_size, is_moment
@@ -264,9 +265,10 @@ def iso_time(text: object) -> float | None:
 def text_of(path: Path) -> str:
     """A text file, whatever its line ends."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        text = read_whole(path).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UsageError(f"{path}: is not UTF-8 text") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _free(name: str, taken: Sequence[str]) -> str:
@@ -370,6 +372,7 @@ def _costs(problem: Problem) -> tuple[int, int]:
 
 def _id(path: Path, given: Given, when: float) -> str:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(when))
-    whole = hashlib.sha256(path.read_bytes())
+    with path.open("rb") as file:  # a database may be larger than the memory
+        whole = hashlib.file_digest(file, "sha256")
     whole.update(repr((path.name, given, when)).encode())
     return f"{stamp}-{whole.hexdigest()[:6]}"

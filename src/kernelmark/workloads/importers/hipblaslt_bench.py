@@ -127,14 +127,24 @@ def _rows(path: Path, arch: str) -> Iterator[tuple[Found, str]]:
             pending.config = {"solution_index": int(found[1])}
         elif pending and (found := _KERNEL.match(text)):
             pending.kernel = found[1]
+        elif pending and header and len(_split(text)) == len(header):
+            # A table whose repeated headers somebody has removed.
+            yield _found(pending, arch), pending.place
+            place = f"{path}: line {line}"
+            pending = _Row(_cells(text, header, place), place, {"rank": rank} if rank else {})
     if pending:
         yield _found(pending, arch, lines.doubt(len(lines.texts))), pending.place
     elif header is not None:
         _check_end(path, lines)
 
 
+def _split(text: str) -> list[str]:
+    """The cells of a line; a complex number, (1,0), is one of them."""
+    return next(csv.reader([re.sub(r"\(([^)]*)\)", r'"(\1)"', text.strip())]))
+
+
 def _cells(text: str, header: list[str], place: str) -> Cells:
-    cells = next(csv.reader([re.sub(r"\(([^)]*)\)", r'"(\1)"', text.strip())]))
+    cells = _split(text)
     if len(cells) != len(header):
         raise uneven_row(place, len(cells), len(header))
     names = [name.lower() if name in ("M", "N", "K") else name for name in header]

@@ -13,6 +13,7 @@ from typing import Any
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import CodecError, UsageError
+from kernelmark.core.files import read_whole
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.result import ResultSet, Status
 from kernelmark.core.timing import Cache, Timer, Timing
@@ -138,10 +139,10 @@ def _samples(path: Path, told: Mapping[str, Any], place: str) -> tuple[float, ..
     file = next((c for c in candidates if c.is_file()), None)
     if file is None:
         return ()
-    data = file.read_bytes()
-    if len(data) != 4 * count:
-        raise UsageError(f"{place}: {file.name} holds {len(data)} bytes where {4 * count} belong")
-    return struct.unpack(f"<{count}f", data)
+    size = file.stat().st_size
+    if size != 4 * count:
+        raise UsageError(f"{place}: {file.name} holds {size} bytes where {4 * count} belong")
+    return struct.unpack(f"<{count}f", read_whole(file))
 
 
 importer = NvBench()

@@ -1,0 +1,392 @@
+"""What tuning IREE's lowering configs gains on this CPU, and whether its specs are applied.
+
+Gain: GEMMs, convolutions and attentions, each tuned against the same MLIR compiled with
+iree-compile's defaults; a problem whose default is not beaten counts as 1. Reproduction: in a fresh
+process without kernelmark's runtime, iree-compile makes every module with and without the exported
+spec, and iree-benchmark-module times both in turns. Candidates: how many compile, on the CPU as
+tuned and for AMD GPUs as a sample, and how many dispatches come out with the spec's config.
+
+    python benchmarks/iree_tune.py --folder F [--evaluations 14] [--quick]
+
+A folder keeps the journals: the same command goes on where it was interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernelmark.core.problem import Problem
+    from kernelmark.tune.outcome import Outcome
+    from kernelmark.tune.plan import TunePlan
+
+RESULT = Path(__file__).resolve().parent / "results" / "iree_tune.json"
+GAIN_AT_LEAST = 1.3
+COMPILE_AT_LEAST = 0.9
+LISTED = 1000
+LISTED_S = 2.0
+# A ratio in a fresh process may be this much lower than the one that was tuned.
+REPRODUCED = 0.9
+ROUNDS = 4
+IREE_DEFAULT = {"data_tiling": False}
+
+_GEMMS = (
+    *((m, n, k, "nn") for m, n, k in ((64, 64, 64), (128, 128, 128), (256, 256, 256))),
+    *((m, n, k, "nn") for m, n, k in ((96, 96, 96), (100, 100, 100), (200, 200, 200))),
+    *((m, 512, 256, "nn") for m in (16, 32, 64, 128, 250)),
+    *((m, 256, 512, "nn") for m in (24, 48, 100)),
+    *((384, 384, 384, "nn"), (320, 192, 448, "nn"), (130, 70, 260, "nn"), (77, 99, 131, "nn")),
+    *((m, m, m, "nt") for m in (64, 100, 128, 200, 256)),
+    *((m, 512, 256, "nt") for m in (16, 64, 128)),
+    *((m, m, m, "tn") for m in (96, 128, 250)),
+    (160, 320, 80, "tn"),
+)
+_CONVS = (
+    *((1, 16, 28, 32, 3, "nhwc"), (1, 32, 28, 32, 3, "nhwc"), (1, 64, 14, 64, 3, "nhwc")),
+    *((2, 32, 14, 64, 3, "nhwc"), (1, 64, 28, 128, 1, "nhwc"), (1, 3, 56, 32, 7, "nhwc")),
+    *((1, 16, 28, 32, 3, "nchw"), (1, 32, 28, 64, 3, "nchw"), (1, 64, 14, 64, 3, "nchw")),
+    (1, 64, 28, 64, 1, "nchw"),
+)
+_ATTENTIONS = ((2, 128, 32), (4, 128, 64), (2, 256, 64), (4, 200, 64), (4, 256, 64), (2, 384, 32))
+_AMD = (
+    ("gfx90a", "gemm m=1024 n=1024 k=1024 dtype=f16"),
+    ("gfx942", "gemm m=1024 n=2048 k=512 dtype=f16 tb=t"),
+    ("gfx942", "gemm m=1024 n=1024 k=1024 dtype=f8e4m3fnuz tb=t"),
+    ("gfx942", "conv n=2 c=1280 h=34 w=34 k=1280 r=3 s=3 dtype=f16 layout=nhwc"),
+    ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f16"),
+    ("gfx950", "gemm m=1024 n=1024 k=1024 dtype=f8e4m3 tb=t"),
+    ("gfx950", "conv n=2 c=256 h=34 w=34 k=256 r=3 s=3 dtype=f16 layout=nhwc"),
+    ("gfx950", "attention heads=8 seq=1024 dim=128 dtype=f16"),
+)
+
+
+def problem_keys() -> list[str]:
+    gemms = [
+        f"gemm m={m} n={n} k={k} ta={letters[0]} tb={letters[1]} dtype=f32"
+        for m, n, k, letters in _GEMMS
+    ]
+    convs = [
+        f"conv n={n} c={c} h={size} w={size} k={k} r={r} s={r} pad={r // 2} "
+        f"dtype=f32 layout={layout}"
+        for n, c, size, k, r, layout in _CONVS
+    ]
+    attentions = [
+        f"attention heads={heads} seq={seq} dim={dim} dtype=f32" for heads, seq, dim in _ATTENTIONS
+    ]
+    return [*gemms, *convs, *attentions]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--folder", type=Path, help="journals and the spec; default: temporary")
+    parser.add_argument("--evaluations", type=int, default=14, help="candidates of each problem")
+    parser.add_argument("--amd", type=int, default=5, help="candidates of each AMD problem")
+    parser.add_argument("--output", type=Path, default=RESULT)
+    parser.add_argument("--quick", action="store_true", help="few problems; writes no file")
+    parser.add_argument("--reproduce", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.reproduce is not None:
+        print(json.dumps(reproduced(given.reproduce)))
+        return 0
+    with tempfile.TemporaryDirectory() as place:
+        return run(given, given.folder or Path(place))
+
+
+def run(given: argparse.Namespace, folder: Path) -> int:
+    from kernelmark import backends, ops
+    from kernelmark.testing import evidence
+
+    if reason := backends.registry.get("iree").available():
+        print(reason)
+        return 2
+    keys = problem_keys()
+    keys = [keys[1], keys[20], keys[31], keys[-4]] if given.quick else keys
+    folder.mkdir(parents=True, exist_ok=True)
+    outcomes, candidates = tuned([ops.parse(key) for key in keys], folder, given.evaluations)
+    spec = exported(outcomes, folder)
+    again = in_fresh_process(outcomes, spec, folder)
+    amd = [compiled(arch, key, 1 if given.quick else given.amd) for arch, key in _AMD]
+    listed_s = listing_s()
+    figures = {
+        "problems": [_row(outcome, again.get(outcome.name)) for outcome in outcomes],
+        "cpu_candidates": candidates,
+        "amd": amd,
+        "listed_s": round(listed_s, 3),
+        "evaluations": given.evaluations,
+    }
+    bars = judged(outcomes, spec, again, candidates, amd, listed_s)
+    print(evidence.told(bars))
+    if disturbed := [outcome.name for outcome in outcomes if outcome.disturbed]:
+        print(f"{len(disturbed)} finals were disturbed: run it again with --folder {folder}")
+    if not given.quick:
+        evidence.write(
+            given.output,
+            title="Tuned lowering configs of IREE",
+            bars=bars,
+            figures=figures,
+            libraries=evidence.libraries("iree"),
+        )
+    return 0
+
+
+def tuned(
+    problems: Sequence[Problem], folder: Path, evaluations: int
+) -> tuple[list[Outcome], dict[str, int]]:
+    """Tune all, and count the candidates by what became of them."""
+    from kernelmark.runners.local import LocalRunner
+    from kernelmark.tune import journal
+    from kernelmark.tune.driver import Driver
+    from kernelmark.tune.events import Ended
+
+    plans = [_plan(i, problem, evaluations) for i, problem in enumerate(problems)]
+    driver = Driver(
+        plans,
+        LocalRunner(["cpu"]),
+        folder / "trials",
+        on_event=lambda event: _tell(event.outcome) if isinstance(event, Ended) else None,
+    )
+    driver.run()
+    statuses: dict[str, int] = {}
+    for plan in plans:
+        _, trials, _ = journal.read(folder / "trials" / f"{plan.name}.jsonl")
+        for trial in trials:
+            if trial.step == "look" and not trial.backend and not trial.problem:
+                statuses[trial.status.value] = statuses.get(trial.status.value, 0) + 1
+    return [driver.outcomes[plan.name] for plan in plans if plan.name in driver.outcomes], statuses
+
+
+def _tell(outcome: Outcome) -> None:
+    kept = "kept" if outcome.kept else "default"
+    print(f"{outcome.problem.key}: {outcome.ratio:.3f} x {kept}: {outcome.reason}", flush=True)
+
+
+def _plan(number: int, problem: Problem, evaluations: int) -> TunePlan:
+    from kernelmark.core.frozen import FrozenDict
+    from kernelmark.tune.plan import Acceptance, Budget, TunePlan
+
+    more = 2 if problem.op == "attention" else 1  # two products have twice the tiles
+    return TunePlan(
+        name=f"{problem.op.upper()}_{number}",
+        problem=problem,
+        backend="iree",
+        reference_backend="iree",
+        reference_config=FrozenDict(IREE_DEFAULT),
+        budget=Budget(evaluations=more * evaluations),
+        acceptance=Acceptance(finalists=2, neighbours=1),
+    )
+
+
+def exported(outcomes: Sequence[Outcome], folder: Path) -> dict[str, Any]:
+    """Write the winners' spec, which compiles each of them; what was kept and what was applied."""
+    from kernelmark.tune.emitters.iree_spec import emitter
+
+    path = folder / "tuned.mlir"
+    path.unlink(missing_ok=True)
+    change = emitter.emit(outcomes, path, {})
+    for edit in change.edits:
+        path.write_text(edit.after, encoding="utf-8")
+    held = {one.name: one.reason for one in change.held}
+    kept = sum(outcome.kept for outcome in outcomes)
+    return {"path": path, "kept": kept, "applied": change.written, "held": held}
+
+
+def in_fresh_process(
+    outcomes: Sequence[Outcome], spec: dict[str, Any], folder: Path
+) -> dict[str, float]:
+    """Ratios of default to spec by name, from a process that knows only the files."""
+    from kernelmark import ops
+    from kernelmark.backends.iree import choices
+    from kernelmark.backends.iree.targets import target
+    from kernelmark.core.environment import DeviceInfo
+
+    cpu = target(DeviceInfo(name="cpu", kind="cpu", model="", arch=""))
+    assert cpu is not None
+    todo = []
+    for outcome in outcomes:
+        if not outcome.kept or outcome.name in spec["held"]:
+            continue
+        choice = choices.choose(outcome.problem, IREE_DEFAULT, cpu)
+        module = folder / f"{outcome.name}.mlir"
+        module.write_text(choices.source(outcome.problem, choice), encoding="utf-8")
+        tensors = ops.registry.get(outcome.problem.op).tensors(outcome.problem)
+        inputs = ["x".join([*map(str, one.shape), one.dtype]) for one in tensors]
+        todo.append({"name": outcome.name, "module": str(module), "inputs": inputs})
+    flags = [*choices.choose(outcomes[0].problem, IREE_DEFAULT, cpu).flags]
+    plan = folder / "reproduce.json"
+    plan.write_text(json.dumps({"flags": flags, "spec": str(spec["path"]), "modules": todo}))
+    done = subprocess.run(
+        [sys.executable, __file__, "--reproduce", plan], capture_output=True, text=True, check=True
+    )
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def reproduced(plan: Path) -> dict[str, float]:
+    """Compile each module with and without the spec and time both in turns."""
+    given = json.loads(plan.read_text())
+    ratios = {}
+    for one in given["modules"]:
+        source = Path(one["module"])
+        sides = {"default": given["flags"]}
+        sides["spec"] = [*given["flags"], f"--iree-codegen-tuning-spec-path={given['spec']}"]
+        times: dict[str, list[float]] = {side: [] for side in sides}
+        for side, flags in sides.items():
+            binary = source.with_suffix(f".{side}.vmfb")
+            subprocess.run(["iree-compile", source, *flags, "-o", binary], check=True)
+        for turn in range(ROUNDS):
+            for side in sorted(sides, reverse=bool(turn % 2)):
+                times[side].append(_benchmark(source.with_suffix(f".{side}.vmfb"), one["inputs"]))
+        medians = {side: statistics.median(found) for side, found in times.items()}
+        ratios[one["name"]] = medians["default"] / medians["spec"]
+    return ratios
+
+
+def _benchmark(binary: Path, inputs: Sequence[str]) -> float:
+    """Milliseconds of real time, by IREE's own benchmark."""
+    done = subprocess.run(
+        [
+            *("iree-benchmark-module", f"--module={binary}", "--device=local-task"),
+            *("--function=main", "--benchmark_format=json", "--benchmark_min_time=0.1s"),
+            *(f"--input={one}=1" for one in inputs),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return float(json.loads(done.stdout)["benchmarks"][0]["real_time"])
+
+
+def compiled(arch: str, key: str, count: int) -> dict[str, Any]:
+    """How many of a sample of AMD candidates compile, and have the spec's config."""
+    from kernelmark import ops
+    from kernelmark.backends.iree import choices, compiler
+    from kernelmark.backends.iree.targets import target
+    from kernelmark.core.environment import DeviceInfo
+    from kernelmark.core.errors import KernelmarkError
+    from kernelmark.tune.points import Points
+
+    problem = ops.parse(key)
+    goal = target(DeviceInfo(name="hip:0", kind="hip", model="", arch=arch))
+    assert goal is not None
+    space = choices.space(problem, goal)
+    assert space is not None, key
+    points = Points.of(space)
+    made: dict[str, Any] = {"arch": arch, "problem": key, "legal": len(points)}
+    made |= {"candidates": 0, "compiled": 0, "applied": 0, "errors": []}
+    for point in random.Random(1).sample(range(len(points)), min(count, len(points))):
+        made["candidates"] += 1
+        choice = choices.choose(problem, points.config(point), goal)
+        try:
+            made["applied"] += not choices.unapplied(problem, choice, choice.spec)
+            compiler.run_compiler(choices.source(problem, choice), choice.flags, choice.spec)
+            made["compiled"] += 1
+        except KernelmarkError as error:
+            made["errors"].append(error.message.splitlines()[0])
+    return made
+
+
+def listing_s() -> float:
+    """Seconds to list, check and write the attributes of 1,000 candidates, the slower device."""
+    from kernelmark import ops
+    from kernelmark.backends.iree import choices
+    from kernelmark.backends.iree.targets import target
+    from kernelmark.core.environment import DeviceInfo
+
+    longest = 0.0
+    for kind, arch, key in (("cpu", "", problem_keys()[2]), ("hip", *_AMD[1])):
+        start = time.perf_counter()
+        goal, problem = (
+            target(DeviceInfo(name=kind, kind=kind, model="", arch=arch)),
+            ops.parse(key),
+        )
+        assert goal is not None
+        space = choices.space(problem, goal)
+        assert space is not None
+        made = 0
+        for config in space:
+            made += bool(choices.choose(problem, config, goal).entries)
+            if made == LISTED:
+                break
+        assert made == LISTED, made
+        longest = max(longest, time.perf_counter() - start)
+    return longest
+
+
+def _row(outcome: Outcome, again: float | None) -> dict[str, Any]:
+    return {
+        "problem": outcome.problem.key,
+        "kept": outcome.kept,
+        "ratio": round(outcome.ratio, 4),
+        "low": round(outcome.low, 4),
+        "high": round(outcome.high, 4),
+        "default_us": round(outcome.reference.median_s * 1e6, 2),
+        "tuned_us": round(outcome.tuned.median_s * 1e6, 2),
+        "fresh_process_ratio": None if again is None else round(again, 4),
+        "config": dict(outcome.tuned.config) if outcome.kept else {},
+    }
+
+
+def geomean(ratios: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, ratios))) if ratios else math.nan
+
+
+def judged(
+    outcomes: Sequence[Outcome],
+    spec: dict[str, Any],
+    again: dict[str, float],
+    candidates: dict[str, int],
+    amd: Sequence[dict[str, Any]],
+    listed_s: float,
+) -> list[tuple[str, str, bool]]:
+    gains = [outcome.ratio if outcome.kept else 1.0 for outcome in outcomes]
+    gain, slower = geomean(gains), sum(ratio < 1 for ratio in gains)
+    tuned_gain = geomean([outcome.ratio for outcome in outcomes if outcome.name in again])
+    fresh = geomean(list(again.values()))
+    tried = sum(candidates.values())
+    built = tried - candidates.get("compile_error", 0)
+    amd_tried, amd_built, amd_applied = (
+        sum(one[name] for one in amd) for name in ("candidates", "compiled", "applied")
+    )
+    return [
+        (
+            f"tuned over IREE's default, {len(outcomes)} problems: geomean ≥ {GAIN_AT_LEAST}",
+            f"{gain:.2f}, {sum(outcome.kept for outcome in outcomes)} kept",
+            gain >= GAIN_AT_LEAST,
+        ),
+        ("no problem slower than the default", f"{slower} slower", not slower),
+        (
+            f"the exported spec in a fresh process: at least {REPRODUCED} of the tuned geomean",
+            f"{fresh:.2f} against {tuned_gain:.2f}",
+            fresh >= REPRODUCED * tuned_gain,
+        ),
+        (
+            f"candidates that compile: at least {COMPILE_AT_LEAST:.0%}",
+            f"CPU {built} of {tried}, AMD {amd_built} of {amd_tried}",
+            min(built / max(1, tried), amd_built / max(1, amd_tried)) >= COMPILE_AT_LEAST,
+        ),
+        (
+            "compiled dispatches with the spec's config: all",
+            f"CPU {spec['applied']} of {spec['kept']} winners, AMD {amd_applied} of {amd_tried}",
+            spec["applied"] == spec["kept"] and amd_applied == amd_tried,
+        ),
+        (
+            f"{LISTED} candidates listed and checked in at most {LISTED_S:.0f} s",
+            f"{listed_s:.2f} s",
+            listed_s <= LISTED_S,
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

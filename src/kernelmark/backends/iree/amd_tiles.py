@@ -1,0 +1,301 @@
+"""Lowerings for AMD's matrix instructions: `mma` is the instruction, `tile` a workgroup's part of
+the result and its step along k in elements, `subgroups` how many share it, the rest options of the
+pipeline. What cannot fit into shared memory or registers is not compiled."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kernelmark.backends.iree.spec import Lowering, Root
+from kernelmark.core.result import Config, ConfigValue
+
+# The dense instructions that IREE 3.13 lists for each target (`iree-compile
+# --compile-to=executable-sources`, attribute iree_gpu.target).
+_MMA: Mapping[str, str] = {
+    "gfx90a": "F32_16x16x16_F16 F32_32x32x8_F16 F32_16x16x8_BF16 F32_32x32x4_BF16 "
+    "F32_16x16x4_F32 F64_16x16x4_F64 I32_16x16x16_I8 I32_32x32x8_I8",
+    "gfx942": "F32_16x16x16_F16 F32_32x32x8_F16 F32_16x16x16_BF16 F32_32x32x8_BF16 "
+    "F32_16x16x32_F8E4M3FNUZ F32_32x32x16_F8E4M3FNUZ F32_16x16x32_F8E5M2FNUZ "
+    "F32_32x32x16_F8E5M2FNUZ F32_16x16x4_F32 F64_16x16x4_F64 I32_16x16x32_I8 I32_32x32x16_I8",
+    "gfx950": "F32_16x16x32_F16 F32_32x32x16_F16 F32_16x16x16_F16 F32_32x32x8_F16 "
+    "F32_16x16x32_BF16 F32_32x32x16_BF16 F32_16x16x16_BF16 F32_32x32x8_BF16 "
+    "F32_16x16x128_F8E4M3FN F32_32x32x64_F8E4M3FN F32_16x16x32_F8E4M3FN F32_32x32x16_F8E4M3FN "
+    "F32_16x16x128_F8E5M2 F32_32x32x64_F8E5M2 F32_16x16x32_F8E5M2 F32_32x32x16_F8E5M2 "
+    "F32_16x16x4_F32 F64_16x16x4_F64 I32_16x16x64_I8 I32_32x32x32_I8 "
+    "I32_16x16x32_I8 I32_32x32x16_I8",
+}
+_LDS_BYTES = {"gfx90a": 65536, "gfx942": 65536, "gfx950": 163840}
+_WAVE = 64
+_MAX_THREADS = 1024
+# A lane has 512 registers of 4 bytes, of which a result may fill half: operands, those that are
+# prefetched and addresses need the rest.
+_RESULT_REGISTERS = 256
+# Rows in shared memory are padded by this against bank conflicts (IREE's GPUReduceBankConflicts).
+_PAD_BYTES = 8
+_LOAD_BYTES = 16
+
+_OPTIONS: Mapping[str, tuple[ConfigValue, ...]] = {
+    "stages": (1, 2),
+    "pad_lds": (False, True),
+    "transpose_grid": (False, True),
+    "waves_per_eu": (0, 1, 2, 4),
+}
+FREE = ("pipeline", "stages", "transpose_grid", "waves_per_eu")  # no rule looks at them
+
+
+class Mma(NamedTuple):
+    """An instruction's result type, shape and operand type."""
+
+    result: str
+    m: int
+    n: int
+    k: int
+    operand: str
+
+
+@functools.cache
+def _parse_mma(name: str) -> Mma:
+    found = re.fullmatch(r"V?(?:MFMA_)?(\w\d+)_(\d+)x(\d+)x(\d+)_(\w+)", name)
+    assert found is not None, name
+    m, n, k = (int(found[i]) for i in (2, 3, 4))
+    return Mma(result=found[1], m=m, n=n, k=k, operand=found[5])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmdTiles:
+    """Lowerings for one architecture."""
+
+    arch: str
+
+    @staticmethod
+    def archs() -> tuple[str, ...]:
+        return tuple(_MMA)
+
+    def values(self, root: Root) -> Mapping[str, tuple[ConfigValue, ...]]:
+        mma = tuple(self._instructions(root))
+        if not mma:
+            return {}
+        subgroups: Mapping[str, tuple[ConfigValue, ...]] = {
+            "subgroups_m": (1, 2, 4),
+            "subgroups_n": (1, 2, 4),
+        }
+        if root.kind == "attention":
+            rows, keys = _only(root, "m"), _only(root, "k2")
+            return {
+                "mma": mma,
+                "tile_m": _dividing((32, 64, 128, 256), rows),
+                "tile_k": _dividing((16, 32, 64, 128), keys),
+                "subgroups_m": (1, 2, 4, 8),
+                "waves_per_eu": _OPTIONS["waves_per_eu"],
+            }
+        if root.kind == "convolution":
+            rows, columns = root.sizes["image"]
+            return {
+                "mma": mma,
+                "tile_p": _dividing((1, 2, 4, 8, 16), rows),
+                "tile_q": _dividing((16, 32, 64, 128), columns),
+                "tile_n": _dividing((32, 64, 128, 256), _only(root, "channels")),
+                "tile_k": _dividing((16, 32, 64, 128, 256), self._depth(root)),
+                **subgroups,
+                **_OPTIONS,
+            }
+        return {
+            "mma": mma,
+            "tile_m": _dividing((16, 32, 64, 128, 256), _only(root, "m")),
+            "tile_n": _dividing((16, 32, 64, 128, 256), _only(root, "n")),
+            "tile_k": _dividing((16, 32, 64, 128, 256), _only(root, "k")),
+            **subgroups,
+            "pipeline": ("TileAndFuse", "VectorDistribute"),
+            **_OPTIONS,
+        }
+
+    def start(self, root: Root) -> Config:
+        """As IREE itself often chooses."""
+        mma = next(iter(self._instructions(root)))
+        common: dict[str, ConfigValue] = {"mma": mma, "subgroups_m": 2, "waves_per_eu": 0}
+        if root.kind == "attention":
+            return common | {"tile_m": 64, "tile_k": 64, "subgroups_m": 4}
+        rows = {"tile_m": 64} if root.kind == "contraction" else {"tile_p": 4, "tile_q": 32}
+        pipeline = {"pipeline": "TileAndFuse"} if root.kind == "contraction" else {}
+        options = {"stages": 2, "pad_lds": True, "transpose_grid": False}
+        sizes = {"tile_n": 64, "tile_k": max(64, _parse_mma(mma).k), "subgroups_n": 2}
+        return common | rows | pipeline | sizes | options
+
+    def forbids(self, root: Root, config: Config) -> str | None:
+        mma = _parse_mma(str(config["mma"]))
+        if root.kind == "attention":
+            return self._forbids_attention(root, config, mma)
+        t = {name: int(v) for name, v in config.items() if name.startswith(("tile", "subg"))}
+        rows = t["tile_m"] if root.kind == "contraction" else t["tile_p"] * t["tile_q"]
+        along_m = t.get("tile_m", t.get("tile_q", 0))
+        if along_m % mma.m or t["tile_n"] % mma.n or t["tile_k"] % mma.k:
+            return "the instruction does not divide the tile"
+        if (rows // mma.m) % t["subgroups_m"] or (t["tile_n"] // mma.n) % t["subgroups_n"]:
+            return "the subgroups do not divide the tile"
+        if root.kind == "convolution" and t["tile_p"] % t["subgroups_m"]:
+            return "the subgroups do not divide tile_p"
+        waves = t["subgroups_m"] * t["subgroups_n"]
+        if reason := _crowded(rows * t["tile_n"] * _acc_bytes(root), waves):
+            return reason
+        width = _bytes(root)
+        pad = _PAD_BYTES if config["pad_lds"] else 0
+        if (rows + t["tile_n"]) * (t["tile_k"] * width + pad) > _LDS_BYTES[self.arch]:
+            return "the tiles exceed shared memory"
+        # Tiles are copied by whole loads, of which each thread does as many as any other.
+        whole = waves * _WAVE * _LOAD_BYTES
+        if any(side * t["tile_k"] * width % whole for side in (rows, t["tile_n"])):
+            return "the threads do not divide the copy to shared memory"
+        return None
+
+    def _forbids_attention(self, root: Root, config: Config, mma: Mma) -> str | None:
+        rows, keys, waves = (int(config[n]) for n in ("tile_m", "tile_k", "subgroups_m"))
+        dim, out = _only(root, "k1"), _only(root, "n")
+        if rows % (mma.m * waves) or keys % mma.m or keys % mma.k or dim % mma.k or out % mma.n:
+            return "the instruction does not divide the tile"
+        if reason := _crowded(rows * (out + keys) * 4, waves):
+            return reason
+        held = (rows * dim + keys * (dim + out)) * _bytes(root)
+        return "the tiles exceed shared memory" if held > _LDS_BYTES[self.arch] else None
+
+    def lowering(self, root: Root, config: Config) -> Lowering:
+        mma = _parse_mma(str(config["mma"]))
+        if root.kind == "attention":
+            return _attention(root, config, mma)
+        t = {name: int(v) for name, v in config.items() if name.startswith(("tile", "subg"))}
+        lead = [1] if root.sizes["batch"] else []
+        none = [0 for _ in lead]
+        parts = t["tile_n"] // mma.n // t["subgroups_n"]
+        if root.kind == "convolution":
+            # IREE makes a product of it: the loops of r, s and c become one.
+            tile = [1, t["tile_p"], t["tile_q"], t["tile_n"], 0]
+            steps = [0, 0, 0, 0, t["tile_k"] // mma.k]
+            shared = [1, t["tile_p"] // t["subgroups_m"], t["tile_q"] // mma.m, parts, 0]
+        else:
+            tile = [*lead, t["tile_m"], t["tile_n"], 0]
+            steps = [*none, 0, 0, t["tile_k"] // mma.k]
+            shared = [*lead, t["tile_m"] // mma.m // t["subgroups_m"], parts, 0]
+        if config.get("pipeline") == "VectorDistribute":
+            steps[-1] = t["tile_k"]
+            counts = [*lead, t["subgroups_m"], t["subgroups_n"], 1]
+            share = f"subgroup_basis = [{counts}, {list(range(len(counts)))}]"
+        else:
+            share = f"subgroup = {shared}"
+        return Lowering(
+            config="#iree_gpu.lowering_config<{"
+            f"mma_kind = #iree_gpu.mma_layout<{config['mma']}>, promote_operands = [0, 1], "
+            f"reduction = {steps}, {share}, workgroup = {tile}}}>",
+            translation=_translation(
+                str(config.get("pipeline", "TileAndFuse")),
+                t["subgroups_m"] * t["subgroups_n"],
+                _pipeline_options(config, igemm=root.kind == "convolution"),
+                _waves(config),
+            ),
+        )
+
+    def _instructions(self, root: Root) -> list[str]:
+        operand = {root.types[n] for n in root.types if n in _OPERANDS}
+        result = root.types["output_type"].upper()
+        names = [f"MFMA_{name}" for name in _MMA[self.arch].split()]
+        wanted = [n for n in names if {_parse_mma(n).operand} == {o.upper() for o in operand}]
+        if root.kind == "attention":
+            # The result of the first product is an operand of the second as it lies in registers:
+            # the shapes with square results whose k is that of f16 fit each other.
+            wanted = [n for n in wanted if _parse_mma(n)[1:4] in ((16, 16, 16), (32, 32, 8))]
+        return [name for name in wanted if _parse_mma(name).result == result]
+
+    def _depth(self, root: Root) -> int:
+        return math.prod(root.sizes["filter"]) * _only(root, "terms")
+
+
+_OPERANDS = ("lhs_type", "rhs_type", "query_type", "key_type", "value_type")
+
+
+def _attention(root: Root, config: Config, mma: Mma) -> Lowering:
+    waves = int(config["subgroups_m"])
+
+    def product(kind: str, promoted: str, loops: list[int]) -> str:
+        return (
+            f"{{lowering_config = #iree_gpu.lowering_config<{{mma_kind = {kind}, "
+            f"promote_operands = {promoted}, subgroup_basis = [[1, {waves}, 1, 1, 1], {loops}]}}>}}"
+        )
+
+    plain = f"#iree_gpu.mma_layout<{config['mma']}, col_major = true>"
+    first = plain
+    if mma.operand == "F16":
+        # Twice the k by two instructions: the operands are then read 8 elements at a time.
+        virtual = f"VMFMA_{mma.result}_{mma.m}x{mma.n}x{2 * mma.k}_{mma.operand}"
+        first = f"#iree_gpu.virtual_mma_layout<{virtual}, col_major = true>"
+    return Lowering(
+        config="#iree_gpu.lowering_config<{promote_operands = [0, 1, 2], "
+        f"reduction = [0, 0, 0, 0, {config['tile_k']}], "
+        f"workgroup = [1, {config['tile_m']}, {_only(root, 'n')}, 0, 0]}}>",
+        translation=_translation(
+            "VectorDistribute",
+            waves,
+            'iree_codegen.denormal_fp_math_f32 = #iree_codegen.denormal_fp_math<"preserve-sign">',
+            _waves(config),
+        ),
+        parts=f"{{pv_attrs = {product(plain, '[1]', [0, 1, 2, 4])}, "
+        f"qk_attrs = {product(first, '[0, 1]', [0, 1, 3, 4])}}}",
+    )
+
+
+def _translation(pipeline: str, waves: int, *attributes: str) -> str:
+    return (
+        f"#iree_codegen.translation_info<pipeline = #iree_gpu.pipeline<{pipeline}> "
+        f"workgroup_size = [{waves * _WAVE}, 1, 1] subgroup_size = {_WAVE}, "
+        f"{{{', '.join(filter(None, attributes))}}}>"
+    )
+
+
+def _pipeline_options(config: Config, *, igemm: bool) -> str:
+    options = [
+        f"prefetch_num_stages = {config['stages']}",
+        f"no_reduce_shared_memory_bank_conflicts = {str(not config['pad_lds']).lower()}",
+        f"use_igemm_convolution = {str(igemm).lower()}",
+    ]
+    if config["transpose_grid"]:
+        options.append("reorder_workgroups_strategy = <Transpose>")
+    return f"gpu_pipeline_options = #iree_gpu.pipeline_options<{', '.join(options)}>"
+
+
+def _waves(config: Config) -> str:
+    count = config["waves_per_eu"]
+    return f'llvm_func_attrs = {{"amdgpu-waves-per-eu" = "{count}"}}' if count else ""
+
+
+def _crowded(result_bytes: int, waves: int) -> str | None:
+    if waves * _WAVE > _MAX_THREADS:
+        return "the subgroups exceed a workgroup"
+    if result_bytes > _RESULT_REGISTERS * 4 * waves * _WAVE:
+        return "the result exceeds the registers"
+    return None
+
+
+def _only(root: Root, name: str) -> int:
+    (size,) = root.sizes[name]
+    return size
+
+
+def _dividing(values: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """The values that divide a dim: the copies of operands are not masked."""
+    return tuple(value for value in values if size % value == 0)
+
+
+def _bytes(root: Root) -> int:
+    return _width(next(root.types[name] for name in _OPERANDS if name in root.types))
+
+
+def _acc_bytes(root: Root) -> int:
+    return _width(root.types["output_type"])
+
+
+def _width(element: str) -> int:
+    found = re.search(r"\d+", element)
+    assert found is not None, element
+    return int(found[0]) // 8

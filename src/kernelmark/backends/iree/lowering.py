@@ -1,0 +1,234 @@
+"""The lowering configs of a problem: its root ops, the space of their tiles, the spec's entries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Protocol
+
+from kernelmark.backends.iree.amd_tiles import FREE, AmdTiles
+from kernelmark.backends.iree.cpu_tiles import CpuTiles
+from kernelmark.backends.iree.spec import Entry, Lowering, Root
+from kernelmark.backends.iree.targets import Target
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config, ConfigValue
+from kernelmark.core.space import Space
+from kernelmark.kernels.mlir.base import Form, affine_map, element_type
+from kernelmark.ops.conv import output_size
+
+_CONV_LOOPS = "n, p, q, f, r, s, c"
+_ATTENTION_LOOPS = "b, m, n, c, d"
+
+
+class Tiles(Protocol):
+    """The lowerings of one kind of device."""
+
+    def values(self, root: Root) -> Mapping[str, tuple[ConfigValue, ...]]:
+        """Parameters with their values; empty if there is nothing to try."""
+
+    def start(self, root: Root) -> Config:
+        """A combination that is rarely bad; its sizes need not be among the values."""
+
+    def forbids(self, root: Root, config: Config) -> str | None:
+        """Why a combination cannot be compiled or cannot be good, or None."""
+
+    def lowering(self, root: Root, config: Config) -> Lowering:
+        """IREE's attributes for a combination."""
+
+
+def space(problem: Problem, form: Form, target: Target) -> Space | None:
+    """What can be tried; None where a spec cannot match the problem's root ops."""
+    tiles, found = _tiles(target), roots(problem, form)
+    listed = {root.prefix: tiles.values(root) for root in found} if tiles else {}
+    if tiles is None or not listed or not all(one and all(one.values()) for one in listed.values()):
+        return None
+    parameters = {p + name: v for p, one in listed.items() for name, v in one.items()}
+    start = {
+        root.prefix + name: _nearest(value, listed[root.prefix][name])
+        for root in found
+        for name, value in tiles.start(root).items()
+    }
+    known: dict[tuple[ConfigValue, ...], str | None] = {}
+
+    def forbids(config: Config) -> str | None:
+        for root in found:
+            # A listed space has few combinations of what the rule looks at in each root.
+            key = (root.prefix, *(config.get(name, "") for name in names[root.prefix]))
+            if key not in known:
+                known[key] = tiles.forbids(root, _own(config, root))
+            if known[key]:
+                return known[key]
+        return None
+
+    names = {p: [p + name for name in one if name not in FREE] for p, one in listed.items()}
+    return Space(
+        parameters=parameters,
+        default=FrozenDict(start) if forbids(start) is None else FrozenDict(),
+        forbids=forbids,
+    )
+
+
+def entries(problem: Problem, form: Form, target: Target, config: Config) -> tuple[Entry, ...]:
+    """The spec's entries for a config of the space."""
+    tiles = _tiles(target)
+    assert tiles is not None
+    return tuple(
+        Entry(root=root, lowering=tiles.lowering(root, _own(config, root)))
+        for root in roots(problem, form)
+    )
+
+
+def _tiles(target: Target) -> Tiles | None:
+    if not target.gpu:
+        return CpuTiles()
+    arch = target.name.removeprefix("rocm ")
+    return AmdTiles(arch=arch) if arch in AmdTiles.archs() else None
+
+
+def _own(config: Config, root: Root) -> dict[str, ConfigValue]:
+    """The part of a config that is for this root, without its prefix."""
+    begin = root.prefix
+    return {name[len(begin) :]: v for name, v in config.items() if name.startswith(begin)}
+
+
+def _nearest(value: ConfigValue, values: tuple[ConfigValue, ...]) -> ConfigValue:
+    if value in values or not isinstance(value, int):
+        return value if value in values else values[0]
+    return min(values, key=lambda one: abs(int(one) - value))
+
+
+# -- root ops, as IREE has them when it applies a spec
+
+
+def roots(problem: Problem, form: Form) -> tuple[Root, ...]:
+    """The ops that decide a problem's time; none where IREE's form of them is not known.
+
+    A loop of one iteration is folded away by IREE, and with it the op as it is matched here."""
+    if problem.op in ("gemm", "batched_gemm"):
+        found = _product_roots(problem)
+    elif problem.op == "conv":
+        found = _column_roots(problem) if form.im2col else _conv_roots(problem)
+    elif problem.op == "attention" and not form.gpu:
+        found = _step_roots(problem)
+    elif problem.op == "attention":
+        found = _attention_roots(problem)
+    else:
+        found = ()
+    small = any(size == 1 for root in found for sizes in root.sizes.values() for size in sizes)
+    return () if small else found
+
+
+def _product_roots(problem: Problem) -> tuple[Root, ...]:
+    d, o = problem.dims, problem.options
+    types = (_type(problem, "a"), _type(problem, "b"), _type(problem, "acc"))
+    sizes = (d.get("batch", 0), d["m"], d["n"], d["k"])
+    return (_contraction(sizes, types, ta=o["ta"] == "t", tb=o["tb"] == "t"),)
+
+
+def _column_roots(problem: Problem) -> tuple[Root, ...]:
+    """The product of a convolution's patches and filters."""
+    d = problem.dims
+    spots, terms = math.prod(output_size(problem)), d["c"] * d["r"] * d["s"]
+    x, acc = _type(problem, "x"), _type(problem, "acc")
+    if problem.options["layout"] == "nhwc":
+        return (_contraction((0, d["n"] * spots, d["k"], terms), (x, x, acc), tb=True),)
+    if d["n"] == 1:
+        return (_contraction((0, d["k"], spots, terms), (x, x, acc)),)
+    return ()
+
+
+def _step_roots(problem: Problem) -> tuple[Root, ...]:
+    """Both products of an attention that is written out."""
+    d = problem.dims
+    heads = d["batch"] * d["heads_kv"]
+    rows = d["seq_q"] * d["heads_q"] // d["heads_kv"]
+    q, kv, acc = (_type(problem, name) for name in ("q", "kv", "acc"))
+    if q != kv:
+        return ()
+    qk, pv = (heads, rows, d["seq_kv"], d["dim_qk"]), (heads, rows, d["dim_v"], d["seq_kv"])
+    return (
+        _contraction(qk, (q, kv, acc), tb=True, prefix="qk_"),
+        _contraction(pv, (q, kv, acc), prefix="pv_"),
+    )
+
+
+def _contraction(
+    sizes: tuple[int, int, int, int],
+    types: tuple[str, str, str],
+    *,
+    ta: bool = False,
+    tb: bool = False,
+    prefix: str = "",
+) -> Root:
+    """Sizes of batch (0: none), m, n and k."""
+    batch, m, n, k = sizes
+    lead = "b, " if batch else ""
+    reads = (lead + ("k, i" if ta else "i, k"), lead + ("j, k" if tb else "k, j"), f"{lead}i, j")
+    return Root(
+        kind="contraction",
+        types=dict(zip(("lhs_type", "rhs_type", "output_type"), types, strict=True)),
+        maps=tuple(affine_map(f"{lead}i, j, k", read) for read in reads),
+        sizes={"batch": (batch,) if batch else (), "m": (m,), "n": (n,), "k": (k,)},
+        prefix=prefix,
+    )
+
+
+def _conv_roots(problem: Problem) -> tuple[Root, ...]:
+    """A convolution of nhwc with several taps; one tap is a product to IREE."""
+    d = problem.dims
+    if problem.options["layout"] != "nhwc" or d["groups"] > 1 or d["r"] * d["s"] == 1:
+        return ()
+    row = _tap("p", "r", d["stride_h"], d["dilation_h"])
+    column = _tap("q", "s", d["stride_w"], d["dilation_w"])
+    reads = (f"n, {row}, {column}, c", "f, r, s, c", "n, p, q, f")
+    x, acc = _type(problem, "x"), _type(problem, "acc")
+    return (
+        Root(
+            kind="convolution",
+            types={"lhs_type": x, "rhs_type": x, "output_type": acc},
+            maps=tuple(affine_map(_CONV_LOOPS, read) for read in reads),
+            sizes={
+                "batch": (d["n"],),
+                "image": output_size(problem),
+                "channels": (d["k"],),
+                "filter": (d["r"], d["s"]),
+                "terms": (d["c"],),
+            },
+        ),
+    )
+
+
+def _tap(out: str, filter_loop: str, stride: int, dilation: int) -> str:
+    def times(name: str, factor: int) -> str:
+        return name if factor == 1 else f"{name} * {factor}"
+
+    return f"{times(out, stride)} + {times(filter_loop, dilation)}"
+
+
+def _attention_roots(problem: Problem) -> tuple[Root, ...]:
+    d = problem.dims
+    q, kv = _type(problem, "q"), _type(problem, "kv")
+    if problem.options["causal"] or problem.dtypes["acc"] != "f32":
+        return ()
+    reads = ("b, m, c", "b, d, c", "b, d, n", "", "b, m, n", "b, m", "b, m")
+    types = {"query_type": q, "key_type": kv, "value_type": kv}
+    sums = ("scale_type", "output_type", "max_type", "sum_type")
+    return (
+        Root(
+            kind="attention",
+            types=types | dict.fromkeys(sums, "f32"),
+            maps=tuple(affine_map(_ATTENTION_LOOPS, read) for read in reads),
+            sizes={
+                "batch": (d["batch"] * d["heads_kv"],),
+                "m": (d["seq_q"] * d["heads_q"] // d["heads_kv"],),
+                "n": (d["dim_v"],),
+                "k1": (d["dim_qk"],),
+                "k2": (d["seq_kv"],),
+            },
+        ),
+    )
+
+
+def _type(problem: Problem, name: str) -> str:
+    return element_type(problem.dtypes[name]) or ""

@@ -1,0 +1,217 @@
+"""`kmark iree`: variants of one IREE module compared, and a model's dispatches as a workload."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernelmark.cli import options as o
+from kernelmark.cli.ending import NOTHING, SOME_FAILED
+from kernelmark.cli.output import Outputs, put_tables, say
+
+Module = Annotated[
+    Path, typer.Argument(metavar="MODULE", help="MLIR text or bytecode that iree-compile accepts.")
+]
+Target = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        metavar="TARGET",
+        help="What to compile for: cpu, gfx942, gfx90a, gfx1100, sm_80, vulkan … (default: cpu). "
+        "Runs where IREE finds such a device; otherwise compiles only.",
+    ),
+]
+Function = Annotated[
+    str,
+    typer.Option(
+        "--function", metavar="NAME", help="The function to call (default: the only one)."
+    ),
+]
+InputWords = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        metavar="INPUT",
+        help="An argument: @FILE.npy, 2x34xf16 (random), 2x34xf16=1.5. Repeatable, one for each "
+        "argument (default: random by the function's types).",
+    ),
+]
+Timeout = Annotated[
+    float,
+    typer.Option("--timeout", metavar="SECONDS", help="Limit of one process (default: 300)."),
+]
+
+
+def ab(
+    module: Module,
+    variant: Annotated[
+        list[str],
+        typer.Option(
+            "--variant",
+            metavar="NAME:WORDS",
+            help="A variant: compiler flags, specs (.mlir) and kernel objects (.o, .hsaco). "
+            "Repeatable; the first is the base.",
+        ),
+    ],
+    target: Target = "cpu",
+    function: Function = "",
+    inputs: InputWords = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            "--tolerance",
+            metavar="X",
+            help="Largest error over |reference| + rms(reference) (default: by output dtype).",
+        ),
+    ] = None,
+    reference: Annotated[
+        bool,
+        typer.Option(
+            "--reference/--no-reference", help="Compare with the module computed in float64."
+        ),
+    ] = True,
+    compile_only: Annotated[
+        bool, typer.Option("--compile-only", help="List dispatches and resources; run nothing.")
+    ] = False,
+    rounds: Annotated[
+        int, typer.Option("--rounds", metavar="N", help="Interleaved rounds (default: 10).")
+    ] = 10,
+    budget: Annotated[
+        float,
+        typer.Option(
+            "--budget", metavar="SECONDS", help="Start no round after this time (default: 120)."
+        ),
+    ] = 120.0,
+    timeout: Timeout = 300.0,
+    threads: o.Threads = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option("--keep", metavar="DIR", help="Keep binaries, dumps and outputs in a folder."),
+    ] = None,
+    label: o.Label = "",
+    store: o.StorePlace = None,
+    no_store: o.NoStore = False,
+    json: o.Json = None,
+    quiet: o.Quiet = False,
+) -> int:
+    """Compare variants of one module: time, kernel-only and end to end, resources and numerics.
+
+    Exit code 3 if a variant does not compile or run, diverges beyond the tolerance, or has a spec
+    that changed nothing.
+
+    For example: kmark iree ab conv.mlir --variant base: --variant im2col:spec.mlir
+    """
+    from kernelmark.core.files import json_text
+    from kernelmark.iree.ab import Plan, compare_variants
+    from kernelmark.iree.modules import parse_variant
+    from kernelmark.report.iree import document, tables
+
+    outputs = Outputs(json=json)
+    plan = Plan(
+        module=module,
+        variants=tuple(map(parse_variant, variant)),
+        target=target,
+        function=function,
+        inputs=tuple(inputs or ()),
+        tolerance=tolerance,
+        reference=reference,
+        run=not compile_only,
+        rounds=rounds,
+        budget_s=budget,
+        timeout_s=timeout,
+        threads=threads or 0,
+    )
+    report = compare_variants(plan, folder=keep, on_step=None if quiet else say)
+    if not (no_store or report.not_run):
+        from kernelmark.iree.stored import result_set
+        from kernelmark.stores import open_store
+
+        with open_store(store) as opened:
+            added = opened.add_result_set(result_set(report, label))
+            if not quiet:
+                say(str(added))
+    outputs.put(json=lambda: json_text(document(report)))
+    if not outputs.stdout_taken:
+        put_tables(tables(report))
+    if not quiet and report.not_run:
+        say(f"not run: {report.not_run}")
+    if not quiet and report.no_reference:
+        say(f"no float64 reference: {report.no_reference}")
+    for outcome in report.outcomes:
+        if outcome.error:
+            say(f"{outcome.variant.name}: {outcome.error.splitlines()[0]}")
+        if outcome.specs_applied is False:
+            say(f"{outcome.variant.name}: its specs changed no dispatch")
+    return SOME_FAILED if report.failed else 0
+
+
+def dispatches(
+    module: Module,
+    target: Target = "cpu",
+    function: Function = "",
+    inputs: InputWords = None,
+    flags: Annotated[
+        str, typer.Option("--flags", metavar="FLAGS", help="Flags for iree-compile.")
+    ] = "",
+    rounds: Annotated[
+        int, typer.Option("--rounds", metavar="N", help="Processes to time (default: 3).")
+    ] = 3,
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            "--workload",
+            metavar="DIR",
+            help="Write the contractions, convolutions and attentions as DIR/workload.csv for "
+            "'kmark tune' and DIR/suite.toml for 'kmark run -s'.",
+        ),
+    ] = None,
+    timeout: Timeout = 300.0,
+    threads: o.Threads = None,
+    json: o.Json = None,
+    quiet: o.Quiet = False,
+) -> int:
+    """Rank a model's dispatches by time × calls and turn them into a workload.
+
+    For example: kmark iree dispatches unet.mlir --workload unet
+    """
+    from kernelmark.core.files import json_text
+    from kernelmark.iree.dispatches import rank_dispatches, save_workload, workload_of
+    from kernelmark.report.iree import costs_document, costs_table
+
+    outputs = Outputs(json=json)
+    costs = rank_dispatches(
+        module,
+        target=target,
+        function=function,
+        flags=shlex.split(flags),
+        inputs=inputs or (),
+        rounds=rounds,
+        timeout_s=timeout,
+        threads=threads or 0,
+        on_step=(lambda step: None) if quiet else say,
+    )
+    outputs.put(json=lambda: json_text(costs_document(costs)))
+    if not outputs.stdout_taken:
+        put_tables([costs_table(costs)])
+    if workload is None:
+        return 0
+    found = workload_of(costs, Path(workload).name)
+    if not found.calls:
+        say("no dispatch is a contraction, a convolution or an attention")
+        return NOTHING
+    save_workload(found, Path(workload), module)
+    say(f"written: {workload}; next: kmark run -s {shlex.quote(workload)}/suite.toml, or")
+    say(f"  kmark tune summarise {shlex.quote(workload)}")
+    return 0
+
+
+app = typer.Typer(
+    name="iree",
+    help="Compare variants of an IREE module; turn a model's dispatches into a workload.",
+    no_args_is_help=True,
+)
+app.command("ab")(ab)
+app.command("dispatches")(dispatches)

@@ -1,0 +1,91 @@
+"""`kmark report`: one self-contained file about one or more runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernelmark.cli import options as o
+from kernelmark.cli.output import put, say
+from kernelmark.core.errors import UsageError
+
+Refs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="RUN…", help="Runs by id, label or JSON file (default: latest)."),
+]
+Out = Annotated[
+    str,
+    typer.Option(
+        *("-f", "--file"),
+        metavar="FILE",
+        help="FILE.html (one offline page) or FILE.md.",
+        rich_help_panel=o.OUTPUT,
+    ),
+]
+Title = Annotated[
+    str, typer.Option("--title", metavar="TEXT", help="Heading.", rich_help_panel=o.OUTPUT)
+]
+Svgs = Annotated[
+    str | None,
+    typer.Option(
+        "--figures",
+        metavar="DIR",
+        help="Also write the figures as SVG files into DIR.",
+        rich_help_panel=o.OUTPUT,
+    ),
+]
+
+
+def report(
+    refs: Refs = None,
+    file: Out = "report.html",
+    title: Title = "kernelmark report",
+    svgs: Svgs = None,
+    store: o.StorePlace = None,
+    quiet: o.Quiet = False,
+) -> int:
+    """Write a report: the answer in words, tables, figures, failures, environment, commands.
+
+    Without 'kernelmark[plots]' the page has no figures.
+    """
+    from kernelmark.cli.loading import loaded
+    from kernelmark.report import page, vega
+
+    path = Path(file)
+    if path.suffix not in (".html", ".md"):
+        raise UsageError(f"{file}: a report's file name ends in .html or .md")
+    parts = []
+    for ref in refs or ("latest",):
+        with loaded(ref, store) as (results, _):
+            parts.append(
+                page.Part(
+                    results=results.result_set,
+                    rows=results.timed,
+                    roofs=results.roofs,
+                    notes=results.notes,
+                )
+            )
+    missing = vega.missing()
+    if path.suffix == ".md":
+        text = page.markdown_page(parts, title)
+    else:
+        text = page.html_page(parts, title, drawn=missing is None)
+        if missing is not None and not quiet:
+            say(f"note: there are no figures: {missing}")
+    try:
+        path.write_text(text, encoding="utf-8")
+        for number, part in enumerate(parts if svgs else (), 1):
+            for kind, spec in page.figure_specs(part).items():
+                folder = Path(svgs or "")
+                folder.mkdir(parents=True, exist_ok=True)
+                vega.save(spec, folder / f"{number}-{kind}.svg")
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or path} cannot be written: {error.strerror}",
+            hint="name another file",
+        ) from None
+    if not quiet:
+        put(f"{path}\n")
+    return 0

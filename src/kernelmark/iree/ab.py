@@ -1,0 +1,374 @@
+"""Variants of one module compared: numerics first, then times in interleaved rounds.
+
+Each variant runs once in its own process for its outputs, which are compared with those of the
+first variant and with the module in float64. Those that ran are timed in rounds: a round starts one
+process a variant, in an order that is drawn for the first of two rounds and reversed in the second,
+so that a drift of the machine affects all of them alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark.backends.iree.queue import absent
+from kernelmark.backends.iree.targets import Target
+from kernelmark.core.dtype import DTYPES
+from kernelmark.core.errors import CaseError, CompileError, UsageError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.result import Block, Status
+from kernelmark.iree.execute import (
+    DispatchTime,
+    Input,
+    Round,
+    benchmark_module,
+    make_inputs,
+    run_module,
+)
+from kernelmark.iree.modules import (
+    Built,
+    Signature,
+    TensorType,
+    Variant,
+    build_variant,
+    plain_variant,
+    read_signature,
+    resolve_target,
+    same_but_specs,
+    specs_applied,
+)
+from kernelmark.iree.reference import float64_text
+from kernelmark.numerics.divergence import Divergence, measure_divergence
+from kernelmark.stats.interval import measured_interval
+from kernelmark.stats.paired import Paired, paired_verdict
+
+Outputs = tuple[NDArray[np.float64], ...]
+OnStep = Callable[[str], None]
+# Fewer rounds give no interval at all.
+_LEAST_ROUNDS = 2
+_REFERENCE = "float64"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is compared and how. `tolerance` None is that of each output's dtype; `inputs` are
+    empty for random ones."""
+
+    module: Path
+    variants: tuple[Variant, ...]
+    target: str = "cpu"
+    function: str = ""
+    inputs: tuple[str, ...] = ()
+    tolerance: float | None = None
+    reference: bool = True
+    run: bool = True
+    rounds: int = 10
+    budget_s: float = 120.0
+    timeout_s: float = 300.0
+    threads: int = 0
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        names = [variant.name for variant in self.variants]
+        if not names:
+            raise UsageError("no variant is given", hint="for example: --variant base:")
+        if len(set(names)) < len(names):
+            raise UsageError(f"two variants have the same name: {', '.join(names)}")
+        if self.rounds < _LEAST_ROUNDS:
+            raise UsageError(f"--rounds must be at least {_LEAST_ROUNDS}")
+        if not self.module.is_file():
+            raise UsageError(f"there is no module {self.module}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Seconds by round, one block a process."""
+
+    blocks: tuple[Block, ...]
+    median_s: float
+    low_s: float
+    high_s: float
+    cv: float  # standard deviation over mean of all samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a variant. `end_to_end` is a call of the function as its caller pays for it;
+    `kernels` is the sum over its dispatches, measured inside the same call. Divergences are one an
+    output; `against_first` is empty for the first variant, `against_f64` without a reference."""
+
+    variant: Variant
+    status: Status
+    error: str = ""
+    built: Built | None = None
+    specs_applied: bool | None = None
+    end_to_end: Times | None = None
+    kernels: Times | None = None
+    dispatch_s: Mapping[str, DispatchTime] = field(default_factory=FrozenDict)
+    against_first: tuple[Divergence, ...] = ()
+    against_f64: tuple[Divergence, ...] = ()
+    end_to_end_verdict: Paired | None = None
+    kernels_verdict: Paired | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.status is not Status.OK or self.specs_applied is False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All variants, the first being the base. `not_run` and `no_reference` are reasons."""
+
+    plan: Plan
+    target: str
+    driver: str
+    function: str
+    module_sha256: str
+    outcomes: tuple[Outcome, ...]
+    not_run: str = ""
+    no_reference: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return any(outcome.failed for outcome in self.outcomes)
+
+
+def compare_variants(
+    plan: Plan, *, folder: Path | None = None, on_step: OnStep | None = None
+) -> Report:
+    """Compile, run, check and time all variants of a plan. `folder` keeps what was compiled."""
+    with contextlib.ExitStack() as stack:
+        if folder is None:
+            made = stack.enter_context(tempfile.TemporaryDirectory(prefix="kmark-iree-"))
+            folder = Path(made)
+        return _Comparison(plan, folder, on_step or (lambda step: None)).run()
+
+
+class _Comparison:
+    """The state between the steps: variants that failed leave `_built`."""
+
+    def __init__(self, plan: Plan, folder: Path, on_step: OnStep) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._on_step = on_step
+        self._target = resolve_target(plan.target)
+        self._built: dict[str, Built] = {}
+        self._known: dict[str, dict[str, object]] = {v.name: {} for v in plan.variants}
+        self._function, self._signature = "", Signature(inputs=(), outputs=())
+
+    def run(self) -> Report:
+        for variant in self._plan.variants:
+            self._compile(variant)
+        not_run, no_reference = self._obstacle(), ""
+        if not not_run and self._built:
+            binary = next(iter(self._built.values())).binary
+            self._function, self._signature = read_signature(binary, self._plan.function)
+            inputs = make_inputs(self._signature, self._plan.inputs, self._plan.seed)
+            no_reference = self._check(inputs)
+            self._time(inputs)
+        return Report(
+            plan=self._plan,
+            target=self._target.name,
+            driver=self._target.driver,
+            function=self._function,
+            module_sha256=hashlib.sha256(self._plan.module.read_bytes()).hexdigest(),
+            outcomes=tuple(
+                Outcome(**{"variant": v, "status": Status.OK, **self._known[v.name]})  # type: ignore[arg-type]
+                for v in self._plan.variants
+            ),
+            not_run=not_run,
+            no_reference=no_reference,
+        )
+
+    def _fail(self, name: str, status: Status, error: CaseError) -> None:
+        self._known[name] |= {"status": status, "error": error.message}
+        self._built.pop(name, None)
+
+    def _compile(self, variant: Variant) -> None:
+        self._on_step(f"compile {variant.name}")
+        try:
+            built = build_variant(self._plan.module, variant, self._target, self._folder)
+            applied = self._applied(built) if variant.specs else None
+        except CompileError as error:
+            self._fail(variant.name, Status.COMPILE_ERROR, error)
+            return
+        self._built[variant.name] = built
+        self._known[variant.name] |= {"built": built, "specs_applied": applied}
+
+    def _applied(self, built: Built) -> bool:
+        """Whether the specs changed a dispatch; compiles without them if no variant did."""
+        plain = same_but_specs(built.variant, list(self._built.values())) or build_variant(
+            self._plan.module, plain_variant(built.variant), self._target, self._folder
+        )
+        return specs_applied(built, plain)
+
+    def _obstacle(self) -> str:
+        """Why nothing is run, or ""."""
+        if not self._plan.run:
+            return "compiled only, as asked"
+        return (absent(self._target.driver) or "") if self._target.gpu else ""
+
+    def _outputs(self, binary: Path, inputs: Sequence[Input], target: Target) -> Outputs:
+        outputs = self._signature.outputs
+        if binary.stem == _REFERENCE:
+            outputs = tuple(_wide(kind) for kind in outputs)
+        return run_module(
+            binary,
+            self._function,
+            inputs,
+            outputs,
+            target=target,
+            folder=self._folder,
+            timeout_s=self._plan.timeout_s,
+            threads=self._plan.threads,
+        )
+
+    def _check(self, inputs: Sequence[Input]) -> str:
+        """Compare all outputs; return why there is no reference, or ""."""
+        reference, why = self._reference(inputs)
+        first: Outputs | None = None
+        for name, built in list(self._built.items()):
+            self._on_step(f"check {name}")
+            try:
+                outputs = self._outputs(built.binary, inputs, self._target)
+            except CaseError as error:
+                self._fail(name, Status.RUNTIME_ERROR, error)
+                continue
+            known = self._known[name]
+            if first is not None:
+                known["against_first"] = self._diverge(outputs, first)
+            if reference is not None:
+                known["against_f64"] = self._diverge(outputs, reference)
+            # The first variant may be the wrong one: float64 decides where it is known.
+            judged = known.get("against_f64") or known.get("against_first") or ()
+            assert isinstance(judged, tuple)
+            if not all(one.passed for one in judged):
+                known["status"] = Status.WRONG
+            first = outputs if first is None else first
+        return why
+
+    def _reference(self, inputs: Sequence[Input]) -> tuple[Outputs | None, str]:
+        """The outputs in float64 on the CPU, or why there are none."""
+        if not self._plan.reference:
+            return None, "none was asked for"
+        self._on_step("compute the float64 reference")
+        source = self._folder / f"{_REFERENCE}.mlir"
+        variant = Variant(name=_REFERENCE, flags=("--iree-input-demote-f64-to-f32=false",))
+        cpu = resolve_target("cpu")
+        wide = [Input(type=_wide(one.type), values=one.values, text=one.text) for one in inputs]
+        try:
+            text = float64_text(self._plan.module.read_text(encoding="utf-8"))
+            source.write_text(text, encoding="utf-8")
+            built = build_variant(source, variant, cpu, self._folder)
+            return self._outputs(built.binary, wide, cpu), ""
+        except CaseError as error:
+            return None, error.message.splitlines()[0]
+
+    def _diverge(self, outputs: Outputs, reference: Outputs) -> tuple[Divergence, ...]:
+        return tuple(
+            measure_divergence(
+                values,
+                expected,
+                kind.dtype if kind.dtype in DTYPES else "i32",
+                self._plan.tolerance,
+            )
+            for values, expected, kind in zip(
+                outputs, reference, self._signature.outputs, strict=True
+            )
+        )
+
+    def _time(self, inputs: Sequence[Input]) -> None:
+        rounds: dict[str, list[Round]] = {name: [] for name in self._built}
+        order, draw = list(rounds), random.Random(self._plan.seed)
+        begun = time.monotonic()
+        for number in range(self._plan.rounds):
+            if number >= _LEAST_ROUNDS and time.monotonic() - begun > self._plan.budget_s:
+                break
+            if number % 2:
+                order.reverse()
+            else:
+                draw.shuffle(order)
+            for name in [one for one in order if one in self._built]:
+                self._on_step(f"round {number + 1} of {self._plan.rounds}: {name}")
+                try:
+                    rounds[name].append(self._round(name, rounds[name], inputs))
+                except CaseError as error:
+                    self._fail(name, Status.RUNTIME_ERROR, error)
+        base = next(iter(self._built), None)
+        for name in self._built:
+            self._known[name] |= _summary(rounds[name])
+            if name != base and base is not None:
+                self._known[name] |= _verdicts(rounds[base], rounds[name])
+
+    def _round(self, name: str, before: Sequence[Round], inputs: Sequence[Input]) -> Round:
+        return benchmark_module(
+            self._built[name].binary,
+            self._function,
+            inputs,
+            target=self._target,
+            folder=self._folder,
+            timeout_s=self._plan.timeout_s,
+            threads=self._plan.threads,
+            expected_s=statistics.median(before[-1].samples_s) if before else 0.0,
+        )
+
+
+def _wide(kind: TensorType) -> TensorType:
+    is_float = kind.dtype in DTYPES and DTYPES[kind.dtype].kind == "float"
+    return TensorType(shape=kind.shape, dtype="f64") if is_float else kind
+
+
+def _summary(rounds: Sequence[Round]) -> dict[str, object]:
+    has_kernels = all(one.dispatches for one in rounds)
+    names = dict.fromkeys(name for one in rounds for name in one.dispatches)
+    return {
+        "end_to_end": _times([one.samples_s for one in rounds]),
+        "kernels": _times([(one.kernel_s,) for one in rounds]) if has_kernels else None,
+        "dispatch_s": FrozenDict(
+            {
+                name: DispatchTime(
+                    seconds=statistics.median(r.dispatches[name].seconds for r in held),
+                    calls=held[0].dispatches[name].calls,
+                )
+                for name in names
+                if (held := [one for one in rounds if name in one.dispatches])
+            }
+        ),
+    }
+
+
+def _times(samples: Sequence[tuple[float, ...]]) -> Times:
+    blocks = tuple(Block(process=i, allocation=0, samples_s=s) for i, s in enumerate(samples))
+    interval = measured_interval(blocks)
+    every = [value for block in blocks for value in block.samples_s]
+    spread = statistics.stdev(every) if len(every) > 1 else 0.0
+    return Times(
+        blocks=blocks,
+        median_s=statistics.median(block.median_s for block in blocks),
+        low_s=interval.low_s,
+        high_s=interval.high_s,
+        cv=spread / statistics.fmean(every),
+    )
+
+
+def _verdicts(base: Sequence[Round], head: Sequence[Round]) -> dict[str, Paired]:
+    """Both sides have the same rounds, or one of them would have failed."""
+
+    def medians(rounds: Sequence[Round]) -> list[float]:
+        return [statistics.median(one.samples_s) for one in rounds]
+
+    found = {"end_to_end_verdict": paired_verdict(medians(base), medians(head))}
+    if all(one.dispatches for one in (*base, *head)):
+        sums = [[one.kernel_s for one in side] for side in (base, head)]
+        found["kernels_verdict"] = paired_verdict(*sums)
+    return found

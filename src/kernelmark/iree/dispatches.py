@@ -1,0 +1,371 @@
+"""The dispatches of a model: their time in a call, and the problems that they compute."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernelmark import ops
+from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.files import write_whole
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem
+from kernelmark.iree.execute import Round, benchmark_module, make_inputs
+from kernelmark.iree.modules import Variant, build_variant, read_signature, resolve_target
+from kernelmark.kernels.mlir.base import DTYPE_OF
+from kernelmark.workloads.workload import Call, Workload, write
+
+Sizes = Mapping[int, int]
+_ATTENTION = ("iree_linalg_ext.attention", "iree_linalg_ext.online_attention")
+# What may stand beside a contraction and is computed with it, or costs nothing.
+_BESIDE = ("linalg.fill", "linalg.yield", "linalg.index")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """What a dispatch computes: a problem, or `why` there is none. `lost` names what the problem
+    leaves out: fused (elementwise ops around it), layout (operands lie in another order)."""
+
+    problem: Problem | None = None
+    lost: tuple[str, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchCost:
+    """A dispatch with the seconds of all its calls in one call of the function."""
+
+    name: str
+    seconds: float
+    calls: int
+    fraction: float
+    computed: Computed
+    resources: Mapping[str, int] = field(default_factory=FrozenDict)
+
+
+def rank_dispatches(
+    module: Path,
+    *,
+    target: str = "cpu",
+    function: str = "",
+    flags: Sequence[str] = (),
+    inputs: Sequence[str] = (),
+    rounds: int = 3,
+    timeout_s: float = 300.0,
+    threads: int = 0,
+    on_step: Callable[[str], None] = lambda step: None,
+) -> tuple[DispatchCost, ...]:
+    """Measure each dispatch inside the model and return them, most expensive first."""
+    if not module.is_file():
+        raise UsageError(f"there is no module {module}")
+    goal = resolve_target(target)
+    with tempfile.TemporaryDirectory(prefix="kmark-iree-") as made:
+        folder = Path(made)
+        on_step("compile")
+        built = build_variant(module, Variant(name="model", flags=tuple(flags)), goal, folder)
+        name, signature = read_signature(built.binary, function)
+        arguments = make_inputs(signature, inputs)
+        timed: list[Round] = []
+        for number in range(rounds):
+            on_step(f"round {number + 1} of {rounds}")
+            timed.append(
+                benchmark_module(
+                    built.binary,
+                    name,
+                    arguments,
+                    target=goal,
+                    folder=folder,
+                    timeout_s=timeout_s,
+                    threads=threads,
+                    expected_s=statistics.median(timed[-1].samples_s) if timed else 0.0,
+                )
+            )
+    if not timed[0].dispatches:
+        raise UsageError(f"iree attributes no time to the kernels of a module on {goal.name}")
+    computed = dict(what for text in built.sources.values() for what in computed_by(text))
+    used = {dispatch.name: dispatch.resources for dispatch in built.dispatches}
+    total = statistics.median(one.kernel_s for one in timed)
+    found = [
+        DispatchCost(
+            name=kernel,
+            seconds=(seconds := statistics.median(r.dispatches[kernel].seconds for r in timed)),
+            calls=max(1, round(timed[0].dispatches[kernel].calls)),
+            fraction=seconds / total if total else 0.0,
+            computed=computed.get(kernel, Computed(why="its source was not dumped")),
+            resources=used.get(kernel, FrozenDict()),
+        )
+        for kernel in timed[0].dispatches
+        if all(kernel in one.dispatches for one in timed)
+    ]
+    return tuple(sorted(found, key=lambda one: -one.seconds))
+
+
+def workload_of(costs: Iterable[DispatchCost], name: str) -> Workload:
+    """Return the problems among dispatches with their counts, most frequent first."""
+    calls: dict[tuple[str, tuple[str, ...]], Call] = {}
+    for cost in costs:
+        problem, lost = cost.computed.problem, cost.computed.lost
+        if problem is None:
+            continue
+        before = calls.get((problem.key, lost))
+        calls[problem.key, lost] = Call(
+            problem=problem,
+            count=cost.calls + (before.count if before else 0),
+            lost=lost,
+            sources=(*(before.sources if before else ()), cost.name),
+        )
+    return Workload(name=name, calls=tuple(sorted(calls.values(), key=lambda one: -one.count)))
+
+
+def save_workload(workload: Workload, folder: Path, module: Path) -> None:
+    """Write DIR/workload.csv, a tuning folder's, and DIR/suite.toml with the same problems."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be made: {error.strerror}") from None
+    write(folder / "workload.csv", workload)
+    lines = [
+        f'why = "The dispatches of {module.name} that are problems of an op."',
+        'source = "IREE"',
+    ]
+    for key in dict.fromkeys(call.problem.key for call in workload.calls):
+        problem = ops.parse(key)
+        words = {**problem.dims, **problem.dtypes, **problem.options}
+        lines += ["", "[[problems]]", f'op = "{problem.op}"']
+        lines += [f"{name} = {json.dumps(value)}" for name, value in words.items()]
+    write_whole(folder / "suite.toml", ("\n".join(lines) + "\n").encode())
+
+
+def computed_by(text: str) -> list[tuple[str, Computed]]:
+    """Return each function in a dispatch's source with what it computes."""
+    from iree.compiler import ir
+
+    with ir.Context():
+        module = ir.Module.parse(text)
+        functions: list[Any] = []
+
+        def visit(op: Any) -> Any:
+            if op.operation.name == "func.func":
+                functions.append(op.operation)
+            return ir.WalkResult.ADVANCE
+
+        module.operation.walk(visit)
+        return [
+            (ir.StringAttr(one.attributes["sym_name"]).value, _computed(one)) for one in functions
+        ]
+
+
+def _computed(function: Any) -> Computed:
+    from iree.compiler import ir
+    from iree.compiler.dialects import linalg
+
+    roots: list[tuple[Callable[[Any], Computed], Any]] = []
+    beside, stored = [], []
+
+    def visit(op: Any) -> Any:
+        op = op.operation
+        if op.name in _ATTENTION:
+            roots.append((_attention, op))
+        elif op.name.startswith("linalg.") and op.name not in _BESIDE:
+            if linalg.isa_contraction_op(op):
+                roots.append((_contraction, op))
+            elif linalg.isa_convolution_op(op):
+                roots.append((_convolution, op))
+            elif not _only_casts(op):
+                beside.append(op)
+        elif op.name == "iree_tensor_ext.dispatch.tensor.store":
+            stored.append(_element(op.operands[0]))
+        return ir.WalkResult.ADVANCE
+
+    function.walk(visit)
+    if len(roots) != 1:
+        names = "several contractions" if roots else "no contraction, convolution or attention"
+        return Computed(why=names)
+    read, op = roots[0]
+    try:
+        found = read(op)
+    except (KernelmarkError, KeyError, ValueError) as error:
+        return Computed(why=f"{op.name}: {error}")
+    if found.problem is None:
+        return found
+    problem = found.problem
+    lost = (*found.lost, "fused") if beside else found.lost
+    # A rounding of the result is part of our problems: their output's dtype.
+    output = {"conv": "y", "attention": "o"}.get(problem.op, "c")
+    if (
+        len(stored) == 1
+        and stored[0] in DTYPE_OF
+        and problem.dtypes.get(output) != DTYPE_OF[stored[0]]
+    ):
+        try:
+            dtypes = dict(problem.dtypes) | {output: DTYPE_OF[stored[0]]}
+            words = {**problem.dims, **dtypes, **problem.options}
+            problem = ops.registry.get(problem.op).problem(**words)
+        except KernelmarkError:
+            lost = (*lost, "rounding")
+    return Computed(problem=problem, lost=tuple(dict.fromkeys(lost)))
+
+
+def _only_casts(op: Any) -> bool:
+    """Whether an elementwise op does nothing but convert its operand."""
+    if op.name != "linalg.generic":
+        return False
+    names = [inner.operation.name for inner in op.regions[0].blocks[0]]
+    return set(names) <= {"arith.extf", "arith.truncf", "arith.extsi", "linalg.yield"}
+
+
+def _maps(op: Any) -> list[list[int | None]]:
+    """For each operand, the loop of each dim; None where a dim is a sum of loops."""
+    from iree.compiler.dialects import linalg
+
+    named = op.name.startswith("linalg.")
+    maps = linalg.get_indexing_maps(op) if named else op.attributes["indexing_maps"]
+    return [_parse_map(str(one)) for one in maps]
+
+
+def _parse_map(text: str) -> list[int | None]:
+    """Parse `affine_map<(d0, d1) -> (d0, d1 * 2)>`."""
+    results = text.partition("->")[2].strip().rstrip(">").strip("() ")
+    words = [word.strip() for word in results.split(",")] if results else []
+    return [int(word[1:]) if word[1:].isdecimal() and word[0] == "d" else None for word in words]
+
+
+def _shape(value: Any) -> list[int]:
+    from iree.compiler import ir
+
+    kind = ir.ShapedType(value.type)
+    if not kind.has_static_shape:
+        raise ValueError("it has dynamic dims")
+    return list(kind.shape)
+
+
+def _element(value: Any) -> str:
+    from iree.compiler import ir
+
+    return str(ir.ShapedType(value.type).element_type)
+
+
+def _dtype(value: Any) -> str:
+    return DTYPE_OF[_element(value)]
+
+
+def _sizes(op: Any, maps: Sequence[Sequence[int | None]]) -> Sizes:
+    """The extent of every loop that is a dim of an operand."""
+    return {
+        loop: size
+        for value, dims in zip(op.operands, maps, strict=False)
+        if dims
+        for loop, size in zip(dims, _shape(value), strict=True)
+        if loop is not None
+    }
+
+
+def _contraction(op: Any) -> Computed:
+    from iree.compiler.dialects import linalg
+
+    dims = linalg.infer_contraction_dimensions(op)
+    maps = _maps(op)
+    sizes = _sizes(op, maps)
+    batch, m, n, k = ({int(d) for d in part} for part in (dims.batch, dims.m, dims.n, dims.k))
+    left, right, out = maps[:3]
+    a, b = op.operands[0], op.operands[1]
+    rows = [d for d in out if d in m or d in n]
+    if rows and rows[0] in n and m:  # the transposed result is the product of swapped operands
+        a, b, left, right, m, n = b, a, right, left, n, m
+    lost = [] if all(d in batch for d in out[: len(batch)]) else ["layout"]
+
+    def transposed(dims: Sequence[int | None], first: set[int], second: set[int]) -> str:
+        order = ["fs"[d in second] for d in dims if d not in batch]
+        if order in (sorted(order), sorted(order, reverse=True)):
+            return "n" if order == sorted(order) else "t"
+        lost.append("layout")
+        return "n"
+
+    count = {
+        name: math.prod(sizes[d] for d in part) for name, part in (("m", m), ("n", n), ("k", k))
+    }
+    words: dict[str, Any] = {
+        **count,
+        "a": _dtype(a),
+        "b": _dtype(b),
+        "acc": _dtype(op.operands[2]),
+        "c": _dtype(op.operands[2]),
+        "ta": transposed(left, m, k),
+        "tb": transposed(right, k, n),
+    }
+    name = "batched_gemm" if batch else "gemm"
+    if batch:
+        words["batch"] = math.prod(sizes[d] for d in batch)
+    return Computed(problem=ops.registry.get(name).problem(**words), lost=tuple(lost))
+
+
+def _convolution(op: Any) -> Computed:
+    from iree.compiler.dialects import linalg
+
+    dims = linalg.infer_convolution_dimensions(op)
+    if dims is None or len(dims.filter_loop) != 2 or len(dims.output_image) != 2:
+        return Computed(why="a convolution that is not 2-D")
+    maps = _maps(op)
+    sizes = _sizes(op, maps)
+
+    def total(loops: Iterable[Any]) -> int:
+        return math.prod(sizes[int(d)] for d in loops)
+
+    x, w = op.operands[0], op.operands[1]
+    height, width = (size for size, d in zip(_shape(x), maps[0], strict=True) if d is None)
+    channels = [int(d) for d in (*dims.input_channel, *dims.depth)]
+    nhwc = maps[0][-1] in channels
+    groups = total(dims.depth)
+    taps = [int(d) for d in dims.filter_loop]
+    outputs = {int(d) for d in (*dims.output_channel, *dims.depth)}
+    order = dict.fromkeys("k" if d in outputs else "r" if d in taps else "c" for d in maps[1])
+    ours = ("krc", "kr") if nhwc else ("kcr", "kr")  # filters without their own channels: depthwise
+    lost = () if "".join(order) in ours else ("layout",)
+    problem = ops.registry.get("conv").problem(
+        n=total(dims.batch),
+        c=total(dims.input_channel) * groups,
+        h=height,
+        w=width,
+        k=total(dims.output_channel) * groups,
+        **dict(zip("rs", (sizes[d] for d in taps), strict=True)),
+        **{f"stride_{at}": int(s) for at, s in zip("hw", dims.strides, strict=True)},
+        **{f"dilation_{at}": int(s) for at, s in zip("hw", dims.dilations, strict=True)},
+        groups=groups,
+        x=_dtype(x),
+        y=_dtype(op.operands[2]),
+        acc=_dtype(op.operands[2]),
+        layout="nhwc" if nhwc else "nchw",
+    )
+    same = _dtype(x) == _dtype(w)
+    return Computed(
+        problem=problem if same else None, lost=lost, why="" if same else "mixed dtypes"
+    )
+
+
+def _attention(op: Any) -> Computed:
+    maps = _maps(op)
+    sizes = _sizes(op, maps)
+    q, k, v = ({d for d in one if d is not None} for one in maps[:3])
+
+    def total(loops: Iterable[int]) -> int:
+        return math.prod(sizes[d] for d in loops)
+
+    problem = ops.registry.get("attention").problem(
+        heads=total(q & k & v),
+        seq_q=total(q - k),
+        seq_kv=total((k & v) - q),
+        dim_qk=total((q & k) - v),
+        dim_v=total(v - k),
+        q=_dtype(op.operands[0]),
+        kv=_dtype(op.operands[1]),
+    )
+    # The scale is a value of the program and a mask an operand: both change the result, not the
+    # shape of the work.
+    masked = ("mask",) if len(maps) > 5 else ()
+    return Computed(problem=problem, lost=("scale", *masked))

@@ -1,0 +1,282 @@
+"""Run compiled modules with IREE's own tools, each time in a new process.
+
+iree-run-module gives the outputs and iree-benchmark-module the times. Both run in a child process,
+so that a kernel that crashes ends its variant and nothing else, and each round of timings has its
+own allocations.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark.backends.iree.targets import Target
+from kernelmark.core.children import run_child
+from kernelmark.core.dtype import DTYPES, dtype
+from kernelmark.core.errors import CaseError, UsageError
+from kernelmark.iree.modules import Signature, TensorType, parse_type
+from kernelmark.kernels.mlir.base import DTYPE_OF
+from kernelmark.numerics.floats import decode, encode, storage
+
+_SHAPED = re.compile(r"((?:\d+x)*)([a-z]\w*)(?:=(.*))?\Z", re.DOTALL)
+# Integers that kernelmark has no dtype for; IREE stores a truth value in a byte.
+_INTEGERS = {"i1": np.uint8, "i16": np.int16, "i64": np.int64, "si8": np.int8, "ui8": np.uint8}
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+_MLIR_NAME = {ours: name for name, ours in DTYPE_OF.items()}
+# Iterations of a repetition and of the warm-up last at least this long.
+_REPETITION_S = 0.05
+# A longer call is timed once a round: it needs neither repetitions nor a warm-up.
+_LONG_S = 0.2
+_LOG_CHARACTERS = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """An argument: its values, exact in float64, and how they are stored. A scalar has none but
+    its `text`."""
+
+    type: TensorType
+    values: NDArray[np.float64] | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchTime:
+    """Seconds of all calls of a kernel in one call of the function, and their number."""
+
+    seconds: float
+    calls: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One process of iree-benchmark-module: every repetition, and the kernels' own times, which
+    are empty where the driver does not attribute time to kernels."""
+
+    samples_s: tuple[float, ...]
+    dispatches: Mapping[str, DispatchTime]
+
+    @property
+    def kernel_s(self) -> float:
+        return sum(one.seconds for one in self.dispatches.values())
+
+
+def make_inputs(signature: Signature, given: Sequence[str], seed: int = 1) -> tuple[Input, ...]:
+    """Return the function's arguments: as given, or uniform over [-1, 1] where only types are.
+
+    Integers are 0 or 1 then, which are valid as indices too."""
+    if given and len(given) != len(signature.inputs):
+        raise UsageError(
+            f"{len(given)} inputs for a function of {len(signature.inputs)}",
+            hint="give one --input for each argument, or none",
+        )
+    random = np.random.default_rng(seed)
+    words = given or [""] * len(signature.inputs)
+    return tuple(
+        _input(word, kind, random, at)
+        for at, (word, kind) in enumerate(zip(words, signature.inputs, strict=True))
+    )
+
+
+def run_module(
+    binary: Path,
+    function: str,
+    inputs: Sequence[Input],
+    outputs: Sequence[TensorType],
+    *,
+    target: Target,
+    folder: Path,
+    timeout_s: float,
+    threads: int = 0,
+) -> tuple[NDArray[np.float64], ...]:
+    """Return the outputs of one call, exact in float64. A failed run is a CaseError."""
+    files = [folder / f"{binary.stem}.out{at}.bin" for at in range(len(outputs))]
+    _run(
+        [
+            *_command("iree-run-module", binary, function, target, threads),
+            *_arguments(inputs, folder),
+            *(f"--output=@{file}" for file in files),
+        ],
+        timeout_s,
+    )
+    return tuple(_load(file.read_bytes(), kind) for file, kind in zip(files, outputs, strict=True))
+
+
+def benchmark_module(
+    binary: Path,
+    function: str,
+    inputs: Sequence[Input],
+    *,
+    target: Target,
+    folder: Path,
+    timeout_s: float,
+    threads: int = 0,
+    expected_s: float = 0.0,
+) -> Round:
+    """Time one process of iree-benchmark-module; `expected_s` is what a call is known to take."""
+    long = expected_s > _LONG_S
+    text = _run(
+        [
+            *_command("iree-benchmark-module", binary, function, target, threads),
+            *_arguments(inputs, folder),
+            "--benchmark_format=json",
+            "--dispatch_statistics=true",
+            f"--benchmark_repetitions={1 if long else 3}",
+            "--benchmark_min_time=" + ("1x" if long else f"{_REPETITION_S}s"),
+            f"--benchmark_min_warmup_time={0 if long else _REPETITION_S}",
+        ],
+        timeout_s,
+    )
+    return parse_round(text)
+
+
+def parse_round(text: str) -> Round:
+    """Parse the JSON of iree-benchmark-module: repetitions, and a row for each kernel."""
+    try:
+        rows: list[dict[str, Any]] = json.loads(text[text.index("{") :])["benchmarks"]
+    except (ValueError, KeyError) as error:
+        raise CaseError(f"iree-benchmark-module wrote no JSON: {error}") from None
+    failed = next((row for row in rows if row.get("error_occurred")), None)
+    if failed is not None or not rows:
+        message = failed.get("error_message", "") if failed else "no benchmark ran"
+        raise CaseError(f"iree-benchmark-module: {message}")
+    single = [row for row in rows if row["run_type"] == "iteration"]
+    kernels = {
+        row["run_name"].partition("/")[2]: DispatchTime(
+            seconds=_row_seconds(row), calls=float(row["calls"])
+        )
+        for row in single
+        if "calls" in row
+    }
+    return Round(
+        samples_s=tuple(_row_seconds(row) for row in single if "calls" not in row),
+        dispatches=kernels,
+    )
+
+
+def _row_seconds(row: Mapping[str, Any]) -> float:
+    return float(row["real_time"]) * _SECONDS[row["time_unit"]]
+
+
+def _command(name: str, binary: Path, function: str, target: Target, threads: int) -> list[str]:
+    import iree._runtime_libs
+
+    program = Path(next(iter(iree._runtime_libs.__path__))) / name
+    device = [f"--device={target.driver}"]
+    if threads and not target.gpu:
+        device.append(f"--task_topology_group_count={threads}")
+    return [str(program), f"--module={binary}", f"--function={function}", *device]
+
+
+def _run(command: Sequence[str], timeout_s: float) -> str:
+    try:
+        done = run_child(command, timeout_s=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise CaseError(
+            f"{Path(command[0]).name} took longer than {timeout_s:g} s",
+            hint="allow more with --timeout",
+        ) from None
+    if done.returncode:
+        log = done.stderr.decode(errors="replace").strip()[-_LOG_CHARACTERS:]
+        raise CaseError(f"{Path(command[0]).name} ended with code {done.returncode}: {log}")
+    return done.stdout.decode(errors="replace")
+
+
+def _arguments(inputs: Sequence[Input], folder: Path) -> list[str]:
+    """Inputs as words of IREE's tools; their bits lie in files, which hold every dtype."""
+    words = []
+    for at, one in enumerate(inputs):
+        if one.values is None or one.type.shape is None:
+            words.append(f"--input={one.text}")
+            continue
+        file = folder / f"input{at}.{one.type.dtype}.bin"
+        if not file.exists():
+            file.write_bytes(_bits(one.values, one.type.dtype))
+        shape = "".join(f"{size}x" for size in one.values.shape)
+        words.append(f"--input={shape}{_MLIR_NAME.get(one.type.dtype, one.type.dtype)}=@{file}")
+    return words
+
+
+def _bits(values: NDArray[np.float64], name: str) -> bytes:
+    if name in _INTEGERS:
+        return values.astype(_INTEGERS[name]).tobytes()
+    return np.ascontiguousarray(encode(values, name)).tobytes()
+
+
+def _load(data: bytes, kind: TensorType) -> NDArray[np.float64]:
+    """Stored elements as float64; a dynamic dim takes what is left."""
+    name = kind.dtype
+    if name in _INTEGERS:
+        flat = np.frombuffer(data, _INTEGERS[name]).astype(np.float64)
+    elif name in DTYPES:
+        flat = decode(np.frombuffer(data, storage(name)), name)
+    else:
+        raise CaseError(f"outputs of {name} cannot be compared")
+    shape = kind.shape or ()
+    return flat.reshape(shape if shape.count(-1) < 2 else (-1,))
+
+
+def _input(word: str, kind: TensorType, random: np.random.Generator, at: int) -> Input:
+    place = f"--input {at + 1}"
+    if kind.shape is None:
+        if not word:
+            raise UsageError(f"{place} is a scalar {kind.dtype} and has no value")
+        return Input(type=kind, text=word)
+    if kind.dtype not in DTYPES and kind.dtype not in _INTEGERS:
+        raise UsageError(f"{place}: tensors of {kind.dtype} cannot be made")
+    if word.startswith("@"):
+        return Input(type=kind, values=_from_file(Path(word[1:]), kind, place))
+    shape, content = kind.shape, ""
+    if word:
+        match = _SHAPED.match(word)
+        if match is None:
+            raise UsageError(f"{place}: {word!r} is not SHAPExTYPE, SHAPExTYPE=VALUES or @FILE.npy")
+        asked = parse_type(f"tensor<{match[1]}{match[2]}>")
+        shape, content = asked.shape or (), match[3] or ""
+        fits = len(shape) == len(kind.shape) and all(
+            declared in (-1, size) for size, declared in zip(shape, kind.shape, strict=True)
+        )
+        if asked.dtype != kind.dtype or not fits:
+            raise UsageError(f"{place}: {word!r} is not of the declared type {kind}")
+    if -1 in shape:
+        raise UsageError(
+            f"{place} has a dynamic dim", hint="give its shape: --input 4x128xf32 for each argument"
+        )
+    if content.startswith("@"):
+        values = _load(
+            Path(content[1:]).expanduser().read_bytes(), TensorType(shape=shape, dtype=kind.dtype)
+        )
+    elif content:
+        numbers = [float(x) for x in re.split(r"[\s,\[\]]+", content) if x]
+        values = (
+            np.broadcast_to(np.array(numbers), shape)
+            if len(numbers) == 1
+            else np.array(numbers).reshape(shape)
+        )
+    elif kind.dtype in _INTEGERS or dtype(kind.dtype).kind == "int":
+        values = random.integers(0, 2, shape).astype(np.float64)
+    else:
+        # Rounded to the dtype, so that float64 has the very same numbers.
+        values = decode(encode(random.uniform(-1, 1, shape), kind.dtype), kind.dtype)
+    return Input(type=kind, values=values)
+
+
+def _from_file(path: Path, kind: TensorType, place: str) -> NDArray[np.float64]:
+    try:
+        values = np.load(path.expanduser(), allow_pickle=False).astype(np.float64)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{place}: {path} cannot be read: {error}") from None
+    shape = kind.shape or ()
+    if len(shape) != values.ndim or any(
+        declared not in (-1, size) for size, declared in zip(values.shape, shape, strict=True)
+    ):
+        raise UsageError(f"{place}: {path} has the shape {values.shape}, not {shape}")
+    return values if kind.dtype in _INTEGERS else decode(encode(values, kind.dtype), kind.dtype)

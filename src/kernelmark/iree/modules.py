@@ -1,0 +1,271 @@
+"""Compile a module in several variants, and read back which dispatches the compiler made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import re
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernelmark.backends.iree.compiler import compiler_present, explain, tool
+from kernelmark.backends.iree.runtime import instance
+from kernelmark.backends.iree.targets import Target, kernel_resources, target_named
+from kernelmark.core.children import run_child
+from kernelmark.core.errors import CompileError, UsageError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.kernels.mlir.base import DTYPE_OF
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
+_OBJECTS = (".o", ".so", ".bc", ".hsaco", ".co", ".cubin", ".ptx", ".spv")
+_TENSOR = re.compile(r"tensor<((?:[\d?]+x)*)(\w+)>\Z")
+_DECLARATION = re.compile(r"func @[\w.$-]+\((.*)\) -> \((.*)\)\Z")
+_FUNCTION = re.compile(r"func\.func @([\w.$-]+)\(\)(.*)")
+_CONFIG_DUMP = "configured_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One way to compile a module: compiler flags, specs and external kernel objects."""
+
+    name: str
+    flags: tuple[str, ...] = ()
+    specs: tuple[Path, ...] = ()
+    objects: tuple[Path, ...] = ()
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What is handed to iree-compile."""
+        folders = dict.fromkeys(path.parent for path in self.objects)
+        return (
+            *self.flags,
+            *(f"{_spec_flag(path)}={path}" for path in self.specs),
+            *(f"--iree-hal-executable-object-search-path={folder}" for folder in folders),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorType:
+    """The type of a function's argument or result. `dtype` is ours, or MLIR's name where
+    kernelmark has no such dtype; `shape` is None for a scalar."""
+
+    shape: tuple[int, ...] | None
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """The inputs and outputs of a function."""
+
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatch:
+    """A kernel that the compiler made. `config` is its translation info and lowering configs as
+    the compiler writes them (pipeline, tile sizes, intrinsic)."""
+
+    name: str
+    config: tuple[str, ...] = ()
+    resources: Mapping[str, int] = field(default_factory=FrozenDict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A compiled variant. `sources` are the dispatches before lowering, by file name."""
+
+    variant: Variant
+    binary: Path
+    sha256: str
+    compile_s: float
+    dispatches: tuple[Dispatch, ...]
+    sources: Mapping[str, str]
+
+
+def parse_variant(text: str) -> Variant:
+    """Parse `NAME:WORDS`: flags, specs (.mlir) and objects, separated as in a shell."""
+    name, colon, rest = text.partition(":")
+    if not _NAME.match(name) or not colon:
+        raise UsageError(
+            f"--variant {text!r} is not NAME:FLAGS",
+            hint="for example: --variant base: --variant tiled:'--iree-opt-data-tiling spec.mlir'",
+        )
+    flags, specs, objects = [], [], []
+    for word in shlex.split(rest):
+        if word.startswith("-"):
+            flags.append(word)
+            continue
+        path = Path(word.removeprefix("+")).expanduser().absolute()
+        if not path.is_file():
+            raise UsageError(f"variant {name}: there is no file {path}")
+        if path.suffix == ".mlir":
+            specs.append(path)
+        elif path.suffix in _OBJECTS:
+            objects.append(path)
+        else:
+            known = f"a spec is .mlir, a kernel object one of {', '.join(_OBJECTS)}"
+            raise UsageError(
+                f"variant {name}: {path.name} is neither a spec nor a kernel object", hint=known
+            )
+    return Variant(name=name, flags=tuple(flags), specs=tuple(specs), objects=tuple(objects))
+
+
+def build_variant(module: Path, variant: Variant, target: Target, folder: Path) -> Built:
+    """Compile `module` into `folder`. A compiler that refuses is a CompileError."""
+    if not compiler_present():
+        raise UsageError(
+            "iree-base-compiler is not installed", hint='pip install "kernelmark[iree]"'
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    binary, dumps = folder / f"{variant.name}.vmfb", folder / variant.name
+    flags = (*target.device_flags, *variant.arguments)
+    start = time.perf_counter()
+    done = run_child(
+        [
+            *(tool("iree-compile"), str(module), *flags, "-o", str(binary)),
+            f"--iree-hal-dump-executable-configurations-to={dumps}",
+            f"--iree-hal-dump-executable-sources-to={dumps}",
+        ]
+    )
+    compile_s = time.perf_counter() - start
+    if done.returncode or not binary.is_file():
+        source = module.read_text(encoding="utf-8", errors="replace")
+        log = done.stderr.decode(errors="replace")
+        raise CompileError(
+            explain(done.returncode, log, source), hint=f"flags: {shlex.join(flags)}"
+        )
+    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(dumps.glob("*.mlir"))}
+    code = binary.read_bytes()
+    used = kernel_resources(code)
+    return Built(
+        variant=variant,
+        binary=binary,
+        sha256=hashlib.sha256(code).hexdigest(),
+        compile_s=compile_s,
+        dispatches=tuple(
+            dataclasses.replace(one, resources=FrozenDict(used.get(one.name, {})))
+            for name, text in texts.items()
+            if name.startswith(_CONFIG_DUMP)
+            for one in configured_dispatches(text)
+        ),
+        sources={name: text for name, text in texts.items() if not name.startswith(_CONFIG_DUMP)},
+    )
+
+
+def specs_applied(built: Built, plain: Built) -> bool:
+    """Whether specs changed any dispatch, compared with the same flags without them."""
+    return (built.dispatches, built.sources) != (plain.dispatches, plain.sources)
+
+
+def configured_dispatches(text: str) -> Iterator[Dispatch]:
+    """Yield the kernels in a dump of configured executables with their lowering configs."""
+    found = list(_FUNCTION.finditer(text))
+    for at, match in enumerate(found):
+        end = found[at + 1].start() if at + 1 < len(found) else len(text)
+        body = text[match.start(2) : end]
+        info = attributes_in(body, "#iree_codegen.translation_info")
+        tiles = [
+            one
+            for dialect in ("iree_cpu", "iree_gpu", "iree_codegen")
+            for one in attributes_in(body, f"#{dialect}.lowering_config")
+        ]
+        yield Dispatch(name=match[1], config=tuple(dict.fromkeys([*info, *tiles])))
+
+
+def attributes_in(text: str, name: str) -> list[str]:
+    """Return what stands between the angle brackets of each attribute `name<…>`."""
+    found = []
+    for match in re.finditer(re.escape(name) + "<", text):
+        depth, at = 1, match.end()
+        while depth and at < len(text):
+            # The > of an arrow closes nothing.
+            depth += {"<": 1, ">": -(text[at - 1] != "-")}.get(text[at], 0)
+            at += 1
+        found.append(text[match.end() : at - 1])
+    return found
+
+
+def read_signature(binary: Path, function: str = "") -> tuple[str, Signature]:
+    """Return the name and types of a module's function: the only one where none is named."""
+    import iree.runtime as rt
+
+    module = rt.VmModule.mmap(instance(), str(binary))
+    found = {
+        name: module.lookup_function(name).reflection.get("iree.abi.declaration", "")
+        for name in module.function_names
+    }
+    public = {name: text for name, text in found.items() if text}
+    if not function and len(public) == 1:
+        function = next(iter(public))
+    if function not in public:
+        raise UsageError(
+            f"the module has no function {function!r}" if function else "which function is meant?",
+            hint=f"--function: {', '.join(public) or 'the module exports none'}",
+        )
+    declared = _DECLARATION.search(public[function])
+    if declared is None:
+        raise UsageError(f"the types of {function} cannot be read: {public[function]}")
+    inputs, outputs = (tuple(map(parse_type, _types(part))) for part in declared.groups())
+    return function, Signature(inputs=inputs, outputs=outputs)
+
+
+def parse_type(text: str) -> TensorType:
+    """Parse `tensor<2x34xf16>` or a scalar's `f32`; a dynamic dim is -1."""
+    match = _TENSOR.match(text)
+    if match is None:
+        return TensorType(shape=None, dtype=DTYPE_OF.get(text, text))
+    sizes = [-1 if size == "?" else int(size) for size in match[1].split("x")[:-1]]
+    return TensorType(shape=tuple(sizes), dtype=DTYPE_OF.get(match[2], match[2]))
+
+
+def _types(text: str) -> list[str]:
+    """The types of `%input0: tensor<2x2xf32>, %input1: i32`; attributes after a type are left."""
+    return [
+        part.partition(":")[2].strip().split(" ")[0]
+        for part in re.split(r",\s*(?=%)", text)
+        if part
+    ]
+
+
+@functools.cache
+def _spec_flag(path: Path) -> str:
+    """The flag that hands over a spec. What a spec is shows in the entry point that it defines."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if "iree_codegen.tuning_spec" in text:
+        return "--iree-codegen-tuning-spec-path"
+    if "@__kernel_config" in text:
+        return "--iree-codegen-transform-dialect-library"
+    return "--iree-preprocessing-transform-spec-filename"
+
+
+def resolve_target(name: str) -> Target:
+    """Return the target called cpu, gfx942, sm_80 or vulkan."""
+    found = target_named(name)
+    if found is None:
+        raise UsageError(
+            f"iree has no target {name!r}", hint="known: cpu, vulkan, gfx942 and others, sm_80 …"
+        )
+    return found
+
+
+def plain_variant(variant: Variant) -> Variant:
+    """The variant without its specs, to compare its dispatches with."""
+    return dataclasses.replace(variant, name=f"{variant.name}.no-spec", specs=())
+
+
+def same_but_specs(one: Variant, others: Sequence[Built]) -> Built | None:
+    """Return a build without specs that has the flags and objects of `one`."""
+    return next(
+        (
+            built
+            for built in others
+            if not built.variant.specs
+            and (built.variant.flags, built.variant.objects) == (one.flags, one.objects)
+        ),
+        None,
+    )

@@ -1,0 +1,73 @@
+"""A comparison of variants as a run, for `kmark show`, `compare` and `history`."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+
+from kernelmark.core.result import KernelInfo, ResultSet, Status
+from kernelmark.core.timing import Cache, Timer, Timing
+from kernelmark.iree.ab import Outcome, Report
+from kernelmark.runners.capture import environment
+from kernelmark.workloads.importers.base import Found, Given, gathered, problem_of
+
+
+def result_set(report: Report, label: str = "") -> ResultSet:
+    """Return the run: for each variant a result end to end and one of its kernels."""
+    device = f"{report.driver}:0" if report.driver in ("cuda", "hip") else "cpu"
+    rows = [row for one in report.outcomes for row in _rows(report, one)]
+    made = gathered(
+        report.plan.module,
+        Given(label=label, device=device, arch=report.target, started=time.time()),
+        rows,
+        method="iree-benchmark-module",
+        environment=environment([device], ["iree"]),
+    )
+    kernels = {one.variant.name: _kernel(one) for one in report.outcomes}
+    results = tuple(
+        dataclasses.replace(one, kernel=kernels[str(one.case.config["variant"])])
+        for one in made.results
+    )
+    return dataclasses.replace(made, results=results)
+
+
+def _rows(report: Report, one: Outcome) -> Iterator[Found]:
+    """A row a round; one without a time where the variant was not timed."""
+    for part, times in (("end_to_end", one.end_to_end), ("kernels", one.kernels)):
+        if times is None and part == "kernels":
+            continue
+        words = {"module": report.plan.module.stem, "digest": f"x{report.module_sha256[:8]}"}
+        words |= {"function": report.function or "none", "part": part}
+        for samples in [block.samples_s for block in times.blocks] if times else [()]:
+            yield Found(
+                problem=problem_of("iree_module", words),
+                backend="iree",
+                config={"variant": one.variant.name},
+                timing=Timing(cache=Cache.HOT, timer=Timer.LOOP, threads=report.plan.threads),
+                samples_s=samples,
+                status=one.status,
+                error=one.error or _divergence_text(one),
+            )
+
+
+def _kernel(one: Outcome) -> KernelInfo:
+    if one.built is None:
+        return KernelInfo()
+    used: dict[str, int] = {}
+    for dispatch in one.built.dispatches:
+        for name, amount in dispatch.resources.items():
+            used[name] = max(used.get(name, 0), amount)
+    return KernelInfo(
+        name="+".join(dispatch.name for dispatch in one.built.dispatches),
+        compile_s=one.built.compile_s,
+        binary_hash=one.built.sha256,
+        resources=used,
+    )
+
+
+def _divergence_text(one: Outcome) -> str:
+    if one.status is not Status.WRONG:
+        return ""
+    found = next(d for d in one.against_f64 or one.against_first if not d.passed)
+    return f"{found.fraction_bad:.2%} of the elements diverge, the first at {found.first_bad}"

@@ -1,0 +1,159 @@
+"""Reports of runs as one file: HTML that needs no network and no script, or Markdown."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernelmark.core.environment import Environment
+from kernelmark.core.errors import NothingToDo
+from kernelmark.core.printable import markdown_cell
+from kernelmark.core.reason import FIELDS, Style, format_reason
+from kernelmark.core.result import ResultSet
+from kernelmark.core.roof import Roof
+from kernelmark.core.units import bytes_text, counted
+from kernelmark.report import figures, tables, vega
+from kernelmark.report.answer import answer
+from kernelmark.report.history import date_text
+from kernelmark.report.names import rerun
+from kernelmark.report.render import html_table, markdown
+
+_KINDS = ("roofline", "bars", "sweep", "heatmap")  # what has nothing to draw is left out
+_STYLE = """
+:root { color-scheme: light dark; --ink: #222; --paper: #fff; --line: #ddd; --soft: #f4f5f7; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e6e6; --paper: #16181d; --line: #3a3f4a; --soft: #1f232b; }
+  figure { background: #fff; border-radius: 6px; }
+}
+body { margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: var(--ink);
+  background: var(--paper); font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
+.answer { font-size: 1.1rem; border-left: 4px solid #0072B2; padding: .2rem 0 .2rem .9rem; }
+.wide { overflow-x: auto; } figure { margin: 1rem 0; padding: .5rem; overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .87rem; }
+th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
+thead th { background: var(--soft); position: sticky; top: 0; }
+pre { background: var(--soft); padding: .6rem; overflow-x: auto; font-size: .82rem; }
+caption { text-align: left; font-weight: 600; padding: .3rem 0; }
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One run of a report, as a reader meets it."""
+
+    results: ResultSet
+    rows: Sequence[tables.Row]
+    roofs: Sequence[Roof] = ()
+    notes: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        run = self.results.run
+        return f"{run.label} ({run.id})" if run.label else run.id
+
+
+def html_page(parts: Sequence[Part], title: str, *, drawn: bool = True) -> str:
+    """The report as a page; `drawn` adds figures, which take a library."""
+    body = [f"<h1>{html.escape(title)}</h1>"]
+    for part in parts:
+        body += _section(part, drawn=drawn)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head>\n<body>"
+        + "\n".join(body)
+        + "\n</body></html>\n"
+    )
+
+
+def _section(part: Part, *, drawn: bool) -> list[str]:
+    run = part.results.run
+    words = answer(part.rows) or [tables.summary(part.rows) or "no results"]
+    made = [
+        f"<h2>Run {html.escape(part.name)}, {date_text(run.started)}</h2>",
+        *(f'<p class="answer">{html.escape(_capital(line))}.</p>' for line in words),
+        f"<p>{html.escape(tables.summary(part.rows) or 'no results')}</p>",
+        f'<div class="wide">{html_table(tables.results_table(part.rows))}</div>',
+    ]
+    made += [f"<figure>{svg}</figure>" for svg in (_figures(part) if drawn else ())]
+    found = tables.failures(part.rows)
+    if found:
+        made.append("<h2>Failures</h2>")
+    for failure in found:
+        count = counted(len(failure.rows), "case")
+        text = f"{failure.status.value}, {count}: {failure.reason}"
+        again = html.escape("\n".join(failure.commands()))
+        made.append(f"<p>{html.escape(text)}</p>" + (f"<pre>{again}</pre>" if again else ""))
+    warned = _warnings(part)
+    if warned:
+        items = "".join(f"<li>{html.escape(text)}</li>" for text in warned)
+        made.append(f"<h2>Warnings</h2><ul>{items}</ul>")
+    commands = [line for line in (rerun(row.result) for row in part.rows) if line]
+    made.append("<h2>Environment</h2>")
+    made.append(f'<div class="wide">{html_table(environment_table(run.environment))}</div>')
+    if commands:
+        shown = html.escape("\n".join(commands))
+        made.append(f"<h2>Commands that repeat each row</h2><pre>{shown}</pre>")
+    return made
+
+
+def markdown_page(parts: Sequence[Part], title: str) -> str:
+    """The report as Markdown, without figures."""
+    lines = [f"# {markdown_cell(title)}", ""]
+    for part in parts:
+        run = part.results.run
+        words = answer(part.rows) or [tables.summary(part.rows) or "no results"]
+        lines += [f"## Run {markdown_cell(part.name)}, {date_text(run.started)}", ""]
+        lines += [f"**{markdown_cell(_capital(line))}.**" for line in words]
+        lines += ["", markdown(tables.results_table(part.rows))]
+        for failure in tables.failures(part.rows):
+            count = counted(len(failure.rows), "case")
+            text = f"{failure.status.value}, {count}: {failure.reason}"
+            lines += [f"- {markdown_cell(text)}"]
+            lines += [f"  - `{markdown_cell(command)}`" for command in failure.commands()]
+        lines += [f"- {markdown_cell(text)}" for text in _warnings(part)]
+        lines += ["", markdown(environment_table(run.environment))]
+    return "\n".join(lines) + "\n"
+
+
+def environment_table(found: Environment) -> tables.Table:
+    """Host, devices, libraries and variables of a run."""
+    pairs = [("host", found.host), ("os", found.os), ("python", found.python)]
+    pairs += [("kernelmark", found.kernelmark_version), ("container", found.container)]
+    pairs += [("commit", found.commit + (" (changed)" if found.dirty else ""))]
+    for info in found.devices:
+        facts = [info.model, info.arch, f"{info.units} units", bytes_text(info.memory_bytes)]
+        pairs.append((info.name, ", ".join(filter(None, facts))))
+    pairs += list(found.libraries.items()) + [(f"${k}", v) for k, v in found.variables.items()]
+    return tables.Table(
+        columns=(tables.Column(name="what"), tables.Column(name="is")),
+        rows=tuple((name, value) for name, value in pairs if value),
+    )
+
+
+def figure_specs(part: Part) -> dict[str, vega.Spec]:
+    """The figures of a run that there is something to draw for."""
+    found = {}
+    for kind in _KINDS:
+        more = {"roofs": part.roofs} if kind == "roofline" else {}
+        try:
+            spec = figures.RESULT_KINDS[kind](part.rows, **more)
+        except NothingToDo:
+            continue
+        found[kind] = figures.themed(spec, title=figures.TITLES[kind], subtitle=part.name)
+    return found
+
+
+def _figures(part: Part) -> list[str]:
+    return [vega.svg(spec) for spec in figure_specs(part).values()]
+
+
+def _warnings(part: Part, style: Style = FIELDS) -> list[str]:
+    found = [format_reason(reason, style) for reason in tables.warnings(part.rows)]
+    return [*found, *part.notes]
+
+
+def _capital(line: str) -> str:
+    return line[:1].upper() + line[1:]

@@ -1,0 +1,237 @@
+"""Spaces of lowering configs and the specs that apply them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelmark import ops
+from kernelmark.backends.iree import choices, compiler
+from kernelmark.backends.iree.spec import EMPTY, Entry, missing, parse_spec
+from kernelmark.backends.iree.targets import Target, target
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import Unsupported, UsageError
+from kernelmark.core.space import Space
+from kernelmark.tune.points import Points
+
+CPU = [
+    "gemm m=100 n=96 k=70 dtype=f32 tb=t",
+    "gemm m=64 n=64 k=64 dtype=i8",
+    "batched_gemm batch=3 m=64 n=64 k=64 dtype=f16",
+    "conv n=2 c=16 h=14 w=14 k=32 r=3 s=3 pad=1 dtype=f32 layout=nhwc",
+    "conv n=1 c=16 h=14 w=14 k=32 r=3 s=3 pad=1 dtype=f32",
+    "attention heads_q=4 heads_kv=2 seq=32 dim=16 dtype=f32 causal=yes",
+]
+AMD = [
+    ("gfx90a", "gemm m=512 n=512 k=512 dtype=bf16"),
+    ("gfx942", "gemm m=1024 n=2048 k=512 dtype=f16 tb=t"),
+    ("gfx942", "gemm m=1024 n=1024 k=1024 dtype=f8e4m3fnuz tb=t"),
+    ("gfx942", "conv n=2 c=256 h=34 w=34 k=256 r=3 s=3 dtype=f16 layout=nhwc"),
+    ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f16"),
+    ("gfx950", "gemm m=1024 n=1024 k=1024 dtype=f8e4m3 tb=t"),
+    ("gfx950", "attention heads=8 seq=1024 dim=128 dtype=bf16"),
+]
+
+
+def goal(arch: str) -> Target:
+    kind = "hip" if arch.startswith("gfx") else "cpu"
+    found = target(DeviceInfo(name=kind, kind=kind, model="some", arch=arch))
+    assert found is not None
+    return found
+
+
+def space(key: str, arch: str = "x86_64") -> Space | None:
+    return choices.space(ops.parse(key), goal(arch))
+
+
+ALL = [*(("x86_64", key) for key in CPU), *AMD]
+
+
+@pytest.mark.parametrize(("arch", "key"), ALL)
+def test_candidates_are_many_and_distinct(arch: str, key: str) -> None:
+    found, problem = space(key, arch), ops.parse(key)
+    assert found is not None
+    points = Points.of(found)
+    assert len(points) > 50
+    assert points.index(found.default) is not None
+    drawn = random.Random(1).sample(range(len(points)), 40)
+    made = [choices.choose(problem, points.config(i), goal(arch)) for i in drawn]
+    assert len({choice.spec for choice in made}) == len(made)
+    assert all(choice.entries for choice in made)
+
+
+@given(m=st.integers(1, 5000), n=st.integers(1, 5000), k=st.integers(1, 5000))
+def test_a_cpu_space_holds_something_unless_a_loop_is_folded(m: int, n: int, k: int) -> None:
+    found = space(f"gemm m={m} n={n} k={k} dtype=f32")
+    assert (found is None) == (1 in (m, n, k))
+    if found is not None:
+        assert next(iter(found), None) is not None
+        for name, dim in (("tile_m", m), ("tile_n", n)):
+            values = found.parameters[name]
+            assert all(value < dim for value in values[:-1]), "two beyond the dim are the same"
+
+
+@pytest.mark.parametrize(
+    ("arch", "key"),
+    [
+        ("x86_64", "conv n=2 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f32"),
+        ("x86_64", "conv n=1 c=16 h=14 w=14 k=32 r=3 s=3 dtype=f32 groups=2"),
+        ("gfx942", "gemm m=100 n=100 k=101 dtype=f16"),
+        ("gfx942", "conv n=2 c=256 h=34 w=34 k=256 r=3 s=3 dtype=f16"),
+        ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f16 causal=yes"),
+        ("gfx1100", "gemm m=512 n=512 k=512 dtype=f16"),
+    ],
+)
+def test_no_space_where_no_spec_matches(arch: str, key: str) -> None:
+    assert space(key, arch) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("mma", "MFMA_F32_16x16x16_F16", "none of"),  # of another dtype
+        ("tile_m", 48, "none of"),
+        ("tile_k", 256, "shared memory"),
+        ("subgroups_m", 4, "subgroups"),
+    ],
+)
+def test_an_impossible_amd_lowering_is_refused(name: str, value: object, says: str) -> None:
+    problem = ops.parse("gemm m=1024 n=1024 k=1024 dtype=bf16")
+    found = choices.space(problem, goal("gfx942"))
+    assert found is not None
+    fitting = {"mma": "MFMA_F32_32x32x8_BF16", "tile_m": 64, "tile_n": 256, "tile_k": 64}
+    config = {**found.default, **fitting}
+    assert choices.choose(problem, config, goal("gfx942")).entries
+    with pytest.raises(Unsupported, match=says):
+        choices.choose(problem, {**config, name: value}, goal("gfx942"))
+
+
+# -- specs
+
+FOREIGN = """// A spec of somebody else.
+#map = affine_map<(d0) -> (d0)>
+module attributes {transform.with_named_sequence,
+    iree_codegen.tuning_spec_with_default_entrypoint} {
+
+// ======
+// * Tuned *
+// ======
+
+// Theirs.
+transform.named_sequence @theirs(%op: !transform.any_op {transform.readonly},
+                                 %config: !transform.any_param {transform.readonly}) {
+  transform.annotate %op "compilation_info" = %config : !transform.any_op, !transform.any_param
+  transform.yield
+}
+
+transform.named_sequence
+@match_1(%op: !transform.any_op {transform.readonly}) -> (!transform.any_op, !transform.any_param) {
+  transform.match.operation_name %op ["linalg.fill"] : !transform.any_op
+  %config = transform.param.constant {x = {y = 1}} -> !transform.any_param
+  transform.yield %op, %config : !transform.any_op, !transform.any_param
+}
+
+transform.named_sequence
+@__kernel_config(%op: !transform.any_op {transform.consumed}) -> !transform.any_op
+  attributes { iree_codegen.tuning_spec_entrypoint } {
+  %res = transform.foreach_match in %op
+    // Fast.
+    @match_1 -> @theirs
+    : (!transform.any_op) -> !transform.any_op
+  transform.yield %res : !transform.any_op
+}
+
+}
+"""
+
+
+def entry(key: str = CPU[0], arch: str = "x86_64") -> Entry:
+    found = space(key, arch)
+    assert found is not None
+    choice = choices.choose(ops.parse(key), found.default, goal(arch))
+    return replace(choice.entries[0], note={"problem": key})
+
+
+def test_a_spec_reads_back_as_it_was_written() -> None:
+    spec = EMPTY.with_entries([entry(), entry(AMD[4][1], "gfx942")])
+    again = parse_spec(spec.text)
+    assert again.text == spec.text
+    assert again.pairs == spec.pairs
+    assert [note["problem"] for note in again.notes.values()] == [CPU[0], AMD[4][1]]
+
+
+def test_a_spec_of_other_origin_is_kept_behind_ours() -> None:
+    foreign = parse_spec(FOREIGN)
+    assert list(foreign.sequences) == ["theirs", "match_1"]
+    assert foreign.pairs == (("match_1", "theirs"),)
+    merged = foreign.with_entries([entry()])
+    assert [matcher for matcher, _ in merged.pairs] == [entry().root.name, "match_1"]
+    assert foreign.sequences["match_1"] in merged.text
+    assert merged.text.startswith(FOREIGN[: FOREIGN.index("// Theirs")].rstrip())
+    assert parse_spec(merged.text).pairs == merged.pairs
+
+
+def test_another_lowering_of_a_root_replaces_the_first() -> None:
+    first = entry()
+    spec = EMPTY.with_entries([first])
+    other = replace(first, lowering=replace(first.lowering, config="#x<y>"))
+    assert spec.with_entries([other]).pairs == spec.pairs
+    assert first.lowering.config not in spec.with_entries([other]).text
+
+
+@pytest.mark.parametrize("text", ["module {}", FOREIGN[: FOREIGN.index("@match_1 ->")]])
+def test_what_is_no_spec_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_spec(text)
+
+
+def test_a_config_in_another_dispatch_is_no_proof() -> None:
+    one = entry().lowering
+    split = (
+        f"  func.func @a() attributes {{translation_info = {one.translation}}} {{\n"
+        f"  func.func @b() {{\n  linalg.matmul {{lowering_config = {one.config}}}\n"
+    )
+    assert missing(split, [entry()]) == [entry()]
+    assert missing(split.replace("  func.func @b() {\n", ""), [entry()]) == []
+
+
+compiled = pytest.mark.skipif(not compiler.compiler_present(), reason="needs iree-base-compiler")
+
+
+@compiled
+def test_the_compiler_applies_a_spec_and_none_of_another_size() -> None:
+    problem = ops.parse("gemm m=32 n=48 k=16 dtype=f32 bias=yes")
+    found = choices.space(problem, goal("x86_64"))
+    assert found is not None
+    choice = choices.choose(problem, found.default, goal("x86_64"))
+    assert choices.unapplied(problem, choice, choice.spec) == []
+    other = choices.choose(ops.parse(CPU[0]), space(CPU[0]).default, goal("x86_64"))  # type: ignore[union-attr]
+    assert choices.unapplied(problem, choice, other.spec) == list(choice.entries)
+
+
+@compiled
+@pytest.mark.slow
+@pytest.mark.parametrize(("arch", "key"), ALL)
+def test_every_candidate_is_applied_and_compiles(arch: str, key: str) -> None:
+    problem, found = ops.parse(key), space(key, arch)
+    assert found is not None
+    points = Points.of(found)
+    for i in random.Random(7).sample(range(len(points)), 2):
+        choice = choices.choose(problem, points.config(i), goal(arch))
+        assert choices.unapplied(problem, choice, choice.spec) == []
+        assert compiler.run_compiler(choices.source(problem, choice), choice.flags, choice.spec)
+
+
+@compiled
+@pytest.mark.slow
+def test_a_merged_spec_is_a_spec_to_the_compiler() -> None:
+    problem = ops.parse(CPU[0])
+    found = choices.space(problem, goal("x86_64"))
+    assert found is not None
+    choice = choices.choose(problem, found.default, goal("x86_64"))
+    merged = parse_spec(FOREIGN).with_entries(choice.entries)
+    assert choices.unapplied(problem, choice, merged.text) == []

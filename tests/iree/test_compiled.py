@@ -1,0 +1,389 @@
+"""Modules through IREE's compiler and runtime, on the CPU."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kernelmark import backends, ops
+from kernelmark.cli.main import main
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import CompileError, UsageError
+from kernelmark.core.result import Status
+from kernelmark.iree.ab import Plan, compare_variants
+from kernelmark.iree.dispatches import computed_by, rank_dispatches, save_workload, workload_of
+from kernelmark.iree.modules import Variant, parse_variant
+from kernelmark.iree.reference import float64_text
+from kernelmark.stores import open_store
+from kernelmark.workloads import suites, workload
+
+pytest.importorskip("iree.compiler")
+pytest.importorskip("iree.runtime")
+EXAMPLES = Path(__file__).parents[2] / "examples" / "iree"
+
+MODULE = """
+func.func @forward(%a: tensor<16x32xf16>, %b: tensor<32x8xf16>) -> tensor<16x8xf16> {
+  %zero = arith.constant 0.0 : f32
+  %low = arith.constant 0xFF800000 : f32
+  %empty = tensor.empty() : tensor<16x8xf32>
+  %start = linalg.fill ins(%zero : f32) outs(%empty : tensor<16x8xf32>) -> tensor<16x8xf32>
+  %sum = linalg.matmul ins(%a, %b : tensor<16x32xf16>, tensor<32x8xf16>)
+      outs(%start : tensor<16x8xf32>) -> tensor<16x8xf32>
+  %out = tensor.empty() : tensor<16x8xf16>
+  %y = linalg.generic {indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (i, j)>],
+                       iterator_types = ["parallel", "parallel"]}
+      ins(%sum : tensor<16x8xf32>) outs(%out : tensor<16x8xf16>) {
+  ^bb0(%s: f32, %o: f16):
+    %m = arith.maximumf %s, %low : f32
+    %r = arith.truncf %m : f32 to f16
+    linalg.yield %r : f16
+  } -> tensor<16x8xf16>
+  return %y : tensor<16x8xf16>
+}
+"""
+# Replaces the matmul by one that forgets half of the terms, or by the same in another form.
+SPEC = """
+module attributes {transform.with_named_sequence} {
+  util.func private @other(%a: tensor<16x32xf16>, %b: tensor<32x8xf16>, %c: tensor<16x8xf32>)
+      -> tensor<16x8xf32> {
+    %x = tensor.extract_slice %a[0, 0] [16, {terms}] [1, 1]
+        : tensor<16x32xf16> to tensor<16x{terms}xf16>
+    %y = tensor.extract_slice %b[0, 0] [{terms}, 8] [1, 1]
+        : tensor<32x8xf16> to tensor<{terms}x8xf16>
+    %d = linalg.matmul ins(%x, %y : tensor<16x{terms}xf16>, tensor<{terms}x8xf16>)
+        outs(%c : tensor<16x8xf32>) -> tensor<16x8xf32>
+    util.return %d : tensor<16x8xf32>
+  }
+  transform.named_sequence @match(%op: !transform.any_op {transform.readonly})
+      -> !transform.any_op {
+    transform.match.operation_name %op ["{name}"] : !transform.any_op
+    transform.yield %op : !transform.any_op
+  }
+  transform.named_sequence @replace(%op: !transform.any_op {transform.readonly}) {
+    %module = transform.util.get_nearest_symbol_table %op : (!transform.any_op) -> !transform.any_op
+    %func = transform.util.import_symbol @other into %module if undefined
+        : (!transform.any_op) -> !transform.any_op
+    %ins = transform.get_operand %op[all] : (!transform.any_op) -> !transform.any_value
+    %out = transform.get_result %op[all] : (!transform.any_op) -> !transform.any_value
+    transform.util.cast_and_call %func(%ins) -> %out before %op
+        : (!transform.any_op, !transform.any_value, !transform.any_value, !transform.any_op)
+        -> !transform.any_op
+    transform.yield
+  }
+  transform.named_sequence @__transform_main(%module: !transform.any_op) {
+    %f = transform.structured.match ops{["util.func"]} in %module
+        : (!transform.any_op) -> !transform.any_op
+    transform.foreach %f : !transform.any_op {
+    ^bb1(%func: !transform.any_op):
+      transform.foreach_match in %func @match -> @replace : (!transform.any_op) -> !transform.any_op
+    }
+    transform.apply_dce to %module : !transform.any_op
+    transform.apply_registered_pass "inline" to %module : (!transform.any_op) -> !transform.any_op
+    transform.yield
+  }
+}
+"""
+
+
+def _spec(folder: Path, name: str, *, op: str = "linalg.matmul", terms: int) -> Path:
+    path = folder / name
+    path.write_text(SPEC.replace("{terms}", str(terms)).replace("{name}", op))
+    return path
+
+
+@pytest.fixture
+def module(tmp_path):
+    path = tmp_path / "m.mlir"
+    path.write_text(MODULE)
+    return path
+
+
+def test_the_float64_module_has_no_other_float_and_no_cast():
+    text = float64_text(MODULE)
+    assert not re.search(r"(?<![\w])(f16|f32)\b|xf(16|32)\b", text)
+    assert "arith.truncf" not in text
+    assert "0xFFF0000000000000 : f64" in text  # -inf keeps its value, not its bits
+
+
+def test_constants_keep_their_values_in_float64():
+    constant = "arith.constant dense<[1.0, 0.1]> : tensor<2xf32>"
+    text = float64_text(
+        f"func.func @f() -> tensor<2xf32> {{ %0 = {constant}\n return %0 : tensor<2xf32> }}"
+    )
+    assert "0.10000000149011612" in text
+
+
+def test_a_module_that_is_none_has_no_float64_form():
+    with pytest.raises(CompileError):
+        float64_text("func.func @f(")
+
+
+def _generic(a: str, b: str, c: str, loops: str, maps: tuple[str, str, str], kinds: str) -> str:
+    shown = ", ".join(f"affine_map<({loops}) -> ({one})>" for one in maps)
+    words = ", ".join({"p": '"parallel"', "r": '"reduction"'}[kind] for kind in kinds)
+    return f"""
+    func.func @f(%a: tensor<{a}>, %b: tensor<{b}>, %c: tensor<{c}>) -> tensor<{c}> {{
+      %r = linalg.generic {{indexing_maps = [{shown}], iterator_types = [{words}]}}
+          ins(%a, %b : tensor<{a}>, tensor<{b}>) outs(%c : tensor<{c}>) {{
+      ^bb0(%x: f32, %y: f32, %o: f32):
+        %p = arith.mulf %x, %y : f32
+        %s = arith.addf %o, %p : f32
+        linalg.yield %s : f32
+      }} -> tensor<{c}>
+      return %r : tensor<{c}>
+    }}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "lost"),
+    [
+        (
+            _generic("4x8xf32", "6x4xf32", "8x6xf32", "i, j, k", ("k, i", "j, k", "i, j"), "ppr"),
+            "gemm m=8 n=6 k=4 ta=t tb=t dtype=f32",
+            (),
+        ),
+        (  # a transposed result is the product of swapped operands
+            _generic("8x4xf32", "4x6xf32", "6x8xf32", "i, j, k", ("i, k", "k, j", "j, i"), "ppr"),
+            "gemm m=6 n=8 k=4 ta=t tb=t dtype=f32",
+            (),
+        ),
+        (
+            _generic("8x4xf32", "4xf32", "8xf32", "i, k", ("i, k", "k", "i"), "pr"),
+            "gemm m=8 n=1 k=4 dtype=f32",
+            (),
+        ),
+        (  # a shared right operand makes one product of the batch
+            _generic(
+                *("2x8x4xf32", "4x6xf32", "2x8x6xf32", "b, i, j, k"),
+                *(("b, i, k", "k, j", "b, i, j"), "pppr"),
+            ),
+            "gemm m=16 n=6 k=4 dtype=f32",
+            (),
+        ),
+        (
+            _generic(
+                *("8x3x4xf32", "3x6x4xf32", "8x3x6xf32", "b, i, j, k"),
+                *(("i, b, k", "b, j, k", "i, b, j"), "pppr"),
+            ),
+            "batched_gemm batch=3 m=8 n=6 k=4 tb=t dtype=f32",
+            ("layout",),
+        ),
+    ],
+)
+def test_contractions_as_problems(text, key, lost):
+    ((name, found),) = computed_by(text)
+    assert (name, found.problem, found.lost) == ("f", ops.parse(key), lost)
+
+
+@pytest.mark.parametrize(
+    ("op", "x", "w", "y", "key", "lost"),
+    [
+        ("nhwc_fhwc", "1x9x8x4", "6x3x2x4", "1x7x7x6", "c=4 k=6 layout=nhwc", ()),
+        ("nhwc_hwcf", "1x9x8x4", "3x2x4x6", "1x7x7x6", "c=4 k=6 layout=nhwc", ("layout",)),
+        ("nchw_fchw", "1x4x9x8", "6x4x3x2", "1x6x7x7", "c=4 k=6", ()),
+        ("ngchw_gfchw", "1x2x4x9x8", "2x6x4x3x2", "1x2x6x7x7", "c=8 k=12 groups=2", ()),
+    ],
+)
+def test_convolutions_as_problems(op, x, w, y, key, lost):
+    x, w, y = (f"tensor<{one}xf32>" for one in (x, w, y))
+    ((_, found),) = computed_by(f"""
+    func.func @f(%x: {x}, %w: {w}, %y: {y}) -> {y} {{
+      %r = linalg.conv_2d_{op} {{dilations = dense<1> : tensor<2xi64>,
+          strides = dense<1> : tensor<2xi64>}} ins(%x, %w : {x}, {w}) outs(%y : {y}) -> {y}
+      return %r : {y}
+    }}""")
+    assert found.problem == ops.parse(f"conv n=1 h=9 w=8 r=3 s=2 {key} dtype=f32")
+    assert found.lost == lost
+
+
+def test_attention_as_a_problem():
+    q, k, v, o = (f"tensor<4x{one}xf16>" for one in ("32x16", "48x16", "48x24", "32x24"))
+    maps = ", ".join(
+        f"affine_map<(b, m, n, c, d) -> ({one})>"
+        for one in ("b, m, c", "b, d, c", "b, d, n", "", "b, m, n")
+    )
+    ((_, found),) = computed_by(f"""
+    func.func @f(%q: {q}, %k: {k}, %v: {v}, %s: f16, %o: {o}) -> {o} {{
+      %r = iree_linalg_ext.attention <{{indexing_maps = [{maps}]}}>
+          ins(%q, %k, %v, %s : {q}, {k}, {v}, f16) outs(%o : {o}) {{
+      ^bb0(%x: f32): iree_linalg_ext.yield %x : f32 }} -> {o}
+      return %r : {o}
+    }}""")
+    key = "attention heads=4 seq_q=32 seq_kv=48 dim_qk=16 dim_v=24 dtype=f16"
+    assert found.problem == ops.parse(key)
+
+
+def test_a_dispatch_without_a_contraction_is_no_problem():
+    ((_, found),) = computed_by("func.func @f() { return }")
+    assert found.problem is None
+    assert found.why
+
+
+def test_a_dynamic_contraction_is_no_problem():
+    text = _generic("?x8xf32", "6x?xf32", "8x6xf32", "i, j, k", ("k, i", "j, k", "i, j"), "ppr")
+    ((_, found),) = computed_by(text)
+    assert found.problem is None
+
+
+@pytest.mark.slow
+def test_variants_are_checked_and_timed(module, tmp_path):
+    plan = Plan(
+        module=module,
+        variants=(
+            Variant(name="base"),
+            parse_variant(f"same:{_spec(tmp_path, 'same.mlir', terms=32)}"),
+            parse_variant(f"half:{_spec(tmp_path, 'half.mlir', terms=16)}"),
+            parse_variant(f"idle:{_spec(tmp_path, 'idle.mlir', op='linalg.dot', terms=16)}"),
+            parse_variant("broken:--iree-no-such-flag"),
+        ),
+        rounds=2,
+    )
+    report = compare_variants(plan)
+    outcomes = {one.variant.name: one for one in report.outcomes}
+    assert {name: one.status for name, one in outcomes.items()} == {
+        "base": Status.OK,
+        "same": Status.OK,
+        "half": Status.WRONG,
+        "idle": Status.OK,
+        "broken": Status.COMPILE_ERROR,
+    }
+    assert report.failed
+    assert (outcomes["base"].specs_applied, outcomes["half"].specs_applied) == (None, True)
+    assert outcomes["idle"].specs_applied is False
+    # The replacement is in the compiled kernel: it sums 16 terms, where the base sums 32.
+    assert "16x8x32" in outcomes["base"].built.dispatches[0].name
+    assert "16x8x16" in outcomes["half"].built.dispatches[0].name
+    assert all(d.passed for d in outcomes["base"].against_f64)
+    assert outcomes["half"].against_f64[0].fraction_bad > 0.5
+    assert outcomes["half"].against_first[0].first_bad is not None
+    for name in ("base", "same", "half"):
+        one = outcomes[name]
+        assert len(one.end_to_end.blocks) == 2
+        assert one.kernels.median_s > 0
+        assert [time.calls for time in one.dispatch_s.values()] == [1.0]
+    assert outcomes["same"].end_to_end_verdict is not None
+    assert outcomes["broken"].built is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["gfx942", "sm_80"])
+def test_the_sdxl_convolution_compiles_for_gpus(target):
+    plan = Plan(
+        module=EXAMPLES / "sdxl_conv.mlir",
+        variants=(Variant(name="base"), parse_variant(f"spec:{EXAMPLES / 'conv_as_matmul.mlir'}")),
+        target=target,
+        run=False,
+    )
+    report = compare_variants(plan)
+    assert not report.failed
+    base, spec = (one.built.dispatches for one in report.outcomes)
+    assert (len(base), len(spec)) == (1, 2)
+    assert report.outcomes[1].specs_applied
+    used = {name for dispatch in (*base, *spec) for name in dispatch.resources}
+    expected = (
+        {"registers", "spilled_registers", "shared_bytes"} if target == "gfx942" else {"threads"}
+    )
+    assert expected <= used
+
+
+@pytest.mark.slow
+def test_the_example_with_a_planted_error_fails(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_STORE", str(tmp_path / "store.sqlite"))
+    words = [f"{EXAMPLES / name}" for name in ("small_conv.mlir", "conv_as_matmul.mlir")]
+    given = ["iree", "ab", words[0], "--variant", "base:", "--variant", f"im2col:{words[1]}"]
+    fast = ["--rounds", "2", "-q", "--json", "-"]
+    with pytest.raises(SystemExit) as ended:
+        main([*given, *fast])
+    assert not ended.value.code
+    document = json.loads(capsys.readouterr().out)
+    assert [one["status"] for one in document["variants"]] == ["ok", "ok"]
+    with pytest.raises(SystemExit) as ended:
+        main([*given, "--variant", f"wrong:{EXAMPLES / 'wrong_conv.mlir'}", *fast])
+    assert ended.value.code == 3
+    document = json.loads(capsys.readouterr().out)
+    assert document["variants"][2]["status"] == "wrong"
+    assert document["variants"][2]["against_f64"][0]["fraction_bad"] > 0.9
+    with open_store(None) as store:
+        stored = store.result_set(store.run("latest").id).results
+    found = {(r.case.config["variant"], r.case.problem.options["part"]): r for r in stored}
+    assert {key: one.status.value for key, one in found.items()} == {
+        (name, part): "wrong" if name == "wrong" else "ok"
+        for name in ("base", "im2col", "wrong")
+        for part in ("end_to_end", "kernels")
+    }
+    assert all(len(one.measurement.blocks) == 2 for one in found.values())
+    assert found["im2col", "kernels"].kernel.binary_hash
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the example's spec is for x86-64")
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_an_external_kernel_replaces_a_dispatch(tmp_path):
+    kernel = tmp_path / "external_matmul.o"
+    flags = ["-O2", "-ffreestanding", "-fPIC", "-fno-tree-loop-distribute-patterns"]
+    source = EXAMPLES / "external_matmul.c"
+    subprocess.run(["cc", *flags, "-c", str(source), "-o", str(kernel)], check=True)
+    spec = EXAMPLES / "external_matmul_spec.mlir"
+    words = f"--iree-hal-link-executables=false {spec} {kernel}"
+    plan = Plan(
+        module=EXAMPLES / "external_matmul.mlir",
+        variants=(Variant(name="base"), parse_variant(f"own:{words}")),
+        rounds=2,
+    )
+    report = compare_variants(plan)
+    own = report.outcomes[1]
+    assert (own.status, own.specs_applied, report.failed) == (Status.OK, True, False)
+    assert own.dispatch_s["external_matmul"].seconds > 0
+    assert own.against_f64[0].passed
+
+
+@pytest.mark.slow
+def test_a_model_becomes_a_workload(tmp_path):
+    costs = rank_dispatches(EXAMPLES / "unet_like.mlir", rounds=1)
+    assert [one.seconds for one in costs] == sorted((one.seconds for one in costs), reverse=True)
+    assert sum(one.fraction for one in costs) == pytest.approx(1)
+    found = workload_of(costs, "unet")
+    counts = {call.problem.op: call.count for call in found.calls}
+    assert counts["conv"] == 2
+    assert {"gemm", "batched_gemm"} <= counts.keys()
+    save_workload(found, tmp_path, EXAMPLES / "unet_like.mlir")
+    assert workload.read(tmp_path / "workload.csv").calls == found.calls
+    suite = suites.load(str(tmp_path / "suite.toml"))
+    assert {p.key for p in suite.problems} == {call.problem.key for call in found.calls}
+
+
+@pytest.mark.parametrize(
+    ("arch", "key", "used"),
+    [
+        ("gfx942", "gemm m=64 n=64 k=64 dtype=f16", {"registers", "scalar_registers"}),
+        (
+            *("gfx942", "batched_gemm_quant batch=2 m=16 n=16 k=64 scheme=a8w8_group b=f8e4m3fnuz"),
+            {"spilled_registers", "shared_bytes"},
+        ),
+        ("sm_80", "gemm m=64 n=64 k=64 dtype=f16", {"threads"}),
+    ],
+)
+def test_the_backend_reads_resources_from_the_object(arch, key, used):
+    kind = "hip" if arch.startswith("gfx") else "cuda"
+    info = DeviceInfo(name=f"{kind}:0", kind=kind, model=arch, arch=arch)
+    found = backends.registry.get("iree").compile(ops.parse(key), {}, info).resources
+    assert used <= found.keys()
+    assert found[next(iter(used & {"registers", "threads", "shared_bytes"}))] > 0
+
+
+def test_plans_that_cannot_be(module):
+    base = Variant(name="base")
+    for bad in (
+        {"variants": ()},
+        {"variants": (base, base)},
+        {"variants": (base,), "rounds": 1},
+        {"variants": (base,), "module": module.with_name("none.mlir")},
+    ):
+        with pytest.raises(UsageError):
+            Plan(**({"module": module} | bad))

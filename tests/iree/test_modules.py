@@ -1,0 +1,199 @@
+"""What is read of variants, types, dumps and IREE's JSON, without a compiler."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from kernelmark.core.errors import CaseError, UsageError
+from kernelmark.iree.execute import make_inputs, parse_round
+from kernelmark.iree.modules import (
+    Signature,
+    TensorType,
+    attributes_in,
+    configured_dispatches,
+    parse_type,
+    parse_variant,
+    resolve_target,
+)
+
+DUMP = """
+func.func @k_matmul() attributes {translation_info = #iree_codegen.translation_info<pipeline =
+#iree_gpu.pipeline<TileAndFuse> workgroup_size = [256, 1, 1]>} {
+  %6 = linalg.fill {lowering_config = #iree_cpu.lowering_config<vector_common_parallel = [8]>}
+  %7 = linalg.generic {indexing_maps = [affine_map<(d0) -> (d0)>], lowering_config =
+       #iree_gpu.lowering_config<{mma_kind = #iree_gpu.mma_layout<MFMA>, reduction = [0, 4]}>}
+}
+func.func @k_copy() {
+}
+"""
+
+
+def test_a_variant_has_flags_specs_and_objects(tmp_path):
+    spec, tuning, library, kernel = (
+        tmp_path / name for name in ("a.mlir", "b.mlir", "c.mlir", "k.hsaco")
+    )
+    spec.write_text("transform.named_sequence @__transform_main")
+    tuning.write_text("module attributes { iree_codegen.tuning_spec_with_default_entrypoint }")
+    library.write_text("transform.named_sequence @__kernel_config")
+    kernel.write_bytes(b"")
+    found = parse_variant(f"fast:--a=1 {spec} '--b=x y' +{tuning} {library} {kernel}")
+    assert (found.name, found.flags) == ("fast", ("--a=1", "--b=x y"))
+    assert found.arguments == (
+        "--a=1",
+        "--b=x y",
+        f"--iree-preprocessing-transform-spec-filename={spec}",
+        f"--iree-codegen-tuning-spec-path={tuning}",
+        f"--iree-codegen-transform-dialect-library={library}",
+        f"--iree-hal-executable-object-search-path={tmp_path}",
+    )
+
+
+@pytest.mark.parametrize("text", ["base", ":--a", "a b:", "x:missing.mlir"])
+def test_a_bad_variant_is_a_usage_error(text):
+    with pytest.raises(UsageError):
+        parse_variant(text)
+
+
+def test_a_file_of_another_kind_is_a_usage_error(tmp_path):
+    (tmp_path / "x.txt").write_text("")
+    with pytest.raises(UsageError):
+        parse_variant(f"x:{tmp_path / 'x.txt'}")
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "dtype"),
+    [
+        ("tensor<2x34xf16>", (2, 34), "f16"),
+        ("tensor<?x4xf8E4M3FN>", (-1, 4), "f8e4m3"),
+        ("tensor<f32>", (), "f32"),
+        ("tensor<4xi64>", (4,), "i64"),
+        ("i32", None, "i32"),
+    ],
+)
+def test_types(text, shape, dtype):
+    assert parse_type(text) == TensorType(shape=shape, dtype=dtype)
+
+
+def test_the_configs_of_dispatches():
+    matmul, copy = configured_dispatches(DUMP)
+    assert (matmul.name, copy.name, copy.config) == ("k_matmul", "k_copy", ())
+    assert matmul.config[0].endswith("workgroup_size = [256, 1, 1]")
+    assert set(matmul.config[1:]) == {
+        "vector_common_parallel = [8]",
+        "{mma_kind = #iree_gpu.mma_layout<MFMA>, reduction = [0, 4]}",
+    }
+
+
+def test_an_arrow_closes_no_attribute():
+    assert attributes_in("#x.y<a -> b<c>, d> #x.y<>", "#x.y") == ["a -> b<c>, d", ""]
+
+
+@pytest.mark.parametrize(
+    ("name", "driver", "flag"),
+    [
+        ("cpu", "local-task", "--iree-llvmcpu-target-cpu=host"),
+        ("gfx942", "hip", "--iree-rocm-target=gfx942"),
+        ("sm_80", "cuda", "--iree-cuda-target=sm_80"),
+        ("sm_90", "cuda", "--iree-cuda-target=sm_89"),
+        ("vulkan", "vulkan", "--iree-hal-target-device=vulkan"),
+        ("vulkan:rdna3", "vulkan", "--iree-vulkan-target=rdna3"),
+    ],
+)
+def test_targets(name, driver, flag):
+    found = resolve_target(name)
+    assert found.driver == driver
+    assert flag in found.device_flags
+    assert not any("execution-model" in one for one in found.device_flags)
+
+
+def test_an_unknown_target_is_a_usage_error():
+    with pytest.raises(UsageError):
+        resolve_target("tpu")
+
+
+def _row(name: str, milliseconds: float, **more: object) -> dict[str, object]:
+    return {
+        "name": name,
+        "run_name": name,
+        "run_type": "iteration",
+        "real_time": milliseconds,
+        "time_unit": "ms",
+        **more,
+    }
+
+
+def test_a_round_has_every_repetition_and_the_kernels():
+    rows = [
+        _row("BM_f/process_time/real_time", 2.0),
+        _row("BM_f/process_time/real_time", 3.0),
+        _row("BM_f/process_time/real_time_mean", 2.5) | {"run_type": "aggregate"},
+        _row("BM_f/k0", 0.5, calls=2.0),
+        _row("BM_f/k1", 0.25, calls=1.0),
+    ]
+    found = parse_round("warning before\n" + json.dumps({"benchmarks": rows}))
+    assert found.samples_s == (0.002, 0.003)
+    assert {name: (one.seconds, one.calls) for name, one in found.dispatches.items()} == {
+        "k0": (0.0005, 2.0),
+        "k1": (0.00025, 1.0),
+    }
+    assert found.kernel_s == 0.00075
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        '{"benchmarks": []}',
+        json.dumps({"benchmarks": [_row("BM_f", 1.0, error_occurred=True, error_message="no")]}),
+    ],
+)
+def test_a_failed_benchmark_is_a_failed_case(text):
+    with pytest.raises(CaseError):
+        parse_round(text)
+
+
+def _signature(*types: str) -> Signature:
+    return Signature(inputs=tuple(map(parse_type, types)), outputs=())
+
+
+def test_random_inputs_are_exact_in_their_dtype_and_repeat():
+    signature = _signature("tensor<4x4xf16>", "tensor<3xi64>", "tensor<5xbf16>")
+    one, two = make_inputs(signature, []), make_inputs(signature, [])
+    for a, b in zip(one, two, strict=True):
+        assert a.values is not None
+        np.testing.assert_array_equal(a.values, b.values)
+    assert np.array_equal(one[0].values, one[0].values.astype(np.float16))
+    assert 0 < np.abs(one[0].values).max() <= 1
+    assert set(one[1].values) <= {0.0, 1.0}
+    bits = one[2].values.astype(np.float32).view(np.uint32)
+    assert not (bits & 0xFFFF).any()
+
+
+def test_given_inputs(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(4, dtype=np.float32))
+    np.arange(2, dtype=np.float32).tofile(tmp_path / "y.bin")
+    signature = _signature("tensor<4xf32>", "tensor<2x2xf16>", "tensor<?xf32>", "tensor<2xf32>")
+    words = [f"@{tmp_path}/x.npy", "2x2xf16=1 2 3 4", "3xf32=1.5", f"2xf32=@{tmp_path}/y.bin"]
+    values = [one.values for one in make_inputs(signature, words)]
+    assert [v.tolist() for v in values] == [[0, 1, 2, 3], [[1, 2], [3, 4]], [1.5] * 3, [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("types", "words"),
+    [
+        (("tensor<4xf32>",), ("4xf32", "4xf32")),
+        (("tensor<4xf32>",), ("5xf32",)),
+        (("tensor<4xf32>",), ("4xf16",)),
+        (("tensor<4xf32>",), ("@missing.npy",)),
+        (("tensor<4xf32>",), ("four",)),
+        (("tensor<?xf32>",), ()),
+        (("i32",), ()),
+        (("tensor<4xindex>",), ()),
+    ],
+)
+def test_bad_inputs_are_usage_errors(types, words):
+    with pytest.raises(UsageError):
+        make_inputs(_signature(*types), words)

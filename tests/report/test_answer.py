@@ -1,0 +1,74 @@
+"""The answer of a run in a sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+
+from kernelmark.report.answer import answer
+from kernelmark.report.tables import rows
+
+SIZES = (64, 128, 256, 512)
+
+
+@pytest.fixture
+def told(make_result, make_set, make_roof):
+    """The answer for (problem size, backend, time) rows; with roofs if asked for."""
+
+    def made(*cases, roofs=(), width=0.02):
+        results = []
+        for m, backend, median_s in cases:
+            one = make_result(f"gemm m={m} n=64 k=64 dtype=f32", backend=backend, median_s=median_s)
+            low, high = median_s * (1 - width), median_s * (1 + width)
+            measured = dataclasses.replace(one.measurement, low_s=low, high_s=high)
+            results.append(dataclasses.replace(one, measurement=measured))
+        return answer(rows(make_set(*results), [make_roof(*roof) for roof in roofs]))
+
+    return made
+
+
+def numbers(text):
+    return [float(word) for word in re.findall(r"\d+(?:\.\d+)?", text)]
+
+
+def test_two_rows_are_a_ratio(told):
+    (line,) = told((64, "one", 2e-3), (64, "two", 1e-3))
+    assert line.startswith("two ")
+    ratio, width = numbers(line)
+    assert ratio == 2.0
+    assert width == pytest.approx(2 * 0.02 * 2**0.5, rel=0.05)
+
+
+def test_what_does_not_differ_is_not_ranked(told):
+    (line,) = told((64, "one", 1.01e-3), (64, "two", 1e-3))
+    assert "noise" in line
+
+
+def test_many_problems_are_a_geomean_with_its_interval(told):
+    cases = [(m, "one", 1e-6 * m) for m in SIZES]
+    cases += [(m, "two", 1e-6 * m / f) for m, f in zip(SIZES, (2, 2, 4, 0.5), strict=True)]
+    (line,) = told(*cases)
+    wins, of, mean, low, high = numbers(line)
+    assert (wins, of) == (3, 4)
+    assert mean == pytest.approx(8**0.25, rel=0.01)
+    assert low < mean < high
+
+
+def test_the_third_backend_is_not_named(told):
+    cases = [(m, name, t * m) for m in (1, 2, 3) for name, t in (("a", 3), ("b", 1), ("c", 2))]
+    (line,) = told(*cases)
+    assert line.startswith("b is fastest in 3 of 3 problems")
+    assert line.endswith(" c")
+
+
+def test_one_backend_has_no_rival(told):
+    assert told((64, "one", 1e-3), (128, "one", 2e-3)) == []
+    assert told() == []
+
+
+def test_the_furthest_from_its_roof_is_named(told):
+    roofs = [("flops", "f32", 1e11), ("bytes", "dram", 1e10)]
+    lines = told((64, "one", 1e-3), (512, "one", 1e-3), roofs=roofs)
+    assert "m=64" in lines[-1]

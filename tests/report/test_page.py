@@ -1,0 +1,82 @@
+"""Reports: self-contained, escaped, with failures and commands."""
+
+from __future__ import annotations
+
+import html.parser
+import importlib.util
+import re
+
+import pytest
+
+from kernelmark.core.result import Status
+from kernelmark.report import page
+from kernelmark.report.tables import rows
+
+EVIL = "<script>alert(1)</script>|`x`"
+DRAWN = importlib.util.find_spec("vl_convert") is not None
+
+
+class Elements(html.parser.HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.names.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+@pytest.fixture
+def part(make_result, make_set, make_roof):
+    found = [
+        make_result(f"gemm m={m} n=64 k=64 dtype=f32", backend=backend, median_s=1e-6 * m * factor)
+        for m in (64, 128, 512)
+        for backend, factor in (("one", 1.0), ("two", 0.5))
+    ]
+    found.append(make_result(status=Status.CRASHED, median_s=None, error=EVIL))
+    made = make_set(*found)
+    roofs = [make_roof("flops", "f32", 1e12), make_roof("bytes", "dram", 1e11)]
+    return page.Part(results=made, rows=rows(made, roofs), roofs=roofs, notes=(EVIL,))
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        pytest.param(
+            "drawn", marks=pytest.mark.skipif(not DRAWN, reason="vl-convert is not installed")
+        ),
+        "plain",
+    ],
+)
+def test_a_page_needs_nothing_from_elsewhere_and_runs_nothing(part, drawn):
+    text = page.html_page([part, part], EVIL, drawn=drawn == "drawn")
+    seen = Elements()
+    seen.feed(text)
+    assert "script" not in seen.names
+    assert all(link.startswith("#") for link in seen.links)
+    assert not re.search(r"@import|url\(", text)
+    assert seen.names.count("svg") == (6 if drawn == "drawn" else 0)
+    assert "&lt;script&gt;" in text
+
+
+def test_it_says_who_is_fastest_what_failed_and_how_to_repeat_it(part):
+    text = page.html_page([part], "title", drawn=False)
+    assert "Two is fastest in 3 of 3 problems" in text
+    assert "crashed, 1 case" in text
+    assert text.count("aarch64") >= 1
+
+
+def test_markdown_cells_hold_no_markup(part):
+    text = page.markdown_page([part], EVIL)
+    assert "<script>" not in text
+    assert "Two is fastest in 3 of 3 problems" in text
+
+
+def test_figures_that_have_nothing_to_draw_are_left_out(make_result, make_set):
+    alone = make_set(make_result())
+    part = page.Part(results=alone, rows=rows(alone))
+    assert set(page.figure_specs(part)) == {"roofline"}
+    empty = make_set()
+    assert page.figure_specs(page.Part(results=empty, rows=[])) == {}
+    assert "no results" in page.html_page([page.Part(results=empty, rows=[])], "t", drawn=False)

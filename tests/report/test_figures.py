@@ -8,11 +8,13 @@ import math
 
 import pytest
 
+from kernelmark.compare.history import story
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.result import Status
 from kernelmark.core.roof import Roof
 from kernelmark.report import figures, vega
 from kernelmark.report.tables import rows
+from kernelmark.stores.values import SeriesPoint
 from kernelmark.tune.journal import Trial
 
 ROOFS = [
@@ -140,3 +142,18 @@ def test_progress_and_importance_of_a_search():
 def test_cases_without_a_time_are_left_out(made):
     broken = dataclasses.replace(made[0].result, status=Status.CRASHED, measurement=None)
     assert figures.samples([dataclasses.replace(made[0], result=broken), *made[1:]])
+
+
+def test_history_of_a_metric_is_drawn_in_its_unit():
+    name = "gemm m=1 | a | {} | t | x"
+    timed = SeriesPoint(
+        run_id="r", started=1.0, status=Status.OK, device="cpu", fingerprint="f", series=name
+    )
+    metric = {"metric": "read", "value": 5e9, "unit": "B/s", "series": f"{name} | read"}
+    points = [dataclasses.replace(timed, **given) for given in (metric, {"median_s": 2e-6})]
+    drawn = figures.history([story([point]) for point in points])
+    found = [
+        (panel["layer"][0]["encoding"]["y"]["title"], panel["data"]["values"][0]["value"])
+        for panel in drawn["vconcat"]
+    ]
+    assert found == [("B/s", 5e9), ("µs", pytest.approx(2.0))]

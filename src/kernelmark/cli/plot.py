@@ -156,7 +156,7 @@ def _of_history(
     with open_store(store, readonly=True) as opened:
         found = history(opened)
     stories = by_worry(chosen(found, picked["ops"], picked["backends"], picked["regex"]))
-    spec = figures.history(found, stories)
+    spec = figures.history(stories)
     subtitle = f"{len(found.runs)} runs; the band is where the newest point was expected"
     return figures.themed(spec, title=figures.TITLES[kind], subtitle=subtitle, dark=dark)
 

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from kernelmark.compare.history import History, Story
+from kernelmark.compare.history import Story
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.result import Measurement, Status
 from kernelmark.core.roof import Roof
@@ -363,26 +363,28 @@ def samples(rows: Sequence[Row]) -> Spec:
     return {"vconcat": panels}
 
 
-def history(found: History, stories: Sequence[Story]) -> Spec:
+def history(stories: Sequence[Story]) -> Spec:
     """Each series over its runs: the band where the newest point was expected, steps as lines, and
     where the environment changed."""
     if not stories:
         raise NothingToDo("no series to draw")
     panels = []
     for story in stories[:12]:
+        newest = story.newest
+        unit, scale = (newest.unit, 1.0) if newest.metric else ("µs", 1e6)
         values: Values = [
-            {"at": point.started * 1000, "us": point.median_s * 1e6, "run": point.run_id}
+            {"at": point.started * 1000, "value": value * scale, "run": point.run_id}
             | {"state": "ok" if point.status is Status.OK else point.status.value}
             | {"environment": point.fingerprint[:6]}
             for point in story.points
-            if point.median_s
+            if (value := point.value if point.metric else point.median_s)
         ]
         if not values:
             continue
         along = {"field": "at", "type": "temporal", "title": None}
-        y = {"field": "us", "type": "quantitative", "title": "µs", "scale": {"zero": False}}
+        y = {"field": "value", "type": "quantitative", "title": unit, "scale": {"zero": False}}
         tips = [
-            {"field": name, "type": "nominal"} for name in ("run", "us", "state", "environment")
+            {"field": name, "type": "nominal"} for name in ("run", "value", "state", "environment")
         ]
         shape = {"field": "environment", "type": "nominal", "legend": None}
         layers: list[Spec] = [
@@ -397,7 +399,7 @@ def history(found: History, stories: Sequence[Story]) -> Spec:
         ]
         screen = story.screen
         if screen.low_s and screen.high_s and math.isfinite(screen.high_s):
-            band = [{"low": screen.low_s * 1e6, "high": screen.high_s * 1e6}]
+            band = [{"low": screen.low_s * scale, "high": screen.high_s * scale}]
             box = {"type": "rect", "opacity": 0.12, "color": PALETTE[2]}
             ends = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}}
             layers.insert(0, {"data": {"values": band}, "mark": box, "encoding": ends})
@@ -413,7 +415,7 @@ def history(found: History, stories: Sequence[Story]) -> Spec:
             steps = {"data": {"values": marks}}
             layers.append({**steps, "mark": rule, "encoding": where})
             layers.append({**steps, "mark": label, "encoding": where | above})
-        title = f"{story.series.split(' | ')[1]}  {story.problem}"
+        title = f"{story.series.split(' | ')[1]}  {story.problem}  {newest.metric}".rstrip()
         data = {"title": title, "data": {"values": values}}
         panels.append({**data, "width": WIDTH, "height": HEIGHT // 3, "layer": layers})
     if not panels:

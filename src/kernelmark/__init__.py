@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kernelmark import backends, devices, micro, ops
-    from kernelmark.api import Results, open_store, run, suite, suites, tuning
+    from kernelmark.api import Results, load, open_store, run, suite, suites, tuning
     from kernelmark.api.bench import bench, compare_kernels
     from kernelmark.core.errors import KernelmarkError
     from kernelmark.core.problem import Problem
@@ -38,6 +38,7 @@ __all__ = [
     "bench",
     "compare_kernels",
     "devices",
+    "load",
     "micro",
     "open_store",
     "ops",
@@ -60,6 +61,7 @@ _HOMES = {
     "Timing": "kernelmark.core.timing",
     "bench": "kernelmark.api.bench",
     "compare_kernels": "kernelmark.api.bench",
+    "load": "kernelmark.api",
     "open_store": "kernelmark.api",
     "parse": "kernelmark.ops",
     "run": "kernelmark.api",

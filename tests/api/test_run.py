@@ -8,12 +8,14 @@ import dataclasses
 import io
 import signal
 
+import numpy as np
 import pytest
 
 import kernelmark as km
+from kernelmark.api.plan import axis_words
 from kernelmark.api.reading import read_file
 from kernelmark.core import codec
-from kernelmark.core.errors import UsageError
+from kernelmark.core.errors import ProblemError, UsageError
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, RunState
 from kernelmark.runners.events import CaseFinished
@@ -188,3 +190,30 @@ def test_illegal_requests_raise_before_anything_runs():
 def test_suites():
     assert "demo" in km.suites()
     assert km.suite("demo").problems
+
+
+def test_numpy_numbers_are_numbers():
+    given = {
+        "m": np.int64(3),
+        "n": np.arange(1, 3),
+        "alpha": np.float32(0.5),
+        "bias": np.bool_(True),
+    }
+    assert axis_words(given) == ("m=3", "n=[1,2]", "alpha=0.5", "bias=yes")
+
+
+@pytest.mark.parametrize(("given", "meant"), [("fp32", "f32"), ("bfloat16", "bf16"), ("f31", None)])
+def test_a_dtype_by_another_name_is_suggested(given, meant):
+    with pytest.raises(ProblemError) as refused:
+        km.run("gemm", m=8, n=8, k=8, dtype=given)
+    assert (f"did you mean {meant}? " in refused.value.hint) == (meant is not None)
+
+
+def test_a_stored_run_is_loaded_with_its_roofs(tmp_path):
+    place = tmp_path / "s.sqlite"
+    made = km.run("gemm", m=8, n=8, k=8, dtype="f32", device="fake", backend="fake", store=place)
+    found = km.load(made.run.id, store=place)
+    assert found.run.id == made.run.id
+    assert [one.case.id for one in found] == [one.case.id for one in made]
+    made.to_json(tmp_path / "r.json")
+    assert km.load(str(tmp_path / "r.json")).run.id == made.run.id

@@ -18,7 +18,8 @@ from kernelmark.core.result import Config, RunState
 from kernelmark.core.timing import Timing
 from kernelmark.runners.session import OnEvent
 from kernelmark.stores import open_store
-from kernelmark.workloads.suites import Suite, load
+from kernelmark.workloads.suites import Suite
+from kernelmark.workloads.suites import load as load_suite
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
@@ -28,6 +29,7 @@ __all__ = [
     "Plan",
     "Results",
     "Selection",
+    "load",
     "measure",
     "open_store",
     "plan",
@@ -119,9 +121,22 @@ def _check_axes(axes: Mapping[str, object], timing: str | Timing) -> None:
         )
 
 
+def load(ref: str = "latest", *, store: str | os.PathLike[str] | None = None) -> Results:
+    """A run as `run` returned it: by its id, label, `latest`, `latest~1`, or a JSON file. `store`
+    is a place; by default the user's own."""
+    from kernelmark.api.reading import is_file, read_file
+    from kernelmark.api.roofs import stored_roofs
+
+    if is_file(ref):
+        return Results(read_file(ref))
+    with open_store(store, readonly=True) as opened:
+        found = opened.result_set(opened.run(ref).id)
+        return Results(found, stored_roofs(opened, found))
+
+
 def suite(name_or_path: str | os.PathLike[str]) -> Suite:
     """A named suite, or that of a TOML file."""
-    return load(os.fspath(name_or_path))
+    return load_suite(os.fspath(name_or_path))
 
 
 def suites() -> list[str]:

@@ -118,6 +118,8 @@ def _check_kind(name: str) -> None:
         known = device_folder.registry.names()
         close = difflib.get_close_matches(kind, known, n=1)
         meant = f"did you mean {close[0]}? " if close else ""
+        if kind in ("gpu", "nvidia", "amd", "rocm"):
+            meant = "did you mean cuda:0 or hip:0? "
         raise UsageError(
             f"unknown device {name!r}", hint=f"{meant}known kinds: {', '.join(known)}, or all"
         )
@@ -338,6 +340,8 @@ def _available(name: str, info: DeviceInfo) -> tuple[Backend | None, str]:
 
 
 def _axis_text(name: str, value: object) -> str:
+    if hasattr(value, "tolist"):
+        value = value.tolist()  # NumPy's
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float | str):

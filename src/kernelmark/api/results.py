@@ -140,7 +140,8 @@ class Results(Sequence[Result]):
         return f"<Results of run {self.run.id}: {tables.summary(self.rows) or 'empty'}>"
 
     def _repr_html_(self) -> str:
-        return "".join(map(render.html_table, self.all_tables))
+        found = [format_reason(reason, PYTHON) for reason in tables.warnings(self.rows)]
+        return "".join(map(render.html_table, self.all_tables)) + render.html_list(found)
 
 
 def _kept(text: str, path: str | Path | None) -> str:

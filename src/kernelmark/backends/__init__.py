@@ -54,6 +54,6 @@ def _whole(name: str) -> Path:
 
 @functools.cache
 def _of_file(name: str, path: Path) -> Backend:
-    from kernelmark.backends._file import FileBackend
+    from kernelmark.backends._file import FileBackend, SourceBackend
 
-    return FileBackend(name)
+    return FileBackend(name) if name.endswith(".py") else SourceBackend(name)

@@ -152,10 +152,6 @@ class FileBackend(Backend):
             device.synchronize()
         return FileKernel(getattr(launch, "info", KernelInfo(name=self._path.stem)), launch)
 
-    def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
-        build = vars(self._module).get("_compile")  # of a source
-        return KernelInfo() if build is None else build(problem, config, info)
-
     def _check_config(self, problem: Problem, config: Config, info: DeviceInfo) -> None:
         """Refuse what the file's space does not have: it would be ignored, or never tuned."""
         space = self.space(problem, info) if config else None
@@ -170,6 +166,14 @@ class FileBackend(Backend):
                 raise Unsupported(
                     f"{self._path.name}: {name} is one of {shown}{more}, not {_text(value)}"
                 )
+
+
+class SourceBackend(FileBackend):
+    """A CUDA or HIP source, which can be compiled ahead and for a GPU that is not here."""
+
+    def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
+        made: KernelInfo = self._module.compile_ahead(problem, config, info)
+        return made
 
 
 def _load(path: Path) -> ModuleType:

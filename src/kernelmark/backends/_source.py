@@ -101,7 +101,7 @@ def module_of(path: Path) -> ModuleType:
         "tensors": "address",
         "supports": source.supports,
         "prepare": source.prepare,
-        "_compile": source.compile,
+        "compile_ahead": source.compile,
     }.items():
         setattr(module, name, value)
     if told.get("space"):

@@ -84,12 +84,18 @@ TORCH_NAMES = {
     "f8e5m2fnuz": "float8_e5m2fnuz",
 }
 
+# What others call them, for a hint.
+_OTHERWISE = {theirs: ours for ours, theirs in TORCH_NAMES.items()}
+_OTHERWISE |= {"fp64": "f64", "fp32": "f32", "fp16": "f16", "half": "f16", "int8": "i8"}
+_OTHERWISE |= {"fp8": "f8e4m3", "fp8_e4m3": "f8e4m3", "fp8_e5m2": "f8e5m2", "fp4": "f4e2m1"}
+
 
 def dtype(name: str) -> DType:
     """The format called `name`; an unknown name is a `ProblemError` that lists the known ones."""
     try:
         return DTYPES[name]
     except KeyError:
+        meant = f"did you mean {_OTHERWISE[name]}? " if name in _OTHERWISE else ""
         raise ProblemError(
-            f"unknown dtype {name!r}", hint=f"known dtypes: {', '.join(DTYPES)}"
+            f"unknown dtype {name!r}", hint=f"{meant}known dtypes: {', '.join(DTYPES)}"
         ) from None

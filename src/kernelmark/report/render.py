@@ -63,6 +63,12 @@ def html_table(table: Table) -> str:
     return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
+def html_list(items: Sequence[str]) -> str:
+    """A list element, or nothing; every item is escaped."""
+    made = "".join(f"<li>{html.escape(item)}</li>" for item in items)
+    return f"<ul>{made}</ul>" if made else ""
+
+
 def records(results: ResultSet, made: Sequence[Row]) -> list[dict[str, Cell]]:
     """One flat record a result, in seconds and bytes, with the union of all problems' parameters
     after the common columns. Where some have metrics, one record a metric, time being one."""

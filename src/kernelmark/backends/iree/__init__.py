@@ -51,7 +51,7 @@ class Iree(Backend):
         {
             "cpu": (
                 *("gemm *", "batched_gemm *", "attention *", "conv *", "copy *"),
-                *("batched_gemm_quant *", "!*=f8*", "!*=f4*"),
+                *("batched_gemm_quant * scheme=a8w8", "!*=f8*", "!*=f4*"),
             )
         }
     )

@@ -225,13 +225,6 @@ def test_a_type_without_tensors_is_refused() -> None:
         ops.parse("gemm m=1 n=1 k=1 dtype=tf32")
 
 
-def test_a_lowering_stands_on_the_product() -> None:
-    text = written("gemm m=2 n=3 k=4 dtype=f32 bias=yes", Form(lowering="#x.y<z>"))
-    assert [line for line in text.splitlines() if "#x.y<z>" in line] == [
-        line for line in text.splitlines() if "linalg.matmul" in line
-    ]
-
-
 @pytest.mark.parametrize("number", [0.0, -0.0, 1e-30, 0.1, -1e30, math.inf, -math.inf])
 @pytest.mark.parametrize("element", ["f64", "f32", "f16", "bf16"])
 def test_constants_parse(context: Any, number: float, element: str) -> None:

@@ -94,7 +94,7 @@ def test_line_without_an_end_is_a_crash(start, monkeypatch):
     monkeypatch.setattr(process_module, "_MOST_LINE_BYTES", 1 << 20)
     ready, lost = heard(start(READY + FLOOD.format(1)))
     assert ready["kind"] == "ready"
-    assert lost.status is Status.CRASHED
+    assert (lost.status, lost.error.code) == (Status.CRASHED, "worker-spoilt")
 
 
 def test_exit_code_and_standard_error_are_told(start):

@@ -32,7 +32,6 @@ class Product(Source):
             transposed=(problem.options["ta"] == "t", problem.options["tb"] == "t"),
             shape=graph.output.dims,
             acc=element_type(problem.dtypes["acc"]) or "",
-            lowering=form.lowering,
         )
         return graph.module(_finish(graph, product, problem))
 
@@ -45,7 +44,6 @@ def contract(
     transposed: tuple[bool, bool],
     shape: tuple[int, ...],
     acc: str,
-    lowering: str = "",
 ) -> Value:
     """op(A) · op(B) accumulated in `acc`; operands narrower than it are widened first."""
     batched = len(shape) == 3
@@ -62,7 +60,6 @@ def contract(
         [a, b],
         graph.filled(0, shape, acc),
         before=maps,
-        attributes=f"{{compilation_info = {lowering}}}" if lowering else "",
     )
 
 

@@ -40,13 +40,11 @@ class Form:
     """Which of several equal forms of an op to write.
 
     `gpu` picks the forms that GPU code generation is made for. `im2col` writes a convolution as
-    a product. `lowering` is an attribute of the product, `#iree_codegen.compilation_info<…>`;
-    empty leaves it to the compiler.
+    a product.
     """
 
     gpu: bool = False
     im2col: bool = False
-    lowering: str = ""
 
 
 class Source(ABC):

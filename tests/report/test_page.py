@@ -8,9 +8,11 @@ import re
 
 import pytest
 
+from kernelmark.core.metric import Metric
 from kernelmark.core.result import Status
 from kernelmark.report import page
 from kernelmark.report.tables import rows
+from kernelmark.testing.micro import micro_result
 
 EVIL = "<script>alert(1)</script>|`x`"
 DRAWN = importlib.util.find_spec("vl_convert") is not None
@@ -80,3 +82,11 @@ def test_figures_that_have_nothing_to_draw_are_left_out(make_result, make_set):
     empty = make_set()
     assert page.figure_specs(page.Part(results=empty, rows=[])) == {}
     assert "no results" in page.html_page([page.Part(results=empty, rows=[])], "t", drawn=False)
+
+
+def test_microbenchmarks_are_in_the_report(make_set):
+    metric = Metric(name="read", value=5e9, unit="B/s")
+    made = make_set(micro_result("stream", metrics=(metric,)))
+    part = page.Part(results=made, rows=rows(made))
+    for text in (page.html_page([part], "t", drawn=False), page.markdown_page([part], "t")):
+        assert "5.000 GB/s" in text

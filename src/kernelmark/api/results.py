@@ -17,7 +17,7 @@ from kernelmark.core.reason import PYTHON, format_reason, names_settings
 from kernelmark.core.result import Result, ResultSet, Run, Status
 from kernelmark.core.roof import Roof
 from kernelmark.report import render, tables
-from kernelmark.report.micro import metrics_table
+from kernelmark.report.micro import result_tables
 
 if TYPE_CHECKING:
     from kernelmark.compare.match import By
@@ -59,8 +59,7 @@ class Results(Sequence[Result]):
     @property
     def all_tables(self) -> list[tables.Table]:
         """One of times, one of metrics; only those that have rows, and the first if none has."""
-        made = [tables.results_table(self.timed)] if self.timed or not self.micro else []
-        return [*made, metrics_table(self.micro)] if self.micro else made
+        return result_tables(self.timed, self.result_set.results)
 
     @property
     def failed(self) -> bool:

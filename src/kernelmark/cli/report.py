@@ -62,7 +62,7 @@ def report(
             parts.append(
                 page.Part(
                     results=results.result_set,
-                    rows=results.timed,
+                    rows=results.rows,
                     roofs=results.roofs,
                     notes=results.notes,
                 )

@@ -9,14 +9,14 @@ from kernelmark.compare.metrics import is_cpu
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.files import Cell
 from kernelmark.core.metric import Metric, Value
-from kernelmark.core.micro import benchmark_name, mode_of
+from kernelmark.core.micro import benchmark_name, is_micro, mode_of
 from kernelmark.core.result import Result, ResultSet
 from kernelmark.core.roof import Roof
 from kernelmark.core.units import duration_text, rate_text, value_text
 from kernelmark.micro.hardware import find_sheet
 from kernelmark.micro.roofs import sheet_value
 from kernelmark.report.names import short
-from kernelmark.report.tables import NONE, Column, Table
+from kernelmark.report.tables import NONE, Column, Row, Table, results_table
 
 
 def metrics_table(results: Iterable[Result], *, every: bool = False) -> Table:
@@ -44,6 +44,14 @@ def metrics_table(results: Iterable[Result], *, every: bool = False) -> Table:
         Column(name=names[i], align="right" if names[i] in right else "left") for i in shown_at
     )
     return Table(columns=columns, rows=tuple(tuple(row[i] for i in shown_at) for row in rows))
+
+
+def result_tables(timed: Sequence[Row], results: Iterable[Result]) -> list[Table]:
+    """A table of the times and one of the metrics among `results`; only those that have rows, and
+    the first if none has."""
+    micro = [result for result in results if is_micro(result.case)]
+    made = [results_table(timed)] if timed or not micro else []
+    return [*made, metrics_table(micro)] if micro else made
 
 
 def points_table(result: Result, model: str = "") -> Table:

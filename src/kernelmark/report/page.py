@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import NothingToDo
+from kernelmark.core.micro import is_micro
 from kernelmark.core.printable import markdown_cell
 from kernelmark.core.reason import FIELDS, Style, format_reason
 from kernelmark.core.result import ResultSet
@@ -16,6 +17,7 @@ from kernelmark.core.units import bytes_text, counted
 from kernelmark.report import figures, tables, vega
 from kernelmark.report.answer import answer
 from kernelmark.report.history import date_text
+from kernelmark.report.micro import result_tables
 from kernelmark.report.names import rerun
 from kernelmark.report.render import html_table, markdown
 
@@ -49,6 +51,16 @@ class Part:
     notes: Sequence[str] = ()
 
     @property
+    def timed(self) -> list[tables.Row]:
+        """The rows of results whose metric is time."""
+        return [row for row in self.rows if not is_micro(row.result.case)]
+
+    @property
+    def shown(self) -> list[tables.Table]:
+        """The tables of results."""
+        return result_tables(self.timed, self.results.results)
+
+    @property
     def name(self) -> str:
         run = self.results.run
         return f"{run.label} ({run.id})" if run.label else run.id
@@ -75,7 +87,7 @@ def _section(part: Part, *, drawn: bool) -> list[str]:
         f"<h2>Run {html.escape(part.name)}, {date_text(run.started)}</h2>",
         *(f'<p class="answer">{html.escape(_capital(line))}.</p>' for line in words),
         f"<p>{html.escape(tables.summary(part.rows) or 'no results')}</p>",
-        f'<div class="wide">{html_table(tables.results_table(part.rows))}</div>',
+        *(f'<div class="wide">{html_table(table)}</div>' for table in part.shown),
     ]
     made += [f"<figure>{svg}</figure>" for svg in (_figures(part) if drawn else ())]
     found = tables.failures(part.rows)
@@ -107,7 +119,8 @@ def markdown_page(parts: Sequence[Part], title: str) -> str:
         words = answer(part.rows) or [tables.summary(part.rows) or "no results"]
         lines += [f"## Run {markdown_cell(part.name)}, {date_text(run.started)}", ""]
         lines += [f"**{markdown_cell(_capital(line))}.**" for line in words]
-        lines += ["", markdown(tables.results_table(part.rows))]
+        for table in part.shown:
+            lines += ["", markdown(table)]
         for failure in tables.failures(part.rows):
             count = counted(len(failure.rows), "case")
             text = f"{failure.status.value}, {count}: {failure.reason}"
@@ -139,7 +152,7 @@ def figure_specs(part: Part) -> dict[str, vega.Spec]:
     for kind in _KINDS:
         more = {"roofs": part.roofs} if kind == "roofline" else {}
         try:
-            spec = figures.RESULT_KINDS[kind](part.rows, **more)
+            spec = figures.RESULT_KINDS[kind](part.timed, **more)
         except NothingToDo:
             continue
         found[kind] = figures.themed(spec, title=figures.TITLES[kind], subtitle=part.name)

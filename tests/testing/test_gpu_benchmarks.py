@@ -145,20 +145,25 @@ def test_coverage_has_a_row_for_each_dtype_and_status(coverage: ModuleType) -> N
 def test_iree_runs_what_its_pack_holds(
     coverage: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["torch gemm", "iree gemm m=512 n=512 k=512 a=bf16", "iree copy n=1 "]
+    words = ["torch gemm", "iree gemm m=512 n=512 k=512 a=bf16"]
+    words += ["iree gemm m=512 n=512 k=512 a=f8e4m3fnuz"]
     made = coverage.cases(words)
     kept, told = coverage.without_unpacked(made, None, H200)
     assert {case.backend for case in kept} == {"torch"}
     assert "no pack was given" in told
     monkeypatch.setenv("KERNELMARK_PACK", str(tmp_path))
-    one = next(case for case in made if case.backend == "iree" and case.problem.op == "gemm")
+    one = next(case for case in made if case.problem.dtypes["a"] == "bf16" and is_iree(case))
     pack.add(tmp_path, *key_of(one), b"module")
     kept, told = coverage.without_unpacked(made, tmp_path, H200)
     mine = [case for case in kept if case.backend == "iree"]
     assert one in mine
     # What iree refuses needs no module to say so.
-    assert {case.problem.op for case in mine if case is not one} == {"copy"}
+    assert {case.problem.dtypes["a"] for case in mine if case is not one} == {"f8e4m3fnuz"}
     assert told.startswith("1 of ")
+
+
+def is_iree(case: Case) -> bool:
+    return case.backend == "iree"
 
 
 def key_of(case: Case) -> tuple[str, str]:

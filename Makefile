@@ -1,6 +1,6 @@
 # make demo      set up and measure the demo suite on this machine's CPU
 # make test      set up with everything the tests use, and run all but the slow ones
-# make test-all  run the slow ones too, as continuous integration does
+# make test-all  run the slow ones too (compilers, a real PostgreSQL, every command of the docs)
 # make lint      ruff, mypy --strict, import-linter, generated pages
 # make bench     the CPU benchmarks of kernelmark itself, in short form
 

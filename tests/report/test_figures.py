@@ -67,6 +67,16 @@ def test_every_kind_can_be_drawn(made, tmp_path, dark):
         assert "NaN" not in drawn
 
 
+@needs_drawing
+def test_names_from_files_may_hold_control_characters(made, tmp_path):
+    evil = [dataclasses.replace(row, backend="\x1b[31m<b>\x00") for row in made]
+    for kind in (".svg", ".html", ".json", ".png"):
+        path = vega.save(figures.themed(figures.samples(evil), title="\x07"), tmp_path / f"a{kind}")
+        drawn = path.read_bytes()
+        assert drawn
+        assert kind == ".png" or not {0, 7, 27} & set(drawn)
+
+
 def test_points_of_a_roofline_lie_under_their_roofs(made):
     *lines, points = figures.roofline(made, ROOFS)["layer"]
     assert lines

@@ -14,7 +14,7 @@ from kernelmark.report import page
 from kernelmark.report.tables import rows
 from kernelmark.testing.micro import micro_result
 
-EVIL = "<script>alert(1)</script>|`x`"
+EVIL = "<script>alert(1)</script>|`x`\x1b[31m\x00"
 DRAWN = importlib.util.find_spec("vl_convert") is not None
 
 
@@ -60,6 +60,7 @@ def test_a_page_needs_nothing_from_elsewhere_and_runs_nothing(part, drawn):
     assert not re.search(r"@import|url\(", text)
     assert seen.names.count("svg") == (6 if drawn == "drawn" else 0)
     assert "&lt;script&gt;" in text
+    assert not (set(map(chr, range(32))) - {"\n", "\t"}) & set(text)
 
 
 def test_it_says_who_is_fastest_what_failed_and_how_to_repeat_it(part):

@@ -284,8 +284,8 @@ def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
         status, text = explain(error)
         return failure(case, device.info, status, text, started=started)
     if not op.checked:
-        told = (*outcome.measurement.warnings, Reason("no-reference"))
-        measurement = dataclasses.replace(outcome.measurement, warnings=told)
+        warnings = (*outcome.measurement.warnings, Reason("no-reference"))
+        measurement = dataclasses.replace(outcome.measurement, warnings=warnings)
         outcome = dataclasses.replace(outcome, measurement=measurement)
     return result_of(outcome, case, op, device.info, started=started)
 

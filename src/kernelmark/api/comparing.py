@@ -99,7 +99,7 @@ def history(
 
 
 def _placed(points: Sequence[SeriesPoint], runs: Mapping[str, Run]) -> list[SeriesPoint]:
-    """Points with metrics of several machines told apart: what is measured is the machine."""
+    """Points of microbenchmarks as one series per machine, since they measure the machine."""
 
     def place(point: SeriesPoint) -> str:
         here = runs[point.run_id].environment

@@ -131,9 +131,9 @@ class Results(Sequence[Result]):
 
     def __str__(self) -> str:
         found = tables.warnings(self.rows)
-        told = [f"warning: {format_reason(one, PYTHON)}\n" for one in found]
-        told += [f"hint: {_IN_PYTHON}\n"] if any(map(names_settings, found)) else []
-        return "\n".join(map(render.text, self.all_tables)) + "".join(told)
+        lines = [f"warning: {format_reason(one, PYTHON)}\n" for one in found]
+        lines += [f"hint: {_IN_PYTHON}\n"] if any(map(names_settings, found)) else []
+        return "\n".join(map(render.text, self.all_tables)) + "".join(lines)
 
     def __repr__(self) -> str:
         return f"<Results of run {self.run.id}: {tables.summary(self.rows) or 'empty'}>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,9 @@ from kernelmark.core.errors import UsageError
 
 if TYPE_CHECKING:
     from kernelmark.report.vega import Spec
+
+
+Drawn = tuple["Spec", str]  # a figure and its subtitle
 
 
 class Kind(StrEnum):
@@ -80,17 +84,22 @@ def plot(
 
     kmark plot roofline -f roofline.png, kmark plot sweep golden nightly --x m -f sweep.html
     """
-    from kernelmark.report import vega
+    from kernelmark.report import figures, vega
 
     given = {"x": x, "y": y, "base": base, "head": head}
     wrong = [name for name, value in given.items() if value and name not in _OPTIONS[kind]]
     if wrong:
         raise UsageError(f"{kind} has no --{wrong[0]}", hint=_options_hint(kind))
     path = vega.check_ready(figure)
-    chosen = {name: value for name, value in given.items() if value}
-    picked = {"ops": o.comma_list(ops), "backends": o.comma_list(backends), "regex": filter}
-    spec = _SPECS[kind](kind, tuple(refs or ()), store, picked, chosen, dark=dark)
-    vega.save(spec, path)
+    asked = _Asked(
+        kind=kind,
+        refs=tuple(refs or ()),
+        store=store,
+        picked={"ops": o.comma_list(ops), "backends": o.comma_list(backends), "regex": filter},
+        given={name: value for name, value in given.items() if value},
+    )
+    spec, subtitle = _SPECS[kind](asked)
+    vega.save(figures.themed(spec, title=figures.TITLES[kind], subtitle=subtitle, dark=dark), path)
     if not quiet:
         put(f"{path}\n")
     return 0
@@ -109,77 +118,62 @@ def _options_hint(kind: Kind) -> str:
     return f"it has: {known}" if known else "it has no options of its own"
 
 
-def _of_results(
-    kind: Kind,
-    refs: tuple[str, ...],
-    store: str | None,
-    picked: dict[str, Any],
-    given: dict[str, str],
-    *,
-    dark: bool,
-) -> Spec:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What to draw: runs or a folder, which of their results, and the kind's own options."""
+
+    kind: Kind
+    refs: tuple[str, ...]
+    store: str | None
+    picked: dict[str, Any]
+    given: dict[str, str]
+
+
+def _of_results(asked: _Asked) -> Drawn:
     from kernelmark.cli.loading import loaded
     from kernelmark.cli.showing import chosen
     from kernelmark.report import figures
 
     rows, roofs, names = [], [], []
-    for ref in refs or ("latest",):
-        with loaded(ref, store) as (results, _):
-            found = chosen(results, statuses=(), case=None, place=(), **picked)
+    for ref in asked.refs or ("latest",):
+        with loaded(ref, asked.store) as (results, _):
+            found = chosen(results, statuses=(), case=None, place=(), **asked.picked)
             rows += found.timed
             roofs += list(found.roofs)
             names.append(found.run.label or found.run.id)
-    more: dict[str, Any] = {"roofs": roofs} if kind is Kind.ROOFLINE else {}
-    spec = figures.RESULT_KINDS[kind](rows, **more, **given)
+    more: dict[str, Any] = {"roofs": roofs} if asked.kind is Kind.ROOFLINE else {}
+    spec = figures.RESULT_KINDS[asked.kind](rows, **more, **asked.given)
     devices = ", ".join(dict.fromkeys(row.result.device for row in rows))
-    subtitle = f"{', '.join(names)}; {devices}"
-    return figures.themed(spec, title=figures.TITLES[kind], subtitle=subtitle, dark=dark)
+    return spec, f"{', '.join(names)}; {devices}"
 
 
-def _of_history(
-    kind: Kind,
-    refs: tuple[str, ...],
-    store: str | None,
-    picked: dict[str, Any],
-    given: dict[str, str],
-    *,
-    dark: bool,
-) -> Spec:
+def _of_history(asked: _Asked) -> Drawn:
     from kernelmark.api.comparing import history
     from kernelmark.cli.history import chosen
     from kernelmark.report import figures
     from kernelmark.report.history import by_worry
     from kernelmark.stores import open_store
 
-    if refs:
+    if asked.refs:
         raise UsageError("history takes no runs", hint="--filter, -o and -b choose series")
-    with open_store(store, readonly=True) as opened:
+    with open_store(asked.store, readonly=True) as opened:
         found = history(opened)
-    stories = by_worry(chosen(found, picked["ops"], picked["backends"], picked["regex"]))
+    stories = by_worry(chosen(found, *asked.picked.values()))
     spec = figures.history(stories)
-    subtitle = f"{len(found.runs)} runs; the band is where the newest point was expected"
-    return figures.themed(spec, title=figures.TITLES[kind], subtitle=subtitle, dark=dark)
+    return spec, f"{len(found.runs)} runs; the band is where the newest point was expected"
 
 
-def _of_tuning(
-    kind: Kind,
-    refs: tuple[str, ...],
-    store: str | None,
-    picked: dict[str, Any],
-    given: dict[str, str],
-    *,
-    dark: bool,
-) -> Spec:
+def _of_tuning(asked: _Asked) -> Drawn:
     from kernelmark.report import figures
     from kernelmark.tune import journal
     from kernelmark.tune.folder import TuningFolder
 
-    if len(refs) != 1:
+    if len(asked.refs) != 1:
         raise UsageError("tuning takes one folder", hint="for example: kmark plot tuning DIR")
-    folder = TuningFolder.open(refs[0])
+    folder = TuningFolder.open(asked.refs[0])
     there = [name for name in folder.names() if folder.journal(name).is_file()]
     spec = figures.tuning({name: journal.read(folder.journal(name))[1] for name in there})
-    return figures.themed(spec, title=figures.TITLES[kind], subtitle=str(folder.path), dark=dark)
+    return spec, str(folder.path)
 
 
 _SPECS = {

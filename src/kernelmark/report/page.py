@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import NothingToDo
 from kernelmark.core.micro import is_micro
-from kernelmark.core.printable import markdown_cell
+from kernelmark.core.printable import markdown_cell, printable
 from kernelmark.core.reason import FIELDS, Style, format_reason
 from kernelmark.core.result import ResultSet
 from kernelmark.core.roof import Roof
@@ -68,13 +68,13 @@ class Part:
 
 def html_page(parts: Sequence[Part], title: str, *, drawn: bool = True) -> str:
     """The report as a page; `drawn` adds figures, which take a library."""
-    body = [f"<h1>{html.escape(title)}</h1>"]
+    body = [f"<h1>{_escaped(title)}</h1>"]
     for part in parts:
         body += _section(part, drawn=drawn)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head>\n<body>"
+        f"<title>{_escaped(title)}</title><style>{_STYLE}</style></head>\n<body>"
         + "\n".join(body)
         + "\n</body></html>\n"
     )
@@ -84,9 +84,9 @@ def _section(part: Part, *, drawn: bool) -> list[str]:
     run = part.results.run
     words = answer(part.rows) or [tables.summary(part.rows) or "no results"]
     made = [
-        f"<h2>Run {html.escape(part.name)}, {date_text(run.started)}</h2>",
-        *(f'<p class="answer">{html.escape(_capital(line))}.</p>' for line in words),
-        f"<p>{html.escape(tables.summary(part.rows) or 'no results')}</p>",
+        f"<h2>Run {_escaped(part.name)}, {date_text(run.started)}</h2>",
+        *(f'<p class="answer">{_escaped(_capital(line))}.</p>' for line in words),
+        f"<p>{_escaped(tables.summary(part.rows) or 'no results')}</p>",
         *(f'<div class="wide">{html_table(table)}</div>' for table in part.shown),
     ]
     made += [f"<figure>{svg}</figure>" for svg in (_figures(part) if drawn else ())]
@@ -96,17 +96,17 @@ def _section(part: Part, *, drawn: bool) -> list[str]:
     for failure in found:
         count = counted(len(failure.rows), "case")
         text = f"{failure.status.value}, {count}: {failure.reason}"
-        again = html.escape("\n".join(failure.commands()))
-        made.append(f"<p>{html.escape(text)}</p>" + (f"<pre>{again}</pre>" if again else ""))
+        again = _escaped("\n".join(failure.commands()))
+        made.append(f"<p>{_escaped(text)}</p>" + (f"<pre>{again}</pre>" if again else ""))
     warned = _warnings(part)
     if warned:
-        items = "".join(f"<li>{html.escape(text)}</li>" for text in warned)
+        items = "".join(f"<li>{_escaped(text)}</li>" for text in warned)
         made.append(f"<h2>Warnings</h2><ul>{items}</ul>")
     commands = [line for line in (rerun(row.result) for row in part.rows) if line]
     made.append("<h2>Environment</h2>")
     made.append(f'<div class="wide">{html_table(environment_table(run.environment))}</div>')
     if commands:
-        shown = html.escape("\n".join(commands))
+        shown = _escaped("\n".join(commands))
         made.append(f"<h2>Commands that repeat each row</h2><pre>{shown}</pre>")
     return made
 
@@ -166,6 +166,11 @@ def _figures(part: Part) -> list[str]:
 def _warnings(part: Part, style: Style = FIELDS) -> list[str]:
     found = [format_reason(reason, style) for reason in tables.warnings(part.rows)]
     return [*found, *part.notes]
+
+
+def _escaped(text: str) -> str:
+    """Text from anywhere as HTML, without control characters."""
+    return html.escape("\n".join(map(printable, text.split("\n"))))
 
 
 def _capital(line: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.printable import printable
 
 Spec = dict[str, Any]
 _LESS = "\ue000less\ue000"  # no text of ours or of the libraries
@@ -55,6 +56,7 @@ def save(spec: Spec, path: str | Path) -> Path:
 
 
 def _drawn(spec: Spec, kind: str) -> bytes:
+    spec = _clean(spec)
     if kind == ".json":
         return f"{json.dumps(spec, indent=1)}\n".encode()
     converter = _library("vl_convert")
@@ -72,7 +74,17 @@ def _drawn(spec: Spec, kind: str) -> bytes:
 
 def svg(spec: Spec) -> str:
     """The figure as an SVG element."""
-    return str(_library("vl_convert").vegalite_to_svg(vl_spec=spec))
+    return str(_library("vl_convert").vegalite_to_svg(vl_spec=_clean(spec)))
+
+
+def _clean(value: Any) -> Any:
+    """A spec whose texts hold no control characters: vl-convert aborts the process for those that
+    XML does not allow, and names come from files."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {_clean(key): _clean(one) for key, one in value.items()}
+    return [_clean(one) for one in value] if isinstance(value, list) else value
 
 
 def missing() -> str | None:

@@ -2,8 +2,8 @@
 
 A GPU at its power cap changes its clock from block to block and from run to run, by temperature and
 by the work before. On an H200 the block medians of products at the cap had spreads of 2 to 5 %, and
-0.2 to 0.6 % around a line in the logarithm of the clock, with slopes of -0.6 to -1.1; the cycles of
-runs in different processes agreed to 0.2 %.
+0.2 to 1.4 % around a line in the logarithm of the clock, with slopes of -0.6 to -1.1
+(benchmarks/gpu/clocks.py).
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ As = Annotated[
     typer.Option(
         "--as",
         metavar="FORMAT",
-        help="cublaslt, iree-spec, python, sglang, vllm; not yet run on AMD hardware: aiter, "
-        "hipblaslt, rocblas, tensile, tunableop.",
+        help="cublaslt, iree-spec, python, sglang, sglang-moe, vllm, vllm-moe; not yet run on AMD "
+        "hardware: aiter, hipblaslt, rocblas, tensile, tunableop.",
     ),
 ]
 To = Annotated[

@@ -59,6 +59,7 @@ def launch_case(case: Case, device: GpuDevice, launches: int) -> int:
         cache_bytes=device.info.cache_bytes,
         free_bytes=device.free_bytes(),
         most=MAX_RECORDED_SETS,
+        moved_bytes=op.bytes(case.problem),
     )
     rng = np.random.default_rng(case.timing.seed)
     buffer, sets = make_arena(device, tensors, plan.sets, rng)

@@ -1,7 +1,7 @@
 """PyTorch on a GPU: our stream, our memory, each op by the call a user would make.
 
-Products write into the given output. Attention and convolution allocate their result and whatever
-they need between; memory that torch hands out in one capture it may hand out again in the next, so
+Products write into the given output. The other ops allocate their result and whatever they need
+between; memory that torch hands out in one capture it may hand out again in the next, so
 replays of different graphs overwrite each other's results. While graphs are captured a result for
 each argument set is kept, so that the sets' results lie apart as their inputs do, and what is
 checked is a launch of its own after timing, on the same inputs.
@@ -18,6 +18,7 @@ from typing import Any
 from kernelmark import ops
 from kernelmark.backends._rules import arithmetic, refuse_unknown
 from kernelmark.backends.base import Kernel
+from kernelmark.backends.torch.moe import experts
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
@@ -98,10 +99,22 @@ def missing(problem: Problem, info: DeviceInfo) -> str | None:
         ):
             return f"torch has no attention with {arithmetic(problem)} on a GPU"
         return None if types["acc"] == "f32" else "torch's attention sums in f32"
+    if problem.op == "moe":
+        return _missing_moe(problem, info)
     if problem.dtypes["x"] not in _SAME or problem.dtypes["x"] != problem.dtypes["y"]:
         return f"torch has no conv with {arithmetic(problem)} on a GPU"
     wide = "f64" if problem.dtypes["x"] == "f64" else "f32"
     return None if problem.dtypes["acc"] == wide else f"torch's conv sums in {wide}"
+
+
+def _missing_moe(problem: Problem, info: DeviceInfo) -> str | None:
+    """Anything else torch multiplies expert by expert, and waits for their numbers of rows: that
+    can be neither captured nor queued."""
+    if problem.dtypes["x"] != "bf16" or not info.arch.startswith(("sm_9", "sm_10")):
+        return "torch has a grouped product that needs no host for bf16 on sm_90 and sm_100 only"
+    if problem.dims["n"] % 8 or problem.dims["k"] % 8:
+        return "torch's grouped product takes n and k that are multiples of 8"
+    return None
 
 
 def _missing_product(problem: Problem) -> str | None:
@@ -221,7 +234,7 @@ def prepare(
     names = [spec.name for spec in ops.registry.get(problem.op).tensors(problem)]
     viewer = Viewer(index)
     held = [{name: viewer.view(arguments[name]) for name in names} for arguments in sets]
-    make = {"attention": _attention, "conv": _conv}.get(problem.op, _product)
+    make = {"attention": _attention, "conv": _conv, "moe": _moe}.get(problem.op, _product)
     kernel = make(problem, config, held)
     # Handles and workspaces are made at the first call, which must not fall into a capture.
     try:
@@ -360,3 +373,18 @@ def _conv(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
         calls.append(partial(torch.conv2d, x, weights, **settings))
         outputs.append(y)
     return GpuKernel("aten::conv2d", calls, outputs)
+
+
+def _moe(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
+    import torch
+
+    refuse_unknown("torch", config)
+    product = getattr(torch, "_grouped_mm", None)  # from 2.8 on
+    if product is None:
+        raise Unsupported(f"torch {torch.__version__} has no grouped product")
+
+    def grouped(rows: Any, matrices: Any, ends: Any) -> Any:
+        return product(rows, matrices, offs=ends)
+
+    calls: list[Call] = [partial(experts, held, grouped) for held in sets]
+    return GpuKernel("aten::_grouped_mm", calls, [held["out"] for held in sets])

@@ -38,6 +38,7 @@ TEMPLATES = {
     ),
     "timing-not-positive": "timing: {@max_s} and {@target_rel_ci} must be positive",
     "timing-warmup-negative": "timing: {@warmup_s} must not be negative",
+    "run-differs": "the store has another run with the id {run}",
     "hinted": "{cause} ({hint})",
     # Hints
     "see-runs": "`kmark list runs{@store}` shows what there is",

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from sqlalchemy import create_engine, event
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from kernelmark.core.errors import StoreError
 from kernelmark.stores import trouble
@@ -68,7 +68,7 @@ class Watch:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
-        self._connection: Connection | None = None
+        self._connection: PoolProxiedConnection | None = None
 
     def version(self) -> str:
         """A text that is another one after every commit to the store, by whomever."""
@@ -79,11 +79,10 @@ class Watch:
                     query = "SELECT CAST(pg_current_snapshot() AS text)"
                     return str(connection.exec_driver_sql(query).scalar())
             # SQLite counts the commits of others, for each connection: it must stay the same one.
+            # A raw one has no transaction, which would go on seeing the state at its start.
             if self._connection is None:
-                self._connection = self._engine.connect().execution_options(
-                    isolation_level="AUTOCOMMIT"
-                )
-            return str(self._connection.exec_driver_sql("PRAGMA data_version").scalar())
+                self._connection = self._engine.raw_connection()
+            return str(self._connection.cursor().execute("PRAGMA data_version").fetchone()[0])
 
     def close(self) -> None:
         with self._lock:

@@ -236,13 +236,12 @@ class Store:
         known = self._known_run(new.run.id)
         if known is None:
             self.add_run(new.run)
-            self._add_positions(new.run.id, writing.positions(new.results))
             self.add_roofs(new.roofs, host=new.run.environment.host)
+            self._add_positions(new.run.id, writing.positions(new.results))
             return Imported(run_id=new.run.id, added=len(new.results), known=0, changed=True)
         if (known.started, known.environment) != (new.run.started, new.run.environment):
             raise StoreError(
-                f"the store has another run with the id {new.run.id}",
-                hint="give the run in the file another id",
+                Reason("run-differs", run=new.run.id), hint="give the run in the file another id"
             )
         there = self.positions(new.run.id)
         missing = {

@@ -50,6 +50,9 @@ _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
     "micro": micro.micro,
     "roofs": roofs.roofs,
     "serve": serve.serve,
+    "push": serve.push,
+    "token": serve.token,
+    "site": serve.site,
 }
 
 COMMANDS = tuple(_IN_ORDER)

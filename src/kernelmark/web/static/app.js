@@ -28,6 +28,28 @@ function enhance(root) {
     });
   }
   for (const table of root.querySelectorAll("table[data-sortable]")) sortable(table);
+  if (!document.body.dataset.live) {
+    for (const table of root.querySelectorAll(".wide > table")) {
+      if (table.tBodies[0].rows.length > 10) filterable(table);
+    }
+  }
+}
+
+// A static site has no server that filters: rows are hidden here.
+function filterable(table) {
+  const box = document.createElement("input");
+  box.type = "search";
+  box.placeholder = "Filter rows";
+  box.className = "rows-filter";
+  box.setAttribute("aria-label", "Filter rows");
+  box.addEventListener("input", () => {
+    const words = box.value.toLowerCase().split(/\s+/);
+    for (const row of table.tBodies[0].rows) {
+      const text = row.textContent.toLowerCase();
+      row.hidden = !words.every((word) => text.includes(word));
+    }
+  });
+  table.closest(".wide").before(box);
 }
 
 function sortable(table) {
@@ -56,7 +78,7 @@ function sortable(table) {
       if (link) {
         const url = new URL(link.href);
         url.searchParams.set("order", up ? "asc" : "desc");
-        if (url.origin === location.origin) history.replaceState(null, "", url);
+        if (document.body.dataset.live) history.replaceState(null, "", url);
       }
     };
     head.addEventListener("click", sort);

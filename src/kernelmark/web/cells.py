@@ -15,6 +15,7 @@ from kernelmark.core.printable import printable
 from kernelmark.core.units import duration_text, time_text, value_text
 from kernelmark.report import vega
 from kernelmark.report.compare import change_text
+from kernelmark.report.figures import PALETTE
 from kernelmark.report.history import date_text
 from kernelmark.report.tables import MARK, NONE, width_text
 
@@ -152,5 +153,6 @@ def figure(spec: Mapping[str, Any]) -> Markup:
 
 @functools.lru_cache(maxsize=256)
 def _drawn(spec: str) -> str:
-    # The page's policy allows no inline styles.
-    return _STYLE.sub("", vega.svg(json.loads(spec)))
+    # The page's policy allows no inline styles; a dark blue line cannot be seen on a dark page.
+    svg = _STYLE.sub("", vega.svg(json.loads(spec)))
+    return svg.replace(f'="{PALETTE[0]}"', '="var(--chart)"')

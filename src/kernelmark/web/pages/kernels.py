@@ -194,7 +194,8 @@ def _kernel_table(
         "metric" if any(one.story.newest.metric for one in found) else "",
         *("value:value:newest", "ratio:change:change", "impact_s:time:impact"),
         *("share:share:of roof", "trend:spark"),
-        *(() if brief else ("points:count:runs", "arch::architecture", "started:date:measured")),
+        "arch::architecture" if len({one.arch for one in found}) > 1 else "",
+        *(() if brief else ("points:count:runs", "started:date:measured")),
     ]
     rows = [_kernel_row(one, timings, urls) for one in found]
     return table(columns, rows, title=title, empty="No kernel matches")
@@ -215,7 +216,7 @@ def _kernel_row(one: Kernel, timings: Mapping[str, str], urls: Urls) -> Values:
         "unit": newest.unit or "s",
         "ratio": one.change,
         "since": one.since,
-        "impact_s": _impact(one),
+        "impact_s": _impact(one) if one.is_news else None,
         "rank": _rank(one),
         "share": one.share.value if one.share else None,
         "bound": one.share.bound if one.share else None,

@@ -86,19 +86,19 @@ def devices(source: Source, urls: Urls, asked: Asked) -> Page:
     seen: dict[tuple[str, str, str], Values] = {}
     for place in places:
         for info in place.environment.devices:
-            first = {
-                "device": info.name,
-                "model": info.model,
-                "arch": info.arch,
-                "host": place.environment.host,
-                "units": info.units,
-                "memory": bytes_text(info.memory_bytes) if info.memory_bytes else "",
-                "driver": info.driver,
-                "runs": 0,
-                "newest": place.newest,
-            }
+            first: Values = {"runs": 0, "newest": place.newest, "memory": ""}
             row = seen.setdefault((place.environment.host, info.name, info.model), first)
             row["runs"] += place.runs
+            if not row["memory"]:  # roofs that were imported do not tell the size of their device
+                row |= {
+                    "device": info.name,
+                    "model": info.model,
+                    "arch": info.arch,
+                    "host": place.environment.host,
+                    "units": info.units,
+                    "memory": bytes_text(info.memory_bytes) if info.memory_bytes else "",
+                    "driver": info.driver,
+                }
     rows = [
         {
             "environment": place.fingerprint[:8],

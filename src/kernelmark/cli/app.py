@@ -24,6 +24,7 @@ from kernelmark.cli import (
     plot,
     report,
     roofs,
+    serve,
     showing,
     transfer,
     tune,
@@ -48,6 +49,10 @@ _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
     "import": transfer.import_results,
     "micro": micro.micro,
     "roofs": roofs.roofs,
+    "serve": serve.serve,
+    "push": serve.push,
+    "token": serve.token,
+    "site": serve.site,
 }
 
 COMMANDS = tuple(_IN_ORDER)

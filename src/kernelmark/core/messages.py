@@ -38,6 +38,10 @@ TEMPLATES = {
     ),
     "timing-not-positive": "timing: {@max_s} and {@target_rel_ci} must be positive",
     "timing-warmup-negative": "timing: {@warmup_s} must not be negative",
+    "push-incomplete": "the server lacks {count} results of run {run} after the push",
+    "push-failed": "{url} does not answer: {cause}",
+    "push-refused": "the dashboard refused ({status}): {cause}",
+    "run-differs": "the store has another run with the id {run}",
     "hinted": "{cause} ({hint})",
     # Hints
     "see-runs": "`kmark list runs{@store}` shows what there is",

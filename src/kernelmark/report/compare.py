@@ -41,7 +41,7 @@ def table(rows: Sequence[Row], title: str = "") -> Table:
         [
             (
                 short(row.pair.shown.case.problem),
-                _backends(row),
+                backends_text(row),
                 row.pair.metric,
                 row.pair.shown.device,
             )
@@ -160,7 +160,7 @@ def explain(row: Row, more: Sequence[str] = ()) -> list[Table]:
     shown = row.pair.shown
     what = [
         ("problem", shown.case.problem.key),
-        ("backend", _backends(row)),
+        ("backend", backends_text(row)),
         ("timing", " → ".join(_timings(row))),
         ("case", shown.case.id),
         *([("metric", row.pair.metric)] if row.pair.metric else []),
@@ -288,11 +288,11 @@ def _cells(row: Row, *, device: bool, timing: Sequence[str], metric: bool) -> tu
     return (
         str(row.number),
         short(shown.case.problem),
-        _backends(row),
+        backends_text(row),
         *([shown.device] if device else []),
         *timing,
         *([_metric(row) or NONE] if metric else []),
-        *(NONE if value is None else value_text(value, _unit(row)) for value in _values(row)),
+        *(NONE if value is None else value_text(value, unit_of(row)) for value in values_of(row)),
         change_text(judged.ratio, judged.low, judged.high),
         f"{row.status.value}, held" if row.held else row.status.value,
         f"{judged.reason}; {clocks.told(row)}" if clocks.explains(row) else judged.reason,
@@ -320,9 +320,9 @@ def _record(comparison: Comparison, row: Row) -> dict[str, Cell]:
         "base_status": _status(row.pair.base),
         "head_status": _status(row.pair.head),
         "metric": _metric(row) or None,
-        "unit": _unit(row) or None,
-        "base_value": _values(row)[0],
-        "head_value": _values(row)[1],
+        "unit": unit_of(row) or None,
+        "base_value": values_of(row)[0],
+        "head_value": values_of(row)[1],
         "base_s": judged.base_s,
         "head_s": judged.head_s,
         "ratio": judged.ratio,
@@ -340,7 +340,7 @@ def _record(comparison: Comparison, row: Row) -> dict[str, Cell]:
     }
 
 
-def _backends(row: Row) -> str:
+def backends_text(row: Row) -> str:
     """The backend, or both where the best of each side is compared."""
     sides = [side for side in (row.pair.base, row.pair.head) if side is not None]
     return " → ".join(dict.fromkeys(backend_text(side.case) for side in sides))
@@ -357,7 +357,7 @@ def _status(result: Result | None) -> str | None:
     return result.status.value if result else None
 
 
-def _values(row: Row) -> tuple[float | None, float | None]:
+def values_of(row: Row) -> tuple[float | None, float | None]:
     """What is compared, of base and of head."""
     if row.pair.metric:
         base, head = row.pair.metrics
@@ -370,7 +370,7 @@ def _metric(row: Row) -> str:
     return row.pair.metric or ("" if is_micro(row.pair.shown.case) else "time")
 
 
-def _unit(row: Row) -> str:
+def unit_of(row: Row) -> str:
     if row.pair.metric:
         return row.pair.metrics[0].unit
     return "s" if _metric(row) else ""

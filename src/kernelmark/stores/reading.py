@@ -27,7 +27,7 @@ from kernelmark.stores.schema import (
     runs,
     timings,
 )
-from kernelmark.stores.values import SeriesPoint
+from kernelmark.stores.values import Place, SeriesPoint
 
 _REMEMBERED = 100_000
 T = TypeVar("T")
@@ -66,6 +66,31 @@ class Decoder:
     def runs(self, connection: Connection, query: Select[Any]) -> list[Run]:
         """Runs for a query made by `runs_query`."""
         return [self._run(*row) for row in connection.execute(query)]
+
+    def places(self, connection: Connection) -> list[Place]:
+        """Every environment with the runs in it, the most recently used first."""
+        newest = func.max(runs.c.started)
+        query = (
+            select(
+                environments.c.no,
+                environments.c.fingerprint,
+                environments.c.document,
+                func.count(),
+                newest,
+            )
+            .join(runs, runs.c.environment_no == environments.c.no)
+            .group_by(environments.c.no, environments.c.fingerprint, environments.c.document)
+            .order_by(newest.desc())
+        )
+        return [
+            Place(
+                environment=self._environment(number, document),
+                fingerprint=fingerprint,
+                runs=count,
+                newest=started,
+            )
+            for number, fingerprint, document, count, started in connection.execute(query)
+        ]
 
     def results(self, connection: Connection, query: Select[Any]) -> Iterator[Result]:
         """Results, one at a time, for a query made by `results_query`."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 registry: Registry[Backend] = Registry("kernelmark.backends", "backend")
 
 # Libraries whose logs, results and tuning files are known here, but which nothing calls.
-NOT_YET = ("hipblaslt", "rocblas")
+NOT_YET = ("rocblas",)
 # How the files of a user's own kernels end: Python, or a source that is compiled at run time.
 FILES = (".py", ".cu", ".hip")
 

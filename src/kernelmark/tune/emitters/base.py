@@ -212,10 +212,13 @@ def _quarrel(group: Sequence[Outcome]) -> str | None:
 
 
 def solution_index(outcome: Outcome) -> int:
-    """The library's index of the winner; without its kernel's name it cannot be trusted later."""
-    index = outcome.tuned.config.get("solution_index")
+    """Return the library's index of the winner as it was in the final; without its kernel's name it
+    cannot be trusted later."""
+    tuned = outcome.tuned
+    # A backend's config is the solution's name, and the kernel holds the index that was found.
+    index = tuned.config.get("solution_index", tuned.kernel.resources.get("solution_index"))
     if not isinstance(index, int) or isinstance(index, bool):
-        raise Unfit("its config has no solution_index")
+        raise Unfit("its solution_index is not known")
     if not outcome.tuned.kernel.name:
         raise Unfit("its kernel's name is not known, and an index alone may change its meaning")
     if any(sign in outcome.tuned.kernel.name for sign in ",\n\r"):

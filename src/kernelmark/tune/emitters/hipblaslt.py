@@ -1,12 +1,13 @@
 """hipblaslt: the file that HIPBLASLT_TUNING_OVERRIDE_FILE names.
 
     Git Version: <revision>
-        transA,…,solution_index,kernel_name        a header before every line of values
+        transA,…,solution_index,solution_name      a header before every line of values
         T,N,…,5223,Cijk_Alik_Bljk_…
 
 The library asks with ten fields only: no leading dimension, bias, scale, epilogue or type of D is
-looked at, so calls that differ in those share an entry. A later library believes an index only if
-it still has the kernel's name; earlier ones refuse a file of another revision.
+looked at, so calls that differ in those share an entry. A later library takes the column
+solution_name where it follows the index, and uses an index only if it still has that name; earlier
+ones refuse a file of another revision.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Hipblaslt(LineEmitter):
     name = "hipblaslt"
     summary = "hipBLASLt's override file (HIPBLASLT_TUNING_OVERRIDE_FILE), with kernel names"
     facts = FormatFacts(
-        versions="rocm-libraries aec838a8 (2025-05)",
+        versions="rocm-libraries aec838a8 (2025-05), and solution_name of 2026",
         exactness="exact for the key its reader uses",
         checked="its reader's code read; read back in tests",
     )
@@ -74,8 +75,8 @@ class Hipblaslt(LineEmitter):
         call = blas_call(outcome)
         us = outcome.tuned.median_s * 1e6
         cells = {name: call.get(name, "0") for name in _COLUMNS}
-        cells |= {"us": f"{us:.6g}", "solution_index": str(index), _ARCH: outcome.arch}
-        cells["kernel_name"] = outcome.tuned.kernel.name
+        cells |= {"us": f"{us:.6g}", "solution_index": str(index)}
+        cells |= {"solution_name": outcome.tuned.kernel.name, _ARCH: outcome.arch}
         lines = [_INDENT + ",".join(cells), _INDENT + ",".join(cells.values())]
         return FrozenDict({"solution_index": index}), lines
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernelmark import devices
-from kernelmark.backends import hipblaslt
+from kernelmark.backends import hipblaslt, rocblas
 from kernelmark.devices._gpu import GpuDevice
 from kernelmark.gpu import driver as drivers
 from kernelmark.gpu import pack, rtc
@@ -47,11 +47,16 @@ def rocm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rocm(rocm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
     """The libraries in this process, found by the driver and by the backends."""
     library = ctypes.CDLL(str(rocm_folder / "model.so"))
-    caches = (drivers.driver, hipblaslt._shared_object, hipblaslt.library, hipblaslt.solutions)
+    caches = (
+        *(drivers.driver, hipblaslt._shared_object, hipblaslt.library, hipblaslt.solutions),
+        *(rocblas._shared_object, rocblas.solutions),
+    )
     for one in caches:
         one.cache_clear()
     monkeypatch.setattr(drivers, "find_library", lambda table: library)
-    monkeypatch.setattr(hipblaslt, "first_of", lambda places: library)
+    for backend in (hipblaslt, rocblas):
+        monkeypatch.setattr(backend, "first_of", lambda places: library)
+    monkeypatch.setenv("ROCM_PATH", str(rocm_folder))  # where child processes find them
     monkeypatch.setenv("KERNELMARK_PACK", str(rocm_folder / "pack"))
     yield library
     library.fake_reset()

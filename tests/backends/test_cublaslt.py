@@ -234,7 +234,7 @@ def test_compute_and_scale_types(library: Library, key: str, compute: int, scale
     matmul = _lt.Matmul(cublaslt._library(), ops.parse(key))
     assert library.made[matmul.desc.value]["compute"] == compute
     assert library.made[matmul.desc.value]["scale"] == scale
-    half = matmul.factor(2.0)
+    half = _lt.scalar(matmul.scale_type, 2.0)
     raw = ctypes.string_at(ctypes.addressof(half), ctypes.sizeof(half))
     assert np.frombuffer(raw, TYPES[scale])[0] == 2
     matmul.close()

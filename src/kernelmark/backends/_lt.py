@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from kernelmark.backends.base import Kernel
 from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.core.problem import Problem
@@ -59,6 +61,15 @@ class LtLibrary:
             raise Unsupported(f"{self.table.prefix}{name}: the library does not support this")
         if code:
             raise CaseError(f"{self.table.prefix}{name} failed with status {code}")
+
+
+def scalar(kind: str, value: float) -> Any:
+    """Return alpha or beta in the dtype `kind`."""
+    if kind == "f16":
+        return ctypes.c_uint16(int(np.float16(value).view(np.uint16)))
+    if kind == "i32":
+        return ctypes.c_int32(int(value))
+    return ctypes.c_double(value) if kind == "f64" else ctypes.c_float(value)
 
 
 class Matmul:
@@ -189,16 +200,6 @@ class Matmul:
             raise CaseError(f"{table.prefix}MatmulAlgoGetHeuristic failed with status {state}")
         return found[0][: table.algo_bytes]
 
-    def factor(self, value: float) -> Any:
-        """alpha or beta in the scale type."""
-        kinds: dict[str, Any] = {"f32": ctypes.c_float, "i32": ctypes.c_int32}
-        kinds["f64"] = ctypes.c_double
-        if self.scale_type == "f16":
-            import numpy as np
-
-            return ctypes.c_uint16(int(np.float16(value).view(np.uint16)))
-        return kinds[self.scale_type](int(value) if self.scale_type == "i32" else value)
-
     def close(self) -> None:
         for kind, handle in reversed(self._made):
             self.library.code(f"{kind}Destroy", handle)
@@ -222,8 +223,8 @@ class LtKernel(Kernel):
         self._library = first.library
         self._algorithm = ctypes.create_string_buffer(algorithm, len(algorithm))
         options = first.problem.options
-        self._alpha = first.factor(float(options.get("alpha", 1.0)))
-        self._beta = first.factor(float(options.get("beta", 0.0)))
+        self._alpha = scalar(first.scale_type, float(options.get("alpha", 1.0)))
+        self._beta = scalar(first.scale_type, float(options.get("beta", 0.0)))
         self._device = device
         self._workspace = device.allocate(WORKSPACE_BYTES)
         self._calls = [self._arguments(i, arguments) for i, arguments in enumerate(sets)]

@@ -82,6 +82,16 @@ class Change:
         return "".join(_unified(edit, into) for edit in self.edits)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """How a library is made to read a file: `variables`, in which {path} is the file's, while
+    `backend` runs its own choice. A `copy` is a name that the library insists on."""
+
+    backend: str
+    variables: Mapping[str, str]
+    copy: str = ""
+
+
 class Emitter(ABC):
     """Writes one format. It never touches a file: it says what a file would become."""
 
@@ -93,6 +103,7 @@ class Emitter(ABC):
     needs_base: bool = False  # whether there is nothing to write without files to merge into
     careful: bool = False  # whether it is only written when that is asked for
     caution: str = ""
+    override: Override | None = None  # None: no library reads the file by itself
 
     @abstractmethod
     def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:

@@ -22,7 +22,15 @@ from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import Config
 from kernelmark.tune.emitters._blas import base_arch, blas_call
 from kernelmark.tune.emitters._lines import LineEmitter, Row
-from kernelmark.tune.emitters.base import ON_AMD, Entry, Fields, Unfit, option, solution_index
+from kernelmark.tune.emitters.base import (
+    ON_AMD,
+    Entry,
+    Fields,
+    Override,
+    Unfit,
+    option,
+    solution_index,
+)
 from kernelmark.tune.outcome import Outcome
 
 # The reader takes these from a header, in this order, and skips a row that lacks one.
@@ -56,6 +64,7 @@ class Hipblaslt(LineEmitter):
         {"git_version": "the library's git revision, if the outcomes do not say it"}
     )
     caution = ON_AMD
+    override = Override(backend="hipblaslt", variables={"HIPBLASLT_TUNING_OVERRIDE_FILE": "{path}"})
 
     def rows(self, lines: Sequence[str], path: Path) -> list[Row]:
         found = []

@@ -75,6 +75,11 @@ def test_every_solution_is_in_the_space_by_name(rocm: ctypes.CDLL, gpu: GpuDevic
     assert rocm.fake_strings() == 0, "a name was not freed"
 
 
+def test_solutions_of_another_gpu_are_not_listed(gpu: GpuDevice) -> None:
+    with pytest.raises(Unsupported):
+        BACKEND.space(ops.parse(PLAIN), absent("gfx942"))
+
+
 def test_a_name_finds_its_index_in_another_build(
     rocm: ctypes.CDLL, gpu: GpuDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -169,6 +169,23 @@ def solutions(index: int, problem: Problem) -> tuple[Solution, ...]:
     )
 
 
+def named_space(found: Sequence[Solution]) -> Space | None:
+    """Return the space of the solutions that have a name, from the first one."""
+    names = tuple(dict.fromkeys(one.name for one in found if one.name))
+    if not names:
+        return None
+    return Space(parameters={"solution": names}, default={"solution": names[0]})
+
+
+def check_present(info: DeviceInfo) -> None:
+    """Refuse to list solutions for a GPU that is not here: those of another would be listed."""
+    if reason := drivers.unavailable("hip"):
+        raise Unsupported(reason)
+    here = drivers.driver("hip").arch(info.index)
+    if here != info.arch:
+        raise Unsupported(f"hip:{info.index} is {here} here, not {info.arch}")
+
+
 def chosen(found: Sequence[Solution], config: Config) -> Solution:
     """Return the solution of a config; refuse a name that the library does not have, and an index
     that has another name now."""
@@ -221,11 +238,8 @@ class HipblasLt(Backend):
         return _lt.supports(problem, TABLE, self.name)
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
-        found = solutions(info.index, problem)
-        names = tuple(dict.fromkeys(one.name for one in found if one.name))
-        if not names:
-            return None
-        return Space(parameters={"solution": names}, default={"solution": names[0]})
+        check_present(info)
+        return named_space(solutions(info.index, problem))
 
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]

@@ -274,10 +274,8 @@ class Rocblas(Backend):
         return "rocblas adds no bias" if problem.options["bias"] else None
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
-        names = tuple(dict.fromkeys(one.name for one in solutions(info.index, problem)))
-        if not names:
-            return None
-        return Space(parameters={"solution": names}, default={"solution": names[0]})
+        hipblaslt.check_present(info)
+        return hipblaslt.named_space(solutions(info.index, problem))
 
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]

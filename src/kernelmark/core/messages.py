@@ -104,6 +104,10 @@ TEMPLATES = {
         " evicted before each sample instead"
     ),
     "not-cross-checked": "not cross-checked: {cause}",
+    "profiler-unstable": (
+        "runs under the profiler differ by {spread:.1%}, more than {limit:.0%}: its time is no"
+        " cross-check"
+    ),
     "above-roof": (
         "{count:n result} above 100 % of the roof: the kernel found data in a cache, or the roof"
         " was measured while other work ran; measure it again with {@roofs_fresh}"

@@ -30,6 +30,19 @@ _REFERENCE = "{reference_fault:if ; the reference itself: {reference_fault}}"
 TEMPLATES = {
     # Refusals
     "config-unknown-name": "{backend} does not know {name!r} in the config {config}; {why}",
+    "solution-unknown": (
+        "the library has no solution called {name!r} among its {count} for this problem: it is of"
+        " another build, or of another problem"
+    ),
+    "solution-unnamed": (
+        "solution index {index} alone is no config, as indices change with every build of the"
+        " library: give the solution's name{now:if , which is {now!r} here}"
+    ),
+    "solution-moved": (
+        "solution index {index} is {now:if {now!r} in this build of the library}{absent:if of no"
+        " solution for this problem}, not {name!r}: indices change with every build; give the"
+        " solution's name alone"
+    ),
     "config-refused": "{side} refuses its config for every problem: {cause}",
     "timing-below": "timing: {field:setting} must be at least {least}",
     "timing-above": "timing: {field:setting} must be below {most}",
@@ -91,6 +104,10 @@ TEMPLATES = {
         " evicted before each sample instead"
     ),
     "not-cross-checked": "not cross-checked: {cause}",
+    "profiler-unstable": (
+        "runs under the profiler differ by {spread:.1%}, more than {limit:.0%}: its time is no"
+        " cross-check"
+    ),
     "above-roof": (
         "{count:n result} above 100 % of the roof: the kernel found data in a cache, or the roof"
         " was measured while other work ran; measure it again with {@roofs_fresh}"

@@ -71,6 +71,12 @@ class Viewer:
         start = tensor.offset // whole.element_size()
         return torch.as_strided(whole, spec.shape, strides[::-1][: len(spec.shape)], start)
 
+    def codes(self, tensor: Tensor) -> Any:
+        """The bytes of a format that torch does not have, the last axis packed."""
+        spec = tensor.spec
+        raw = self._in_dtype(tensor.buffer, "uint8")[tensor.offset : tensor.offset + spec.nbytes]
+        return raw.view(*spec.shape[:-1], -1)
+
     def _in_dtype(self, buffer: Buffer, dtype: str) -> Any:
         import torch
 
@@ -78,7 +84,7 @@ class Viewer:
         if key not in self._whole:
             nbytes = buffer.nbytes // 8 * 8  # the widest element; nothing lies in the rest
             raw = torch.as_tensor(_Interface(buffer.address, nbytes), device=self._device)
-            self._whole[key] = raw.view(getattr(torch, TORCH_NAMES[dtype]))
+            self._whole[key] = raw.view(getattr(torch, TORCH_NAMES.get(dtype, dtype)))
         return self._whole[key]
 
 
@@ -223,6 +229,15 @@ def prepare(
     problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
 ) -> Kernel:
     """The kernel of a problem that `missing` has nothing against."""
+    viewer = enter(device)
+    names = [spec.name for spec in ops.registry.get(problem.op).tensors(problem)]
+    held = [{name: viewer.view(arguments[name]) for name in names} for arguments in sets]
+    make = {"attention": _attention, "conv": _conv, "moe": _moe}.get(problem.op, _product)
+    return started(make(problem, config, held), device)
+
+
+def enter(device: Device) -> Viewer:
+    """Have torch use our stream from now on; views are made by what is returned."""
     import torch
 
     if not torch.cuda.is_available():
@@ -231,12 +246,12 @@ def prepare(
     index = device.info.index
     torch.cuda.set_device(index)
     torch.cuda.set_stream(torch.cuda.ExternalStream(device.stream, device=f"cuda:{index}"))
-    names = [spec.name for spec in ops.registry.get(problem.op).tensors(problem)]
-    viewer = Viewer(index)
-    held = [{name: viewer.view(arguments[name]) for name in names} for arguments in sets]
-    make = {"attention": _attention, "conv": _conv, "moe": _moe}.get(problem.op, _product)
-    kernel = make(problem, config, held)
-    # Handles and workspaces are made at the first call, which must not fall into a capture.
+    return Viewer(index)
+
+
+def started(kernel: Kernel, device: Device) -> Kernel:
+    """Launch once: handles and workspaces are made at the first call, which must not fall into a
+    capture."""
     try:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")

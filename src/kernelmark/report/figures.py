@@ -407,9 +407,13 @@ def history(stories: Sequence[Story]) -> Spec:
         ]
         screen = story.screen
         if screen.low_s and screen.high_s and math.isfinite(screen.high_s):
+            # From the last step on: before it another level was expected.
+            since = max([step.started for step in story.steps], default=story.points[0].started)
             band = [{"low": screen.low_s * scale, "high": screen.high_s * scale}]
+            band[0] |= {"since": since * 1000, "until": newest.started * 1000}
             box = {"type": "rect", "opacity": 0.12, "color": PALETTE[2]}
             ends = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}}
+            ends |= {"x": {"field": "since", "type": "temporal"}, "x2": {"field": "until"}}
             layers.insert(0, {"data": {"values": band}, "mark": box, "encoding": ends})
         if story.steps:
             marks = [

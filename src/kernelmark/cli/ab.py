@@ -253,10 +253,10 @@ def plan_of(params: Mapping[str, Any], sides: tuple[Side, Side] | None = None) -
         device=info.name,
         rule=_rule(params),
         suite=",".join(selection.suites),
-        label=params["label"],
+        label=params.get("label", ""),
         timeout_s=params["timeout"],
         budget_s=params["budget"],
-        jobs=_jobs(params["jobs"], info.kind),
+        jobs=_jobs(params.get("jobs"), info.kind),
     )
 
 

@@ -13,6 +13,7 @@ from typer.main import get_command
 
 from kernelmark.cli import (
     ab,
+    bisect,
     compare,
     doctor,
     gate,
@@ -43,6 +44,7 @@ _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
     "compare": compare.compare,
     "ab": ab.ab,
     "gate": gate.gate,
+    "bisect": bisect.bisect,
     "history": history.history,
     "tune": tune.app,
     "iree": iree.app,

@@ -17,7 +17,7 @@ from kernelmark.cli.output import Outputs, say
 from kernelmark.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernelmark.api.checkouts import Checkouts, Recipe
+    from kernelmark.api.checkouts import Checkouts
     from kernelmark.runners.environments import Side
 
 SIDES = "Sides"
@@ -252,20 +252,23 @@ def _pinned(words: Sequence[str], commits: Mapping[str, str]) -> tuple[str, ...]
     return tuple(made)
 
 
-def checkouts_of(params: Mapping[str, Any], tell: Callable[[str], None]) -> Checkouts:
-    """Where the commits that the options name are checked out."""
-    from kernelmark.api.checkouts import Checkouts, Repository
-
-    return Checkouts(Repository(params["repo"]), recipe_of(params), tell)
-
-
-def recipe_of(params: Mapping[str, Any]) -> Recipe:
-    """How the options build a checkout."""
-    from kernelmark.api.checkouts import Recipe
+def checkouts_of(
+    params: Mapping[str, Any],
+    tell: Callable[[str], None],
+    variables: Mapping[str, str] | None = None,
+) -> Checkouts:
+    """Where the commits that the options name are checked out; all have these variables."""
+    from kernelmark.api.checkouts import Checkouts, Recipe, Repository
 
     if params["build_timeout"] <= 0:
         raise UsageError("--build-timeout must be positive")
-    return Recipe(build=params["build"], python=params["python"], timeout_s=params["build_timeout"])
+    recipe = Recipe(
+        build=params["build"],
+        python=params["python"],
+        variables=variables or {},
+        timeout_s=params["build_timeout"],
+    )
+    return Checkouts(Repository(params["repo"]), recipe, tell)
 
 
 def variables_of(words: Sequence[str], side: str, names: Sequence[str] = NAMES) -> dict[str, str]:
@@ -279,8 +282,8 @@ def variables_of(words: Sequence[str], side: str, names: Sequence[str] = NAMES) 
         if not equals or not VARIABLE.match(variable) or (colon and name not in names):
             raise UsageError(
                 f"{word!r} is not [SIDE:]VARIABLE=VALUE",
-                hint=f"for example: --set {names[-1]}:LD_LIBRARY_PATH=/new/lib; "
-                f"sides: {', '.join(names)}",
+                hint="for example: --set LD_LIBRARY_PATH=/new/lib"
+                + (f"; sides: {', '.join(names)}" if names else ""),
             )
         if name in found:
             found[name][variable] = value

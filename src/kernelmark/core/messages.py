@@ -266,6 +266,11 @@ TEMPLATES = {
         "{unsure:if ; {unsure} undecided}{gone:if ; {gone} missing in head}"
     ),
     "answer-empty": "nothing was compared: no kernel ran on both sides",
+    "bisected": (
+        "{undecided:if not decided; most probable: }{culprit}{several:if  ({candidates} candidates"
+        " that cannot be told apart)}: {problem} by {backend}, {cause}; {probability:.0%} probable"
+        "{unconfirmed:if , but the direct comparison with the candidate before does not show it}"
+    ),
     # Problems that no plan is made for
     "backend-refuses": "{reference:if the reference }{backend}: {cause}",
     "backend-failed": "{reference:if the reference }{backend} {status}: {cause}",

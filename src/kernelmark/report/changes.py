@@ -169,13 +169,15 @@ def comment(
     notes: Sequence[str] = (),
     environment: Table | None = None,
     command: str = "",
-    title: str = "kernelmark",
+    heading: Reason | None = None,
 ) -> str:
-    """Markdown for a pull request or a summary: the answer, `facts` under it, what moved by impact,
-    failures, `notes`, the difference of environments, and the commands that repeat everything."""
+    """Markdown for a pull request or a summary: the answer, or another `heading`, `facts` under it,
+    what moved by impact, failures, `notes`, the difference of environments, and the commands that
+    repeat everything."""
     moved = ranked(changes)
     told = [f"{text.rstrip('.')}." for text in (*facts, total_text(changes)) if text]
-    parts = [f"### {title}: {markdown_cell(format_reason(answer(changes), BRIEF))}", ""]
+    first = format_reason(heading or answer(changes), BRIEF)
+    parts = [f"### kernelmark: {markdown_cell(first)}", ""]
     parts += [" ".join(told), ""] if told else []
     if moved:
         parts.append(markdown(movers_table(moved[:MOST_ROWS])))

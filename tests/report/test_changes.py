@@ -27,6 +27,7 @@ BROKEN = change("broken", head=None, reason=Reason("failed", status="crashed", c
     [
         ([], "answer-empty", {}),
         ([change("ignored")], "answer-empty", {}),
+        ([change("new", base=None)], "answer-new", {"rows": 1}),
         ([SAME, SAME], "answer-same", {"rows": 2, "slower": 0}),
         ([SAME, change("faster", head=5e-6)], "answer-same", {"faster": 1}),
         ([SAME, change("gone", head=None)], "answer-same", {"gone": 1}),

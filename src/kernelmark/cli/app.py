@@ -23,6 +23,7 @@ from kernelmark.cli import (
     listing,
     measuring,
     micro,
+    nightly,
     plot,
     report,
     roofs,
@@ -57,6 +58,7 @@ _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
     "push": serve.push,
     "token": serve.token,
     "site": serve.site,
+    "nightly": nightly.nightly,
 }
 
 COMMANDS = tuple(_IN_ORDER)

@@ -162,10 +162,9 @@ def gate(
 ) -> int:
     """Compare two commits, or two environments, in paired rounds; exit 1 if a kernel got slower.
 
-    For example: kmark gate --base origin/main --build 'pip install -t out .' --set
-    PYTHONPATH={tree}/out -s smoke -b torch -d cuda:0 --md comment.md
+    For example: kmark gate --base origin/main --build make -s smoke -b torch --md comment.md
 
-    Or, for a kernel file of the repository: kmark gate --base main --head . -b kernels/softmax.py
+    Or, for a kernel file: kmark gate --base main --head . -b kernels/softmax.py
     """
     from kernelmark.api.ab import captured, compare_sides
     from kernelmark.compare import fail_on as failing

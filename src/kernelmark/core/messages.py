@@ -257,6 +257,7 @@ TEMPLATES = {
         "{held} of {rows:n kernel} changed, but so did a canary: the machine is different, and no"
         " change of a time counts"
     ),
+    "answer-new": "there is nothing yet to compare {rows:n kernel} with",
     "answer-undecided": (
         "no slowdown was found, but {unsure} of {rows:n kernel} are undecided"
         "{faster:if ; {faster} got faster}"
@@ -265,6 +266,8 @@ TEMPLATES = {
         "nothing got slower in {rows:n kernel}{faster:if ; {faster} got faster}"
         "{unsure:if ; {unsure} undecided}{gone:if ; {gone} missing in head}"
     ),
+    "no-level": "no earlier run has it",
+    "not-confirmed": "looked {verdict}; measured again, that was not confirmed",
     "answer-empty": "nothing was compared: no kernel ran on both sides",
     "bisected": (
         "{undecided:if not decided; most probable: }{culprit}{several:if  ({candidates} candidates"

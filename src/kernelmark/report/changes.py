@@ -107,7 +107,8 @@ def of_comparison(found: Comparison, more: Sequence[str] = ()) -> list[Change]:
 def answer(changes: Sequence[Change]) -> Reason:
     """Whether anything got slower, which kernel, how much and with what confidence.
 
-    Codes: answer-broken, answer-slower, answer-held, answer-undecided, answer-same, answer-empty.
+    Codes: answer-broken, answer-slower, answer-held, answer-new, answer-undecided, answer-same and
+    answer-empty.
     """
     compared = [one for one in changes if one.status is not VerdictStatus.IGNORED]
     if not compared:
@@ -124,6 +125,8 @@ def answer(changes: Sequence[Change]) -> Reason:
         return Reason("answer-slower", **count, **_fields(ranked(counting)[0]))
     if count["held"]:
         return Reason("answer-held", **count)
+    if count["new"] == len(compared):
+        return Reason("answer-new", **count)
     if 2 * count["unsure"] > len(compared):
         return Reason("answer-undecided", **count)
     return Reason("answer-same", **count)

@@ -31,6 +31,7 @@ _AUDITED = 6
 _LOOKED_AT = 100
 _LABELS = 5
 _NOT_AUDITED = Audit(compared=0, alarms=0)
+_PAIRED = {"ab", "gate", "bisect"}  # commands that measure two sides
 
 
 def compare(
@@ -148,12 +149,12 @@ def placed(points: Sequence[SeriesPoint], runs: Mapping[str, Run]) -> list[Serie
 def series_runs(
     store: Store, count: int, label: str | None = None, suites: Sequence[str] | None = None
 ) -> list[Run]:
-    """The newest runs, newest first. The two sides of `kmark ab` confirm or refute a point of a
-    series and are none themselves, unless their label is asked for."""
+    """The newest runs, newest first. The two sides of a paired comparison confirm or refute a point
+    of a series and are none themselves, unless their label is asked for."""
     if label is not None:
         return list(store.runs(limit=count, label=label, suites=suites))
     found = store.runs(limit=4 * count, suites=suites)
-    return [run for run in found if run.argv[:1] != ("ab",)][:count]
+    return [run for run in found if not set(run.argv[:1]) & _PAIRED][:count]
 
 
 def audit(store: Store, newest: Sequence[Run]) -> Audit:

@@ -13,14 +13,17 @@ from typer.main import get_command
 
 from kernelmark.cli import (
     ab,
+    bisect,
     compare,
     doctor,
+    gate,
     history,
     iree,
     lint_configs,
     listing,
     measuring,
     micro,
+    nightly,
     plot,
     report,
     roofs,
@@ -41,6 +44,8 @@ _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
     "report": report.report,
     "compare": compare.compare,
     "ab": ab.ab,
+    "gate": gate.gate,
+    "bisect": bisect.bisect,
     "history": history.history,
     "tune": tune.app,
     "iree": iree.app,
@@ -53,6 +58,7 @@ _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
     "push": serve.push,
     "token": serve.token,
     "site": serve.site,
+    "nightly": nightly.nightly,
 }
 
 COMMANDS = tuple(_IN_ORDER)

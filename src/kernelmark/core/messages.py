@@ -226,6 +226,10 @@ TEMPLATES = {
         "{unknown:if  (stability not known)}"
     ),
     "stopped-early": "stopped after {rounds:n round}, before it was looked at",
+    "over-budget": (
+        "left out after {rounds:n round}: in {budget_s:duration} only {kept} of {pairs:n pair} can"
+        " be decided"
+    ),
     "few-points": "{points} points at this level, {least} are needed",
     "expected": "{modes:if multimodal: }expected {low_s:time} to {high_s:time}",
     "metric-expected": "expected {low:value {unit}} to {high:value {unit}}",
@@ -239,6 +243,37 @@ TEMPLATES = {
     "no-metric-in-common": "no metric in common",
     "canary-change": "{problem}: {verdict}",
     "canary-moved": "a sentinel moved: the machine is not what it was",
+    # The answer to a comparison
+    "answer-broken": (
+        "{broken} of {rows:n kernel} stopped working{slower:if  and {slower} got slower}; first"
+        " {problem} by {backend}: {cause:brief}"
+    ),
+    "answer-slower": (
+        "{slower} of {rows:n kernel} got slower; {problem} by {backend} costs the most:"
+        " {base:value {unit}} → {head:value {unit}}, {ratio:percent}"
+        "{level:if  ({low:to {high}} with {level:level} confidence)}"
+    ),
+    "answer-held": (
+        "{held} of {rows:n kernel} changed, but so did a canary: the machine is different, and no"
+        " change of a time counts"
+    ),
+    "answer-new": "there is nothing yet to compare {rows:n kernel} with",
+    "answer-undecided": (
+        "no slowdown was found, but {unsure} of {rows:n kernel} are undecided"
+        "{faster:if ; {faster} got faster}"
+    ),
+    "answer-same": (
+        "nothing got slower in {rows:n kernel}{faster:if ; {faster} got faster}"
+        "{unsure:if ; {unsure} undecided}{gone:if ; {gone} missing in head}"
+    ),
+    "no-level": "no earlier run has it",
+    "not-confirmed": "looked {verdict}; measured again, that was not confirmed",
+    "answer-empty": "nothing was compared: no kernel ran on both sides",
+    "bisected": (
+        "{undecided:if not decided; most probable: }{culprit}{several:if  ({candidates} candidates"
+        " that cannot be told apart)}: {problem} by {backend}, {cause}; {probability:.0%} probable"
+        "{unconfirmed:if , but the direct comparison with the candidate before does not show it}"
+    ),
     # Problems that no plan is made for
     "backend-refuses": "{reference:if the reference }{backend}: {cause}",
     "backend-failed": "{reference:if the reference }{backend} {status}: {cause}",

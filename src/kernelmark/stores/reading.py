@@ -97,7 +97,7 @@ class Decoder:
         streaming = connection.execution_options(yield_per=500)
         for row in streaming.execute(query):
             try:
-                yield self._result(row)
+                yield self.decode(row)
             except (ValueError, TypeError, LookupError, struct.error, CodecError) as error:
                 raise StoreError(
                     f"stored result {row.no} is damaged: {error}", hint="restore a copy"
@@ -117,7 +117,7 @@ class Decoder:
             .order_by(runs.c.started, results.c.no)
         )
         for row in connection.execute(query):
-            yield self._environment(row.environment_no, row.environment), self._result(row)
+            yield self._environment(row.environment_no, row.environment), self.decode(row)
 
     def _run(self, document: str, environment_no: int, environment: str) -> Run:
         run = codec.loads(document, Run)
@@ -128,7 +128,8 @@ class Decoder:
             self._environments[number] = complete(document, Environment())
         return self._environments[number]
 
-    def _result(self, row: Any) -> Result:
+    def decode(self, row: Any) -> Result:
+        """The result of a row."""
         number = (row.case_no, row.timing_no)
         case = self._cases.get(number)
         if case is None:

@@ -20,7 +20,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, ResultSet, Run, RunState, Status
 from kernelmark.core.roof import Roof
 from kernelmark.stores import engine as engines
-from kernelmark.stores import migrations, reading, refs, writing
+from kernelmark.stores import migrations, reading, refs, retention, writing
 from kernelmark.stores import tokens as token_rows
 from kernelmark.stores.ids import check_name
 from kernelmark.stores.place import Place as StorePlace
@@ -185,6 +185,17 @@ class Store:
             .group_by(runs.c.id)
         )
         return dict(self._read(lambda c: _pairs(c, query)))
+
+    def remove_run(self, run_id: str) -> None:
+        """Delete a run with its results and pinned names."""
+        number = self._number(run_id)
+        self._write(lambda c: retention.remove_run(c, number))
+        del self._run_numbers[run_id]
+
+    def thin_samples(self, run_id: str) -> int:
+        """Keep one time a block of a run's results; how many results had more."""
+        number = self._number(run_id)
+        return self._write(lambda c: retention.thin_samples(c, self._decoder, number))
 
     # Results
 

@@ -113,7 +113,12 @@ class Decoder:
             _whole_results(environments.c.no.label("environment_no"), environment)
             .join(runs, runs.c.no == results.c.run_no)
             .join(environments, environments.c.no == runs.c.environment_no)
-            .where(runs.c.suite == ROOFS_SUITE, *conditions["results"], *conditions["cases"])
+            # By a subquery, as in `_joined`: a join alone would read every result of the store.
+            .where(
+                results.c.run_no.in_(select(runs.c.no).where(runs.c.suite == ROOFS_SUITE)),
+                *conditions["results"],
+                *conditions["cases"],
+            )
             .order_by(runs.c.started, results.c.no)
         )
         for row in connection.execute(query):
@@ -349,7 +354,8 @@ def _points(connection: Connection, rows: Sequence[Any]) -> list[SeriesPoint]:
 
 
 def _modes(text: str | None) -> tuple[Mode, ...]:
-    return tuple(Mode(value_s=time_s, share=share) for time_s, share in json.loads(text or "[]"))
+    found = json.loads(text) if text else ()
+    return tuple(Mode(value_s=time_s, share=share) for time_s, share in found)
 
 
 def _case_texts(connection: Connection, numbers: Sequence[int]) -> dict[int, str]:

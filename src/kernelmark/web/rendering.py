@@ -130,8 +130,7 @@ def _templates() -> Environment:
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
     made.globals |= {
-        "cell": cells.cell,
-        "sort_value": cells.sort_value,
+        "table_row": cells.table_row,
         "state": cells.state,
         "figure": cells.figure,
         "date": date_text,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from kernelmark.core.errors import UsageError
 from kernelmark.stores.store import Store
 from kernelmark.web.access import LOCAL_NAMES
 from kernelmark.web.app import create_app
+from kernelmark.web.cells import warm_up
+from kernelmark.web.pages.kernels import rows_of
 from kernelmark.web.source import Source
 
 _BACKLOG = 512
@@ -28,7 +31,7 @@ def serve(
     tell: Callable[[str], None],
 ) -> int:
     """Serve until a signal ends it; 0."""
-    source = Source(store, tuning)
+    source = Source(store, tuning, prepare=rows_of)
     bound = _bind(host, port)
     app = create_app(
         source,
@@ -46,6 +49,7 @@ def serve(
         backlog=_BACKLOG,
     )
     server = uvicorn.Server(config)
+    threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
     shown = f"[{host}]" if ":" in host else host
     tell(f"serving {store.where} at http://{shown}:{bound.getsockname()[1]}/ (Ctrl-C ends it)")
     try:

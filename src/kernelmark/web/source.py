@@ -12,9 +12,10 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from kernelmark.api.comparing import assembled, compare, placed, series_runs
 from kernelmark.api.results import Results
@@ -98,6 +99,7 @@ class Summary:
     version: str
     history: History | None
     kernels: tuple[Kernel, ...]
+    derived: dict[str, Any] = field(default_factory=dict)  # what pages made of it
 
     def kernel(self, case_id: str, arch: str, metric: str = "") -> Kernel | None:
         """The series with this case, architecture and metric."""
@@ -110,8 +112,16 @@ class Summary:
 class Source:
     """A store with everything about it that is worth remembering. Threads may share one."""
 
-    def __init__(self, store: Store, tuning: Sequence[Path] = (), *, runs: int = RUNS) -> None:
+    def __init__(
+        self,
+        store: Store,
+        tuning: Sequence[Path] = (),
+        *,
+        runs: int = RUNS,
+        prepare: Callable[[Summary], object] = lambda summary: None,
+    ) -> None:
         self.store = store
+        self._prepare = prepare  # makes what pages derive from a summary before any asks
         self.tuning = tuple(tuning)
         self._runs = runs
         self._results: OrderedDict[tuple[object, ...], Results] = OrderedDict()
@@ -205,14 +215,16 @@ class Source:
             points = placed(self._fetch(runs), {run.id: run for run in runs})
             history = assembled(self._judged(points), runs) if points else None
             shares = self._shares(history) if history else {}
-            self._summary = Summary(
+            made = Summary(
                 number=self._summary.number + 1 if self._summary else 1,
                 version=version,
                 history=history,
                 kernels=_kernels(history, shares) if history else (),
             )
+            self._prepare(made)
+            self._summary = made
             self._ready.set()
-            return self._summary
+            return made
 
     def _fetch(self, runs: Sequence[Run]) -> list[SeriesPoint]:
         """The points of these runs, oldest first, reading only those that changed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kernelmark.compare import history as judging
@@ -25,6 +25,7 @@ _SPARK = 24  # points of a trend
 _MOVERS = 12
 _NEWEST_RUNS = 8
 _FOUND = 50
+_MOST_DRAWN = 200  # newest points: those that steps are looked for in
 _FIRST_WAIT_S = 0.25  # for the first summary: a small store is judged in less
 
 
@@ -47,7 +48,10 @@ def overview(source: Source, urls: Urls, asked: Asked) -> Page:
     stories = [one.story for one in moved]
     held = sum(bool(one.story.held) for one in summary.kernels)
     return page | {
-        "movers": _kernel_table(moved[:_MOVERS], urls, title="What changed, by impact", brief=True),
+        "movers": _linked(
+            _kernel_table(summary, moved[:_MOVERS], title="What changed, by impact", brief=True),
+            urls,
+        ),
         "more": urls("kernels", state="changed") if len(moved) > _MOVERS else None,
         "commands": told.confirmations(summary.history, stories),
         "grid": _grid(summary, urls),
@@ -159,6 +163,9 @@ def kernels(source: Source, urls: Urls, asked: Asked) -> Page:
     summary = source.summary(_FIRST_WAIT_S)
     every = summary.kernels if summary else ()
     found = [one for one in every if _is_wanted(one, asked)]
+    shown = parts.paged(
+        _kernel_table(summary, found), asked, urls, "kernels", first="rank", finish=_finish(urls)
+    )
     return {
         "title": "Kernels",
         "lead": "Each problem by each backend, as last measured, against its own history.",
@@ -170,7 +177,7 @@ def kernels(source: Source, urls: Urls, asked: Asked) -> Page:
             parts.choice("arch", asked, sorted({one.arch for one in every}), label="Architecture"),
             parts.choice("state", asked, ["changed", *STATES]),
         ],
-        "tables": [parts.paged(_kernel_table(found, urls), asked, urls, "kernels", first="rank")],
+        "tables": [shown],
     }
 
 
@@ -184,33 +191,63 @@ def _is_wanted(one: Kernel, asked: Asked) -> bool:
     return parts.has_words(one.story.series, asked)
 
 
+def rows_of(summary: Summary) -> dict[int, Values]:
+    """The row of each kernel, by its identity, without links; made once for a summary."""
+    if "rows" not in summary.derived:
+        timings = told.timings([one.story for one in summary.kernels])
+        rows = {id(one): _kernel_row(one, timings[one.story.series]) for one in summary.kernels}
+        summary.derived["rows"] = rows
+    made: dict[int, Values] = summary.derived["rows"]
+    return made
+
+
 def _kernel_table(
-    found: Sequence[Kernel], urls: Urls, *, title: str = "", brief: bool = False
+    summary: Summary | None, found: Sequence[Kernel], *, title: str = "", brief: bool = False
 ) -> Section:
-    timings = told.timings([one.story for one in found])
+    rows = rows_of(summary) if summary else {}
+    shown = [rows[id(one)] for one in found]
     columns = [
         *("state:state", "problem:name", "backend"),
-        "timing" if any(timings.values()) else "",
-        "metric" if any(one.story.newest.metric for one in found) else "",
+        "timing" if any(row["timing"] for row in shown) else "",
+        "metric" if any(row["metric"] for row in shown) else "",
         *("value:value:newest", "ratio:change:change", "impact_s:time:impact"),
         *("share:share:of roof", "trend:spark"),
-        "arch::architecture" if len({one.arch for one in found}) > 1 else "",
+        "arch::architecture" if len({row["arch"] for row in shown}) > 1 else "",
         *(() if brief else ("points:count:runs", "started:date:measured")),
     ]
-    rows = [_kernel_row(one, timings, urls) for one in found]
-    return table(columns, rows, title=title, empty="No kernel matches")
+    return table(columns, shown, title=title, empty="No kernel matches")
 
 
-def _kernel_row(one: Kernel, timings: Mapping[str, str], urls: Urls) -> Values:
+def _linked(of: Section, urls: Urls) -> Section:
+    """The table with links in its rows."""
+    return of | {"rows": list(map(_finish(urls), of["rows"]))}
+
+
+def _finish(urls: Urls) -> Callable[[Values], Values]:
+    def linked(row: Values) -> Values:
+        device = "" if row["device"] == "cpu" else row["device"]
+        links = {
+            "problem": urls("series", row["case"], arch=row["arch"], metric=row["metric"]),
+            "started": urls("run", row["run"]),
+            "value": urls("result", row["run"], row["case"], device=device),
+        }
+        return row | {"links": links}
+
+    return linked
+
+
+def _kernel_row(one: Kernel, timing: str) -> Values:
     known, newest = told.parts(one.story), one.story.newest
     return {
         "state": one.state,
         "problem": known["problem"],
         "backend": known["backend"],
-        "timing": timings[one.story.series],
+        "timing": timing,
         "metric": newest.metric,
         "arch": one.arch,
+        "device": str(getattr(newest, "device", "")),
         "case": one.case_id,
+        "run": newest.run_id,
         "status": newest.status.value,
         "value": judged_s(newest),
         "unit": newest.unit or "s",
@@ -228,11 +265,6 @@ def _kernel_row(one: Kernel, timings: Mapping[str, str], urls: Urls) -> Values:
         "started": newest.started,
         "why": _evidence(one),
         "suppressed": bool(one.story.held),
-        "links": {
-            "problem": _series_url(one, urls),
-            "started": urls("run", newest.run_id),
-            "value": _point_url(newest, one.case_id, urls),
-        },
     }
 
 
@@ -271,7 +303,13 @@ def series(source: Source, urls: Urls, asked: Asked) -> Page:
             ("timing", known["timing"]),
             ("problem", story.problem),
         ),
-        "figures": parts.figure("History", lambda: figures.history([story])),
+        "figures": parts.figure(
+            "History",
+            lambda: figures.history([replace(story, points=story.points[-_MOST_DRAWN:])]),
+        ),
+        "notes": [f"the newest {_MOST_DRAWN} points are drawn, of {len(story.points)}"]
+        if len(story.points) > _MOST_DRAWN
+        else [],
         "tables": [
             *([_steps_table(source, found, urls)] if story.steps else []),
             parts.paged(points, asked, urls, "series", found.case_id),
@@ -352,7 +390,7 @@ def search(source: Source, urls: Urls, asked: Asked) -> Page:
     every = summary.kernels if summary and text else ()
     found = [one for one in every if parts.has_words(one.story.series, asked)]
     shown = [
-        _kernel_table(found[:_FOUND], urls, title="Kernels"),
+        _linked(_kernel_table(summary, found[:_FOUND], title="Kernels"), urls),
         runs_table(source, runs, urls, title="Runs"),
     ]
     return {

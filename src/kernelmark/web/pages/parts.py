@@ -81,9 +81,16 @@ def text_table(of: Table) -> Section:
 
 
 def paged(
-    of: Section, asked: Asked, urls: Urls, page: str, *parts: str, first: str = ""
+    of: Section,
+    asked: Asked,
+    urls: Urls,
+    page: str,
+    *parts: str,
+    first: str = "",
+    finish: Callable[[Values], Values] = lambda row: row,
 ) -> Section:
-    """The rows that were asked for, in the order that was: by default the largest `first`."""
+    """The rows that were asked for, in the order that was: by default the largest `first`.
+    `finish` adds to a row what is not sorted by, and so is made for few rows only."""
     rows, keys = of["rows"], [column["key"] for column in of["columns"]]
     key = asked.get("sort") or first
     order = asked.get("order") or ("asc" if asked.get("sort") else "desc")
@@ -100,7 +107,7 @@ def paged(
         for column in of["columns"]
         for name in [column["key"]]
     ]
-    shown = rows[offset : offset + most_rows(asked)]
+    shown = [finish(row) for row in rows[offset : offset + most_rows(asked)]]
     made = {**of, "columns": columns, "rows": shown, "sort": key, "order": order}
     return made | pager(len(rows), asked, urls, page, *parts)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from kernelmark.compare.verdicts import Row as Compared
 from kernelmark.core.errors import NothingToDo
@@ -127,7 +127,9 @@ def run(source: Source, urls: Urls, asked: Asked) -> Page:
             *_row_filters(every, asked),
             parts.choice("status", asked, tuple(_statuses(every))),
         ],
-        "tables": [parts.paged(_rows_table(one.id, rows, urls), asked, urls, "run", one.id)],
+        "tables": [
+            parts.paged(_rows_table(rows), asked, urls, "run", one.id, finish=_finish(one.id, urls))
+        ],
         "failures": [
             {
                 "status": failure.status.value,
@@ -165,7 +167,7 @@ def _is_wanted(row: Row, asked: Asked) -> bool:
     return parts.has_words(f"{case.problem.key} {row.backend} {row.result.device}", asked)
 
 
-def _rows_table(run_id: str, rows: Sequence[Row], urls: Urls, title: str = "") -> Section:
+def _rows_table(rows: Sequence[Row], title: str = "") -> Section:
     many = len({row.result.device for row in rows}) > 1
     metrics = any(row.result.metrics for row in rows)
     columns = [
@@ -174,11 +176,25 @@ def _rows_table(run_id: str, rows: Sequence[Row], urls: Urls, title: str = "") -
         *("median_s:time:median", "width:width:±", "rate:right", "share:share:of roof"),
         "times_best:ratio:vs best",
     ]
-    made = [_result_row(run_id, row, urls) for row in rows]
+    made = [_result_row(row) for row in rows]
     return table(columns, made, title=title, empty="No result matches")
 
 
-def _result_row(run_id: str, row: Row, urls: Urls) -> Values:
+def _finish(run_id: str, urls: Urls) -> Callable[[Values], Values]:
+    """A row with what only rows that are shown need."""
+
+    def finished(row: Values) -> Values:
+        of: Row = row["of"]
+        return {name: value for name, value in row.items() if name != "of"} | {
+            "why": str(of.result.why),
+            "again": rerun(of.result),
+            "links": {"problem": result_url(run_id, of.result, urls)},
+        }
+
+    return finished
+
+
+def _result_row(row: Row) -> Values:
     result, measured = row.result, row.result.measurement
     headline = next(iter(result.headlines), None)
     return {
@@ -201,9 +217,7 @@ def _result_row(run_id: str, row: Row, urls: Urls) -> Values:
         "bound": row.share.bound if row.share else None,
         "times_best": row.times_best,
         "tied": row.tied,
-        "why": str(result.why),
-        "again": rerun(result),
-        "links": {"problem": result_url(run_id, result, urls)},
+        "of": row,
     }
 
 
@@ -234,7 +248,7 @@ def comparison(source: Source, urls: Urls, asked: Asked) -> Page:
     numbers = {row.number for row in changed}
     rest = [row for row in made.rows if row.number not in numbers] if shown == "all" else []
     rows = [
-        _compared_row(head.id, row, urls)
+        _compared_row(row)
         for row in (*changed, *rest)
         if parts.has_words(row.pair.shown.case.series, asked)
     ]
@@ -256,7 +270,13 @@ def comparison(source: Source, urls: Urls, asked: Asked) -> Page:
             parts.search_box(asked),
         ],
         "tables": [
-            parts.paged(table(columns, rows, empty="No row changed"), whole, urls, "compare")
+            parts.paged(
+                table(columns, rows, empty="No row changed"),
+                whole,
+                urls,
+                "compare",
+                finish=_finish_compared(head.id, urls),
+            )
         ],
         "notes": compared.notes(made),
         "changed": {
@@ -267,7 +287,23 @@ def comparison(source: Source, urls: Urls, asked: Asked) -> Page:
     }
 
 
-def _compared_row(head: str, row: Compared, urls: Urls) -> Values:
+def _finish_compared(head: str, urls: Urls) -> Callable[[Values], Values]:
+    """A row with what only rows that are shown need."""
+
+    def finished(row: Values) -> Values:
+        pair = row["of"].pair
+        shown: Result = pair.shown
+        links = {
+            "problem": urls("series", shown.case.id, arch=shown.arch, metric=pair.metric),
+            "head_value": result_url(head, shown, urls) if pair.head else None,
+        }
+        kept = {name: value for name, value in row.items() if name != "of"}
+        return kept | {"again": rerun(shown), "links": links}
+
+    return finished
+
+
+def _compared_row(row: Compared) -> Values:
     shown, judged = row.pair.shown, row.judgement
     base_value, head_value = compared.values_of(row)
     return {
@@ -285,11 +321,7 @@ def _compared_row(head: str, row: Compared, urls: Urls) -> Values:
         "high": parts.finite(judged.high),
         "p_value": parts.finite(judged.p_value),
         "why": str(judged.reason),
-        "again": rerun(shown),
-        "links": {
-            "problem": urls("series", shown.case.id, arch=shown.arch, metric=row.pair.metric),
-            "head_value": result_url(head, shown, urls) if row.pair.head else None,
-        },
+        "of": row,
     }
 
 
@@ -319,7 +351,8 @@ def result(source: Source, urls: Urls, asked: Asked) -> Page:
     metric = one.headlines[0].name if one.metrics else ""
     key = one.case.problem.key
     others = [other for other in results.rows if other.result.case.problem.key == key]
-    same = _rows_table(results.run.id, others, urls, title="The same problem by all backends")
+    same = _rows_table(others, title="The same problem by all backends")
+    same["rows"] = list(map(_finish(results.run.id, urls), same["rows"]))
     return {
         "title": f"{row.problem} by {row.backend}",
         "status": one.status.value,
@@ -374,7 +407,7 @@ def roofline(source: Source, urls: Urls, asked: Asked) -> Page:
         and asked.get("dtype", "") in ("", *row.result.case.problem.dtypes.values())
     ]
     found.sort(key=lambda row: row.share.value if row.share else math.inf)
-    rows = _rows_table(one.id, found, urls, title="Furthest from the roof first")
+    rows = _rows_table(found, title="Furthest from the roof first")
     whole = {**asked, "run": one.id}
     most = f"the {_MOST_DRAWN} results furthest from their roof are drawn, of {len(found)}"
     return {
@@ -392,5 +425,5 @@ def roofline(source: Source, urls: Urls, asked: Asked) -> Page:
             lambda: figures.roofline(found[:_MOST_DRAWN], results.roofs),
         ),
         "notes": [most] if len(found) > _MOST_DRAWN else [],
-        "tables": [parts.paged(rows, whole, urls, "roofline")],
+        "tables": [parts.paged(rows, whole, urls, "roofline", finish=_finish(one.id, urls))],
     }

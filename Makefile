@@ -40,7 +40,7 @@ lint-rest:
 	$(BIN)/python scripts/write-docs --check
 
 bench: $(VENV)/.ready-test
-	for script in startup store drills overhead detectors; do $(BIN)/python benchmarks/$$script.py --quick || exit 1; done
+	for script in startup store web drills overhead detectors; do $(BIN)/python benchmarks/$$script.py --quick || exit 1; done
 
 docs: $(VENV)/.ready-test
 	$(BIN)/python scripts/write-docs

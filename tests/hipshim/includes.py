@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import sys
 from pathlib import Path
 
 
@@ -24,4 +25,4 @@ def folders() -> list[Path]:
 
 
 if __name__ == "__main__":
-    print(*folders())
+    sys.stdout.write(" ".join(map(str, folders())))

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
+#include <string>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 #define NAME_OF_(f) #f
@@ -26,6 +27,10 @@ inline void* open_first(std::initializer_list<const char*> names) {
 
 inline void* symbol(void* library, const char* name) {
   void* found = library ? dlsym(library, name) : nullptr;
+  if (!found && library) {  // an older driver: cuEventElapsedTime_v2 differs in its errors alone
+    const std::string text = name;
+    found = dlsym(library, text.substr(0, text.rfind("_v")).c_str());
+  }
   if (!found) {
     fprintf(stderr, "hipshim: %s is not in the CUDA library\n", name);
     abort();

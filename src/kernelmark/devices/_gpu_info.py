@@ -63,9 +63,9 @@ def _amd_facts(driver: Driver, index: int) -> dict[str, str]:
     facts = {"features": driver.full_arch(index).partition(":")[2]}
     with contextlib.suppress(GpuError):
         facts["chiplets"] = str(driver.attribute(index, "chiplets"))
-    for name in ("compute_partition", "memory_partition"):
-        # amdgpu's files; a container may not show them.
-        with contextlib.suppress(OSError):
-            file = _PCI / driver.bus_id(index).lower() / f"current_{name}"
-            facts[name] = file.read_text(encoding="utf-8").strip()
+    with contextlib.suppress(GpuError, OSError):  # a container may not show amdgpu's files
+        folder = _PCI / driver.bus_id(index).lower()
+        for name in ("compute_partition", "memory_partition"):
+            text = (folder / f"current_{name}").read_text(encoding="utf-8")
+            facts[name] = text.strip()
     return facts

@@ -165,14 +165,15 @@ def describe_machine(session: Session) -> None:
     session.run("git revision", *git, good=range(256))
 
 
-def check(session: Session) -> None:
+def check(session: Session, skipped: Sequence[str]) -> None:
     """Doctor, lists and the contract tests of device, compiler and backends."""
     folder = session.folder
     session.run("doctor", *KMARK, "doctor", "--json", folder / "doctor.json", good=(0, 3))
     session.run("devices", *KMARK, "list", "devices")
     session.run("backends", *KMARK, "list", "backends")
     tests = ("tests/contract/test_devices_contract.py", "tests/contract/test_backends_contract.py")
-    names = "hip and (TestDevices or Test_rtc) or Test_hipblaslt or Test_rocblas"
+    names = "(hip and (TestDevices or Test_rtc) or Test_hipblaslt or Test_rocblas)"
+    names += "".join(f" and not {word}" for word in skipped)
     options = ("-q", "--no-header", "--noconftest", "-p", "no:cacheprovider", "-k", names)
     session.run("contract tests", sys.executable, "-m", "pytest", *options, *tests)
 
@@ -196,15 +197,20 @@ def micro(session: Session, device: str, names: Sequence[str]) -> None:
     session.run("micro", *KMARK, "micro", *which, "--brief", "-d", device, *store)
 
 
+def plan_command(folder: Path, backend: str, device: str, problems: int) -> list[str]:
+    """Return the command that plans the tuning of GEMMs in `folder`."""
+    plan = [*KMARK, "tune", "plan", str(folder), "-b", backend, "-d", device]
+    for m, n, k in SHAPES[:problems]:
+        plan += ["-p", f"gemm m={m} n={n} k={k} a=bf16 b=bf16 c=bf16 ta=n tb=t"]
+    # Winners by any margin: their files are what is tried here.
+    return [*plan, "--min-ratio", "1.0", "--min-gain-us", "0"]
+
+
 def tune(session: Session, device: str, backend: str, given: argparse.Namespace) -> None:
     """Tune GEMMs, write the winners for each library, and confirm that it runs them."""
     folder = session.folder / f"tune-{backend}"
-    plan = [*KMARK, "tune", "plan", folder, "-b", backend, "-d", device]
-    for m, n, k in SHAPES[: given.problems]:
-        plan += ["-p", f"gemm m={m} n={n} k={k} a=bf16 b=bf16 c=bf16 ta=n tb=t"]
-    # Winners by any margin: their files are what is tried here.
-    plan += ["--evaluations", given.evaluations, "--min-ratio", "1.0", "--min-gain-us", "0"]
-    session.run(f"{backend}: plan", *plan)
+    plan = plan_command(folder, backend, device, given.problems)
+    session.run(f"{backend}: plan", *plan, "--evaluations", given.evaluations)
     session.run(f"{backend}: tune", *KMARK, "tune", "run", folder, "-d", device, "-q", seconds=3)
     session.run(f"{backend}: show", *KMARK, "tune", "show", folder, "--all")
     for emitter in WRITTEN[backend]:
@@ -236,6 +242,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/amd-acceptance"))
     parser.add_argument("--problems", type=int, default=len(SHAPES), help="GEMMs to tune")
     parser.add_argument("--evaluations", type=int, default=16, help="candidates for each")
+    parser.add_argument("--skip-tests", nargs="*", default=[], metavar="WORD")
     parser.add_argument("--micro", nargs="*", default=[], metavar="NAME")
     parser.add_argument(
         "--validators", nargs="*", default=[], metavar="NAME=VALUE", help="of PyTorch's TunableOp"
@@ -253,7 +260,7 @@ def main() -> None:
     shutil.rmtree(given.folder, ignore_errors=True)
     session = Session(given.folder.resolve(), given.seconds, given.step_seconds)
     describe_machine(session)
-    check(session)
+    check(session, given.skip_tests)
     measure(session, given.device, given.backends or "hipblaslt,rocblas,rtc,torch,triton")
     micro(session, given.device, given.micro)
     for backend in WRITTEN:

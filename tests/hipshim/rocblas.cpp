@@ -46,8 +46,9 @@ static int compute_of(int type) {
 }
 
 static bool is_hipblaslt(int index) { return index % 4 == 3; }
-static int number_of(int index) { return is_hipblaslt(index) ? index : -index - RESERVED; }
-static int index_of(int number) { return number > 0 ? number : -number - RESERVED; }
+// As rocBLAS lists them: Tensile's below its own numbers, hipBLASLt's index plus one.
+static int number_of(int index) { return is_hipblaslt(index) ? index + 1 : -index - RESERVED; }
+static int index_of(int number) { return number > 0 ? number - 1 : -number - RESERVED; }
 
 // Descriptors of one call, made anew each time: the shim is not meant to be fast.
 struct Matmul {

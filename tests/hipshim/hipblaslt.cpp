@@ -232,7 +232,7 @@ API hipblasLtGetGitRevision(void*, char* text) { return strcpy(text, "5b1e5eed")
 API hipblasLtMatmulDescCreate(Desc** made, int compute, int scale) {
   const int kind = compute_of(compute);
   if (kind < 0) return NOT_SUPPORTED;
-  *made = new Desc{nullptr, kind, scale, 0, 0, 1, -1};
+  *made = new Desc{nullptr, kind, scale, 0, 0, 1, scale};
   return status(LT(cublasLtMatmulDescCreate)(&(*made)->cuda, (cublasComputeType_t)kind,
                                              (cudaDataType)scale));
 }

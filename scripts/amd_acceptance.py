@@ -214,16 +214,26 @@ def tune(session: Session, device: str, backend: str, given: argparse.Namespace)
     session.run(f"{backend}: tune", *KMARK, "tune", "run", folder, "-d", device, "-q", seconds=3)
     session.run(f"{backend}: show", *KMARK, "tune", "show", folder, "--all")
     for emitter in WRITTEN[backend]:
-        more = [word for one in given.validators for word in ("--with", one)]
-        if emitter == "tensile":
+        options: list[object] = []
+        if emitter == "tunableop":
+            options = [word for one in given.validators for word in ("--with", one)]
+        elif emitter == "tensile":
             if given.tensile_logic is None:
                 continue
-            more = ["--base", str(given.tensile_logic)]
+            options = ["--base", given.tensile_logic]
         place = session.folder / f"{backend}.{emitter}"
-        options = more if emitter in ("tensile", "tunableop") else []
         command = [*KMARK, "export", folder, "--as", emitter, "-o", place, *options]
         session.run(f"{backend}: write {emitter}", *command)
-    session.run(f"{backend}: confirm", *KMARK, "tune", "confirm", folder, "-d", device)
+        # Tensile's files want a library built from them; TunableOp is PyTorch's.
+        if emitter == backend or (emitter == "tunableop" and has_torch()):
+            command = [*KMARK, "tune", "confirm", folder, "--as", emitter, "--to", place]
+            session.run(f"{backend}: confirm {emitter}", *command)
+
+
+def has_torch() -> bool:
+    """Return whether this Python has a PyTorch for ROCm."""
+    code = "import torch, sys; sys.exit(torch.version.hip is None)"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
 
 
 def collect(folder: Path, output: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import re
@@ -62,6 +63,44 @@ def test_one_block_or_a_bare_mean_is_never_judged(make_result):
     half = one(make_result, (100.0, 100.1, 99.9), (200.0,))
     assert half.status is VerdictStatus.UNSURE
     assert half.reason.fields["sides"] == ("head",)
+
+
+def capped(make_result, cycles: float, clocks_mhz):
+    """A result whose blocks take as many cycles each, at these clocks."""
+    rng = np.random.default_rng(int(cycles) + len(clocks_mhz))
+    times = [cycles / mhz * (1 + 0.002 * rng.standard_normal()) for mhz in clocks_mhz]
+    result = make_result(*times)
+    blocks = tuple(
+        dataclasses.replace(block, clocks_mhz=(mhz,))
+        for block, mhz in zip(result.measurement.blocks, clocks_mhz, strict=True)
+    )
+    measured = dataclasses.replace(result.measurement, blocks=blocks)
+    return dataclasses.replace(result, measurement=measured)
+
+
+def test_runs_at_a_power_cap_are_compared_at_one_clock(make_result):
+    rng = np.random.default_rng(5)
+    cool = 1550 + 60 * rng.standard_normal(20)
+    warm = 1500 + 60 * rng.standard_normal(20)
+
+    def judged(cycles: float, clocks_mhz):
+        pair = Pair(
+            base=capped(make_result, 150_000, cool), head=capped(make_result, cycles, clocks_mhz)
+        )
+        (found,) = rule.judge([pair])
+        assert found.reason.code == "at-equal-clock"
+        return found
+
+    slower = judged(154_500, cool)
+    assert slower.status is VerdictStatus.SLOWER
+    assert slower.ratio == pytest.approx(1.03, abs=0.003)
+    warmer = judged(150_000, warm)
+    assert warmer.status is VerdictStatus.UNSURE, "the GPU was warmer, or the kernel draws more"
+    assert warmer.ratio == pytest.approx(1.0, abs=0.003)
+    assert warmer.reason.fields["apart"] == pytest.approx(
+        np.mean(1 / warm) / np.mean(1 / cool), abs=0.005
+    )
+    assert judged(150_000, rng.permutation(cool)).status is VerdictStatus.SAME
 
 
 def test_processes_that_differ_are_the_unit(make_result):

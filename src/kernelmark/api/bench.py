@@ -11,11 +11,12 @@ earlier call.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +117,7 @@ def compare_kernels(
         state=RunState.DONE,
     )
     results = []
-    with held(info, _ignored):
+    with held(info, _ignored), call.stream_kept():
         device = kind.open(info.index, how.threads)
         try:
             for called, fn in kernels.items():
@@ -180,6 +181,24 @@ class _Call:
             notes=notes,
         )
 
+    @contextlib.contextmanager
+    def stream_kept(self) -> Iterator[None]:
+        """Give torch its current stream back: the timed one is destroyed with the device, and a
+        later call on it crashes the process."""
+        if self.form != "torch" or self.device == "cpu":
+            yield
+            return
+        import torch
+
+        before = torch.cuda.current_stream()
+        try:
+            yield
+        finally:
+            torch.cuda.set_stream(before)
+            # What the functions allocated on the timed stream stays reserved for it otherwise, and
+            # kernelmark's next allocation does not make torch give it back.
+            torch.cuda.empty_cache()
+
     def with_arrays(self, arrays: Mapping[str, Any]) -> list[Any]:
         """The arguments with other arrays in place of those given; without the output."""
         given = list(self.arguments)
@@ -226,7 +245,10 @@ class _CallOp(OwnOp):
             whole = inputs.whole(spec.name)
             arrays[spec.name] = whole.astype(np.int64) if spec.type.kind == "int" else whole
         if self.call.form == "torch":
-            arrays = {name: torch_tensor(value) for name, value in arrays.items()}
+            # On the device of the inputs: a reference may be a function that runs only there, and
+            # float64 products of large matrices take seconds on a CPU.
+            place = self.call.arguments[next(iter(self.call.specs))].device
+            arrays = {name: torch_tensor(value).to(place) for name, value in arrays.items()}
         found = self._definition.reference(*self.call.with_arrays(arrays))
         if hasattr(found, "detach"):
             found = found.detach().cpu().numpy()

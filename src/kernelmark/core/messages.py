@@ -187,6 +187,7 @@ TEMPLATES = {
         "{sides:and}: a mean without dispersion, for history and threshold rules only"
     ),
     "by-block-means": "{cause}; multimodal: by block means",
+    "at-equal-clock": "{cause} at equal clocks, {apart:percent} as measured",
     "ratio-above": "{warning:if warning: }{ratio:against {limit}} is above {limit:exact}",
     "ratio-below": "{ratio:against {inverse}} is below 1/{limit:g}",
     "ratio-not-above": "{ratio:against {limit}} is not above {limit:exact}",

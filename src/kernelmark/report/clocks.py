@@ -1,8 +1,8 @@
 """Changes of time in a comparison beside changes of the core clock.
 
 A GPU at its power cap runs the same kernel at a clock that depends on heat, on its power limit and
-on what ran before. The verdict stays one of time, as a kernel that draws more power is slower in
-earnest; the cycles tell a reader which of the two it was.
+on what ran before. A rule that judges times alone calls such a row changed; the cycles tell a
+reader which of the two it was. The rule robust compares at equal clocks and says so itself.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ def explains(row: Row) -> bool:
     """Whether the row's time changed and the core clock is another one too."""
     clocks = row.pair.clocks_mhz
     if row.status not in ALARMS or clocks is None:
+        return False
+    if row.judgement.reason.code == "at-equal-clock":
         return False
     return abs(math.log(clocks[1] / clocks[0])) > _FLOOR
 

@@ -20,6 +20,11 @@ from kernelmark.stats.modes import find_modes
 from kernelmark.stats.student import t_quantile
 
 LEVEL = 0.95
+# Blocks from which on their serial correlation is estimated. At a power cap the clock swings over
+# several blocks: correlations of 0.2 to 0.5 between neighbours on an H200, where 95 % intervals of
+# 20 blocks covered the mean of ten processes in 80 % without this factor, and in 93 % with it.
+_LEAST_SERIAL = 8
+_LARGEST_CORRELATION = 0.6
 _LARGEST_LOG = 709.0  # of a float
 
 
@@ -50,11 +55,26 @@ def block_interval(block_medians: Sequence[float], level: float = LEVEL) -> tupl
     if len(logs) == 1:
         return 0.0, math.inf
     half = t_quantile(0.5 + level / 2, len(logs) - 1) * statistics.stdev(logs)
-    half /= math.sqrt(len(logs))
+    half *= serial_factor(logs) / math.sqrt(len(logs))
     mean = statistics.fmean(logs)
     middle = statistics.median(block_medians)
     # exp may leave equal values a rounding away from themselves
     return min(exp(mean - half), middle), max(exp(mean + half), middle)
+
+
+def serial_factor(logs: Sequence[float]) -> float:
+    """How many times wider an interval is for blocks that resemble the ones before them: that of a
+    first-order autoregression, 1 where neighbours do not resemble each other."""
+    if len(logs) < _LEAST_SERIAL:
+        return 1.0
+    values = np.asarray(logs) - statistics.fmean(logs)
+    squares = float(values @ values)
+    if squares == 0:
+        return 1.0
+    # An estimate from n values is too low by about 1/n.
+    found = float(values[:-1] @ values[1:]) / squares + 1 / len(logs)
+    correlation = min(max(found, 0.0), _LARGEST_CORRELATION)
+    return math.sqrt((1 + correlation) / (1 - correlation))
 
 
 def exp(value: float) -> float:

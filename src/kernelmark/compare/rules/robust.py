@@ -8,6 +8,10 @@ as discoveries of the whole suite (Benjamini–Hochberg), and only beyond the fl
 A block counts by its median. Where the samples of a side are multimodal, block medians jump from
 one mode to another, so the blocks of both sides count by their geometric means instead.
 
+Where the blocks follow the core clock, as at a power cap, both sides are compared at one clock:
+what heat and the work before did to the clock is not the kernel's. A time that changed only with
+the clock is unsure, as the kernel may draw more power.
+
 Swapping base and head mirrors every verdict.
 """
 
@@ -15,13 +19,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from scipy.special import stdtr, stdtrit
 
 from kernelmark.compare.match import Pair, groups
 from kernelmark.compare.rules.base import (
+    Facts,
     Judgement,
     Preset,
     centre_s,
@@ -31,9 +36,10 @@ from kernelmark.compare.rules.base import (
     times,
 )
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Result
+from kernelmark.core.result import Measurement, Result
 from kernelmark.core.units import detectable_text, span_text, time_text
 from kernelmark.core.verdict import VerdictStatus
+from kernelmark.stats.clock import ClockLine, clock_line
 from kernelmark.stats.fdr import adjusted
 from kernelmark.stats.interval import exp, replicates
 from kernelmark.stats.paired import detectable
@@ -63,11 +69,25 @@ class _Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Weighed:
-    """A row's log ratio (head over base), its standard error and degrees of freedom."""
+class _Sides:
+    """Both sides of a pair. With a `line` they are moved to one clock; then `apart` is the log
+    ratio of the times as measured, and `line_error` what the line's own error adds to it."""
 
     base: _Side
     head: _Side
+    line: ClockLine | None = None
+    line_error: float = 0.0
+    apart: float = 0.0
+
+    def __iter__(self) -> Iterator[_Side]:
+        return iter((self.base, self.head))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Weighed:
+    """A row's log ratio (head over base), its standard error and degrees of freedom."""
+
+    sides: _Sides
     centre: float
     error: float
     dof: float
@@ -98,19 +118,13 @@ class Robust(Preset):
         return ""
 
     def weigh(self, found: Sequence[Pair]) -> list[Judgement]:
-        sides = [
-            tuple(_side(result, means=pair.multimodal) for result in times(pair)) for pair in found
-        ]
+        sides = [_sides(pair) for pair in found]
         enough = [all(side.dof > 0 for side in both) for both in sides]
         known = common(
             [side.variance for both in sides for side in both],
             [side.dof for both in sides for side in both],
         )
-        weighed = [
-            _weigh(base, head, known)
-            for (base, head), good in zip(sides, enough, strict=True)
-            if good
-        ]
+        weighed = [_weigh(both, known) for both, good in zip(sides, enough, strict=True) if good]
         shares = iter(adjusted([row.p_value for row in weighed]))
         alarms = sum(share <= self.q for share in adjusted([row.p_value for row in weighed]))
         rows = iter(weighed)
@@ -133,7 +147,7 @@ class Robust(Preset):
         base, head = times(pair)
         return Judgement(
             status=status,
-            reason=noted(reason, pair),
+            reason=_told(reason, pair, row.sides),
             base_s=centre_s(base, pair),
             head_s=centre_s(head, pair),
             ratio=math.exp(row.centre),
@@ -142,9 +156,10 @@ class Robust(Preset):
             p_value=row.p_value,
             detectable=found,
             facts=(
-                ("base", _side_text(row.base, base)),
-                ("head", _side_text(row.head, head)),
+                ("base", _side_text(row.sides.base, base)),
+                ("head", _side_text(row.sides.head, head)),
                 *mode_facts(pair),
+                *_clock_facts(row.sides),
                 ("log ratio", f"{row.centre:+.5f} (head / base = {math.exp(row.centre):.4f})"),
                 (
                     "standard error",
@@ -175,7 +190,9 @@ class Robust(Preset):
             status = VerdictStatus.SLOWER if row.centre > 0 else VerdictStatus.FASTER
             return status, Reason("changed", ratio=exp(row.centre), **span)
         if low >= -floor and high <= floor:
-            return VerdictStatus.SAME, Reason("within", limit=self.delta, **span)
+            by_clock = row.sides.line is not None and abs(row.sides.apart) > floor
+            status = VerdictStatus.UNSURE if by_clock else VerdictStatus.SAME
+            return status, Reason("within", limit=self.delta, **span)
         if share <= self.q:
             return VerdictStatus.UNSURE, Reason("perhaps-within", limit=self.delta, **span)
         if row.p_value <= self.q:
@@ -184,26 +201,71 @@ class Robust(Preset):
         return VerdictStatus.UNSURE, Reason("not-detectable", detectable=found, **span)
 
 
-def _weigh(base: _Side, head: _Side, known: Common) -> _Weighed:
+def _weigh(sides: _Sides, known: Common) -> _Weighed:
     """Welch's difference of means, with each side's variance helped by what is common."""
     parts = []
-    for side in (base, head):
+    for side in sides:
         variance, dof = known.mixed(side.variance, side.dof)
         parts.append((max(variance, _RESOLUTION**2) / len(side.logs), dof))
     total = parts[0][0] + parts[1][0]
     dof = total**2 / sum(part**2 / free for part, free in parts)
     return _Weighed(
-        base=base,
-        head=head,
-        centre=head.centre - base.centre,
-        error=math.sqrt(total),
+        sides=sides,
+        centre=sides.head.centre - sides.base.centre,
+        error=math.hypot(math.sqrt(total), sides.line_error),
         dof=dof,
     )
 
 
-def _side(result: Result, *, means: bool) -> _Side:
-    units = replicates(groups(measured(result), means=means))
-    return _Side(logs=tuple(sorted(map(math.log, units))))
+def _sides(pair: Pair) -> _Sides:
+    base, head = (measured(result) for result in times(pair))
+    clocks = [_block_clocks(side) for side in (base, head)]
+    logs = [[math.log(block.median_s) for block in side.blocks] for side in (base, head)]
+    line = clock_line(logs, clocks) if all(clocks) else None
+    if line is None:
+        made = [_side(groups(side, means=pair.multimodal)) for side in (base, head)]
+        return _Sides(base=made[0], head=made[1])
+    moved = []
+    for side, times_, at in zip((base, head), logs, clocks, strict=True):
+        by_process: dict[int, list[float]] = {}
+        for block, time, clock in zip(side.blocks, times_, at, strict=True):
+            by_process.setdefault(block.process, []).append(math.exp(line.moved(time, clock)))
+        moved.append(_side(list(by_process.values())))
+    means = [statistics.fmean(some) for some in clocks]
+    return _Sides(
+        base=moved[0],
+        head=moved[1],
+        line=line,
+        line_error=line.error * abs(means[1] - means[0]),
+        apart=statistics.fmean(logs[1]) - statistics.fmean(logs[0]),
+    )
+
+
+def _block_clocks(measurement: Measurement) -> list[float]:
+    """Logarithms of the core clocks of all blocks; empty where one was not measured."""
+    clocks = [block.clock_mhz for block in measurement.blocks]
+    return [math.log(clock) for clock in clocks if clock] if all(clocks) else []
+
+
+def _side(by_process: Sequence[Sequence[float]]) -> _Side:
+    return _Side(logs=tuple(sorted(map(math.log, replicates(by_process)))))
+
+
+def _told(reason: Reason, pair: Pair, sides: _Sides) -> Reason:
+    """The reason, with what it was judged by."""
+    if sides.line is None:
+        return noted(reason, pair)
+    return Reason("at-equal-clock", cause=reason, apart=math.exp(sides.apart))
+
+
+def _clock_facts(sides: _Sides) -> Facts:
+    if sides.line is None:
+        return ()
+    text = (
+        f"times as clock^{sides.line.slope:.2f}; both sides at {math.exp(sides.line.at):.0f} MHz; "
+        f"as measured {100 * math.expm1(sides.apart):+.1f} %"
+    )
+    return (("clock", text),)
 
 
 def _too_few(pair: Pair) -> Judgement:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Try everything of kernelmark on an AMD GPU, and pack what came out into one file to send back.
 
-    make amd-acceptance                                   about ten minutes on an MI300X
+    make amd-acceptance                                   an hour at most (--seconds)
     python scripts/amd_acceptance.py -d hip:1 -o report.tar.gz
 
 Runs kmark doctor, the contract tests, a suite on every backend that is there, microbenchmarks and

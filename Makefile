@@ -62,7 +62,7 @@ $(VENV)/.ready-demo: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.ready-test: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[iree,triton,nvrtc,plots,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[iree,triton,nvrtc,plots,web,dev]"
 	touch $@ $(VENV)/.ready-demo
 
 clean:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib.util
 import os
@@ -224,3 +225,63 @@ def postgres_place(postgres: URL) -> Iterator[str]:
     with engine.begin() as connection:
         connection.exec_driver_sql(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
     engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def rocm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ROCM_PATH with a model of ROCm's libraries (backends/fakerocm.c), and in `pack` a bundle of
+    the device's kernels, of which the model looks at the headers only."""
+    from kernelmark.gpu import pack, rtc
+    from kernelmark.kernels.rtc import source
+
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("there is no C compiler to build the model of ROCm with")
+    folder = tmp_path_factory.mktemp("rocm")
+    (folder / "lib").mkdir()
+    # A process takes what it has loaded under a vendor's name for the vendor's own.
+    model = folder / "model.so"
+    flags = ["-O2", "-shared", "-fPIC", str(Path(__file__).parent / "backends/fakerocm.c")]
+    subprocess.run([compiler, *flags, "-o", str(model), "-lm"], check=True, capture_output=True)
+    hip, *others = ("libamdhip64.so.7", "libhipblaslt.so.1", "librocblas.so.5")
+    shutil.copy(model, folder / "lib" / hip)
+    for name in others:  # one library, so that they share memory and streams
+        (folder / "lib" / name).symlink_to(hip)
+    header = b"\x7fELF\2\1\1" + bytes(11) + (224).to_bytes(2, "little") + bytes(44)
+    for name in ("device.cu", "project.cu"):
+        pack.add(folder / "pack", rtc.cache_key(source(name), "gfx90a", ()), "gfx90a", header)
+    return folder
+
+
+@pytest.fixture
+def rocm(rocm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
+    """The model's libraries in this process and in those that it starts."""
+    from kernelmark.backends import hipblaslt, rocblas
+    from kernelmark.gpu import driver as drivers
+
+    library = ctypes.CDLL(str(rocm_folder / "model.so"))
+    caches = (
+        *(drivers.driver, hipblaslt._shared_object, hipblaslt.library, hipblaslt.solutions),
+        *(rocblas._shared_object, rocblas.solutions),
+    )
+    for one in caches:
+        one.cache_clear()
+    monkeypatch.setattr(drivers, "find_library", lambda table: library)
+    for backend in (hipblaslt, rocblas):
+        monkeypatch.setattr(backend, "first_of", lambda places: library)
+    monkeypatch.setenv("ROCM_PATH", str(rocm_folder))
+    monkeypatch.setenv("KERNELMARK_PACK", str(rocm_folder / "pack"))
+    yield library
+    library.fake_reset()
+    for one in caches:
+        one.cache_clear()
+
+
+@pytest.fixture
+def gpu(rocm: ctypes.CDLL) -> Iterator[Any]:
+    """The first GPU of the model of ROCm."""
+    from kernelmark import devices
+
+    opened = devices.registry.get("hip").open(0)
+    yield opened
+    opened.close()

@@ -92,10 +92,10 @@ def worst_error(problem: Problem, config: dict[str, Any], arch: str) -> float:
         tensors[WORKSPACE] = torch.full((plan.workspace_bytes // 4,), float("nan"))
     copies = {
         name: torch.full((nbytes + 256,), 77, dtype=torch.int8)
-        for name, nbytes in plan.copied_bytes.items()
+        for name, nbytes in plan.named_bytes.items()
     }
     tensors |= {name: copy[:-256] for name, copy in copies.items()}
-    raw = {WORKSPACE, *plan.copied_bytes}
+    raw = {WORKSPACE, *plan.named_bytes}
     zeroed = tensors[ZEROED] = torch.zeros(max(1, plan.zeroed_bytes // 4), dtype=torch.int32)
     for call in plan.calls:
         launch(call, tensors, raw)

@@ -28,6 +28,8 @@ WIDENED = {**TILES, "widen": True}
 UNTURNED = {"block_m": 16, "block_n": 16, "block_k": 16, "turn": False}
 TURNED = {**UNTURNED, "block_k": 32, "turn": True}
 
+MOE = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 1}
+
 # bf16 is left out: the interpreter computes its products wrongly.
 CASES: list[tuple[str, dict[str, Any], str]] = [
     ("gemm m=64 n=64 k=64 dtype=f32", GEMM, "sm_90"),
@@ -135,6 +137,12 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("conv n=3 c=70 h=1 w=1 k=20 r=3 s=3 pad=1 dtype=f16", TURNED, "sm_90"),
     ("conv n=2 c=8 h=6 w=6 k=16 r=1 s=1 dtype=f16 layout=nhwc", {}, "gfx942"),
     ("conv n=2 c=8 h=6 w=6 k=8 r=3 s=3 groups=8 dtype=i8", {}, "sm_90"),
+    ("moe m=1 n=32 k=64 e=8 top_k=2 dtype=f16", {}, "sm_90"),
+    ("moe m=33 n=40 k=72 e=4 top_k=2 dtype=f16", MOE, "sm_90"),
+    ("moe m=70 n=48 k=33 e=5 top_k=3 dtype=f16", {**MOE, "block_m": 64, "group_m": 16}, "sm_90"),
+    ("moe m=9 n=64 k=96 e=64 top_k=8 dtype=f16", {**MOE, "group_m": 32}, "gfx942"),
+    ("moe m=150 n=16 k=32 e=3 top_k=1 dtype=f16", {**MOE, "block_n": 64}, "gfx942"),
+    ("moe m=40 n=24 k=40 e=1 top_k=1 dtype=f16", {}, "sm_90"),
 ]
 
 
@@ -171,6 +179,8 @@ def test_every_kind_of_copy_is_among_them() -> None:
     made = set()
     for key, config, arch in CASES:
         problem = ops.parse(key)
+        if problem.op == "moe":
+            continue
         kind = "cuda" if arch.startswith("sm") else "hip"
         gpu = DeviceInfo(name=f"{kind}:0", kind=kind, model="none", arch=arch, index=0, units=4)
         plan = _planner(problem).plan(problem, config, gpu)

@@ -218,7 +218,7 @@ def test_turned_operands_have_memory_that_is_told_and_given_back(
     driver = Driver({10010: (ctypes.c_uint64,) * 4, 10020: (ctypes.c_uint64,) * 4})
     gpu = Gpu(driver)
     given = sets(1)
-    plan = Plan(calls=(turn, main), copied_bytes={"turned a": 640})
+    plan = Plan(calls=(turn, main), main=1, named_bytes={"turned a": 640})
     kernel = TritonKernel(plan, gpu, given)  # type: ignore[arg-type]
     (turned,) = gpu.held
     kernel.launch(77, 0)

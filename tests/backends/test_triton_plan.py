@@ -49,7 +49,11 @@ sizes = st.sampled_from([1, 3, 16, 20, 33, 64, 100, 128, 256, 1000, 4096])
 
 @st.composite
 def problems(draw: st.DrawFn) -> str:
-    op = draw(st.sampled_from(["gemm", "batched_gemm", "attention", "conv"]))
+    op = draw(st.sampled_from(["gemm", "batched_gemm", "attention", "conv", "moe"]))
+    if op == "moe":
+        e, top_k = draw(st.sampled_from([(1, 1), (8, 2), (64, 6), (128, 8), (256, 8)]))
+        shape = f"m={draw(sizes)} n={draw(sizes)} k={draw(sizes)} e={e} top_k={top_k}"
+        return f"moe {shape} dtype={draw(st.sampled_from(['f16', 'bf16']))}"
     if op == "conv":
         kind = draw(st.sampled_from(["f32", "f16", "bf16", "i8"]))
         c, k, edge = draw(sizes), draw(sizes), draw(st.sampled_from([1, 14, 56]))
@@ -331,7 +335,7 @@ NO_WIDEN = "does not know 'widen' in the config .* nothing to widen"
 def test_operands_are_copied_where_that_pays(key: str, arch: str, copied: list[str]) -> None:
     problem = ops.parse(key)
     plan = _planner(problem).plan(problem, {}, info(arch))
-    assert list(plan.copied_bytes) == copied
+    assert list(plan.named_bytes) == copied
     read = plan.calls[plan.main].values
     assert set(copied) <= set(read)
     assert not {place.split()[1] for place in copied} & set(read)
@@ -341,16 +345,16 @@ def test_operands_are_copied_where_that_pays(key: str, arch: str, copied: list[s
 def test_a_copy_may_be_asked_for_or_refused() -> None:
     conv = ops.parse("conv n=2 c=16 h=8 w=8 k=32 r=3 s=3 dtype=f16")
     made = _planner(conv).plan(conv, {"turn": True}, info("gfx942"))
-    assert made.copied_bytes == {"turned x": 2 * 16 * 64 * 2, "turned w": 32 * 16 * 9 * 2}
+    assert made.named_bytes == {"turned x": 2 * 16 * 64 * 2, "turned w": 32 * 16 * 9 * 2}
     attention = ops.parse("attention batch=2 heads=8 seq=2048 dim=128 dtype=f8e4m3")
     made = _planner(attention).plan(attention, {}, info("sm_90"))
-    assert made.copied_bytes == {"widened v": 2 * 8 * 2048 * 128 * 2}
+    assert made.named_bytes == {"widened v": 2 * 8 * 2048 * 128 * 2}
     refused = _planner(attention).plan(attention, {"widen": False}, info("sm_90"))
-    assert not refused.copied_bytes
+    assert not refused.named_bytes
     # What it leaves out is the default of a kernel that does not copy.
     assert refused.calls[0].options["num_warps"] == 8
     split = _planner(attention).plan(attention, {"split_kv": 4}, info("sm_90"))
-    assert not split.copied_bytes
+    assert not split.named_bytes
     with pytest.raises(Unsupported, match="widened"):
         _planner(attention).plan(attention, {"split_kv": 4, "widen": True}, info("sm_90"))
 

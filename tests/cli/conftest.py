@@ -8,8 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -113,3 +115,49 @@ def stored(run_once, tmp_path):
     """That run in this test's own store; what it printed."""
     shutil.copy(run_once[0], tmp_path / "store.sqlite")
     return run_once[1]
+
+
+_KERNEL = """
+import numpy as np
+
+
+def inputs(rows=64, dtype="f32"):
+    return {{"x": ((rows, 64), dtype)}}
+
+
+def reference(x):
+    return np.tanh(x)
+
+
+def prepare(problem, config, sets):
+    def launch(index):
+        for _ in range({repeat}):  # version {version}
+            np.tanh(sets[index]["x"], out=sets[index]["out"])
+
+    return launch
+"""
+
+
+@pytest.fixture
+def kernel_repo(tmp_path):
+    """Makes a git repository whose commits have a kernel that repeats its work so many times; its
+    file. In one process an op has one file: each repository's has a name of its own."""
+
+    def make(*repeats: int) -> Path:
+        folder = tmp_path / "repo"
+        folder.mkdir()
+        kernel = folder / f"kernel_{uuid.uuid4().hex[:8]}.py"
+
+        def git(*words: str) -> None:
+            named = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+            subprocess.run(["git", "-C", str(folder), *named, *words], check=True)
+
+        git("init", "-q", "-b", "main")
+        for version, repeat in enumerate(repeats):
+            text = _KERNEL.format(repeat=repeat, version=version)
+            kernel.write_text(text)
+            git("add", "-A")
+            git("commit", "-qm", f"Version {version}")
+        return kernel
+
+    return make

@@ -210,6 +210,33 @@ class TestConv(OpContract):
         return np.moveaxis(y, 1, 3) if nhwc else y, flops
 
 
+class TestMoe(OpContract):
+    op = ops.registry.get("moe")
+    refused = (
+        {"m": 4, "n": 4, "k": 4, "e": 4, "top_k": 2},
+        {"m": 4, "n": 4, "k": 4, "e": 4, "top_k": 5, "dtype": "f16"},
+        {"m": 4, "n": 4, "k": 4, "e": 2**20, "top_k": 2, "dtype": "f16"},
+        {"m": 4, "n": 4, "k": 4, "e": 4, "top_k": 2, "dtype": "i8"},
+        {"m": 4, "n": 4, "k": 4, "e": 4, "top_k": 2, "dtype": "bf16", "acc": "bf16"},
+    )
+
+    def dense(self, problem, arrays):
+        n = problem.dims["n"]
+        out = np.zeros_like(arrays["x"])
+        for t, slot in np.ndindex(arrays["ids"].shape):
+            expert = int(arrays["ids"][t, slot])
+            both = arrays["w1"][expert] @ arrays["x"][t]
+            gate, up = both[:n], both[n:]
+            h = gate / (1 + np.exp(-gate)) * up
+            out[t] += arrays["weights"][t, slot] * (arrays["w2"][expert] @ h)
+        return out
+
+    def count_flops(self, problem):
+        d = problem.dims
+        one = sum(2 for _ in np.ndindex(2 * d["n"], d["k"])) + 2 * d["k"] * d["n"]
+        return one * d["m"] * d["top_k"]
+
+
 class TestCopy(OpContract):
     op = ops.registry.get("copy")
     examples = (

@@ -101,6 +101,8 @@ def test_what_is_possible_is_left_alone(good):
         results(measurement=measured(blocks=(CLOCKED,))),
         results(kernel=KernelInfo(compile_s=math.inf)),
         results(kernel=KernelInfo(resources={"registers": 2**64})),
+        results(kernel=KernelInfo(resources={"registers": -1})),
+        results(kernel=KernelInfo(resources={"solution_index": -(2**31)})),
         results(check=Check(positions=-1, worst=0.0, max_abs=0.0, unwritten=0, guards_intact=True)),
         results(check=Check(positions=1, worst=-1.0, max_abs=0.0, unwritten=0, guards_intact=True)),
     ],
@@ -145,3 +147,7 @@ def test_bounds_are_those_of_the_documentation():
 def test_a_column_without_numbers_exceeds_no_limit():
     column = PointColumn(name="a", unit="s", limit=-1.0)
     assert micro_result(columns=(column,), rows=({"a": "word"},)).columns == (column,)
+
+
+def test_rocblas_counts_tensile_s_solutions_downwards():
+    check_results(results(kernel=KernelInfo(resources={"solution_index": -14})))

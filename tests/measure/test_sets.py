@@ -57,6 +57,14 @@ def test_large_problems_still_alternate() -> None:
     assert (plan.sets, plan.evict, plan.warnings) == (2, False, ())
 
 
+def test_an_op_that_reads_a_part_of_its_tensors_rotates_more_sets() -> None:
+    tensors, kwargs = specs(100 * MIB), {"cache_bytes": 64 * MIB, "free_bytes": 2**40}
+    assert plan_sets(tensors, cache=Cache.COLD, **kwargs).sets == 2
+    plan = plan_sets(tensors, cache=Cache.COLD, moved_bytes=10 * MIB, **kwargs)
+    assert plan.sets * 10 * MIB >= 3 * 64 * MIB
+    assert plan.footprint_bytes == 10 * MIB
+
+
 def test_absurd_problems_are_out_of_memory() -> None:
     with pytest.raises(OutOfMemory, match="are free"):
         plan_sets(specs(2**60), cache=Cache.HOT, cache_bytes=MIB, free_bytes=2**33)

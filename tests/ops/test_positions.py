@@ -24,6 +24,8 @@ LARGE = [
     "conv n=128 c=2048 h=64 w=64 k=2048 r=3 s=3 pad=1 dtype=f16 layout=nhwc",
     "conv n=32 c=960 h=112 w=112 k=960 r=5 s=5 pad=2 groups=960 dtype=f32",
     "conv n=1 c=1 h=4000 w=4000 k=1 r=1 s=1 dtype=i8",
+    "moe m=8192 n=768 k=2048 e=128 top_k=8 dtype=bf16",
+    "moe m=200 n=24 k=7168 e=256 top_k=8 dtype=f16",
 ]
 
 

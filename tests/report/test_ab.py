@@ -166,9 +166,12 @@ def test_csv_and_json_read_back(report):
 
 def test_markdown_has_everything_for_a_comment(report):
     text = to_md(report)
-    assert text.index("3.12") < text.index("slower") < text.index("<details>")
+    assert text.startswith("### kernelmark: 1 of 5 kernels stopped working and 2 got slower")
+    assert text.index("| slower |") < text.index("<details>") < text.index("3.12")
+    assert text.index("m=40") < text.index("m=16"), "the largest cost a call comes first"
     assert "kmark ab -p 'gemm m=1'" in text
-    assert "fell | over" in text
+    assert "kmark ab -p 'gemm m=40 n=8 k=8 dtype=f32' -b fake\n" in text, "repeats one row"
+    assert "fell \\| over" in text
 
 
 def test_verdicts_carry_the_runs(report):

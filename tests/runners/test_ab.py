@@ -15,6 +15,7 @@ from kernelmark.core.result import Block, Case, Measurement, Result, Status, Sto
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.runners.ab import (
     ROUND,
+    Budget,
     Experiment,
     Measured,
     Pair,
@@ -330,3 +331,62 @@ def test_a_result_that_its_judge_refuses_breaks_its_side():
     assert row.status is VerdictStatus.BROKEN
     assert row.head.status is Status.IMPOSSIBLE
     assert row.base.status is Status.OK
+
+
+class Clock:
+    """A clock that a measurement moves."""
+
+    def __init__(self, seconds: float) -> None:
+        self.now, self.seconds = 0.0, seconds
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Slow(World):
+    """A world in which every measurement takes the clock's seconds."""
+
+    def __init__(self, clock: Clock, **more) -> None:
+        super().__init__(**more)
+        self._clock = clock
+
+    def __call__(self, side):
+        place = super().__call__(side)
+        plain = place.measure
+
+        def measure(case, process=0):
+            self._clock.now += self._clock.seconds
+            return plain(case, process)
+
+        place.measure = measure
+        return place
+
+
+def within(budget_s: float, pairs, **world) -> tuple[list[Row], Experiment]:
+    clock = Clock(1.0)
+    budget = Budget(seconds=budget_s, clock=clock)
+    experiment = Experiment(pairs, Rule(), Slow(clock, **world), budget=budget)
+    rows = [event for event in experiment.events() if isinstance(event, Row)]
+    return [*rows, *experiment.left()], experiment
+
+
+def test_a_budget_too_small_for_all_pairs_decides_some_of_them():
+    # A round of 10 pairs takes 20 s; two of them leave 20 s, in which 8 rounds of one pair fit.
+    rows, _ = within(60.0, [pair(m) for m in range(8, 18)], slower=1.5, noise=0.001)
+    left_out = [row for row in rows if row.reason.code == "over-budget"]
+    assert len(rows) == 10
+    assert len(left_out) == 9
+    assert {row.reason.fields["kept"] for row in left_out} == {1}
+    (decided,) = (row for row in rows if row.reason.code != "over-budget")
+    assert decided.status is VerdictStatus.SLOWER
+
+
+def test_a_budget_that_ends_after_a_look_keeps_what_the_look_found():
+    rows, _ = within(45.0, [pair(8), pair(16)], noise=0.05)  # 4 s a round: one look at 10
+    assert [row.status for row in rows] == [VerdictStatus.UNSURE] * 2
+    assert all(row.paired is not None and row.paired.rounds == 10 for row in rows)
+
+
+def test_the_last_round_within_the_budget_is_looked_at():
+    rows, _ = within(20.0, [pair(8)], slower=1.5)  # exactly ten rounds
+    assert [row.status for row in rows] == [VerdictStatus.SLOWER]

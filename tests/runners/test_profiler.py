@@ -90,11 +90,13 @@ def test_a_row_that_is_too_short_is_refused():
 
 
 def test_other_devices_and_a_missing_profiler_are_told(monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(Unsupported, match="NVIDIA GPU, not cpu"):
+    with pytest.raises(Unsupported, match="a GPU, not cpu"):
         profiler.profile(CASE, "cpu")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(Unsupported, match="ncu is not on the PATH"):
         profiler.profile(CASE, "cuda:0")
+    with pytest.raises(Unsupported, match="rocprofv3 is not on the PATH"):
+        profiler.profile(CASE, "hip:0")
 
 
 def test_the_profiler_timer_keeps_the_headline_and_adds_a_time(monkeypatch: pytest.MonkeyPatch):

@@ -12,18 +12,23 @@ from typing import TYPE_CHECKING
 
 from kernelmark.api.reading import check_name
 from kernelmark.api.roofs import known_roofs
+from kernelmark.compare.fail_on import FailOn
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.exit_codes import INTERRUPTED, NOTHING, REGRESSION, SOME_FAILED
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Run, RunState
 from kernelmark.core.roof import Roof
 from kernelmark.core.stopping import interruptible
+from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.ab import AbReport
 from kernelmark.runners.ab import (
+    Budget,
     Event,
     Experiment,
     Measured,
     OnEvent,
+    Opener,
     Pair,
     Row,
     Rule,
@@ -66,6 +71,24 @@ class AbPlan:
         return self.sides[0].name, self.sides[1].name
 
 
+def outcome(report: AbReport, limits: FailOn | None = None) -> int:
+    """The exit code of a comparison; `limits` are what counts as a regression."""
+    if report.base.state is RunState.INTERRUPTED:
+        return INTERRUPTED
+    if failing(report, limits):
+        return REGRESSION
+    if any(row.base.status.failed and row.head.status.failed for row in report.rows):
+        return SOME_FAILED
+    return NOTHING if all(r.status is VerdictStatus.IGNORED for r in report.rows) else 0
+
+
+def failing(report: AbReport, limits: FailOn | None = None) -> list[Row]:
+    """The rows that make a comparison fail."""
+    wanted = limits or FailOn()
+    pairs = zip(report.rows, report.verdicts(), strict=True)
+    return [row for row, verdict in pairs if verdict in wanted]
+
+
 def captured(plan: AbPlan) -> Environments:
     """Both environments as their own workers see them."""
 
@@ -83,16 +106,18 @@ def compare_sides(
     store: Store | None = None,
     argv: Sequence[str] = (),
     on_event: OnEvent | None = None,
+    opener: Opener | None = None,
 ) -> AbReport:
     """Measure until every pair has its verdict. Ctrl-C gives what there is, in runs whose state
-    is `interrupted`. The runs are labelled `LABEL-side`."""
+    is `interrupted`. The runs are labelled `LABEL-side`. `opener` measures elsewhere than in
+    workers of this machine."""
     if not plan.pairs:
         raise NothingToDo("there is nothing to compare")
     runs = _Runs(plan, environments, store, argv)
     roofs = known_roofs(store, [plan.device])
     with living(runs.ids if store is not None else []):
         try:
-            return _measured(plan, runs, roofs, on_event)
+            return _measured(plan, runs, roofs, on_event, opener)
         except BaseException as error:
             # What was asked for wrongly leaves no run behind.
             if runs.begun or not isinstance(error, UsageError):
@@ -102,7 +127,11 @@ def compare_sides(
 
 
 def _measured(
-    plan: AbPlan, runs: _Runs, roofs: Sequence[Roof], on_event: OnEvent | None
+    plan: AbPlan,
+    runs: _Runs,
+    roofs: Sequence[Roof],
+    on_event: OnEvent | None,
+    opener: Opener | None,
 ) -> AbReport:
     info = find(plan.device)[1]
     threads = threads_of(plan.pairs[0].base, info)
@@ -111,12 +140,14 @@ def _measured(
     def wait(holder: str) -> None:
         tell(Waiting(device=plan.device, holder=holder))
 
-    opener = local_opener(plan.sides, plan.device, plan.timeout_s, threads, wait)
-    experiment = Experiment(
-        plan.pairs, plan.rule, opener, judge=lambda result: judged(result, roofs, info)
-    )
     state = RunState.DONE
-    end = math.inf if plan.budget_s is None else time.monotonic() + plan.budget_s
+    experiment = Experiment(
+        plan.pairs,
+        plan.rule,
+        opener or local_opener(plan.sides, plan.device, plan.timeout_s, threads, wait),
+        judge=lambda result: judged(result, roofs, info),
+        budget=Budget(seconds=math.inf if plan.budget_s is None else plan.budget_s),
+    )
     try:
         for place in (0, 1) if plan.jobs else ():
             cases = [pair.cases[place] for pair in plan.pairs]
@@ -128,8 +159,6 @@ def _measured(
                     if isinstance(event, Row):
                         runs.keep(event)
                 tell(event)
-                if time.monotonic() > end:
-                    break
     except KeyboardInterrupt:
         state = RunState.INTERRUPTED
     for row in experiment.left():

@@ -16,6 +16,7 @@ from kernelmark.compare.verdicts import Audit, Comparison
 from kernelmark.compare.verdicts import compare as compare_sets
 from kernelmark.core.environment import difference
 from kernelmark.core.errors import NothingToDo
+from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.micro import MICRO_SUITE
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, Run
@@ -29,6 +30,8 @@ _AUDITED = 6
 # Newest runs whose labels are looked at for a label that nobody has, and how many are told.
 _LOOKED_AT = 100
 _LABELS = 5
+_NOT_AUDITED = Audit(compared=0, alarms=0)
+_PAIRED = {"ab", "gate", "bisect"}  # commands that measure two sides
 
 
 def compare(
@@ -64,7 +67,7 @@ def history(
 ) -> History:
     """Every series over the newest `runs` runs: steps, what changed there, and alarms. `suites`
     narrows it to runs of these."""
-    newest = _series_runs(store, runs, label, suites)
+    newest = series_runs(store, runs, label, suites)
     if not newest and label is not None and (stored := store.runs(limit=_LOOKED_AT)):
         labels = list(dict.fromkeys(run.label for run in stored if run.label))
         hint = f"newest labels: {', '.join(labels[:_LABELS])}" if labels else "no run has a label"
@@ -77,28 +80,49 @@ def history(
     points = [point for point in every if point.run_id in ids]
     if not points:
         raise NothingToDo("no stored result matches", hint=Reason("see-runs"))
-    points = _placed(points, {run.id: run for run in newest})
-    keys = set(sentinel_keys(sentinels))
-    found = stories(points, min_effect=min_effect)
-    watch = {one.series: one.problem for one in found if one.problem in keys}
-    found, moved = hold(found, watch)
-    by_id = {run.id: run for run in newest}
-    return History(
-        stories=tuple(found),
-        runs=tuple(reversed(newest)),
-        changes=_changes(found, by_id),
-        moved=tuple(moved),
-        marked=marked(found, watch, min_effect=min_effect),
-        watched=not keys
-        or newest[0].suite == MICRO_SUITE
-        or any(one.series in watch and one.newest.run_id == newest[0].id for one in found),
+    points = placed(points, {run.id: run for run in newest})
+    return assembled(
+        stories(points, min_effect=min_effect),
+        newest,
+        min_effect=min_effect,
+        sentinels=sentinels,
         audit=audit(store, newest[:_AUDITED]),
         baseline_name=baseline or "",
         baseline={} if baseline is None else _baseline(store, baseline),
     )
 
 
-def _placed(points: Sequence[SeriesPoint], runs: Mapping[str, Run]) -> list[SeriesPoint]:
+def assembled(
+    found: Sequence[Story],
+    newest: Sequence[Run],
+    *,
+    min_effect: float = MIN_EFFECT,
+    sentinels: str = SENTINELS,
+    audit: Audit = _NOT_AUDITED,
+    baseline_name: str = "",
+    baseline: Mapping[str, float] = FrozenDict(),
+) -> History:
+    """Series as one history: alarms suppressed where canaries moved, and what changed at each step.
+    `newest` are their runs, newest first."""
+    keys = set(sentinel_keys(sentinels))
+    watch = {one.series: one.problem for one in found if one.problem in keys}
+    found, moved = hold(found, watch)
+    return History(
+        stories=tuple(found),
+        runs=tuple(reversed(newest)),
+        changes=_changes(found, {run.id: run for run in newest}),
+        moved=tuple(moved),
+        marked=marked(found, watch, min_effect=min_effect),
+        watched=not keys
+        or newest[0].suite == MICRO_SUITE
+        or any(one.series in watch and one.newest.run_id == newest[0].id for one in found),
+        audit=audit,
+        baseline_name=baseline_name,
+        baseline=baseline,
+    )
+
+
+def placed(points: Sequence[SeriesPoint], runs: Mapping[str, Run]) -> list[SeriesPoint]:
     """Points of microbenchmarks as one series per machine, since they measure the machine."""
 
     def place(point: SeriesPoint) -> str:
@@ -122,15 +146,15 @@ def _placed(points: Sequence[SeriesPoint], runs: Mapping[str, Run]) -> list[Seri
     ]
 
 
-def _series_runs(
-    store: Store, count: int, label: str | None, suites: Sequence[str] | None
+def series_runs(
+    store: Store, count: int, label: str | None = None, suites: Sequence[str] | None = None
 ) -> list[Run]:
-    """The newest runs, newest first. The two sides of `kmark ab` confirm or refute a point of a
-    series and are none themselves, unless their label is asked for."""
+    """The newest runs, newest first. The two sides of a paired comparison confirm or refute a point
+    of a series and are none themselves, unless their label is asked for."""
     if label is not None:
         return list(store.runs(limit=count, label=label, suites=suites))
     found = store.runs(limit=4 * count, suites=suites)
-    return [run for run in found if run.argv[:1] != ("ab",)][:count]
+    return [run for run in found if not set(run.argv[:1]) & _PAIRED][:count]
 
 
 def audit(store: Store, newest: Sequence[Run]) -> Audit:
@@ -145,7 +169,7 @@ def audit(store: Store, newest: Sequence[Run]) -> Audit:
             try:
                 found = compare_sets(earlier, later, rule=rule).audit
             except NothingToDo:
-                found = Audit(compared=0, alarms=0)
+                found = _NOT_AUDITED
             compared += found.compared
             alarms += found.alarms
         later = earlier

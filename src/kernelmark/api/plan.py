@@ -295,8 +295,7 @@ def find_backend(name: str) -> Backend:
     try:
         return backend_folder.find(name)
     except UsageError as error:
-        known_name = name in backend_folder.registry or name in backend_folder.NOT_YET
-        if known_name or backend_folder.is_file(name):
+        if name in backend_folder.registry or backend_folder.is_file(name):
             raise
         hint = f"{error.hint}, or a .py file"
         if _is_file(f"{name}.py"):

@@ -6,7 +6,6 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernelmark.core.errors import UsageError
 from kernelmark.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
 
 registry: Registry[Backend] = Registry("kernelmark.backends", "backend")
 
-# Libraries whose logs, results and tuning files are known here, but which nothing calls.
-NOT_YET = ("hipblaslt", "rocblas")
 # How the files of a user's own kernels end: Python, or a source that is compiled at run time.
 FILES = (".py", ".cu", ".hip")
 
@@ -25,12 +22,6 @@ def find(name: str) -> Backend:
     if is_file(name):
         # The name alone is that of another file once the working folder changes.
         return _of_file(canonical(name), _whole(name))
-    if name in NOT_YET and name not in registry:
-        raise UsageError(
-            f"{name} is not a backend yet",
-            hint="triton and torch run on AMD GPUs, and --arch gfx942 plans and compiles triton "
-            f"without one; 'kmark import FILE' takes what {name}-bench measured",
-        )
     return registry.get(name)
 
 

@@ -7,17 +7,21 @@ the library computes Dᵀ = op(B)ᵀ · op(A)ᵀ with A and B exchanged and noth
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from kernelmark.backends.base import Kernel
 from kernelmark.core.errors import CaseError, Unsupported
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import KernelInfo
-from kernelmark.devices.base import ArgumentSet, Buffer, Stream
+from kernelmark.devices.base import ArgumentSet, Device, Stream
 
+WORKSPACE_BYTES = 32 * 2**20
 _P = ctypes.c_void_p
+_SCALES = {"a_scale": "b_scale", "b_scale": "a_scale"}  # our name and the library's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +36,10 @@ class LtTable:
     layout: Mapping[str, int]
     workspace_attribute: int
     epilogue_bias: int
+    scale_e8m0: int  # the mode of a factor of 8 exponent bits for every 32 elements
     algo_bytes: int
     heuristic_bytes: int
+    state_offset: int  # of the status in a heuristic result
     not_supported: int
 
 
@@ -42,12 +48,12 @@ class LtLibrary:
 
     def __init__(self, table: LtTable, library: ctypes.CDLL) -> None:
         self.table = table
-        self._library = library
+        self.shared = library
         self.handle = _P()
         self.call("Create", ctypes.byref(self.handle))
 
     def code(self, name: str, *arguments: object) -> int:
-        return int(self._library[f"{self.table.prefix}{name}"](*arguments))
+        return int(self.shared[f"{self.table.prefix}{name}"](*arguments))
 
     def call(self, name: str, *arguments: object) -> None:
         code = self.code(name, *arguments)
@@ -56,14 +62,14 @@ class LtLibrary:
         if code:
             raise CaseError(f"{self.table.prefix}{name} failed with status {code}")
 
-    def version(self) -> int:
-        """The library's own version number."""
-        if self.table.prefix == "cublasLt":
-            self._library.cublasLtGetVersion.restype = ctypes.c_size_t
-            return int(self._library.cublasLtGetVersion())
-        number = ctypes.c_int()
-        self.call("GetVersion", self.handle, ctypes.byref(number))
-        return number.value
+
+def scalar(kind: str, value: float) -> Any:
+    """Return alpha or beta in the dtype `kind`."""
+    if kind == "f16":
+        return ctypes.c_uint16(int(np.float16(value).view(np.uint16)))
+    if kind == "i32":
+        return ctypes.c_int32(int(value))
+    return ctypes.c_double(value) if kind == "f64" else ctypes.c_float(value)
 
 
 class Matmul:
@@ -72,14 +78,14 @@ class Matmul:
     def __init__(self, library: LtLibrary, problem: Problem) -> None:
         self.library = library
         self.problem = problem
-        table = library.table
-        acc = problem.dtypes["acc"]
-        self.scale_type = "i32" if acc == "i32" else "f16" if acc == "f16" else "f32"
-        if acc == "f64":
-            self.scale_type = "f64"
+        # alpha and beta are of the accumulator's type. A scaled product names none: it is f32.
+        self.scale_type = problem.dtypes.get("acc", "f32")
+        # B of a scaled product is always stored n×k.
+        self._ta = problem.options.get("ta", "n") == "t"
+        self._tb = problem.options.get("tb", "t") == "t"
         self._made: list[tuple[str, ctypes.c_void_p]] = []
         try:
-            self._describe(table.compute[acc])
+            self._describe(library.table.compute[self.scale_type])
         except BaseException:
             self.close()
             raise
@@ -88,12 +94,11 @@ class Matmul:
         table, problem = self.library.table, self.problem
         self.desc = self._create("MatmulDesc", compute, table.types[self.scale_type])
         # The library's A is our B and the other way round.
-        self._set_desc("transa", ctypes.c_int32(table.transpose[problem.options["tb"] == "t"]))
-        self._set_desc("transb", ctypes.c_int32(table.transpose[problem.options["ta"] == "t"]))
+        self._set_desc("transa", ctypes.c_int32(table.transpose[self._tb]))
+        self._set_desc("transb", ctypes.c_int32(table.transpose[self._ta]))
         m, n, k = (problem.dims[x] for x in "mnk")
-        ta, tb = problem.options["ta"] == "t", problem.options["tb"] == "t"
-        self.a = self._layout("b", *((k, n) if tb else (n, k)))
-        self.b = self._layout("a", *((m, k) if ta else (k, m)))
+        self.a = self._layout("b", *((k, n) if self._tb else (n, k)))
+        self.b = self._layout("a", *((m, k) if self._ta else (k, m)))
         self.c = self._layout("c", n, m)
         self.d = self._layout("c", n, m)
 
@@ -136,14 +141,26 @@ class Matmul:
             ctypes.c_size_t(ctypes.sizeof(value)),
         )
 
-    def set_bias(self, address: int) -> None:
-        self._set_desc("epilogue", ctypes.c_uint32(self.library.table.epilogue_bias))
-        kind = self.library.table.types[self.problem.dtypes["c"]]
-        self._set_desc("bias_type", ctypes.c_int32(kind))
-        self._set_desc("bias", _P(address))
+    def expect(self, vectors: Collection[str]) -> None:
+        """Set which vectors a description points to: a bias, and factors of blocks of 32."""
+        table = self.library.table
+        if "bias" in vectors:
+            self._set_desc("epilogue", ctypes.c_uint32(table.epilogue_bias))
+            kind = table.types[self.problem.dtypes["c"]]
+            self._set_desc("bias_type", ctypes.c_int32(kind))
+        for ours, theirs in _SCALES.items():
+            if ours in vectors:
+                self._set_desc(f"{theirs}_mode", ctypes.c_int32(table.scale_e8m0))
 
-    def heuristics(self, most: int, workspace_bytes: int) -> list[bytes]:
-        """The library's choices, best first, as its opaque result structures."""
+    def bind(self, arguments: ArgumentSet) -> None:
+        """Set the addresses of the vectors of an argument set."""
+        self.expect(arguments)
+        for ours, theirs in {"bias": "bias", **_SCALES}.items():
+            if ours in arguments:
+                self._set_desc(theirs, _P(arguments[ours].address))
+
+    def heuristics(self, most: int, workspace_bytes: int = WORKSPACE_BYTES) -> list[bytes]:
+        """Return the library's choices, best first, as its opaque result structures."""
         table = self.library.table
         preference = self._create("MatmulPreference")
         limit = ctypes.c_uint64(workspace_bytes)
@@ -167,18 +184,21 @@ class Matmul:
             results,
             ctypes.byref(found),
         )
-        size = table.heuristic_bytes
-        return [results.raw[i * size : (i + 1) * size] for i in range(found.value)]
+        size, raw = table.heuristic_bytes, results.raw
+        return [raw[i * size : (i + 1) * size] for i in range(found.value)]
 
-    def factor(self, value: float) -> Any:
-        """alpha or beta in the scale type."""
-        kinds: dict[str, Any] = {"f32": ctypes.c_float, "i32": ctypes.c_int32}
-        kinds["f64"] = ctypes.c_double
-        if self.scale_type == "f16":
-            import numpy as np
-
-            return ctypes.c_uint16(int(np.float16(value).view(np.uint16)))
-        return kinds[self.scale_type](int(value) if self.scale_type == "i32" else value)
+    def first_choice(self) -> bytes:
+        """Return the algorithm that the heuristic prefers."""
+        table = self.library.table
+        found = self.heuristics(1)
+        if not found:
+            raise Unsupported(
+                f"{table.prefix}MatmulAlgoGetHeuristic offers no algorithm for this problem"
+            )
+        state = int.from_bytes(found[0][table.state_offset :][:4], "little")
+        if state:
+            raise CaseError(f"{table.prefix}MatmulAlgoGetHeuristic failed with status {state}")
+        return found[0][: table.algo_bytes]
 
     def close(self) -> None:
         for kind, handle in reversed(self._made):
@@ -194,7 +214,7 @@ class LtKernel(Kernel):
         matmuls: Sequence[Matmul],
         algorithm: bytes,
         sets: Sequence[ArgumentSet],
-        workspace: Buffer,
+        device: Device,
         info: KernelInfo,
     ) -> None:
         self.info = info
@@ -203,9 +223,10 @@ class LtKernel(Kernel):
         self._library = first.library
         self._algorithm = ctypes.create_string_buffer(algorithm, len(algorithm))
         options = first.problem.options
-        self._alpha = first.factor(float(options["alpha"]))
-        self._beta = first.factor(float(options["beta"]))
-        self._workspace = workspace
+        self._alpha = scalar(first.scale_type, float(options.get("alpha", 1.0)))
+        self._beta = scalar(first.scale_type, float(options.get("beta", 0.0)))
+        self._device = device
+        self._workspace = device.allocate(WORKSPACE_BYTES)
         self._calls = [self._arguments(i, arguments) for i, arguments in enumerate(sets)]
 
     def _arguments(self, index: int, arguments: ArgumentSet) -> tuple[object, ...]:
@@ -234,31 +255,48 @@ class LtKernel(Kernel):
         self._library.call("Matmul", *self._calls[set_index], _P(stream))
 
     def close(self) -> None:
-        close_all(self._matmuls)
+        _close_all(self._matmuls)
+        self._device.free(self._workspace)
 
 
-def matmuls_for(library: LtLibrary, problem: Problem, sets: Sequence[ArgumentSet]) -> list[Matmul]:
-    """One description, or one a set where each has a bias vector of its own."""
-    if not problem.options["bias"]:
-        return [Matmul(library, problem)]
+def prepare(
+    library: LtLibrary,
+    problem: Problem,
+    device: Device,
+    sets: Sequence[ArgumentSet],
+    choose: Callable[[Matmul], tuple[bytes, KernelInfo]],
+) -> Kernel:
+    """Return a kernel that runs the algorithm that `choose` returns for the described problem."""
+    matmuls = _matmuls(library, problem, sets)
+    try:
+        algorithm, info = choose(matmuls[0])
+        return LtKernel(matmuls, algorithm, sets, device, info)
+    except BaseException:
+        _close_all(matmuls)
+        raise
+
+
+def _matmuls(library: LtLibrary, problem: Problem, sets: Sequence[ArgumentSet]) -> list[Matmul]:
+    """Return one description, or one a set where each points to a vector of its own."""
+    own = [one for one in sets if one.keys() & {"bias", *_SCALES}]
     made: list[Matmul] = []
     try:
-        for arguments in sets:
+        for arguments in own or [{}]:
             made.append(Matmul(library, problem))
-            made[-1].set_bias(arguments["bias"].address)
+            made[-1].bind(arguments)
     except BaseException:
-        close_all(made)
+        _close_all(made)
         raise
     return made
 
 
-def close_all(matmuls: Sequence[Matmul]) -> None:
+def _close_all(matmuls: Sequence[Matmul]) -> None:
     for matmul in matmuls:
         matmul.close()
 
 
 def supports(problem: Problem, table: LtTable, name: str) -> str | None:
-    """What the library's types and epilogues cannot express; the rest it says itself."""
+    """Return what the library's types and epilogues cannot express; it reports the rest itself."""
     if problem.op not in ("gemm", "batched_gemm"):
         return f"{name} multiplies matrices; it has no {problem.op}"
     for operand in ("a", "b", "c"):

@@ -12,14 +12,13 @@ from typing import Any
 from kernelmark.backends import _lt
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.errors import CaseError, Unsupported, UsageError
+from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
-from kernelmark.devices.base import ArgumentSet, Buffer, Device
+from kernelmark.devices.base import ArgumentSet, Device
 
-WORKSPACE_BYTES = 32 * 2**20
 MOST_ALGORITHMS = 256
 
 TABLE = _lt.LtTable(
@@ -40,8 +39,10 @@ TABLE = _lt.LtTable(
     layout={"batch_count": 5, "batch_stride": 6},
     workspace_attribute=1,
     epilogue_bias=4,
+    scale_e8m0=2,
     algo_bytes=64,
     heuristic_bytes=96,
+    state_offset=72,
     not_supported=15,
 )
 
@@ -172,7 +173,7 @@ class CublasLt(Backend):
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
         matmul = _lt.Matmul(_library(), problem)
         try:
-            found = matmul.heuristics(MOST_ALGORITHMS, WORKSPACE_BYTES)
+            found = matmul.heuristics(MOST_ALGORITHMS)
         finally:
             matmul.close()
         texts = tuple(dict.fromkeys(describe(one[: TABLE.algo_bytes]) for one in found))
@@ -181,30 +182,18 @@ class CublasLt(Backend):
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
     ) -> Kernel:
-        matmuls = _lt.matmuls_for(_library(), problem, sets)
-        try:
-            algorithm = self._algorithm(matmuls[0], config)
-            text = describe(algorithm)
-            workspace = device.allocate(WORKSPACE_BYTES)
-        except BaseException:
-            _lt.close_all(matmuls)
-            raise
-        info = KernelInfo(name=text, resources={"workspace_bytes": WORKSPACE_BYTES})
-        return _Owned(matmuls, algorithm, sets, workspace, info, device)
+        def choose(matmul: _lt.Matmul) -> tuple[bytes, KernelInfo]:
+            algorithm = self._algorithm(matmul, config)
+            resources = {"workspace_bytes": _lt.WORKSPACE_BYTES}
+            return algorithm, KernelInfo(name=describe(algorithm), resources=resources)
+
+        return _lt.prepare(_library(), problem, device, sets, choose)
 
     def _algorithm(self, matmul: _lt.Matmul, config: Config) -> bytes:
         unknown = sorted(config.keys() - {"algo"})
         if unknown:
             raise UsageError(f"cublaslt has no config {unknown[0]!r}", hint="it knows: algo")
-        if "algo" in config:
-            return parse(str(config["algo"]), matmul)
-        found = matmul.heuristics(1, WORKSPACE_BYTES)
-        if not found:
-            raise Unsupported("cuBLASLt's heuristic offers no algorithm for this problem")
-        state = int.from_bytes(found[0][72:76], "little")
-        if state:
-            raise CaseError(f"cuBLASLt's heuristic failed with status {state}")
-        return found[0][: TABLE.algo_bytes]
+        return parse(str(config["algo"]), matmul) if "algo" in config else matmul.first_choice()
 
 
 def _version_number() -> int:
@@ -213,26 +202,6 @@ def _version_number() -> int:
         return 0
     library.cublasLtGetVersion.restype = ctypes.c_size_t
     return int(library.cublasLtGetVersion())
-
-
-class _Owned(_lt.LtKernel):
-    """A kernel that gives its workspace back."""
-
-    def __init__(
-        self,
-        matmuls: Sequence[_lt.Matmul],
-        algorithm: bytes,
-        sets: Sequence[ArgumentSet],
-        workspace: Buffer,
-        info: KernelInfo,
-        device: Device,
-    ) -> None:
-        super().__init__(matmuls, algorithm, sets, workspace, info)
-        self._device = device
-
-    def close(self) -> None:
-        super().close()
-        self._device.free(self._workspace)
 
 
 backend = CublasLt()

@@ -257,8 +257,8 @@ class _Held(Inputs):
     def take(self, name: str, where: NDArray[np.int64]) -> NDArray[np.float64]:
         return self._values[name][where]
 
-    def runs(self, name: str, starts: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-        return self.take(name, starts[:, None] + np.arange(count))
+    def run(self, name: str, start: int, count: int) -> NDArray[np.float64]:
+        return self._values[name][start : start + count]
 
 
 def _answer(problem: Problem, device: Device, arguments: ArgumentSet) -> NDArray[np.float64]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kernelmark.core.result import Case
     from kernelmark.core.timing import Timing
     from kernelmark.runners.ab import Rule
+    from kernelmark.runners.environments import Side
 
 COMPARISON = "Comparison"
 _EXAMPLES = (
@@ -194,8 +195,9 @@ def ab(
     return told(report, outputs, stored=opened is not None, quiet=quiet)
 
 
-def plan_of(params: Mapping[str, Any]) -> AbPlan:
-    """The comparison that the options ask for; whatever is illegal is refused here."""
+def plan_of(params: Mapping[str, Any], sides: tuple[Side, Side] | None = None) -> AbPlan:
+    """The comparison that the options ask for; whatever is illegal is refused here. `sides` are
+    those of --env and --set if not given."""
     from kernelmark.api.ab import AbPlan
     from kernelmark.api.plan import Selection, problems_of
     from kernelmark.backends import is_file
@@ -205,7 +207,7 @@ def plan_of(params: Mapping[str, Any]) -> AbPlan:
 
     if params["budget"] is not None and params["budget"] <= 0:
         raise UsageError("--budget must be positive", hint="seconds after which open pairs end")
-    sides = parse_sides(params["env"] or (), params["settings"] or ())
+    sides = sides or parse_sides(params["env"] or (), params["settings"] or ())
     names = sides[0].name, sides[1].name
     timing = _timing(params)
     choices = [_choices(params, name, names) for name in names]
@@ -251,10 +253,10 @@ def plan_of(params: Mapping[str, Any]) -> AbPlan:
         device=info.name,
         rule=_rule(params),
         suite=",".join(selection.suites),
-        label=params["label"],
+        label=params.get("label", ""),
         timeout_s=params["timeout"],
         budget_s=params["budget"],
-        jobs=_jobs(params["jobs"], info.kind),
+        jobs=_jobs(params.get("jobs"), info.kind),
     )
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from kernelmark.cli.ending import INTERRUPTED, NOTHING, REGRESSION, SOME_FAILED
+from kernelmark.cli.ending import INTERRUPTED, NOTHING
 from kernelmark.cli.output import Outputs, flush, put_table, say
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
     from kernelmark.api.ab import AbPlan
+    from kernelmark.compare.fail_on import FailOn
     from kernelmark.report.ab import AbReport
     from kernelmark.runners.ab import Event
 
@@ -77,9 +78,18 @@ def progress(total: int) -> Callable[[Event], None]:
     return tell
 
 
-def told(report: AbReport, outputs: Outputs, *, stored: bool, quiet: bool) -> int:
-    from kernelmark.core.result import RunState
-    from kernelmark.core.verdict import VerdictStatus
+def told(
+    report: AbReport,
+    outputs: Outputs,
+    *,
+    stored: bool,
+    quiet: bool,
+    limits: FailOn | None = None,
+    facts: Sequence[str] = (),
+) -> int:
+    """Put the report where it was asked for; the exit code. `limits` say which verdicts fail,
+    `facts` go under the answer of the Markdown."""
+    from kernelmark.api.ab import outcome
     from kernelmark.report import ab as made
 
     if not outputs.stdout_taken and report.rows:
@@ -88,29 +98,23 @@ def told(report: AbReport, outputs: Outputs, *, stored: bool, quiet: bool) -> in
     outputs.put(
         json=lambda: made.to_json(report),
         csv=lambda: made.to_csv(report),
-        md=lambda: made.to_md(report),
+        md=lambda: made.to_md(report, facts),
     )
-    interrupted = report.base.state is RunState.INTERRUPTED
+    code = outcome(report, limits)
     kept = f"stored as {report.base.label} ({report.base.id}) and {report.head.label}"
     if not quiet and report.rows:
         say(made.summary(report))
         for line in filter(None, (made.audit(report), made.restless(report))):
             say(line)
-        if stored and not interrupted:
+        if stored and code != INTERRUPTED:
             say(kept)
-    if interrupted:
+    if code == INTERRUPTED:
         where = kept if stored else "not stored, since --no-store was given"
         say(
             f"interrupted; what was measured so far is {where}"
             if report.rows
             else "interrupted before any pair was measured on both sides; no result is kept"
         )
-        return INTERRUPTED
-    if report.regressions:
-        return REGRESSION
-    if any(r.base.status.failed and r.head.status.failed for r in report.rows):
-        return SOME_FAILED
-    if all(row.status is VerdictStatus.IGNORED for row in report.rows):
+    elif code == NOTHING:
         say("nothing was compared: no pair ran on both sides")
-        return NOTHING
-    return 0
+    return code

@@ -13,17 +13,21 @@ from typer.main import get_command
 
 from kernelmark.cli import (
     ab,
+    bisect,
     compare,
     doctor,
+    gate,
     history,
     iree,
     lint_configs,
     listing,
     measuring,
     micro,
+    nightly,
     plot,
     report,
     roofs,
+    serve,
     showing,
     transfer,
     tune,
@@ -40,6 +44,8 @@ _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
     "report": report.report,
     "compare": compare.compare,
     "ab": ab.ab,
+    "gate": gate.gate,
+    "bisect": bisect.bisect,
     "history": history.history,
     "tune": tune.app,
     "iree": iree.app,
@@ -48,6 +54,11 @@ _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
     "import": transfer.import_results,
     "micro": micro.micro,
     "roofs": roofs.roofs,
+    "serve": serve.serve,
+    "push": serve.push,
+    "token": serve.token,
+    "site": serve.site,
+    "nightly": nightly.nightly,
 }
 
 COMMANDS = tuple(_IN_ORDER)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-REGRESSION = 1
-SOME_FAILED = 3
-NOTHING = 4
-INTERRUPTED = 130
+from kernelmark.core.exit_codes import INTERRUPTED, NOTHING, REGRESSION, SOME_FAILED
+
+__all__ = ["INTERRUPTED", "NOTHING", "REGRESSION", "SOME_FAILED", "Interrupted"]
 
 
 class Interrupted(Exception):

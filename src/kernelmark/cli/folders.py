@@ -11,7 +11,7 @@ from kernelmark.core.diskcache import chosen_cache_root
 from kernelmark.core.private import Unsafe, find_unsafe
 
 # Commands that load compiled code.
-_LOADING = ("run", "ab", "tune", "micro", "roofs")
+_LOADING = ("run", "ab", "gate", "bisect", "nightly", "tune", "micro", "roofs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

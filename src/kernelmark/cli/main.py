@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "ended_by", "main", "prepared"]
 
-_GROUPS = ("tune", "iree")
+_GROUPS = ("tune", "iree", "token")
 _REPORT = "run the command again with --debug and report what it prints"
 
 

@@ -112,8 +112,8 @@ As = Annotated[
     _winners(
         "--as",
         metavar="FORMAT",
-        help="Write for this library: cublaslt, iree-spec, python, sglang, vllm; not yet run on "
-        "AMD hardware: aiter, hipblaslt, rocblas, tensile, tunableop.",
+        help="Write for this library: cublaslt, iree-spec, python, sglang, sglang-moe, vllm, "
+        "vllm-moe; not yet run on AMD hardware: aiter, hipblaslt, rocblas, tensile, tunableop.",
     ),
 ]
 Output = Annotated[

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli import tune_apply, tune_check, tune_run, tune_show
+from kernelmark.cli import tune_apply, tune_check, tune_confirm, tune_run, tune_show
 from kernelmark.cli import tune_options as t
 from kernelmark.cli.ending import NOTHING, SOME_FAILED
 from kernelmark.cli.output import Outputs, put_results_table, say
@@ -368,7 +368,7 @@ def _not_timed(done: Planned) -> list[str]:
 
 app = typer.Typer(
     name="tune",
-    help="Tune a workload's problems: summarise, plan, check, run, show, apply.",
+    help="Tune a workload's problems: summarise, plan, check, run, show, apply, confirm.",
     no_args_is_help=True,
 )
 app.command("summarise")(summarise)
@@ -378,3 +378,4 @@ app.command("check")(tune_check.check)
 app.command("run")(tune_run.run)
 app.command("show")(tune_show.show)
 app.command("apply")(tune_apply.apply)
+app.command("confirm")(tune_confirm.confirm)

@@ -34,8 +34,8 @@ As = Annotated[
     typer.Option(
         "--as",
         metavar="FORMAT",
-        help="cublaslt, iree-spec, python, sglang, vllm; not yet run on AMD hardware: aiter, "
-        "hipblaslt, rocblas, tensile, tunableop.",
+        help="cublaslt, iree-spec, python, sglang, sglang-moe, vllm, vllm-moe; not yet run on AMD "
+        "hardware: aiter, hipblaslt, rocblas, tensile, tunableop.",
     ),
 ]
 To = Annotated[
@@ -97,7 +97,7 @@ def apply(
     if dry_run and write:
         raise UsageError("--dry-run and --write do not go together", hint="leave one of them out")
     into = Path(to).expanduser()
-    emitter, outcomes, given, missing = _loaded(folder, form, words or ())
+    emitter, outcomes, given, missing = load_winners(folder, form, words or ())
     with hinted(_MEND):
         change = applying.prepare(emitter, outcomes, into, given)
     put(change.diff(into))
@@ -128,7 +128,7 @@ def export_winners(
 
     if output is None:
         raise UsageError(f"--as {form} needs a place to write to", hint="give it: -o PATH")
-    emitter, outcomes, given, missing = _loaded(folder, form, words)
+    emitter, outcomes, given, missing = load_winners(folder, form, words)
     if emitter.needs_base and base is None:
         raise UsageError(
             f"{form} winners are merged into files that are there: they are not given",
@@ -157,7 +157,7 @@ def export_winners(
     return missing
 
 
-def _loaded(
+def load_winners(
     folder: str, form: str, words: Sequence[str]
 ) -> tuple[Emitter, Sequence[Outcome], Fields, int]:
     """The last is the exit code at best: winners of files that cannot be read are missing."""

@@ -30,6 +30,19 @@ _REFERENCE = "{reference_fault:if ; the reference itself: {reference_fault}}"
 TEMPLATES = {
     # Refusals
     "config-unknown-name": "{backend} does not know {name!r} in the config {config}; {why}",
+    "solution-unknown": (
+        "the library has no solution called {name!r} among its {count} for this problem: it is of"
+        " another build, or of another problem"
+    ),
+    "solution-unnamed": (
+        "solution index {index} alone is no config, as indices change with every build of the"
+        " library: give the solution's name{now:if , which is {now!r} here}"
+    ),
+    "solution-moved": (
+        "solution index {index} is {now:if {now!r} in this build of the library}{absent:if of no"
+        " solution for this problem}, not {name!r}: indices change with every build; give the"
+        " solution's name alone"
+    ),
     "config-refused": "{side} refuses its config for every problem: {cause}",
     "timing-below": "timing: {field:setting} must be at least {least}",
     "timing-above": "timing: {field:setting} must be below {most}",
@@ -38,6 +51,10 @@ TEMPLATES = {
     ),
     "timing-not-positive": "timing: {@max_s} and {@target_rel_ci} must be positive",
     "timing-warmup-negative": "timing: {@warmup_s} must not be negative",
+    "push-incomplete": "the server lacks {count} results of run {run} after the push",
+    "push-failed": "{url} does not answer: {cause}",
+    "push-refused": "the dashboard refused ({status}): {cause}",
+    "run-differs": "the store has another run with the id {run}",
     "hinted": "{cause} ({hint})",
     # Hints
     "see-runs": "`kmark list runs{@store}` shows what there is",
@@ -87,6 +104,10 @@ TEMPLATES = {
         " evicted before each sample instead"
     ),
     "not-cross-checked": "not cross-checked: {cause}",
+    "profiler-unstable": (
+        "runs under the profiler differ by {spread:.1%}, more than {limit:.0%}: its time is no"
+        " cross-check"
+    ),
     "above-roof": (
         "{count:n result} above 100 % of the roof: the kernel found data in a cache, or the roof"
         " was measured while other work ran; measure it again with {@roofs_fresh}"
@@ -205,6 +226,10 @@ TEMPLATES = {
         "{unknown:if  (stability not known)}"
     ),
     "stopped-early": "stopped after {rounds:n round}, before it was looked at",
+    "over-budget": (
+        "left out after {rounds:n round}: in {budget_s:duration} only {kept} of {pairs:n pair} can"
+        " be decided"
+    ),
     "few-points": "{points} points at this level, {least} are needed",
     "expected": "{modes:if multimodal: }expected {low_s:time} to {high_s:time}",
     "metric-expected": "expected {low:value {unit}} to {high:value {unit}}",
@@ -218,6 +243,37 @@ TEMPLATES = {
     "no-metric-in-common": "no metric in common",
     "canary-change": "{problem}: {verdict}",
     "canary-moved": "a sentinel moved: the machine is not what it was",
+    # The answer to a comparison
+    "answer-broken": (
+        "{broken} of {rows:n kernel} stopped working{slower:if  and {slower} got slower}; first"
+        " {problem} by {backend}: {cause:brief}"
+    ),
+    "answer-slower": (
+        "{slower} of {rows:n kernel} got slower; {problem} by {backend} costs the most:"
+        " {base:value {unit}} → {head:value {unit}}, {ratio:percent}"
+        "{level:if  ({low:to {high}} with {level:level} confidence)}"
+    ),
+    "answer-held": (
+        "{held} of {rows:n kernel} changed, but so did a canary: the machine is different, and no"
+        " change of a time counts"
+    ),
+    "answer-new": "there is nothing yet to compare {rows:n kernel} with",
+    "answer-undecided": (
+        "no slowdown was found, but {unsure} of {rows:n kernel} are undecided"
+        "{faster:if ; {faster} got faster}"
+    ),
+    "answer-same": (
+        "nothing got slower in {rows:n kernel}{faster:if ; {faster} got faster}"
+        "{unsure:if ; {unsure} undecided}{gone:if ; {gone} missing in head}"
+    ),
+    "no-level": "no earlier run has it",
+    "not-confirmed": "looked {verdict}; measured again, that was not confirmed",
+    "answer-empty": "nothing was compared: no kernel ran on both sides",
+    "bisected": (
+        "{undecided:if not decided; most probable: }{culprit}{several:if  ({candidates} candidates"
+        " that cannot be told apart)}: {problem} by {backend}, {cause}; {probability:.0%} probable"
+        "{unconfirmed:if , but the direct comparison with the candidate before does not show it}"
+    ),
     # Problems that no plan is made for
     "backend-refuses": "{reference:if the reference }{backend}: {cause}",
     "backend-failed": "{reference:if the reference }{backend} {status}: {cause}",

@@ -14,6 +14,7 @@ from kernelmark.core.timing import MOST_S
 
 MOST_SIZE = 2**48
 MOST_COUNT = 2**63 - 1  # of bytes or FLOPs; what a store can hold
+_INDEX = "solution_index"  # the one integer that may be negative: rocBLAS counts Tensile's down
 _MOST_CLOCK = 2.0**33  # seconds UTC: the year 2242
 
 
@@ -69,7 +70,7 @@ def _faults(value: Any, where: str, name: str) -> Iterator[tuple[str, str]]:
             yield f"{where}.low_s", f"{value.low_s:g} to {value.high_s:g}"
     elif isinstance(value, Mapping):
         for key, one in value.items():
-            yield from _faults(one, f"{where}.{key}", name)
+            yield from _faults(one, f"{where}.{key}", key if key == _INDEX else name)
     elif isinstance(value, tuple):
         for number, one in enumerate(value):
             yield from _faults(one, f"{where}[{number}]", name)
@@ -80,7 +81,7 @@ def _faults(value: Any, where: str, name: str) -> Iterator[tuple[str, str]]:
 def _is_possible(value: float, name: str) -> bool:
     """Whether the field `name` of a run, a result or a roof can hold a number."""
     if isinstance(value, int):  # a count, an index or a truth value
-        return 0 <= value <= MOST_COUNT
+        return abs(value) < 2**31 if name == _INDEX else 0 <= value <= MOST_COUNT
     if name in ("started", "finished", "measured"):
         return is_moment(value)
     if name in ("samples_s", "value_s"):

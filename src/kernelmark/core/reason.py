@@ -266,6 +266,7 @@ FORMATS: dict[str, Callable[[Any, str, Style], str]] = {
     "duration": lambda seconds, _word, _: units.duration_text(seconds),
     "each": _each,
     "exact": lambda value, _word, _: units.exact(value),
+    "level": lambda level, _word, _: f"{100 * level:.3g} %",
     "list": lambda values, _word, _: ", ".join(map(str, values)),
     "n": lambda count, noun, _: units.counted(count, noun),
     "percent": lambda ratio, _word, _: units.percent_text(_log(ratio)),

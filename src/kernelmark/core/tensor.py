@@ -20,11 +20,13 @@ class GivenValues:
     """An input's values as the user gave them, as flat bit patterns of a format of whole bytes.
 
     With `rotates`, each rewrite of the input starts at another element and continues at the first
-    one after the last: other values at every position, of the same distribution.
+    one after the last: other values at every position, of the same distribution. It starts at a
+    multiple of `row` elements, so that values that belong together stay so.
     """
 
     bits: NDArray[np.generic]
     rotates: bool = True
+    row: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

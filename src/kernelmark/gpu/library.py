@@ -31,9 +31,12 @@ def first_of(places: Iterable[str]) -> ctypes.CDLL | None:
 
 
 def _places(table: Table) -> list[str]:
-    names = list(table.libraries)
-    if table.vendor != "hip":
-        return names
+    return rocm_places(table.libraries) if table.vendor == "hip" else list(table.libraries)
+
+
+def rocm_places(libraries: Iterable[str]) -> list[str]:
+    """Return where to look for a library of ROCm, by its names from the newest to the bare one."""
+    names = list(libraries)
     given = os.environ.get("ROCM_PATH")
     root = Path(given or "/opt/rocm")
     in_root = [str(root / folder / name) for folder in ("lib", "lib64") for name in names]

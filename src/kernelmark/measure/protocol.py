@@ -110,6 +110,7 @@ class _Measuring:
             cache_bytes=device.info.cache_bytes,
             free_bytes=device.free_bytes(),
             most=MAX_RECORDED_SETS if device.two_lengths else MAX_SETS,
+            moved_bytes=op.bytes(problem),
         )
         self._checker = Checker(problem, op, device, timing.seed)
         self._cost = dict.fromkeys(PHASES, 0.0)

@@ -72,13 +72,16 @@ def plan_sets(
     cache_bytes: int,
     free_bytes: int,
     most: int = MAX_SETS,
+    moved_bytes: int = 0,
 ) -> SetPlan:
-    """As many sets as the cache state asks for and the memory allows, never above `most`."""
-    footprint = sum(spec.nbytes for spec in tensors)
+    """As many sets as the cache state asks for and the memory allows, never above `most`. A launch
+    that reads only a part of its tensors moves `moved_bytes`: more sets then fill the cache."""
+    total = sum(spec.nbytes for spec in tensors)
+    footprint = min(moved_bytes or total, total)
     fit = (int(free_bytes * MEMORY_SHARE) - _FIRST_PAGES * _PAGE) // _most_bytes(tensors)
     if fit < 1:
         raise OutOfMemory(
-            f"one argument set needs {bytes_text(footprint)} and {bytes_text(free_bytes)} are free",
+            f"one argument set needs {bytes_text(total)} and {bytes_text(free_bytes)} are free",
             hint="choose a smaller problem or a device with more memory",
         )
     if cache is not Cache.COLD:

@@ -52,7 +52,7 @@ def head(
         some = np.arange(start, min(start + step, keys))
         starts = at("heads_kv", "seq_kv", "dim_qk", batch, head_kv, some, dim[:1]).ravel()
         if len(starts) == 1 or starts[1] - starts[0] == width:
-            k = inputs.runs("k", starts[:1], len(some) * width).reshape(-1, width)
+            k = inputs.run("k", int(starts[0]), len(some) * width).reshape(-1, width)
         else:
             k = inputs.runs("k", starts, width)
         scores[:, some[0] : some[-1] + 1] = q @ k.T

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kernelmark.core import codec
 from kernelmark.core.environment import difference
 from kernelmark.core.files import csv_text, json_text
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Run
 from kernelmark.core.timing import Duty
 from kernelmark.core.units import MOST_PERCENT, counted, time_text
 from kernelmark.core.verdict import Verdict, VerdictStatus
+from kernelmark.report.changes import answer, command_text, comment, of_pairs
 from kernelmark.report.names import backend_text, short
 from kernelmark.report.render import markdown
 from kernelmark.report.tables import NONE, Column, Table
 from kernelmark.runners.ab import Row, Rule
+from kernelmark.runners.environments import USUAL_NAMES
 from kernelmark.stats.paired import Paired
 
 # The order in which a reader wants to be told.
@@ -68,9 +70,15 @@ class AbReport:
 
 def difference_table(changes: Sequence[tuple[str, str, str]], names: tuple[str, str]) -> Table:
     """What differs between the environments; one row that says so where nothing does."""
+    made = _named(changes, names)
+    return made if made.rows else replace(made, rows=(("nothing differs", NONE, NONE),))
+
+
+def _named(changes: Sequence[tuple[str, str, str]], names: tuple[str, str]) -> Table:
     columns = tuple(Column(name=name) for name in ("environment", *names))
-    rows = tuple((what, a or NONE, b or NONE) for what, a, b in changes)
-    return Table(columns=columns, rows=rows or (("nothing differs", NONE, NONE),))
+    return Table(
+        columns=columns, rows=tuple((what, a or NONE, b or NONE) for what, a, b in changes)
+    )
 
 
 def rows_table(report: AbReport) -> Table:
@@ -145,23 +153,24 @@ def clocks(row: Row) -> list[float]:
     return found if len(found) == len(blocks) else []
 
 
-def to_md(report: AbReport) -> str:
-    """The whole report for a comment: environments, counts, changes, the rest folded away."""
-    base, head = report.names
-    changed = [row for row in report.sorted_rows if row.status in ORDER[:4]]
-    parts = [
-        f"## {base} against {head}",
-        "",
-        markdown(difference_table(report.changes, report.names)),
-    ]
-    parts += ["", summary(report), *([audit(report)] if audit(report) else []), ""]
-    if changed:
-        shown = _only(report, changed)
-        parts += [markdown(rows_table(shown)), ""]
-        parts += [f"- {short(row.pair.base.problem)}: {row.reason}" for row in changed] + [""]
-    parts += ["<details><summary>all pairs</summary>", "", markdown(rows_table(report))]
-    parts += ["</details>", "", f"Again: `kmark {shlex.join(report.base.argv)}`"]
-    return "\n".join(parts) + "\n"
+def answer_of(report: AbReport) -> Reason:
+    """The one answer of a comparison."""
+    return answer(of_pairs(report.rows))
+
+
+def to_md(report: AbReport, facts: Sequence[str] = (), notes: Sequence[str] = ()) -> str:
+    """The comment for a pull request: the answer, what moved, the environments, all pairs."""
+    named = report.names != USUAL_NAMES
+    sides = [f"Base is {report.names[0]}, head {report.names[1]}"] if named else []
+    made = comment(
+        of_pairs(report.rows, report.base.argv, report.names),
+        facts=[*sides, *facts, summary(report)],
+        notes=[*filter(None, (audit(report), restless(report))), *notes],
+        environment=_named(report.changes, report.names),
+        command=command_text(report.base.argv),
+    )
+    every = ["<details><summary>All pairs</summary>", "", markdown(rows_table(report))]
+    return "\n".join([made, *every, "</details>"]) + "\n"
 
 
 def to_csv(report: AbReport) -> str:
@@ -191,16 +200,6 @@ def to_json(report: AbReport) -> str:
         ],
     }
     return json_text(document)
-
-
-def _only(report: AbReport, rows: Sequence[Row]) -> AbReport:
-    return AbReport(
-        names=report.names,
-        base=report.base,
-        head=report.head,
-        rule=report.rule,
-        rows=tuple(rows),
-    )
 
 
 def _cells(row: Row, *, several: bool) -> tuple[str, ...]:

@@ -20,15 +20,13 @@ from kernelmark.core.units import MOST_PERCENT, counted, value_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report import clocks
 from kernelmark.report.apart import apart
+from kernelmark.report.changes import comment as changes_comment
+from kernelmark.report.changes import of_comparison
 from kernelmark.report.detail import facts
 from kernelmark.report.names import backend_text, rerun, short
-from kernelmark.report.render import markdown
 from kernelmark.report.tables import NONE, Column, Table
 from kernelmark.workloads.importers import notes as file_notes
 
-# A comment that is too long is not read, and GitHub refuses more than 65,536 characters.
-_MOST_ROWS = 50
-_MOST_COMMANDS = 5
 _UNKNOWN = Environment()
 _GONE_HINT = "; --fail-on gone makes that fail, --fail-on slower,broken,gone also the usual"
 
@@ -41,7 +39,7 @@ def table(rows: Sequence[Row], title: str = "") -> Table:
         [
             (
                 short(row.pair.shown.case.problem),
-                _backends(row),
+                backends_text(row),
                 row.pair.metric,
                 row.pair.shown.device,
             )
@@ -160,7 +158,7 @@ def explain(row: Row, more: Sequence[str] = ()) -> list[Table]:
     shown = row.pair.shown
     what = [
         ("problem", shown.case.problem.key),
-        ("backend", _backends(row)),
+        ("backend", backends_text(row)),
         ("timing", " → ".join(_timings(row))),
         ("case", shown.case.id),
         *([("metric", row.pair.metric)] if row.pair.metric else []),
@@ -188,49 +186,19 @@ def comment(
     """Markdown for a pull request: what changed, what differs in the environment, and how to see
     it again, `more` words after each command that measures. Rows that did not change are counted,
     not listed."""
-    changed = comparison.changed
-    parts = [
-        f"### kernelmark: {_headline(comparison, failed=failed, gone_fails=gone_fails)}",
-        "",
-        f"{summary(comparison)}. {_sides_text(comparison)}.",
-        "",
-    ]
-    if changed:
-        parts.append(markdown(table(changed[:_MOST_ROWS])))
-        if len(changed) > _MOST_ROWS:
-            parts += [f"and {len(changed) - _MOST_ROWS} more changed rows.", ""]
-    for text in notes(comparison, gone_fails=gone_fails):
-        parts.append(f"- {text}")
-    if comparison.environment:
-        parts += ["", "<details><summary>Environment difference</summary>", ""]
-        parts += [markdown(_untitled(environment(comparison))), "</details>"]
-    else:
-        differ = "were not recorded" if unrecorded(comparison) else "do not differ"
-        parts += ["", f"The environments {differ}."]
-    every = [rerun(row.pair.shown, more) for row in changed]
-    again = [one for one in every if one]
-    if len(again) > _MOST_COMMANDS:
-        more = f"# and {len(again) - _MOST_COMMANDS} more: --explain ROW tells the command of each"
-        again = [*again[:_MOST_COMMANDS], more]
-    parts += ["", "<details><summary>Again</summary>", "", "```sh", command, *again, "```", ""]
-    parts.append("</details>")
-    return "\n".join(parts) + "\n"
-
-
-def _headline(comparison: Comparison, *, failed: bool, gone_fails: bool) -> str:
-    """The comparison in a few words."""
-    changed, counts = comparison.changed, comparison.counts
-    usual = (VerdictStatus.SLOWER, VerdictStatus.BROKEN)
-    meant = (*usual, VerdictStatus.GONE) if gone_fails else usual
-    bad = [status.value for status in meant if counts.get(status)]
-    if failed:
-        return " and ".join(bad) or "fails as asked"
-    if any(row.held for row in changed):
-        return "changes are held, as the machine changed"
-    if changed:
-        return "changes"
-    unsure = counts.get(VerdictStatus.UNSURE, 0)
-    return f"no sure change, {unsure} unsure" if unsure else "no change"
+    changes = of_comparison(comparison, more)
+    asked = failed and not any(one.counts for one in changes)
+    facts = ["It fails, as --fail-on asks"] if asked else []
+    told = notes(comparison, gone_fails=gone_fails)
+    if unrecorded(comparison):
+        told.append("the environments were not recorded")
+    return changes_comment(
+        changes,
+        facts=[*facts, summary(comparison), _sides_text(comparison)],
+        notes=told,
+        environment=None if unrecorded(comparison) else _untitled(environment(comparison)),
+        command=command,
+    )
 
 
 def records(comparison: Comparison) -> list[dict[str, Cell]]:
@@ -288,11 +256,11 @@ def _cells(row: Row, *, device: bool, timing: Sequence[str], metric: bool) -> tu
     return (
         str(row.number),
         short(shown.case.problem),
-        _backends(row),
+        backends_text(row),
         *([shown.device] if device else []),
         *timing,
         *([_metric(row) or NONE] if metric else []),
-        *(NONE if value is None else value_text(value, _unit(row)) for value in _values(row)),
+        *(NONE if value is None else value_text(value, unit_of(row)) for value in values_of(row)),
         change_text(judged.ratio, judged.low, judged.high),
         f"{row.status.value}, held" if row.held else row.status.value,
         f"{judged.reason}; {clocks.told(row)}" if clocks.explains(row) else judged.reason,
@@ -320,9 +288,9 @@ def _record(comparison: Comparison, row: Row) -> dict[str, Cell]:
         "base_status": _status(row.pair.base),
         "head_status": _status(row.pair.head),
         "metric": _metric(row) or None,
-        "unit": _unit(row) or None,
-        "base_value": _values(row)[0],
-        "head_value": _values(row)[1],
+        "unit": unit_of(row) or None,
+        "base_value": values_of(row)[0],
+        "head_value": values_of(row)[1],
         "base_s": judged.base_s,
         "head_s": judged.head_s,
         "ratio": judged.ratio,
@@ -340,7 +308,7 @@ def _record(comparison: Comparison, row: Row) -> dict[str, Cell]:
     }
 
 
-def _backends(row: Row) -> str:
+def backends_text(row: Row) -> str:
     """The backend, or both where the best of each side is compared."""
     sides = [side for side in (row.pair.base, row.pair.head) if side is not None]
     return " → ".join(dict.fromkeys(backend_text(side.case) for side in sides))
@@ -357,7 +325,7 @@ def _status(result: Result | None) -> str | None:
     return result.status.value if result else None
 
 
-def _values(row: Row) -> tuple[float | None, float | None]:
+def values_of(row: Row) -> tuple[float | None, float | None]:
     """What is compared, of base and of head."""
     if row.pair.metric:
         base, head = row.pair.metrics
@@ -370,7 +338,7 @@ def _metric(row: Row) -> str:
     return row.pair.metric or ("" if is_micro(row.pair.shown.case) else "time")
 
 
-def _unit(row: Row) -> str:
+def unit_of(row: Row) -> str:
     if row.pair.metric:
         return row.pair.metrics[0].unit
     return "s" if _metric(row) else ""

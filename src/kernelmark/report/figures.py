@@ -26,6 +26,7 @@ WIDTH, HEIGHT = 620, 360
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 _INK = {False: ("#ffffff", "#222222", "#dddddd"), True: ("#16181d", "#e6e6e6", "#3a3f4a")}
+_PAGE_INK = ("transparent", "currentColor", "var(--line)")
 _MOST_BARS = 40  # problems in a bar chart
 _MOST_SAMPLES = 6  # results whose samples are drawn
 _FAR = 10.0  # ratios above need a logarithmic axis
@@ -35,9 +36,12 @@ _TIP = {"problem": "problem", "backend": "backend", "time": "median", "share": "
 Values = list[dict[str, Any]]
 
 
-def themed(spec: Spec, *, title: str, subtitle: str = "", dark: bool = False) -> Spec:
-    """A figure with its title, in the colours of a light or a dark page."""
-    paper, ink, grid = _INK[dark]
+def themed(
+    spec: Spec, *, title: str = "", subtitle: str = "", dark: bool = False, inline: bool = False
+) -> Spec:
+    """A figure with its title, in the colours of a light or a dark page, or `inline` in those of
+    the page that it is part of."""
+    paper, ink, grid = _PAGE_INK if inline else _INK[dark]
     words = {"labelColor": ink, "titleColor": ink, "labelFontSize": 11, "titleFontSize": 12}
     return {
         "$schema": _SCHEMA,
@@ -386,7 +390,11 @@ def history(stories: Sequence[Story]) -> Spec:
         tips = [
             {"field": name, "type": "nominal"} for name in ("run", "value", "state", "environment")
         ]
-        shape = {"field": "environment", "type": "nominal", "legend": None}
+        # Colours tell environments apart only while there are as many as colours.
+        several = 1 < len({value["environment"] for value in values}) <= len(PALETTE)
+        coloured: Spec = {"value": PALETTE[0]}
+        if several:
+            coloured = {"field": "environment", "type": "nominal", "legend": None}
         layers: list[Spec] = [
             {
                 "mark": {"type": "line", "color": PALETTE[0], "opacity": 0.6},
@@ -394,14 +402,18 @@ def history(stories: Sequence[Story]) -> Spec:
             },
             {
                 "mark": {"type": "point", "filled": True, "size": 45},
-                "encoding": {"x": along, "y": y, "color": shape, "tooltip": tips},
+                "encoding": {"x": along, "y": y, "color": coloured, "tooltip": tips},
             },
         ]
         screen = story.screen
         if screen.low_s and screen.high_s and math.isfinite(screen.high_s):
+            # From the last step on: before it another level was expected.
+            since = max([step.started for step in story.steps], default=story.points[0].started)
             band = [{"low": screen.low_s * scale, "high": screen.high_s * scale}]
+            band[0] |= {"since": since * 1000, "until": newest.started * 1000}
             box = {"type": "rect", "opacity": 0.12, "color": PALETTE[2]}
             ends = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}}
+            ends |= {"x": {"field": "since", "type": "temporal"}, "x2": {"field": "until"}}
             layers.insert(0, {"data": {"values": band}, "mark": box, "encoding": ends})
         if story.steps:
             marks = [

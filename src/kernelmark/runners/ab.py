@@ -11,7 +11,9 @@ only as discoveries among all of them (`stats.suite`).
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -124,6 +126,26 @@ Opener = Callable[[int], Place]  # 0 is base, 1 is head
 Judge = Callable[[Result], Result]  # gives another status to what cannot be
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Seconds by `clock` from now on."""
+
+    seconds: float = math.inf
+    clock: Callable[[], float] = time.monotonic
+    began: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "began", self.clock())
+
+    @property
+    def spent_s(self) -> float:
+        return self.clock() - self.began
+
+    @property
+    def left_s(self) -> float:
+        return self.seconds - self.spent_s
+
+
 class _Track:
     """A pair while it is open."""
 
@@ -159,16 +181,23 @@ class _Track:
 class Experiment:
     """Pairs measured round by round; `judge` sees every result first. Iterating gives what
     happens; closing ends the workers, and `left` then has the rows of the pairs that were still
-    open."""
+    open. Where the budget ends before the first look, as many pairs, drawn at random, leave as it
+    takes to look at the others in time."""
 
     def __init__(
-        self, pairs: Sequence[Pair], rule: Rule, opener: Opener, judge: Judge | None = None
+        self,
+        pairs: Sequence[Pair],
+        rule: Rule,
+        opener: Opener,
+        judge: Judge | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self._tracks = [_Track(_planned(pair, rule)) for pair in pairs]
         self._family: list[_Track] = []  # that were looked at together, once at least
         self._rule = rule
         self._opener = opener
         self._judge: Judge = judge or (lambda result: result)
+        self._budget = budget or Budget()
         self._random = random.Random(rule.seed)
 
     def events(self) -> Generator[Event, None, None]:
@@ -176,11 +205,17 @@ class Experiment:
         for number in range(self._rule.looks.last):
             if not self._tracks:
                 return
-            yield from self._round(number)
+            before_s = self._budget.spent_s
+            whole = yield from self._round(number)
+            if not whole:
+                return
+            if number == 1:  # the first round also fills caches
+                yield from self._left_out(self._budget.spent_s - before_s)
             if number + 1 in self._rule.looks.rounds:
                 yield from self._look(number + 1)
 
-    def _round(self, number: int) -> Iterator[Event]:
+    def _round(self, number: int) -> Generator[Event, None, bool]:
+        """Measure every open pair on both sides; False where the budget ended before."""
         self._draw(number)
         places: list[Place] = []
         try:
@@ -190,6 +225,8 @@ class Experiment:
             order = list(self._tracks)
             self._random.shuffle(order)
             for done, track in enumerate(order, 1):
+                if self._budget.left_s <= 0:
+                    return False
                 sides = (1, 0) if track.head_first else (0, 1)
                 results = {side: self._one(places[side], track, side, number) for side in sides}
                 row = self._failed(track, results[0], results[1])
@@ -207,6 +244,26 @@ class Experiment:
         finally:
             for place in places:
                 place.close()
+        return True
+
+    def _left_out(self, round_s: float) -> Iterator[Row]:
+        """The pairs for which there is no time until the first look."""
+        to_come = self._rule.looks.rounds[0] - 2
+        need_s, every = to_come * round_s, len(self._tracks)
+        if need_s <= self._budget.left_s or not self._tracks:
+            return
+        kept = max(1, int(every * max(self._budget.left_s, 0.0) / need_s))
+        self._random.shuffle(self._tracks)
+        out, self._tracks = self._tracks[kept:], self._tracks[:kept]
+        for track in out:
+            reason = Reason(
+                "over-budget",
+                rounds=track.rounds,
+                budget_s=self._budget.seconds,
+                kept=kept,
+                pairs=every,
+            )
+            yield track.row(VerdictStatus.UNSURE, reason)
 
     def _draw(self, number: int) -> None:
         """Who goes first: drawn in even rounds, turned round in odd ones."""
@@ -250,12 +307,17 @@ class Experiment:
                 yield track.row(paired.status, paired.reason, paired)
 
     def left(self) -> list[Row]:
-        """Rows of the pairs that are still open, for one that ends early."""
-        return [
-            track.row(VerdictStatus.UNSURE, Reason("stopped-early", rounds=track.rounds))
-            for track in self._tracks
-            if all(track.parts)
-        ]
+        """Rows of the pairs that are still open, for one that ends early: with what the last look
+        left open."""
+        made = []
+        for track in self._tracks:
+            if track.looked:
+                seen = self._rule.looks.verdict(*track.seen, delta=self._rule.delta)
+                made.append(track.row(VerdictStatus.UNSURE, seen.reason, seen))
+            elif all(track.parts):
+                reason = Reason("stopped-early", rounds=track.rounds)
+                made.append(track.row(VerdictStatus.UNSURE, reason))
+        return made
 
 
 def compile_ahead(side: Side, cases: Sequence[Case], device: str, jobs: int) -> None:

@@ -21,7 +21,7 @@ from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.pool import Limits, Pool
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*\Z")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # Variables that list folders a library or package may be taken from.
 _PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD")
 USUAL_NAMES = ("base", "head")
@@ -29,16 +29,22 @@ USUAL_NAMES = ("base", "head")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of two environments; `variables` are set on top of this process's."""
+    """One of two environments; `variables` are set on top of this process's. `folder` is where its
+    workers work: kernel files are found from there."""
 
     name: str
     python: str = sys.executable
     variables: Mapping[str, str] = field(default_factory=FrozenDict)
+    folder: str = ""
 
     def pool(self, device: str, timeout_s: float = Limits().timeout_s, jobs: int = 0) -> Pool:
         """Return a pool whose workers run in this environment."""
         runner = LocalRunner(
-            [device], timeout_s=timeout_s, python=self.python, variables=self.variables
+            [device],
+            timeout_s=timeout_s,
+            python=self.python,
+            variables=self.variables,
+            folder=self.folder,
         )
         return runner.pool(jobs)
 
@@ -53,14 +59,14 @@ def parse_sides(environments: Sequence[str], settings: Sequence[str]) -> tuple[S
             f"two environments are compared, not {len(given)}",
             hint="write: --env golden=/path/to/python --env tot=/path/to/python",
         )
-    sides = [_side(word) for word in given]
+    sides = [parse_side(word) for word in given]
     if sides[0].name == sides[1].name:
         raise UsageError(f"both environments are called {sides[0].name!r}")
     for word in settings:
         name, colon, setting = word.partition(":")
         variable, equals, value = setting.partition("=")
         known = [side.name for side in sides]
-        if not colon or not equals or not _VARIABLE.match(variable):
+        if not colon or not equals or not VARIABLE.match(variable):
             raise UsageError(
                 f"{word!r} is not NAME:VARIABLE=VALUE",
                 hint=f"for example: --set {known[0]}:LD_LIBRARY_PATH=/new/lib",
@@ -76,7 +82,8 @@ def parse_sides(environments: Sequence[str], settings: Sequence[str]) -> tuple[S
     return sides[0], sides[1]
 
 
-def _side(word: str) -> Side:
+def parse_side(word: str) -> Side:
+    """The side that `NAME` or `NAME=PYTHON` names; PYTHON may be a virtual environment."""
     name, equals, python = word.partition("=")
     if not _NAME.match(name) or (equals and not python):
         raise UsageError(

@@ -115,6 +115,9 @@ def _cross_checked(
         warning = Reason("not-cross-checked", cause=explain(error)[1])
         return dataclasses.replace(measurement, warnings=(*measurement.warnings, warning))
     also = {**measurement.also, "profiler_s": seen.seconds}
+    if seen.spread > profiler.STABLE:
+        warning = Reason("profiler-unstable", spread=seen.spread, limit=profiler.STABLE)
+        measurement = dataclasses.replace(measurement, warnings=(*measurement.warnings, warning))
     cycles, clock_mhz = seen.metrics.get(profiler.CYCLES), measurement.clock_mhz
     if cycles and clock_mhz:
         also["profiler_at_clock_s"] = cycles / (clock_mhz * 1e6)

@@ -28,7 +28,8 @@ class LocalRunner:
     Compiling goes ahead on `jobs` host cores (0: not ahead) while a GPU is timed. On the CPU it
     would disturb the timing: there everything is compiled first. Timing is exclusive on a device,
     also among several runs. `python` is another interpreter for the workers, `variables` are set
-    in their environment, `memory_bytes` caps a worker's address space, `workers` starts them.
+    in their environment, `folder` is where they work, `memory_bytes` caps a worker's address space,
+    `workers` starts them.
 
     A case that crashes, hangs or exhausts memory ends its worker and becomes a result; the next
     case has a new worker. A device on which no worker starts three times in a row is given up.
@@ -44,6 +45,7 @@ class LocalRunner:
         jobs: int | None = None,
         python: str | None = None,
         variables: Mapping[str, str] | None = None,
+        folder: str = "",
         memory_bytes: int = 0,
         workers: Workers | None = None,
     ) -> None:
@@ -64,6 +66,7 @@ class LocalRunner:
         self.jobs = self._default_jobs() if jobs is None else jobs
         self.python = python or sys.executable
         self.variables = FrozenDict(variables or {})
+        self.folder = folder
         self.memory_bytes = memory_bytes
         self._workers = workers
 
@@ -82,6 +85,7 @@ class LocalRunner:
             device=info.name,
             python=self.python,
             variables=self.variables,
+            folder=self.folder,
             memory_bytes=self.memory_bytes,
             opens_device=opens_device,
         )

@@ -43,6 +43,7 @@ class WorkerSpec:
     python: str = sys.executable
     variables: Mapping[str, str] = field(default_factory=FrozenDict)
     memory_bytes: int = 0
+    folder: str = ""  # that it works in; this process's by default
     opens_device: bool = True  # a worker that only compiles leaves it alone
 
     @property
@@ -60,7 +61,7 @@ class WorkerSpec:
         The folder that kernelmark is installed in would also bring this interpreter's libraries
         into another one."""
         # Workers share the parent's cache folder, also where it is one for this process alone.
-        given = {**os.environ, "KERNELMARK_CACHE": str(cache_root()), **self.variables}
+        given = {**os.environ, "KERNELMARK_CACHE": str(cache_root().absolute()), **self.variables}
         path = [str(_import_folder()), given.get("PYTHONPATH", "")]
         return given | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
 
@@ -89,6 +90,7 @@ class WorkerProcess:
         self._process = subprocess.Popen(
             spec.command,
             env=spec.environment,
+            cwd=spec.folder or None,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -4,7 +4,8 @@
 
 CASES holds a case a line. The argument sets, their rotation and the warm-up are those of a
 measurement. For each case a line says how many kernels one launch starts, so that the profiler's
-list can be cut into launches.
+list can be cut into launches. rocprofv3 lists every kernel of the process: there an empty kernel
+stands before and after each launch that counts.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from kernelmark.core.timing import Cache
 from kernelmark.devices._gpu import GpuDevice
 from kernelmark.measure.sets import MAX_RECORDED_SETS, Arena, fill_inputs, make_arena, plan_sets
 from kernelmark.runners.execute import find_backend
-from kernelmark.runners.protocol import MARK
+from kernelmark.runners.protocol import MARK, MARK_KERNEL
 from kernelmark.runners.targets import find
 
-_SYMBOLS = {"cuda": ("cuProfilerStart", "cuProfilerStop"), "hip": ("", "")}
+_WINDOW = ("cuProfilerStart", "cuProfilerStop")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -59,6 +60,7 @@ def launch_case(case: Case, device: GpuDevice, launches: int) -> int:
         cache_bytes=device.info.cache_bytes,
         free_bytes=device.free_bytes(),
         most=MAX_RECORDED_SETS,
+        moved_bytes=op.bytes(case.problem),
     )
     rng = np.random.default_rng(case.timing.seed)
     buffer, sets = make_arena(device, tensors, plan.sets, rng)
@@ -70,22 +72,24 @@ def launch_case(case: Case, device: GpuDevice, launches: int) -> int:
         kernel.launch(device.stream, index)
     device.synchronize()
     kernels = max(1, len(device.kernel_names(kernel.launch)))
-    start, stop = _SYMBOLS[device.info.kind]
     for index in range(launches):
         if case.timing.cache is Cache.FLUSH or plan.evict:
             device.evict_cache()
             device.synchronize()
-        _signal(device, start)
+        _signal(device, _WINDOW[0])
         kernel.launch(device.stream, index % plan.sets)
         device.synchronize()
-        _signal(device, stop)
+        _signal(device, _WINDOW[1])
     kernel.close()
     device.free(buffer)
     return kernels
 
 
 def _signal(device: GpuDevice, symbol: str) -> None:
-    if symbol:
+    if device.info.kind == "hip":
+        device.start(MARK_KERNEL, 1, 1)
+        device.synchronize()
+    else:
         function = device.driver.library[symbol]
         function.restype = ctypes.c_int
         function()

@@ -18,6 +18,7 @@ from kernelmark.core.errors import CodecError
 PROTOCOL = 2
 # How a process under a profiler begins the line that says how many kernels a launch starts.
 MARK = "kernelmark-profiled: "
+MARK_KERNEL = "nothing"  # of device.cu: around the launches in a trace of a whole process
 Message = dict[str, Any]
 
 

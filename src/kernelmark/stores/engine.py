@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ from urllib.parse import quote
 from sqlalchemy import create_engine, event
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 
 from kernelmark.core.errors import StoreError
 from kernelmark.stores import trouble
@@ -59,6 +60,35 @@ def writing(engine: Engine) -> Iterator[Connection]:
         connection.begin(),
     ):
         yield connection
+
+
+class Watch:
+    """Whether the store has changed, without reading any of it. Threads may share one."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._connection: PoolProxiedConnection | None = None
+
+    def version(self) -> str:
+        """A text that is another one after every commit to the store, by whomever."""
+        with self._lock:
+            if self._engine.dialect.name != "sqlite":
+                # Every writing transaction is in it while open and no longer after.
+                with self._engine.connect() as connection:
+                    query = "SELECT CAST(pg_current_snapshot() AS text)"
+                    return str(connection.exec_driver_sql(query).scalar())
+            # SQLite counts the commits of others, for each connection: it must stay the same one.
+            # A raw one has no transaction, which would go on seeing the state at its start.
+            if self._connection is None:
+                self._connection = self._engine.raw_connection()
+            return str(self._connection.cursor().execute("PRAGMA data_version").fetchone()[0])
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
 
 
 def _connect_sqlite(place: Place, path: Path, *, readonly: bool) -> Engine:

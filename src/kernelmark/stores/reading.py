@@ -27,7 +27,7 @@ from kernelmark.stores.schema import (
     runs,
     timings,
 )
-from kernelmark.stores.values import SeriesPoint
+from kernelmark.stores.values import Place, SeriesPoint
 
 _REMEMBERED = 100_000
 T = TypeVar("T")
@@ -67,12 +67,37 @@ class Decoder:
         """Runs for a query made by `runs_query`."""
         return [self._run(*row) for row in connection.execute(query)]
 
+    def places(self, connection: Connection) -> list[Place]:
+        """Every environment with the runs in it, the most recently used first."""
+        newest = func.max(runs.c.started)
+        query = (
+            select(
+                environments.c.no,
+                environments.c.fingerprint,
+                environments.c.document,
+                func.count(),
+                newest,
+            )
+            .join(runs, runs.c.environment_no == environments.c.no)
+            .group_by(environments.c.no, environments.c.fingerprint, environments.c.document)
+            .order_by(newest.desc())
+        )
+        return [
+            Place(
+                environment=self._environment(number, document),
+                fingerprint=fingerprint,
+                runs=count,
+                newest=started,
+            )
+            for number, fingerprint, document, count, started in connection.execute(query)
+        ]
+
     def results(self, connection: Connection, query: Select[Any]) -> Iterator[Result]:
         """Results, one at a time, for a query made by `results_query`."""
         streaming = connection.execution_options(yield_per=500)
         for row in streaming.execute(query):
             try:
-                yield self._result(row)
+                yield self.decode(row)
             except (ValueError, TypeError, LookupError, struct.error, CodecError) as error:
                 raise StoreError(
                     f"stored result {row.no} is damaged: {error}", hint="restore a copy"
@@ -88,11 +113,16 @@ class Decoder:
             _whole_results(environments.c.no.label("environment_no"), environment)
             .join(runs, runs.c.no == results.c.run_no)
             .join(environments, environments.c.no == runs.c.environment_no)
-            .where(runs.c.suite == ROOFS_SUITE, *conditions["results"], *conditions["cases"])
+            # By a subquery, as in `_joined`: a join alone would read every result of the store.
+            .where(
+                results.c.run_no.in_(select(runs.c.no).where(runs.c.suite == ROOFS_SUITE)),
+                *conditions["results"],
+                *conditions["cases"],
+            )
             .order_by(runs.c.started, results.c.no)
         )
         for row in connection.execute(query):
-            yield self._environment(row.environment_no, row.environment), self._result(row)
+            yield self._environment(row.environment_no, row.environment), self.decode(row)
 
     def _run(self, document: str, environment_no: int, environment: str) -> Run:
         run = codec.loads(document, Run)
@@ -103,7 +133,8 @@ class Decoder:
             self._environments[number] = complete(document, Environment())
         return self._environments[number]
 
-    def _result(self, row: Any) -> Result:
+    def decode(self, row: Any) -> Result:
+        """The result of a row."""
         number = (row.case_no, row.timing_no)
         case = self._cases.get(number)
         if case is None:
@@ -323,7 +354,8 @@ def _points(connection: Connection, rows: Sequence[Any]) -> list[SeriesPoint]:
 
 
 def _modes(text: str | None) -> tuple[Mode, ...]:
-    return tuple(Mode(value_s=time_s, share=share) for time_s, share in json.loads(text or "[]"))
+    found = json.loads(text) if text else ()
+    return tuple(Mode(value_s=time_s, share=share) for time_s, share in found)
 
 
 def _case_texts(connection: Connection, numbers: Sequence[int]) -> dict[int, str]:

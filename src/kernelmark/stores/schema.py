@@ -109,3 +109,12 @@ pins = Table(
     Column("run_no", ForeignKey("runs.no"), nullable=False),
     Column("pinned", Double, nullable=False),
 )
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("digest", Text, nullable=False, unique=True),
+    Column("scope", Text, nullable=False),
+    Column("created", Double, nullable=False),
+)

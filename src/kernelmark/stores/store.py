@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, func, or_, select
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
@@ -20,14 +20,16 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, ResultSet, Run, RunState, Status
 from kernelmark.core.roof import Roof
 from kernelmark.stores import engine as engines
-from kernelmark.stores import migrations, reading, refs, writing
+from kernelmark.stores import migrations, reading, refs, retention, writing
+from kernelmark.stores import tokens as token_rows
 from kernelmark.stores.ids import check_name
-from kernelmark.stores.place import Place, locate
+from kernelmark.stores.place import Place as StorePlace
+from kernelmark.stores.place import locate
 from kernelmark.stores.reading import CaseSelection, Selection
 from kernelmark.stores.roofs import newest, recorded
 from kernelmark.stores.schema import cases, pins, results, runs
 from kernelmark.stores.trouble import told
-from kernelmark.stores.values import Imported, SeriesPoint
+from kernelmark.stores.values import Imported, Place, SeriesPoint
 from kernelmark.stores.writing import clean
 
 T = TypeVar("T")
@@ -44,13 +46,14 @@ class Store:
     method that writes is done, or has changed nothing, when it returns or raises.
     """
 
-    def __init__(self, place: Place, engine: Engine, *, readonly: bool) -> None:
+    def __init__(self, place: StorePlace, engine: Engine, *, readonly: bool) -> None:
         self.where = place.shown
         self.readonly = readonly
         self._engine = engine
         self._decoder = reading.Decoder()
         self._catalogue = writing.Catalogue()
         self._run_numbers: dict[str, int] = {}
+        self._watch = engines.Watch(engine)
 
     @classmethod
     def open(cls, where: str | os.PathLike[str] | None, *, readonly: bool = False) -> Store:
@@ -67,6 +70,7 @@ class Store:
 
     def close(self) -> None:
         """Give back the connections."""
+        self._watch.close()
         self._engine.dispose()
 
     def __enter__(self) -> Store:
@@ -79,6 +83,12 @@ class Store:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def version(self) -> str:
+        """A text that is another one after every change of the store, by this process or another:
+        what was read while it stays the same is still so."""
+        with told(self.where):
+            return self._watch.version()
 
     # Runs
 
@@ -117,6 +127,34 @@ class Store:
         query = reading.runs_query(of_suite, *conditions).limit(limit)
         return self._read(lambda c: self._decoder.runs(c, query))
 
+    def find_runs(
+        self, *, limit: int, offset: int = 0, text: str = "", **columns: str
+    ) -> tuple[list[Run], int]:
+        """Runs, newest first, whose id, label or suite contains `text` and whose `columns` (label,
+        suite, state) have these values; and how many there are without `limit`."""
+        conditions = [runs.c[name] == clean(value) for name, value in columns.items() if value]
+        if text:
+            named = (runs.c.id, runs.c.label, runs.c.suite)
+            found = [column.icontains(clean(text), autoescape=True) for column in named]
+            conditions.append(or_(*found))
+        query = reading.runs_query(*conditions).limit(limit).offset(offset)
+        count = select(func.count()).select_from(runs).where(*conditions)
+        return self._read(
+            lambda c: (self._decoder.runs(c, query), int(c.execute(count).scalar() or 0))
+        )
+
+    def run_names(self) -> dict[str, list[str]]:
+        """Every label, suite and state that some run has."""
+        names = ("label", "suite", "state")
+        queries = {name: select(runs.c[name]).distinct().order_by(runs.c[name]) for name in names}
+        return self._read(
+            lambda c: {name: list(c.execute(queries[name]).scalars()) for name in names}
+        )
+
+    def environments(self) -> list[Place]:
+        """Every environment that a run was in, the most recently used first."""
+        return self._read(self._decoder.places)
+
     def run(self, ref: str = "latest") -> Run:
         """The run with this id, pinned name, label (the newest one), beginning of an id, or
         `latest`, `latest~1`, …"""
@@ -137,6 +175,27 @@ class Store:
         )
         found: dict[str, int] = dict(self._read(lambda c: _pairs(c, query)))
         return {status: found[status.value] for status in Status if status.value in found}
+
+    def sizes(self, run_ids: Sequence[str]) -> dict[str, int]:
+        """How many results each of these runs has."""
+        query = (
+            select(runs.c.id, func.count(results.c.run_no))
+            .join(results, results.c.run_no == runs.c.no, isouter=True)
+            .where(runs.c.id.in_(run_ids))
+            .group_by(runs.c.id)
+        )
+        return dict(self._read(lambda c: _pairs(c, query)))
+
+    def remove_run(self, run_id: str) -> None:
+        """Delete a run with its results and pinned names."""
+        number = self._number(run_id)
+        self._write(lambda c: retention.remove_run(c, number))
+        del self._run_numbers[run_id]
+
+    def thin_samples(self, run_id: str) -> int:
+        """Keep one time a block of a run's results; how many results had more."""
+        number = self._number(run_id)
+        return self._write(lambda c: retention.thin_samples(c, self._decoder, number))
 
     # Results
 
@@ -185,25 +244,23 @@ class Store:
     def add_result_set(self, new: ResultSet) -> Imported:
         """Bring in a run with its results. What is stored already is kept as it is, so doing
         it twice changes nothing, and says so."""
-        try:
-            known = self.result_set(new.run.id)
-        except UsageError:
+        known = self._known_run(new.run.id)
+        if known is None:
             self.add_run(new.run)
-            self._add_positions(new.run.id, writing.positions(new.results))
             self.add_roofs(new.roofs, host=new.run.environment.host)
+            self._add_positions(new.run.id, writing.positions(new.results))
             return Imported(run_id=new.run.id, added=len(new.results), known=0, changed=True)
-        if (known.run.started, known.run.environment) != (new.run.started, new.run.environment):
+        if (known.started, known.environment) != (new.run.started, new.run.environment):
             raise StoreError(
-                f"the store has another run with the id {new.run.id}",
-                hint="give the run in the file another id",
+                Reason("run-differs", run=new.run.id), hint="give the run in the file another id"
             )
-        there = set(writing.positions(known.results))
+        there = self.positions(new.run.id)
         missing = {
             position: result
             for position, result in writing.positions(new.results).items()
             if position not in there
         }
-        grown = known.run.state is RunState.RUNNING and new.run != known.run
+        grown = known.state is RunState.RUNNING and new.run != known
         if grown:
             self.update_run(new.run)
         self._add_positions(new.run.id, missing)
@@ -213,6 +270,15 @@ class Store:
             known=len(new.results) - len(missing),
             changed=grown or bool(missing),
         )
+
+    def positions(self, run_id: str) -> set[writing.Position]:
+        """(`Case.id`, device, process) of every result of a run."""
+        query = (
+            select(cases.c.id, results.c.device, results.c.process)
+            .join(cases, cases.c.no == results.c.case_no)
+            .where(results.c.run_no == self._number(run_id))
+        )
+        return set(self._read(lambda c: [tuple(row) for row in c.execute(query)]))
 
     # History
 
@@ -286,7 +352,32 @@ class Store:
         query = select(pins.c.name, runs.c.id).join(runs, runs.c.no == pins.c.run_no)
         return dict(self._read(lambda c: _pairs(c, query.order_by(pins.c.name))))
 
+    # Tokens
+
+    def create_token(self, name: str, scope: token_rows.Scope) -> str:
+        """Store a token and return its secret, which cannot be read again."""
+        return self._write(lambda c: token_rows.create(c, name, scope))
+
+    def tokens(self) -> list[token_rows.Token]:
+        """Every token, by name."""
+        return self._read(token_rows.listed)
+
+    def revoke_token(self, name: str) -> None:
+        """Remove a token: whoever has it is refused from now on."""
+        if not self._write(lambda c: token_rows.revoke(c, name)):
+            raise UsageError(
+                f"there is no token {name[:80]!r}", hint="'kmark token list' shows them"
+            )
+
+    def find_token(self, secret: str) -> token_rows.Token | None:
+        """The token that this is the secret of."""
+        return self._read(lambda c: token_rows.find(c, secret))
+
     # Inside
+
+    def _known_run(self, run_id: str) -> Run | None:
+        query = reading.runs_query(runs.c.id == clean(run_id))
+        return next(iter(self._read(lambda c: self._decoder.runs(c, query))), None)
 
     def _add_positions(self, run_id: str, new: dict[writing.Position, Result]) -> None:
         for process in sorted({position[2] for position in new}):
@@ -324,7 +415,7 @@ class Store:
                     attempt += 1
 
 
-def _prepare(engine: Engine, place: Place, *, readonly: bool) -> None:
+def _prepare(engine: Engine, place: StorePlace, *, readonly: bool) -> None:
     """Check that it is a store of ours, and bring it to the newest schema."""
     known = migrations.known()
     with engines.reading(engine) as connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernelmark.core.environment import Environment
 from kernelmark.core.result import Mode, Status
 from kernelmark.core.units import counted
 
@@ -33,6 +34,16 @@ class SeriesPoint:
     value: float | None = None
     unit: str = ""
     better: str = "lower"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """An environment with how many runs there were in it, and when the newest one started."""
+
+    environment: Environment
+    fingerprint: str
+    runs: int
+    newest: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

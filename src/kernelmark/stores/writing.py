@@ -209,6 +209,11 @@ def lookup(connection: Connection, table: Table, column: str, values: Iterable[s
     return found
 
 
+def packed(result: Result) -> bytes:
+    """The column `detail` of a result."""
+    return bytes(_row(result, 0, 0, 0, 0)[_COLUMNS.index("detail")])
+
+
 def _row(result: Result, run_no: int, case_no: int, timing_no: int, process: int) -> Row:
     device, arch, error = clean(result.device), clean(result.arch), clean(result.error)
     exact: dict[str, object] = {}

@@ -39,6 +39,7 @@ from kernelmark.core.result import (
 )
 from kernelmark.core.roof import Roof
 from kernelmark.stores.store import Store
+from kernelmark.stores.tokens import Scope
 from kernelmark.testing.micro import micro_result
 from kernelmark.testing.strategies import results, same
 
@@ -247,6 +248,72 @@ class StoreContract:
                 store.pin(bad, one.id)
         with pytest.raises(UsageError, match="no run"):
             store.pin("golden", "nothing")
+
+    # What a dashboard asks
+
+    def test_the_version_changes_with_every_change(
+        self, opener: Opener, store: Store, new_run: Callable[..., Run]
+    ) -> None:
+        """Whoever made it: pages are made anew only then."""
+        seen = [store.version()]
+        assert store.version() == seen[0]
+        run = new_run()
+        seen.append(store.version())
+        with opener() as other:
+            other.add_results(run.id, [measured(Case(problem=problem(1), backend="b"), (1.0,))])
+            seen.append(store.version())
+            other.update_run(dataclasses.replace(run, state=RunState.DONE))
+            seen.append(store.version())
+        assert len(set(seen)) == 4
+
+    def test_runs_are_found_page_by_page(self, store: Store, new_run: Callable[..., Run]) -> None:
+        for number in range(5):
+            new_run(label="50%_" if number % 2 else "nightly", suite="Demo")
+        found, total = store.find_runs(limit=2, offset=1)
+        assert ([run.id for run in found], total) == (["run-0003", "run-0002"], 5)
+        assert store.find_runs(limit=9, label="nightly")[1] == 3
+        assert store.find_runs(limit=9, text="%_")[1] == 2  # no pattern
+        assert store.find_runs(limit=9, text="demo")[1] == 5
+        assert store.find_runs(limit=9, text="nightly", state="done")[1] == 0
+        assert store.run_names()["label"] == ["50%_", "nightly"]
+
+    def test_results_are_counted_and_placed(
+        self, store: Store, new_run: Callable[..., Run]
+    ) -> None:
+        runs = [new_run(), new_run()]
+        case = Case(problem=problem(1), backend="numpy")
+        for process in range(2):
+            store.add_results(runs[0].id, [measured(case, (1.0,))], process=process)
+        assert store.sizes([run.id for run in runs]) == {"run-0000": 2, "run-0001": 0}
+        assert store.positions(runs[0].id) == {(case.id, "cpu", 0), (case.id, "cpu", 1)}
+
+    def test_environments_tell_their_runs(
+        self, store: Store, new_run: Callable[..., Run], environment: Environment
+    ) -> None:
+        other = dataclasses.replace(environment, host="other")
+        for place in (environment, other, environment):
+            new_run(environment=place)
+        found = store.environments()
+        assert [(p.environment, p.runs, p.newest) for p in found] == [
+            (environment, 2, 1002.0),
+            (other, 1, 1001.0),
+        ]
+        assert found[0].fingerprint == environment.fingerprint
+
+    def test_a_token_is_found_until_it_is_revoked(self, opener: Opener, store: Store) -> None:
+        secret = store.create_token("host", Scope.WRITE)
+        with opener() as other:
+            found = other.find_token(secret)
+            assert found is not None
+            assert (found.name, found.scope) == ("host", Scope.WRITE)
+            assert other.find_token(f"{secret}x") is None
+        assert [token.name for token in store.tokens()] == ["host"]
+        with pytest.raises(UsageError):
+            store.create_token("host", Scope.READ)
+        store.revoke_token("host")
+        assert store.find_token(secret) is None
+        with pytest.raises(UsageError):
+            store.revoke_token("host")
 
     # History
 

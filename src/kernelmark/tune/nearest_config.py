@@ -30,7 +30,7 @@ _NAME = re.compile(
     r"(?:,block_shape=\[(?P<block_n>[0-9]+), ?(?P<block_k>[0-9]+)\])?"
     r"(?P<channels>,per_channel_quant=True)?(?P<down>_down)?\.json\Z"
 )
-_VERSION = re.compile(r"triton_([0-9]+(?:_[0-9]+)*)\Z")
+VERSION = re.compile(r"triton_([0-9]+(?:_[0-9]+)*)\Z")
 _TRITON = "triton_version"  # beside the entries, in vLLM's MoE files
 _BLOCK_K = "BLOCK_SIZE_K"
 
@@ -165,7 +165,7 @@ def _check(path: Path, shape: Shape) -> Iterator[tuple[str, str]]:
         yield "", "is never read: a blank in the name of a GPU is _"
         return
     blank = shape.block and path.name == shape.file_name("sglang")
-    style: Style = "sglang" if blank or _VERSION.match(path.parent.name) else "vllm"
+    style: Style = "sglang" if blank or VERSION.match(path.parent.name) else "vllm"
     try:
         text = read_whole(path).decode()
         json.loads(text, object_pairs_hook=once)
@@ -219,7 +219,7 @@ def _folders(root: Path, triton: str) -> Iterator[Path]:
     versions = {
         path: tuple(map(int, found[1].split("_")))
         for path in root.iterdir()
-        if (found := _VERSION.match(path.name))
+        if (found := VERSION.match(path.name))
     }
     yield from (
         path for path in sorted(versions, key=lambda p: versions[p], reverse=True) if path != own

@@ -47,13 +47,13 @@ def recompare(
 
 def check_here(outcomes: Sequence[Outcome]) -> dict[str, LocalRunner]:
     """A runner for each device of the outcomes; what cannot run on this machine is an error."""
-    runners = {o.device: LocalRunner([_device_of(o)]) for o in outcomes}
+    runners = {o.device: LocalRunner([device_of(o)]) for o in outcomes}
     for outcome in outcomes:
         _check_one(outcome, runners[outcome.device].infos[0])
     return runners
 
 
-def _device_of(outcome: Outcome) -> str:
+def device_of(outcome: Outcome) -> str:
     """The device it was tuned on, or one like it where there are fewer now."""
     kind = devices.registry.get(outcome.device.partition(":")[0])
     infos = kind.infos() if kind.available() is None else []

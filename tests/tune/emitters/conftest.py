@@ -194,6 +194,31 @@ def _block_fp8(comma: str) -> Callable[[Path], Path]:
     return make
 
 
+MOE = FrozenDict({**BLOCK_FP8, "block_k": 64, "group_m": 16})
+
+
+def experts(m=16, n=512, k=1024, e=8, top_k=2, dtype="bf16"):
+    return ops.registry.get("moe").problem(m=m, n=n, k=k, e=e, top_k=top_k, dtype=dtype)
+
+
+def _moe(style: str) -> Callable[[Path], Path]:
+    """A file with entries that are not tuned; SGLang's for another version of Triton."""
+
+    def make(tmp_path: Path) -> Path:
+        settings = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 64, "num_warps": 8}
+        entries = {"1": settings, "64": settings | {"num_warps": 4}, "4096": settings}
+        folder = tmp_path / "configs"
+        name = "E=8,N=512,device_name=NVIDIA_H200.json"
+        if style == "vllm":
+            put_json(folder / name, {"triton_version": "3.4.0", **entries})
+            return folder
+        put_json(folder / "triton_3_4_0" / name, entries)
+        (folder / "triton_3_6_0").mkdir()
+        return folder / "triton_3_6_0"
+
+    return make
+
+
 def blas_outcomes(backend: str, **more) -> tuple[Outcome, ...]:
     made = [
         outcome(f"BBS_TN_{i}", product(m=m), backend, {"solution_index": 500 + i}, **more)
@@ -282,6 +307,21 @@ WORLDS: dict[str, World] = {
         )
         for name, comma in (("vllm", ","), ("sglang", ", "))
     },
+    **{
+        f"{style}_moe": World(
+            outcomes=(
+                *(
+                    outcome(f"MOE_BF16_{i}", experts(m=m), config=MOE)
+                    for i, m in ((0, 16), (1, 300))
+                ),
+                outcome("MOE_BF16_2", experts(m=20), config=MOE, kept=False),
+                outcome("MOE_BF16_3", experts(m=16, e=64, top_k=4), config=MOE),
+            ),
+            base=_moe(style),
+            given={"device_name": "NVIDIA_H200"},
+        )
+        for style in ("vllm", "sglang")
+    },
     "tunableop": World(
         outcomes=blas_outcomes("hipblaslt", version="100201-5b515cf1bc"),
         base=_file("tunableop_results0.csv"),
@@ -298,6 +338,15 @@ def w(w_module: SimpleNamespace) -> SimpleNamespace:
 @pytest.fixture(scope="module")
 def w_module() -> SimpleNamespace:
     """The makers above, for tests in this folder."""
-    names = ("TRITON", "OLD", "VALIDATORS", "WORLDS", "product", "outcome", "blas_outcomes")
+    names = (
+        "TRITON",
+        "OLD",
+        "VALIDATORS",
+        "WORLDS",
+        "product",
+        "experts",
+        "outcome",
+        "blas_outcomes",
+    )
     more = ("solution", "logic", "put_yaml", "put_json")
     return SimpleNamespace(**{name: globals()[name] for name in (*names, *more)})

@@ -86,6 +86,17 @@ def test_hipblaslt_replaces_the_same_problem_and_keeps_the_rest(w, tmp_path):
     assert "Cijk_Alik_Bljk_BBS_BH_MT64x64x64" in text
 
 
+def test_the_index_of_a_named_solution_is_that_of_the_final(w, tmp_path):
+    named = w.outcome(backend="hipblaslt", config={"solution": "Cijk"}, version="1-5b515cf1bc")
+    kernel = dataclasses.replace(named.tuned.kernel, resources={"solution_index": 9})
+    found = dataclasses.replace(named, tuned=dataclasses.replace(named.tuned, kernel=kernel))
+    change = after(hipblaslt.emitter, [found], tmp_path)
+    (entry,) = entries(hipblaslt.emitter, change.edits[0].after, tmp_path)
+    assert entry.config == {"solution_index": 9}
+    assert entry.kernel == found.tuned.kernel.name
+    assert ",solution_index,solution_name," in change.edits[0].after, "the order that is read"
+
+
 def test_hipblaslt_refuses_another_build(w, tmp_path):
     outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="1-aaaa")
     with pytest.raises(UsageError, match="revisions of hipBLASLt differ: 5b515cf1bc, aaaa"):

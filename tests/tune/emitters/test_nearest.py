@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -10,9 +11,12 @@ from hypothesis import strategies as st
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.runners.local import LocalRunner
 from kernelmark.tune import apply as applying
 from kernelmark.tune import nearest_config as configs
-from kernelmark.tune.emitters import sglang, vllm
+from kernelmark.tune.driver import Driver
+from kernelmark.tune.emitters import sglang, sglang_moe, vllm, vllm_moe
+from kernelmark.tune.plan import Acceptance, Budget, TunePlan
 
 NAME = "N=512,K=1024,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json"
 OURS = {"block_m": 32, "block_n": 64, "block_k": 128, "num_warps": 4, "num_stages": 3}
@@ -201,3 +205,135 @@ def test_the_gpu_s_name_must_be_given(w, tmp_path):
         )
     with pytest.raises(UsageError):
         prepared(w, tmp_path, [w.outcome("A", w.product(dtype="f8e4m3"))], block_shape="128")
+
+
+def moe_outcomes(w, *sizes, kept=True, **more):
+    config = OURS | {"block_k": 64, "group_m": 16}
+    return [
+        w.outcome(f"MOE_{m}_{kept}", w.experts(m=m, **more), config=config, kept=kept)
+        for m in sizes
+    ]
+
+
+def test_winners_of_several_m_are_entries_of_one_moe_file(w, tmp_path):
+    given_ = FrozenDict({"device_name": "NVIDIA_H200_NVL"})
+    outcomes = moe_outcomes(w, 1024, 1, 16, n=192, e=128, top_k=8)
+    change = applying.prepare(vllm_moe.emitter, outcomes, tmp_path, given_)
+    [edit] = change.edits
+    # N is what one rank has of the intermediate size; vLLM takes every H200 for one.
+    assert str(edit.path) == "E=128,N=192,device_name=NVIDIA_H200.json"
+    found = configs.parse(edit.after, "x", "vllm")
+    assert list(found) == [1, 16, 1024]
+    assert found[16] == {
+        "BLOCK_SIZE_M": 32,
+        "BLOCK_SIZE_N": 64,
+        "BLOCK_SIZE_K": 64,
+        "GROUP_SIZE_M": 16,
+        "num_warps": 4,
+        "num_stages": 3,
+    }
+    (tmp_path / edit.path).write_text(edit.after)
+    assert not configs.lint(tmp_path).findings
+
+
+def test_entries_that_were_not_tuned_stay_in_a_moe_file(w, tmp_path):
+    old = {"triton_version": "3.4.0", "8": OLD, "64": OLD | {"num_warps": 2}, "512": OLD}
+    name = "E=8,N=512,device_name=NVIDIA_H200.json"
+    (tmp_path / name).write_text(json.dumps(old, indent=4))
+    given_ = FrozenDict({"device_name": "NVIDIA_H200"})
+    change = applying.prepare(vllm_moe.emitter, moe_outcomes(w, 64, 100), tmp_path, given_)
+    document = json.loads(change.edits[0].after)
+    assert document["triton_version"] == "3.4.0"
+    assert {key: document[key] for key in ("8", "512")} == {key: old[key] for key in ("8", "512")}
+    assert document["64"]["num_warps"] == 4
+    assert document["100"] == document["64"]
+
+
+def test_a_hidden_size_that_did_not_gain_holds_back_one_that_did(w, tmp_path):
+    """Both look up the same entry: a file's name has no hidden size and no top_k."""
+    outcomes = [*moe_outcomes(w, 16, k=1024), *moe_outcomes(w, 16, k=2048, kept=False)]
+    given_ = FrozenDict({"device_name": "NVIDIA_H200"})
+    change = applying.prepare(vllm_moe.emitter, outcomes, tmp_path, given_)
+    assert not change.edits
+    assert [held.name for held in change.held] == ["MOE_16_True"]
+
+
+def test_other_ops_are_not_written_into_moe_files(w, tmp_path):
+    given_ = FrozenDict({"device_name": "NVIDIA_H200"})
+    outcomes = [w.outcome("A", w.product(dtype="f8e4m3"), config=OURS)]
+    change = applying.prepare(vllm_moe.emitter, outcomes, tmp_path, given_)
+    assert [held.name for held in change.held] == ["A"]
+    change = applying.prepare(vllm.emitter, moe_outcomes(w, 16), tmp_path, given_)
+    assert [held.name for held in change.held] == ["MOE_16_True"]
+
+
+def test_sglang_s_file_of_another_triton_is_the_base_of_a_new_one(w, tmp_path):
+    name = "E=8,N=512,device_name=NVIDIA_H200.json"
+    for version, warps in (("3_4_0", 1), ("3_5_1", 8)):
+        (tmp_path / f"triton_{version}").mkdir()
+        entries = {"1": OLD | {"num_warps": warps}, "4096": OLD}
+        (tmp_path / f"triton_{version}" / name).write_text(json.dumps(entries))
+    own = tmp_path / "triton_3_6_0"
+    own.mkdir()
+    given_ = FrozenDict({"device_name": "NVIDIA_H200"})
+    change = applying.prepare(sglang_moe.emitter, moe_outcomes(w, 64), own, given_)
+    document = json.loads(change.edits[0].after)
+    assert list(document) == ["1", "64", "4096"]
+    assert document["1"]["num_warps"] == 8  # of the newest
+    assert change.edits[0].before is None
+    with pytest.raises(UsageError):
+        applying.prepare(sglang_moe.emitter, moe_outcomes(w, 64), tmp_path, given_)
+
+
+# Our Triton kernel's names of what the fake backend's tiles are.
+_AS_TRITON = {
+    "tile_m": "block_m",
+    "tile_n": "block_n",
+    "depth": "block_k",
+    "swizzle": "group_m",
+    "warps": "num_warps",
+    "stages": "num_stages",
+}
+
+
+@pytest.mark.slow
+def test_a_tuning_run_over_several_m_becomes_one_moe_file(w, tmp_path, monkeypatch):
+    """Real workers and finals on the fake device; only the winners' names are Triton's."""
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "cache"))
+    plans = [
+        TunePlan(
+            name=f"MOE_{m}",
+            problem=w.experts(m=m, n=16, k=32, e=4, dtype="f32"),
+            backend="fake",
+            reference_backend="fake",
+            arch="fake",
+            strategy="random",
+            budget=Budget(evaluations=12),
+            acceptance=Acceptance(rounds=6, finalists=2, neighbours=1),
+        )
+        for m in (1, 4, 16)
+    ]
+    driver = Driver(plans, LocalRunner(["fake"], timeout_s=10, jobs=1), tmp_path / "trials")
+    driver.run()
+    tuned = {}
+    for plan in plans:
+        found = driver.outcomes[plan.name]
+        assert found.tuned.verified
+        config = FrozenDict({_AS_TRITON[name]: v for name, v in found.tuned.config.items()})
+        choice = dataclasses.replace(found.tuned, backend="triton", config=config, version="")
+        tuned[plan.problem.dims["m"]] = dataclasses.replace(found, tuned=choice)
+    kept = {m: one for m, one in tuned.items() if one.kept and one.tuned.config}
+    assert kept, [one.reason for one in tuned.values()]
+    (tmp_path / "configs").mkdir()
+    written = [*kept.values()]
+    given_ = FrozenDict({"device_name": "NVIDIA_H200"})
+    change = applying.prepare(vllm_moe.emitter, written, tmp_path / "configs", given_)
+    applying.write(vllm_moe.emitter, change, tmp_path / "configs")
+    [file] = (tmp_path / "configs").iterdir()
+    assert file.name == "E=4,N=16,device_name=NVIDIA_H200.json"
+    assert not configs.lint(tmp_path / "configs").findings
+    shape = configs.parse_name(file.name)
+    for m, outcome in kept.items():
+        settings = configs.lookup(file.read_text(), file.name, shape, "vllm", m)
+        assert settings["BLOCK_SIZE_M"] == outcome.tuned.config["block_m"]
+        assert settings["num_stages"] == outcome.tuned.config["num_stages"]

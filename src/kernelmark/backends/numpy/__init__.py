@@ -10,7 +10,7 @@ import numpy as np
 from kernelmark import ops
 from kernelmark.backends._rules import refuse_unknown, unknown_op, wrong_device
 from kernelmark.backends.base import Backend, Kernel
-from kernelmark.backends.numpy import attention, conv, copy, gemm
+from kernelmark.backends.numpy import attention, conv, copy, gemm, moe
 from kernelmark.backends.numpy.products import Plan, missing
 from kernelmark.backends.numpy.threads import set_threads
 from kernelmark.core.environment import DeviceInfo
@@ -27,6 +27,7 @@ PLANS = {
     "attention": attention.plan,
     "conv": conv.plan,
     "copy": copy.plan,
+    "moe": moe.plan,
 }
 
 
@@ -53,7 +54,7 @@ class NumpyBackend(Backend):
     supports_examples = FrozenDict(
         {
             "cpu": (
-                *("gemm *", "batched_gemm *", "attention *", "conv *", "copy *"),
+                *("gemm *", "batched_gemm *", "attention *", "conv *", "copy *", "moe *"),
                 *("!*bf16*", "!*=f8*", "!*f16 alpha=*", "!*acc=f16"),
             )
         }

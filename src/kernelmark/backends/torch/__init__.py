@@ -1,8 +1,8 @@
 """PyTorch, as a user who calls it eagerly gets it, in the problem's own memory.
 
-Products write into the given output. torch has no form of attention and convolution that does:
-there a launch includes torch's allocation of its result, as it does for every user of torch, and
-the result is copied into the output after timing. PyTorch itself is only imported in `prepare`.
+Products write into the given output. torch has no form of the other ops that does: there a launch
+includes torch's allocation of its result, as it does for every user of torch, and the result is
+copied into the output after timing. PyTorch itself is only imported in `prepare`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from kernelmark.core.space import Space
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.devices.cpu import CpuDevice
 
-OPS = ("gemm", "batched_gemm", "attention", "conv")
+OPS = ("gemm", "batched_gemm", "attention", "conv", "moe")
 OLDEST = (2, 5)  # the first whose attention shares key heads without copying them
 
 
 _OPS = (
-    *("gemm *", "batched_gemm *", "attention *", "conv *"),
+    *("gemm *", "batched_gemm *", "attention *", "conv *", "moe *"),
     *("!*c=f32", "!*acc=f16", "!batched_gemm *i8", "!conv *i8"),
 )
+_GPU = ("!*fnuz", "!*i8 alpha=*", "!attention *=f8*")
 
 
 class TorchBackend(Backend):
@@ -44,9 +45,8 @@ class TorchBackend(Backend):
     supports_examples = FrozenDict(
         {
             "cpu": (*_OPS, "!*=f8*", "!attention *dim_v=16 dtype=bf16"),
-            **dict.fromkeys(
-                ("sm_90", "gfx942"), (*_OPS, "!*fnuz", "!*i8 alpha=*", "!attention *=f8*")
-            ),
+            "sm_90": (*_OPS, *_GPU, "!moe *=f32", "!moe *=f16"),
+            "gfx942": (*_OPS, *_GPU, "!moe *"),
         }
     )
 

@@ -1,7 +1,7 @@
 """PyTorch on a GPU: our stream, our memory, each op by the call a user would make.
 
-Products write into the given output. Attention and convolution allocate their result and whatever
-they need between; memory that torch hands out in one capture it may hand out again in the next, so
+Products write into the given output. The other ops allocate their result and whatever they need
+between; memory that torch hands out in one capture it may hand out again in the next, so
 replays of different graphs overwrite each other's results. While graphs are captured a result for
 each argument set is kept, so that the sets' results lie apart as their inputs do, and what is
 checked is a launch of its own after timing, on the same inputs.
@@ -18,6 +18,7 @@ from typing import Any
 from kernelmark import ops
 from kernelmark.backends._rules import arithmetic, refuse_unknown
 from kernelmark.backends.base import Kernel
+from kernelmark.backends.torch.moe import experts
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
@@ -70,6 +71,12 @@ class Viewer:
         start = tensor.offset // whole.element_size()
         return torch.as_strided(whole, spec.shape, strides[::-1][: len(spec.shape)], start)
 
+    def codes(self, tensor: Tensor) -> Any:
+        """The bytes of a format that torch does not have, the last axis packed."""
+        spec = tensor.spec
+        raw = self._in_dtype(tensor.buffer, "uint8")[tensor.offset : tensor.offset + spec.nbytes]
+        return raw.view(*spec.shape[:-1], -1)
+
     def _in_dtype(self, buffer: Buffer, dtype: str) -> Any:
         import torch
 
@@ -77,7 +84,7 @@ class Viewer:
         if key not in self._whole:
             nbytes = buffer.nbytes // 8 * 8  # the widest element; nothing lies in the rest
             raw = torch.as_tensor(_Interface(buffer.address, nbytes), device=self._device)
-            self._whole[key] = raw.view(getattr(torch, TORCH_NAMES[dtype]))
+            self._whole[key] = raw.view(getattr(torch, TORCH_NAMES.get(dtype, dtype)))
         return self._whole[key]
 
 
@@ -98,10 +105,22 @@ def missing(problem: Problem, info: DeviceInfo) -> str | None:
         ):
             return f"torch has no attention with {arithmetic(problem)} on a GPU"
         return None if types["acc"] == "f32" else "torch's attention sums in f32"
+    if problem.op == "moe":
+        return _missing_moe(problem, info)
     if problem.dtypes["x"] not in _SAME or problem.dtypes["x"] != problem.dtypes["y"]:
         return f"torch has no conv with {arithmetic(problem)} on a GPU"
     wide = "f64" if problem.dtypes["x"] == "f64" else "f32"
     return None if problem.dtypes["acc"] == wide else f"torch's conv sums in {wide}"
+
+
+def _missing_moe(problem: Problem, info: DeviceInfo) -> str | None:
+    """Anything else torch multiplies expert by expert, and waits for their numbers of rows: that
+    can be neither captured nor queued."""
+    if problem.dtypes["x"] != "bf16" or not info.arch.startswith(("sm_9", "sm_10")):
+        return "torch has a grouped product that needs no host for bf16 on sm_90 and sm_100 only"
+    if problem.dims["n"] % 8 or problem.dims["k"] % 8:
+        return "torch's grouped product takes n and k that are multiples of 8"
+    return None
 
 
 def _missing_product(problem: Problem) -> str | None:
@@ -210,6 +229,15 @@ def prepare(
     problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
 ) -> Kernel:
     """The kernel of a problem that `missing` has nothing against."""
+    viewer = enter(device)
+    names = [spec.name for spec in ops.registry.get(problem.op).tensors(problem)]
+    held = [{name: viewer.view(arguments[name]) for name in names} for arguments in sets]
+    make = {"attention": _attention, "conv": _conv, "moe": _moe}.get(problem.op, _product)
+    return started(make(problem, config, held), device)
+
+
+def enter(device: Device) -> Viewer:
+    """Have torch use our stream from now on; views are made by what is returned."""
     import torch
 
     if not torch.cuda.is_available():
@@ -218,12 +246,12 @@ def prepare(
     index = device.info.index
     torch.cuda.set_device(index)
     torch.cuda.set_stream(torch.cuda.ExternalStream(device.stream, device=f"cuda:{index}"))
-    names = [spec.name for spec in ops.registry.get(problem.op).tensors(problem)]
-    viewer = Viewer(index)
-    held = [{name: viewer.view(arguments[name]) for name in names} for arguments in sets]
-    make = {"attention": _attention, "conv": _conv}.get(problem.op, _product)
-    kernel = make(problem, config, held)
-    # Handles and workspaces are made at the first call, which must not fall into a capture.
+    return Viewer(index)
+
+
+def started(kernel: Kernel, device: Device) -> Kernel:
+    """Launch once: handles and workspaces are made at the first call, which must not fall into a
+    capture."""
     try:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
@@ -360,3 +388,18 @@ def _conv(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
         calls.append(partial(torch.conv2d, x, weights, **settings))
         outputs.append(y)
     return GpuKernel("aten::conv2d", calls, outputs)
+
+
+def _moe(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
+    import torch
+
+    refuse_unknown("torch", config)
+    product = getattr(torch, "_grouped_mm", None)  # from 2.8 on
+    if product is None:
+        raise Unsupported(f"torch {torch.__version__} has no grouped product")
+
+    def grouped(rows: Any, matrices: Any, ends: Any) -> Any:
+        return product(rows, matrices, offs=ends)
+
+    calls: list[Call] = [partial(experts, held, grouped) for held in sets]
+    return GpuKernel("aten::_grouped_mm", calls, [held["out"] for held in sets])

@@ -9,6 +9,7 @@ from typing import Any
 
 from kernelmark import ops
 from kernelmark.backends.base import Kernel
+from kernelmark.backends.torch.moe import experts, one_by_one
 from kernelmark.backends.torch.views import view
 from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.problem import Problem
@@ -87,12 +88,16 @@ def prepare(
     warnings.filterwarnings("ignore", message="mkldnn_matmul failed")
     names = [spec.name for spec in ops.registry.get(problem.op).tensors(problem)]
     held = [{name: view(arguments[name], device) for name in names} for arguments in sets]
-    if problem.op in ("attention", "conv"):
+    if problem.op in ("attention", "conv", "moe"):
         _check_room(len(sets) * ops.registry.get(problem.op).output(problem).nbytes, device)
     if problem.op == "attention":
         return _attention(problem, held, onednn=onednn)
     if problem.op == "conv":
         return _conv(problem, held, onednn=onednn)
+    if problem.op == "moe":
+        makers: list[Call] = [partial(experts, views, one_by_one) for views in held]
+        outputs = [views["out"] for views in held]
+        return AllocatingKernel("aten::mm by experts", makers, outputs, onednn=onednn)
     name, calls = (_int_gemm if problem.dtypes["a"] == "i8" else _gemm)(problem, held)
     return TorchKernel(name, calls, onednn=onednn)
 

@@ -29,6 +29,7 @@ FACTORS = {
     "batched_gemm": ("a", "b", "c"),
     "attention": ("q", "kv", "o"),
     "conv": ("x", "y"),
+    "moe": ("x", "x"),
 }
 
 

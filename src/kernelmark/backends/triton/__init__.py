@@ -26,6 +26,7 @@ _PLANNERS = {
     "batched_gemm_quant": "quantized",
     "attention": "attention",
     "conv": "conv",
+    "moe": "moe",
 }
 
 
@@ -34,17 +35,19 @@ _OPS = (
     "batched_gemm*",
     "attention *",
     "conv *",
+    "moe *",
     "!*f64",
     "!*acc=f16",
     "!attention *dtype=f32*",
+    "!moe *=f32",
 )
 
 
 class TritonBackend(Backend):
-    """GEMM, batched GEMM, attention and convolution in Triton."""
+    """GEMM, batched GEMM, attention, convolution and mixture of experts in Triton."""
 
     name = "triton"
-    summary = "our own Triton kernels: GEMM, batched GEMM, attention, convolution"
+    summary = "our own Triton kernels: GEMM, batched GEMM, attention, convolution, experts"
     device_kinds = ("cuda", "hip")
     supports_examples = FrozenDict(
         {

@@ -65,5 +65,6 @@ def reading(plan: Plan, copies: Sequence[Copy]) -> Plan:
     return dataclasses.replace(
         plan,
         calls=(*(one.call for one in copies), *calls),
-        copied_bytes={one.place: one.nbytes for one in copies},
+        main=len(copies) + plan.main,
+        named_bytes={one.place: one.nbytes for one in copies},
     )

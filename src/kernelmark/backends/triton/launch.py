@@ -49,7 +49,7 @@ class TritonKernel(Kernel):
             self._places = {
                 WORKSPACE: self._own(plan.workspace_bytes),
                 ZEROED: self._own(plan.zeroed_bytes),
-                **{name: self._own(nbytes) for name, nbytes in plan.copied_bytes.items()},
+                **{name: self._own(nbytes) for name, nbytes in plan.named_bytes.items()},
             }
             if plan.zeroed_bytes:
                 # On the stream of the launches: a small copy from the host may still be under way
@@ -62,7 +62,7 @@ class TritonKernel(Kernel):
             raise
         self._launches = [[start(arguments) for start in starters] for arguments in sets]
         told = kernel_info(built, built[plan.main])
-        workspace_bytes = plan.workspace_bytes + sum(plan.copied_bytes.values())
+        workspace_bytes = plan.workspace_bytes + sum(plan.named_bytes.values())
         self.info = dataclasses.replace(
             told, resources={**told.resources, "workspace_bytes": workspace_bytes}
         )

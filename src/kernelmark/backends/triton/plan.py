@@ -42,17 +42,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Calls in order, and the bytes they need to hand data from one to the next."""
+    """Calls in order, and the bytes they need to hand data from one to the next. `main` is the
+    call that multiplies: operands are made ready before it, parts are summed after it."""
 
     calls: tuple[Call, ...]
+    main: int = 0
     workspace_bytes: int = 0
     zeroed_bytes: int = 0
-    copied_bytes: Mapping[str, int] = field(default_factory=dict)  # by the name in `values`
-
-    @property
-    def main(self) -> int:
-        """The call that multiplies: operands are copied before it, parts are summed after it."""
-        return len(self.copied_bytes)
+    named_bytes: Mapping[str, int] = field(default_factory=dict)  # by the name in `values`
 
 
 class Arguments:

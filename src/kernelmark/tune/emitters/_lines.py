@@ -64,7 +64,7 @@ class LineEmitter(Emitter):
         for fields, outcome in settled.winners.items():
             try:
                 config, text = self.entry(outcome, fields)
-                _check_name(names.get(config.get("solution_index")), outcome)
+                _check_name(names.get(config.get("solution_index")), outcome, config)
             except Unfit as error:
                 held.append(Held(name=outcome.name, reason=str(error)))
                 continue
@@ -109,10 +109,10 @@ class LineEmitter(Emitter):
     _seen: tuple[str, Mapping[Fields, Entry]] = ("", {})
 
 
-def _check_name(known: str | None, outcome: Outcome) -> None:
-    """An index that the file calls otherwise is of another build of the library."""
+def _check_name(known: str | None, outcome: Outcome, config: Config) -> None:
+    """Refuse an index that the file has under another name: it is of another build."""
     if known and known != outcome.tuned.kernel.name:
-        index = outcome.tuned.config.get("solution_index")
+        index = config["solution_index"]
         raise Unfit(f"its index {index} is {known} in the file, not {outcome.tuned.kernel.name}")
 
 

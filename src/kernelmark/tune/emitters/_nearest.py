@@ -1,4 +1,4 @@
-"""Winners into the block-fp8 configs of vLLM and SGLang, which are found by the nearest M.
+"""Winners into the Triton configs of vLLM and SGLang, which are found by the nearest M.
 
 An entry serves every m that is nearest to it, so a new one takes some from its neighbours. A
 problem that did not gain keeps its answer: where it would lose it, an entry of its own repeats it.
@@ -6,12 +6,14 @@ problem that did not gain keeps its answer: where it would lose it, an entry of 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.tune import nearest_config as configs
 from kernelmark.tune.emitters._json_text import with_object
@@ -51,13 +53,14 @@ class NearestEmitter(Emitter):
 
     style: configs.Style
     backends = ("triton",)
-    options = FrozenDict(
-        {
-            "device_name": "the GPU's name with _ for blanks, as NVIDIA_H200; needed",
-            "block_shape": "n,k of the weights' scales; default: 128,128",
-        }
+    options: Mapping[str, str] = FrozenDict(
+        {"device_name": "the GPU's name with _ for blanks, as NVIDIA_H200; needed"}
     )
     needs_base = True
+
+    @abstractmethod
+    def _shape(self, problem: Problem, given: Fields) -> configs.Shape:
+        """What the library looks a file up by; Unfit for a problem that has none."""
 
     def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
         if not into.is_dir():
@@ -101,9 +104,10 @@ class NearestEmitter(Emitter):
         shape = configs.parse_name(file.name)
         assert shape is not None
         before = text_at(file)
-        old = configs.parse(before or "{}", str(file), self.style)
+        text = before or self._elsewhere(file, shape) or "{}"
+        old = configs.parse(text, str(file), self.style)
         made = {m: _settings(outcome.tuned.config, shape) for m, outcome in put.items()}
-        text, now = before or "{}", dict(old)
+        now = dict(old)
         kept = {m: self._answer(text, file, shape, m) for m in (*old, *others) if m not in made}
         for m, settings in made.items():
             text = _with(text, now, m, settings)
@@ -160,19 +164,46 @@ class NearestEmitter(Emitter):
         return None if found is None else Entry(fields=fields, config=_config(found))
 
     def _question(self, outcome: Outcome, given: Fields) -> Fields:
-        problem = outcome.problem
+        shape = self._shape(outcome.problem, given)
+        return _fields(shape.file_name(self.style), outcome.problem.dims["m"])
+
+    def _elsewhere(self, file: Path, shape: configs.Shape) -> str | None:
+        """What the library reads as long as there is no such file."""
+        return None
+
+
+class BlockFp8Emitter(NearestEmitter):
+    """Block-scaled fp8 GEMMs."""
+
+    options = FrozenDict(
+        {
+            **NearestEmitter.options,
+            "block_shape": "n,k of the weights' scales; default: 128,128",
+        }
+    )
+
+    def _shape(self, problem: Problem, given: Fields) -> configs.Shape:
         if problem.op != "gemm" or {problem.dtypes["a"], problem.dtypes["b"]} - {*_F8}:
             raise Unfit(f"{self.name}'s block-fp8 configs are for GEMMs of f8e4m3")
         if (problem.options["ta"], problem.options["tb"]) != ("n", "t"):
             raise Unfit(f"{self.name}'s weights are n×k (ta=n tb=t)")
-        shape = configs.Shape(
+        return configs.Shape(
             n=problem.dims["n"],
             k=problem.dims["k"],
             device=option(self, given, "device_name"),
             dtype=_DTYPE,
             block=_block(option(self, given, "block_shape", "128,128")),
         )
-        return _fields(shape.file_name(self.style), problem.dims["m"])
+
+
+class MoeEmitter(NearestEmitter):
+    """Fused mixtures of experts. A file has neither the hidden size nor top_k in its name."""
+
+    def _shape(self, problem: Problem, given: Fields) -> configs.Shape:
+        if problem.op != "moe":
+            raise Unfit(f"{self.name} is for the op moe")
+        device = option(self, given, "device_name")
+        return configs.Shape(n=problem.dims["n"], experts=problem.dims["e"], device=device)
 
 
 class _Done:
@@ -198,11 +229,11 @@ def _settings(config: Config, shape: configs.Shape) -> dict[str, Any]:
     if unknown or missing:
         what = f"the kernel has no {unknown[0]}" if unknown else f"there is no {missing[0]}"
         raise Unfit(what)
-    assert shape.block is not None
-    # The kernel loads one scale a step along k. SGLang raises what is less on AMD.
-    of_scale, step = shape.block[1], int(given["block_k"])
-    if of_scale % step or (step < of_scale and not shape.device.startswith("NVIDIA")):
-        raise Unfit(f"block_k={step} does not go with scales of {of_scale} along k")
+    if shape.block:
+        # The kernel loads one scale a step along k. SGLang raises what is less on AMD.
+        of_scale, step = shape.block[1], int(given["block_k"])
+        if of_scale % step or (step < of_scale and not shape.device.startswith("NVIDIA")):
+            raise Unfit(f"block_k={step} does not go with scales of {of_scale} along k")
     return {_OURS[name]: value for name, value in ({"group_m": 1} | given).items()}
 
 

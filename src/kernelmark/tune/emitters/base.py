@@ -82,6 +82,16 @@ class Change:
         return "".join(_unified(edit, into) for edit in self.edits)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """How a library is made to read a file: `variables`, in which {path} is the file's, while
+    `backend` runs its own choice. A `copy` is a name that the library insists on."""
+
+    backend: str
+    variables: Mapping[str, str]
+    copy: str = ""
+
+
 class Emitter(ABC):
     """Writes one format. It never touches a file: it says what a file would become."""
 
@@ -93,6 +103,7 @@ class Emitter(ABC):
     needs_base: bool = False  # whether there is nothing to write without files to merge into
     careful: bool = False  # whether it is only written when that is asked for
     caution: str = ""
+    override: Override | None = None  # None: no library reads the file by itself
 
     @abstractmethod
     def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
@@ -212,10 +223,13 @@ def _quarrel(group: Sequence[Outcome]) -> str | None:
 
 
 def solution_index(outcome: Outcome) -> int:
-    """The library's index of the winner; without its kernel's name it cannot be trusted later."""
-    index = outcome.tuned.config.get("solution_index")
+    """Return the library's index of the winner as it was in the final; without its kernel's name it
+    cannot be trusted later."""
+    tuned = outcome.tuned
+    # A backend's config is the solution's name, and the kernel holds the index that was found.
+    index = tuned.config.get("solution_index", tuned.kernel.resources.get("solution_index"))
     if not isinstance(index, int) or isinstance(index, bool):
-        raise Unfit("its config has no solution_index")
+        raise Unfit("its solution_index is not known")
     if not outcome.tuned.kernel.name:
         raise Unfit("its kernel's name is not known, and an index alone may change its meaning")
     if any(sign in outcome.tuned.kernel.name for sign in ",\n\r"):

@@ -1,12 +1,13 @@
 """hipblaslt: the file that HIPBLASLT_TUNING_OVERRIDE_FILE names.
 
     Git Version: <revision>
-        transA,…,solution_index,kernel_name        a header before every line of values
+        transA,…,solution_index,solution_name      a header before every line of values
         T,N,…,5223,Cijk_Alik_Bljk_…
 
 The library asks with ten fields only: no leading dimension, bias, scale, epilogue or type of D is
-looked at, so calls that differ in those share an entry. A later library believes an index only if
-it still has the kernel's name; earlier ones refuse a file of another revision.
+looked at, so calls that differ in those share an entry. A later library takes the column
+solution_name where it follows the index, and uses an index only if it still has that name; earlier
+ones refuse a file of another revision.
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import Config
 from kernelmark.tune.emitters._blas import base_arch, blas_call
 from kernelmark.tune.emitters._lines import LineEmitter, Row
-from kernelmark.tune.emitters.base import ON_AMD, Entry, Fields, Unfit, option, solution_index
+from kernelmark.tune.emitters.base import (
+    ON_AMD,
+    Entry,
+    Fields,
+    Override,
+    Unfit,
+    option,
+    solution_index,
+)
 from kernelmark.tune.outcome import Outcome
 
 # The reader takes these from a header, in this order, and skips a row that lacks one.
@@ -46,7 +55,7 @@ class Hipblaslt(LineEmitter):
     name = "hipblaslt"
     summary = "hipBLASLt's override file (HIPBLASLT_TUNING_OVERRIDE_FILE), with kernel names"
     facts = FormatFacts(
-        versions="rocm-libraries aec838a8 (2025-05)",
+        versions="rocm-libraries aec838a8 (2025-05), and solution_name of 2026",
         exactness="exact for the key its reader uses",
         checked="its reader's code read; read back in tests",
     )
@@ -55,6 +64,7 @@ class Hipblaslt(LineEmitter):
         {"git_version": "the library's git revision, if the outcomes do not say it"}
     )
     caution = ON_AMD
+    override = Override(backend="hipblaslt", variables={"HIPBLASLT_TUNING_OVERRIDE_FILE": "{path}"})
 
     def rows(self, lines: Sequence[str], path: Path) -> list[Row]:
         found = []
@@ -74,8 +84,8 @@ class Hipblaslt(LineEmitter):
         call = blas_call(outcome)
         us = outcome.tuned.median_s * 1e6
         cells = {name: call.get(name, "0") for name in _COLUMNS}
-        cells |= {"us": f"{us:.6g}", "solution_index": str(index), _ARCH: outcome.arch}
-        cells["kernel_name"] = outcome.tuned.kernel.name
+        cells |= {"us": f"{us:.6g}", "solution_index": str(index)}
+        cells |= {"solution_name": outcome.tuned.kernel.name, _ARCH: outcome.arch}
         lines = [_INDENT + ",".join(cells), _INDENT + ",".join(cells.values())]
         return FrozenDict({"solution_index": index}), lines
 

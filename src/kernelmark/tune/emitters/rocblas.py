@@ -21,7 +21,7 @@ from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import Config
 from kernelmark.tune.emitters._blas import blas_call
 from kernelmark.tune.emitters._lines import LineEmitter, Row
-from kernelmark.tune.emitters.base import ON_AMD, Entry, Fields, Unfit, solution_index
+from kernelmark.tune.emitters.base import ON_AMD, Entry, Fields, Override, Unfit, solution_index
 from kernelmark.tune.outcome import Outcome
 from kernelmark.workloads.logs.blas_words import number_text
 
@@ -47,6 +47,9 @@ class Rocblas(LineEmitter):
     )
     backends = ("rocblas",)
     caution = ON_AMD
+    override = Override(
+        backend="rocblas", variables={"ROCBLAS_TENSILE_GEMM_OVERRIDE_PATH": "{path}"}
+    )
 
     def rows(self, lines: Sequence[str], path: Path) -> list[Row]:
         found = []

@@ -26,6 +26,7 @@ from kernelmark.tune.emitters.base import (
     Entry,
     Fields,
     Held,
+    Override,
     Unfit,
     Wanted,
     option,
@@ -61,6 +62,8 @@ class Tensile(Emitter):
     needs_base = True
     careful = True  # a library is built from these files
     caution = ON_AMD
+    # Of the library that is built from the files, not of the files.
+    override = Override(backend="hipblaslt", variables={"HIPBLASLT_TENSILE_LIBPATH": "{path}"})
 
     def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
         if not into.is_dir():

@@ -20,7 +20,15 @@ from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.tune.emitters._blas import base_arch, blas_call
 from kernelmark.tune.emitters._lines import LineEmitter, Row
-from kernelmark.tune.emitters.base import ON_AMD, Entry, Fields, Unfit, option, solution_index
+from kernelmark.tune.emitters.base import (
+    ON_AMD,
+    Entry,
+    Fields,
+    Override,
+    Unfit,
+    option,
+    solution_index,
+)
 from kernelmark.tune.outcome import Outcome
 
 _VALIDATORS = {
@@ -63,6 +71,16 @@ class TunableOp(LineEmitter):
         {**_VALIDATORS, "params": "ld (default) or short: parameters with leading dimensions"}
     )
     caution = ON_AMD
+    # PyTorch replaces %d by the device's number, or puts the number before the suffix.
+    override = Override(
+        backend="torch",
+        variables={
+            "PYTORCH_TUNABLEOP_ENABLED": "1",
+            "PYTORCH_TUNABLEOP_TUNING": "0",
+            "PYTORCH_TUNABLEOP_FILENAME": "{path}",
+        },
+        copy="tunableop_results%d.csv",
+    )
 
     def rows(self, lines: Sequence[str], path: Path) -> list[Row]:
         found = []

@@ -150,8 +150,15 @@ def _trace(rows: Iterable[Row], columns: tuple[str, str, str]) -> Iterator[Found
 
 
 def _database(path: Path) -> Iterator[Found]:
-    hint = "rocpd convert -i FILE --output-format csv, and import the CSV"
     groups: dict[Launch, list[float]] = {}
+    for launch, start, end, place in _stored(path):
+        groups.setdefault(launch, []).append(elapsed_s(start, end, place))
+    yield from _rows(groups)
+
+
+def _stored(path: Path) -> Iterator[tuple[Launch, int, int, str]]:
+    """The launches of a database with their start and end, in the order of their start."""
+    hint = "rocpd convert -i FILE --output-format csv, and import the CSV"
     with database(path, "a rocpd database", hint) as connection:
         there = columns_of(connection, "kernels")
         sized = {name: column for name, column in _DB_SIZES.items() if column in there}
@@ -164,8 +171,28 @@ def _database(path: Path) -> Iterator[Found]:
             key = tuple((size, str(value)) for size, value in given if value is not None)
             place = f"{path}: {name} that started at {start}"
             launch = Launch(kernel=str(name), sizes=key, device="" if of is None else str(of))
-            groups.setdefault(launch, []).append(elapsed_s(start, end, place))
-    yield from _rows(groups)
+            yield launch, start, end, place
+
+
+def timeline(path: Path) -> list[tuple[str, float]]:
+    """Return the kernels of a trace and their seconds, in the order in which they started: of a
+    database, or of a CSV as rocprofv3 or rocpd writes it."""
+    with path.open("rb") as file:
+        stored = file.read(len(SQLITE)) == SQLITE
+    if stored:
+        return [
+            (launch.kernel, elapsed_s(start, end, place))
+            for launch, start, end, place in _stored(path)
+        ]
+    names, rows = table_of(path)
+    if not set(_NEW) <= set(names):
+        raise UsageError(f"{path}: is no kernel trace of rocprofv3")
+    found = []
+    for row in rows:
+        kernel, start, end = (row.cells[name] for name in _NEW)
+        seconds = elapsed_s(start, end, row.place)
+        found.append((int(start), kernel, seconds))
+    return [(kernel, seconds) for _, kernel, seconds in sorted(found)]
 
 
 def _document(path: Path) -> Iterator[Found]:

@@ -1,0 +1,394 @@
+"""Bisect: the commit, wheel or config with which a kernel got slower or stopped working.
+
+The two ends are compared first, over all pairs; the clearest change is then followed by noisy
+binary search (`stats.bisection`), each candidate in paired rounds against the good end. The place
+that is found is compared with the one before it, over all pairs that changed between the ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kernelmark.api.checkouts import BuildFailed
+from kernelmark.core.diskcache import cache_root, digest
+from kernelmark.core.errors import NothingToDo
+from kernelmark.core.files import json_text, write_whole
+from kernelmark.core.private import private_folder
+from kernelmark.core.reason import BRIEF, Reason, format_reason
+from kernelmark.core.result import Case, Status
+from kernelmark.core.units import counted
+from kernelmark.core.verdict import VerdictStatus
+from kernelmark.report.changes import Change, of_pairs
+from kernelmark.report.changes import comment as changes_comment
+from kernelmark.runners.ab import Budget, Experiment, Measured, Opener, Pair, Row, Rule
+from kernelmark.stats.bisection import CONFIDENCE, MOST_ROUNDS, Search, Step
+from kernelmark.stats.paired import Looks
+
+# What can be searched for, in the order of preference.
+_CHANGED = (VerdictStatus.BROKEN, VerdictStatus.SLOWER, VerdictStatus.FASTER)
+_VERSION = 1
+
+Tell = Callable[[str], None]
+
+
+class Source(Protocol):
+    """Candidates in a row, the good end first, the bad end last."""
+
+    @property
+    def names(self) -> Sequence[str]: ...
+    def opener(self, base: int, head: int) -> Opener:
+        """Return what measures two candidates. Raises BuildFailed for one that cannot be built."""
+        ...
+
+    def case(self, case: Case, place: int) -> Case:
+        """The case as the candidate has it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is compared over the candidates, and with what confidence. `key` tells questions
+    apart: an unfinished search is gone on with where its question is asked again."""
+
+    cases: tuple[Case, ...]
+    rule: Rule
+    confidence: float = CONFIDENCE
+    budget_s: float = math.inf
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Where the step is: between the candidates `first` and `last`, which are one if it could be
+    told, with `probability`. `rows` compare it with the candidate before. `state` is located,
+    range (some candidates between cannot be measured), unconfirmed (the direct comparison does not
+    show the step) or undecided (time or rounds ended)."""
+
+    state: str
+    first: int
+    last: int
+    probability: float
+    names: tuple[str, ...]
+    change: Change  # of the ends, in the pair that was followed
+    rows: tuple[Row, ...]
+    tests: int
+    rounds: int
+
+    @property
+    def culprits(self) -> tuple[str, ...]:
+        return self.names[self.first : self.last + 1]
+
+    @property
+    def answer(self) -> Reason:
+        """The result in one sentence."""
+        culprits = self.culprits
+        named = f"{culprits[0]} … {culprits[-1]}" if len(culprits) > 1 else culprits[0]
+        shown = of_pairs(self.rows)
+        own = next((c for c in shown if (c.problem, c.backend) == self._followed), None)
+        return Reason(
+            "bisected",
+            state=self.state,
+            undecided=self.state == "undecided",
+            unconfirmed=self.state == "unconfirmed",
+            culprit=named,
+            candidates=len(culprits),
+            several=len(culprits) > 1,
+            probability=self.probability,
+            problem=self.change.problem,
+            backend=self.change.backend,
+            cause=(own or self.change).reason,
+            tests=self.tests,
+            rounds=self.rounds,
+        )
+
+    @property
+    def _followed(self) -> tuple[str, str]:
+        return self.change.problem, self.change.backend
+
+
+def bisect(source: Source, question: Question, tell: Tell | None = None) -> Found:
+    """Search for the step. Ctrl-C keeps what was measured for the next call."""
+    if len(source.names) < 2:
+        raise NothingToDo(
+            "there is nothing between the good and the bad end", hint="name two candidates at least"
+        )
+    run = _Bisection(source, question, tell or (lambda text: None))
+    return run.found()
+
+
+def forget(question: Question, names: Sequence[str]) -> None:
+    """Drop what is known of an unfinished search."""
+    _StateFile(question, names).forget()
+
+
+def document(found: Found) -> dict[str, Any]:
+    """Everything, as plain JSON values."""
+    return {
+        "state": found.state,
+        "culprits": list(found.culprits),
+        "probability": found.probability,
+        "answer": found.answer,
+        "tests": found.tests,
+        "rounds": found.rounds,
+        "candidates": list(found.names),
+        "rows": [
+            {
+                "problem": one.problem,
+                "backend": one.backend,
+                "verdict": one.status.value,
+                "before_s": one.base,
+                "culprit_s": one.head,
+                **{name: _finite(getattr(one, name)) for name in ("ratio", "low", "high")},
+                "reason": one.reason,
+            }
+            for one in of_pairs(found.rows)
+        ],
+    }
+
+
+def comment(found: Found, command: str) -> str:
+    """The result as Markdown."""
+    return changes_comment(
+        of_pairs(found.rows),
+        heading=found.answer,
+        facts=[f"{found.tests} of {len(found.names)} candidates measured"],
+        command=command,
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is None or math.isfinite(value) else None
+
+
+class _Bisection:
+    def __init__(self, source: Source, question: Question, tell: Tell) -> None:
+        self._source, self._question, self._tell = source, question, tell
+        self._last = len(source.names) - 1
+        self._budget = Budget(seconds=question.budget_s)
+        self._file = _StateFile(question, source.names)
+        self._followed = 0  # the case whose change is searched for
+        self._changed: tuple[int, ...] = ()
+
+    def found(self) -> Found:
+        step, change = self._ends()
+        search = Search(self._last, step, self._question.confidence)
+        if known := self._file.search:
+            search.restore(**known)
+            count = len(search.rounds) + len(search.failed)
+            self._tell(f"going on with a search of which {count} candidates are measured")
+        rows: list[Row] = []
+        state = "refuted"
+        try:
+            while state == "refuted":
+                while (place := search.next) is not None and self._budget.left_s > 0:
+                    self._test(search, place)
+                    self._file.save(search)
+                rows, state = self._confirmed(search)
+        finally:
+            self._file.save(search)
+        first, last, probability = search.best
+        if state != "undecided":
+            self._file.forget()
+        return Found(
+            state=state,
+            first=first,
+            last=last,
+            probability=probability,
+            names=tuple(self._source.names),
+            change=change,
+            rows=tuple(rows),
+            tests=len(search.rounds) + len(search.failed),
+            rounds=sum(map(len, search.rounds.values())),
+        )
+
+    # The ends
+
+    def _ends(self) -> tuple[Step, Change]:
+        known = self._file.ends
+        if known is None:
+            known = self._compared_ends()
+            self._file.ends = known
+            self._file.save(None)
+            change, others = known["change"], len(known["changed"]) - 1
+            more = f"; {counted(others, 'more pair')} changed" if others else ""
+            told = f"{change['problem']} by {change['backend']}: {change['reason']}"
+            self._tell(f"following {told}{more}")
+        self._followed = known["followed"]
+        self._changed = tuple(known["changed"])
+        fields = {**known["change"], "status": VerdictStatus(known["change"]["status"])}
+        fields["reason"] = Reason.of(fields["reason"])
+        return Step(**known["step"]), Change(**fields)
+
+    def _compared_ends(self) -> dict[str, Any]:
+        names = self._source.names
+        self._tell(f"comparing the ends: {names[0]} and {names[-1]}")
+        rows = self._compared(0, self._last, range(len(self._question.cases)))
+        places = {_key(case): i for i, case in enumerate(self._question.cases)}
+        changed = [(places[_key(r.pair.base)], r) for r in rows if r.status in _CHANGED]
+        if not changed:
+            raise NothingToDo(
+                f"{names[-1]} is not slower than {names[0]}: {_worst(rows)}",
+                hint="there is no step to search for; more --rounds find smaller ones",
+            )
+        # What is broken comes first, then what is slower; the clearest of these is followed.
+        followed, row = min(
+            changed, key=lambda one: (_CHANGED.index(one[1].status), -_clarity(one[1]))
+        )
+        (change,) = of_pairs([row])
+        broken = row.status is VerdictStatus.BROKEN
+        logs = _logs(row)
+        step = Step(broken=True)
+        if not broken and row.paired is not None:
+            step = Step.of_rounds(logs, math.log(row.paired.ratio))
+        return {
+            "followed": followed,
+            "changed": [i for i, _ in changed],
+            "step": {"size": step.size, "spread": step.spread, "broken": step.broken},
+            "change": {
+                "problem": change.problem,
+                "backend": change.backend,
+                "ratio": change.ratio,
+                "status": change.status.value,
+                "reason": str(change.reason),
+            },
+        }
+
+    # Candidates
+
+    def _test(self, search: Search, place: int) -> None:
+        """Measure a candidate against the good end until its side of the step is clear."""
+        name = self._source.names[place]
+        before = list(search.rounds.get(place, ()))
+        logs: list[float] = []
+        failed = False
+        try:
+            experiment = self._experiment(0, place, [self._followed], MOST_ROUNDS)
+        except BuildFailed as error:
+            self._tell(f"left out {name}: {format_reason(error.message, BRIEF)}")
+            search.skip(place)
+            return
+        try:
+            with contextlib.closing(experiment.events()) as events:
+                for event in events:
+                    if isinstance(event, Row):
+                        failed = event.head.status is not Status.OK
+                        break
+                    if not isinstance(event, Measured) or event.ratio is None:
+                        continue  # the row of a failure follows
+                    logs.append(math.log(event.ratio))
+                    # Rounds come in twos, one of each order.
+                    if search.step.broken or (
+                        len(logs) % 2 == 0 and search.step.is_settled([*before, *logs])
+                    ):
+                        break
+        finally:
+            whole = logs[: len(logs) // 2 * 2]
+            if failed or whole or (search.step.broken and logs):
+                search.add(place, whole, failed=failed)
+        if not (failed or logs):
+            search.skip(place)  # the good end fails now, or the device is gone
+        after = failed if search.step.broken else search.step.odds([*before, *logs]) > 0
+        left = counted(search.candidates, "candidate")
+        self._tell(f"{name} is {'after' if after else 'before'} the step; {left} left")
+
+    def _confirmed(self, search: Search) -> tuple[list[Row], str]:
+        """Compare the place that was found with the one before."""
+        first, last, probability = search.best
+        if probability < self._question.confidence:
+            return [], "undecided"
+        before = first - 1
+        while before in search.untestable:
+            before -= 1
+        names = self._source.names
+        self._tell(f"comparing {names[last]} with {names[before]}, the candidate before")
+        rows = self._compared(before, last, self._changed)
+        mine = self._question.cases[self._followed]
+        row = next((one for one in rows if _key(one.pair.base) == _key(mine)), None)
+        wanted = VerdictStatus.BROKEN if search.step.broken else _direction(search.step)
+        if row is not None and row.status is wanted:
+            return rows, "located" if first == last else "range"
+        if row is not None and row.status is VerdictStatus.SAME and first not in search.refuted:
+            self._tell("the direct comparison shows no step there: measuring its neighbours again")
+            search.refute(first)
+            return rows, "refuted"
+        return rows, "unconfirmed"
+
+    def _compared(self, base: int, head: int, which: Sequence[int] | range) -> list[Row]:
+        experiment = self._experiment(base, head, which)
+        rows = [event for event in experiment.events() if isinstance(event, Row)]
+        return [*rows, *experiment.left()]
+
+    def _experiment(
+        self, base: int, head: int, which: Sequence[int] | range, rounds: int | None = None
+    ) -> Experiment:
+        source, rule = self._source, self._question.rule
+        cases = [self._question.cases[i] for i in which]
+        pairs = [Pair(base=source.case(c, base), head=source.case(c, head)) for c in cases]
+        if rounds is not None:
+            looks = Looks(rounds=(rounds,), alpha=rule.looks.alpha)
+            rule = Rule(looks=looks, delta=rule.delta, seed=rule.seed + head)
+        budget = Budget(seconds=self._budget.left_s, clock=self._budget.clock)
+        return Experiment(pairs, rule, source.opener(base, head), budget=budget)
+
+
+class _StateFile:
+    """An unfinished search on disk."""
+
+    def __init__(self, question: Question, names: Sequence[str]) -> None:
+        self._key = digest(question.key, *names, *(case.id for case in question.cases))[:16]
+        self._path = cache_root() / "bisect" / f"{self._key}.json"
+        self.ends: dict[str, Any] | None = None
+        self.search: dict[str, Any] | None = None
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            document = json.loads(self._path.read_bytes())
+            if document["version"] == _VERSION:
+                self.ends, self.search = document["ends"], document["search"]
+
+    def save(self, search: Search | None) -> None:
+        """Without a folder to write to, the search goes on and cannot be resumed."""
+        known = None if search is None else search.document()
+        document = {"version": _VERSION, "ends": self.ends, "search": known}
+        with contextlib.suppress(OSError):
+            private_folder(self._path.parent)
+            write_whole(self._path, json_text(document).encode(), sync=True)
+
+    def forget(self) -> None:
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+
+def _key(case: Case) -> tuple[str, str]:
+    """What a case is known by; its config may be what is searched over."""
+    return case.problem.key, case.backend
+
+
+def _direction(step: Step) -> VerdictStatus:
+    return VerdictStatus.SLOWER if step.size > 0 else VerdictStatus.FASTER
+
+
+def _logs(row: Row) -> list[float]:
+    return [math.log(head / base) for base, head in zip(row.base_s, row.head_s, strict=False)]
+
+
+def _clarity(row: Row) -> float:
+    """How many times its own uncertainty a change is."""
+    found = row.paired
+    if found is None or not math.isfinite(found.high) or found.low <= 0:
+        return 0.0
+    half = (math.log(found.high) - math.log(found.low)) / 2
+    return abs(math.log(found.ratio)) / max(half, 1e-9)
+
+
+def _worst(rows: Sequence[Row]) -> str:
+    """What is known of the pair that is most likely slower."""
+    if not rows:
+        return "nothing could be measured"
+    timed = [row for row in rows if row.paired is not None]
+    shown = max(timed or rows, key=lambda row: row.paired.ratio if row.paired else 0.0)
+    (change,) = of_pairs([shown])
+    return f"{change.problem} by {change.backend}: {format_reason(change.reason, BRIEF)}"

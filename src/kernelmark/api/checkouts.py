@@ -1,0 +1,256 @@
+"""Checkouts: commits of a git repository in worktrees of their own, built as told.
+
+Worktrees stay in the cache folder and are used again, so that a build command that works
+incrementally has little to do. A lock keeps two commands out of one worktree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernelmark.core.children import run_child
+from kernelmark.core.diskcache import cache_root, digest
+from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.private import private_folder
+from kernelmark.runners.environments import Side, parse_side
+
+WORKING_TREE = "."  # the ref of what is checked out now, changes included
+WORKING_TREE_TEXT = "the working tree"
+_TREE = "{tree}"
+_GIT_TIMEOUT_S = 600.0  # a checkout of a large repository on a slow disk
+_SLOTS = 16  # commands that may use worktrees of one repository at a time
+_TAIL_LINES = 15
+
+
+class BuildFailed(KernelmarkError):
+    """The build command of a checkout failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How a checkout becomes a side: a shell command that builds it, the interpreter, variables.
+    `{tree}` in the last two stands for the worktree."""
+
+    build: str = ""
+    python: str = ""
+    variables: Mapping[str, str] = field(default_factory=FrozenDict)
+    timeout_s: float = 3600.0
+
+
+class Repository:
+    """The git repository that `folder` is in."""
+
+    def __init__(self, folder: str | os.PathLike[str] = ".") -> None:
+        here = Path(folder).expanduser().resolve()
+        if not here.is_dir():
+            raise UsageError(f"there is no folder {folder}", hint="--repo names a git repository")
+        try:
+            self.top = Path(_git(here, "rev-parse", "--show-toplevel"))
+        except UsageError:
+            raise UsageError(
+                f"{folder} is not in a git repository",
+                hint="name one by --repo, or compare two environments: --base-env, --head-env",
+            ) from None
+        # Kernel files are named from the folder that the command is given in.
+        inside = here.relative_to(self.top) if here.is_relative_to(self.top) else Path()
+        self.inside = inside
+
+    def commit(self, ref: str) -> str:
+        """The id of the commit that a ref names."""
+        try:
+            return _git(self.top, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+        except UsageError:
+            shallow = _git(self.top, "rev-parse", "--is-shallow-repository") == "true"
+            hint = "the clone is shallow: git fetch --unshallow" if shallow else "see 'git log'"
+            raise UsageError(f"{self.top} has no commit {ref!r}", hint=hint) from None
+
+    def between(self, good: str, bad: str) -> list[str]:
+        """Commits after `good` up to `bad` along first parents, oldest first. `good` must be an
+        ancestor of `bad`."""
+        first, last = self.commit(good), self.commit(bad)
+        try:
+            _git(self.top, "merge-base", "--is-ancestor", first, last)
+        except UsageError:
+            raise UsageError(
+                f"{good} is not an ancestor of {bad}",
+                hint=f"bisect from their common ancestor: git merge-base {good} {bad}",
+            ) from None
+        words = _git(self.top, "rev-list", "--first-parent", "--reverse", f"{first}..{last}")
+        return words.split()
+
+    def describe(self, ref: str) -> str:
+        """`a1b2c3d4e5f6 Tune the tiles`."""
+        if ref == WORKING_TREE:
+            return WORKING_TREE_TEXT
+        words = ("show", "--no-patch", "--format=%h %s", "--abbrev=12")
+        return _git(self.top, *words, self.commit(ref))
+
+    @property
+    def changed(self) -> bool:
+        """Whether tracked files differ from the commit that is checked out."""
+        return bool(_git(self.top, "status", "--porcelain", "--untracked-files=no"))
+
+
+class Checkouts:
+    """Worktrees of one repository while a command uses them; `close` gives them back."""
+
+    def __init__(
+        self, repository: Repository, recipe: Recipe, tell: Callable[[str], None] | None = None
+    ) -> None:
+        self.repository = repository
+        self._recipe = recipe
+        self._tell: Callable[[str], None] = tell or (lambda text: None)
+        self._open = contextlib.ExitStack()
+        self._trees: dict[str, Path] = {}
+
+    def __enter__(self) -> Checkouts:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let other commands have the worktrees."""
+        self._open.close()
+
+    def side(self, name: str, ref: str, variables: Mapping[str, str] | None = None) -> Side:
+        """The side `name` at a commit: checked out and built. A second call with the same name
+        moves its worktree. `variables` are set on top of the recipe's."""
+        if ref == WORKING_TREE:
+            tree, commit = self.repository.top, WORKING_TREE_TEXT
+        else:
+            commit = self.repository.commit(ref)
+            tree = self._checked_out(name, commit)
+        self._build(name, tree, commit, again=ref == WORKING_TREE)
+        python = self._recipe.python.replace(_TREE, str(tree))
+        side = parse_side(f"{name}={python}" if python else name)
+        given = {**self._recipe.variables, **(variables or {})}
+        folder = tree / self.repository.inside
+        return Side(
+            name=name,
+            python=side.python,
+            variables=FrozenDict({n: v.replace(_TREE, str(tree)) for n, v in given.items()}),
+            folder=str(folder if folder.is_dir() else tree),
+        )
+
+    def _checked_out(self, name: str, commit: str) -> Path:
+        if name not in self._trees:
+            self._trees[name] = self._open.enter_context(_slot(self._root, name))
+        tree = self._trees[name]
+        quiet = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false")
+        if (tree / ".git").exists():
+            there = _git(tree, "rev-parse", "HEAD") == commit
+            if there and not _git(tree, "status", "--porcelain", "--untracked-files=no"):
+                return tree
+            # What the last build left and git ignores stays: builds go on from there.
+            _mark(tree).unlink(missing_ok=True)
+            _git(tree, "clean", "-ffdq")
+            _git(tree, *quiet, "checkout", "--force", "--detach", "--quiet", commit)
+        else:
+            _git(
+                self.repository.top,
+                *(*quiet, "worktree", "add", "--force", "--detach", "--quiet", str(tree), commit),
+            )
+        if (tree / ".gitmodules").is_file():
+            _git(tree, *quiet, "submodule", "update", "--init", "--recursive", "--force", "--quiet")
+        return tree
+
+    @property
+    def _root(self) -> Path:
+        made = cache_root().absolute() / "worktrees" / digest(str(self.repository.top))[:12]
+        private_folder(made)
+        return made
+
+    def _build(self, name: str, tree: Path, commit: str, *, again: bool) -> None:
+        command = self._recipe.build
+        if not command:
+            return
+        key = digest(commit, command)
+        if not again:
+            if _mark(tree).is_file() and _mark(tree).read_text() == key:
+                return
+            _mark(tree).unlink(missing_ok=True)
+        self._tell(f"building {name} ({_short(commit)}): {command}")
+        failed, output = _shell(command, tree, self._recipe.timeout_s, name, commit)
+        if failed:
+            tail = "\n".join(output.splitlines()[-_TAIL_LINES:])
+            raise BuildFailed(
+                f"building {name} ({_short(commit)}) {failed}: {command}\n{tail}".rstrip(),
+                hint=f"it ran in {tree}",
+            )
+        if not again:
+            _mark(tree).write_text(key)
+
+
+def _mark(tree: Path) -> Path:
+    """The file that holds what a worktree was built from."""
+    return tree.with_name(f"{tree.name}.built")
+
+
+def _short(commit: str) -> str:
+    return commit if commit == WORKING_TREE_TEXT else commit[:12]
+
+
+@contextlib.contextmanager
+def _slot(root: Path, name: str) -> Iterator[Path]:
+    """A worktree's folder that no other command uses."""
+    for number in range(_SLOTS):
+        handle = os.open(root / f"{name}-{number}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            continue
+        try:
+            yield root / f"{name}-{number}"
+        finally:
+            os.close(handle)
+        return
+    raise UsageError(f"{_SLOTS} other commands use worktrees of this repository", hint="wait")
+
+
+def _shell(command: str, folder: Path, timeout_s: float, name: str, commit: str) -> tuple[str, str]:
+    """Run a build command; ("", …) if it went well, else how it failed, with its output."""
+    more = {"KMARK_SIDE": name, "KMARK_COMMIT": commit, "KMARK_TREE": str(folder)}
+    try:
+        done = run_child(
+            ["/bin/sh", "-c", f"{{ {command}\n}} 2>&1"],
+            cwd=folder,
+            env={**os.environ, **more},
+            timeout_s=timeout_s,
+        )
+    except subprocess.TimeoutExpired:
+        return f"did not end within {timeout_s:g} s", ""
+    text = done.stdout.decode(errors="replace")
+    return (f"failed with exit code {done.returncode}" if done.returncode else ""), text
+
+
+def _git(folder: Path, *words: str) -> str:
+    try:
+        done = run_child(["git", "-C", str(folder), *words], timeout_s=_GIT_TIMEOUT_S)
+    except FileNotFoundError:
+        raise UsageError("git is not installed", hint="install it, or use --base-env") from None
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"git {_verb(words)} did not end within {_GIT_TIMEOUT_S:g} s") from None
+    if done.returncode:
+        told = done.stderr.decode(errors="replace").strip().splitlines()
+        raise UsageError(
+            f"git {_verb(words)} failed: {told[-1] if told else f'exit code {done.returncode}'}",
+            hint=f"it ran in {folder}",
+        )
+    return done.stdout.decode(errors="replace").strip()
+
+
+def _verb(words: Sequence[str]) -> str:
+    """The git command of its words, which may begin with `-c name=value`."""
+    rest = list(words)
+    while rest and rest[0] == "-c":
+        rest = rest[2:]
+    return rest[0] if rest else ""

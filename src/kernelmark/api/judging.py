@@ -1,0 +1,247 @@
+"""Two-stage judgement of a night: history flags suspects, `confirm` measures them again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from kernelmark.api.comparing import compare, history
+from kernelmark.api.sentinels import SENTINELS, sentinel_keys
+from kernelmark.compare.fail_on import FailOn
+from kernelmark.compare.history import MIN_EFFECT, History, Story
+from kernelmark.compare.suspects import LEAST, level_s, suspects
+from kernelmark.compare.verdicts import ALARMS, HELD
+from kernelmark.core.errors import NothingToDo
+from kernelmark.core.exit_codes import REGRESSION, SOME_FAILED
+from kernelmark.core.reason import Reason
+from kernelmark.core.result import Result, Status
+from kernelmark.core.units import counted
+from kernelmark.core.verdict import Verdict, VerdictStatus
+from kernelmark.report.changes import Change, answer, of_comparison
+from kernelmark.report.compare import moved_text
+from kernelmark.report.names import backend_text, rerun, short
+
+if TYPE_CHECKING:
+    from kernelmark.stores.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What counts. `nights` are the runs of each kind that are looked back at, `least` the lenient
+    limit of the first stage, `baseline` a run that tonight is compared with too. `paired` says
+    that suspects are confirmed by paired rounds, which a change of the machine cannot mislead."""
+
+    label: str
+    nights: int = 60
+    least: float = LEAST
+    min_effect: float = MIN_EFFECT
+    canaries: str = SENTINELS
+    baseline: str = ""
+    limits: FailOn = field(default_factory=FailOn)
+    paired: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """A suspect of stage one: tonight's result, and what it was expected to be."""
+
+    result: Result
+    status: VerdictStatus
+    level_s: float | None
+    before: str  # the last run before its state began
+    story: Story | None = None  # None where only the baseline raised it
+
+    @property
+    def key(self) -> Key:
+        return key_of(self.result)
+
+
+Key = tuple[str, str]  # series and device
+# What stage two found; a suspect that is not in it could not be measured again.
+Confirm = Callable[[Sequence[Doubt]], Mapping[Key, Change]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """The verdict on a night. `failed` counts tonight's failed cases, `doubts` the suspects."""
+
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...]
+    code: int
+    doubts: int
+    failed: int
+
+    @property
+    def answer(self) -> Reason:
+        return answer(self.changes)
+
+
+def judge(store: Store, run_ids: Sequence[str], rules: Rules, confirm: Confirm) -> Judged:
+    """Judge every result of tonight's runs."""
+    results = (result for run_id in run_ids for result in store.result_set(run_id).results)
+    tonight = {key_of(result): result for result in results}
+    if not tonight:
+        raise NothingToDo("tonight's runs have no results", hint="see the messages of the runs")
+    known = history(
+        store,
+        runs=rules.nights * len(run_ids),
+        label=rules.label,
+        min_effect=rules.min_effect,
+        sentinels=rules.canaries,
+    )
+    canaries = set(sentinel_keys(rules.canaries))
+    doubted = {one.key: one for one in _against_baseline(store, run_ids, rules)}
+    doubted |= {one.key: one for one in _doubts(known, tonight, run_ids, rules)}
+    doubts = [one for one in doubted.values() if one.result.case.problem.key not in canaries]
+    confirmed = confirm(doubts) if doubts else {}
+    stories = {one.series: one for one in known.stories}
+    moved = {one.newest.run_id for one in known.stories if one.held and not rules.paired}
+    changes = []
+    for key, result in tonight.items():
+        if result.case.problem.key not in canaries:
+            one = stories.get(result.series)
+            change = confirmed.get(key) or _unconfirmed(result, doubted.get(key), one)
+            changes.append(_held(change, one, moved))
+    failed = sum(result.status.failed for result in tonight.values())
+    return Judged(
+        changes=tuple(changes),
+        notes=tuple(_notes(known, doubts, confirmed, tonight)),
+        code=_code(changes, failed, rules.limits),
+        doubts=len(doubts),
+        failed=failed,
+    )
+
+
+def key_of(result: Result) -> Key:
+    """What tells results of a night apart: a series may have several devices of one kind."""
+    return result.series, result.device
+
+
+def _doubts(
+    known: History, tonight: Mapping[Key, Result], run_ids: Sequence[str], rules: Rules
+) -> list[Doubt]:
+    found = suspects(known, run_ids, least=rules.least, held=rules.paired)
+    by_series: dict[str, list[Result]] = {}
+    for result in tonight.values():
+        by_series.setdefault(result.series, []).append(result)
+    return [
+        Doubt(
+            result=result,
+            status=one.status,
+            level_s=one.level_s,
+            before=one.before,
+            story=one.story,
+        )
+        for one in found
+        for result in by_series.get(one.story.series, ())
+        if (one.status is VerdictStatus.BROKEN) == (result.status is not Status.OK)
+    ]
+
+
+def _against_baseline(store: Store, run_ids: Sequence[str], rules: Rules) -> list[Doubt]:
+    """Rows that are slower than in the pinned run. A slow loss, a little every night, never leaves
+    its level and shows here."""
+    if not rules.baseline:
+        return []
+    base = store.run(rules.baseline)
+    found = []
+    for run_id in run_ids:
+        try:
+            compared = compare(base.id, run_id, store=store, sentinels=rules.canaries)
+        except NothingToDo:  # another device or suite
+            continue
+        for row in compared.rows:
+            wanted = row.status in (VerdictStatus.SLOWER, VerdictStatus.BROKEN)
+            if wanted and row.pair.head is not None and not (row.held and not rules.paired):
+                found.append(
+                    Doubt(
+                        result=row.pair.head,
+                        status=row.status,
+                        level_s=row.judgement.base_s,
+                        before=base.id,
+                    )
+                )
+    return found
+
+
+def change_of(result: Result, level: float | None, status: VerdictStatus, reason: Reason) -> Change:
+    """Tonight's result against its level."""
+    now = result.measurement.median_s if result.measurement else None
+    return Change(
+        problem=short(result.case.problem),
+        backend=backend_text(result.case),
+        device=result.device,
+        status=status,
+        reason=reason,
+        base=level,
+        head=now,
+        ratio=now / level if now and level else None,
+        again=rerun(result),
+    )
+
+
+def _unconfirmed(result: Result, doubt: Doubt | None, one: Story | None) -> Change:
+    """What is said of a result that stage two did not judge."""
+    if doubt is not None:
+        reason = Reason("not-confirmed", verdict=doubt.status.value)
+        return change_of(result, doubt.level_s, VerdictStatus.UNSURE, reason)
+    if one is None:  # another run of tonight has the series' newest point
+        return change_of(result, None, VerdictStatus.UNSURE, Reason("no-level"))
+    status = one.screen.status
+    if status is VerdictStatus.NEW and len(one.points) > 1:
+        status = VerdictStatus.UNSURE  # it is not new, there are too few nights to judge it by
+    return change_of(result, level_s(one), status, one.screen.reason)
+
+
+def _held(change: Change, one: Story | None, moved: Collection[str]) -> Change:
+    """The change, suppressed where a canary moved in its run: the machine is another one."""
+    if one is None or one.newest.run_id not in moved or change.status not in ALARMS:
+        return change
+    return replace(change, held=HELD)
+
+
+def _code(changes: Sequence[Change], failed: int, limits: FailOn) -> int:
+    if any(_verdict(one) in limits and (limits.held or not one.held) for one in changes):
+        return REGRESSION
+    return SOME_FAILED if failed else 0
+
+
+def _verdict(one: Change) -> Verdict:
+    return Verdict(
+        series="", base="", head="", status=one.status, reason=one.reason, ratio=one.ratio
+    )
+
+
+def _notes(
+    known: History,
+    doubts: Sequence[Doubt],
+    confirmed: Mapping[Key, Change],
+    tonight: Mapping[Key, Result],
+) -> list[str]:
+    told = [f"a canary moved: {moved_text(one)}" for one in known.moved]
+    if not known.watched:
+        told.append("no canary was measured: a change of the machine looks like one of the code")
+    if doubts:
+        real = sum(
+            one.status is confirmed[one.key].status for one in doubts if one.key in confirmed
+        )
+        told.append(
+            f"{counted(len(doubts), 'suspect')} of the first stage measured again: {real} confirmed"
+        )
+    failed = Counter(one.status.value for one in tonight.values() if one.status.failed)
+    told += [f"{counted(count, 'case')} {status}" for status, count in failed.items()]
+    if known.audit.compared:
+        told.append(
+            f"same binary in successive runs: {known.audit.alarms} of {known.audit.compared} rows "
+            "called changed, each a false alarm or the machine"
+        )
+    return told
+
+
+def compared_change(store: Store, base: str, head: str, series: str) -> Change | None:
+    """The row of a series in the comparison of two runs."""
+    found = compare(base, head, store=store, sentinels="")
+    pairs = zip(found.rows, of_comparison(found), strict=True)
+    return next((change for row, change in pairs if row.verdict.series == series), None)

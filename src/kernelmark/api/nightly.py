@@ -1,0 +1,446 @@
+"""A night: set-up, runs, two-stage judgement, summary, push, site, messages, retention.
+
+Each step is noted in a state file when it is done, and a run while it goes on, so that the same
+command after a reboot repeats nothing that is finished. A lock keeps two nights of one file apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernelmark.api.confirming import confirm_paired, confirm_repeated
+from kernelmark.api.judging import Doubt, Judged, Rules, judge
+from kernelmark.api.nightly_file import Measured, Nightly, expanded
+from kernelmark.api.notifying import NotSent, post_webhook, send_mail
+from kernelmark.api.plan import Plan, Selection, plan
+from kernelmark.api.roofs import known_roofs, measure_roofs
+from kernelmark.api.running import Conduct, measure
+from kernelmark.compare import fail_on
+from kernelmark.core.children import run_child
+from kernelmark.core.diskcache import digest
+from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.exit_codes import SOME_FAILED
+from kernelmark.core.files import json_text, write_whole
+from kernelmark.core.private import make_folder
+from kernelmark.core.result import Run, RunState
+from kernelmark.core.roof import Roof
+from kernelmark.core.timing import Timing
+from kernelmark.core.units import counted
+from kernelmark.report.changes import comment, ranked
+from kernelmark.report.history import date_text
+from kernelmark.runners.session import OnEvent
+from kernelmark.runners.targets import find
+
+if TYPE_CHECKING:
+    from kernelmark.stores.store import Store
+
+_VERSION = 1
+_DAY_S = 86400.0
+_WEEK_S = 7 * _DAY_S
+_COMMAND_TIMEOUT_S = 3600.0
+_MOST_MOVERS = 5  # in a message
+_LOOKED_AT = 50  # newest runs among which that of a step is looked for
+
+Tell = Callable[[str], None]
+Reporter = Callable[[Plan], AbstractContextManager[OnEvent]]
+
+
+class SetupFailed(KernelmarkError):
+    """A set-up command failed: what would be measured is not what was meant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What a night does its work with. `commands` are those that this kmark has."""
+
+    tell: Tell = field(default=lambda text: None)
+    reporter: Reporter = field(default=lambda plan: contextlib.nullcontext(lambda event: None))
+    now: Callable[[], float] = time.time
+    commands: frozenset[str] = frozenset()
+    fresh: bool = False  # a new night, whatever was left unfinished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a night went; `summary` is its Markdown."""
+
+    code: int
+    answer: str
+    summary: str
+
+
+def run_night(file: Nightly, store: Store, tools: Tools | None = None) -> Ended:
+    """Do all that the file asks for, or what is left of an unfinished night."""
+    tools = tools or Tools()
+    with contextlib.chdir(file.folder), _locked(file):
+        return _Night(file, store, tools).ended()
+
+
+class _State:
+    """Steps that are done, on disk."""
+
+    def __init__(self, file: Nightly, tools: Tools) -> None:
+        self._path = file.state_folder / "state.json"
+        self._key = digest(file.path.read_bytes())[:16]
+        document: dict[str, Any] = {}
+        with contextlib.suppress(OSError, ValueError):
+            document = dict(json.loads(self._path.read_bytes()))
+        now = tools.now()
+        young = now - document.get("started", 0.0) < 3600 * file.resume_h
+        same = (document.get("version"), document.get("file")) == (_VERSION, self._key)
+        self.resumed = bool(
+            same and young and not document.get("finished") and document.get("done")
+        )
+        if self.resumed and not tools.fresh:
+            self._document = document
+            return
+        self.resumed = False
+        night = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
+        empty: dict[str, Any] = {"version": _VERSION, "file": self._key, "night": night}
+        self._document = {**empty, "started": now, "done": {}, "finished": False}
+
+    @property
+    def night(self) -> str:
+        return str(self._document["night"])
+
+    @property
+    def started(self) -> float:
+        return float(self._document["started"])
+
+    def known(self, step: str) -> Any:
+        """What a step that is done left; None for one that is not."""
+        return self._document["done"].get(step)
+
+    def note(self, step: str, left: Any) -> None:
+        self._document["done"][step] = left
+        self._save()
+
+    def finish(self) -> None:
+        self._document["finished"] = True
+        self._save()
+
+    def _save(self) -> None:
+        write_whole(self._path, json_text(self._document).encode(), sync=True)
+
+
+class _Night:
+    def __init__(self, file: Nightly, store: Store, tools: Tools) -> None:
+        self._file, self._store, self._tools = file, store, tools
+        self._state = _State(file, tools)
+        self._tell = tools.tell
+        for text in (file.notify.webhook, file.push):
+            expanded(text)  # a variable that is not set is refused before hours of measuring
+        if self._state.resumed:
+            self._tell(f"going on with the night of {date_text(self._state.started)} UTC")
+
+    def ended(self) -> Ended:
+        try:
+            for number, command in enumerate(self._file.setup.commands, 1):
+                self._step(f"setup {number}", partial(self._set_up, command))
+        except SetupFailed as error:
+            ended = Ended(code=2, answer=str(error.message), summary=f"### {error.message}\n")
+            self._notify(ended, changed=True)
+            raise
+        roofs = self._step("roofs", self._roofs) if self._file.canaries.roofs else []
+        runs, troubles = [], []
+        for number, table in enumerate(self._file.run, 1):
+            for device in table.devices:
+                step = f"run {number} {device}"
+                left = self._step(step, partial(self._measure, table, device, step))
+                runs += [left["run"]] if "run" in left else []
+                troubles += [left["trouble"]] if "trouble" in left else []
+        left = self._step("judge", lambda: self._judge(runs, [*roofs, *troubles]))
+        ended = Ended(code=left["code"], answer=left["answer"], summary=left["summary"])
+        if self._file.push and runs:
+            self._step("push", lambda: self._command("push", expanded(self._file.push), *runs))
+        if self._file.site:
+            self._step("site", lambda: self._command("site", "-o", self._file.site))
+        self._step("notify", lambda: self._notify(ended, changed=left["changed"]))
+        self._step("thin", self._thin)
+        self._state.finish()
+        return ended
+
+    def _step(self, name: str, work: Callable[[], Any]) -> Any:
+        known = self._state.known(name)
+        if known is None:
+            known = work()
+            self._state.note(name, {} if known is None else known)
+        return known
+
+    # Steps
+
+    def _set_up(self, command: str) -> None:
+        self._tell(f"set-up: {command}")
+        limit_s = self._file.setup.timeout_s
+        try:
+            done = run_child(["/bin/sh", "-c", f"{{ {command}\n}} 2>&1"], timeout_s=limit_s)
+        except subprocess.TimeoutExpired:
+            raise SetupFailed(f"set-up did not end within {limit_s:g} s: {command}") from None
+        if done.returncode:
+            tail = done.stdout.decode(errors="replace").strip().splitlines()[-15:]
+            text = "\n".join([f"set-up failed with exit code {done.returncode}: {command}", *tail])
+            raise SetupFailed(text, hint="the same command goes on with this one")
+
+    def _roofs(self) -> list[str]:
+        """Measure the peaks of every device; which of them moved."""
+        moved = []
+        for name in dict.fromkeys(d for table in self._file.run for d in table.devices):
+            before = known_roofs(self._store, [name])
+            after = measure_roofs(find(name)[1], 0, self._store, self._tell, before)
+            moved += moved_roofs(before, after, self._file.canaries.roof_limit)
+        return moved
+
+    def _measure(self, table: Measured, device: str, step: str) -> dict[str, str]:
+        """Measure one table on one device, or what is left of it."""
+        label = self._file.name
+        argv = ("nightly", self._file.path.name, self._state.night, step)
+        resumed = self._begun(argv)
+        self._tell(f"{step}: {', '.join(table.suites)}")
+        try:
+            made = plan(self._selection(table, device), _timing(table))
+            with self._tools.reporter(made) as on_event:
+                results = measure(
+                    made,
+                    conduct=Conduct(label=label),
+                    store=self._store,
+                    argv=argv,
+                    on_event=on_event,
+                    resumed=resumed,
+                )
+        except (UsageError, NothingToDo) as error:
+            # One table that cannot be measured must not cost the others their night.
+            self._tell(f"{step} is left out: {error.message}")
+            return {"trouble": f"{step} was not measured: {error.message}"}
+        if results.run.state is RunState.INTERRUPTED:
+            raise KeyboardInterrupt(_GO_ON)
+        return {"run": results.run.id}
+
+    def _begun(self, argv: tuple[str, ...]) -> Run | None:
+        """The run of a step that was cut off."""
+        found = self._store.runs(limit=_LOOKED_AT, label=self._file.name)
+        return next((run for run in found if run.argv == argv), None)
+
+    def _selection(self, table: Measured, device: str) -> Selection:
+        own = self._file.canaries.suite
+        usual = own == "sentinels"
+        extra = (own,) if own and not usual and own not in table.suites else ()
+        return Selection(
+            suites=(*table.suites, *extra),
+            backends=table.backends,
+            devices=(device,),
+            dtypes=table.dtypes,
+            filter=table.filter or None,
+            limit=table.limit or None,
+            sentinels=usual,
+        )
+
+    def _judge(self, runs: Sequence[str], troubles: Sequence[str]) -> dict[str, Any]:
+        file = self._file
+        facts = [f"{file.name}, {date_text(self._state.started)} UTC on {platform.node()}"]
+        try:
+            judged = judge(self._store, runs, self._rules(), self._confirm)
+        except NothingToDo as error:
+            told = [*troubles, str(error.message)]
+            summary = comment([], facts=[*facts, *told])
+            self._write_summary(summary)
+            return {"code": 4, "answer": "; ".join(told), "summary": summary, "changed": True}
+        if judged.code == 0 and troubles:
+            judged = dataclasses.replace(judged, code=SOME_FAILED)
+        if file.notify.link:
+            facts.append(file.notify.link)
+        summary = comment(judged.changes, facts=facts, notes=[*troubles, *judged.notes])
+        self._write_summary(summary)
+        movers = [
+            f"• {one.problem} by {one.backend}: {one.status.value}, {one.reason}"
+            for one in ranked(judged.changes)[:_MOST_MOVERS]
+        ]
+        return {
+            "code": judged.code,
+            "answer": "\n".join([str(judged.answer), *movers]),
+            "summary": summary,
+            "changed": _is_news(judged),
+        }
+
+    def _rules(self) -> Rules:
+        file = self._file
+        words = file.judge.fail_on
+        return Rules(
+            label=file.name,
+            nights=file.judge.nights,
+            least=file.judge.suspect,
+            min_effect=file.judge.min_effect,
+            canaries=file.canaries.suite,
+            baseline=file.judge.baseline,
+            limits=fail_on.parse(words) if words else fail_on.FailOn(),
+            paired=file.base.given,
+        )
+
+    def _confirm(self, doubts: Sequence[Doubt]) -> Any:
+        how = "paired rounds" if self._file.base.given else "repeated runs"
+        self._tell(f"measuring {counted(len(doubts), 'suspect')} again by {how}")
+        call = confirm_paired if self._file.base.given else confirm_repeated
+        return call(doubts, self._file, self._store, self._tell)
+
+    def _write_summary(self, text: str) -> None:
+        place = Path(self._file.summary or self._file.state_folder / "summary.md")
+        write_whole(place, text.encode())
+        self._tell(f"wrote {place}")
+
+    def _command(self, name: str, *words: str) -> None:
+        """Call another command of kmark; that it fails costs the night nothing but its work."""
+        if name not in self._tools.commands:
+            self._tell(f"note: this kmark has no command '{name}': nothing was done for it")
+            return
+        # Not as --store: other users can see the words of a command.
+        env = {**os.environ, "KERNELMARK_STORE": self._file.store} if self._file.store else None
+        command = [sys.executable, "-m", "kernelmark", name, *words]
+        try:
+            done = run_child(command, env=env, timeout_s=_COMMAND_TIMEOUT_S)
+            failed = done.stderr.decode(errors="replace").strip() if done.returncode else ""
+        except subprocess.TimeoutExpired:
+            failed = f"it did not end within {_COMMAND_TIMEOUT_S:g} s"
+        if failed:
+            self._tell(f"note: kmark {name} failed: {failed.splitlines()[0]}")
+
+    def _notify(self, ended: Ended, *, changed: bool) -> None:
+        asked = self._file.notify
+        wanted = {"alarm": ended.code != 0, "change": changed or ended.code != 0, "always": True}
+        if not wanted[asked.when]:
+            return
+        name = self._file.name
+        with self._excused():
+            if asked.webhook:
+                link = f"\n{asked.link}" if asked.link else ""
+                post_webhook(expanded(asked.webhook), f"*{name}*: {ended.answer}{link}")
+        with self._excused():
+            if asked.mail_to:
+                subject = f"{name}: {ended.answer.splitlines()[0]}"
+                mail = (asked.mail_from, asked.mail_to, subject, ended.summary)
+                send_mail(asked.sendmail, *mail)
+
+    @contextlib.contextmanager
+    def _excused(self) -> Iterator[None]:
+        """A message that cannot be sent is told here and costs nothing else."""
+        try:
+            yield
+        except (NotSent, UsageError) as error:
+            self._tell(f"note: {error.message}")
+
+    def _thin(self) -> None:
+        keep, now = self._file.keep, self._tools.now()
+        pinned = set(self._store.pins().values())
+        kept: set[tuple[object, ...]] = set()
+        removed = thinned = 0
+        names = {self._file.name, f"{self._file.name}-again"}
+        names |= {f"{self._file.name}-confirm-{side}" for side in ("base", "head")}
+        for run in sorted(self._store.runs(), key=lambda run: run.started):
+            age_days = (now - run.started) / _DAY_S
+            if run.label not in names or run.id in pinned:
+                continue
+            # One a week of each kind stays, so that a series goes back to its beginning.
+            devices = tuple(info.name for info in run.environment.devices)
+            kind = (int(run.started // _WEEK_S), run.suite, devices)
+            spare = kind in kept or run.label != self._file.name
+            if keep.runs and age_days > keep.runs and spare:
+                self._store.remove_run(run.id)
+                removed += 1
+                continue
+            kept.add(kind)
+            if keep.samples and age_days > keep.samples:
+                thinned += self._store.thin_samples(run.id) > 0
+        if removed or thinned:
+            self._tell(
+                f"retention: {counted(removed, 'run')} removed, "
+                f"samples of {counted(thinned, 'run')} thinned"
+            )
+
+
+def moved_roofs(before: Sequence[Roof], after: Sequence[Roof], limit: float) -> list[str]:
+    """Sentences about roofs that are another value now. A roof that other work disturbed says
+    nothing."""
+    known = {(r.device, r.kind, r.name, r.unit, r.threads): r for r in before if r.steady}
+    told = []
+    for roof in after:
+        old = known.get((roof.device, roof.kind, roof.name, roof.unit, roof.threads))
+        if old is None or not roof.steady or not old.value or roof.measured == old.measured:
+            continue
+        change = roof.value / old.value - 1
+        if abs(change) > limit:
+            told.append(f"the {roof.name} roof of {roof.device} moved by {change:+.1%}")
+    return told
+
+
+def steps_of(file: Nightly) -> list[str]:
+    """What a night would do, in order."""
+    made = [f"set-up: {command}" for command in file.setup.commands]
+    made += ["measure the roofs of every device"] if file.canaries.roofs else []
+    for number, table in enumerate(file.run, 1):
+        backends = ", ".join(table.backends) or "all backends"
+        made += [
+            f"run {number} on {device}: {', '.join(table.suites)} by {backends}, {table.timing}"
+            for device in table.devices
+        ]
+    how = "paired rounds" if file.base.given else f"{file.judge.repeats} fresh processes"
+    made.append(f"judge: suspects are measured again by {how}")
+    made += [f"push to {file.push}"] if file.push else []
+    made += [f"write the site to {file.site}"] if file.site else []
+    ways = {"webhook": file.notify.webhook, "mail": file.notify.mail_to}
+    told = [name for name, given in ways.items() if given]
+    made += [f"notify by {' and '.join(told)} ({file.notify.when})"] if told else []
+    kept = {"runs": file.keep.runs, "samples": file.keep.samples}
+    made += [f"thin {name} older than {days} days" for name, days in kept.items() if days]
+    return made
+
+
+_GO_ON = "interrupted; the same command goes on with this night"
+
+
+def _timing(table: Measured) -> Timing:
+    changes = {"processes": table.processes} if table.processes else {}
+    return Timing.load(table.timing, **changes)
+
+
+def _is_news(judged: Judged) -> bool:
+    return bool([one for one in ranked(judged.changes) if not one.held and one.base is not None])
+
+
+@contextlib.contextmanager
+def _locked(file: Nightly) -> Iterator[None]:
+    """Keep a second night of this file away; the kernel gives the lock back when we die."""
+    try:
+        folder = make_folder(file.state_folder)
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UsageError(
+            f"{file.state_folder} cannot be written: {error.strerror}",
+            hint='name another folder in the file: state = "…"',
+        ) from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(handle, 32, 0).decode(errors="replace").strip()
+            raise NothingToDo(
+                f"a night of {file.path.name} is running already"
+                + (f" (process {holder})" if holder else ""),
+                hint="nothing was started; wait for it, or end it",
+            ) from None
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(handle)

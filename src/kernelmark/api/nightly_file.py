@@ -1,0 +1,254 @@
+"""nightly.toml: what is measured every night, how it is judged, and who is told.
+
+A key that is unknown or of another type is refused with what was meant, before anything runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kernelmark.compare.history import MIN_EFFECT
+from kernelmark.compare.suspects import LEAST
+from kernelmark.core.errors import UsageError
+from kernelmark.core.files import parse_toml, read_whole
+from kernelmark.core.frozen import FrozenDict
+
+T = TypeVar("T")
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?\Z")
+_DOCS = "docs/nightly.md explains the file"
+WHEN = ("alarm", "change", "always")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """Shell commands before anything is measured; one that fails ends the night."""
+
+    commands: tuple[str, ...] = ()
+    timeout_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """[[run]]: suites by backends, on each of the devices."""
+
+    suites: tuple[str, ...]
+    backends: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ("cpu",)
+    timing: str = "default"
+    processes: int = 0  # fresh processes a case; 0 is what the timing says
+    dtypes: tuple[str, ...] = ()
+    filter: str = ""
+    limit: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canaries:
+    """What tells a change of the machine from one of the code. `roofs` measures the device's peaks
+    every night; one that moved by more than `roof_limit` is reported."""
+
+    suite: str = "sentinels"
+    roofs: bool = False
+    roof_limit: float = 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """Both stages: how far is looked back, what is suspected, how suspects are confirmed."""
+
+    nights: int = 60
+    suspect: float = LEAST
+    min_effect: float = MIN_EFFECT
+    baseline: str = ""
+    fail_on: tuple[str, ...] = ()
+    repeats: int = 5  # fresh processes a suspect, where there is no base to pair with
+    budget_s: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """What suspects are paired with: a fixed environment (`python`, `set`), or, with `repo`, the
+    commit before the change began, checked out and built."""
+
+    python: str = ""
+    set: Mapping[str, str] = field(default_factory=FrozenDict)
+    repo: str = ""
+    build: str = ""
+    build_timeout_s: float = 3600.0
+
+    @property
+    def given(self) -> bool:
+        return bool(self.python or self.set or self.repo)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notify:
+    """Who is told, and when: at an alarm, at any change, or always. `$NAME` in the webhook is a
+    variable of the environment, which keeps it out of the file."""
+
+    when: str = "alarm"
+    webhook: str = ""
+    mail_to: tuple[str, ...] = ()
+    mail_from: str = ""
+    sendmail: str = "/usr/sbin/sendmail"
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """Retention in days; 0 keeps everything. Results older than `samples` keep one time a block,
+    runs older than `runs` go, except one a week and pinned ones."""
+
+    samples: int = 0
+    runs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nightly:
+    """The whole file; `path` is where it lies."""
+
+    name: str
+    run: tuple[Measured, ...]
+    store: str = ""
+    state: str = ""
+    summary: str = ""
+    push: str = ""
+    site: str = ""
+    resume_h: float = 12.0
+    setup: Setup = field(default_factory=Setup)
+    canaries: Canaries = field(default_factory=Canaries)
+    judge: Judge = field(default_factory=Judge)
+    base: Base = field(default_factory=Base)
+    notify: Notify = field(default_factory=Notify)
+    keep: Keep = field(default_factory=Keep)
+    path: Path = field(default=Path(), metadata={"own": True})
+
+    @property
+    def folder(self) -> Path:
+        """Where commands run and names in the file begin."""
+        return self.path.parent
+
+    @property
+    def state_folder(self) -> Path:
+        return self.folder / (self.state or f"{self.path.stem}.state")
+
+
+def load(path: str | os.PathLike[str]) -> Nightly:
+    """Read and check a file."""
+    place = Path(path).expanduser().absolute()
+    try:
+        document = parse_toml(read_whole(place).decode())
+    except FileNotFoundError:
+        raise UsageError(
+            f"{path}: there is no such file",
+            hint="examples/nightly/nightly.toml is one to begin with",
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:  # not UTF-8, or not TOML
+        raise UsageError(
+            f"{path}: is not valid TOML: {error}", hint="see docs/nightly.md"
+        ) from None
+    found = dataclasses.replace(_read(document, Nightly, str(path)), path=place)
+    return _checked(found, str(path))
+
+
+def expanded(text: str) -> str:
+    """The value of `$NAME`; another text is itself."""
+    found = _VARIABLE.match(text)
+    if found is None:
+        return text
+    value = os.environ.get(found[1], "")
+    if not value:
+        raise UsageError(f"the variable {found[1]} is not set", hint="nightly.toml names it")
+    return value
+
+
+def _checked(found: Nightly, place: str) -> Nightly:
+    from kernelmark.api.reading import check_name
+    from kernelmark.compare import fail_on
+
+    if not found.run:
+        raise UsageError(f"{place}: has no [[run]]", hint='[[run]]\n  suites = ["smoke"]')
+    check_name(found.name, f"{place}: name")
+    if found.notify.when not in WHEN:
+        raise UsageError(
+            f"{place}: notify.when = {found.notify.when!r} is unknown",
+            hint=f"known: {', '.join(WHEN)}",
+        )
+    if found.judge.fail_on:
+        fail_on.parse(found.judge.fail_on)
+    limits = {
+        "resume_h": found.resume_h,
+        "setup.timeout_s": found.setup.timeout_s,
+        "judge.nights": found.judge.nights,
+        "judge.suspect": found.judge.suspect,
+        "judge.min_effect": found.judge.min_effect,
+        "judge.repeats": found.judge.repeats,
+        "judge.budget_s": found.judge.budget_s,
+        "canaries.roof_limit": found.canaries.roof_limit,
+    }
+    for name, value in limits.items():
+        if value <= 0:
+            raise UsageError(f"{place}: {name} = {value:g} must be positive")
+    for name in ("samples", "runs"):
+        if getattr(found.keep, name) < 0:
+            raise UsageError(f"{place}: keep.{name} must not be negative")
+    if found.base.build and not found.base.repo:
+        raise UsageError(f"{place}: base.build is for a repository", hint='base.repo = "."')
+    if found.notify.mail_to and not found.notify.mail_from:
+        raise UsageError(f"{place}: notify.mail_from is missing", hint="mail needs a sender")
+    return found
+
+
+def _read(table: object, kind: type[T], place: str) -> T:
+    """A dataclass from a TOML table."""
+    if not isinstance(table, dict):
+        raise UsageError(f"{place}: is not a table", hint="write its keys below [name]")
+    hints = typing.get_type_hints(kind)
+    known = {one.name: one for one in dataclasses.fields(kind) if "own" not in one.metadata}  # type: ignore[arg-type]
+    for name in table:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            meant = f"did you mean {close[0]}? " if close else ""
+            raise UsageError(
+                f"{place}: unknown key {name!r}", hint=f"{meant}known: {', '.join(known)}"
+            )
+    for name, one in known.items():
+        required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
+        if required and name not in table:
+            raise UsageError(f"{place}: {name} is missing", hint=_DOCS)
+    values = {name: _value(value, hints[name], f"{place}: {name}") for name, value in table.items()}
+    return kind(**values)
+
+
+def _value(value: Any, hint: Any, place: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return _read(value, hint, place)  # type: ignore[arg-type]
+    origin = typing.get_origin(hint)
+    if origin is tuple:
+        inner = typing.get_args(hint)[0]
+        if not isinstance(value, list):
+            raise _wrong(value, place, "[…]")
+        return tuple(_value(one, inner, place) for one in value)
+    if origin is Mapping or origin is types.MappingProxyType or hint is Mapping:
+        if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+            raise _wrong(value, place, '{ NAME = "value" }')
+        return FrozenDict(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        raise _wrong(value, place, {str: '"text"', int: "3", float: "0.5", bool: "true"}[hint])
+    return value
+
+
+def _wrong(value: object, place: str, example: str) -> UsageError:
+    return UsageError(f"{place} = {value!r} is of the wrong type", hint=f"for example: {example}")

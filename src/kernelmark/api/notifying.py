@@ -1,0 +1,69 @@
+"""Messages to people: a webhook that takes Slack's JSON, and mail by sendmail."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from email.message import EmailMessage
+
+from kernelmark.core.children import run_child
+from kernelmark.core.errors import KernelmarkError
+
+_TIMEOUT_S = 30.0
+_TRIES = 3
+_MOST_LETTERS = 3000  # Slack cuts a text block there
+
+
+class NotSent(KernelmarkError):
+    """A message that could not be sent."""
+
+
+def post_webhook(url: str, text: str, *, wait: Callable[[float], None] = time.sleep) -> None:
+    """POST `{"text": …}`, which Slack, Mattermost, Discord (/slack) and Teams workflows take."""
+    if not url.startswith(("https://", "http://")):
+        raise NotSent("the webhook's address does not begin with https://", hint="check it")
+    shown = text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 2]} …"
+    request = urllib.request.Request(
+        url,
+        data=json.dumps({"text": shown}).encode(),
+        headers={"Content-Type": "application/json"},
+        method="POST",
+    )
+    for attempt in range(1, _TRIES + 1):
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
+                return
+        except urllib.error.HTTPError as error:
+            failed = f"status {error.code}"
+            if error.code < 500:  # asking again changes nothing
+                break
+        except (OSError, ValueError) as error:
+            failed = str(getattr(error, "reason", error))
+        if attempt < _TRIES:
+            wait(2.0**attempt)
+    # The address is a secret: whoever has it can post.
+    raise NotSent(f"the webhook did not take the message: {failed}", hint="check its address")
+
+
+def send_mail(
+    program: str, sender: str, recipients: Sequence[str], subject: str, text: str
+) -> None:
+    """Hand a message to sendmail, which queues it."""
+    message = EmailMessage()
+    message["From"], message["To"] = sender, ", ".join(recipients)
+    message["Subject"] = " ".join(subject.split())[:200]
+    message.set_content(text)
+    try:
+        done = run_child([program, "-t", "-i"], input=bytes(message), timeout_s=_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotSent(
+            f"{program} cannot send mail: {getattr(error, 'strerror', None) or error}",
+            hint="notify.sendmail names another program",
+        ) from None
+    if done.returncode:
+        told = done.stderr.decode(errors="replace").strip().splitlines()
+        raise NotSent(f"{program} failed: {told[-1] if told else f'code {done.returncode}'}")

@@ -1,0 +1,193 @@
+"""Push runs to a dashboard: in parts, and on after a lost connection where the server stopped."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from kernelmark.api.roofs import stored_roofs
+from kernelmark.core import codec
+from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.reason import Reason
+from kernelmark.core.result import Result, ResultSet
+from kernelmark.stores.store import Store
+from kernelmark.stores.writing import Position, positions
+
+PATIENCE_S = 120.0
+_PART = 250  # results in one request
+_TIMEOUT_S = 60.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
+_AGAIN = (429, 500, 502, 503, 504)  # statuses that another attempt may change
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pushed:
+    """What pushing a run did: results that the server did not have before, and those it had."""
+
+    run_id: str
+    added: int
+    known: int
+
+
+class _Refused(KernelmarkError):
+    """An answer that no further attempt will change."""
+
+    def __init__(self, status: int, message: str, hint: str | None) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+def push(
+    store: Store,
+    refs: Sequence[str],
+    url: str,
+    token: str,
+    *,
+    patience_s: float = PATIENCE_S,
+    tell: Tell = lambda text: None,
+) -> list[Pushed]:
+    """Push runs to the server at `url`. A connection that fails is tried again until it has failed
+    for `patience_s`; results that the server has are not sent again."""
+    server = _Server(url, token, patience_s, tell)
+    found = [store.run(ref).id for ref in refs]
+    return [_push(server, store, run_id) for run_id in dict.fromkeys(found)]
+
+
+def _push(server: _Server, store: Store, run_id: str) -> Pushed:
+    whole = store.result_set(run_id)
+    every = positions(whole.results)
+    there = server.positions(run_id)
+    missing = {position: one for position, one in every.items() if position not in there}
+    roofs = stored_roofs(store, whole)
+    for part in _parts(every, missing):
+        server.send(ResultSet(run=whole.run, results=tuple(part), roofs=roofs))
+        roofs = ()
+    after = server.positions(run_id)
+    if lost := every.keys() - after:
+        raise KernelmarkError(
+            Reason("push-incomplete", run=run_id, count=len(lost)), hint="push the run again"
+        )
+    return Pushed(run_id=run_id, added=len(missing), known=len(every) - len(missing))
+
+
+def _parts(
+    every: dict[Position, Result], missing: dict[Position, Result]
+) -> Iterator[list[Result]]:
+    """Missing results, some at a time, and one empty part where none is missing, which brings the
+    run's own state. Results of one case on one device stay together and come with those the server
+    has: their order alone tells their processes apart."""
+    wanted = {position[:2] for position in missing}
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for position, result in every.items():
+        if position[:2] in wanted:
+            groups.setdefault(position[:2], []).append(result)
+    part: list[Result] = []
+    for group in groups.values():
+        part += group
+        if len(part) >= _PART:
+            yield part
+            part = []
+    if part or not groups:
+        yield part
+
+
+class _Server:
+    """Requests to a dashboard, repeated while they fail."""
+
+    def __init__(self, url: str, token: str, patience_s: float, tell: Tell) -> None:
+        place = urlsplit(url)
+        if place.scheme not in ("http", "https") or not place.hostname:
+            raise UsageError(
+                f"{url!r} is not the address of a dashboard", hint="write: https://host:8765"
+            )
+        if place.username or place.password:
+            raise UsageError("an address with a password is not used", hint="leave it out")
+        if place.scheme == "http" and place.hostname not in _LOCAL:
+            tell(f"note: {place.hostname} is reached by http: whoever listens can read the token")
+        self._url = url.rstrip("/")
+        self._token = token
+        self._patience_s = patience_s
+        self._tell = tell
+        # A redirect would take the token to another host.
+        self._open = urllib.request.build_opener(_NoRedirect()).open
+
+    def positions(self, run_id: str) -> set[Position]:
+        """What the server has of a run; nothing of one that it does not know."""
+        try:
+            found = self._request(f"/api/runs/{quote(run_id, safe='')}")
+        except _Refused as error:
+            if error.status == 404:
+                return set()
+            raise
+        return {(case, device, process) for case, device, process in found["positions"]}
+
+    def send(self, part: ResultSet) -> None:
+        self._request("/api/runs", codec.dumps(part).encode())
+
+    def _request(self, path: str, body: bytes | None = None) -> Any:
+        began, pause_s = monotonic(), _FIRST_PAUSE_S
+        while True:
+            try:
+                return self._attempt(path, body)
+            except _TryAgain as error:
+                if monotonic() - began > self._patience_s:
+                    raise KernelmarkError(
+                        Reason("push-failed", url=self._url, cause=str(error)),
+                        hint="is the dashboard running? push again: it goes on where it stopped",
+                    ) from None
+                # Clients that lost one server must not all come back at the same moment.
+                sleep(max(error.after_s, pause_s * random.uniform(0.5, 1.0)))
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _attempt(self, path: str, body: bytes | None) -> Any:
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        request = urllib.request.Request(self._url + path, data=body, headers=headers)
+        try:
+            with self._open(request, timeout=_TIMEOUT_S) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            raise _told(error) from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise _TryAgain(str(getattr(error, "reason", error))) from None
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *given: Any, **named: Any) -> None:
+        return None
+
+
+class _TryAgain(Exception):
+    def __init__(self, reason: str, after_s: float = 0.0) -> None:
+        super().__init__(reason)
+        self.after_s = after_s
+
+
+_HINTS = {
+    401: "set KERNELMARK_TOKEN, or give --token-file; 'kmark token create' makes one there",
+    403: "create a token that may write: kmark token create NAME --scope write",
+    409: "the run there was made by another command: it is not replaced",
+}
+
+
+def _told(error: urllib.error.HTTPError) -> Exception:
+    """The error that an answer means."""
+    try:
+        message = str(json.loads(error.read())["error"]["message"])
+    except (OSError, ValueError, LookupError, TypeError, http.client.HTTPException):
+        message = str(error.reason)
+    if error.code in _AGAIN:
+        after = error.headers.get("retry-after", "")
+        return _TryAgain(message, float(after) if after.isdigit() else 0.0)
+    text = Reason("push-refused", status=error.code, cause=message)
+    return _Refused(error.code, text, _HINTS.get(error.code))

@@ -1,0 +1,231 @@
+"""aiter: AMD's kernels for inference, if the user has them installed, by its public functions.
+
+A config chooses whose kernel runs: {"kernel": "triton"}, "ck" or "asm". Without one aiter's own
+dispatcher decides where it has one ("auto"), by its tuned files. Some functions write into a given
+output; the others allocate their result, which is copied into the output after timing. Signatures
+are those of ROCm/aiter e4048607 (2026-08).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kernelmark import ops
+from kernelmark.backends import _rules
+from kernelmark.backends.base import Backend, Kernel
+from kernelmark.backends.torch import gpu
+from kernelmark.core.dtype import TORCH_NAMES
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import CaseError, Unsupported
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config
+from kernelmark.core.space import Space
+from kernelmark.devices.base import ArgumentSet, Device
+from kernelmark.ops.attention import scale
+
+_TRITON = "aiter.ops.triton"
+_BATCHED = f"{_TRITON}.gemm.batched"
+_GROUP = "batched_gemm_a8w8_a_per_token_group_prequant_w_per_batched_tensor_quant"
+_HALVES = ("f16", "bf16")
+# The function behind each op or scheme and kernel, the default first: module and name.
+FUNCTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "gemm": {
+        "auto": ("aiter.tuned_gemm", "gemm_a16w16"),
+        "triton": (f"{_TRITON}.gemm.basic.gemm_a16w16", "gemm_a16w16"),
+        "asm": ("aiter", "gemm_a16w16_asm"),
+    },
+    "batched_gemm": {
+        "triton": (f"{_BATCHED}.batched_gemm_bf16", "batched_gemm_bf16"),
+        "ck": ("aiter", "batched_gemm_bf16"),
+    },
+    "a8w8": {
+        "triton": (f"{_BATCHED}.batched_gemm_a8w8", "batched_gemm_a8w8"),
+        "ck": ("aiter", "batched_gemm_a8w8"),
+    },
+    "a8w8_group": {"triton": (f"{_BATCHED}.{_GROUP}", _GROUP)},
+    "a16wfp4": {"triton": (f"{_BATCHED}.batched_gemm_a16wfp4", "batched_gemm_a16wfp4")},
+    "afp4wfp4": {"triton": (f"{_BATCHED}.batched_gemm_afp4wfp4", "batched_gemm_afp4wfp4")},
+    "attention": {
+        "auto": ("aiter", "flash_attn_func"),
+        "triton": (f"{_TRITON}.attention.mha", "flash_attn_func"),
+    },
+}
+_FP4_ARCHS = ("gfx950", "gfx1250")
+_OPS = ("gemm", "batched_gemm", "batched_gemm_quant", "attention")
+_EXAMPLES = (
+    *("gemm *dtype=bf16 tb=t", "batched_gemm *dtype=bf16 tb=t*", "!*bias=yes"),
+    *("attention *dtype=f16*", "attention *dtype=bf16*", "batched_gemm_quant *"),
+)
+
+
+def functions_of(problem: Problem) -> Mapping[str, tuple[str, str]]:
+    """Return the kernels that aiter has for a problem, its default first."""
+    found = dict(FUNCTIONS[str(problem.options.get("scheme", problem.op))])
+    # These two are compiled for bf16 alone.
+    if problem.op in ("gemm", "batched_gemm") and problem.dtypes["a"] != "bf16":
+        for name in ("asm", "ck"):
+            found.pop(name, None)
+    return found
+
+
+def missing(problem: Problem, info: DeviceInfo) -> str | None:
+    """Return why aiter cannot compute a problem as it is specified, or None."""
+    types, options = problem.dtypes, problem.options
+    if problem.op == "attention":
+        same = len({types[name] for name in ("q", "kv", "o")}) == 1
+        if types["q"] not in _HALVES or not same or types["acc"] != "f32":
+            return f"aiter has no attention with {_rules.arithmetic(problem)}"
+        return None
+    if problem.op == "batched_gemm_quant":
+        if options["scheme"] in ("a16wfp4", "afp4wfp4") and info.arch not in _FP4_ARCHS:
+            return f"aiter multiplies MXFP4 on {' and '.join(_FP4_ARCHS)}, not on {info.arch}"
+        free = options["scheme"] == "a8w8_group"  # its function takes both orders
+        mixed = (options["a_order"], options["c_order"]) != ("bmk", "bmn")
+        if mixed and not free and options["scheme"] != "a16wfp4":
+            return f"aiter's {options['scheme']} has no other order than bmk and bmn"
+        return None
+    if types["a"] not in _HALVES or types["c"] != types["a"] or types["acc"] != "f32":
+        return f"aiter has no {problem.op} with {_rules.arithmetic(problem)}"
+    if options["ta"] != "n" or options["tb"] != "t":
+        return "aiter multiplies ta=n tb=t only"
+    if options["alpha"] != 1 or options["beta"] != 0:
+        return "aiter has no alpha and beta"
+    if options["bias"] and problem.op == "batched_gemm":
+        return "aiter takes a bias for each product of a batch, not one for all"
+    return None
+
+
+def call_of(problem: Problem, kernel: str, held: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return a launch on the tensors of an argument set, and the output that its result has to be
+    copied into; None where it writes there itself."""
+    module, name = functions_of(problem)[kernel]
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise Unsupported(f"this aiter has no {module}.{name}: {error}") from None
+    if problem.op == "attention":
+        return _attention(function, problem, held)
+    bias = held.get("bias")
+    if problem.op == "batched_gemm_quant":
+        return partial(function, *_quantised(problem, kernel, held)), None
+    a, b, d = held["a"], held["b"], held["d"]
+    if kernel == "auto":
+        return partial(function, a, b, bias=bias, otype=d.dtype), d
+    if kernel in ("asm", "ck"):
+        return partial(function, a, b, d, bias=bias), None
+    out = "y" if problem.op == "gemm" else "YQ"
+    return partial(function, a, b, bias=bias, dtype=d.dtype, **{out: d}), None
+
+
+def _quantised(problem: Problem, kernel: str, held: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the positional arguments of a scheme's function, which differ in name only."""
+    scheme, d = problem.options["scheme"], held["d"]
+    bias = held["bias"].unsqueeze(1) if "bias" in held else None
+    swapped_in = problem.options["a_order"] == "mbk"
+    swapped_out = problem.options["c_order"] == "mbn"
+    a, b, b_scale = held["a"], held["b"], held["b_scale"]
+    if scheme == "a8w8":
+        scales = held["a_scale"].unsqueeze(2), b_scale.unsqueeze(1)
+        if kernel == "ck":
+            return a, b, *scales, d, bias, 0
+        return a, b, *scales, bias, d.dtype, None, d
+    if scheme == "a8w8_group":
+        group = problem.dims["group"]
+        return a, b, b_scale, group, bias, d.dtype, None, d, swapped_out, swapped_in
+    if scheme == "a16wfp4":
+        x = a.transpose(0, 1) if swapped_in else a
+        return x, b, b_scale, d.dtype, d, None, swapped_out
+    return a, b, held["a_scale"], b_scale, d.dtype, d
+
+
+def _attention(
+    function: Callable[..., Any], problem: Problem, held: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    # aiter's layout is batch, seq, heads, dim; its causal mask ends at the last key, as ours.
+    swapped = problem.options["layout"] == "bhsd"
+    q, k, v, o = (held[x].transpose(1, 2) if swapped else held[x] for x in "qkvo")
+    causal = bool(problem.options["causal"])
+    return partial(function, q, k, v, softmax_scale=scale(problem), causal=causal), o
+
+
+class Aiter(Backend):
+    name = "aiter"
+    summary = "AMD's aiter: Triton, CK and assembly kernels; not yet run on AMD hardware"
+    device_kinds = ("hip",)
+    supports_examples = FrozenDict(
+        {"gfx942": (*_EXAMPLES, "!*fp4*"), "gfx950": _EXAMPLES},
+    )
+
+    def available(self) -> str | None:
+        spec = importlib.util.find_spec("aiter")
+        folders = list(spec.submodule_search_locations or []) if spec else []
+        # Another package has the name, too.
+        if not any((Path(folder) / "ops").is_dir() for folder in folders):
+            return "aiter is not installed: github.com/ROCm/aiter, beside a torch built for ROCm"
+        if importlib.util.find_spec("torch") is None:
+            return "torch is not installed: aiter needs one built for ROCm"
+        return None
+
+    def version(self) -> str:
+        for package in ("amd-aiter", "aiter"):
+            try:
+                return importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+        return str(getattr(importlib.import_module("aiter"), "__version__", "unknown"))
+
+    def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
+        return (
+            _rules.wrong_device(self.name, self.device_kinds, info)
+            or _rules.unknown_op(self.name, _OPS, problem)
+            or missing(problem, info)
+        )
+
+    def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
+        if self.supports(problem, info) is not None:
+            return None
+        kernels = tuple(functions_of(problem))
+        return Space(parameters={"kernel": kernels}, default={"kernel": kernels[0]})
+
+    def prepare(
+        self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
+    ) -> Kernel:
+        _rules.refuse_unknown(self.name, config, ("kernel",))
+        kernels = functions_of(problem)
+        kernel = str(config.get("kernel", next(iter(kernels))))
+        if kernel not in kernels:
+            raise Unsupported(f"aiter has {', '.join(kernels)} for this problem, not {kernel!r}")
+        viewer = gpu.enter(device)
+        try:
+            importlib.import_module("aiter")
+        except (ImportError, OSError, RuntimeError) as error:
+            raise CaseError(f"aiter is installed but cannot be imported: {error}") from error
+        calls, outputs = [], []
+        for arguments in sets:
+            call, output = call_of(problem, kernel, _views(problem, arguments, viewer))
+            calls.append(call)
+            outputs.append(output)
+        name = ".".join(kernels[kernel])
+        allocates = bool(outputs) and outputs[0] is not None
+        return gpu.started(gpu.GpuKernel(name, calls, outputs if allocates else None), device)
+
+
+def _views(problem: Problem, arguments: ArgumentSet, viewer: gpu.Viewer) -> dict[str, Any]:
+    """Return our tensors as torch's; formats that torch does not have are passed as bytes."""
+    specs = ops.registry.get(problem.op).tensors(problem)
+    return {
+        spec.name: (viewer.view if spec.dtype in TORCH_NAMES else viewer.codes)(
+            arguments[spec.name]
+        )
+        for spec in specs
+    }
+
+
+backend = Aiter()

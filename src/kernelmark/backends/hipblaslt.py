@@ -1,0 +1,272 @@
+"""hipBLASLt through ctypes: its heuristic's choice, or any solution by its name, as a config.
+
+A solution's index changes with every build of the library, so a config holds the name and the index
+is looked up. The plain C interface lists every solution (a heuristic that is asked for many appends
+all supported ones to its ranking) but names none. Two C++ functions do, and are called by their
+mangled names: they take C types only, and return a std::string, whose 32 bytes in libstdc++'s C++11
+ABI are returned as those of a C structure. A library without them runs its heuristic's choice only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernelmark import ops
+from kernelmark.backends import _lt, _rules
+from kernelmark.backends.base import Backend, Kernel
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import Unsupported, UsageError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
+from kernelmark.core.result import Config, KernelInfo
+from kernelmark.core.space import Space
+from kernelmark.devices.base import ArgumentSet, Device
+from kernelmark.gpu import driver as drivers
+from kernelmark.gpu.library import first_of, rocm_places
+
+LIBRARIES = ("libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so")
+# More than any build has for one type of GEMM; hipblaslt-bench asks for as many.
+EVERY_SOLUTION = 65536
+SOLUTION_NAME = "_ZN13hipblaslt_ext23getSolutionNameFromAlgoB5cxx11EPvR22_hipblasLtMatmulAlgo_t"
+_DELETE = "_ZdlPv"  # operator delete(void*)
+_REVISION_BYTES = 128
+
+# Of hipDataType, hipblasComputeType_t, hipblasOperation_t and hipblaslt.h, compared with the
+# headers of ROCm 6.4, 7.1 and 7.2 by tests/backends/test_rocm_headers.py.
+TABLE = _lt.LtTable(
+    prefix="hipblasLt",
+    types={
+        "f32": 0,
+        "f64": 1,
+        "f16": 2,
+        "i8": 3,
+        "i32": 10,
+        "bf16": 14,
+        "f8e4m3": 28,
+        "f8e5m2": 29,
+        "f4e2m1": 33,
+        "f8e4m3fnuz": 1000,
+        "f8e5m2fnuz": 1001,
+    },
+    compute={"f32": 2, "f64": 7, "i32": 9},
+    transpose=(111, 112),
+    desc={
+        "transa": 0,
+        "transb": 1,
+        "epilogue": 2,
+        "bias": 3,
+        "bias_type": 4,
+        "a_scale": 5,
+        "b_scale": 6,
+        "a_scale_mode": 31,
+        "b_scale_mode": 32,
+    },
+    layout={"batch_count": 0, "batch_stride": 1},
+    workspace_attribute=1,
+    epilogue_bias=4,
+    scale_e8m0=2,
+    algo_bytes=24,
+    heuristic_bytes=56,
+    state_offset=32,
+    not_supported=7,
+)
+_F8_FNUZ = ("f8e4m3fnuz", "f8e5m2fnuz")
+_F8_OCP = ("f8e4m3", "f8e5m2")
+# What matrix units multiply: MI300 the FNUZ kind of 8-bit floats, later ones that of the OCP.
+_NARROW = {
+    "gfx940": _F8_FNUZ,
+    "gfx941": _F8_FNUZ,
+    "gfx942": _F8_FNUZ,
+    "gfx950": (*_F8_OCP, "f4e2m1"),
+    "gfx1200": _F8_OCP,
+    "gfx1201": _F8_OCP,
+    "gfx1250": (*_F8_OCP, "f4e2m1"),
+}
+_EXAMPLES = ("gemm *", "batched_gemm *", "!*acc=f16*", "!*i8 *bias=yes*")
+
+
+class _String(ctypes.Structure):
+    """std::string of libstdc++; short texts are held in `local`, where `data` pointed to it."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("size", ctypes.c_size_t),
+        ("local", ctypes.c_ubyte * 16),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """A solution of the library at hand."""
+
+    name: str
+    index: int
+    algorithm: bytes
+
+
+@functools.cache
+def _shared_object() -> ctypes.CDLL | None:
+    return first_of(rocm_places(LIBRARIES))
+
+
+@functools.cache
+def library(index: int) -> _lt.LtLibrary:
+    """Return the library with a handle on the device `index`."""
+    found = _shared_object()
+    if found is None:
+        raise UsageError(_not_found())
+    # hipblasLtCreate ends the process where there is no device.
+    if reason := drivers.unavailable("hip"):
+        raise UsageError(f"hipblaslt: {reason}")
+    drivers.driver("hip").use(index)
+    return _lt.LtLibrary(TABLE, found)
+
+
+def _not_found() -> str:
+    return f"{LIBRARIES[0]} not found; install ROCm, or set ROCM_PATH to where it is"
+
+
+def index_of(algorithm: bytes) -> int:
+    """Return the solution index that an algorithm holds, as hipblaslt_ext::getIndexFromAlgo."""
+    return int.from_bytes(algorithm[:4], "little", signed=True)
+
+
+def name_of(lt: _lt.LtLibrary, algorithm: bytes) -> str:
+    """Return a solution's name; empty where the library exports no function for it."""
+    try:
+        function = lt.shared[SOLUTION_NAME]
+    except AttributeError:
+        return ""
+    function.restype = _String
+    told = function(lt.handle, ctypes.create_string_buffer(algorithm, len(algorithm)))
+    if told.size < ctypes.sizeof(told) - _String.local.offset:
+        return bytes(told.local)[: told.size].decode()
+    text = ctypes.string_at(told.data, told.size).decode()
+    delete = lt.shared[_DELETE]  # of the C++ runtime that the library itself is linked to
+    delete.restype, delete.argtypes = None, (ctypes.c_void_p,)
+    delete(told.data)
+    return text
+
+
+@functools.lru_cache(maxsize=8)
+def solutions(index: int, problem: Problem) -> tuple[Solution, ...]:
+    """Return every solution that the library on device `index` has for a problem, best first.
+
+    Ask once a problem: the library checks each of its solutions against it."""
+    lt = library(index)
+    matmul = _lt.Matmul(lt, problem)
+    try:
+        matmul.expect([one.name for one in ops.registry.get(problem.op).tensors(problem)])
+        found = [one[: TABLE.algo_bytes] for one in matmul.heuristics(EVERY_SOLUTION)]
+    finally:
+        matmul.close()
+    return tuple(
+        Solution(name=name_of(lt, one), index=index_of(one), algorithm=one) for one in found
+    )
+
+
+def named_space(found: Sequence[Solution]) -> Space | None:
+    """Return the space of the solutions that have a name, from the first one."""
+    names = tuple(dict.fromkeys(one.name for one in found if one.name))
+    if not names:
+        return None
+    return Space(parameters={"solution": names}, default={"solution": names[0]})
+
+
+def check_present(info: DeviceInfo) -> None:
+    """Refuse to list solutions for a GPU that is not here: those of another would be listed."""
+    if reason := drivers.unavailable("hip"):
+        raise Unsupported(reason)
+    here = drivers.driver("hip").arch(info.index)
+    if here != info.arch:
+        raise Unsupported(f"hip:{info.index} is {here} here, not {info.arch}")
+
+
+def chosen(found: Sequence[Solution], config: Config) -> Solution:
+    """Return the solution of a config; refuse a name that the library does not have, and an index
+    that has another name now."""
+    name, index = config.get("solution"), config.get("solution_index")
+    now = next((one.name for one in found if one.index == index), "")
+    if name is None:
+        raise Unsupported(Reason("solution-unnamed", index=index, now=now))
+    if index is not None and now != name:
+        raise Unsupported(Reason("solution-moved", index=index, name=name, now=now, absent=not now))
+    same = (one for one in found if one.name == name and index in (None, one.index))
+    if (one := next(same, None)) is None:
+        raise Unsupported(Reason("solution-unknown", name=name, count=len(found)))
+    return one
+
+
+class HipblasLt(Backend):
+    """hipBLASLt. `{}` is its heuristic's first choice; {"solution": NAME} any other. An index may
+    be added; it is refused where it is not that solution's."""
+
+    name = "hipblaslt"
+    summary = "AMD's hipBLASLt: heuristic choice or any solution; not yet run on AMD hardware"
+    device_kinds = ("hip",)
+    supports_examples = FrozenDict(
+        {
+            "gfx90a": (*_EXAMPLES, "!*=f8*"),
+            "gfx942": (*_EXAMPLES, "!*dtype=f8e4m3 *"),
+            "gfx950": (*_EXAMPLES, "!*fnuz"),
+        }
+    )
+
+    def available(self) -> str | None:
+        return _not_found() if _shared_object() is None else drivers.unavailable("hip")
+
+    def version(self) -> str:
+        """Return number and git revision, as TunableOp writes them: 100201-5b515cf1bc."""
+        lt, number = library(0), ctypes.c_int()
+        revision = ctypes.create_string_buffer(_REVISION_BYTES)
+        lt.call("GetVersion", lt.handle, ctypes.byref(number))
+        lt.call("GetGitRevision", lt.handle, revision)
+        return f"{number.value}-{revision.value.decode()}"
+
+    def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
+        if reason := _rules.wrong_device(self.name, self.device_kinds, info):
+            return reason
+        for kind in problem.dtypes.values():
+            if kind.startswith(("f8", "f4")) and kind not in _NARROW.get(info.arch, ()):
+                return f"hipblaslt has no {kind} on {info.arch}"
+        if problem.op == "batched_gemm_quant":
+            return _scaled(problem)
+        return _lt.supports(problem, TABLE, self.name)
+
+    def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
+        check_present(info)
+        return named_space(solutions(info.index, problem))
+
+    def prepare(
+        self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
+    ) -> Kernel:
+        _rules.refuse_unknown(self.name, config, ("solution", "solution_index"))
+        lt = library(device.info.index)
+
+        def choose(matmul: _lt.Matmul) -> tuple[bytes, KernelInfo]:
+            if config:
+                algorithm = chosen(solutions(device.info.index, problem), config).algorithm
+            else:
+                algorithm = matmul.first_choice()
+            index = index_of(algorithm)
+            resources = {"workspace_bytes": _lt.WORKSPACE_BYTES, "solution_index": index}
+            name = name_of(lt, algorithm) or f"solution {index}"
+            return algorithm, KernelInfo(name=name, resources=resources)
+
+        return _lt.prepare(lt, problem, device, sets, choose)
+
+
+def _scaled(problem: Problem) -> str | None:
+    """Return why a scaled product is not one of hipBLASLt's: it has MXFP4, one at a time."""
+    if problem.options["scheme"] != "afp4wfp4":
+        return f"hipblaslt has no scheme {problem.options['scheme']}"
+    if problem.dims["batch"] != 1:
+        return "hipblaslt scales blocks of 32 elements of one product, not of a batch"
+    return None
+
+
+backend = HipblasLt()

@@ -1,0 +1,293 @@
+"""rocBLAS through ctypes: its own choice, or any solution by its name, as a config.
+
+rocBLAS lists the numbers of its solutions and has no function for their names. Tensile prints the
+name of a solution that is looked up where TENSILE_DB has the bit 4 when the process starts, so a
+child is asked: `python -m kernelmark.backends.rocblas DEVICE PROBLEM` has rocBLAS check each number
+without launching anything. What Tensile does not name is hipBLASLt's: rocBLAS 4.3 and later compute
+by it, and list its index + 1.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from kernelmark import ops
+from kernelmark.backends import _lt, _rules, hipblaslt
+from kernelmark.backends.base import Backend, Kernel
+from kernelmark.core.children import run_child
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import CaseError, KernelmarkError, Unsupported, UsageError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config, KernelInfo
+from kernelmark.core.space import Space
+from kernelmark.devices.base import ArgumentSet, Device, Stream
+from kernelmark.gpu import driver as drivers
+from kernelmark.gpu.library import first_of, rocm_places
+
+LIBRARIES = ("librocblas.so.5", "librocblas.so.4", "librocblas.so")
+# rocblas_datatype, _operation, _gemm_algo, _gemm_flags and _status, compared with ROCm's headers by
+# tests/backends/test_rocm_headers.py.
+TYPES = {"f16": 150, "f32": 151, "f64": 152, "i8": 160, "i32": 162, "bf16": 168}
+TRANSPOSE = (111, 112)
+STANDARD, BY_INDEX = 0, 1
+CHECK_ONLY = 8
+NOT_SUPPORTED = (2, 14, 15)  # not implemented, excluded from build, architecture mismatch
+_P = ctypes.c_void_p
+_NAMES_TIMEOUT_S = 300.0
+_ASKED = "@"
+_NAMED = re.compile(r"^Selection solution with index: -?\d+ and name: '(.+)'$")
+# Where nothing is launched an address is looked at, and never read from.
+_SOME_ADDRESS = 4096
+
+
+@functools.cache
+def _shared_object() -> ctypes.CDLL | None:
+    return first_of(rocm_places(LIBRARIES))
+
+
+def _call(name: str, *arguments: object) -> None:
+    library = _shared_object()
+    if library is None:
+        raise UsageError(_not_found())
+    code = int(library[f"rocblas_{name}"](*arguments))
+    if code in NOT_SUPPORTED:
+        raise Unsupported(f"rocblas_{name}: the library does not support this (status {code})")
+    if code:
+        raise CaseError(f"rocblas_{name} failed with status {code}")
+
+
+def _not_found() -> str:
+    return f"{LIBRARIES[0]} not found; install ROCm, or set ROCM_PATH to where it is"
+
+
+class Handle:
+    """A handle of the library on the device `index`."""
+
+    def __init__(self, index: int) -> None:
+        drivers.driver("hip").use(index)
+        self.value = _P()
+        _call("create_handle", ctypes.byref(self.value))
+
+    def close(self) -> None:
+        _call("destroy_handle", self.value)
+
+
+class Gemm:
+    """The arguments of rocblas_gemm_ex or of its strided batch, which end with an algorithm.
+
+    Our matrices are row-major, the library's column-major: A and B are exchanged."""
+
+    def __init__(self, problem: Problem) -> None:
+        m, n, k = (problem.dims[x] for x in "mnk")
+        ta, tb = (problem.options[name] == "t" for name in ("ta", "tb"))
+        self.batch = problem.dims.get("batch")
+        self.name = "gemm_strided_batched_ex" if self.batch else "gemm_ex"
+        acc = problem.dtypes["acc"]
+        self._alpha, self._beta = (
+            _lt.scalar(acc, float(problem.options[name])) for name in ("alpha", "beta")
+        )
+        self._start = (TRANSPOSE[tb], TRANSPOSE[ta], n, m, k)
+        a, b, c = (TYPES[problem.dtypes[name]] for name in "abc")
+        # Type, leading dimension and elements of the library's A, B, C and D.
+        self._operands = (
+            (b, k if tb else n, n * k),
+            (a, m if ta else k, m * k),
+            (c, n, m * n),
+            (c, n, m * n),
+        )
+        self._compute = TYPES[acc]
+
+    def arguments(self, handle: Handle, addresses: Sequence[int]) -> tuple[object, ...]:
+        """Return the arguments up to the compute type; `addresses` are of A, B, C and D."""
+        found: list[object] = [handle.value, *self._start, ctypes.byref(self._alpha)]
+        for place, (address, operand) in enumerate(zip(addresses, self._operands, strict=True)):
+            kind, leading, count = operand
+            if place == 2:
+                found.append(ctypes.byref(self._beta))
+            found += [_P(address), kind, leading]
+            if self.batch:
+                found.append(ctypes.c_int64(count))
+        return (*found, *([self.batch] if self.batch else []), self._compute)
+
+
+def _listed(handle: Handle, gemm: Gemm) -> list[int]:
+    """Return the numbers of the solutions that can solve a problem."""
+    size, nowhere = ctypes.c_int(), (_SOME_ADDRESS,) * 4
+    arguments = (*gemm.arguments(handle, nowhere), BY_INDEX, 0)
+    _call(f"{gemm.name}_get_solutions", *arguments, None, ctypes.byref(size))
+    found = (ctypes.c_int * max(1, size.value))()
+    _call(f"{gemm.name}_get_solutions", *arguments, found, ctypes.byref(size))
+    # 0 fills the list up where fewer were found.
+    return [number for number in dict.fromkeys(found[: size.value]) if number]
+
+
+@functools.lru_cache(maxsize=8)
+def solutions(index: int, problem: Problem) -> tuple[hipblaslt.Solution, ...]:
+    """Return every solution that rocBLAS on device `index` has a name for."""
+    handle, gemm = Handle(index), Gemm(problem)
+    try:
+        numbers = _listed(handle, gemm)
+    finally:
+        handle.close()
+    names = _tensile_names(index, problem)
+    if any(number > 0 and number not in names for number in numbers):
+        names |= _hipblaslt_names(index, problem)
+    return tuple(
+        hipblaslt.Solution(name=names[number], index=number, algorithm=b"")
+        for number in numbers
+        if number in names
+    )
+
+
+def _hipblaslt_names(index: int, problem: Problem) -> dict[int, str]:
+    try:
+        found = hipblaslt.solutions(index, problem)
+    except KernelmarkError:  # a rocBLAS that was built without it, or that has another
+        return {}
+    return {one.index + 1: one.name for one in found if one.name}
+
+
+def _tensile_names(index: int, problem: Problem) -> dict[int, str]:
+    command = [sys.executable, "-m", "kernelmark.backends.rocblas", str(index), problem.key]
+    try:
+        done = run_child(
+            command, timeout_s=_NAMES_TIMEOUT_S, env={**os.environ, "TENSILE_DB": "0x4"}
+        )
+    except subprocess.TimeoutExpired:
+        raise CaseError("rocBLAS took too long to name its solutions") from None
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise CaseError(f"rocBLAS could not name its solutions: {' '.join(last)}")
+    return parse_names(done.stdout.decode(errors="replace"))
+
+
+def parse_names(text: str) -> dict[int, str]:
+    """Return the names that Tensile printed, by the number that was asked for before each."""
+    names: dict[int, str] = {}
+    number = 0
+    for line in text.splitlines():
+        if line.startswith(_ASKED):
+            number = int(line.removeprefix(_ASKED))
+        elif found := _NAMED.match(line):
+            names.setdefault(number, found[1])
+    return names
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Have Tensile print the name of each solution of a problem, after its number."""
+    index, problem = int(arguments[0]), ops.parse(arguments[1])
+    handle, gemm = Handle(index), Gemm(problem)
+    library = _shared_object()
+    assert library is not None
+    function = library[f"rocblas_{gemm.name}"]
+    common = gemm.arguments(handle, (_SOME_ADDRESS,) * 4)
+    for number in _listed(handle, gemm):
+        sys.stdout.write(f"{_ASKED}{number}\n")
+        sys.stdout.flush()
+        function(*common, BY_INDEX, number, CHECK_ONLY)
+
+
+class RocblasKernel(Kernel):
+    """A GEMM of rocBLAS with one solution, or with its own choice."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        solution: hipblaslt.Solution | None,
+        device: Device,
+        sets: Sequence[ArgumentSet],
+    ) -> None:
+        gemm = Gemm(problem)
+        self._name = gemm.name
+        resources = {"workspace_bytes": _lt.WORKSPACE_BYTES}
+        if solution:
+            resources["solution_index"] = solution.index
+        name = solution.name if solution else f"rocblas_{gemm.name}"
+        self.info = KernelInfo(name=name, resources=resources)
+        algorithm = (BY_INDEX, solution.index, 0) if solution else (STANDARD, 0, 0)
+        self._device = device
+        self._handle = Handle(device.info.index)
+        try:
+            self._workspace = device.allocate(_lt.WORKSPACE_BYTES)
+            # Its own workspace would grow by an allocation inside a launch.
+            address = _P(self._workspace.address)
+            size = ctypes.c_size_t(_lt.WORKSPACE_BYTES)
+            _call("set_workspace", self._handle.value, address, size)
+        except BaseException:
+            self._handle.close()
+            raise
+        self._gemm = gemm  # owns alpha and beta
+        self._calls = [(*gemm.arguments(self._handle, _addresses(one)), *algorithm) for one in sets]
+
+    def launch(self, stream: Stream, set_index: int) -> None:
+        _call("set_stream", self._handle.value, _P(stream))
+        _call(self._name, *self._calls[set_index])
+
+    def close(self) -> None:
+        self._handle.close()
+        self._device.free(self._workspace)
+
+
+def _addresses(arguments: ArgumentSet) -> tuple[int, int, int, int]:
+    d = arguments["d"].address
+    c = arguments["c"].address if "c" in arguments else d
+    return arguments["b"].address, arguments["a"].address, c, d
+
+
+class Rocblas(Backend):
+    """rocBLAS. `{}` is its own choice; {"solution": NAME} any other. An index may be added; it is
+    refused where it is not that solution's."""
+
+    name = "rocblas"
+    summary = "AMD's rocBLAS: its own choice or any solution; not yet run on AMD hardware"
+    device_kinds = ("hip",)
+    supports_examples = FrozenDict(
+        {"gfx942": ("gemm *", "batched_gemm *", "!*dtype=f8*", "!*bias=yes*")}
+    )
+
+    def available(self) -> str | None:
+        return _not_found() if _shared_object() is None else drivers.unavailable("hip")
+
+    def version(self) -> str:
+        """Return the version as TunableOp writes it: 5.2.0.5b515cf1bc."""
+        size = ctypes.c_size_t()
+        _call("get_version_string_size", ctypes.byref(size))
+        text = ctypes.create_string_buffer(size.value + 1)
+        _call("get_version_string", text, size)
+        return text.value.decode()
+
+    def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
+        if reason := _rules.wrong_device(self.name, self.device_kinds, info):
+            return reason
+        if reason := _rules.unknown_op(self.name, ("gemm", "batched_gemm"), problem):
+            return reason
+        for kind in problem.dtypes.values():
+            if kind not in TYPES:
+                return f"rocblas has no {kind}"
+        return "rocblas adds no bias" if problem.options["bias"] else None
+
+    def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
+        hipblaslt.check_present(info)
+        return hipblaslt.named_space(solutions(info.index, problem))
+
+    def prepare(
+        self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
+    ) -> Kernel:
+        _rules.refuse_unknown(self.name, config, ("solution", "solution_index"))
+        solution = None
+        if config:
+            solution = hipblaslt.chosen(solutions(device.info.index, problem), config)
+        return RocblasKernel(problem, solution, device, sets)
+
+
+backend = Rocblas()
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,187 @@
+"""Plans, defaults and spaces of the Triton mixture of experts.
+
+Both GEMMs are launched with one config, and what is chosen in it is what vLLM and SGLang choose.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernelmark.backends.triton.gemm import dtype_reason
+from kernelmark.backends.triton.plan import (
+    Arguments,
+    Call,
+    Plan,
+    ceil_div,
+    power_of_two,
+    shared_bytes,
+)
+from kernelmark.core.dtype import dtype
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config, ConfigValue
+from kernelmark.core.space import Space
+from kernelmark.gpu.rtc import vendor_of
+
+_OPTIONS = ("num_warps", "num_stages", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
+_STREAMED = 1024  # elements that a program of the kernels without a GEMM handles
+_ORDER, _OWNERS, _WIDE, _HIDDEN = "order", "owners", "both or parts", "hidden"
+
+
+def supports(problem: Problem, info: DeviceInfo) -> str | None:
+    if problem.dtypes["x"] == "f32":
+        return "the Triton mixture of experts is for f16 and bf16"
+    return dtype_reason(problem.dtypes["x"], info)
+
+
+def _sizes(problem: Problem) -> tuple[int, int, int, int, int]:
+    """(tokens, intermediate size, hidden size, experts, rows)."""
+    d = problem.dims
+    return d["m"], d["n"], d["k"], d["e"], d["m"] * d["top_k"]
+
+
+def default(problem: Problem, info: DeviceInfo) -> Config:
+    """A sensible config for the architecture, from the shape alone."""
+    _, n, k, e, rows = _sizes(problem)
+    cuda = vendor_of(info.arch) == "cuda"
+    each = ceil_div(rows, e)  # rows of an expert, were they evenly spread
+    block_m = power_of_two(each, 16, 128)
+    # Few rows: the weights are read once whatever the tile, and deep tiles read them in long runs.
+    block_k = power_of_two(min(n, k), 32, 128 if block_m <= 32 else 64)
+    block_n = power_of_two(min(2 * n, k), 32, 64 if block_m <= 32 else 128)
+    config: dict[str, ConfigValue] = {
+        "block_m": block_m,
+        "block_n": block_n,
+        "block_k": block_k,
+        "group_m": 16 if each > 128 else 1,
+        "num_warps": 8 if block_m * block_n >= 128 * 128 else 4,
+        "num_stages": 4 if block_m <= 32 else 3,
+    }
+    if not cuda:
+        config |= {"num_stages": 2, "waves_per_eu": 2, "matrix_instr_nonkdim": 16}
+        if info.arch == "gfx942":
+            config["kpack"] = 1
+    return FrozenDict(config)
+
+
+def space(problem: Problem, info: DeviceInfo) -> Space:
+    """Everything the kernel can be built with for this problem."""
+    m, n, k, _, _ = _sizes(problem)
+    wide, deep = max(2 * n, k), max(n, k)
+    parameters: dict[str, tuple[ConfigValue, ...]] = {
+        # No expert has more rows than there are tokens.
+        "block_m": tuple(b for b in (16, 32, 64, 128, 256) if b == 16 or b < 2 * m),
+        "block_n": tuple(b for b in (32, 64, 128, 256) if b == 32 or b < 2 * wide),
+        "block_k": tuple(b for b in (32, 64, 128, 256) if b == 32 or b < 2 * deep),
+        "group_m": (1, 16, 32, 64),
+    }
+    if vendor_of(info.arch) == "cuda":
+        parameters |= {"num_warps": (4, 8), "num_stages": (2, 3, 4, 5)}
+    else:
+        parameters |= {"num_warps": (1, 2, 4, 8), "num_stages": (2, 3)}
+        parameters |= {"waves_per_eu": (0, 1, 2, 4), "matrix_instr_nonkdim": (16, 32)}
+        if info.arch == "gfx942":
+            parameters["kpack"] = (1, 2)
+    shared, nbytes = shared_bytes(info), dtype(problem.dtypes["x"]).bits // 8
+
+    def forbids(config: Config) -> str | None:
+        block_m, block_n, block_k = (int(config[f"block_{x}"]) for x in "mnk")
+        if (block_m + block_n) * block_k * nbytes * int(config["num_stages"]) > shared:
+            return "the staged tiles do not fit into shared memory"
+        if block_m * block_n > 256 * 128:
+            return "the accumulator tile does not fit into registers"
+        return None
+
+    return Space(parameters=parameters, default=default(problem, info), forbids=forbids)
+
+
+def plan(problem: Problem, config: Config, info: DeviceInfo) -> Plan:
+    """The launches for a config; values that the config leaves out come from the default."""
+    chosen: dict[str, Any] = {**default(problem, info), **config}
+    _m, n, k, e, rows = _sizes(problem)
+    block_m = int(chosen["block_m"])
+    # Each expert that is chosen leaves less than one block unused.
+    blocks = (rows + min(rows, e) * (block_m - 1)) // block_m
+    nbytes = dtype(problem.dtypes["x"]).bits // 8
+    return Plan(
+        calls=(
+            _sort(problem, block_m, blocks),
+            _tiles(problem, chosen, blocks, first=True),
+            _gate(problem),
+            _tiles(problem, chosen, blocks, first=False),
+            _sum(problem),
+        ),
+        main=1,
+        named_bytes={
+            _ORDER: blocks * block_m * 4,
+            _OWNERS: blocks * 4,
+            # The first GEMM's output is done with when the second one's is written.
+            _WIDE: rows * max(2 * n, k) * nbytes,
+            _HIDDEN: rows * n * nbytes,
+        },
+    )
+
+
+def _sort(problem: Problem, block_m: int, blocks: int) -> Call:
+    from kernelmark.kernels.triton.moe import moe_sort
+
+    _, _, _, e, rows = _sizes(problem)
+    arguments = Arguments().pointer("ids", "i32", "ids")
+    arguments.pointer("order", "i32", _ORDER).pointer("owners", "i32", _OWNERS)
+    arguments.integer("rows", rows).integer("experts", e).integer("blocks", blocks)
+    chunk = power_of_two(rows, 128, 4096)
+    constants = {"BINS": power_of_two(e + 1, 2, 2 * e), "CHUNK": chunk, "BLOCK_M": block_m}
+    warps = 4 if chunk <= 512 else 8
+    return arguments.call(moe_sort, constants, {"num_warps": warps}, (e, 1, 1))
+
+
+def _tiles(problem: Problem, chosen: dict[str, Any], blocks: int, *, first: bool) -> Call:
+    """One GEMM: from x to gate and up, or from the hidden layer to an output for each choice."""
+    from kernelmark.kernels.triton.moe import moe_tiles
+
+    _, n, k, _, rows = _sizes(problem)
+    kind = problem.dtypes["x"]
+    wide, deep = (2 * n, k) if first else (k, n)
+    arguments = Arguments().pointer("a", kind, "x" if first else _HIDDEN)
+    arguments.pointer("w", kind, "w1" if first else "w2").pointer("weights", "f32", "weights")
+    arguments.pointer("order", "i32", _ORDER).pointer("owners", "i32", _OWNERS)
+    arguments.pointer("c", kind, _WIDE)
+    arguments.integer("rows", rows).integer("blocks", blocks)
+    arguments.integer("n", wide).integer("k", deep)
+    constants: dict[str, Any] = {
+        "SHARED": problem.dims["top_k"] if first else 1,
+        "WEIGHTED": not first,
+        "EVEN_K": deep % int(chosen["block_k"]) == 0,
+        "PRECISION": "ieee",
+        **{f"BLOCK_{x}": int(chosen[f"block_{x.lower()}"]) for x in "MNK"},
+        "GROUP_M": int(chosen["group_m"]),
+    }
+    options = {name: chosen[name] for name in _OPTIONS if name in chosen}
+    grid = (blocks * ceil_div(wide, constants["BLOCK_N"]), 1, 1)
+    return arguments.call(moe_tiles, constants, options, grid)
+
+
+def _gate(problem: Problem) -> Call:
+    from kernelmark.kernels.triton.moe import moe_gate
+
+    _, n, _, _, rows = _sizes(problem)
+    kind = problem.dtypes["x"]
+    arguments = Arguments().pointer("both", kind, _WIDE).pointer("hidden", kind, _HIDDEN)
+    arguments.integer("n", n)
+    block = power_of_two(n, 128, _STREAMED)
+    grid = (rows, ceil_div(n, block), 1)
+    return arguments.call(moe_gate, {"BLOCK": block}, {"num_warps": 4}, grid)
+
+
+def _sum(problem: Problem) -> Call:
+    from kernelmark.kernels.triton.moe import moe_sum
+
+    m, _, k, _, _ = _sizes(problem)
+    kind = problem.dtypes["x"]
+    arguments = Arguments().pointer("parts", kind, _WIDE).pointer("out", kind, "out")
+    arguments.integer("k", k)
+    block = power_of_two(k, 128, _STREAMED)
+    constants = {"TOP_K": problem.dims["top_k"], "BLOCK": block}
+    grid = (m, ceil_div(k, block), 1)
+    return arguments.call(moe_sum, constants, {"num_warps": 4}, grid)

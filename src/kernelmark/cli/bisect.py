@@ -1,0 +1,204 @@
+"""`kmark bisect`: which commit, wheel or config made a kernel slower."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernelmark.cli import ab as a
+from kernelmark.cli import gate as g
+from kernelmark.cli import options as o
+from kernelmark.cli.ending import NOTHING
+from kernelmark.cli.output import Outputs, put_table, say
+from kernelmark.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernelmark.api.ab import AbPlan
+    from kernelmark.api.bisect import Source
+    from kernelmark.api.candidates import Where
+    from kernelmark.runners.environments import Side
+
+CANDIDATES = "Candidates"
+
+Good = Annotated[
+    str | None,
+    typer.Option(
+        "--good", metavar="REF", help="A commit that is fast.", rich_help_panel=CANDIDATES
+    ),
+]
+Bad = Annotated[
+    str,
+    typer.Option(
+        "--bad", metavar="REF", help="A later commit that is slow.", rich_help_panel=CANDIDATES
+    ),
+]
+WheelList = Annotated[
+    str | None,
+    typer.Option(
+        "--wheels",
+        metavar="FILE",
+        help="Search wheels instead of commits: a text file with one path a line, good to bad.",
+        rich_help_panel=CANDIDATES,
+    ),
+]
+ConfigList = Annotated[
+    str | None,
+    typer.Option(
+        "--configs",
+        metavar="FILE",
+        help="Search configs instead of commits: a JSON list, or a line 'name=value …' each.",
+        rich_help_panel=CANDIDATES,
+    ),
+]
+Confidence = Annotated[
+    float,
+    typer.Option(
+        "--confidence",
+        metavar="P",
+        callback=o.below_one,
+        help="Stop when one candidate is the culprit with this probability.",
+        rich_help_panel=a.COMPARISON,
+    ),
+]
+Fresh = Annotated[
+    bool,
+    typer.Option("--fresh", help="Forget an unfinished search.", rich_help_panel=o.RUNNING),
+]
+
+
+def bisect(
+    context: typer.Context,
+    good: Good = None,
+    bad: Bad = "HEAD",
+    wheels: WheelList = None,
+    configs: ConfigList = None,
+    repo: g.Repo = ".",
+    build: g.Build = "",
+    build_timeout: g.BuildTimeout = 3600.0,
+    python: g.Python = "",
+    settings: g.Settings = None,
+    backends: a.SideBackend = None,
+    config: a.SideConfig = None,
+    ops: o.Ops = None,
+    device: a.Device = "cpu",
+    suites: o.Suites = None,
+    axes: o.Axes = None,
+    dtypes: o.Dtypes = None,
+    problems: o.Problems = None,
+    filter: o.Filter = None,
+    limit: o.Limit = None,
+    confidence: Confidence = 0.95,
+    budget: a.Budget = None,
+    rounds: a.Rounds = "10,16,24,32",
+    alpha: a.Alpha = 0.01,
+    delta: a.Delta = 0.01,
+    timing: o.TimingFile = None,
+    cache: o.CacheState = None,
+    strain: o.StrainKind = None,
+    duty: o.DutyKind = None,
+    threads: o.Threads = None,
+    max_s: o.MaxSeconds = None,
+    warmup_s: o.WarmupSeconds = None,
+    samples: a.MinSamples = None,
+    seed: o.Seed = None,
+    json: o.Json = None,
+    md: o.Md = None,
+    quiet: o.Quiet = False,
+    timeout: o.Timeout = 300.0,
+    fresh: Fresh = False,
+) -> int:
+    """Find the commit, wheel or config with which a kernel got slower or stopped working.
+
+    For example: kmark bisect --good v1.2 --bad HEAD -b kernels/softmax.py
+
+    The same command goes on with a search that was interrupted. Exit code 4: the ends do not
+    differ, or the culprit could not be told.
+    """
+    from kernelmark.api.bisect import Question, bisect, comment, document, forget
+    from kernelmark.core.files import json_text
+    from kernelmark.report.changes import command_text, movers_table, of_pairs
+
+    outputs = Outputs(json=json, md=md)
+    if confidence <= 0.5:
+        raise UsageError("--confidence must be above 0.5", hint="0.95 is usual")
+    tell: Callable[[str], None] = (lambda text: None) if quiet else say
+    with _candidates(context.params, tell) as (source, plan):
+        question = Question(
+            cases=tuple(pair.base for pair in plan.pairs),
+            rule=plan.rule,
+            confidence=confidence,
+            budget_s=math.inf if budget is None else budget,
+            key=f"{build}\n{python}\n{settings}\n{plan.device}\n{plan.rule}",
+        )
+        if fresh:
+            forget(question, source.names)
+        try:
+            found = bisect(source, question, tell)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                "interrupted; the same command goes on with the search"
+            ) from None
+    if not outputs.stdout_taken and found.rows:
+        put_table(movers_table(of_pairs(found.rows)))
+    outputs.put(
+        json=lambda: json_text(document(found)),
+        md=lambda: comment(found, command_text(context.obj or ())),
+    )
+    say(found.answer)
+    return 0 if found.state in ("located", "range") else NOTHING
+
+
+@contextlib.contextmanager
+def _candidates(
+    params: Mapping[str, Any], tell: Callable[[str], None]
+) -> Iterator[tuple[Source, AbPlan]]:
+    """The candidates that the options name, and what is measured on each."""
+    from kernelmark.api import candidates as known
+
+    kinds = [name for name in ("good", "wheels", "configs") if params[name] is not None]
+    if len(kinds) != 1:
+        raise UsageError(
+            "candidates are commits, wheels or configs"
+            if kinds
+            else "there are no candidates to search",
+            hint="give one of --good REF, --wheels FILE and --configs FILE",
+        )
+    if kinds != ["good"]:
+        side = _side(params)
+        plan = a.plan_of(params, (side, dataclasses.replace(side, name="head")))
+        files = params[kinds[0]]
+        if kinds == ["wheels"]:
+            yield known.Wheels(known.read_wheels(files), side, _where(plan)), plan
+        else:
+            yield known.Configs(known.read_configs(files), side, _where(plan)), plan
+        return
+    variables = g.variables_of(params["settings"] or (), "", ())
+    with g.checkouts_of(params, tell, variables) as checkouts:
+        bad = checkouts.side("head", params["bad"])
+        with contextlib.chdir(bad.folder):
+            plan = a.plan_of(params, (dataclasses.replace(bad, name="base"), bad))
+        yield known.Commits(checkouts, params["good"], params["bad"], _where(plan)), plan
+
+
+def _side(params: Mapping[str, Any]) -> Side:
+    """The environment that all candidates share."""
+    from kernelmark.core.frozen import FrozenDict
+    from kernelmark.runners.environments import parse_side
+
+    side = parse_side(f"base={params['python']}" if params["python"] else "base")
+    variables = g.variables_of(params["settings"] or (), "", ())
+    return dataclasses.replace(side, variables=FrozenDict(variables))
+
+
+def _where(plan: AbPlan) -> Where:
+    from kernelmark.api.candidates import Where
+    from kernelmark.runners.jobs import threads_of
+    from kernelmark.runners.targets import find
+
+    threads = threads_of(plan.pairs[0].base, find(plan.device)[1])
+    return Where(device=plan.device, timeout_s=plan.timeout_s, threads=threads)

@@ -1,0 +1,301 @@
+"""`kmark gate`: does a change make any kernel slower? For pull requests."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernelmark.cli import ab as a
+from kernelmark.cli import options as o
+from kernelmark.cli.ab_telling import lone, preview, progress, told
+from kernelmark.cli.compare import FailOnWords
+from kernelmark.cli.output import Outputs, say
+from kernelmark.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernelmark.api.checkouts import Checkouts
+    from kernelmark.runners.environments import Side
+
+SIDES = "Sides"
+NAMES = ("base", "head")
+
+Base = Annotated[
+    str | None,
+    typer.Option(
+        "--base",
+        metavar="REF",
+        help="The commit, branch or tag to compare with.",
+        rich_help_panel=SIDES,
+    ),
+]
+Head = Annotated[
+    str,
+    typer.Option(
+        "--head",
+        metavar="REF",
+        help="The commit, branch or tag to judge; '.' is the working tree with its changes.",
+        rich_help_panel=SIDES,
+    ),
+]
+Repo = Annotated[
+    str,
+    typer.Option(
+        "--repo",
+        metavar="DIR",
+        help="A folder of the git repository. Kernel files, suites and timing files are named from "
+        "it. Default: this folder.",
+        rich_help_panel=SIDES,
+    ),
+]
+Build = Annotated[
+    str,
+    typer.Option(
+        "--build",
+        metavar="CMD",
+        help="Build a checkout by this shell command, run in it.",
+        rich_help_panel=SIDES,
+    ),
+]
+BuildTimeout = Annotated[
+    float,
+    typer.Option(
+        "--build-timeout",
+        metavar="S",
+        help="Limit the seconds of a build.",
+        rich_help_panel=SIDES,
+    ),
+]
+Python = Annotated[
+    str,
+    typer.Option(
+        "--python",
+        metavar="PATH",
+        help="The interpreter of both sides; {tree} is the checkout: {tree}/.venv.",
+        rich_help_panel=SIDES,
+    ),
+]
+BaseEnv = Annotated[
+    str | None,
+    typer.Option(
+        "--base-env",
+        metavar="PYTHON",
+        help="Compare two environments instead of two commits: the interpreter of base.",
+        rich_help_panel=SIDES,
+    ),
+]
+HeadEnv = Annotated[
+    str | None,
+    typer.Option(
+        "--head-env", metavar="PYTHON", help="The interpreter of head.", rich_help_panel=SIDES
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="[SIDE:]VARIABLE=VALUE",
+        help="Set a variable of both sides, or of base or head: PYTHONPATH={tree}/src. Repeatable.",
+        rich_help_panel=SIDES,
+    ),
+]
+Budget = Annotated[
+    float,
+    typer.Option(
+        "--budget",
+        metavar="S",
+        help="Stop measuring after this many seconds. If they do not suffice for all kernels, some "
+        "are left out at random and listed as undecided.",
+        rich_help_panel=a.COMPARISON,
+    ),
+]
+
+
+def gate(
+    context: typer.Context,
+    base: Base = None,
+    head: Head = "HEAD",
+    repo: Repo = ".",
+    build: Build = "",
+    build_timeout: BuildTimeout = 3600.0,
+    python: Python = "",
+    base_env: BaseEnv = None,
+    head_env: HeadEnv = None,
+    settings: Settings = None,
+    backends: a.SideBackend = None,
+    config: a.SideConfig = None,
+    ops: o.Ops = None,
+    device: a.Device = "cpu",
+    suites: o.Suites = None,
+    axes: o.Axes = None,
+    dtypes: o.Dtypes = None,
+    problems: o.Problems = None,
+    filter: o.Filter = None,
+    limit: o.Limit = None,
+    budget: Budget = 1200.0,
+    fail_on: FailOnWords = None,
+    rounds: a.Rounds = "10,16,24,32",
+    alpha: a.Alpha = 0.01,
+    delta: a.Delta = 0.01,
+    timing: o.TimingFile = None,
+    cache: o.CacheState = None,
+    strain: o.StrainKind = None,
+    duty: o.DutyKind = None,
+    threads: o.Threads = None,
+    max_s: o.MaxSeconds = None,
+    warmup_s: o.WarmupSeconds = None,
+    samples: a.MinSamples = None,
+    seed: o.Seed = None,
+    store: o.StorePlace = None,
+    no_store: o.NoStore = False,
+    label: o.Label = "gate",
+    json: o.Json = None,
+    csv: o.Csv = None,
+    md: o.Md = None,
+    quiet: o.Quiet = False,
+    dry_run: o.DryRun = False,
+    timeout: o.Timeout = 300.0,
+    jobs: o.Jobs = None,
+) -> int:
+    """Compare two commits, or two environments, in paired rounds; exit 1 if a kernel got slower.
+
+    For example: kmark gate --base origin/main --build make -s smoke -b torch --md comment.md
+
+    Or, for a kernel file: kmark gate --base main --head . -b kernels/softmax.py
+    """
+    from kernelmark.api.ab import captured, compare_sides
+    from kernelmark.compare import fail_on as failing
+    from kernelmark.report.ab import answer_of
+    from kernelmark.stores import open_store
+
+    outputs = Outputs(json=json, csv=csv, md=md)
+    words = o.comma_list(fail_on)
+    limits = failing.parse(words) if words else failing.FailOn()
+    tell: Callable[[str], None] = (lambda text: None) if quiet else say
+    with contextlib.ExitStack() as stack:
+        sides, facts = stack.enter_context(sides_of(context.params, tell))
+        # Files are those of head: a change may add the suite that measures it.
+        with contextlib.chdir(sides[1].folder or "."):
+            plan = dataclasses.replace(a.plan_of(context.params, sides), sides=sides)
+        if note := lone(plan):
+            tell(note)
+        if dry_run:
+            return preview(plan)
+        opened = None if no_store else stack.enter_context(open_store(store))
+        report = compare_sides(
+            plan,
+            captured(plan),
+            store=opened,
+            argv=_pinned(context.obj or (), facts),
+            on_event=(lambda event: None) if quiet else progress(len(plan.pairs)),
+        )
+    code = told(
+        report,
+        outputs,
+        stored=opened is not None,
+        quiet=quiet,
+        limits=limits,
+        facts=[f"{name}: {text}" for name, text in facts.items()],
+    )
+    say(answer_of(report))
+    return code
+
+
+@contextlib.contextmanager
+def sides_of(
+    params: Mapping[str, Any], tell: Callable[[str], None]
+) -> Iterator[tuple[tuple[Side, Side], dict[str, str]]]:
+    """Base and head, checked out and built, and a text for each: its commit and the subject."""
+    from kernelmark.runners.environments import parse_sides
+
+    variables = {name: variables_of(params["settings"] or (), name) for name in NAMES}
+    if params["base_env"] is not None or params["head_env"] is not None:
+        _check_environments(params)
+        words = [f"{side}:{n}={v}" for side in NAMES for n, v in variables[side].items()]
+        pythons = [f"{side}={params[f'{side}_env']}" for side in NAMES]
+        yield parse_sides(pythons, words), {}
+        return
+    if params["base"] is None:
+        raise UsageError(
+            "there is nothing to compare with",
+            hint="give a commit, --base origin/main, or --base-env and --head-env",
+        )
+    with checkouts_of(params, tell) as checkouts:
+        repository = checkouts.repository
+        if params["head"] == "HEAD" and repository.changed:
+            tell("note: changes that are not committed are not measured; --head . measures them")
+        refs = {side: params[side] for side in NAMES}
+        for ref in refs.values():  # both, before one of them is built
+            repository.describe(ref)
+        sides = tuple(checkouts.side(side, refs[side], variables[side]) for side in NAMES)
+        yield (sides[0], sides[1]), {n: repository.describe(ref) for n, ref in refs.items()}
+
+
+def _pinned(words: Sequence[str], commits: Mapping[str, str]) -> tuple[str, ...]:
+    """The command line with commits in place of refs, which mean others tomorrow."""
+    from kernelmark.api.checkouts import WORKING_TREE_TEXT
+
+    made = list(words)
+    for side, text in commits.items():
+        commit = text.split()[0]
+        if text == WORKING_TREE_TEXT:
+            continue
+        given = [i for i, word in enumerate(made) if word.partition("=")[0] == f"--{side}"]
+        made += [] if given else [f"--{side}", commit]
+        for i in given:
+            place, word = (i, f"--{side}={commit}") if "=" in made[i] else (i + 1, commit)
+            made[place] = word
+    return tuple(made)
+
+
+def checkouts_of(
+    params: Mapping[str, Any],
+    tell: Callable[[str], None],
+    variables: Mapping[str, str] | None = None,
+) -> Checkouts:
+    """Where the commits that the options name are checked out; all have these variables."""
+    from kernelmark.api.checkouts import Checkouts, Recipe, Repository
+
+    if params["build_timeout"] <= 0:
+        raise UsageError("--build-timeout must be positive")
+    recipe = Recipe(
+        build=params["build"],
+        python=params["python"],
+        variables=variables or {},
+        timeout_s=params["build_timeout"],
+    )
+    return Checkouts(Repository(params["repo"]), recipe, tell)
+
+
+def variables_of(words: Sequence[str], side: str, names: Sequence[str] = NAMES) -> dict[str, str]:
+    """The variables of a side from `[SIDE:]VARIABLE=VALUE` words, those of both sides first."""
+    from kernelmark.runners.environments import VARIABLE
+
+    found: dict[str, dict[str, str]] = {"": {}, side: {}}
+    for word in words:
+        left, equals, value = word.partition("=")
+        name, colon, variable = left.rpartition(":")
+        if not equals or not VARIABLE.match(variable) or (colon and name not in names):
+            raise UsageError(
+                f"{word!r} is not [SIDE:]VARIABLE=VALUE",
+                hint="for example: --set LD_LIBRARY_PATH=/new/lib"
+                + (f"; sides: {', '.join(names)}" if names else ""),
+            )
+        if name in found:
+            found[name][variable] = value
+    return {**found[""], **found[side]}
+
+
+def _check_environments(params: Mapping[str, Any]) -> None:
+    missing = next((side for side in NAMES if params[f"{side}_env"] is None), None)
+    if missing is not None:
+        raise UsageError(f"--{missing}-env is missing", hint="both sides need an interpreter")
+    given = [name for name in ("base", "build", "python") if params[name]]
+    if given:
+        raise UsageError(
+            f"--{given[0]} is for commits and does not go with --base-env",
+            hint="environments are compared as they are",
+        )

@@ -1,0 +1,70 @@
+"""`kmark nightly`: measure, judge and report every night, as a TOML file says."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from kernelmark.cli import options as o
+from kernelmark.cli.output import check_writable, put, say, write
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="What to do: nightly.toml.")]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="List the steps; run nothing.", rich_help_panel=o.RUNNING),
+]
+Fresh = Annotated[
+    bool,
+    typer.Option(
+        "--fresh",
+        help="Begin a new night, even if the last one is unfinished.",
+        rich_help_panel=o.RUNNING,
+    ),
+]
+
+
+def nightly(
+    file: File,
+    fresh: Fresh = False,
+    md: o.Md = None,
+    quiet: o.Quiet = False,
+    dry_run: DryRun = False,
+) -> int:
+    """Run the suites of a file, confirm suspects, report; exit 1 on a confirmed regression.
+
+    After a reboot or Ctrl-C the same command goes on with the night: what is done is not repeated.
+    A second one at the same time ends with code 4.
+    """
+    from kernelmark.api.nightly import Tools, run_night, steps_of
+    from kernelmark.api.nightly_file import load
+    from kernelmark.cli.app import COMMANDS
+    from kernelmark.cli.progress import reporter
+    from kernelmark.stores import open_store
+
+    if md is not None:
+        check_writable(md)
+    found = load(file)
+    if dry_run:
+        for step in steps_of(found):
+            put(f"{step}\n")
+        return 0
+    tell: Callable[[str], None] = (lambda text: None) if quiet else say
+    tools = Tools(
+        tell=tell,
+        reporter=lambda plan: reporter(plan, quiet=quiet),
+        commands=frozenset(COMMANDS),
+        fresh=fresh,
+    )
+    try:
+        with contextlib.chdir(found.folder), open_store(found.store or None) as store:
+            ended = run_night(found, store, tools)
+    except KeyboardInterrupt as error:
+        told = str(error) or "interrupted; the same command goes on with this night"
+        raise KeyboardInterrupt(told) from None
+    if md is not None:
+        write(md, ended.summary)
+    say(ended.answer)
+    return ended.code

@@ -1,0 +1,251 @@
+"""`kmark serve`, `kmark push`, `kmark token` and `kmark site`: results for others to see."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernelmark.cli import options as o
+from kernelmark.cli.output import put, put_table, say, write
+from kernelmark.core.errors import UsageError
+from kernelmark.core.units import counted
+
+_NEEDED = ("fastapi", "uvicorn", "jinja2")
+Host = Annotated[
+    str,
+    typer.Option(
+        "--host",
+        metavar="ADDRESS",
+        help="Address to bind to. Any but this machine's own needs a read token, or --public "
+        "(default: 127.0.0.1).",
+    ),
+]
+Port = Annotated[
+    int,
+    typer.Option(
+        "--port", metavar="N", min=0, max=65535, help="Port; 0 is any free one (default: 8765)."
+    ),
+]
+Public = Annotated[
+    bool,
+    typer.Option("--public", help="Let everybody read without a token, and nobody push."),
+]
+TuningFolders = Annotated[
+    list[str] | None,
+    typer.Option("--tuning", metavar="DIR", help="Also show this tuning folder; repeatable."),
+]
+
+
+def serve(
+    host: Host = "127.0.0.1",
+    port: Port = 8765,
+    public: Public = False,
+    tuning: TuningFolders = None,
+    store: o.StorePlace = None,
+    quiet: o.Quiet = False,
+) -> int:
+    """Serve the dashboard of a store: what changed, runs, series, results, rooflines.
+
+    Pages update while a run is in progress, and each has a JSON twin (?format=json). Runs of other
+    hosts come in by 'kmark push'.
+
+    For example: kmark serve --port 8080
+    """
+    _require(*_NEEDED)
+    from kernelmark.stores import open_store
+    from kernelmark.web import serving
+
+    folders = [_folder(name) for name in tuning or ()]
+    with open_store(store, readonly=public) as opened:
+        return serving.serve(
+            opened,
+            host=host,
+            port=port,
+            public=public,
+            tuning=folders,
+            tell=(lambda text: None) if quiet else say,
+        )
+
+
+Url = Annotated[str, typer.Argument(metavar="URL", help="The dashboard: https://host:8765.")]
+Refs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="RUN…", help="Runs by id, label or latest~1 (default: latest)."),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help="Read the token from FILE (default: the variable KERNELMARK_TOKEN).",
+    ),
+]
+Patience = Annotated[
+    float,
+    typer.Option(
+        "--patience",
+        metavar="SECONDS",
+        min=0,
+        help="Keep trying a server that does not answer for this long (default: 120).",
+    ),
+]
+
+
+def push(
+    url: Url,
+    refs: Refs = None,
+    token_file: TokenFile = None,
+    patience: Patience = 120.0,
+    store: o.StorePlace = None,
+    quiet: o.Quiet = False,
+) -> int:
+    """Push stored runs to a dashboard ('kmark serve') on another host.
+
+    What the dashboard has already is not sent again, so a push that was interrupted, or of a run in
+    progress, is repeated with the same command.
+
+    For example: kmark push https://dashboard:8765 latest
+    """
+    from kernelmark.api import pushing
+    from kernelmark.stores import open_store
+
+    token = _token(token_file)
+    with open_store(store, readonly=True) as opened:
+        done = pushing.push(
+            opened,
+            refs or ["latest"],
+            url,
+            token,
+            patience_s=patience,
+            tell=(lambda text: None) if quiet else say,
+        )
+    for one in done if not quiet else ():
+        say(f"run {one.run_id}: {counted(one.added, 'result')} pushed, {one.known} were there")
+    return 0
+
+
+def _token(file: Path | None) -> str:
+    try:
+        token = os.environ.get("KERNELMARK_TOKEN", "") if file is None else file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from None
+    token = token.strip()
+    if not token or not token.isascii() or not token.isprintable():
+        raise UsageError(
+            "there is no token to push with",
+            hint="set KERNELMARK_TOKEN or give --token-file; where the dashboard runs, "
+            "'kmark token create NAME --scope write' makes one",
+        )
+    return token
+
+
+token = typer.Typer(
+    no_args_is_help=True, help="Create, list and revoke tokens of a dashboard's readers and hosts."
+)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Who has it, such as gpu-host-3.")]
+ScopeName = Annotated[
+    str,
+    typer.Option("--scope", metavar="SCOPE", help="read, or write: push too (default: read)."),
+]
+
+
+@token.command("create")
+def create_token(name: Name, scope: ScopeName = "read", store: o.StorePlace = None) -> int:
+    """Create a token and print it, this once: only its digest is stored."""
+    from kernelmark.stores import open_store
+    from kernelmark.stores.tokens import Scope
+
+    if scope not in tuple(Scope):
+        raise UsageError(f"--scope {scope!r} is none", hint=f"scopes: {', '.join(Scope)}")
+    with open_store(store) as opened:
+        put(opened.create_token(name, Scope(scope)) + "\n")
+    return 0
+
+
+@token.command("list")
+def list_tokens(store: o.StorePlace = None, json: o.Json = None) -> int:
+    """List the names and scopes of tokens."""
+    from kernelmark.core.files import json_text
+    from kernelmark.report.history import date_text
+    from kernelmark.report.tables import Column, Table
+    from kernelmark.stores import open_store
+
+    with open_store(store, readonly=True) as opened:
+        found = opened.tokens()
+    if json is not None:
+        rows = [{"name": t.name, "scope": t.scope.value, "created": t.created} for t in found]
+        write(json, json_text(rows))
+        return 0
+    columns = tuple(Column(name=name) for name in ("name", "scope", "created"))
+    cells = tuple((t.name, t.scope.value, f"{date_text(t.created)} UTC") for t in found)
+    put_table(Table(columns=columns, rows=cells))
+    return 0
+
+
+@token.command("revoke")
+def revoke_token(name: Name, store: o.StorePlace = None) -> int:
+    """Revoke a token: whoever has it is refused from now on."""
+    from kernelmark.stores import open_store
+
+    with open_store(store) as opened:
+        opened.revoke_token(name)
+    say(f"token {name} is revoked")
+    return 0
+
+
+SiteFolder = Annotated[
+    Path, typer.Option("-o", "--output", metavar="DIR", help="Folder to write to.")
+]
+SiteRuns = Annotated[
+    int,
+    typer.Option(
+        "--runs", metavar="N", min=1, help="Write pages of this many newest runs (default: 20)."
+    ),
+]
+
+
+def site(
+    output: SiteFolder,
+    runs: SiteRuns = 20,
+    tuning: TuningFolders = None,
+    store: o.StorePlace = None,
+    quiet: o.Quiet = False,
+) -> int:
+    """Write the dashboard as static files, for any web host or as a CI artifact.
+
+    The pages of the newest runs, their results and every series, with their JSON twins; links are
+    relative. Without 'kernelmark[plots]' there are no figures.
+
+    For example: kmark site -o public
+    """
+    _require("jinja2")
+    from kernelmark.stores import open_store
+    from kernelmark.web.site import write_site
+    from kernelmark.web.source import Source
+
+    with open_store(store, readonly=True) as opened:
+        source = Source(opened, [_folder(name) for name in tuning or ()])
+        count = write_site(source, output, runs=runs)
+    if not quiet:
+        put(f"{output / 'index.html'}\n")
+        say(f"{counted(count, 'page')} written")
+    return 0
+
+
+def _require(*names: str) -> None:
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"the dashboard needs {', '.join(missing)}, which is not installed",
+            hint='pip install "kernelmark[web]"',
+        )
+
+
+def _folder(name: str) -> Path:
+    from kernelmark.tune.folder import TuningFolder
+
+    return TuningFolder.open(name).path.resolve()

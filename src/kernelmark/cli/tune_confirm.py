@@ -1,0 +1,67 @@
+"""`kmark tune confirm`: whether the library runs the tuned kernels once it is given the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernelmark.cli import options as o
+from kernelmark.cli import tune_options as t
+from kernelmark.cli.ending import REGRESSION, SOME_FAILED
+from kernelmark.cli.output import put_table, say
+from kernelmark.cli.tune_apply import Folder, load_winners
+
+As = Annotated[
+    str,
+    typer.Option(
+        "--as",
+        metavar="FORMAT",
+        help="hipblaslt, rocblas, tensile, tunableop; not yet run on AMD hardware.",
+    ),
+]
+To = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="PATH",
+        help="The file that 'kmark tune apply' wrote; for tensile the folder of the library built "
+        "from it.",
+    ),
+]
+Timeout = Annotated[
+    float,
+    t.option("--timeout", metavar="S", help="Limit the seconds of each run.", panel=o.RUNNING),
+]
+
+
+def confirm(
+    folder: Folder, form: As, to: To, timeout: Timeout = 300.0, quiet: o.Quiet = False
+) -> int:
+    """Run each winner's problem by its library with the file installed, and check which kernel ran.
+
+    A library that ignores an entry does not say so. The kernel's name comes from the library's own
+    log. The exit code is 1 if another kernel ran, and 3 if a name is not known.
+    """
+    from kernelmark.report.tables import NONE, Column, Table
+    from kernelmark.tune import confirm as confirming
+    from kernelmark.tune.confirm import Proof
+
+    emitter, outcomes, _, missing = load_winners(folder, form, ())
+    kept = [outcome for outcome in outcomes if outcome.kept]
+    found = []
+    for one in confirming.confirm(emitter, kept, Path(to).expanduser(), timeout_s=timeout):
+        found.append(one)
+        if not quiet:
+            say(f"[{len(found)}/{len(kept)}] {one.outcome.name}: {one.proof.value}")
+    columns = tuple(Column(name=name) for name in ("name", "proof", "tuned kernel", "what ran"))
+    rows = tuple(
+        (one.outcome.name, one.proof.value, one.outcome.tuned.kernel.name, one.ran or one.detail)
+        for one in found
+    )
+    put_table(Table(columns=columns, rows=tuple(tuple(x or NONE for x in row) for row in rows)))
+    if any(one.proof is Proof.IGNORED for one in found):
+        say("an entry is ignored: is the file of this build of the library, and its path right?")
+        return REGRESSION
+    return SOME_FAILED if any(one.proof is Proof.UNKNOWN for one in found) else missing

@@ -1,0 +1,137 @@
+"""Mixture of experts: rows sorted by expert, two grouped GEMMs with silu·up between, a sum.
+
+A row is one choice of a token: token = row // TOP_K. `moe_sort` lists the rows of each expert one
+after the other, each expert's padded to whole blocks of BLOCK_M, so that a block of `moe_tiles` has
+the weights of one expert. What is between two kernels is stored in the dtype of the inputs.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernelmark.kernels.triton.gemm import tile_of
+
+
+@triton.jit
+def moe_sort(
+    ids,
+    order,
+    owners,
+    rows,
+    experts,
+    blocks,
+    BINS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    """The rows of one expert, in order, and whose each block is; -1 for blocks that stay empty.
+
+    Each program counts the rows of all experts, which are few: no other launch is needed to know
+    where its own begin. BINS is more than `experts`: the last counts what is past the end."""
+    expert = tl.program_id(0)
+    bins = tl.arange(0, BINS)
+    counts = tl.zeros((BINS,), dtype=tl.int32)
+    for at in range(0, rows, CHUNK):
+        where = at + tl.arange(0, CHUNK)
+        chosen = tl.load(ids + where, mask=where < rows, other=BINS - 1)
+        counts += tl.histogram(chosen, BINS)
+    needed = tl.where(bins < experts, (counts + BLOCK_M - 1) // BLOCK_M, 0)
+    first = tl.sum(tl.where(bins < expert, needed, 0))
+    end = first + tl.sum(tl.where(bins == expert, needed, 0))
+    for at in range(first, end, CHUNK):
+        block = at + tl.arange(0, CHUNK)
+        tl.store(owners + block, tl.zeros((CHUNK,), dtype=tl.int32) + expert, mask=block < end)
+    if expert == experts - 1:
+        for at in range(end, blocks, CHUNK):
+            block = at + tl.arange(0, CHUNK)
+            tl.store(owners + block, tl.full((CHUNK,), -1, dtype=tl.int32), mask=block < blocks)
+    place = first * BLOCK_M
+    for at in range(0, rows, CHUNK):
+        where = at + tl.arange(0, CHUNK)
+        chosen = tl.load(ids + where, mask=where < rows, other=BINS - 1)
+        mine = (chosen == expert).to(tl.int32)
+        tl.store(order + place + tl.cumsum(mine, 0) - 1, where, mask=mine != 0)
+        place += tl.sum(mine)
+    padding = place + tl.arange(0, BLOCK_M)
+    tl.store(
+        order + padding,
+        tl.zeros((BLOCK_M,), dtype=tl.int32) + rows,
+        mask=padding < end * BLOCK_M,
+    )
+
+
+@triton.jit
+def moe_tiles(
+    a,
+    w,
+    weights,
+    order,
+    owners,
+    c,
+    rows,
+    blocks,
+    n,
+    k,
+    SHARED: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    """C[row] = A[row // SHARED] · W[expert of the row]ᵀ, times the row's weight if WEIGHTED."""
+    block, column = tile_of(tl.program_id(0), blocks * BLOCK_M, n, BLOCK_M, BLOCK_N, GROUP_M)
+    owner = tl.load(owners + block)
+    if owner < 0:
+        return
+    mine = tl.load(order + block * BLOCK_M + tl.arange(0, BLOCK_M))
+    inside = mine < rows
+    # Padding and what is past the edge read the last row again instead of masking every load.
+    source = (tl.minimum(mine, rows - 1) // SHARED).to(tl.int64)
+    columns = column * BLOCK_N + tl.arange(0, BLOCK_N)
+    safe_columns = tl.minimum(columns, n - 1).to(tl.int64)
+    ks = tl.arange(0, BLOCK_K)
+    a_at = a + source[:, None] * k + ks[None, :]
+    w_at = w + (owner.to(tl.int64) * n + safe_columns[None, :]) * k + ks[:, None]
+    acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for at in range(0, k, BLOCK_K):
+        if EVEN_K:
+            x = tl.load(a_at)
+            y = tl.load(w_at)
+        else:
+            x = tl.load(a_at, mask=ks[None, :] < k - at, other=0.0)
+            y = tl.load(w_at, mask=ks[:, None] < k - at, other=0.0)
+        acc = tl.dot(x, y, acc, input_precision=PRECISION)
+        a_at += BLOCK_K
+        w_at += BLOCK_K
+    if WEIGHTED:
+        acc *= tl.load(weights + mine, mask=inside, other=0.0)[:, None]
+    place = mine.to(tl.int64)[:, None] * n + columns[None, :]
+    tl.store(c + place, acc, mask=inside[:, None] & (columns[None, :] < n))
+
+
+@triton.jit
+def moe_gate(both, hidden, n, BLOCK: tl.constexpr):
+    """silu of a row's first half times its second half."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < n
+    gate = tl.load(both + row * 2 * n + columns, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(both + row * 2 * n + n + columns, mask=inside, other=0.0).to(tl.float32)
+    tl.store(hidden + row * n + columns, gate / (1 + tl.exp(-gate)) * up, mask=inside)
+
+
+@triton.jit
+def moe_sum(parts, out, k, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
+    """The sum of a token's rows, in f32."""
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < k
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for slot in range(TOP_K):
+        at = (token * TOP_K + slot) * k + columns
+        total += tl.load(parts + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + token * k + columns, total, mask=inside)

@@ -1,0 +1,249 @@
+"""moe: a mixture of experts as inference engines run it, after the router.
+
+Token t has `top_k` chosen experts with a weight each; out = Σ weight · W2·(silu(Wg·x) ⊙ Wu·x). The
+gate Wg and Wu are the two halves of an expert's w1.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark.core.dtype import dtype
+from kernelmark.core.problem import Problem
+from kernelmark.core.tensor import GivenValues, TensorSpec, Tolerance
+from kernelmark.numerics.floats import encode
+from kernelmark.numerics.generate import POOL, Inputs
+from kernelmark.ops._error import POSITIONS, SIGMAS, accumulation, trend
+from kernelmark.ops._given import Given, checked_sizes
+from kernelmark.ops._sampled import GATHER, Floats, Ints, axis, grid, rng_for
+from kernelmark.ops.base import SCATTERED, Op, Parameter, Reference, TensorHelp
+
+_DTYPES = ("f32", "f16", "bf16")
+_EXPERTS = 4096
+# Tokens whose experts are drawn; longer batches repeat them. How evenly so many tokens load the
+# experts hardly changes with more.
+_ROUTED = 1 << 14
+# Multiplications that a check may cost, about 1 ns each. One token takes those of all its experts,
+# which are 10^8 in large models: then one token is checked in each set that is looked at.
+_WORK = 1 << 25
+_PARAMETERS = {
+    "m": "tokens",
+    "n": "intermediate size of an expert, after the split of tensor parallelism",
+    "k": "hidden size",
+    "e": "experts",
+    "top_k": "experts that a token is sent to",
+    "x": "dtype of the hidden states, the weights and the output",
+    "acc": "dtype of sums",
+    "dtype": "shorthand: x",
+}
+
+
+class Moe(Op):
+    """out[t] = Σ_s weights[t, s] · w2[e] · (silu(w1[e][:n] · x[t]) ⊙ w1[e][n:] · x[t]), with
+    e = ids[t, s].
+
+    Each token's experts are uniformly random without repetition and independent of those of other
+    tokens, as in vLLM's own benchmark. `flops` counts the three GEMMs. `bytes` counts the weights
+    of as many experts as are expected to be chosen by any token.
+    """
+
+    name = "moe"
+    summary = "fused mixture of experts: two GEMMs an expert, silu-gated, summed by router weight"
+    parameters = _PARAMETERS
+    examples = (
+        "moe m=1 n=16 k=32 e=4 top_k=2 dtype=f32",
+        "moe m=33 n=24 k=40 e=8 top_k=2 dtype=f32",
+        "moe m=7 n=48 k=64 e=16 top_k=8 dtype=f16",
+        "moe m=40 n=32 k=48 e=3 top_k=3 dtype=f16",
+        "moe m=5 n=64 k=64 e=8 top_k=1 dtype=bf16",
+        "moe m=65 n=40 k=72 e=6 top_k=4 dtype=bf16",
+    )
+    tensor_help = (
+        TensorHelp("x", "m×k", "x"),
+        TensorHelp("w1", "e×(2·n)×k", "x"),
+        TensorHelp("w2", "e×k×n", "x"),
+        TensorHelp("weights", "m×top_k", "f32"),
+        TensorHelp("ids", "m×top_k", "i32"),
+        TensorHelp("out", "m×k", "x", role="out"),
+    )
+
+    def problem(self, /, **given: Parameter) -> Problem:
+        read = Given(self.name, given, self.parameters)
+        dims = {name: read.dim(name) for name in ("m", "n", "k", "e", "top_k")}
+        if dims["top_k"] > dims["e"]:
+            read.refuse(f"top_k={dims['top_k']} is more than the experts (e={dims['e']})")
+        if dims["e"] > _EXPERTS:
+            read.refuse(f"e={dims['e']} is too large", f"e must be at most {_EXPERTS}")
+        kind = read.dtype("x", read.base_dtype(("x",), _DTYPES), _DTYPES)
+        types = {"x": kind, "acc": read.dtype("acc", "f32", ("f32",))}
+        problem = Problem(op=self.name, dims=dims, dtypes=types)
+        return checked_sizes(problem, self._tensors(problem, None))
+
+    def flops(self, problem: Problem) -> int:
+        d = problem.dims
+        return 6 * d["m"] * d["top_k"] * d["n"] * d["k"]
+
+    def least_flops(self, problem: Problem) -> int:
+        return self.flops(problem)
+
+    def bytes(self, problem: Problem) -> int:
+        d = problem.dims
+        expected = d["e"] * (1 - (1 - d["top_k"] / d["e"]) ** d["m"])
+        return self._bytes(problem, max(d["top_k"], round(expected)))
+
+    def least_bytes(self, problem: Problem) -> int:
+        return self._bytes(problem, problem.dims["top_k"])  # all tokens with the same experts
+
+    def _bytes(self, problem: Problem, experts: int) -> int:
+        sizes = {spec.name: spec.nbytes for spec in self._tensors(problem, None)}
+        tables = sizes.pop("w1") + sizes.pop("w2")
+        return sum(sizes.values()) + tables // problem.dims["e"] * experts
+
+    def tensors(self, problem: Problem) -> tuple[TensorSpec, ...]:
+        return self._tensors(problem, routing(problem.dims["e"], problem.dims["top_k"]))
+
+    def _tensors(self, problem: Problem, ids: GivenValues | None) -> tuple[TensorSpec, ...]:
+        d, kind = problem.dims, problem.dtypes["x"]
+        m, n, k, e, top_k = (d[name] for name in ("m", "n", "k", "e", "top_k"))
+        first, second = weight_bound(k), weight_bound(n)
+        shape = (m, top_k)
+        return (
+            TensorSpec(name="x", shape=(m, k), dtype=kind),
+            TensorSpec(name="w1", shape=(e, 2 * n, k), dtype=kind, low=-first, high=first),
+            TensorSpec(name="w2", shape=(e, k, n), dtype=kind, low=-second, high=second),
+            # About 1 in sum, as the weights of a softmax over the chosen experts are.
+            TensorSpec(name="weights", shape=shape, dtype="f32", low=0.0, high=2.0 / top_k),
+            TensorSpec(name="ids", shape=shape, dtype="i32", low=0.0, high=float(e), given=ids),
+            TensorSpec(name="out", shape=(m, k), dtype=kind, role="out"),
+        )
+
+    def reference(self, problem: Problem, inputs: Inputs, where: NDArray[np.int64]) -> Reference:
+        token, column = np.divmod(where, problem.dims["k"])
+        value, magnitude = np.empty(len(where)), np.empty(len(where))
+        for one in np.unique(token):
+            chosen = np.flatnonzero(token == one)
+            columns, index = np.unique(column[chosen], return_inverse=True)
+            found = _token(problem, inputs, int(one), columns)
+            value[chosen], magnitude[chosen] = found.value[index], found.magnitude[index]
+        return Reference(value=value, magnitude=magnitude)
+
+    def tolerance(self, problem: Problem) -> Tolerance:
+        """See `_token` for what the magnitude holds here."""
+        kind = dtype(problem.dtypes["x"])
+        return Tolerance(
+            per_magnitude=kind.unit_roundoff,
+            per_value=kind.unit_roundoff,
+            absolute=kind.smallest_step / 2,
+            why=(
+                f"gate, up, silu, their product and each expert's output rounded to {kind} "
+                f"({kind.unit_roundoff:.2g}), independently; sums over {problem.dims['k']} and "
+                f"{problem.dims['n']} terms in {problem.dtypes['acc']}; experts summed in {kind}"
+            ),
+        )
+
+    def positions(self, problem: Problem, seed: int) -> NDArray[np.int64]:
+        d, rng = problem.dims, rng_for(seed)
+        tokens = axis(d["m"], _tokens(problem), rng)
+        spare = 2 * GATHER // (len(tokens) * d["top_k"] * d["n"])
+        columns = axis(d["k"], max(16, min(POSITIONS // len(tokens), spare)), rng)
+        return grid((d["m"], d["k"]), (tokens, columns))
+
+    def scattered(self, problem: Problem, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Half as many tokens as `positions` has, which draws all of its own if it has but one."""
+        tokens = rng.integers(0, problem.dims["m"], _tokens(problem) // 2)
+        return tokens * problem.dims["k"] + rng.integers(0, problem.dims["k"], len(tokens))
+
+
+def weight_bound(terms: int) -> float:
+    """The power of two that weights are drawn below, so that a sum of `terms` products with
+    numbers of [-1, 1] is about 1: silu is then neither linear nor 0, and no f16 overflows."""
+    return min(1.0, 2.0 ** round(math.log2(3 / math.sqrt(terms))))
+
+
+@functools.lru_cache(maxsize=16)
+def routing(experts: int, top_k: int) -> GivenValues:
+    """Ids of the experts of many tokens: for each, `top_k` different ones, uniformly random."""
+    rng = np.random.Generator(np.random.PCG64([experts, top_k]))
+    ids = np.empty((_ROUTED, top_k))
+    step = max(1, (1 << 20) // experts)
+    for start in range(0, _ROUTED, step):
+        order = rng.random((min(step, _ROUTED - start), experts))
+        # In a random order too: argpartition alone leaves it to the algorithm.
+        some = np.argpartition(order, top_k - 1, axis=1)[:, :top_k]
+        ids[start : start + step] = rng.permuted(some, axis=1)
+    return GivenValues(encode(ids.ravel(), "i32"), row=top_k)
+
+
+def _tokens(problem: Problem) -> int:
+    """How many tokens are checked."""
+    d = problem.dims
+    return max(1, min(d["m"], SCATTERED, _WORK // (2 * d["top_k"] * d["n"] * d["k"])))
+
+
+def _token(problem: Problem, inputs: Inputs, token: int, columns: Ints) -> Reference:
+    """The output of one token at some columns, and its error in units of u, x's unit roundoff.
+
+    With g, p the sums of gate and up, h = silu(g)·p and y an expert's output, to first order:
+
+    - g and p are off by their sums' error (`accumulation` of Σ|x|·max|w|, and `trend`) and, where
+      they are stored between two kernels, by u each; silu(g) and h are rounded to u as well. That
+      makes δ_j for h_j, independent for each j: SIGMAS/√3·√(Σ δ_j²·w2_j²);
+    - the second sum adds `accumulation` of Σ|h·w2| and `trend`;
+    - r·y is rounded to u for each expert, and their sum after each one, in any order: independent
+      roundings of at most u·Σ|r·y|, though never more than all of them together.
+    """
+    d = problem.dims
+    n, k, top_k = d["n"], d["k"], d["top_k"]
+    kind, acc = dtype(problem.dtypes["x"]), dtype(problem.dtypes["acc"])
+    u, floor = kind.unit_roundoff, 2.0**kind.min_exponent
+    slots = token * top_k + np.arange(top_k)
+    ids = inputs.take("ids", slots).astype(np.int64).tolist()
+    x = inputs.take("x", token * k + np.arange(k))
+    summed = accumulation(k, kind, acc) * weight_bound(k) * np.abs(x).sum()
+    outputs, errors = np.empty((top_k, len(columns))), np.zeros(len(columns))
+    for slot, (expert, r) in enumerate(zip(ids, inputs.take("weights", slots), strict=True)):
+        gate, up = np.split(_rows_times(inputs, "w1", 2 * n * expert, 2 * n, x), 2)
+        sigmoid = 1 / (1 + np.exp(-gate))
+        silu = gate * sigmoid
+        h = silu * up
+        slope = np.abs(up * sigmoid * (1 + gate * (1 - sigmoid)))
+        rounding = u + trend(k, kind, acc)
+        delta = slope * (summed + rounding * np.abs(gate))
+        delta += np.abs(silu) * (summed + rounding * np.abs(up))
+        delta += 2 * u * np.maximum(np.abs(h), floor)
+        delta += 4 * acc.unit_roundoff * (1 + np.abs(gate)) * np.abs(h)
+        squares, sizes = np.empty(len(columns)), np.empty(len(columns))
+        step = max(1, GATHER // n)
+        for start in range(0, len(columns), step):
+            some = slice(start, start + step)
+            w2 = inputs.runs("w2", (expert * k + columns[some]) * n, n)
+            outputs[slot, some] = r * (w2 @ h)
+            squares[some] = w2**2 @ delta**2
+            sizes[some] = np.abs(w2) @ np.abs(h)
+        errors += r * SIGMAS / math.sqrt(3) * np.sqrt(squares)
+        errors += r * accumulation(n, kind, acc) * sizes
+        errors += (trend(n, kind, acc) + 2 * acc.unit_roundoff) * np.abs(outputs[slot])
+    total = np.abs(outputs).sum(axis=0)
+    apart = np.sqrt((outputs**2).sum(axis=0) + (top_k - 1) * total**2)
+    errors += u * np.minimum(SIGMAS / math.sqrt(3) * apart, top_k * total)
+    return Reference(value=outputs.sum(axis=0), magnitude=errors / u)
+
+
+def _rows_times(inputs: Inputs, name: str, first: int, rows: int, x: Floats) -> Floats:
+    """Rows of a matrix times x, in pieces that lie in the generator's pool as they are."""
+    width = len(x)
+    step = max(1, POOL // width)
+    return np.concatenate(
+        [
+            inputs.run(name, (first + at) * width, min(step, rows - at) * width).reshape(-1, width)
+            @ x
+            for at in range(0, rows, step)
+        ]
+    )
+
+
+op = Moe()

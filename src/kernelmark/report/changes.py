@@ -1,0 +1,310 @@
+"""Changes: the rows of any comparison in one form, the one answer to it, and a Markdown comment.
+
+`kmark gate`, `nightly`, `ab --md`, `compare --md` and `report` all end here, so that a reader meets
+the same answer and the same table whichever of them measured.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kernelmark.compare.verdicts import Comparison
+from kernelmark.compare.verdicts import Row as ComparedRow
+from kernelmark.core.printable import markdown_cell
+from kernelmark.core.reason import BRIEF, NO_REASON, Reason, format_reason
+from kernelmark.core.result import Case, Result
+from kernelmark.core.units import percent_text, span_text, value_text
+from kernelmark.core.verdict import VerdictStatus
+from kernelmark.report.names import backend_text, rerun, short
+from kernelmark.report.render import markdown
+from kernelmark.report.tables import NONE, Column, Table
+from kernelmark.runners.ab import Row as PairedRow
+
+# A comment that is too long is not read, and GitHub refuses more than 65,536 characters.
+MOST_ROWS = 50
+_MOST_COMMANDS = 10
+_SLOWER, _FASTER, _BROKEN = VerdictStatus.SLOWER, VerdictStatus.FASTER, VerdictStatus.BROKEN
+# What moved, in the order to be worried.
+_MOVED = (_BROKEN, _SLOWER, VerdictStatus.GONE, _FASTER, VerdictStatus.FIXED, VerdictStatus.NEW)
+# Options of `kmark ab` and `kmark gate` that say where the output goes, and those that choose
+# problems and kernels; all take a value.
+_OUTPUT = ("--md", "--json", "--csv")
+_CHOOSING = (
+    *("-s", "--suite", "-o", "--op", "-a", "--axis", "-p", "--problem", "--dtype", "--filter"),
+    *("--limit", "-b", "--backend", "--label", "--budget"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One compared row. `base` and `head` are in `unit`; `ratio` is head over base, between `low`
+    and `high` with a confidence of `level` (0 if the rule has no interval). `again` is the command
+    that repeats the row, `held` why its change counts for nothing."""
+
+    problem: str
+    backend: str
+    status: VerdictStatus
+    reason: Reason
+    device: str = ""
+    base: float | None = None
+    head: float | None = None
+    unit: str = "s"
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    level: float = 0.0
+    again: str = ""
+    held: Reason = NO_REASON
+
+    @property
+    def impact(self) -> float:
+        """The time, or amount of another unit, that a call costs more or less."""
+        return 0.0 if self.base is None or self.head is None else abs(self.head - self.base)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is slower or broken, and not held."""
+        return self.status in (_SLOWER, _BROKEN) and not self.held
+
+
+def of_pairs(
+    rows: Iterable[PairedRow], argv: Sequence[str] = (), names: tuple[str, str] = ("base", "head")
+) -> list[Change]:
+    """The rows of `kmark ab` or `kmark gate`, which was called with the words `argv`."""
+    made = []
+    for row in rows:
+        found, cases = row.paired, row.pair.cases
+        base, head = (_median(result) for result in (row.base, row.head))
+        bounds = (None, None, None) if found is None else (found.ratio, found.low, found.high)
+        known = found is not None and math.isfinite(found.high)
+        made.append(
+            Change(
+                problem=short(row.pair.base.problem),
+                backend=_backends([backend_text(case) for case in cases]),
+                device=row.head.device,
+                status=row.status,
+                reason=Reason.of(row.reason),
+                base=base,
+                head=head,
+                ratio=bounds[0],
+                low=bounds[1],
+                high=bounds[2],
+                level=1 - found.alpha if found is not None and known else 0.0,
+                again=_narrowed(argv, cases, names) if argv else "",
+            )
+        )
+    return made
+
+
+def of_comparison(found: Comparison, more: Sequence[str] = ()) -> list[Change]:
+    """The rows of `kmark compare`; `more` words end each command that repeats one."""
+    return [_of_compared(row, _level(found), more) for row in found.rows]
+
+
+def answer(changes: Sequence[Change]) -> Reason:
+    """Whether anything got slower, which kernel, how much and with what confidence.
+
+    Codes: answer-broken, answer-slower, answer-held, answer-new, answer-undecided, answer-same and
+    answer-empty.
+    """
+    compared = [one for one in changes if one.status is not VerdictStatus.IGNORED]
+    if not compared:
+        return Reason("answer-empty")
+    counting = [one for one in compared if one.counts]
+    count = {
+        # A change that is held is neither slower nor broken to the answer.
+        status.value: sum(one.status is status for one in compared if not one.held)
+        for status in VerdictStatus
+    } | {"rows": len(compared), "held": sum(bool(one.held) for one in compared)}
+    if count["broken"]:
+        return Reason("answer-broken", **count, **_fields(ranked(counting)[0]))
+    if count["slower"]:
+        return Reason("answer-slower", **count, **_fields(ranked(counting)[0]))
+    if count["held"]:
+        return Reason("answer-held", **count)
+    if count["new"] == len(compared):
+        return Reason("answer-new", **count)
+    if 2 * count["unsure"] > len(compared):
+        return Reason("answer-undecided", **count)
+    return Reason("answer-same", **count)
+
+
+def ranked(changes: Iterable[Change]) -> list[Change]:
+    """What moved: broken, then slower, then the rest; in each the largest cost a call first."""
+    moved = [one for one in changes if one.status in _MOVED]
+    return sorted(moved, key=lambda one: (bool(one.held), _MOVED.index(one.status), -one.impact))
+
+
+def movers_table(changes: Sequence[Change]) -> Table:
+    """One line a change: absolute values, the ratio with its interval, and the cost a call."""
+    several = len({one.device for one in changes}) > 1
+    columns = (
+        Column(name="kernel"),
+        Column(name="backend"),
+        *([Column(name="device")] if several else []),
+        *(Column(name=name, align="right") for name in ("base", "head", "change")),
+        Column(name="interval", align="right"),
+        Column(name="per call", align="right"),
+        Column(name="verdict"),
+    )
+    return Table(columns=columns, rows=tuple(_cells(one, device=several) for one in changes))
+
+
+def total_text(changes: Sequence[Change]) -> str:
+    """The sum over all kernels that have a time on both sides; "" for fewer than two."""
+    timed = [one for one in changes if one.unit == "s" and one.base and one.head]
+    base, head = (sum(getattr(one, side) for one in timed) for side in ("base", "head"))
+    if len(timed) < 2:
+        return ""
+    return (
+        f"One call of each of {len(timed)} kernels: {value_text(base, 's')} → "
+        f"{value_text(head, 's')} ({percent_text(math.log(head / base))})"
+    )
+
+
+def comment(
+    changes: Sequence[Change],
+    *,
+    facts: Sequence[str] = (),
+    notes: Sequence[str] = (),
+    environment: Table | None = None,
+    command: str = "",
+    heading: Reason | None = None,
+) -> str:
+    """Markdown for a pull request or a summary: the answer, or another `heading`, `facts` under it,
+    what moved by impact, failures, `notes`, the difference of environments, and the commands that
+    repeat everything."""
+    moved = ranked(changes)
+    told = [f"{text.rstrip('.')}." for text in (*facts, total_text(changes)) if text]
+    first = format_reason(heading or answer(changes), BRIEF)
+    parts = [f"### kernelmark: {markdown_cell(first)}", ""]
+    parts += [" ".join(told), ""] if told else []
+    if moved:
+        parts.append(markdown(movers_table(moved[:MOST_ROWS])))
+        if len(moved) > MOST_ROWS:
+            parts += [f"and {len(moved) - MOST_ROWS} more changed rows.", ""]
+    failed = [one for one in changes if one.status is _BROKEN or one.reason.code == "sides-failed"]
+    if failed:
+        parts += [f"**Failures** ({len(failed)})", ""]
+        parts += [
+            f"- {markdown_cell(f'{one.problem} by {one.backend}')}: "
+            f"{markdown_cell(format_reason(one.reason, BRIEF))}"
+            for one in failed[:MOST_ROWS]
+        ]
+        parts.append("")
+    parts += [f"- {markdown_cell(text)}" for text in notes]
+    if environment is not None and environment.rows:
+        parts += ["", "<details><summary>Environment difference</summary>", ""]
+        parts += [markdown(environment), "</details>"]
+    elif environment is not None:
+        parts += ["", "The environments do not differ."]
+    every = [one.again for one in moved if one.again]
+    again = every[:_MOST_COMMANDS]
+    if len(every) > len(again):
+        again.append(f"# and {len(every) - len(again)} more")
+    if again or command:
+        parts += ["", "<details><summary>Repeat it</summary>", "", "```sh"]
+        parts += [*([command] if command else []), *again, "```", "", "</details>"]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _of_compared(row: ComparedRow, level: float, more: Sequence[str]) -> Change:
+    judged, pair = row.judgement, row.pair
+    values: tuple[float | None, float | None] = judged.base_s, judged.head_s
+    unit = "s"
+    if pair.metric:
+        base, head = pair.metrics
+        values, unit = (base.value, head.value), base.unit
+    sides = [side for side in (pair.base, pair.head) if side is not None]
+    return Change(
+        problem=short(pair.shown.case.problem),
+        backend=_backends([backend_text(side.case) for side in sides]),
+        device=pair.shown.device,
+        status=row.status,
+        reason=Reason.of(judged.reason),
+        base=values[0],
+        head=values[1],
+        unit=unit,
+        ratio=judged.ratio,
+        low=judged.low,
+        high=judged.high,
+        level=0.0 if judged.low is None else level,
+        again=rerun(pair.shown, more),
+        held=row.held,
+    )
+
+
+def _level(found: Comparison) -> float:
+    """The confidence of its rule's intervals: 1 - q of robust, 0 for a rule without."""
+    q = found.settings.get("q")
+    return 1 - q if isinstance(q, float) else 0.0
+
+
+def _fields(one: Change) -> dict[str, object]:
+    fields = {name: getattr(one, name) for name in ("problem", "backend", "base", "head", "unit")}
+    fields |= {"cause": one.reason, "ratio": one.ratio, "level": 0.0}
+    if one.ratio is not None and one.low is not None and one.high is not None:
+        fields |= {"low": one.low, "high": one.high, "level": one.level}
+    return fields
+
+
+def _cells(one: Change, *, device: bool) -> tuple[str, ...]:
+    interval = cost = NONE
+    if one.low and one.high and math.isfinite(one.high):
+        interval = span_text(math.log(one.low), math.log(one.high))
+    if one.base is not None and one.head is not None:
+        sign = "+" if one.head >= one.base else "-"
+        cost = f"{sign}{value_text(one.impact, one.unit)}"
+    values = (NONE if v is None else value_text(v, one.unit) for v in (one.base, one.head))
+    return (
+        one.problem,
+        one.backend,
+        *([one.device] if device else []),
+        *values,
+        NONE if not one.ratio else percent_text(math.log(one.ratio)),
+        interval,
+        cost,
+        f"{one.status.value}, suppressed" if one.held else one.status.value,
+    )
+
+
+def _backends(names: Sequence[str]) -> str:
+    return " → ".join(dict.fromkeys(names))
+
+
+def _median(result: Result) -> float | None:
+    return result.measurement.median_s if result.measurement else None
+
+
+def command_text(argv: Sequence[str]) -> str:
+    """The command of `argv`, without the files that it wrote."""
+    return shlex.join(["kmark", *_without(argv, _OUTPUT)])
+
+
+def _without(argv: Sequence[str], options: Sequence[str]) -> list[str]:
+    """The words but for these options and their values."""
+    words: list[str] = []
+    skip = False
+    for word in argv:
+        if skip:
+            skip = False
+        elif word in options:
+            skip = True
+        elif word.partition("=")[0] not in options:
+            words.append(word)
+    return words
+
+
+def _narrowed(argv: Sequence[str], cases: tuple[Case, Case], names: tuple[str, str]) -> str:
+    """The command of `argv` for one pair alone."""
+    words = _without(argv, (*_CHOOSING, *_OUTPUT))
+    words += ["-p", short(cases[0].problem)]
+    backends = [case.backend for case in cases]
+    if len(set(backends)) == 1:
+        words += ["-b", backends[0]]
+    else:
+        words += [w for pair in zip(names, backends, strict=True) for w in ("-b", ":".join(pair))]
+    return shlex.join(["kmark", *words])

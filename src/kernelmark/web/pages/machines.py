@@ -1,0 +1,195 @@
+"""Pages about machines: microbenchmarks by device, environments, and tuning sessions."""
+
+from __future__ import annotations
+
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import KernelmarkError, NothingToDo
+from kernelmark.core.metric import Metric
+from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE
+from kernelmark.core.result import Result, Run
+from kernelmark.core.units import bytes_text, counted
+from kernelmark.report import figures
+from kernelmark.report.history import date_text
+from kernelmark.report.micro import roofs_table
+from kernelmark.report.names import short
+from kernelmark.report.page import environment_table
+from kernelmark.report.tuning import standing_table
+from kernelmark.tune import journal
+from kernelmark.tune.folder import TuningFolder
+from kernelmark.tune.standing import standings
+from kernelmark.web.pages import parts
+from kernelmark.web.pages.parts import Asked, Page, Section, Urls, Values, table
+from kernelmark.web.pages.runs import result_url
+from kernelmark.web.source import Source
+
+_MICRO_RUNS = 40  # newest runs that microbenchmarks are looked for in
+
+
+def micro(source: Source, urls: Urls, asked: Asked) -> Page:
+    """Microbenchmarks by device: the newest value of each headline metric, and the roofs."""
+    newest: dict[str, dict[str, Values]] = {}
+    infos: dict[str, tuple[str, DeviceInfo]] = {}
+    for run in source.store.runs(limit=_MICRO_RUNS, suites=(MICRO_SUITE, ROOFS_SUITE)):
+        here = run.environment
+        for info in here.devices:
+            name = " ".join(filter(None, (info.name, info.model, "on", here.host or "unknown")))
+            infos.setdefault(name, (here.host, info))
+            for found in source.results(run.id):
+                for metric in found.headlines if found.device == info.name else ():
+                    key = f"{found.case.id} {metric.name}"
+                    row = _metric_row(run, found, metric, urls)
+                    newest.setdefault(name, {}).setdefault(key, row)
+    wanted = [name for name in sorted(infos) if asked.get("device", "") in ("", name)]
+    return {
+        "title": "Microbenchmarks",
+        "lead": "What each device can do, as measured: the roofs of every percentage here.",
+        "filters": [parts.choice("device", asked, sorted(infos))],
+        "places": [_place(source, name, *infos[name], newest.get(name, {})) for name in wanted],
+        "empty": "" if infos else "No microbenchmark is stored: kmark micro --quick runs them.",
+    }
+
+
+def _place(
+    source: Source, name: str, host: str, info: DeviceInfo, found: dict[str, Values]
+) -> Values:
+    roofs = source.store.roofs(host=host, device=info.name)
+    rows = sorted(found.values(), key=lambda row: str(row["benchmark"]))
+    columns = ["benchmark:name", "metric", "value:value", "share:share:of limit"]
+    columns += ["status:state", "started:date:measured"]
+    return {
+        "title": name,
+        "table": table(columns, rows),
+        "roofs": parts.text_table(roofs_table(roofs, info)) if roofs else None,
+    }
+
+
+def _metric_row(run: Run, found: Result, metric: Metric, urls: Urls) -> Values:
+    return {
+        "benchmark": short(found.case.problem),
+        "metric": metric.name,
+        "value": metric.value,
+        "unit": metric.unit,
+        "share": metric.value / metric.limit if metric.limit else None,
+        "status": found.status.value,
+        "started": run.started,
+        "links": {
+            "benchmark": result_url(run.id, found, urls),
+            "value": urls("series", found.case.id, arch=found.arch, metric=metric.name),
+            "started": urls("run", run.id),
+        },
+    }
+
+
+def devices(source: Source, urls: Urls, asked: Asked) -> Page:
+    """Every device and environment that runs were made on."""
+    places = source.store.environments()
+    seen: dict[tuple[str, str, str], Values] = {}
+    for place in places:
+        for info in place.environment.devices:
+            first: Values = {"runs": 0, "newest": place.newest, "memory": ""}
+            row = seen.setdefault((place.environment.host, info.name, info.model), first)
+            row["runs"] += place.runs
+            if not row["memory"]:  # roofs that were imported do not tell the size of their device
+                row |= {
+                    "device": info.name,
+                    "model": info.model,
+                    "arch": info.arch,
+                    "host": place.environment.host,
+                    "units": info.units,
+                    "memory": bytes_text(info.memory_bytes) if info.memory_bytes else "",
+                    "driver": info.driver,
+                }
+    rows = [
+        {
+            "environment": place.fingerprint[:8],
+            "host": place.environment.host,
+            "os": place.environment.os,
+            "python": place.environment.python,
+            "commit": place.environment.commit[:12],
+            "libraries": ", ".join(f"{k} {v}" for k, v in place.environment.libraries.items()),
+            "runs": place.runs,
+            "newest": place.newest,
+            "links": {"environment": urls("environment", place.fingerprint)},
+        }
+        for place in places
+    ]
+    columns = ["environment:code", "host", "os::system", "python::Python", "commit:code"]
+    columns += ["libraries", "runs:count", "newest:date:last run"]
+    return {
+        "title": "Devices and environments",
+        "tables": [
+            _devices_table(list(seen.values())),
+            parts.paged(table(columns, rows, title="Environments"), asked, urls, "devices"),
+        ],
+    }
+
+
+def _devices_table(rows: list[Values]) -> Section:
+    columns = ["device:name", "model", "arch::architecture", "host", "units:count:SMs/CUs/cores"]
+    columns += ["memory:right", "driver", "runs:count", "newest:date:last run"]
+    return table(columns, rows, title="Devices")
+
+
+def environment(source: Source, urls: Urls, asked: Asked) -> Page:
+    """One environment, and what differs from the one that its host had before."""
+    places = source.store.environments()
+    at = next((i for i, p in enumerate(places) if p.fingerprint == asked["fingerprint"]), None)
+    if at is None:
+        raise NothingToDo("there is no such environment", hint="the page Devices lists them")
+    place, host = places[at], places[at].environment.host
+    page: Page = {
+        "title": f"Environment {place.fingerprint[:8]}",
+        "lead": f"{counted(place.runs, 'run')}, the last on {date_text(place.newest)} UTC.",
+        "environment": parts.text_table(environment_table(place.environment)),
+    }
+    older = next((one for one in places[at + 1 :] if one.environment.host == host), None)
+    if older is not None:
+        page["changed"] = {
+            "since": f"environment {older.fingerprint[:8]}",
+            "href": urls("environment", older.fingerprint),
+            "rows": parts.changes(older.environment, place.environment),
+        }
+    return page
+
+
+def tuning(source: Source, urls: Urls, asked: Asked) -> Page:
+    """Tuning folders that the dashboard was started with, and how far each is."""
+    rows: list[Values] = []
+    for path in source.tuning:
+        try:
+            found = standings(TuningFolder.open(path))
+        except KernelmarkError as error:
+            rows.append({"session": path.name, "why": str(error.message)})
+            continue
+        states = [one.state.value for one in found]
+        rows.append(
+            {
+                "session": path.name,
+                "plans": len(found),
+                "kept": sum(one.outcome is not None and one.outcome.kept for one in found),
+                "why": ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states)),
+                "links": {"session": urls("session", path.name)},
+            }
+        )
+    empty = "No tuning folder is shown: kmark serve --tuning DIR adds one."
+    columns = ["session:name", "plans:count", "kept:count", "why::state"]
+    return {
+        "title": "Tuning",
+        "lead": "Searches of the tuning folders given with --tuning, and which winners are kept.",
+        "tables": [table(columns, rows, empty=empty)],
+    }
+
+
+def session(source: Source, urls: Urls, asked: Asked) -> Page:
+    """One tuning folder: each plan's best time so far, and which parameters matter."""
+    path = next((one for one in source.tuning if one.name == asked["name"]), None)
+    if path is None:
+        raise NothingToDo("there is no such tuning session", hint="the page Tuning lists them")
+    folder = TuningFolder.open(path)
+    there = [name for name in folder.names() if folder.journal(name).is_file()]
+    trials = {name: journal.read(folder.journal(name))[1] for name in there}
+    return {
+        "title": f"Tuning {path.name}",
+        "figures": parts.figure("Best time so far", lambda: figures.tuning(trials)),
+        "details": [parts.text_table(standing_table(standings(folder)))],
+    }

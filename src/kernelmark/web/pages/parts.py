@@ -1,0 +1,214 @@
+"""What pages are made of: tables, forms, facts, figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kernelmark.core.environment import Environment, difference
+from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.report import figures
+from kernelmark.report.tables import Table
+from kernelmark.report.vega import Spec
+
+PAGE_ROWS = 100
+_ALL_ROWS = 100_000
+_WIDTH = 1160  # pixels of a figure: a wide page's
+_PATH = ("run_id", "case_id", "name", "fingerprint")  # parts of an address before its "?"
+
+Asked = Mapping[str, str]
+Page = dict[str, Any]
+Section = dict[str, Any]
+Values = dict[str, Any]
+
+
+class Urls(Protocol):
+    """Addresses of pages; None for one that is not there, as on a static site."""
+
+    def __call__(self, page: str, *parts: str, **query: str) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A parameter of a page's address."""
+
+    name: str
+    help: str
+    choices: tuple[str, ...] = ()
+    whole: bool = False
+
+
+Q = Field(name="q", help="Words that the text must contain")
+OP = Field(name="op", help="Op")
+BACKEND = Field(name="backend", help="Backend")
+TABLE_FIELDS = (
+    Field(name="sort", help="Key of the column to sort by"),
+    Field(name="order", help="Direction of sorting", choices=("asc", "desc")),
+    Field(name="offset", help="Rows to skip", whole=True),
+    Field(name="rows", help="all: every row instead of a page", choices=("all",)),
+)
+
+
+def table(
+    columns: Sequence[str],
+    rows: Sequence[Values],
+    *,
+    title: str = "",
+    empty: str = "Nothing here",
+    sortable: bool = True,
+) -> Section:
+    """Rows under columns, each `key`, `key:kind` or `key:kind:title`; "" is no column."""
+    made = []
+    for key, kind, name in (f"{column}::".split(":")[:3] for column in columns if column):
+        made.append({"key": key, "title": name or key, "kind": kind or "text"})
+    return {
+        "title": title,
+        "columns": made,
+        "rows": list(rows),
+        "empty": empty,
+        "sortable": sortable,
+    }
+
+
+def text_table(of: Table) -> Section:
+    """A table of texts."""
+    keys = [column.name for column in of.columns]
+    columns = [f"{c.name}:{'right' if c.align == 'right' else 'text'}" for c in of.columns]
+    rows = [dict(zip(keys, row, strict=True)) for row in of.rows]
+    return table(columns, rows, title=of.title, sortable=False)
+
+
+def paged(
+    of: Section,
+    asked: Asked,
+    urls: Urls,
+    page: str,
+    *parts: str,
+    first: str = "",
+    finish: Callable[[Values], Values] = lambda row: row,
+) -> Section:
+    """The rows that were asked for, in the order that was: by default the largest `first`.
+    `finish` adds to a row what is not sorted by, and so is made for few rows only."""
+    rows, keys = of["rows"], [column["key"] for column in of["columns"]]
+    key = asked.get("sort") or first
+    order = asked.get("order") or ("asc" if asked.get("sort") else "desc")
+    if key and key not in (*keys, first):
+        raise UsageError(f"there is no column {key[:40]!r}", hint=f"columns: {', '.join(keys)}")
+    if key:
+        known = [row for row in rows if _sort_value(row, key) is not None]
+        known.sort(key=lambda row: _sort_value(row, key), reverse=order == "desc")
+        rows = known + [row for row in rows if _sort_value(row, key) is None]
+    offset, given = offset_of(asked), _query(asked)
+    kept = {name: value for name, value in given.items() if name not in ("offset", "sort", "order")}
+    columns = [
+        {**column, "href": urls(page, *parts, **kept, sort=name, order=_other(name, key, order))}
+        for column in of["columns"]
+        for name in [column["key"]]
+    ]
+    shown = [finish(row) for row in rows[offset : offset + most_rows(asked)]]
+    made = {**of, "columns": columns, "rows": shown, "sort": key, "order": order}
+    return made | pager(len(rows), asked, urls, page, *parts)
+
+
+def _other(name: str, key: str, order: str) -> str:
+    return "desc" if name == key and order == "asc" else "asc"
+
+
+def _sort_value(row: Mapping[str, Any], key: str) -> Any:
+    value = row.get(key)
+    if isinstance(value, list):
+        return len(value)
+    return value.lower() if isinstance(value, str) else value
+
+
+def pager(total: int, asked: Asked, urls: Urls, page: str, *parts: str) -> Values:
+    """Links to the rows before and after."""
+    given, offset = _query(asked), offset_of(asked)
+    made: Values = {"total": total, "offset": offset}
+    if offset > 0:
+        earlier = {**given, "offset": str(max(offset - PAGE_ROWS, 0))}
+        made["previous"] = urls(page, *parts, **earlier)
+    if offset + most_rows(asked) < total:
+        made["next"] = urls(page, *parts, **{**given, "offset": str(offset + PAGE_ROWS)})
+    return made
+
+
+def _query(asked: Asked) -> dict[str, str]:
+    return {name: value for name, value in asked.items() if value and name not in _PATH}
+
+
+def offset_of(asked: Asked) -> int:
+    return int(asked.get("offset") or 0)
+
+
+def most_rows(asked: Asked) -> int:
+    """Rows of a table that are shown at once."""
+    return _ALL_ROWS if asked.get("rows") == "all" else PAGE_ROWS
+
+
+def choice(
+    name: str,
+    asked: Asked,
+    choices: Sequence[str | tuple[str, str]] | None = None,
+    *,
+    label: str = "",
+    required: bool = False,
+) -> Values:
+    """A control of the form above a table: a text, or a choice of values or (value, text)."""
+    pairs = [one if isinstance(one, tuple) else (one, one) for one in choices or () if one]
+    return {
+        "name": name,
+        "label": label or name.capitalize(),
+        "value": asked.get(name, ""),
+        "choices": None if choices is None else pairs,
+        "required": required,
+    }
+
+
+def search_box(asked: Asked) -> Values:
+    return choice("q", asked, label="Search")
+
+
+def has_words(text: str, asked: Asked) -> bool:
+    """Whether `text` contains every word that was searched for."""
+    return all(word in text.lower() for word in asked.get("q", "").lower().split())
+
+
+def facts(*pairs: tuple[str, str]) -> list[list[str]]:
+    return [[name, value] for name, value in pairs if value]
+
+
+def actions(*pairs: tuple[str, str | None]) -> list[dict[str, str]]:
+    return [{"text": text, "href": href} for text, href in pairs if href]
+
+
+def changes(base: Environment, head: Environment) -> list[list[str]]:
+    """What differs between two environments."""
+    return [[what, old or "–", new or "–"] for what, old, new in difference(base, head)]
+
+
+def finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def figure(title: str, make: Callable[[], Spec]) -> list[Section]:
+    """A figure, or nothing where there is nothing to draw."""
+    try:
+        return [{"title": title, "spec": figures.themed(_fitted(make()), inline=True)}]
+    except KernelmarkError:
+        return []
+
+
+def _fitted(spec: Any) -> Any:
+    """The spec as wide as a page, its views without titles, which the page has."""
+    if isinstance(spec, list):
+        return [_fitted(one) for one in spec]
+    if not isinstance(spec, dict):
+        return spec
+    titled = "layer" in spec or "vconcat" in spec
+    made = {name: _fitted(one) for name, one in spec.items() if not (titled and name == "title")}
+    if made.get("width") == figures.WIDTH:
+        made["width"] = _WIDTH
+    return made

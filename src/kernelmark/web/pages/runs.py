@@ -1,0 +1,429 @@
+"""Pages about runs: all of them, one, one result of it, two compared, and one under its roofs."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+
+from kernelmark.compare.verdicts import Row as Compared
+from kernelmark.core.errors import NothingToDo
+from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE, is_micro
+from kernelmark.core.reason import FIELDS, format_reason
+from kernelmark.core.result import Result, Run, RunState, Status
+from kernelmark.core.units import counted, time_text, value_text
+from kernelmark.report import compare as compared
+from kernelmark.report import figures, micro_figure, tables
+from kernelmark.report.answer import answer
+from kernelmark.report.detail import detail
+from kernelmark.report.history import date_text
+from kernelmark.report.names import rerun, short
+from kernelmark.report.page import environment_table
+from kernelmark.report.tables import Row
+from kernelmark.web.pages import parts
+from kernelmark.web.pages.parts import Asked, Page, Section, Urls, Values, table
+from kernelmark.web.source import Source
+
+RULES = ("robust", "golden-tot", "ratio")
+_CHOICES = 50  # runs to choose among
+_MOST_DRAWN = 2000  # points of a roofline
+_COMMANDS = 5  # of one kind of failure
+
+
+def runs(source: Source, urls: Urls, asked: Asked) -> Page:
+    """Stored runs, newest first."""
+    columns = ("label", "suite", "state")
+    found, total = source.store.find_runs(
+        limit=parts.most_rows(asked),
+        offset=parts.offset_of(asked),
+        text=asked.get("q", ""),
+        **{name: asked.get(name, "") for name in columns},
+    )
+    names = source.store.run_names()
+    return {
+        "title": "Runs",
+        "lead": "Every stored run, newest first.",
+        "filters": [
+            parts.search_box(asked),
+            *(parts.choice(name, asked, names[name]) for name in columns),
+        ],
+        "tables": [runs_table(source, found, urls) | parts.pager(total, asked, urls, "runs")],
+    }
+
+
+def runs_table(source: Source, found: Sequence[Run], urls: Urls, title: str = "") -> Section:
+    """Runs, one line each."""
+    sizes = source.store.sizes([run.id for run in found])
+    rows = []
+    for run in found:
+        info = next(iter(run.environment.devices), None)
+        rows.append(
+            {
+                "run": run.id,
+                "label": run.label,
+                "suite": run.suite,
+                "started": run.started,
+                "duration_s": run.finished - run.started if run.finished else None,
+                "state": run.state.value,
+                "results": sizes.get(run.id, 0),
+                "cases": run.cases,
+                "host": run.environment.host,
+                "device": info.model or info.name if info else "",
+                "commit": run.environment.commit[:12],
+                "links": {"run": urls("run", run.id)},
+            }
+        )
+    columns = [
+        *("run:name", "label", "suite", "started:date", "duration_s:duration:duration"),
+        *("results:count", "state:state", "device", "host", "commit:code"),
+    ]
+    return table(columns, rows, title=title, empty="No run matches", sortable=False)
+
+
+def progress(source: Source, run: Run, urls: Urls) -> Values:
+    """How far a run is."""
+    return {
+        "run": run.id,
+        "label": run.label,
+        "suite": run.suite,
+        "started": run.started,
+        "done": source.store.sizes([run.id]).get(run.id, 0),
+        "cases": run.cases,
+        "href": urls("run", run.id),
+    }
+
+
+def run(source: Source, urls: Urls, asked: Asked) -> Page:
+    """One run: the answer, every row, failures with their commands, the environment."""
+    results = source.results(asked["run_id"])
+    one, every = results.run, results.rows
+    rows = [row for row in every if _is_wanted(row, asked)]
+    before = _before(source, one)
+    here = one.environment
+    page: Page = {
+        "title": f"Run {one.label or one.id}",
+        "lead": tables.summary(every) or "no results yet",
+        "state": one.state.value,
+        "answer_lines": answer(every),
+        "running": [progress(source, one, urls)] if one.state is RunState.RUNNING else [],
+        "facts": parts.facts(
+            ("run", one.id),
+            ("suite", one.suite),
+            ("started", f"{date_text(one.started)} UTC"),
+            ("host", here.host),
+            ("devices", ", ".join(f"{info.name} {info.model}".strip() for info in here.devices)),
+            ("commit", here.commit + (" (changed)" if here.dirty else "")),
+            ("command", shlex.join(["kmark", *one.argv]) if one.argv else ""),
+        ),
+        "actions": parts.actions(
+            ("Roofline", urls("roofline", run=one.id)),
+            (
+                "Compare with the run before",
+                urls("compare", base=before.id, head=one.id) if before else None,
+            ),
+        ),
+        "filters": [
+            parts.search_box(asked),
+            *_row_filters(every, asked),
+            parts.choice("status", asked, tuple(_statuses(every))),
+        ],
+        "tables": [
+            parts.paged(_rows_table(rows), asked, urls, "run", one.id, finish=_finish(one.id, urls))
+        ],
+        "failures": [
+            {
+                "status": failure.status.value,
+                "reason": failure.reason,
+                "cases": len(failure.rows),
+                "commands": list(failure.commands()[:_COMMANDS]),
+            }
+            for failure in tables.failures(rows)
+        ],
+        "notes": [format_reason(reason, FIELDS) for reason in tables.warnings(rows)],
+        "environment": parts.text_table(environment_table(here)),
+    }
+    if before:
+        changed = parts.changes(before.environment, here)
+        page["changed"] = {"since": before.id, "href": urls("run", before.id), "rows": changed}
+    return page
+
+
+def _statuses(rows: Sequence[Row]) -> list[str]:
+    there = {row.result.status for row in rows}
+    return [status.value for status in Status if status in there]
+
+
+def _row_filters(rows: Sequence[Row], asked: Asked) -> list[Values]:
+    ops = sorted({row.result.case.problem.op for row in rows})
+    backends = sorted({row.result.case.backend for row in rows})
+    return [parts.choice("op", asked, ops), parts.choice("backend", asked, backends)]
+
+
+def _is_wanted(row: Row, asked: Asked) -> bool:
+    case = row.result.case
+    given = {"op": case.problem.op, "backend": case.backend, "status": row.result.status.value}
+    if any(asked.get(name) and asked[name] != value for name, value in given.items()):
+        return False
+    return parts.has_words(f"{case.problem.key} {row.backend} {row.result.device}", asked)
+
+
+def _rows_table(rows: Sequence[Row], title: str = "") -> Section:
+    many = len({row.result.device for row in rows}) > 1
+    metrics = any(row.result.metrics for row in rows)
+    columns = [
+        *("status:state", "problem:name", "backend", "device" if many else ""),
+        *(("metric", "value:value") if metrics else ()),
+        *("median_s:time:median", "width:width:±", "rate:right", "share:share:of roof"),
+        "times_best:ratio:vs best",
+    ]
+    made = [_result_row(row) for row in rows]
+    return table(columns, made, title=title, empty="No result matches")
+
+
+def _finish(run_id: str, urls: Urls) -> Callable[[Values], Values]:
+    """A row with what only rows that are shown need."""
+
+    def finished(row: Values) -> Values:
+        of: Row = row["of"]
+        return {name: value for name, value in row.items() if name != "of"} | {
+            "why": str(of.result.why),
+            "again": rerun(of.result),
+            "links": {"problem": result_url(run_id, of.result, urls)},
+        }
+
+    return finished
+
+
+def _result_row(row: Row) -> Values:
+    result, measured = row.result, row.result.measurement
+    headline = next(iter(result.headlines), None)
+    return {
+        "status": result.status.value,
+        "problem": row.problem,
+        "backend": row.backend,
+        "device": result.device,
+        "arch": result.arch,
+        "case": result.case.id,
+        "metric": headline.name if headline else "",
+        "value": headline.value if headline else None,
+        "unit": headline.unit if headline else "s",
+        "median_s": measured.median_s if measured else None,
+        "low_s": measured.low_s if measured else None,
+        "high_s": measured.high_s if measured else None,
+        "width": parts.finite(measured.rel_half_width) if measured else None,
+        "warned": tables.warned(row),
+        "rate": _rate(row),
+        "share": row.share.value if row.share else None,
+        "bound": row.share.bound if row.share else None,
+        "times_best": row.times_best,
+        "tied": row.tied,
+        "of": row,
+    }
+
+
+def _rate(row: Row) -> str:
+    return tables.rate(row.result, row.share.bound if row.share else None)
+
+
+def result_url(run_id: str, result: Result, urls: Urls) -> str | None:
+    device = "" if result.device == "cpu" else result.device
+    return urls("result", run_id, result.case.id, device=device)
+
+
+def _before(source: Source, one: Run) -> Run | None:
+    """The run before this one with the same label and suite."""
+    found, _ = source.store.find_runs(limit=_CHOICES, label=one.label, suite=one.suite)
+    same = (run for run in found if (run.label, run.suite) == (one.label, one.suite))
+    return next((run for run in same if run.started < one.started), None)
+
+
+def comparison(source: Source, urls: Urls, asked: Asked) -> Page:
+    """Two runs side by side, changed rows first."""
+    head = source.store.run(asked.get("head") or "latest")
+    before = _before(source, head) if not asked.get("base") else None
+    base = before or source.store.run(asked.get("base") or "latest~1")
+    rule, shown = asked.get("rule") or "robust", asked.get("show") or "changed"
+    made = source.comparison(base.id, head.id, rule)
+    changed = made.changed
+    numbers = {row.number for row in changed}
+    rest = [row for row in made.rows if row.number not in numbers] if shown == "all" else []
+    rows = [
+        _compared_row(row)
+        for row in (*changed, *rest)
+        if parts.has_words(row.pair.shown.case.series, asked)
+    ]
+    columns = [
+        *("verdict:state", "problem:name", "backend", "base_value:value:base"),
+        *("head_value:value:head", "ratio:interval:change", "why"),
+    ]
+    choices = _run_choices(source, (base, head))
+    whole = {**asked, "base": base.id, "head": head.id}
+    return {
+        "title": "Compare",
+        "lead": f"{compared.summary(made)}.",
+        "counts": {status.value: count for status, count in made.counts.items()},
+        "filters": [
+            parts.choice("base", whole, choices, required=True),
+            parts.choice("head", whole, choices, required=True),
+            parts.choice("rule", {"rule": rule}, RULES, required=True),
+            parts.choice("show", {"show": shown}, ("changed", "all"), label="Rows", required=True),
+            parts.search_box(asked),
+        ],
+        "tables": [
+            parts.paged(
+                table(columns, rows, empty="No row changed"),
+                whole,
+                urls,
+                "compare",
+                finish=_finish_compared(head.id, urls),
+            )
+        ],
+        "notes": compared.notes(made),
+        "changed": {
+            "since": base.id,
+            "href": urls("run", base.id),
+            "rows": parts.changes(base.environment, head.environment),
+        },
+    }
+
+
+def _finish_compared(head: str, urls: Urls) -> Callable[[Values], Values]:
+    """A row with what only rows that are shown need."""
+
+    def finished(row: Values) -> Values:
+        pair = row["of"].pair
+        shown: Result = pair.shown
+        links = {
+            "problem": urls("series", shown.case.id, arch=shown.arch, metric=pair.metric),
+            "head_value": result_url(head, shown, urls) if pair.head else None,
+        }
+        kept = {name: value for name, value in row.items() if name != "of"}
+        return kept | {"again": rerun(shown), "links": links}
+
+    return finished
+
+
+def _compared_row(row: Compared) -> Values:
+    shown, judged = row.pair.shown, row.judgement
+    base_value, head_value = compared.values_of(row)
+    return {
+        "verdict": row.status.value,
+        "suppressed": bool(row.held),
+        "problem": short(shown.case.problem),
+        "backend": compared.backends_text(row),
+        "case": shown.case.id,
+        "metric": row.pair.metric or "time",
+        "unit": compared.unit_of(row) or "s",
+        "base_value": base_value,
+        "head_value": head_value,
+        "ratio": judged.ratio,
+        "low": parts.finite(judged.low),
+        "high": parts.finite(judged.high),
+        "p_value": parts.finite(judged.p_value),
+        "why": str(judged.reason),
+        "of": row,
+    }
+
+
+def _run_choices(source: Source, more: Iterable[Run] = ()) -> list[tuple[str, str]]:
+    found, _ = source.store.find_runs(limit=_CHOICES)
+    timed = [run for run in found if run.suite not in (MICRO_SUITE, ROOFS_SUITE)]
+    every = {run.id: run for run in (*timed, *more)}
+    newest = sorted(every.values(), key=lambda run: -run.started)
+    return [(run.id, f"{date_text(run.started)}  {run.label or run.id}") for run in newest]
+
+
+def result(source: Source, urls: Urls, asked: Asked) -> Page:
+    """One result: every sample by block, clocks, resources, and the command that repeats it."""
+    results = source.results(asked["run_id"])
+    device = asked.get("device", "")
+    row = next(
+        (
+            row
+            for row in results.rows
+            if row.result.case.id == asked["case_id"] and device in ("", row.result.device)
+        ),
+        None,
+    )
+    if row is None:
+        raise NothingToDo("there is no such result", hint="the run's page lists its results")
+    one, measured = row.result, row.result.measurement
+    metric = one.headlines[0].name if one.metrics else ""
+    key = one.case.problem.key
+    others = [other for other in results.rows if other.result.case.problem.key == key]
+    same = _rows_table(others, title="The same problem by all backends")
+    same["rows"] = list(map(_finish(results.run.id, urls), same["rows"]))
+    return {
+        "title": f"{row.problem} by {row.backend}",
+        "status": one.status.value,
+        "reason": str(one.why) if one.status is not Status.OK else "",
+        "facts": parts.facts(
+            *_headline(row),
+            ("device", f"{one.device} ({one.arch})"),
+            ("run", results.run.label or results.run.id),
+            ("started", f"{date_text(results.run.started)} UTC"),
+        ),
+        "command": rerun(one),
+        "actions": parts.actions(
+            ("History", urls("series", one.case.id, arch=one.arch, metric=metric)),
+            ("Run", urls("run", results.run.id)),
+        ),
+        "figures": parts.figure("Points", lambda: micro_figure.figure(one))
+        if is_micro(one.case)
+        else parts.figure("Samples by block", lambda: figures.samples([row])),
+        "notes": [format_reason(reason, FIELDS) for reason in tables.warnings([row])],
+        "details": [parts.text_table(of) for of in detail(row, samples=False)],
+        "samples": [] if measured is None else [list(block.samples_s) for block in measured.blocks],
+        "tables": [same] if len(others) > 1 else [],
+    }
+
+
+def _headline(row: Row) -> list[tuple[str, str]]:
+    measured = row.result.measurement
+    pairs = [(m.name, value_text(m.value, m.unit)) for m in row.result.headlines]
+    if measured is None:
+        return pairs
+    clock = measured.clock_mhz
+    return [
+        *pairs,
+        ("median", time_text(measured.median_s)),
+        ("±", tables.width_text(measured.rel_half_width)),
+        ("rate", _rate(row)),
+        ("of roof", tables.share_text(row.share)),
+        ("samples", f"{measured.samples} in {counted(len(measured.blocks), 'block')}"),
+        ("clock", f"{clock:.0f} MHz" if clock else ""),
+    ]
+
+
+def roofline(source: Source, urls: Urls, asked: Asked) -> Page:
+    """A run under the measured roofs, and the rows furthest from theirs."""
+    results = source.results(asked.get("run") or "latest")
+    one, every = results.run, [row for row in results.timed if row.ranks]
+    dtypes = {name for row in every for name in row.result.case.problem.dtypes.values()}
+    found = [
+        row
+        for row in every
+        if _is_wanted(row, asked)
+        and asked.get("dtype", "") in ("", *row.result.case.problem.dtypes.values())
+    ]
+    found.sort(key=lambda row: row.share.value if row.share else math.inf)
+    rows = _rows_table(found, title="Furthest from the roof first")
+    whole = {**asked, "run": one.id}
+    most = f"the {_MOST_DRAWN} results furthest from their roof are drawn, of {len(found)}"
+    return {
+        "title": "Roofline",
+        "lead": f"{counted(len(found), 'result')} of run {one.label or one.id}, "
+        f"{date_text(one.started)} UTC, under the roofs that were measured on its devices.",
+        "filters": [
+            parts.choice("run", whole, _run_choices(source, [one]), required=True),
+            *_row_filters(every, asked),
+            parts.choice("dtype", asked, sorted(dtypes)),
+            parts.search_box(asked),
+        ],
+        "figures": parts.figure(
+            "FLOP/s over intensity",
+            lambda: figures.roofline(found[:_MOST_DRAWN], results.roofs),
+        ),
+        "notes": [most] if len(found) > _MOST_DRAWN else [],
+        "tables": [parts.paged(rows, whole, urls, "roofline", finish=_finish(one.id, urls))],
+    }

@@ -1,0 +1,75 @@
+"""The server process."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import uvicorn
+
+from kernelmark.core.errors import UsageError
+from kernelmark.stores.store import Store
+from kernelmark.web.access import LOCAL_NAMES
+from kernelmark.web.app import create_app
+from kernelmark.web.cells import warm_up
+from kernelmark.web.pages.kernels import rows_of
+from kernelmark.web.source import Source
+
+_BACKLOG = 512
+_END_S = 2  # for requests that are under way when the server is stopped
+
+
+def serve(
+    store: Store,
+    *,
+    host: str,
+    port: int,
+    public: bool,
+    tuning: Sequence[Path],
+    tell: Callable[[str], None],
+) -> int:
+    """Serve until a signal ends it; 0."""
+    source = Source(store, tuning, prepare=rows_of)
+    bound = _bind(host, port)
+    app = create_app(
+        source,
+        local=host in LOCAL_NAMES,
+        public=public,
+        is_closing=lambda: server.should_exit,
+    )
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=True,
+        timeout_graceful_shutdown=_END_S,
+        backlog=_BACKLOG,
+    )
+    server = uvicorn.Server(config)
+    threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
+    shown = f"[{host}]" if ":" in host else host
+    tell(f"serving {store.where} at http://{shown}:{bound.getsockname()[1]}/ (Ctrl-C ends it)")
+    try:
+        server.run(sockets=[bound])
+    except KeyboardInterrupt:  # the signal that ended it, once the server has closed
+        pass
+    finally:
+        bound.close()
+    return 0
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        made = socket.socket(family, socket.SOCK_STREAM)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+    except OSError as error:
+        raise UsageError(
+            f"cannot serve at {host}:{port}: {error.strerror or error}",
+            hint="choose another --port or --host",
+        ) from None
+    return made

@@ -1,0 +1,124 @@
+"""The dashboard as files: the same data and templates, with relative links."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.files import write_whole
+from kernelmark.web import rendering
+from kernelmark.web.pages.parts import Urls
+from kernelmark.web.rendering import VIEWS
+from kernelmark.web.source import Source
+
+# Pages without parts in their address, and what of them depends on a choice that files cannot have.
+_FIXED = {
+    "overview": "index",
+    "kernels": "kernels",
+    "runs": "runs",
+    "compare": "compare",
+    "roofline": "roofline",
+    "micro": "micro",
+    "tuning": "tuning",
+    "devices": "devices",
+}
+_ALL = {"rows": "all"}
+_UNSAFE = re.compile(r"[^0-9A-Za-z._-]")
+
+Asked = dict[str, str]
+
+
+def write_site(source: Source, folder: Path, *, runs: int) -> int:
+    """Write every page into `folder` and return how many there are."""
+    summary = source.refresh()
+    newest, _ = source.store.find_runs(limit=runs)
+    if not newest:
+        raise NothingToDo("the store has no runs yet", hint="kmark run adds results")
+    pages: dict[str, tuple[str, Asked]] = {}
+    for name, stem in _FIXED.items():
+        fields = {field.name for field in VIEWS[name].fields}
+        pages[stem] = (name, _ALL if "rows" in fields else {})
+    for run in newest:
+        pages[_stem("run", run.id)] = ("run", {"run_id": run.id, **_ALL})
+        pages[_stem("roofline", run=run.id)] = ("roofline", {"run": run.id, **_ALL})
+        for result in source.results(run.id):
+            device = "" if result.device == "cpu" else result.device
+            asked = {"run_id": run.id, "case_id": result.case.id, "device": device}
+            pages[_stem("result", run.id, result.case.id, device=device)] = ("result", asked)
+    for base, head in zip(newest[1:], newest, strict=False):
+        if (base.label, base.suite) == (head.label, head.suite):
+            asked = {"base": base.id, "head": head.id}
+            pages[_stem("compare", **asked)] = ("compare", {**asked, **_ALL})
+    for one in summary.kernels:
+        given = {"arch": one.arch, "metric": one.story.newest.metric}
+        pages[_stem("series", one.case_id, **given)] = (
+            "series",
+            {"case_id": one.case_id, **given, **_ALL},
+        )
+    for place in source.store.environments():
+        pages[_stem("environment", place.fingerprint)] = (
+            "environment",
+            {"fingerprint": place.fingerprint},
+        )
+    for path in source.tuning:
+        pages[_stem("session", path.name)] = ("session", {"name": path.name})
+    return _write(source, folder, pages)
+
+
+def _write(source: Source, folder: Path, pages: dict[str, tuple[str, Asked]]) -> int:
+    count = 0
+    try:
+        for name, data in rendering.STATIC.items():
+            _put(folder / "static" / name, data)
+        for stem, (name, asked) in pages.items():
+            up = "../" * stem.count("/")
+            urls = _urls(up, pages)
+            try:
+                page = VIEWS[name].build(source, urls, asked)
+            except KernelmarkError:  # nothing to compare, no run with a roofline
+                if "/" in stem:
+                    continue
+                page = {"title": VIEWS[name].menu, "lead": "Nothing here yet."}
+            page["filters"] = []  # forms need a server
+            own = stem.rpartition("/")[2]
+            twins: dict[str, str | None] = {"JSON": f"{own}.json"}
+            static: Callable[[str], str] = f"{up}static/{{}}".format
+            template = name if "answer" in page or name != "overview" else "kernels"
+            html = rendering.html(template, page, urls, static=static, twins=twins)
+            _put(folder / f"{stem}.html", html)
+            _put(folder / f"{stem}.json", rendering.json_bytes(page))
+            count += 1
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or folder} cannot be written: {error.strerror}",
+            hint="name another folder",
+        ) from None
+    return count
+
+
+def _put(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, data)
+
+
+def _urls(up: str, pages: dict[str, tuple[str, Asked]]) -> Urls:
+    """Relative addresses of the pages that are written."""
+
+    def url(page: str, *parts: str, **query: str) -> str | None:
+        stem = _FIXED.get(page, "") if not (parts or query) else _stem(page, *parts, **query)
+        return f"{up}{stem}.html" if stem in pages else None
+
+    return url
+
+
+def _stem(page: str, *parts: str, **query: str) -> str:
+    """The file of a page, without its ending: names that a file cannot have are hashed."""
+    words = [page, *parts, *(value for _, value in sorted(query.items()) if value)]
+    text = "-".join(words[1:])
+    if _UNSAFE.search(text) or len(text) > 150 or text.startswith("."):
+        digest = hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()
+        text = f"{_UNSAFE.sub('_', text)[:60]}-{digest[:12]}"
+    return f"{page}/{text}"

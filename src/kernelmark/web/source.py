@@ -1,0 +1,287 @@
+"""What pages are made of: a store, results that were read before, and the newest runs judged.
+
+Judging every series of the newest runs takes seconds for a large store. It is done once for each
+change of the store, by a thread of its own, and only for series that have new points; pages show
+the last summary meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernelmark.api.comparing import assembled, compare, placed, series_runs
+from kernelmark.api.results import Results
+from kernelmark.api.roofs import stored_roofs
+from kernelmark.compare.history import History, SeriesStep, Story, story
+from kernelmark.compare.verdicts import Comparison
+from kernelmark.core.result import Run, RunState, Status
+from kernelmark.core.verdict import VerdictStatus
+from kernelmark.report.percent import Share
+from kernelmark.stores.store import Store
+from kernelmark.stores.values import SeriesPoint
+
+RUNS = 60  # newest ones that series are judged over
+RECENT = 10  # newest ones whose changes are news
+_KEPT_RESULTS = 12  # runs with all their samples in memory
+_KEPT_COMPARISONS = 6
+_SHARED_RUNS = 6  # newest runs whose percentages of the roof are in the summary
+_PAUSE_S = 1.0  # between looks at the store
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """A series as the dashboard knows it; `share` is that of its newest point, `is_recent` whether
+    one of the newest runs has it, and `step` its last step if one of them made it."""
+
+    case_id: str
+    arch: str
+    story: Story
+    share: Share | None = None
+    is_recent: bool = True
+    step: SeriesStep | None = None
+
+    @property
+    def op(self) -> str:
+        return self.story.series.partition(" ")[0]
+
+    @property
+    def backend(self) -> str:
+        return self.story.series.split(" | ", 2)[1]
+
+    @property
+    def change(self) -> float | None:
+        """The newest point over what was expected, or the last step where that explains it."""
+        screen = self.story.screen
+        return self.step.ratio if self.step and not screen.flagged else screen.ratio
+
+    @property
+    def since(self) -> str:
+        """The run that the change began with; "" where nothing changed."""
+        if self.story.screen.flagged or self.state == "broken":
+            return self.story.change[1]
+        return self.step.run_id if self.step else ""
+
+    @property
+    def state(self) -> str:
+        """broken, slower, faster, failed, unsupported, new or steady."""
+        story = self.story
+        if story.screen.flagged or story.screen.status is VerdictStatus.BROKEN:
+            return story.screen.status.value
+        if story.newest.status is not Status.OK:
+            return "failed" if story.newest.status.failed else "unsupported"
+        if self.step is not None:
+            return (
+                "slower" if (self.step.ratio > 1) != (story.newest.better == "higher") else "faster"
+            )
+        return "new" if story.screen.status is VerdictStatus.NEW else "steady"
+
+    @property
+    def is_news(self) -> bool:
+        """Whether it changed lately, and not only because the machine did."""
+        changed = self.state in ("slower", "faster", "broken")
+        return changed and self.is_recent and not self.story.held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The newest runs judged, as of `version` of the store; `number` counts summaries."""
+
+    number: int
+    version: str
+    history: History | None
+    kernels: tuple[Kernel, ...]
+    derived: dict[str, Any] = field(default_factory=dict)  # what pages made of it
+
+    def kernel(self, case_id: str, arch: str, metric: str = "") -> Kernel | None:
+        """The series with this case, architecture and metric."""
+        wanted = case_id, arch, metric
+        return next(
+            (k for k in self.kernels if (k.case_id, k.arch, k.story.newest.metric) == wanted), None
+        )
+
+
+class Source:
+    """A store with everything about it that is worth remembering. Threads may share one."""
+
+    def __init__(
+        self,
+        store: Store,
+        tuning: Sequence[Path] = (),
+        *,
+        runs: int = RUNS,
+        prepare: Callable[[Summary], object] = lambda summary: None,
+    ) -> None:
+        self.store = store
+        self._prepare = prepare  # makes what pages derive from a summary before any asks
+        self.tuning = tuple(tuning)
+        self._runs = runs
+        self._results: OrderedDict[tuple[object, ...], Results] = OrderedDict()
+        self._comparisons: OrderedDict[tuple[object, ...], Comparison] = OrderedDict()
+        self._points: dict[str, tuple[object, list[SeriesPoint]]] = {}
+        self._stories: dict[str, tuple[list[SeriesPoint], Story]] = {}
+        self._summary: Summary | None = None
+        self._refreshing = threading.Lock()
+        self._reading = threading.Lock()
+        self._ended = threading.Event()
+        self._ready = threading.Event()
+
+    # What the store holds
+
+    @property
+    def stamp(self) -> str:
+        """Another text after every change that a page could show."""
+        return f"{self.store.version()}.{self._summary.number if self._summary else 0}"
+
+    def results(self, ref: str) -> Results:
+        """A run with its results and roofs."""
+        run = self.store.run(ref)
+        key = self._state(run)
+        with self._reading:
+            if key in self._results:
+                self._results.move_to_end(key)
+                return self._results[key]
+        found = self.store.result_set(run.id)
+        made = Results(found, stored_roofs(self.store, found))
+        with self._reading:
+            self._results[key] = made
+            while len(self._results) > _KEPT_RESULTS:
+                self._results.popitem(last=False)
+        return made
+
+    def comparison(self, base: str, head: str, rule: str) -> Comparison:
+        """Two runs compared."""
+        sides = self.results(base), self.results(head)
+        key = (*(self._state(side.run) for side in sides), rule)
+        with self._reading:
+            if key in self._comparisons:
+                self._comparisons.move_to_end(key)
+                return self._comparisons[key]
+        made = compare(sides[0].result_set, sides[1].result_set, rule=rule)
+        with self._reading:
+            self._comparisons[key] = made
+            while len(self._comparisons) > _KEPT_COMPARISONS:
+                self._comparisons.popitem(last=False)
+        return made
+
+    def _state(self, run: Run) -> tuple[object, ...]:
+        """Equal while the run has the same results: a run that has ended keeps them, but for one
+        that is resumed, which ends at another time."""
+        if run.state is RunState.RUNNING:
+            return run.id, self.store.version()
+        return run.id, run.finished, self.store.sizes([run.id]).get(run.id)
+
+    # The newest runs judged
+
+    def summary(self, wait_s: float = 0.0) -> Summary | None:
+        """The newest summary, None where the first one takes longer than `wait_s`."""
+        self._ready.wait(wait_s)
+        return self._summary
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the store has changed since it was judged."""
+        return self._summary is None or self._summary.version != self.store.version()
+
+    def start(self) -> None:
+        """Judge the store whenever it changes, until `stop`."""
+        threading.Thread(target=self._follow, name="summary", daemon=True).start()
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    def _follow(self) -> None:
+        while not self._ended.is_set():
+            try:
+                if self.is_stale:
+                    self.refresh()
+            except Exception:  # a store that is away for a while must not end the dashboard
+                _LOG.exception("the newest runs could not be judged")
+            self._ended.wait(_PAUSE_S)
+
+    def refresh(self) -> Summary:
+        """Judge the newest runs now."""
+        with self._refreshing:
+            version = self.store.version()
+            runs = series_runs(self.store, self._runs)
+            points = placed(self._fetch(runs), {run.id: run for run in runs})
+            history = assembled(self._judged(points), runs) if points else None
+            shares = self._shares(history) if history else {}
+            made = Summary(
+                number=self._summary.number + 1 if self._summary else 1,
+                version=version,
+                history=history,
+                kernels=_kernels(history, shares) if history else (),
+            )
+            self._prepare(made)
+            self._summary = made
+            self._ready.set()
+            return made
+
+    def _fetch(self, runs: Sequence[Run]) -> list[SeriesPoint]:
+        """The points of these runs, oldest first, reading only those that changed."""
+        sizes = self.store.sizes([run.id for run in runs])
+        fresh: dict[str, tuple[object, list[SeriesPoint]]] = {}
+        for run in runs:
+            live = time.monotonic() if run.state is RunState.RUNNING else 0.0
+            state = (sizes.get(run.id), run.state, run.finished, live)
+            known = self._points.get(run.id)
+            if known is None or known[0] != state:
+                known = state, self.store.history(run_id=run.id)
+            fresh[run.id] = known
+        self._points = fresh
+        return [point for run in reversed(runs) for point in fresh[run.id][1]]
+
+    def _judged(self, points: Sequence[SeriesPoint]) -> list[Story]:
+        """Each series with its steps and its screen, judging only those with other points."""
+        found: dict[str, list[SeriesPoint]] = {}
+        for point in points:
+            found.setdefault(point.series, []).append(point)
+        made: dict[str, tuple[list[SeriesPoint], Story]] = {}
+        for series, mine in found.items():
+            known = self._stories.get(series)
+            made[series] = known if known and known[0] == mine else (mine, story(mine))
+            time.sleep(0)  # lets threads that answer requests go first
+        self._stories = made
+        return [one for _, one in made.values()]
+
+    def _shares(self, history: History) -> dict[tuple[str, str, str], Share]:
+        """The percentage of the roof by run, series and device, for the newest runs."""
+        ids = list(dict.fromkeys(one.newest.run_id for one in history.stories))
+        newest = [run.id for run in reversed(history.runs) if run.id in ids][:_SHARED_RUNS]
+        return {
+            (run_id, row.result.series, row.result.device): row.share
+            for run_id in newest
+            for row in self.results(run_id).rows
+            if row.share is not None and row.ranks
+        }
+
+
+def _kernels(history: History, shares: Mapping[tuple[str, str, str], Share]) -> tuple[Kernel, ...]:
+    recent = {run.id for run in history.runs[-RECENT:]}
+    made = []
+    for one in history.stories:
+        newest = one.newest
+        whole = one.series.removesuffix(f" | {newest.metric}") if newest.metric else one.series
+        case_series, _, arch = whole.rpartition(" | ")
+        step = one.steps[-1] if one.steps else None
+        digest = hashlib.sha256(case_series.encode("utf-8", "surrogatepass")).hexdigest()
+        made.append(
+            Kernel(
+                case_id=digest[:16],
+                arch=arch,
+                story=one,
+                share=shares.get((newest.run_id, one.series, getattr(newest, "device", ""))),
+                is_recent=newest.run_id in recent,
+                step=step if step and step.run_id in recent else None,
+            )
+        )
+    return tuple(made)

@@ -1,0 +1,214 @@
+"""A night against its history: who is suspected, what confirmation changes, and the exit code."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+
+from kernelmark import ops
+from kernelmark.api.confirming import looks_for, verdict_again
+from kernelmark.api.judging import Rules, change_of, judge
+from kernelmark.compare import fail_on
+from kernelmark.core.environment import Environment
+from kernelmark.core.errors import NothingToDo
+from kernelmark.core.reason import Reason
+from kernelmark.core.result import (
+    Block,
+    Case,
+    Measurement,
+    Result,
+    ResultSet,
+    Run,
+    RunState,
+    Status,
+    StopReason,
+)
+from kernelmark.core.verdict import VerdictStatus
+from kernelmark.stats.suite import rounds_for_one
+from kernelmark.stores import open_store
+
+NOISE = (1.0, 1.004, 0.997, 1.002, 0.999, 1.003)
+CANARY = "copy n=1 dtype=f32"
+
+
+def result(key: str, factor: float | None, device: str = "cpu") -> Result:
+    case = Case(problem=ops.parse(key), backend="numpy")
+    if factor is None:
+        failed = Reason.of("it fell")
+        return Result(case=case, device=device, arch="a", status=Status.CRASHED, error=failed)
+    seconds = 1e-5 * factor
+    measurement = Measurement(
+        blocks=tuple(Block(process=0, allocation=i, samples_s=(seconds,)) for i in range(3)),
+        low_s=seconds,
+        high_s=seconds,
+        method="loop",
+        launches=1,
+        sets=1,
+        footprint_bytes=1,
+        stop=StopReason.FIXED,
+        warmup_s=0.0,
+        timed_s=1.0,
+    )
+    return Result(case=case, device=device, arch="a", status=Status.OK, measurement=measurement)
+
+
+def gemm(m: int, factor: float | None, device: str = "cpu") -> Result:
+    return result(f"gemm m={m} n=8 k=8 dtype=f32", factor, device)
+
+
+@pytest.fixture
+def night(tmp_path) -> Iterator:
+    """Judges a night of these results after six quiet ones of the same kernels."""
+    with open_store(tmp_path / "store.sqlite") as store:
+        count = 0
+
+        def add(*results: Result) -> str:
+            nonlocal count
+            count += 1
+            run = Run(
+                id=f"night-{count}",
+                started=1e9 + 86400 * count,
+                environment=Environment(commit=f"c{count}"),
+                label="n",
+                state=RunState.DONE,
+            )
+            store.add_result_set(ResultSet(run=run, results=results))
+            return run.id
+
+        def call(*results: Result, confirm=None, quiet=NOISE, **rules):
+            for noise in quiet:
+                add(*(gemm_like(one, noise) for one in results))
+            asked: list = []
+
+            def keep(doubts):
+                asked.extend(doubts)
+                return (confirm or (lambda one: {}))(doubts)
+
+            found = judge(store, [add(*results)], Rules(label="n", **rules), keep)
+            return found, asked
+
+        call.store, call.add = store, add
+        yield call
+
+
+def gemm_like(one: Result, factor: float) -> Result:
+    return result(one.case.problem.key, factor, one.device)
+
+
+def agreeing(doubts):
+    """Every suspect is what it looked like."""
+    reason = Reason("changed", ratio=1.1, low=1.05, high=1.15)
+    return {one.key: change_of(one.result, one.level_s, one.status, reason) for one in doubts}
+
+
+def test_a_quiet_night_has_no_suspects(night):
+    found, asked = night(gemm(8, 1.001), gemm(16, 0.999))
+    assert asked == []
+    assert found.code == 0
+    assert found.answer.code == "answer-same"
+    assert [one.status for one in found.changes] == [VerdictStatus.SAME] * 2
+
+
+def test_nobody_is_alarmed_before_the_second_stage_agrees(night):
+    found, asked = night(gemm(8, 1.05), gemm(16, 1.0))
+    assert [one.status for one in asked] == [VerdictStatus.SLOWER]
+    assert asked[0].before == "night-6"
+    assert found.code == 0
+    (change,) = (one for one in found.changes if one.status is VerdictStatus.UNSURE)
+    assert change.reason.code == "not-confirmed"
+
+
+def test_what_is_confirmed_alarms(night):
+    found, _ = night(gemm(8, 1.05), gemm(16, 1.0), confirm=agreeing)
+    assert found.code == 1
+    assert found.answer.code == "answer-slower"
+    assert found.doubts == 1
+
+
+def test_a_limit_spares_what_is_below_it(night):
+    limits = fail_on.parse(["slower:10%"])
+    assert night(gemm(8, 1.05), confirm=agreeing, limits=limits)[0].code == 0
+
+
+def test_a_failure_that_is_confirmed_is_a_regression_and_an_old_one_is_not(night):
+    found, asked = night(gemm(8, None), gemm(16, 1.0), confirm=agreeing)
+    assert [one.status for one in asked] == [VerdictStatus.BROKEN]
+    assert found.code == 1
+    assert found.failed == 1
+    again, asked = night(gemm(8, None), gemm(16, 1.0), quiet=())
+    assert asked == [], "it failed the night before too"
+    assert again.code == 3
+
+
+def test_the_first_nights_are_undecided_not_well(night):
+    found, asked = night(gemm(8, 1.0), gemm(16, 1.0), quiet=(1.0,))
+    assert asked == []
+    assert found.answer.code == "answer-undecided"
+    assert [one.base for one in found.changes] == [None, None]
+
+
+@pytest.mark.parametrize(("paired", "code", "answer"), [(False, 0, "held"), (True, 1, "slower")])
+def test_a_moved_canary_suppresses_all_but_paired_rounds(night, paired, code, answer):
+    canary = result(CANARY, 1.5)
+    found, asked = night(canary, gemm(8, 1.015), gemm(16, 1.5), confirm=agreeing, paired=paired,
+                         canaries="sentinels")  # fmt: skip
+    assert found.code == code
+    assert found.answer.code == f"answer-{answer}"
+    assert all(one.result.case.problem.op == "gemm" for one in asked), "canaries are no suspects"
+    assert any("canary moved" in note for note in found.notes)
+
+
+def test_a_slow_loss_shows_against_a_pinned_run(night):
+    first = night.add(gemm(8, 1.0))
+    night.store.pin("golden", first)
+    creeping = [1 + 0.004 * i for i in range(1, 9)]
+    found, asked = night(gemm(8, 1.036), quiet=creeping, baseline="golden", confirm=agreeing)
+    assert [one.before for one in asked] in ([first], ["night-9"])
+    assert found.code == 1
+
+
+def test_several_devices_of_one_kind_are_judged_each(night):
+    results = [gemm(8, 1.2, "cuda:0"), gemm(8, 1.2, "cuda:1")]
+    found, asked = night(*results, confirm=agreeing)
+    assert {one.result.device for one in asked} == {"cuda:0", "cuda:1"}
+    assert len(found.changes) == 2
+
+
+def test_a_night_without_results_is_nothing_to_judge(night):
+    with pytest.raises(NothingToDo):
+        judge(night.store, [night.add()], Rules(label="n"), lambda doubts: {})
+
+
+@pytest.mark.parametrize(
+    ("again", "status"),
+    [
+        (gemm(8, 1.0), VerdictStatus.SAME),
+        (gemm(8, 1.05), VerdictStatus.SLOWER),
+        (gemm(8, None), VerdictStatus.BROKEN),
+    ],
+)
+def test_repeated_runs_are_screened_strictly(night, again, status):
+    _, asked = night(gemm(8, 1.05))
+    assert verdict_again(asked[0], again, 0.02).status is status
+
+
+def test_a_failure_that_does_not_come_again_is_no_alarm(night):
+    _, asked = night(gemm(8, None))
+    found = verdict_again(asked[0], gemm(8, 1.0), 0.02)
+    assert found.status is VerdictStatus.UNSURE
+    assert found.reason.code == "not-confirmed"
+
+
+def test_many_suspects_get_rounds_enough_to_see_one_change():
+    assert looks_for(1).last == 32
+    for pairs in (20, 10_000_000):
+        looks = looks_for(pairs)
+        assert rounds_for_one(looks, pairs) <= looks.last + 2
+        assert looks.last % 2 == 0
+
+
+def test_tonight_is_kept_as_it_is(night):
+    found, _ = night(gemm(8, 1.05), confirm=agreeing)
+    assert dataclasses.replace(found, notes=()).changes[0].head == pytest.approx(1.05e-5)

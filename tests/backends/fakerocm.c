@@ -1,0 +1,455 @@
+// libamdhip64, libhipblaslt and librocblas in one library: the model GPU of tests/devices, and GEMMs
+// on its stream. Numbers are those of ROCm's headers, not those of the tables under test.
+//
+// hipBLASLt has SOLUTIONS solutions for every problem, each with a time of its own; one is fast and
+// leaves an element out. $FAKE_ROCM_BUILD shifts which index a solution has, as a new build would.
+// rocBLAS has Tensile solutions of other names, and those of hipBLASLt by their index + 1.
+// $HIPBLASLT_TUNING_OVERRIDE_FILE, $HIPBLASLT_LOG_FILE (mask 128), $TENSILE_DB and
+// $ROCBLAS_TENSILE_GEMM_OVERRIDE_PATH do what they do in ROCm 7.
+#define HIP
+#include "../devices/fakegpu.c"
+
+#include <math.h>
+
+enum { N = 111, T = 112 };
+enum { NOT_SUPPORTED = 7, INVALID_VALUE = 3, ROCBLAS_NOT_IMPLEMENTED = 2, ROCBLAS_INVALID_VALUE = 11 };
+enum { SOLUTIONS = 6, TENSILE = 4, WRONG = 4 };
+static const int ns_of[SOLUTIONS] = {20000, 26000, 14000, 31000, 9000, 23000};
+static const int tensile_ns_of[TENSILE] = {21000, 19000, 15000, 33000};
+
+static int env_number(const char *name) {
+  const char *text = getenv(name);
+  return text ? (int)strtol(text, NULL, 0) : 0;
+}
+
+// -- numbers of every format, as doubles
+
+struct format { int type, bits, exponent, mantissa, bias, fnuz; };
+static const struct format formats[] = {
+    {0, 32, 8, 23, 127, 0},  {1, 64, 11, 52, 1023, 0}, {2, 16, 5, 10, 15, 0},  {3, 8, 0, 0, 0, 0},
+    {10, 32, 0, 0, 0, 0},    {14, 16, 8, 7, 127, 0},   {28, 8, 4, 3, 7, 0},    {29, 8, 5, 2, 15, 0},
+    {33, 4, 2, 1, 1, 0},     {1000, 8, 4, 3, 8, 1},    {1001, 8, 5, 2, 16, 1},
+};
+static const struct format *format_of(int type) {
+  for (unsigned i = 0; i < sizeof formats / sizeof *formats; i++)
+    if (formats[i].type == type) return &formats[i];
+  return NULL;
+}
+
+static double small(u64 code, const struct format *f) {
+  const double sign = code >> (f->bits - 1) ? -1 : 1;
+  const int e = code >> f->mantissa & ((1 << f->exponent) - 1);
+  const double m = code & ((1ull << f->mantissa) - 1), unit = ldexp(1, -f->mantissa);
+  return sign * (e ? ldexp(1 + m * unit, e - f->bias) : ldexp(m * unit, 1 - f->bias));
+}
+
+static double load(const char *data, u64 i, int type) {
+  const struct format *f = format_of(type);
+  switch (type) {
+    case 0: return ((const float *)data)[i];
+    case 1: return ((const double *)data)[i];
+    case 3: return ((const int8_t *)data)[i];
+    case 10: return ((const int32_t *)data)[i];
+    case 33: return small((uint8_t)data[i / 2] >> 4 * (i % 2) & 15, f);
+  }
+  return f->bits == 16 ? small(((const uint16_t *)data)[i], f) : small((uint8_t)data[i], f);
+}
+
+static void store(char *data, u64 i, int type, double value) {
+  const struct format *f = format_of(type);
+  if (type == 0) ((float *)data)[i] = (float)value;
+  if (type == 1) ((double *)data)[i] = value;
+  if (type == 10) ((int32_t *)data)[i] = (int32_t)value;
+  if (f->bits != 16) return;
+  const double size = fabs(value);
+  const int least = 1 - f->bias, e = size ? (ilogb(size) > least ? ilogb(size) : least) : least;
+  u64 code = (u64)rint(ldexp(size, f->mantissa - e));  // to nearest, with the hidden bit
+  code += (u64)(e - least) << f->mantissa;
+  ((uint16_t *)data)[i] = (uint16_t)(code | (value < 0 ? 1ull << 15 : 0));
+}
+
+// -- a GEMM in column-major order, as numbers of a launch
+
+struct gemm {
+  u64 m, n, k, batch, ta, tb;
+  u64 a, b, c, d, lda, ldb, ldc, ldd, sa, sb, sc, sd, type_a, type_b, type_c;
+  u64 bias, bias_type, scale_a, scale_b, ns, wrong;
+  double alpha, beta;
+};
+_Static_assert(sizeof(struct gemm) <= sizeof((struct launch *)0)->table, "fits a launch");
+
+static double block_scale(u64 scales, u64 row, u64 k, u64 at) {
+  return scales ? ldexp(1, (int)((uint8_t *)scales)[row * (k / 32) + at / 32] - 127) : 1;
+}
+
+static void run_gemm(struct launch *l) {
+  struct gemm g;
+  memcpy(&g, l->table, sizeof g);
+  now_ns += g.ns;
+  for (u64 item = 0; item < g.batch; item++)
+    for (u64 j = 0; j < g.n; j++)
+      for (u64 i = 0; i < g.m; i++) {
+        double sum = 0;
+        if (g.type_a == 0)  // thousands of launches are of this kind
+          for (u64 t = 0; t < g.k; t++)
+            sum += (double)((float *)g.a)[item * g.sa + (g.ta ? i * g.lda + t : t * g.lda + i)] *
+                   ((float *)g.b)[item * g.sb + (g.tb ? t * g.ldb + j : j * g.ldb + t)];
+        for (u64 t = 0; g.type_a && t < g.k; t++) {
+          const u64 at_a = item * g.sa + (g.ta ? i * g.lda + t : t * g.lda + i);
+          const u64 at_b = item * g.sb + (g.tb ? t * g.ldb + j : j * g.ldb + t);
+          sum += load((char *)g.a, at_a, g.type_a) * block_scale(g.scale_a, i, g.k, t) *
+                 load((char *)g.b, at_b, g.type_b) * block_scale(g.scale_b, j, g.k, t);
+        }
+        sum *= g.alpha;
+        if (g.beta) sum += g.beta * load((char *)g.c, item * g.sc + j * g.ldc + i, g.type_c);
+        if (g.bias) sum += load((char *)g.bias, i, g.bias_type);
+        if (g.wrong && item + 1 == g.batch && j + 1 == g.n && i + 1 == g.m) continue;
+        store((char *)g.d, item * g.sd + j * g.ldd + i, g.type_c, sum);
+      }
+}
+
+static const struct kernel gemm_kernel = {"gemm", "", run_gemm};
+static struct function gemm_function = {&gemm_kernel, NULL, 0};
+
+static int submit(P stream, const struct gemm *g) {
+  struct work item = {.kind = LAUNCH, .function = &gemm_function};
+  memcpy(item.launch.table, g, sizeof *g);
+  if (get(STREAM, stream)) return enqueue(stream, item);
+  run_gemm(&item.launch);  // for memory that is not this model's
+  return OK;
+}
+
+static double scalar(const void *at, int type) {
+  return load(at, 0, type);
+}
+
+// -- hipBLASLt
+
+struct algo { unsigned char data[16]; size_t max_workspace; };
+struct result { struct algo algo; size_t workspace; int state; float waves; int reserved[4]; };
+struct desc {
+  int compute, scale;
+  u64 set[128];
+};
+struct layout { int type; u64 rows, cols; int64_t ld; u64 set[8]; };
+static int made;
+int fake_made(void) { return made; }
+static int asked;
+int fake_asked(void) { return asked; }
+
+static int index_of(int solution) { return 1 + (solution + env_number("FAKE_ROCM_BUILD")) % SOLUTIONS; }
+static int solution_of(int index) {
+  for (int i = 0; i < SOLUTIONS; i++)
+    if (index_of(i) == index) return i;
+  return -1;
+}
+static void name_of(char *out, size_t room, int solution) {
+  snprintf(out, room, "Cijk_Ailk_Bljk_SB_MT%dx%dx16_MI32x32x1_SN", 32 << solution % 3, 64 << solution / 3);
+}
+
+int hipblasLtCreate(P *handle) {
+  ENTER;
+  if (current < 0) exit(1);
+  *handle = &made;
+  return OK;
+}
+int hipblasLtGetVersion(P handle, int *version) { *version = handle == &made ? 100202 : 0; return OK; }
+int hipblasLtGetGitRevision(P handle, char *text) {
+  (void)handle;
+  sprintf(text, "fa4e%04d", env_number("FAKE_ROCM_BUILD"));
+  return OK;
+}
+int hipblasLtMatmulDescCreate(P *out, int compute, int scale) {
+  ENTER;
+  struct desc *d = calloc(1, sizeof *d);
+  *d = (struct desc){.compute = compute, .scale = scale, .set = {[0] = N, [1] = N, [2] = 1}};
+  *out = d, made++;
+  return OK;
+}
+static void copy_value(u64 *to, const void *from, size_t bytes) { *to = 0, memcpy(to, from, bytes); }
+int hipblasLtMatmulDescSetAttribute(P desc, int attribute, const void *value, size_t bytes) {
+  if (attribute < 0 || attribute > 103 || bytes > 8) return INVALID_VALUE;
+  copy_value(&((struct desc *)desc)->set[attribute], value, bytes);
+  return OK;
+}
+int hipblasLtMatmulDescDestroy(P d) { free(d), made--; return OK; }
+int hipblasLtMatrixLayoutCreate(P *out, int type, u64 rows, u64 cols, int64_t ld) {
+  ENTER;
+  if (!format_of(type)) return INVALID_VALUE;
+  struct layout *l = calloc(1, sizeof *l);
+  *l = (struct layout){.type = type, .rows = rows, .cols = cols, .ld = ld, .set = {1}};
+  *out = l, made++;
+  return OK;
+}
+int hipblasLtMatrixLayoutSetAttribute(P layout, int attribute, const void *value, size_t bytes) {
+  if (attribute < 0 || attribute > 1) return INVALID_VALUE;
+  copy_value(&((struct layout *)layout)->set[attribute], value, bytes);
+  return OK;
+}
+int hipblasLtMatrixLayoutDestroy(P l) { free(l), made--; return OK; }
+int hipblasLtMatmulPreferenceCreate(P *out) { *out = calloc(1, 8), made++; return OK; }
+int hipblasLtMatmulPreferenceSetAttribute(P p, int attribute, const void *value, size_t bytes) {
+  if (attribute != 1 || bytes != 8) return INVALID_VALUE;
+  memcpy(p, value, bytes);
+  return OK;
+}
+int hipblasLtMatmulPreferenceDestroy(P p) { free(p), made--; return OK; }
+
+static struct gemm described(struct desc *d, struct layout *a, struct layout *b, struct layout *out) {
+  struct gemm g = {.ta = d->set[0] == T, .tb = d->set[1] == T};
+  g.m = out->rows, g.n = out->cols, g.k = g.ta ? a->rows : a->cols, g.batch = out->set[0];
+  g.lda = a->ld, g.ldb = b->ld, g.ldc = g.ldd = out->ld;
+  g.sa = a->set[1], g.sb = b->set[1], g.sc = g.sd = out->set[1];
+  g.type_a = a->type, g.type_b = b->type, g.type_c = out->type;
+  return g;
+}
+
+// As problem_override_from_file: a header, a line of values, the eleven columns in their order.
+static int overridden(const struct gemm *g) {
+  static const char *needed[] = {"transA", "transB", "batch_count", "m", "n", "k", "a_type", "b_type",
+                                 "c_type", "compute_type", "solution_index"};
+  const char *path = getenv("HIPBLASLT_TUNING_OVERRIDE_FILE");
+  FILE *file = path ? fopen(path, "r") : NULL;
+  char header[4096], values[4096];
+  int found = 0;
+  while (file && !found && fgets(header, sizeof header, file)) {
+    if (!strstr(header, "transA") || !fgets(values, sizeof values, file)) continue;
+    char *taken[11], *rest_h, *rest_v;
+    int count = 0;
+    char *h = strtok_r(header + strspn(header, " "), ",\n", &rest_h);
+    char *v = strtok_r(values + strspn(values, " "), ",\n", &rest_v);
+    for (; h && v && count < 11; h = strtok_r(NULL, ",\n", &rest_h), v = strtok_r(NULL, ",\n", &rest_v))
+      if (!strcmp(h, needed[count])) taken[count++] = v;
+    if (count < 11) continue;
+    found = (*taken[0] != 'N') == (int)g->ta && (*taken[1] != 'N') == (int)g->tb &&
+            strtoull(taken[2], 0, 10) == g->batch && strtoull(taken[3], 0, 10) == g->m &&
+            strtoull(taken[4], 0, 10) == g->n && strtoull(taken[5], 0, 10) == g->k
+                ? atoi(taken[10]) : 0;
+  }
+  if (file) fclose(file);
+  return solution_of(found) < 0 ? 0 : found;
+}
+
+int hipblasLtMatmulAlgoGetHeuristic(P handle, P desc, P a, P b, P c, P d, P preference, int most,
+                                    struct result *results, int *found) {
+  ENTER;
+  if (handle != &made || *(u64 *)preference == 0 || most < 1) return INVALID_VALUE;
+  (void)c, asked += most > 1;
+  const struct gemm g = described(desc, a, b, d);
+  if (((struct desc *)desc)->compute == 0) return NOT_SUPPORTED;
+  const int first = overridden(&g);
+  int count = 0, indices[SOLUTIONS + 1];
+  if (first) indices[count++] = first;
+  for (int i = 0; i < SOLUTIONS; i++)
+    if (index_of(i) != first) indices[count++] = index_of(i);
+  *found = most < count ? most : count;
+  memset(results, 0, *found * sizeof *results);
+  for (int i = 0; i < *found; i++) {
+    memcpy(results[i].algo.data, &indices[i], 4);
+    results[i].algo.max_workspace = *(u64 *)preference;
+  }
+  return OK;
+}
+
+// Lines of HIPBLASLT_LOG_MASK=128, written when the process ends, a line a distinct call.
+static struct { struct gemm g; int solution, calls; } logged_calls[64];
+static int logged_count;
+static const char *type_word(int type) {
+  return type == 0 ? "f32_r" : type == 1 ? "f64_r" : type == 2 ? "f16_r" : type == 14 ? "bf16_r" : "i8_r";
+}
+__attribute__((destructor)) static void write_log(void) {
+  const char *path = getenv("HIPBLASLT_LOG_FILE");
+  FILE *file = path && env_number("HIPBLASLT_LOG_MASK") & 128 && logged_count ? fopen(path, "w") : NULL;
+  for (int i = 0; file && i < logged_count; i++) {
+    const struct gemm *g = &logged_calls[i].g;
+    char name[128];
+    name_of(name, sizeof name, logged_calls[i].solution);
+    fprintf(file,
+            "- { function: matmul, M: %llu, N: %llu, K: %llu, lda: %llu, ldb: %llu, ldc: %llu, ldd: %llu, "
+            "stride_a: %llu, stride_b: %llu, stride_c: %llu, stride_d: %llu, alpha: %f, beta: %f, transA: %c, "
+            "transB: %c, batch_count: %llu, scaleA: 0, scaleB: 0, scaleAlpha_vector: false, gradient: false, "
+            "use_e: false, bias_vector: %s, bias_source: d, a_type: %s, b_type: %s, c_type: %s, d_type: %s, "
+            "scale_type: f32_r, bias_type: f32_r, aux_type: f32_r, compute_type: c_f32_r, activation_type: none, "
+            "flush: false, rotating: 0, cold_iters: 0, iters: 0, solution_index: %d, solution_Name: %s, "
+            "kernel_name: %s, call_count: %d }\n",
+            (long long)g->m, (long long)g->n, (long long)g->k, (long long)g->lda, (long long)g->ldb,
+            (long long)g->ldc, (long long)g->ldd, (long long)g->sa, (long long)g->sb, (long long)g->sc,
+            (long long)g->sd, g->alpha, g->beta, g->ta ? 'T' : 'N', g->tb ? 'T' : 'N', (long long)g->batch,
+            g->bias ? "true" : "false", type_word(g->type_a), type_word(g->type_b), type_word(g->type_c),
+            type_word(g->type_c), index_of(logged_calls[i].solution), name, name, logged_calls[i].calls);
+  }
+  if (file) fclose(file);
+}
+static void log_call(const struct gemm *g, int solution) {
+  for (int i = 0; i < logged_count; i++)
+    if (logged_calls[i].solution == solution && !memcmp(&logged_calls[i].g, g, 6 * sizeof(u64))) {
+      logged_calls[i].calls++;
+      return;
+    }
+  if (logged_count == 64) return;
+  logged_calls[logged_count].g = *g, logged_calls[logged_count].solution = solution;
+  logged_calls[logged_count++].calls = 1;
+}
+
+int hipblasLtMatmul(P handle, P desc, const void *alpha, const void *a, P la, const void *b, P lb,
+                    const void *beta, const void *c, P lc, void *d, P ld, const struct algo *algo,
+                    void *workspace, size_t bytes, P stream) {
+  ENTER;
+  struct desc *told = desc;
+  int index;
+  memcpy(&index, algo->data, 4);
+  const int solution = solution_of(index);
+  if (handle != &made || solution < 0 || !workspace || !bytes) return INVALID_VALUE;
+  struct gemm g = described(told, la, lb, ld);
+  (void)lc;
+  g.a = (u64)a, g.b = (u64)b, g.c = (u64)c, g.d = (u64)d;
+  g.alpha = scalar(alpha, told->scale), g.beta = scalar(beta, told->scale);
+  if (told->set[2] == 4) g.bias = told->set[3], g.bias_type = told->set[4];
+  if (told->set[31] == 2) g.scale_a = told->set[5];
+  if (told->set[32] == 2) g.scale_b = told->set[6];
+  g.ns = ns_of[solution], g.wrong = solution == WRONG;
+  log_call(&g, solution);
+  return submit(stream, &g);
+}
+
+// std::string of libstdc++, as the C++ functions return it.
+struct string { char *data; size_t size; char local[16]; };
+static int strings;
+int fake_strings(void) { return strings; }
+void _ZdlPv(void *data) { free(data), strings--; }
+struct string _ZN13hipblaslt_ext23getSolutionNameFromAlgoB5cxx11EPvR22_hipblasLtMatmulAlgo_t(
+    P handle, struct algo *algo) {
+  struct string out = {.size = 0};
+  int index;
+  memcpy(&index, algo->data, 4);
+  if (handle == &made && solution_of(index) >= 0) {
+    out.data = malloc(128), strings++;
+    name_of(out.data, 128, solution_of(index));
+    out.size = strlen(out.data);
+  }
+  return out;
+}
+
+// -- rocBLAS
+
+static int rocblas_type(int type) {
+  static const int known[][2] = {{150, 2}, {151, 0}, {152, 1}, {160, 3}, {162, 10}, {168, 14}};
+  for (unsigned i = 0; i < sizeof known / sizeof *known; i++)
+    if (known[i][0] == type) return known[i][1];
+  return -1;
+}
+struct rocblas { P stream; void *workspace; size_t bytes; };
+static int handles;
+int fake_handles(void) { return handles; }
+int rocblas_create_handle(struct rocblas **out) { ENTER; *out = calloc(1, sizeof **out), handles++; return OK; }
+int rocblas_destroy_handle(struct rocblas *h) { free(h), handles--; return OK; }
+int rocblas_set_stream(struct rocblas *h, P stream) { h->stream = stream; return OK; }
+int rocblas_set_workspace(struct rocblas *h, void *at, size_t bytes) {
+  h->workspace = at, h->bytes = bytes;
+  return OK;
+}
+int rocblas_get_version_string_size(size_t *size) { *size = 32; return OK; }
+int rocblas_get_version_string(char *text, size_t size) {
+  snprintf(text, size, "5.2.0.fa4e%04d", env_number("FAKE_ROCM_BUILD"));
+  return OK;
+}
+
+static int tensile_of(int index) {  // of a rocBLAS number, or -1
+  const int place = -index - 11;
+  return place < 0 || place >= TENSILE ? -1 : (place + TENSILE - env_number("FAKE_ROCM_BUILD") % TENSILE) % TENSILE;
+}
+static void tensile_name(char *out, size_t room, int solution) {
+  snprintf(out, room, "Cijk_Ailk_Bljk_SB_MT%dx32x8_SE_K1", 16 << solution);
+}
+// As ContractionProblem's file: positive numbers, counted from 1; the first line that fits.
+static int rocblas_override(const struct gemm *g) {
+  const char *path = getenv("ROCBLAS_TENSILE_GEMM_OVERRIDE_PATH");
+  FILE *file = path ? fopen(path, "r") : NULL;
+  char line[1024];
+  int found = 0;
+  while (file && !found && fgets(line, sizeof line, file)) {
+    char ta, tb;
+    long long m, n, batch, k;
+    const char *last = strrchr(line, ',');
+    if (last && sscanf(line, "%c,%c,%lld,%lld,%lld,%lld,", &ta, &tb, &m, &n, &batch, &k) == 6 &&
+        (ta != 'N') == (int)g->ta && (tb != 'N') == (int)g->tb && m == (long long)g->m &&
+        n == (long long)g->n && batch == (long long)g->batch && k == (long long)g->k)
+      found = atoi(last + 1);
+  }
+  if (file) fclose(file);
+  return found > 0 ? -found - 10 : 0;
+}
+
+static int rocblas_run(struct rocblas *h, struct gemm g, const void *alpha, const void *beta, int compute,
+                       int algo, int index, unsigned flags) {
+  if (!format_of(compute) || !format_of(g.type_a) || !format_of(g.type_c)) return ROCBLAS_NOT_IMPLEMENTED;
+  if (!algo) index = rocblas_override(&g);
+  const int lt = index > 0 ? solution_of(index - 1) : -1, tensile = tensile_of(index ? index : -11);
+  if (lt < 0 && tensile < 0) return ROCBLAS_INVALID_VALUE;
+  char name[128];
+  if (lt < 0) {
+    tensile_name(name, sizeof name, tensile);
+    if (algo && env_number("TENSILE_DB") & 4)
+      printf("Selection solution with index: %d and name: '%s'\n", -index - 11, name), fflush(stdout);
+    if (!(flags & 8) && env_number("TENSILE_DB") & 0x8000) printf("Running kernel: %s\n", name), fflush(stdout);
+  }
+  if (flags & 8) return OK;
+  if (!h->workspace) return ROCBLAS_INVALID_VALUE;
+  g.alpha = scalar(alpha, compute), g.beta = scalar(beta, compute);
+  g.ns = lt < 0 ? tensile_ns_of[tensile] : ns_of[lt], g.wrong = lt == WRONG;
+  if (lt >= 0) log_call(&g, lt);
+  return submit(h->stream, &g);
+}
+static int rocblas_list(int *list, int *size) {
+  const int only_tensile = getenv("ROCBLAS_USE_HIPBLASLT") && !env_number("ROCBLAS_USE_HIPBLASLT");
+  const int count = TENSILE + (only_tensile ? 0 : SOLUTIONS);
+  if (list)
+    for (int i = 0; i < *size && i < count; i++) list[i] = i < TENSILE ? -11 - i : index_of(i - TENSILE) + 1;
+  *size = count;
+  return OK;
+}
+static struct gemm called(int ta, int tb, int m, int n, int k, int batch, int lda, int ldb, int ldc, int ldd,
+                          int type_a, int type_c, const void *a, const void *b, const void *c, void *d) {
+  return (struct gemm){.m = m, .n = n, .k = k, .batch = batch, .ta = ta == T, .tb = tb == T, .lda = lda,
+                       .ldb = ldb, .ldc = ldc, .ldd = ldd, .type_a = rocblas_type(type_a),
+                       .type_b = rocblas_type(type_a), .type_c = rocblas_type(type_c), .a = (u64)a,
+                       .b = (u64)b, .c = (u64)c, .d = (u64)d};
+}
+int rocblas_gemm_ex(struct rocblas *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a,
+                    int a_type, int lda, const void *b, int b_type, int ldb, const void *beta, const void *c,
+                    int c_type, int ldc, void *d, int d_type, int ldd, int compute, int algo, int index,
+                    unsigned flags) {
+  ENTER;
+  if (a_type != b_type || c_type != d_type) return ROCBLAS_NOT_IMPLEMENTED;
+  struct gemm g = called(ta, tb, m, n, k, 1, lda, ldb, ldc, ldd, a_type, c_type, a, b, c, d);
+  return rocblas_run(h, g, alpha, beta, rocblas_type(compute), algo, index, flags);
+}
+int rocblas_gemm_strided_batched_ex(struct rocblas *h, int ta, int tb, int m, int n, int k, const void *alpha,
+                                    const void *a, int a_type, int lda, int64_t sa, const void *b, int b_type,
+                                    int ldb, int64_t sb, const void *beta, const void *c, int c_type, int ldc,
+                                    int64_t sc, void *d, int d_type, int ldd, int64_t sd, int batch,
+                                    int compute, int algo, int index, unsigned flags) {
+  ENTER;
+  if (a_type != b_type || c_type != d_type) return ROCBLAS_NOT_IMPLEMENTED;
+  struct gemm g = called(ta, tb, m, n, k, batch, lda, ldb, ldc, ldd, a_type, c_type, a, b, c, d);
+  g.sa = sa, g.sb = sb, g.sc = sc, g.sd = sd;
+  return rocblas_run(h, g, alpha, beta, rocblas_type(compute), algo, index, flags);
+}
+int rocblas_gemm_ex_get_solutions(struct rocblas *h, int ta, int tb, int m, int n, int k, const void *alpha,
+                                  const void *a, int a_type, int lda, const void *b, int b_type, int ldb,
+                                  const void *beta, const void *c, int c_type, int ldc, void *d, int d_type,
+                                  int ldd, int compute, int algo, unsigned flags, int *list, int *size) {
+  (void)h, (void)ta, (void)tb, (void)m, (void)n, (void)k, (void)alpha, (void)a, (void)a_type, (void)lda;
+  (void)b, (void)b_type, (void)ldb, (void)beta, (void)c, (void)c_type, (void)ldc, (void)d, (void)d_type;
+  (void)ldd, (void)compute, (void)flags;
+  return algo == 1 ? rocblas_list(list, size) : ROCBLAS_INVALID_VALUE;
+}
+int rocblas_gemm_strided_batched_ex_get_solutions(
+    struct rocblas *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int a_type,
+    int lda, int64_t sa, const void *b, int b_type, int ldb, int64_t sb, const void *beta, const void *c,
+    int c_type, int ldc, int64_t sc, void *d, int d_type, int ldd, int64_t sd, int batch, int compute,
+    int algo, unsigned flags, int *list, int *size) {
+  (void)sa, (void)sb, (void)sc, (void)sd, (void)batch;
+  return rocblas_gemm_ex_get_solutions(h, ta, tb, m, n, k, alpha, a, a_type, lda, b, b_type, ldb, beta, c,
+                                       c_type, ldc, d, d_type, ldd, compute, algo, flags, list, size);
+}

@@ -1,0 +1,147 @@
+"""aiter's backend over a stand-in package with aiter's signatures, on the CPU."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelmark import ops
+from kernelmark.backends import aiter
+from kernelmark.backends.base import Kernel
+from kernelmark.backends.torch import gpu, views
+from kernelmark.core.errors import Unsupported
+from kernelmark.core.result import KernelInfo
+from kernelmark.devices.base import Stream, Tensor
+from kernelmark.devices.cpu import array
+from kernelmark.devices.fake import FakeDevice
+from kernelmark.gpu.absent import absent
+from kernelmark.testing.backends import BackendContract, bench
+
+torch = pytest.importorskip("torch")
+BACKEND = aiter.backend
+
+
+class CpuViewer:
+    def view(self, tensor: Tensor) -> Any:
+        return views.view(tensor, FakeDevice())
+
+    def codes(self, tensor: Tensor) -> Any:
+        return torch.from_numpy(array(tensor)).view(*tensor.spec.shape[:-1], -1)
+
+
+class CpuKernel(Kernel):
+    """Without a stream and captures, the same calls."""
+
+    def __init__(self, name: str, calls: list[Any], outputs: list[Any] | None) -> None:
+        self.info = KernelInfo(name=name)
+        self._calls, self._outputs = calls, outputs
+
+    def launch(self, stream: Stream, set_index: int) -> None:
+        self._calls[set_index]()
+
+    def collect(self, set_index: int) -> None:
+        if self._outputs is not None:
+            self._outputs[set_index].copy_(self._calls[set_index]())
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(Path(__file__).parent / "aiter_stand_in")
+    monkeypatch.setattr(gpu, "enter", lambda device: CpuViewer())
+    monkeypatch.setattr(gpu, "GpuKernel", CpuKernel)
+    monkeypatch.setattr(gpu, "started", lambda kernel, device: kernel)
+    yield
+    for name in [one for one in sys.modules if one.partition(".")[0] == "aiter"]:
+        del sys.modules[name]
+
+
+QUANT = "batched_gemm_quant batch=2 m=5 n=7"
+PROBLEMS = (
+    "gemm m=5 n=7 k=3 dtype=bf16 tb=t",
+    "gemm m=5 n=7 k=3 dtype=f16 tb=t bias=yes",
+    "batched_gemm batch=3 m=5 n=7 k=3 dtype=bf16 tb=t",
+    "batched_gemm batch=3 m=5 n=7 k=3 dtype=f16 tb=t",
+    f"{QUANT} k=33 scheme=a8w8 bias=yes",
+    f"{QUANT} k=33 scheme=a8w8 c=f16",
+    f"{QUANT} k=300 scheme=a8w8_group a_order=mbk bias=yes",
+    f"{QUANT} k=300 scheme=a8w8_group c_order=mbn b=f8e4m3fnuz",
+    f"{QUANT} k=96 scheme=a16wfp4 a_order=mbk c_order=mbn",
+    f"{QUANT} k=64 scheme=afp4wfp4",
+    "attention batch=2 heads_q=4 heads_kv=2 seq_q=5 seq_kv=9 dim=8 dtype=bf16 causal=yes",
+    "attention heads=2 seq=9 dim_qk=8 dim_v=4 dtype=f16 layout=bshd scale=0.25",
+)
+
+
+@pytest.mark.parametrize("key", PROBLEMS)
+def test_every_kernel_computes_the_problem(stand_in: None, key: str) -> None:
+    problem, info = ops.parse(key), absent("gfx950")
+    space = BACKEND.space(problem, info)
+    assert space is not None
+    for kernel in space.parameters["kernel"]:
+        with bench(BACKEND, problem, FakeDevice(), config={"kernel": kernel}) as made:
+            BackendContract().check(made)
+            assert made.kernel.info.name == ".".join(aiter.FUNCTIONS[_row(problem)][str(kernel)])
+
+
+def _row(problem: Any) -> str:
+    return str(problem.options.get("scheme", problem.op))
+
+
+def test_the_default_is_aiters_own_dispatcher(stand_in: None) -> None:
+    with bench(BACKEND, ops.parse(PROBLEMS[0]), FakeDevice()) as made:
+        assert made.kernel.info.name == "aiter.tuned_gemm.gemm_a16w16"
+
+
+def test_kernels_of_another_type_or_name_are_refused(stand_in: None) -> None:
+    for key, config in (
+        (PROBLEMS[0], {"kernel": "ck"}),
+        (PROBLEMS[1], {"kernel": "asm"}),
+        (PROBLEMS[0], {"tile": 3}),
+    ):
+        with pytest.raises(Unsupported):
+            BACKEND.prepare(ops.parse(key), config, FakeDevice(), [])
+
+
+def test_a_function_that_an_older_aiter_lacks_is_a_reason(
+    stand_in: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import aiter as package
+
+    monkeypatch.delattr(package, "gemm_a16w16_asm")
+    with pytest.raises(Unsupported):
+        aiter.call_of(ops.parse(PROBLEMS[0]), "asm", dict.fromkeys("abd"))
+
+
+def test_available_where_it_is_installed(
+    stand_in: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert BACKEND.available() is None
+    assert BACKEND.version() == "0.1.stand-in"
+    (tmp_path / "aiter").mkdir()
+    (tmp_path / "aiter" / "__init__.py").touch()
+    sys.modules.pop("aiter", None)
+    monkeypatch.syspath_prepend(tmp_path)  # the package of the same name for asynchronous code
+    assert BACKEND.available() is not None
+
+
+@pytest.mark.parametrize(
+    ("key", "arch", "runs"),
+    [
+        ("gemm m=8 n=8 k=8 dtype=bf16 tb=t", "gfx942", True),
+        ("gemm m=8 n=8 k=8 dtype=bf16", "gfx942", False),
+        ("gemm m=8 n=8 k=8 dtype=bf16 tb=t alpha=0.5", "gfx942", False),
+        ("gemm m=8 n=8 k=8 dtype=f32 tb=t", "gfx942", False),
+        ("batched_gemm batch=2 m=8 n=8 k=8 dtype=bf16 tb=t bias=yes", "gfx942", False),
+        ("batched_gemm_quant batch=2 m=8 n=8 k=64 scheme=afp4wfp4", "gfx942", False),
+        ("batched_gemm_quant batch=2 m=8 n=8 k=64 scheme=afp4wfp4 a_order=mbk", "gfx950", False),
+        ("attention heads=2 seq=8 dim=8 dtype=f32", "gfx942", False),
+        ("copy n=64 dtype=f32", "gfx942", False),
+        ("gemm m=8 n=8 k=8 dtype=bf16 tb=t", "sm_90", False),
+    ],
+)
+def test_what_it_supports(key: str, arch: str, runs: bool) -> None:
+    assert (BACKEND.supports(ops.parse(key), absent(arch)) is None) is runs

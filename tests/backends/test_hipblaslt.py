@@ -1,0 +1,215 @@
+"""hipBLASLt's backend over a model of the library in C."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+
+from kernelmark import ops
+from kernelmark.backends import hipblaslt
+from kernelmark.core.errors import CaseError, Unsupported, UsageError
+from kernelmark.devices._gpu import GpuDevice
+from kernelmark.devices.fake import FakeDevice
+from kernelmark.gpu.absent import absent
+from kernelmark.testing.backends import BackendContract, bench
+
+BACKEND = hipblaslt.backend
+PLAIN = "gemm m=5 n=7 k=3 dtype=f32"
+FIRST = "Cijk_Ailk_Bljk_SB_MT32x64x16_MI32x32x1_SN"
+THIRD = "Cijk_Ailk_Bljk_SB_MT128x64x16_MI32x32x1_SN"
+
+
+@pytest.mark.parametrize("ta", "nt")
+@pytest.mark.parametrize("tb", "nt")
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "gemm m=5 n=7 k=3 dtype=f32",
+        "gemm m=5 n=7 k=3 dtype=f16 alpha=0.5 beta=2.0 bias=yes",
+        "gemm m=5 n=7 k=3 dtype=bf16 c=f32",
+        "gemm m=1 n=7 k=3 dtype=f64 alpha=-0.25",
+        "gemm m=4 n=8 k=16 dtype=i8 alpha=2.0 beta=-3.0",
+        "batched_gemm batch=3 m=5 n=7 k=3 dtype=f32 beta=-1.5 bias=yes",
+    ],
+)
+def test_computes_the_problem(
+    rocm: ctypes.CDLL, gpu: GpuDevice, rest: str, ta: str, tb: str
+) -> None:
+    problem = ops.parse(f"{rest} ta={ta} tb={tb}")
+    assert BACKEND.supports(problem, gpu.info) is None
+    with bench(BACKEND, problem, gpu) as made:
+        BackendContract().check(made)
+    assert rocm.fake_made() == 0, "a description was not given back"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "gemm m=5 n=7 k=32 dtype=f8e4m3 tb=t",
+        "gemm m=5 n=7 k=32 a=f8e5m2 b=f8e4m3 c=f16",
+        "gemm m=5 n=7 k=32 dtype=f8e4m3fnuz",
+        "gemm m=5 n=7 k=32 dtype=f8e5m2fnuz ta=t",
+        "batched_gemm_quant batch=1 m=5 n=7 k=96 scheme=afp4wfp4",
+        "batched_gemm_quant batch=1 m=5 n=7 k=64 scheme=afp4wfp4 c=f16",
+    ],
+)
+def test_computes_with_few_bits(rocm: ctypes.CDLL, key: str) -> None:
+    with bench(BACKEND, ops.parse(key), FakeDevice()) as made:
+        BackendContract().check(made)
+
+
+def test_the_default_is_the_heuristics_first_choice(gpu: GpuDevice) -> None:
+    with bench(BACKEND, ops.parse(PLAIN), gpu) as made:
+        assert made.kernel.info.name == FIRST
+        assert made.kernel.info.resources["solution_index"] == 1
+
+
+def test_every_solution_is_in_the_space_by_name(rocm: ctypes.CDLL, gpu: GpuDevice) -> None:
+    space = BACKEND.space(ops.parse(PLAIN), gpu.info)
+    assert space is not None
+    assert len(space.parameters["solution"]) == 6
+    assert space.default == {"solution": FIRST}
+    assert rocm.fake_made() == 0
+    assert rocm.fake_strings() == 0, "a name was not freed"
+
+
+def test_solutions_of_another_gpu_are_not_listed(gpu: GpuDevice) -> None:
+    with pytest.raises(Unsupported):
+        BACKEND.space(ops.parse(PLAIN), absent("gfx942"))
+
+
+def test_a_name_finds_its_index_in_another_build(
+    rocm: ctypes.CDLL, gpu: GpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = ops.parse(PLAIN)
+    for build, index in (("0", 3), ("1", 4), ("4", 1)):
+        monkeypatch.setenv("FAKE_ROCM_BUILD", build)
+        hipblaslt.solutions.cache_clear()
+        with bench(BACKEND, problem, gpu, config={"solution": THIRD}) as made:
+            assert made.kernel.info.name == THIRD
+            assert made.kernel.info.resources["solution_index"] == index
+            BackendContract().check(made)
+
+
+def test_solutions_are_listed_once_for_a_problem(rocm: ctypes.CDLL, gpu: GpuDevice) -> None:
+    before = rocm.fake_asked()
+    for _ in range(3):
+        with bench(BACKEND, ops.parse(PLAIN), gpu, config={"solution": THIRD}):
+            pass
+    assert rocm.fake_asked() == before + 1
+
+
+@pytest.mark.parametrize(
+    ("config", "code", "now"),
+    [
+        ({"solution": THIRD, "solution_index": 4}, "solution-moved", None),
+        ({"solution": THIRD, "solution_index": 99}, "solution-moved", ""),
+        ({"solution_index": 3}, "solution-unnamed", THIRD),
+        ({"solution": "Cijk_nothing"}, "solution-unknown", None),
+        ({"algo": "id=66"}, "config-unknown-name", None),
+    ],
+)
+def test_a_config_that_means_another_kernel_is_refused(
+    rocm: ctypes.CDLL, gpu: GpuDevice, config: dict[str, Any], code: str, now: str | None
+) -> None:
+    before = gpu.free_bytes()
+    with pytest.raises(Unsupported) as raised:
+        BACKEND.prepare(ops.parse(PLAIN), config, gpu, [])
+    assert raised.value.message.code == code
+    assert now is None or raised.value.message.fields["now"] == now
+    assert (rocm.fake_made(), gpu.free_bytes()) == (0, before)
+
+
+@pytest.mark.parametrize("build", range(1, 6))
+def test_every_shuffle_of_the_indices_is_noticed(
+    gpu: GpuDevice, monkeypatch: pytest.MonkeyPatch, build: int
+) -> None:
+    problem = ops.parse(PLAIN)
+    tuned = hipblaslt.solutions(0, problem)
+    monkeypatch.setenv("FAKE_ROCM_BUILD", str(build))
+    hipblaslt.solutions.cache_clear()
+    for one in tuned:
+        config = {"solution": one.name, "solution_index": one.index}
+        with pytest.raises(Unsupported) as raised:
+            BACKEND.prepare(problem, config, gpu, [])
+        assert raised.value.message.code == "solution-moved"
+
+
+def test_a_library_without_names_runs_its_own_choice_only(
+    gpu: GpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hipblaslt, "SOLUTION_NAME", "no_such_symbol")
+    problem = ops.parse(PLAIN)
+    assert BACKEND.space(problem, gpu.info) is None
+    with bench(BACKEND, problem, gpu) as made:
+        assert made.kernel.info.name == "solution 1"
+    with pytest.raises(Unsupported):
+        BACKEND.prepare(problem, {"solution_index": 1}, gpu, [])
+
+
+def test_short_names_are_held_in_the_string_itself(rocm: ctypes.CDLL) -> None:
+    told = hipblaslt._String(size=5)
+    told.local[:5] = b"short"
+
+    class Function:
+        def __call__(self, handle: Any, algorithm: Any) -> Any:
+            return told
+
+    shared = {hipblaslt.SOLUTION_NAME: Function()}
+    lt = type("Lt", (), {"shared": shared, "handle": None})()
+    assert hipblaslt.name_of(lt, bytes(24)) == "short"
+
+
+def test_failures_name_the_call(rocm: ctypes.CDLL, gpu: GpuDevice) -> None:
+    problem = ops.parse(PLAIN)
+    for symbol, code, kind in (
+        ("hipblasLtMatmulAlgoGetHeuristic", 7, Unsupported),
+        ("hipblasLtMatrixLayoutCreate", 3, CaseError),
+    ):
+        rocm.fake_fail(symbol.encode(), code, 1)
+        with pytest.raises(kind, match=symbol):
+            BACKEND.prepare(problem, {}, gpu, [])
+        assert rocm.fake_made() == 0
+
+
+def test_version_has_the_git_revision(rocm: ctypes.CDLL) -> None:
+    assert BACKEND.available() is None
+    assert BACKEND.version() == "100202-fa4e0000"
+
+
+def test_no_handle_is_made_without_a_device(
+    rocm: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rocm.fake_fail(b"hipGetDeviceCount", 100, 2)
+    assert BACKEND.available() is not None
+    rocm.fake_fail(b"hipGetDeviceCount", 100, 2)
+    with pytest.raises(UsageError):
+        hipblaslt.library(0)
+
+
+def test_a_missing_library_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hipblaslt, "_shared_object", lambda: None)
+    assert (BACKEND.available() or "").startswith("libhipblaslt.so.1 not found")
+
+
+@pytest.mark.parametrize(
+    ("key", "arch", "runs"),
+    [
+        ("gemm m=16 n=16 k=32 dtype=f8e4m3fnuz", "gfx942", True),
+        ("gemm m=16 n=16 k=32 dtype=f8e4m3", "gfx942", False),
+        ("gemm m=16 n=16 k=32 dtype=f8e4m3", "gfx950", True),
+        ("gemm m=16 n=16 k=32 dtype=f8e4m3fnuz", "gfx950", False),
+        ("gemm m=16 n=16 k=32 dtype=f8e4m3", "gfx90a", False),
+        ("gemm m=16 n=16 k=32 dtype=f8e4m3", "gfx1201", True),
+        ("gemm m=16 n=16 k=32 dtype=f16 acc=f16", "gfx942", False),
+        ("batched_gemm_quant batch=1 m=16 n=16 k=32 scheme=afp4wfp4", "gfx950", True),
+        ("batched_gemm_quant batch=2 m=16 n=16 k=32 scheme=afp4wfp4", "gfx950", False),
+        ("batched_gemm_quant batch=1 m=16 n=16 k=32 scheme=afp4wfp4", "gfx942", False),
+        ("batched_gemm_quant batch=1 m=16 n=16 k=32 scheme=a8w8", "gfx950", False),
+        ("gemm m=16 n=16 k=32 dtype=f16", "sm_90", False),
+    ],
+)
+def test_types_go_by_architecture(key: str, arch: str, runs: bool) -> None:
+    assert (BACKEND.supports(ops.parse(key), absent(arch)) is None) is runs

@@ -1,0 +1,128 @@
+"""rocBLAS's backend over a model of the library in C."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+
+from kernelmark import ops
+from kernelmark.backends import rocblas
+from kernelmark.core.errors import CaseError, Unsupported
+from kernelmark.devices._gpu import GpuDevice
+from kernelmark.gpu.absent import absent
+from kernelmark.testing.backends import BackendContract, bench
+
+BACKEND = rocblas.backend
+PLAIN = "gemm m=5 n=7 k=3 dtype=f32"
+TENSILE = "Cijk_Ailk_Bljk_SB_MT64x32x8_SE_K1"  # the third, whose number is -13
+LT = "Cijk_Ailk_Bljk_SB_MT128x64x16_MI32x32x1_SN"  # hipBLASLt's index 3, so number 4
+
+
+@pytest.mark.parametrize("ta", "nt")
+@pytest.mark.parametrize("tb", "nt")
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "gemm m=5 n=7 k=3 dtype=f32",
+        "gemm m=5 n=7 k=3 dtype=f16 alpha=0.5 beta=2.0",
+        "gemm m=5 n=7 k=3 dtype=f16 acc=f16 alpha=0.5",
+        "gemm m=5 n=7 k=3 dtype=bf16 c=f32",
+        "gemm m=1 n=7 k=3 dtype=f64 alpha=-0.25",
+        "gemm m=4 n=8 k=16 dtype=i8 alpha=2.0 beta=-3.0",
+        "batched_gemm batch=3 m=5 n=7 k=3 dtype=f32 beta=-1.5",
+    ],
+)
+def test_computes_the_problem(
+    rocm: ctypes.CDLL, gpu: GpuDevice, rest: str, ta: str, tb: str
+) -> None:
+    problem = ops.parse(f"{rest} ta={ta} tb={tb}")
+    assert BACKEND.supports(problem, gpu.info) is None
+    with bench(BACKEND, problem, gpu) as made:
+        BackendContract().check(made)
+    assert rocm.fake_handles() == 0
+
+
+def test_closing_a_kernel_gives_its_workspace_back(gpu: GpuDevice) -> None:
+    before = gpu.free_bytes()
+    kernel = BACKEND.prepare(ops.parse(PLAIN), {}, gpu, [])
+    assert gpu.free_bytes() < before
+    kernel.close()
+    assert gpu.free_bytes() == before
+
+
+@pytest.mark.parametrize("op", ["gemm", "batched_gemm batch=2"])
+def test_solutions_of_tensile_and_of_hipblaslt_have_names(gpu: GpuDevice, op: str) -> None:
+    problem = ops.parse(f"{op} m=5 n=7 k=3 dtype=f32")
+    found = {one.name: one.index for one in rocblas.solutions(0, problem)}
+    assert len(found) == 10
+    assert (found[TENSILE], found[LT]) == (-13, 4)
+    for name in (TENSILE, LT):
+        with bench(BACKEND, problem, gpu, config={"solution": name}) as made:
+            assert made.kernel.info.name == name
+            assert made.kernel.info.resources["solution_index"] == found[name]
+            BackendContract().check(made)
+
+
+def test_a_name_finds_its_number_in_another_build(
+    gpu: GpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = ops.parse(PLAIN)
+    tuned = rocblas.solutions(0, problem)
+    monkeypatch.setenv("FAKE_ROCM_BUILD", "1")
+    rocblas.solutions.cache_clear()
+    rocblas.hipblaslt.solutions.cache_clear()
+    with bench(BACKEND, problem, gpu, config={"solution": TENSILE}) as made:
+        assert made.kernel.info.resources["solution_index"] == -14
+    for one in tuned:
+        config: dict[str, Any] = {"solution": one.name, "solution_index": one.index}
+        with pytest.raises(Unsupported) as raised:
+            BACKEND.prepare(problem, config, gpu, [])
+        assert raised.value.message.code == "solution-moved"
+
+
+def test_only_tensile_is_listed_without_hipblaslt(
+    rocm: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROCBLAS_USE_HIPBLASLT", "0")
+    assert all(one.index < -10 for one in rocblas.solutions(0, ops.parse(PLAIN)))
+
+
+def test_names_follow_the_number_that_was_asked_for() -> None:
+    text = (
+        "@-11\nSelection solution with index: 0 and name: 'Cijk_A'\n@4\nother words\n"
+        "@-12\nSelection solution with index: 1 and name: 'Cijk_B'\n"
+        "Selection solution with index: 1 and name: 'Cijk_B'\n"
+        "@-13\nTried selecting solution with index: 2. Not solution found.\n"
+    )
+    assert rocblas.parse_names(text) == {-11: "Cijk_A", -12: "Cijk_B"}
+
+
+def test_failures_name_the_call(rocm: ctypes.CDLL, gpu: GpuDevice) -> None:
+    rocm.fake_fail(b"rocblas_create_handle", 6, 1)
+    with pytest.raises(CaseError, match="rocblas_create_handle"):
+        BACKEND.prepare(ops.parse(PLAIN), {}, gpu, [])
+    with bench(BACKEND, ops.parse(PLAIN), gpu) as made:
+        rocm.fake_fail(b"rocblas_gemm_ex", 2, 1)
+        with pytest.raises(Unsupported, match="rocblas_gemm_ex"):
+            made.kernel.launch(gpu.stream, 0)
+
+
+def test_version_is_the_whole_text(rocm: ctypes.CDLL) -> None:
+    assert BACKEND.available() is None
+    assert BACKEND.version() == "5.2.0.fa4e0000"
+
+
+@pytest.mark.parametrize(
+    ("key", "arch", "runs"),
+    [
+        ("gemm m=16 n=16 k=32 dtype=f8e4m3fnuz", "gfx942", False),
+        ("gemm m=16 n=16 k=32 dtype=f16 acc=f16", "gfx942", True),
+        ("gemm m=16 n=16 k=32 dtype=bf16 bias=yes", "gfx942", False),
+        ("copy n=64 dtype=f32", "gfx942", False),
+        ("gemm m=16 n=16 k=32 dtype=f16", "sm_90", False),
+    ],
+)
+def test_what_it_supports(key: str, arch: str, runs: bool) -> None:
+    assert (BACKEND.supports(ops.parse(key), absent(arch)) is None) is runs

@@ -1,0 +1,267 @@
+"""Our numbers and calls against ROCm's real headers, where they are.
+
+Headers come from an installed ROCm or from $ROCM_HEADERS, a folder with hip/, hipblaslt/ and
+rocblas/: `scripts/rocm-headers DIR` unpacks Debian's packages into one. They are compiled, not
+linked. The sizes of the arguments that we pass are recorded from real calls into the model.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelmark import devices, ops
+from kernelmark.backends import hipblaslt, rocblas
+from kernelmark.core.errors import CaseError, UsageError
+from kernelmark.gpu import driver as drivers
+from kernelmark.gpu import table as hip_table
+from kernelmark.gpu.absent import absent
+from kernelmark.testing.backends import bench
+
+pytestmark = pytest.mark.slow
+FOLDERS = ("/opt/rocm/include", "/usr/include")
+PREFIX = """
+#define __HIP_PLATFORM_AMD__ 1
+#define __HIP_DISABLE_CPP_FUNCTIONS__ 1
+#define ROCBLAS_BETA_FEATURES_API 1
+#define ROCBLAS_NO_DEPRECATED_WARNINGS 1
+#include <cstddef>
+#include <initializer_list>
+#include <hip/hip_runtime_api.h>
+#include <hip/hiprtc.h>
+#include <hipblaslt/hipblaslt.h>
+#include <rocblas/rocblas.h>
+#undef rocblas_gemm_ex
+#undef rocblas_gemm_strided_batched_ex
+template <class R, class... A>
+constexpr bool takes(R (*)(A...), std::initializer_list<unsigned> sizes) {
+  const unsigned own[] = {sizeof(A)..., 0};
+  if (sizes.size() != sizeof...(A)) return false;
+  unsigned i = 0;
+  for (unsigned one : sizes)
+    if (one != own[i++]) return false;
+  return true;
+}
+"""
+DESC = {
+    "transa": "TRANSA",
+    "transb": "TRANSB",
+    "epilogue": "EPILOGUE",
+    "bias": "BIAS_POINTER",
+    "bias_type": "BIAS_DATA_TYPE",
+    "a_scale": "A_SCALE_POINTER",
+    "b_scale": "B_SCALE_POINTER",
+    "a_scale_mode": "A_SCALE_MODE",
+    "b_scale_mode": "B_SCALE_MODE",
+}
+TYPES = {
+    "f32": "HIP_R_32F",
+    "f64": "HIP_R_64F",
+    "f16": "HIP_R_16F",
+    "i8": "HIP_R_8I",
+    "i32": "HIP_R_32I",
+    "bf16": "HIP_R_16BF",
+    "f8e4m3": "HIP_R_8F_E4M3",
+    "f8e5m2": "HIP_R_8F_E5M2",
+    "f4e2m1": "HIP_R_4F_E2M1",
+    "f8e4m3fnuz": "HIP_R_8F_E4M3_FNUZ",
+    "f8e5m2fnuz": "HIP_R_8F_E5M2_FNUZ",
+}
+COMPUTE = {"f32": "32F", "f64": "64F", "i32": "32I"}
+ATTRIBUTES = {
+    "ecc": "EccEnabled",
+    "clock_khz": "ClockRate",
+    "concurrent_managed": "ConcurrentManagedAccess",
+    "l2_bytes": "L2CacheSize",
+    "major": "ComputeCapabilityMajor",
+    "managed": "ManagedMemory",
+    "threads_per_unit": "MaxThreadsPerMultiProcessor",
+    "bus_bits": "MemoryBusWidth",
+    "memory_clock_khz": "MemoryClockRate",
+    "minor": "ComputeCapabilityMinor",
+    "units": "MultiprocessorCount",
+    "pageable_access": "PageableMemoryAccess",
+    "registers_per_unit": "MaxRegistersPerMultiprocessor",
+    "shared_per_block": "MaxSharedMemoryPerBlock",
+    "warp_size": "WarpSize",
+    "shared_per_unit": "MaxSharedMemoryPerMultiprocessor",
+    "wall_clock_khz": "WallClockRate",
+    "chiplets": "NumberOfXccs",
+}
+# What a ROCm from before does not have: its name, and the header's oldest version.
+NEWER = {"HIP_R_4F_E2M1": 70000000, "hipDeviceAttributeNumberOfXccs": 70000000}
+
+
+def includes() -> Path:
+    given = [os.environ.get("ROCM_HEADERS", ""), f"{os.environ.get('ROCM_PATH', '')}/include"]
+    for folder in (*given, *FOLDERS):
+        if folder and (Path(folder) / "hipblaslt" / "hipblaslt.h").is_file():
+            return Path(folder)
+    pytest.skip("ROCm's headers are not here: scripts/rocm-headers DIR, then ROCM_HEADERS=DIR/…")
+
+
+def compiled(lines: list[str]) -> str:
+    """The compiler's complaints about assertions on the headers."""
+    folder, compiler = includes(), shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    command = [compiler, "-std=c++17", "-fsyntax-only", "-w", f"-I{folder}", "-x", "c++", "-"]
+    text = PREFIX + "\n".join(lines)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    return "\n".join(line for line in done.stderr.splitlines() if "error" in line)
+
+
+def equal(pairs: dict[str, int]) -> list[str]:
+    lines = []
+    for name, number in pairs.items():
+        line = f'static_assert(({name}) == {number}, "{name} is not {number}");'
+        if name in NEWER:
+            line = f"#if HIP_VERSION >= {NEWER[name]}\n{line}\n#endif"
+        lines.append(line)
+    return lines
+
+
+def test_hipblaslt_s_numbers() -> None:
+    table = hipblaslt.TABLE
+    pairs = {TYPES[name]: number for name, number in table.types.items()}
+    pairs |= {f"HIPBLAS_COMPUTE_{COMPUTE[name]}": n for name, n in table.compute.items()}
+    pairs |= dict(zip(("HIPBLAS_OP_N", "HIPBLAS_OP_T"), table.transpose, strict=True))
+    pairs |= {f"HIPBLASLT_MATMUL_DESC_{DESC[name]}": n for name, n in table.desc.items()}
+    pairs |= {
+        "HIPBLASLT_MATRIX_LAYOUT_BATCH_COUNT": table.layout["batch_count"],
+        "HIPBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET": table.layout["batch_stride"],
+        "HIPBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES": table.workspace_attribute,
+        "HIPBLASLT_EPILOGUE_BIAS": table.epilogue_bias,
+        "HIPBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0": table.scale_e8m0,
+        "HIPBLAS_STATUS_NOT_SUPPORTED": table.not_supported,
+        "HIPBLAS_STATUS_SUCCESS": 0,
+        "sizeof(hipblasLtMatmulAlgo_t)": table.algo_bytes,
+        "sizeof(hipblasLtMatmulHeuristicResult_t)": table.heuristic_bytes,
+        "offsetof(hipblasLtMatmulHeuristicResult_t, algo)": 0,
+        "offsetof(hipblasLtMatmulHeuristicResult_t, state)": table.state_offset,
+        "offsetof(hipblasLtMatmulAlgo_t, data)": 0,
+    }
+    assert compiled(equal(pairs)) == ""
+
+
+def test_rocblas_s_numbers() -> None:
+    pairs = {f"rocblas_datatype_{name}_r": number for name, number in rocblas.TYPES.items()}
+    names = ("rocblas_operation_none", "rocblas_operation_transpose")
+    pairs |= dict(zip(names, rocblas.TRANSPOSE, strict=True))
+    names = (
+        "rocblas_status_not_implemented",
+        "rocblas_status_excluded_from_build",
+        "rocblas_status_arch_mismatch",
+    )
+    pairs |= dict(zip(names, rocblas.NOT_SUPPORTED, strict=True))
+    pairs |= {
+        "rocblas_gemm_algo_standard": rocblas.STANDARD,
+        "rocblas_gemm_algo_solution_index": rocblas.BY_INDEX,
+        "rocblas_gemm_flags_check_solution_index": rocblas.CHECK_ONLY,
+        "rocblas_gemm_flags_none": 0,
+        "rocblas_pointer_mode_host": 0,
+    }
+    assert compiled(equal(pairs)) == ""
+
+
+def test_hip_s_numbers() -> None:
+    hip = hip_table.HIP
+    pairs = {f"hipDeviceAttribute{ATTRIBUTES[name]}": n for name, n in hip.attributes.items()}
+    pairs |= {
+        "hipErrorOutOfMemory": hip.out_of_memory,
+        "hipErrorNoDevice": hip.no_device,
+        "hipErrorPeerAccessAlreadyEnabled": hip.peer_already_enabled,
+        "hipStreamNonBlocking": drivers._NON_BLOCKING,
+        "hipStreamCaptureModeRelaxed": drivers._CAPTURE_RELAXED,
+        "hipHostMallocMapped": drivers._HOST_MAPPED,
+        "sizeof(hipDeviceProp_tR0600)": hip_table.HIP_PROPERTIES_BYTES,
+        "offsetof(hipDeviceProp_tR0600, gcnArchName)": hip_table.HIP_ARCH_OFFSET,
+        "sizeof(hipDeviceProp_tR0600::gcnArchName)": hip_table.HIP_ARCH_BYTES,
+    }
+    assert compiled(equal(pairs)) == ""
+
+
+class Recorder:
+    """A library whose calls leave the sizes of their arguments behind."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library = library
+        self.seen: dict[str, set[tuple[int, ...]]] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        return _Recorded(name, self.library[name], self.seen)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.library, name)
+
+
+class _Recorded:
+    def __init__(
+        self, name: str, function: Callable[..., Any], seen: dict[str, set[tuple[int, ...]]]
+    ) -> None:
+        object.__setattr__(self, "call", (name, function, seen))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.call[1], name, value)
+
+    def __call__(self, *arguments: Any) -> Any:
+        name, function, seen = self.call
+        seen.setdefault(name, set()).add(tuple(map(_size, arguments)))
+        return function(*arguments)
+
+
+def _size(argument: Any) -> int:
+    """Bytes of an argument as ctypes passes it."""
+    simple = isinstance(argument, ctypes._SimpleCData)
+    return ctypes.sizeof(argument) if simple else 4 if isinstance(argument, int) else 8
+
+
+def test_calls_have_the_declared_arguments(
+    rocm: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder: Any = Recorder(rocm)
+    monkeypatch.setattr(drivers, "find_library", lambda table: recorder)
+    for module in (hipblaslt, rocblas):
+        monkeypatch.setattr(module, "first_of", lambda places: recorder)
+    device = devices.registry.get("hip").open(0)
+    for key in (
+        "gemm m=4 n=4 k=4 dtype=f32",
+        "batched_gemm batch=2 m=4 n=4 k=4 dtype=f32 beta=1.0",
+    ):
+        problem = ops.parse(key)
+        for backend in (hipblaslt.backend, rocblas.backend):
+            assert backend.space(problem, device.info) is not None
+            with bench(backend, problem, device) as made:
+                made.kernel.launch(device.stream, 0)
+            assert backend.version()
+    with bench(hipblaslt.backend, ops.parse("gemm m=4 n=4 k=4 dtype=f32 bias=yes"), device):
+        pass
+    device.close()
+    called = {name: sizes for name, sizes in recorder.seen.items() if not name.startswith("_Z")}
+    assert len([name for name in called if name.startswith("hipblasLt")]) >= 14
+    assert len([name for name in called if name.startswith("rocblas_")]) >= 9
+    assert len([name for name in called if not name.startswith(("hipblasLt", "rocblas"))]) >= 20
+    lines = [
+        f'static_assert(takes({name}, {{{", ".join(map(str, one))}}}), "{name}{one}");'
+        for name, sizes in called.items()
+        for one in sizes
+    ]
+    assert compiled(lines) == ""
+
+
+@pytest.mark.parametrize("module", [hipblaslt, rocblas], ids=["hipblaslt", "rocblas"])
+def test_a_real_library_without_a_device_is_an_answer_in_our_words(module: Any) -> None:
+    """hipblasLtCreate of the real library would end this process."""
+    reason = drivers.unavailable("hip")
+    if module._shared_object() is None or reason is None or "not found" in reason:
+        pytest.skip("this needs ROCm's libraries and no AMD GPU")
+    assert module.backend.available() == reason
+    with pytest.raises((UsageError, CaseError)):
+        module.backend.space(ops.parse("gemm m=4 n=4 k=4 dtype=f32"), absent("gfx942"))

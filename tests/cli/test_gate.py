@@ -1,0 +1,98 @@
+"""`kmark gate` as a user meets it: two commits of a real repository, judged by the exit code."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+FAST = ("--rounds", "4", "--alpha", "0.2", "--max-s", "0.005", "--warmup-s", "0.001")
+FAKE = (
+    *("-o", "gemm", "-d", "fake", "-b", "fake", "--dtype", "f32", "-a", "m=[8,16]"),
+    *("-a", "n=8", "-a", "k=8", *FAST),
+)
+
+
+@pytest.fixture
+def repo(kernel_repo, monkeypatch):
+    kernel = kernel_repo(1, 40, 40)
+    monkeypatch.chdir(kernel.parent)
+    return kernel
+
+
+def test_a_slower_commit_fails_and_the_comment_says_so_first(repo, kmark, tmp_path):
+    md = tmp_path / "comment.md"
+    ended = kmark("gate", "--base", "HEAD~2", "-b", repo.name, *FAST, "--md", str(md))
+    assert ended.code == 1, ended.err
+    text = md.read_text()
+    assert text.startswith("### kernelmark: 1 of 1 kernel got slower")
+    assert "head: " in text
+    assert "HEAD~2" not in text, "refs are written as commits, which do not move"
+    assert f"-b ./{repo.name}" in text.split("Repeat it")[1]
+
+
+@pytest.mark.slow
+def test_what_is_only_faster_passes(repo, kmark):
+    ended = kmark("gate", "--base", "HEAD", "--head", "HEAD~2", "-b", repo.name, *FAST, "-q")
+    assert ended.code == 0, ended.err
+
+
+def test_the_working_tree_with_its_changes(repo, kmark):
+    text = repo.read_text()
+    repo.write_text(text.replace("np.tanh(sets", "np.cosh(sets"))
+    ended = kmark("gate", "--base", "HEAD", "--head", ".", "-b", repo.name, *FAST)
+    assert ended.code == 1, ended.err
+    assert "broken" in ended.out, "the wrong answer of the working tree"
+
+
+def on_fake(kmark, tmp_path, *words):
+    out = tmp_path / "out.json"
+    ended = kmark("gate", "--base", "HEAD~1", *FAKE, *words, "-q", "--json", str(out))
+    return ended, json.loads(out.read_text()) if out.exists() else None
+
+
+@pytest.mark.slow
+def test_variables_builds_and_limits(repo, kmark, tmp_path):
+    slow = ("--set", 'head:KERNELMARK_FAKE_SCRIPT={"slow":[1.05]}')
+    ended, found = on_fake(kmark, tmp_path, *slow)
+    assert ended.code == 1, ended.err
+    assert [row["status"] for row in found["rows"]] == ["slower"] * 2
+    assert on_fake(kmark, tmp_path, *slow, "--fail-on", "slower:10%")[0].code == 0
+    both = ("--set", 'KERNELMARK_FAKE_SCRIPT={"slow":[1.05]}')
+    assert on_fake(kmark, tmp_path, *both, "--build", "touch built")[0].code == 0
+
+
+def test_a_build_that_fails_is_told(repo, refused):
+    words = ("gate", "--base", "HEAD~1", *FAKE, "-q", "--build", "echo broken compiler; exit 1")
+    with pytest.raises(AssertionError, match="broken compiler"):
+        refused(*words)  # its output is more than one line
+
+
+@pytest.mark.slow
+def test_two_environments(kmark, tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.chdir(tmp_path)
+    words = ("gate", "--base-env", sys.executable, "--head-env", sys.executable, *FAKE, "-q")
+    assert kmark(*words).code == 0
+    slow = ("--set", 'head:KERNELMARK_FAKE_SCRIPT={"slow":[1.05]}')
+    assert kmark(*words, *slow).code == 1
+    history = kmark("history")
+    assert history.code == 4, "the sides of a gate are no points of a series"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "nothing to compare with"),
+        (("--base", "nothing"), "no commit 'nothing'"),
+        (("--base", "HEAD", "--repo", "/"), "not in a git repository"),
+        (("--base-env", "python3"), "--head-env is missing"),
+        (("--base-env", "a", "--head-env", "b", "--build", "make"), "--build is for commits"),
+        (("--base", "HEAD", "--set", "other:A=1"), "is not [SIDE:]VARIABLE=VALUE"),
+        (("--base", "HEAD", "--budget", "0"), "--budget must be positive"),
+        (("--base", "HEAD", "--fail-on", "slowest"), "unknown verdict"),
+    ],
+)
+def test_what_is_refused(repo, refused, words, told):
+    assert told in refused("gate", *FAKE, "-q", *words).err

@@ -1,0 +1,87 @@
+"""The one answer to a comparison, and the order in which changes are listed."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelmark.core.reason import NO_REASON, Reason
+from kernelmark.core.verdict import VerdictStatus
+from kernelmark.report.changes import Change, answer, comment, movers_table, ranked, total_text
+
+
+def change(status: str, base=1e-5, head=1e-5, **more) -> Change:
+    ratio = head / base if base and head else None
+    bounds = {"low": ratio * 0.99, "high": ratio * 1.01, "level": 0.99} if ratio else {}
+    given = {"problem": "gemm m=8", "backend": "numpy", "reason": NO_REASON, **bounds, **more}
+    return Change(status=VerdictStatus(status), base=base, head=head, ratio=ratio, **given)
+
+
+SAME = change("same")
+SLOW = change("slower", head=1.2e-5, problem="gemm m=16")
+SLOWER_BY_LESS = change("slower", base=1e-6, head=2e-6, problem="gemm m=1")
+BROKEN = change("broken", head=None, reason=Reason("failed", status="crashed", cause="it fell"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "code", "fields"),
+    [
+        ([], "answer-empty", {}),
+        ([change("ignored")], "answer-empty", {}),
+        ([change("new", base=None)], "answer-new", {"rows": 1}),
+        ([SAME, SAME], "answer-same", {"rows": 2, "slower": 0}),
+        ([SAME, change("faster", head=5e-6)], "answer-same", {"faster": 1}),
+        ([SAME, change("gone", head=None)], "answer-same", {"gone": 1}),
+        ([SAME, SAME, change("unsure")], "answer-same", {"unsure": 1}),
+        ([SAME, change("unsure"), change("unsure")], "answer-undecided", {"unsure": 2}),
+        ([SAME, SLOW], "answer-slower", {"slower": 1, "problem": "gemm m=16", "level": 0.99}),
+        ([SAME, SLOW, BROKEN], "answer-broken", {"broken": 1, "slower": 1}),
+        ([change("slower", head=2e-5, held="moved")], "answer-held", {"held": 1, "slower": 0}),
+        (
+            [change("slower", head=2e-5, held="moved"), BROKEN],
+            "answer-broken",
+            {"broken": 1, "slower": 0},
+        ),
+    ],
+)
+def test_the_answer(rows, code, fields):
+    found = answer(rows)
+    assert found.code == code
+    assert {name: found.fields[name] for name in fields} == fields
+
+
+def test_the_answer_names_the_kernel_that_costs_the_most_time_not_the_largest_ratio():
+    found = answer([SLOWER_BY_LESS, SLOW])
+    assert found.fields["problem"] == "gemm m=16"
+    assert (found.fields["base"], found.fields["head"]) == (1e-5, 1.2e-5)
+
+
+def test_a_rule_without_an_interval_claims_no_confidence():
+    bare = change("slower", head=2e-5, low=None, high=None, level=0.0)
+    assert answer([bare]).fields["level"] == 0.0
+    assert "confidence" not in answer([bare])
+
+
+def test_movers_are_ranked_by_what_a_call_costs():
+    faster = change("faster", head=1e-6)
+    held = change("slower", head=9e-5, held="moved")
+    rows = [SAME, held, faster, SLOWER_BY_LESS, SLOW, BROKEN]
+    assert ranked(rows) == [BROKEN, SLOW, SLOWER_BY_LESS, faster, held]
+    cells = movers_table(ranked(rows)).rows
+    assert [row[-2] for row in cells[1:4]] == ["+2.000 µs", "+1.000 µs", "-9.000 µs"]
+
+
+def test_the_sum_over_all_kernels():
+    assert "20.00 µs → 22.00 µs (+10.0 %)" in total_text([SAME, SLOW, BROKEN])
+    assert total_text([SLOW, BROKEN]) == ""
+
+
+def test_a_comment_escapes_what_names_hold():
+    text = comment([change("slower", head=2e-5, problem="<b>|x")])
+    assert "<b>" not in text
+
+
+def test_commands_in_a_comment_are_limited():
+    rows = [change("slower", head=2e-5, again=f"kmark ab -p {i}") for i in range(30)]
+    text = comment(rows, command="kmark ab -s all")
+    assert text.count("kmark ab -p") == 10
+    assert "# and 20 more" in text

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+
+import pytest
+
+from kernelmark.core import codec
+from kernelmark.core.result import ResultSet, RunState
+from kernelmark.stores import open_store
+from kernelmark.stores.tokens import Scope
+from kernelmark.web import access
+from kernelmark.web.ingest import Limits
+
+from .conftest import HOSTILE, RUNS, a_run, results_of
+
+NEW = ResultSet(run=a_run(90), results=tuple(results_of(0)))
+
+
+def body(results: ResultSet = NEW) -> bytes:
+    return codec.dumps(results).encode()
+
+
+def code(answer) -> str:
+    return answer.json()["error"]["code"]
+
+
+@pytest.fixture
+def writer(store):
+    return {"authorization": f"Bearer {store.create_token('writer', Scope.WRITE)}"}
+
+
+@pytest.fixture
+def reader(store):
+    return {"authorization": f"Bearer {store.create_token('reader', Scope.READ)}"}
+
+
+def test_a_pushed_run_is_stored_exactly(client, store, writer):
+    answer = client.post("/api/runs", content=body(), headers=writer)
+    assert answer.json() == {"run": "run-090", "added": 6, "known": 0}
+    assert store.result_set("run-090") == NEW
+
+
+def test_pushing_twice_changes_nothing(client, store, writer):
+    for added, known in ((6, 0), (0, 6)):
+        answer = client.post("/api/runs", content=body(), headers=writer).json()
+        assert (answer["added"], answer["known"]) == (added, known)
+    assert store.result_set("run-090") == NEW
+
+
+def test_parts_of_a_run_come_together(client, store, writer):
+    started = dataclasses.replace(NEW.run, state=RunState.RUNNING, finished=None)
+    parts = [
+        ResultSet(run=started, results=NEW.results[:2]),
+        ResultSet(run=started, results=NEW.results[1:4]),  # one of them again
+        ResultSet(run=NEW.run, results=NEW.results[4:]),
+    ]
+    for part in parts:
+        assert client.post("/api/runs", content=body(part), headers=writer).status_code == 200
+    found = client.get("/api/runs/run-090", headers=writer).json()
+    assert found["results"] == 6
+    assert {tuple(one) for one in found["positions"]} == store.positions("run-090")
+    assert store.run("run-090").state is RunState.DONE
+
+
+def test_a_run_that_is_another_one_is_refused(client, store, writer):
+    other = dataclasses.replace(NEW, run=dataclasses.replace(NEW.run, id="run-001"))
+    answer = client.post("/api/runs", content=body(other), headers=writer)
+    assert (answer.status_code, code(answer)) == (409, "run-differs")
+    assert len(store.positions("run-001")) == 6
+
+
+@pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer nope"}])
+def test_nothing_is_written_without_a_token(client, store, headers):
+    for method, path in (("post", "/api/runs"), ("get", "/api/runs/run-001")):
+        answer = client.request(method, path, content=body(), headers=headers)
+        assert (answer.status_code, code(answer)) == (401, "token")
+    assert len(store.runs()) == RUNS
+
+
+def test_a_reader_cannot_write(client, store, reader):
+    answer = client.post("/api/runs", content=body(), headers=reader)
+    assert (answer.status_code, code(answer)) == (403, "scope")
+    assert len(store.runs()) == RUNS
+
+
+def test_a_password_prompt_of_a_browser_cannot_write(client, store):
+    """A form on another site sends the password that the browser remembers, never a header."""
+    secret = store.create_token("writer", Scope.WRITE)
+    basic = base64.b64encode(f"me:{secret}".encode()).decode()
+    answer = client.post("/api/runs", content=body(), headers={"authorization": f"Basic {basic}"})
+    assert (answer.status_code, code(answer)) == (401, "token")
+
+
+def test_a_revoked_token_is_refused_at_once(client, store, writer):
+    assert client.post("/api/runs", content=body(), headers=writer).status_code == 200
+    store.revoke_token("writer")
+    assert client.post("/api/runs", content=body(), headers=writer).status_code == 401
+
+
+def test_public_mode_is_read_only(serve, store, writer):
+    client = serve(local=False, public=True)
+    answer = client.post("/api/runs", content=body(), headers=writer)
+    assert (answer.status_code, code(answer)) == (403, "read-only")
+    assert client.get("/").status_code == 200
+
+
+def test_elsewhere_reading_needs_a_token(serve, store, reader):
+    client = serve(local=False)
+    for address in ("/", "/index.json", "/runs", "/events"):
+        answer = client.get(address)
+        assert (answer.status_code, code(answer)) == (401, "token")
+        assert answer.headers["www-authenticate"].startswith("Basic")
+    assert client.get("/", headers=reader).status_code == 200
+    secret = reader["authorization"].removeprefix("Bearer ")
+    assert client.get("/", auth=("anybody", secret)).status_code == 200
+    assert client.get("/", auth=("anybody", "nope")).status_code == 401
+    assert client.get("/healthz").status_code == 200
+
+
+def test_a_local_server_does_not_answer_to_other_names(client):
+    """A page of another site must not read it by a name that it lets mean 127.0.0.1."""
+    for host in ("evil.example", "evil.example:8765", "127.0.0.1.evil.example"):
+        answer = client.get("/index.json", headers={"host": host})
+        assert (answer.status_code, code(answer)) == (421, "unknown-host")
+    for host in ("localhost:8765", "127.0.0.1", "[::1]:80"):
+        assert client.get("/index.json", headers={"host": host}).status_code == 200
+
+
+def document(**changes):
+    return {**json.loads(body()), **changes}
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        json.dumps(document(version=99)).encode(),
+        json.dumps(document(kernelmark="run")).encode(),
+        json.dumps(document(more=1)).encode(),
+        json.dumps(document(results=[{}])).encode(),
+        json.dumps(document(run={**document()["run"], "id": "../../etc/passwd"})).encode(),
+        json.dumps(document(run={**document()["run"], "id": HOSTILE})).encode(),
+        json.dumps(document(run={**document()["run"], "started": "nan"})).encode(),
+        json.dumps(document(run={**document()["run"], "started": 10**400})).encode(),
+    ],
+)
+def test_what_is_no_results_document_is_refused(client, store, writer, sent):
+    answer = client.post("/api/runs", content=sent, headers=writer)
+    assert (answer.status_code, code(answer)) == (400, "document")
+    assert len(store.runs()) == RUNS
+
+
+def test_impossible_times_are_refused(client, store, writer):
+    text = document()
+    text["results"][0]["measurement"]["blocks"][0]["samples_s"] = [-1.0]
+    answer = client.post("/api/runs", content=json.dumps(text), headers=writer)
+    assert (answer.status_code, code(answer)) == (400, "document")
+
+
+def test_a_body_that_is_too_large_is_refused(serve, store, writer):
+    client = serve(limits=Limits(body_bytes=1000))
+    answer = client.post("/api/runs", content=body(), headers=writer)
+    assert (answer.status_code, code(answer)) == (413, "too-large")
+
+    def parts():  # without a length in its header
+        for _ in range(10):
+            yield b"x" * 500
+
+    answer = client.post("/api/runs", content=parts(), headers=writer)
+    assert (answer.status_code, code(answer)) == (413, "too-large")
+    assert len(store.runs()) == RUNS
+
+
+def test_too_many_requests_are_told_to_wait(serve, store, writer):
+    client = serve(limits=Limits(requests_per_min=2))
+    statuses = [
+        client.post("/api/runs", content=body(), headers=writer).status_code for _ in range(3)
+    ]
+    assert statuses == [200, 200, 429]
+    answer = client.post("/api/runs", content=body(), headers=writer)
+    assert 0 < int(answer.headers["retry-after"]) <= 61
+
+
+def test_guessing_tokens_is_slowed_down(client, monkeypatch):
+    headers = [{"authorization": f"Bearer guess-{n}"} for n in range(40)]
+    statuses = {client.post("/api/runs", headers=one).status_code for one in headers}
+    assert statuses == {401, 429}
+
+
+def test_the_limiter_forgets(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(access.time, "monotonic", lambda: now[0])
+    limiter = access.Limiter(1)
+    assert limiter.wait_s("a") == 0
+    assert limiter.wait_s("a") > 0
+    assert limiter.wait_s("b") == 0
+    now[0] = 61.0
+    assert limiter.wait_s("a") == 0
+
+
+def test_only_a_digest_of_a_token_is_stored(tmp_path):
+    path = tmp_path / "results.sqlite"
+    with open_store(path) as store:
+        secret = store.create_token("one", Scope.READ)
+        assert store.find_token(secret).name == "one"
+        assert store.find_token(secret[:-1]) is None
+    everything = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert secret.encode() not in everything
+
+
+def test_hostile_results_are_shown_as_text(client, source, writer):
+    label = '</title><script>alert("label")</script>'
+    new = dataclasses.replace(NEW, run=dataclasses.replace(NEW.run, label=label))
+    assert client.post("/api/runs", content=body(new), headers=writer).status_code == 200
+    source.refresh()
+    for address in ("/", "/runs", "/run/run-090", "/search?q=alert"):
+        text = client.get(address).text
+        assert "<script>alert" not in text
+        assert "&lt;script&gt;alert" in text

@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import subprocess
+import sys
+
+import pytest
+
+from kernelmark.core.result import RunState
+from kernelmark.stores import open_store
+from kernelmark.web.app import create_app
+from kernelmark.web.rendering import VIEWS, server_url
+from kernelmark.web.source import Source
+
+from .conftest import HOSTILE, PROBLEMS, RUNS, Tags, a_run, results_of
+
+LAST = f"run-{RUNS - 1:03}"
+
+
+def twin(client, address):
+    """The JSON twin of a page."""
+    return client.get(f"{address}{'&' if '?' in address else '?'}format=json").json()
+
+
+def rows(client, address):
+    return client.get(address).json()["tables"][-1]["rows"]
+
+
+def row_of(client, backend="torch", size=512):
+    found = rows(client, "/kernels.json")
+    return next(r for r in found if r["backend"] == backend and f"m={size} " in r["problem"])
+
+
+@pytest.fixture
+def addresses(client):
+    """Each kind of page once."""
+    row = row_of(client)
+    places = rows(client, "/devices.json")
+    return {
+        **{name: view.path for name, view in VIEWS.items() if "{" not in view.path},
+        "run": f"/run/{LAST}",
+        "series": row["links"]["problem"],
+        "result": row["links"]["value"],
+        "environment": places[0]["links"]["environment"],
+        "search": "/search?q=gemm",
+    }
+
+
+def test_every_page_is_there_with_its_twin(client, addresses):
+    for name, address in addresses.items():
+        page = client.get(address)
+        assert page.status_code == 200, name
+        assert page.headers["content-type"].startswith("text/html")
+        path, _, query = address.partition("?")
+        other = client.get(f"{'/index' if path == '/' else path}.json?{query}").json()
+        assert twin(client, address) == other, name
+        assert other["title"].split()[0] in page.text or name == "overview"
+    assert set(addresses) == set(VIEWS) - {"session"}
+
+
+def test_the_overview_answers(client):
+    page = client.get("/index.json").json()
+    answer = page["answer"]
+    assert (answer["state"], answer["slower"], answer["broken"]) == ("bad", 1, 1)
+    assert answer["worst"]["backend"] == "torch"
+    assert answer["worst"]["ratio"] == pytest.approx(1.1, abs=0.01)
+    assert [row["state"] for row in page["movers"]["rows"]] == ["broken", "slower"]
+    cells = dict(zip(page["grid"]["backends"], page["grid"]["rows"][0]["cells"], strict=True))
+    assert (cells["torch"]["slower"], cells["torch"]["failed"]) == (1, 1)
+    assert (cells["numpy"]["slower"], cells["numpy"]["failed"], cells["numpy"]["cases"]) == (
+        0,
+        0,
+        3,
+    )
+    assert 0 < cells["numpy"]["share"] < 1
+
+
+def test_a_regression_is_followed_to_its_samples(client):
+    worst = client.get("/index.json").json()["answer"]["worst"]
+    series = twin(client, worst["href"])
+    newest = series["tables"][-1]["rows"][0]
+    assert newest["run"] == LAST
+    result = twin(client, newest["links"]["value"])
+    assert [len(block) for block in result["samples"]] == [5, 5, 5]
+    assert result["command"].startswith("kmark run -p 'gemm m=512 ")
+    assert result["command"] in client.get(newest["links"]["value"]).text.replace("&#39;", "'")
+
+
+def test_filters_narrow_and_sort_orders(client):
+    assert {r["backend"] for r in rows(client, "/kernels.json?backend=numpy")} == {"numpy"}
+    assert len(rows(client, "/kernels.json?q=m=256+torch")) == 1
+    assert [r["state"] for r in rows(client, "/kernels.json?state=broken")] == ["broken"]
+    times = [r["value"] for r in rows(client, "/kernels.json?backend=numpy&sort=value&order=desc")]
+    assert times == sorted(times, reverse=True)
+    failed = rows(client, f"/run/{LAST}.json?status=crashed")
+    assert [(r["backend"], r["status"]) for r in failed] == [("torch", "crashed")]
+    assert rows(client, "/runs.json?q=run-003")[0]["run"] == "run-003"
+    assert rows(client, "/runs.json?label=other") == []
+
+
+def test_a_failure_is_a_row_with_its_reason_and_command(client):
+    page = client.get(f"/run/{LAST}.json").json()
+    (failure,) = page["failures"]
+    assert (failure["status"], failure["cases"]) == ("crashed", 1)
+    assert failure["commands"][0].startswith("kmark run -p 'gemm m=128 ")
+
+
+def test_compare_shows_changed_rows_first(client):
+    page = client.get("/compare.json").json()
+    assert page["counts"] == {"slower": 1, "same": 4, "broken": 1}
+    assert [row["verdict"] for row in page["tables"][0]["rows"]] == ["broken", "slower"]
+    assert ["library torch", "2.8", "2.9"] in page["changed"]["rows"]
+    every = rows(client, "/compare.json?show=all")
+    assert [row["verdict"] for row in every[:2]] == ["broken", "slower"]
+    assert len(every) == 6
+
+
+def test_csv_has_every_row(client):
+    answer = client.get(f"/run/{LAST}?format=csv")
+    found = list(csv.DictReader(io.StringIO(answer.text)))
+    assert len(found) == 6
+    assert {row["backend"] for row in found} == {"numpy", "torch"}
+    assert answer.headers["content-type"].startswith("text/csv")
+
+
+def test_pages_of_a_table_follow_each_other(client, source, monkeypatch):
+    monkeypatch.setattr("kernelmark.web.pages.parts.PAGE_ROWS", 3)
+    first = client.get("/runs.json").json()["tables"][0]
+    assert [row["run"] for row in first["rows"]] == ["run-007", "run-006", "run-005"]
+    second = twin(client, first["next"])["tables"][0]
+    assert [row["run"] for row in second["rows"]] == ["run-004", "run-003", "run-002"]
+    assert client.get(second["previous"]).status_code == 200
+
+
+def test_hostile_names_stay_text(client, addresses):
+    """Names, errors, labels and variables come from logs: none becomes a tag of the page."""
+    seen = 0
+    for name, address in addresses.items():
+        text = client.get(address).text
+        found = Tags(text).found
+        assert [a for tag, a in found if tag == "script"] == [
+            {"src": "/static/app.js", "defer": None}
+        ], name
+        assert not [tag for tag, _ in found if tag in ("img", "iframe", "object")], name
+        assert HOSTILE not in text, name
+        seen += "alert(1)" in text
+    assert seen >= 4
+    answer = client.get("/search", params={"q": HOSTILE})
+    assert HOSTILE not in answer.text
+    assert "&lt;script&gt;" in answer.text
+
+
+def test_headers_forbid_what_pages_do_not_need(client):
+    for address in ("/", "/nope", "/static/app.css", "/kernels?nope=1", "/index.json"):
+        headers = client.get(address).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "'unsafe-inline'" not in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+
+
+def test_pages_use_nothing_that_the_policy_forbids(client, addresses):
+    for name, address in addresses.items():
+        for _, attributes in Tags(client.get(address).text).found:
+            assert "style" not in attributes, name
+            assert not [one for one in attributes if one.startswith("on")], name
+            for link in ("src", "href", "action"):
+                assert (attributes.get(link) or "/").startswith(("/", "#")), name
+                assert not (attributes.get(link) or "/").startswith("//"), name
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "code"),
+    [
+        ("/nope", 404, "nothing"),
+        ("/run/nope", 404, "usage"),
+        ("/result/run-001/0000", 404, "nothing"),
+        ("/series/0000", 404, "nothing"),
+        ("/tuning/nope", 404, "nothing"),
+        ("/environment/nope", 404, "nothing"),
+        ("/kernels?nope=1", 400, "parameter"),
+        ("/kernels?state=nope", 400, "parameter"),
+        ("/kernels?sort=nope", 404, "usage"),
+        ("/kernels?offset=-1", 400, "parameter"),
+        ("/kernels?offset=" + "9" * 30, 400, "parameter"),
+        ("/kernels?q=" + "x" * 400, 400, "parameter"),
+        ("/compare?base=nope", 404, "usage"),
+        ("/static/../app.py", 404, "nothing"),
+        ("/static/..%2fapp.py", 404, "nothing"),
+        ("/static/%2e%2e%2fapp.py", 404, "nothing"),
+        ("/tuning/..%2f..%2fetc", 404, "nothing"),
+    ],
+)
+def test_what_is_not_there_is_refused_with_a_code(client, address, status, code):
+    join = "&" if "?" in address else "?"
+    known = not address.startswith(("/nope", "/static")) and status == 404
+    answer = client.get(f"{address}{join}format=json" if known else address)
+    assert answer.status_code == status
+    assert answer.json()["error"]["code"] == code
+    html = client.get(address, headers={"accept": "text/html"})
+    assert html.status_code == status
+    assert "<main" in html.text
+
+
+def test_a_page_that_did_not_change_is_not_sent_again(client, store, source):
+    first = client.get("/runs")
+    again = client.get("/runs", headers={"if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    store.add_run(a_run(50))
+    changed = client.get("/runs", headers={"if-none-match": first.headers["etag"]})
+    assert changed.status_code == 200
+    assert "run-050" in changed.text
+
+
+def test_a_new_result_changes_the_stamp_and_the_answer(client, store, source):
+    before = source.stamp
+    assert not source.is_stale
+    store.add_run(a_run(50, state=RunState.RUNNING, finished=None))
+    store.add_results("run-050", results_of(0)[:2])
+    assert source.is_stale
+    assert source.stamp != before
+    page = client.get("/index.json").json()
+    assert page["updating"] is True
+    assert [(one["run"], one["done"], one["cases"]) for one in page["running"]] == [
+        ("run-050", 2, 6)
+    ]
+    source.refresh()
+    fixed = client.get("/index.json").json()
+    assert fixed["updating"] is False
+    assert fixed["answer"]["broken"] == 0  # m=128 works again
+
+
+def test_only_series_with_new_points_are_judged_again(store, source, monkeypatch):
+    judged = []
+    from kernelmark.web import source as module
+
+    real = module.story
+    monkeypatch.setattr(module, "story", lambda points: judged.append(points) or real(points))
+    source.refresh()
+    assert not judged
+    store.add_run(a_run(50))
+    store.add_results("run-050", results_of(0)[:1])
+    source.refresh()
+    assert [points[-1].run_id for points in judged] == ["run-050"]
+
+
+def test_an_empty_store_has_pages_too(tmp_path):
+    from fastapi.testclient import TestClient
+
+    with open_store(tmp_path / "empty.sqlite") as store:
+        source = Source(store)
+        source.refresh()
+        client = TestClient(create_app(source), base_url="http://localhost")
+        for view in VIEWS.values():
+            if "{" not in view.path:
+                assert client.get(view.path).status_code in (200, 404), view.path
+        assert client.get("/index.json").json()["answer"]["state"] == "none"
+
+
+def test_a_step_of_the_last_runs_is_news_though_the_newest_point_fits(store):
+    """The level has moved: the newest point is where it is expected now."""
+    for number in range(RUNS, RUNS + 5):
+        slow = results_of(RUNS - 1)
+        store.add_run(a_run(number))
+        store.add_results(f"run-{number:03}", [dataclasses.replace(slow[5])])
+    source = Source(store)
+    summary = source.refresh()
+    large = PROBLEMS[2].split()[1]
+    (found,) = [k for k in summary.kernels if large in k.story.problem and k.backend == "torch"]
+    assert found.state == "slower"
+    assert found.since == LAST
+
+
+def test_addresses_are_quoted():
+    assert server_url("run", "a/b?c") == "/run/a%2Fb%3Fc"
+    assert server_url("kernels", q='"<&') == "/kernels?q=%22%3C%26"
+    assert server_url("series", "id", arch="sm_90", metric="") == "/series/id?arch=sm_90"
+
+
+def test_importing_the_cli_does_not_import_the_web():
+    """Starting kmark must stay quick, and work without the extra."""
+    code = "import kernelmark.cli.app, sys; sys.exit('fastapi' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

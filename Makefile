@@ -3,6 +3,8 @@
 # make test-all  run the slow ones too (compilers, a real PostgreSQL, every command of the docs)
 # make lint      ruff, mypy --strict, import-linter, generated pages
 # make bench     the CPU benchmarks of kernelmark itself, in short form
+# make amd-acceptance   try everything on an AMD GPU with this machine's own Python, and pack one
+#                       file to send back
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -15,7 +17,7 @@ PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 # Hundreds of Python processes are started: without .pyc files each compiles all of kernelmark again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all lint lint-types lint-rest bench docs clean
+.PHONY: demo test test-all lint lint-types lint-rest bench docs clean amd-acceptance
 
 demo: $(VENV)/.ready-demo
 	$(BIN)/kmark run --suite demo --timing quick --label demo
@@ -41,6 +43,12 @@ lint-rest:
 
 bench: $(VENV)/.ready-test
 	for script in startup store web drills overhead detectors; do $(BIN)/python benchmarks/$$script.py --quick || exit 1; done
+
+# The machine's own Python has the torch and triton of its ROCm.
+ACCEPTANCE_ARGS ?=
+amd-acceptance:
+	$(PYTHON) -c "import typer, rich, sqlalchemy, yaml, scipy, pytest" || $(PYTHON) -m pip install -e . pytest
+	$(PYTHON) scripts/amd_acceptance.py $(ACCEPTANCE_ARGS)
 
 docs: $(VENV)/.ready-test
 	$(BIN)/python scripts/write-docs

@@ -62,6 +62,13 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("gemm m=32 n=48 k=64 dtype=f16 c=f32", GEMM, "sm_90"),
     ("gemm m=1 n=1 k=1 dtype=f32", {}, "sm_90"),
     ("gemm m=5 n=64 k=64 dtype=f16", {}, "gfx942"),
+    # 20 tiles: no multiple of the eight chiplets that they are dealt out to.
+    ("gemm m=100 n=150 k=70 dtype=f16 tb=t", {**GEMM, "xcds": 8}, "gfx942"),
+    (
+        "batched_gemm batch=2 m=40 n=40 k=128 dtype=f16 bias=yes",
+        {**GEMM, "xcds": 8, "split_k": 2, "cache_modifier": ".cg"},
+        "gfx950",
+    ),
     (
         "batched_gemm batch=3 m=17 n=19 k=23 dtype=f32 ta=t alpha=0.5 beta=-1.5 bias=yes",
         GEMM,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import random
 
@@ -198,6 +199,37 @@ def test_a_config_for_amd_says_nothing_that_its_libraries_have_no_word_for() -> 
     default = backend.default(problem, info("gfx950"))
     bucket = to_bucket(default, {}, "GEMM-A16W16")
     assert bucket["BLOCK_SIZE_M"] == default["block_m"]
+
+
+@pytest.mark.parametrize(
+    ("arch", "units", "chiplets", "choices"),
+    [
+        ("gfx942", 304, "", (1, 8)),
+        ("gfx942", 228, "", (1, 6)),  # MI300A
+        ("gfx942", 38, "", (1,)),  # one of eight devices in CPX mode
+        ("gfx942", 304, "8", (1, 8)),
+        ("gfx942", 76, "2", (1, 2)),
+        ("gfx950", 256, "", (1, 8)),
+        ("gfx90a", 110, "", (1,)),
+    ],
+)
+def test_programs_are_numbered_by_the_chiplets_there_are(
+    arch: str, units: int, chiplets: str, choices: tuple[int, ...]
+) -> None:
+    told = {"chiplets": chiplets} if chiplets else {}
+    gpu = dataclasses.replace(info(arch), units=units, attributes=told)
+    space = backend.space(ops.parse("gemm m=4096 n=4096 k=4096 dtype=bf16 tb=t"), gpu)
+    assert space is not None
+    assert space.parameters["xcds"] == choices
+
+
+def test_only_few_rows_try_a_cache_modifier() -> None:
+    for m, choices in ((16, ("", ".cg")), (4096, ("",))):
+        space = backend.space(ops.parse(f"gemm m={m} n=4096 k=4096 dtype=bf16"), info("gfx942"))
+        assert space is not None
+        assert space.parameters["cache_modifier"] == choices
+    with pytest.raises(Unsupported):
+        _plan(ops.parse("gemm m=16 n=64 k=64 dtype=f16"), {"cache_modifier": "x"}, info("gfx942"))
 
 
 @pytest.mark.parametrize(

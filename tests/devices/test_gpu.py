@@ -22,7 +22,7 @@ from kernelmark.core.errors import CaseError, OutOfMemory, Unsupported, UsageErr
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import KernelInfo
 from kernelmark.core.timing import Strain, Timer, Timing
-from kernelmark.devices import _replay
+from kernelmark.devices import _gpu_info, _replay
 from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.base import ArgumentSet, Device, DeviceKind, Replay, Stream
 from kernelmark.gpu import driver as drivers
@@ -146,7 +146,7 @@ def test_telemetry_is_of_the_gpu_at_the_same_place(
         return opened.telemetry().clock_mhz
 
     assert (clock(0), clock(1)) == (1000, 2000)
-    model.fail("hipDeviceGetPCIBusId", 1)
+    model.fail("hipDeviceGetPCIBusId", 1, times=3)  # twice for facts, then for telemetry
     assert clock(0) is None
 
 
@@ -646,3 +646,20 @@ def test_a_fresh_process_finds_the_library_where_it_is_installed(
     assert done.stderr == ""
     expected = f"None\n{kind_name}:0 {kind_name}:1\n{ARCHS[kind_name]} 1\n"
     assert done.stdout == expected
+
+
+@pytest.mark.parametrize("kind_name", ["hip"])
+def test_an_amd_gpu_tells_its_features_and_partition_modes(
+    model: Model, kind_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_gpu_info, "_PCI", tmp_path)
+    kind = devices.registry.get(kind_name)
+    plain = kind.infos()[0]
+    assert plain.attributes["features"] == "sramecc+:xnack-"
+    assert not {"compute_partition", "memory_partition", "chiplets"} & plain.attributes.keys()
+    folder = tmp_path / drivers.driver("hip").bus_id(0).lower()
+    folder.mkdir()
+    (folder / "current_compute_partition").write_text("CPX\n")
+    (folder / "current_memory_partition").write_text("NPS4\n")
+    divided = kind.infos()[0].attributes
+    assert (divided["compute_partition"], divided["memory_partition"]) == ("CPX", "NPS4")

@@ -261,6 +261,13 @@ def test_resources_alone_can_reject():
     assert static_reason({"shared_bytes": 10**6}, INFO) is None
 
 
+def test_on_amd_any_vector_register_in_memory_rejects():
+    gpu = DeviceInfo(name="g", kind="hip", model="m", arch="gfx942")
+    used = {"stack_bytes": 0, "spilled_registers": 0, "spilled_scalar_registers": 40}
+    assert static_reason(used, gpu) is None
+    assert static_reason(used | {"stack_bytes": 4, "spilled_registers": 1}, gpu) is not None
+
+
 # Transfer
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.gpu.driver import Driver
+from kernelmark.gpu.driver import Driver, GpuError
 
 _FACTS = (
     "clock_khz",
@@ -20,6 +23,7 @@ _FACTS = (
     "pageable_access",
 )
 
+_PCI = Path("/sys/bus/pci/devices")
 # Memory-side caches that the L2 attribute does not count, by architecture (vendor's figures).
 _MEMORY_SIDE_CACHE = {
     "gfx942": 256 * 2**20,
@@ -45,5 +49,23 @@ def info(driver: Driver, index: int) -> DeviceInfo:
         cache_bytes=driver.attribute(index, "l2_bytes") + _MEMORY_SIDE_CACHE.get(arch, 0),
         driver=driver.driver_version(),
         uuid=driver.uuid(index),
-        attributes={word: str(driver.attribute(index, word)) for word in _FACTS},
+        attributes={
+            **{word: str(driver.attribute(index, word)) for word in _FACTS},
+            **(_amd_facts(driver, index) if vendor == "hip" else {}),
+        },
     )
+
+
+def _amd_facts(driver: Driver, index: int) -> dict[str, str]:
+    """Features of the target, chiplets, and how the GPU is divided into devices (SPX … CPX) and
+    its memory into domains (NPS1 … NPS4): the same GPU is several times as fast or as large in
+    another mode. Without those that this GPU or its driver does not report."""
+    facts = {"features": driver.full_arch(index).partition(":")[2]}
+    with contextlib.suppress(GpuError):
+        facts["chiplets"] = str(driver.attribute(index, "chiplets"))
+    with contextlib.suppress(GpuError, OSError):  # a container may not show amdgpu's files
+        folder = _PCI / driver.bus_id(index).lower()
+        for name in ("compute_partition", "memory_partition"):
+            text = (folder / f"current_{name}").read_text(encoding="utf-8")
+            facts[name] = text.strip()
+    return facts

@@ -141,11 +141,15 @@ class Driver:
         """Return the compilation target: sm_90, gfx942."""
         if self.table.vendor == "cuda":
             return f"sm_{self.attribute(index, 'major')}{self.attribute(index, 'minor')}"
+        return self.full_arch(index).partition(":")[0]
+
+    def full_arch(self, index: int) -> str:
+        """Return an AMD GPU's target with its features: gfx942:sramecc+:xnack-."""
         # Room to spare: a newer HIP may have a longer struct behind the same symbol.
         properties = ctypes.create_string_buffer(HIP_PROPERTIES_BYTES * 2)
         self.call("properties", properties, index)
         raw = properties.raw[HIP_ARCH_OFFSET : HIP_ARCH_OFFSET + HIP_ARCH_BYTES]
-        return raw.split(b"\0")[0].decode().split(":")[0]
+        return raw.split(b"\0")[0].decode()
 
     def total_bytes(self, index: int) -> int:
         total = ctypes.c_size_t()

@@ -229,6 +229,7 @@ HIP = Table(
         "warp_size": 87,
         "shared_per_unit": 10002,
         "wall_clock_khz": 10017,
+        "chiplets": 10018,  # XCCs; ROCm 6 refuses the number
     },
 )
 

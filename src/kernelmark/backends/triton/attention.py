@@ -72,8 +72,10 @@ def _default(problem: Problem, info: DeviceInfo, *, widen: bool) -> Config:
         }
     else:
         widest = 128 if pad <= 64 else 64 if pad <= 128 else 32
-        if level(info) and not has_wide_unit(info):
-            widest //= 2
+        # Matrix units that read no shared memory need registers for keys and values too. On AMD
+        # scores of 128 x 128 in four waves spill, and each mask of 64 lanes takes two SGPRs.
+        if not has_wide_unit(info):
+            widest = widest // 2 if level(info) else min(widest, 64)
         block_m = power_of_two(d["seq_q"], 16, 128 if pad <= 128 else 64)
         block_n = power_of_two(d["seq_kv"], 16, widest)
         # Four warps do not have the registers for scores of 128 times as many keys.

@@ -82,6 +82,9 @@ def _default(problem: Problem, info: DeviceInfo, *, turn: bool) -> Config:
         if problem.dtypes["x"] == "f32" and level(info) == 90:
             # Without a matrix unit four warps are faster, even if they spill a few registers.
             deepest, roomy = 16, 128 * 128
+    elif nchw and not turn:
+        # Each element that is loaded by itself has a mask of its own, in two of about 100 SGPRs.
+        deepest //= 2
     block_k = power_of_two(depth, least, deepest)
     steps = problem.dims["r"] * problem.dims["s"] * ceil_div(depth, block_k)
     # A short sum is soon staged: the memory serves better to hold a second block.

@@ -44,6 +44,7 @@ from kernelmark.core.space import Space
 from kernelmark.gpu.rtc import vendor_of
 
 _REDUCE_BLOCK = 1024
+_STREAMED_ROWS = 256
 _PLAIN_CUDA = {"fused_sum": False, "swap": False, "specialize": False}
 
 
@@ -95,10 +96,10 @@ def _default(problem: Problem, info: DeviceInfo, *, turn: bool) -> Config:
 
 
 def _default_as_stored(problem: Problem, info: DeviceInfo) -> Config:
+    if vendor_of(info.arch) == "hip":
+        return _default_amd(problem, info)
     batch, m, n, k = sizes(problem)
     wide = dtype(problem.dtypes["a"]).bits
-    if vendor_of(info.arch) == "hip":
-        return _default_amd(m, n, k, batch, wide, info)
     if problem.dtypes["a"] == "f32":
         block_m, block_n = power_of_two(m, 16, 64), power_of_two(n, 32, 64)
         plain = _simple(m, block_m, block_n, 32, warps=4, stages=3)
@@ -173,10 +174,16 @@ def _cost(
     return time
 
 
-def _default_amd(m: int, n: int, k: int, batch: int, wide: int, info: DeviceInfo) -> Config:
+def _default_amd(problem: Problem, info: DeviceInfo) -> Config:
+    batch, m, n, k = sizes(problem)
+    wide = dtype(problem.dtypes["a"]).bits
     block_m = power_of_two(m, 16, 128)
     block_n = power_of_two(n, 32, 128)
-    block_k = power_of_two(k, least_depth(wide), 64 * 16 // max(wide, 8))
+    # 8-bit operands that are read across k, or whose rows are not aligned, are loaded byte by byte:
+    # blocks of 128 bytes of k then spill VGPRs, or SGPRs, two of which a mask of 64 lanes takes.
+    across = problem.options["ta"] == "t" or problem.options["tb"] == "n" or k % 16
+    deepest = 64 if wide == 8 and across else 64 * 16 // max(wide, 8)
+    block_k = power_of_two(k, least_depth(wide), deepest)
     tiles = batch * ceil_div(m, block_m) * ceil_div(n, block_n)
     split = 1
     while tiles * split * 2 <= info.units and k // (split * 2) >= 4 * block_k and split < 16:
@@ -186,9 +193,18 @@ def _default_amd(m: int, n: int, k: int, batch: int, wide: int, info: DeviceInfo
     if block_m * block_n >= 128 * 128:
         config["num_warps"] = 8
     config |= {"waves_per_eu": 2, "matrix_instr_nonkdim": 16}
+    # Tried by the tuner only: nobody has yet measured where they pay.
+    config |= {"xcds": 1, "cache_modifier": ""}
     if info.arch == "gfx942":
         config["kpack"] = 1
     return FrozenDict(config)
+
+
+def _xcds(info: DeviceInfo) -> int:
+    """Chiplets of an AMD GPU as it is partitioned now. Drivers that do not count them report CUs:
+    an MI300 chiplet has 38, one of an MI350 32."""
+    told = int(info.attributes.get("chiplets", "0"))
+    return told or max(1, info.units // {"gfx942": 38, "gfx950": 32}.get(info.arch, info.units))
 
 
 def space(problem: Problem, info: DeviceInfo) -> Space:
@@ -214,6 +230,9 @@ def space(problem: Problem, info: DeviceInfo) -> Space:
     else:
         parameters |= {"num_warps": (2, 4, 8), "num_stages": (1, 2, 3), "persistent": (False,)}
         parameters |= {"waves_per_eu": (0, 1, 2, 4), "matrix_instr_nonkdim": (16, 32)}
+        parameters["xcds"] = tuple(dict.fromkeys((1, _xcds(info))))
+        # With few rows of A every element of B is read once: .cg keeps it from evicting A.
+        parameters["cache_modifier"] = ("", ".cg") if m <= _STREAMED_ROWS else ("",)
         if info.arch == "gfx942":
             parameters["kpack"] = (1, 2)
     rules = Rules(problem, info)
@@ -338,6 +357,8 @@ def _tiles(
         "FUSED": split if split > 1 and config.get("fused_sum") else 0,  # slices to sum
         "SWAP": bool(config.get("swap")),
         "PRECISION": "ieee",
+        "XCDS": int(config.get("xcds", 1)),
+        "CACHE": config.get("cache_modifier", ""),
     }
     return arguments.call(kernels.gemm_tiles, constants, _options(config), (tiles, split, batch))
 

@@ -20,6 +20,7 @@ _ELSEWHERE = {
     "turn": "operands of this problem are read as they are stored, there is nothing to turn",
     "widen": "in this problem there is nothing to widen, only 8-bit values of many queries are",
 }
+CACHE_MODIFIERS = ("", ".ca", ".cg", ".cv")  # those of loads that all of Triton's targets have
 _MAY_BE_ZERO = ("split_kv", "waves_per_eu", "matrix_instr_nonkdim")
 Value = str | int | float  # the name of a tensor or of the plan's own memory, or a number
 
@@ -96,6 +97,11 @@ def check_config(config: Config, default: Config) -> None:
     """Refuse, in words, what a plan could not even be made of; the rest the compiler judges."""
     refuse_unknown("triton", config, tuple(default), _ELSEWHERE)
     for name, value in config.items():
+        if name == "cache_modifier":
+            if value not in CACHE_MODIFIERS:
+                known = ", ".join(map(repr, CACHE_MODIFIERS))
+                raise Unsupported(f"triton: {name} is one of {known}, not {value!r}")
+            continue
         if not isinstance(value, int) or isinstance(value, bool) != isinstance(default[name], bool):
             kind = "yes or no" if isinstance(default[name], bool) else "a whole number"
             raise Unsupported(f"triton: {name} is {kind}, not {value!r}")

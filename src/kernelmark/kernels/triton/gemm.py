@@ -25,6 +25,17 @@ def tile_of(pid, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl
 
 
 @triton.jit
+def near(pid, count, XCDS: tl.constexpr):
+    """Number programs so that neighbours run on one of XCDS chiplets and share its L2: an AMD GPU
+    deals consecutive programs out to its chiplets in turn. `count` programs, each number once."""
+    share = count // XCDS
+    more = count % XCDS
+    xcd = pid % XCDS
+    # The first `more` chiplets get one program more.
+    return xcd * share + tl.minimum(xcd, more) + pid // XCDS
+
+
+@triton.jit
 def finish(
     acc,
     c,
@@ -85,10 +96,16 @@ def gemm_tiles(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
+    XCDS: tl.constexpr,
+    CACHE: tl.constexpr,
 ):
     """One tile of D, or of one K slice of it when SPLIT. FUSED is how many slices the last to
-    arrive sums, or 0. SWAP works on the tile of Dᵀ, for matrix units that want many rows."""
-    row, column = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M)
+    arrive sums, or 0. SWAP works on the tile of Dᵀ, for matrix units that want many rows. CACHE is
+    the cache modifier of B's loads."""
+    pid = tl.program_id(0)
+    if XCDS > 1:
+        pid = near(pid, tl.num_programs(0), XCDS)
+    row, column = tile_of(pid, m, n, BLOCK_M, BLOCK_N, GROUP_M)
     part = tl.program_id(1)
     batch = tl.program_id(2).to(tl.int64)
     a += batch * m * k
@@ -120,12 +137,12 @@ def gemm_tiles(
     for at in range(start, end, BLOCK_K):
         if EVEN_K:
             x = tl.load(a_at)
-            y = tl.load(b_at)
+            y = tl.load(b_at, cache_modifier=CACHE)
         else:
             left = end - at
             offsets = tl.arange(0, BLOCK_K)
             x = tl.load(a_at, mask=offsets[None, :] < left, other=ZERO)
-            y = tl.load(b_at, mask=offsets[:, None] < left, other=ZERO)
+            y = tl.load(b_at, mask=offsets[:, None] < left, other=ZERO, cache_modifier=CACHE)
         if SWAP:
             acc = tl.dot(y.T, x.T, acc, input_precision=PRECISION, out_dtype=ACC)
         else:

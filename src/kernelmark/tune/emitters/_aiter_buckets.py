@@ -56,6 +56,7 @@ def _checked(config: Config, family: str) -> dict[str, ConfigValue]:
     given = dict(config)
     if given.pop("persistent", False):
         raise Unfit("aiter's kernels have no persistent form")
+    given.pop("xcds", 1)  # aiter's kernels always number their programs by XCD
     unknown = sorted(given.keys() - _OURS.keys())
     if unknown:
         raise Unfit(f"aiter's configs have no {unknown[0]}")

@@ -1,0 +1,286 @@
+#!/usr/bin/env python3
+"""Try everything of kernelmark on an AMD GPU, and pack what came out into one file to send back.
+
+    make amd-acceptance                                   an hour at most (--seconds)
+    python scripts/amd_acceptance.py -d hip:1 -o report.tar.gz
+
+Runs kmark doctor, the contract tests, a suite on every backend that is there, microbenchmarks and
+two tuning runs with the files they write, and confirms that the libraries run the tuned kernels. A
+step that fails is recorded and the next one runs. The file holds the results, every command with
+its output, and a description of the machine: read it before you send it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+KMARK = (sys.executable, "-m", "kernelmark")
+MODULES = ("numpy", "scipy", "typer", "rich", "sqlalchemy", "yaml", "pytest")
+# Sizes of language models, and such that no tile divides: where a library's own choice is often
+# not its best solution.
+SHAPES = (
+    *((1, 4096, 4096), (8, 7168, 2048), (16, 1280, 8192), (33, 1032, 8200), (64, 512, 16384)),
+    *((100, 3000, 5000), (128, 8192, 8192), (192, 136, 32768), (300, 300, 30000), (512, 4096, 512)),
+    *((640, 200, 12288), (777, 1544, 2056), (1024, 1024, 1024), (1000, 1000, 8000)),
+    *((1536, 264, 4096), (2048, 7168, 256), (2056, 2056, 2056), (3072, 96, 3072)),
+    *((4096, 4096, 4096), (5407, 1024, 2048)),
+)
+# By tuned library, the files that are written for its winners.
+WRITTEN = {"hipblaslt": ("hipblaslt", "tunableop", "tensile"), "rocblas": ("rocblas", "tunableop")}
+MACHINE = (
+    ("rocminfo",),
+    ("amd-smi", "static"),
+    ("amd-smi", "version"),
+    ("amd-smi", "partition"),
+    ("rocm-smi", "--showall"),
+    ("hipconfig", "--full"),
+    ("uname", "-a"),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One command: how it ended and how long it took. `code` is None if it was not run."""
+
+    name: str
+    command: str
+    code: int | None
+    seconds: float
+    passed: bool
+    why: str = ""
+
+
+class Session:
+    """Steps that run one after the other, with a log and a deadline."""
+
+    def __init__(self, folder: Path, seconds: float, step_seconds: float = 600.0) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.steps: list[Step] = []
+        self._step_seconds = step_seconds
+        self._deadline = time.monotonic() + seconds
+        self._log = (folder / "log.txt").open("a", encoding="utf-8")
+
+    def run(
+        self,
+        name: str,
+        *command: object,
+        seconds: float = 1.0,
+        variables: Mapping[str, str] | None = None,
+        good: Sequence[int] = (0,),
+    ) -> str:
+        """Run a command; return what it printed. A failure is recorded, not raised. `seconds` is a
+        factor of the limit of a step."""
+        words = [str(word) for word in command]
+        text = " ".join([*(f"{k}={v}" for k, v in (variables or {}).items()), *words])
+        text = text.replace(sys.executable, "python3").replace(str(ROOT) + "/", "")
+        begun = time.monotonic()
+        limit = min(seconds * self._step_seconds, self._deadline - begun)
+        code, out, why = None, "", "no time left"
+        if limit > 1:
+            surroundings = {**os.environ, "NO_COLOR": "1", "COLUMNS": "140", **(variables or {})}
+            code, out, why = run_child(words, surroundings, limit)
+        taken = time.monotonic() - begun
+        self.add(name, text, code=code, seconds=taken, passed=code in good, why=why, out=out)
+        return out
+
+    def add(
+        self,
+        name: str,
+        command: str,
+        *,
+        code: int | None,
+        seconds: float,
+        passed: bool,
+        why: str = "",
+        out: str = "",
+    ) -> None:
+        """Record a step."""
+        step = Step(name=name, command=command, code=code, seconds=seconds, passed=passed, why=why)
+        self.steps.append(step)
+        self._log.write(f"\n== {name}: {'passed' if passed else 'FAILED'} (exit {code}, ")
+        self._log.write(f"{seconds:.1f} s) {why}\n$ {command}\n{out}\n")
+        self._log.flush()
+        mark = "ok    " if passed else "FAILED"
+        print(f"{mark} {seconds:6.1f} s  {name} {why}", flush=True)
+        if not passed and out:
+            print("\n".join(f"         | {line}" for line in out.splitlines()[-12:]), flush=True)
+
+    @property
+    def failed(self) -> list[str]:
+        return [step.name for step in self.steps if not step.passed]
+
+    def write(self, name: str) -> None:
+        """Write the steps as JSON into the folder."""
+        rows = [dataclasses.asdict(step) for step in self.steps]
+        facts = {"failed": self.failed, "steps": rows, "python": platform.python_version()}
+        (self.folder / name).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
+def run_child(
+    words: Sequence[str], variables: Mapping[str, str], seconds: float
+) -> tuple[int | None, str, str]:
+    """Return a command's exit code, its output, and why it has none. One that runs too long is
+    ended with its worker processes, which would keep the GPU busy."""
+    try:
+        child = subprocess.Popen(
+            words,
+            cwd=ROOT,
+            env=dict(variables),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return None, "", str(error)
+    try:
+        out, _ = child.communicate(timeout=seconds)
+        return child.returncode, out.decode("utf-8", "replace"), ""
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        out, _ = child.communicate()
+        return None, out.decode("utf-8", "replace"), f"stopped after {seconds:.0f} s"
+
+
+def describe_machine(session: Session) -> None:
+    """Record what ROCm's own tools say; one that is missing is no failure."""
+    for command in MACHINE:
+        if shutil.which(command[0]):
+            session.run(" ".join(command), *command, good=range(256))
+    git = ("git", "-C", ROOT, "describe", "--always", "--dirty")
+    session.run("git revision", *git, good=range(256))
+
+
+def check(session: Session, skipped: Sequence[str]) -> None:
+    """Doctor, lists and the contract tests of device, compiler and backends."""
+    folder = session.folder
+    session.run("doctor", *KMARK, "doctor", "--json", folder / "doctor.json", good=(0, 3))
+    session.run("devices", *KMARK, "list", "devices")
+    session.run("backends", *KMARK, "list", "backends")
+    tests = ("tests/contract/test_devices_contract.py", "tests/contract/test_backends_contract.py")
+    names = "(hip and (TestDevices or Test_rtc) or Test_hipblaslt or Test_rocblas)"
+    names += "".join(f" and not {word}" for word in skipped)
+    options = ("-q", "--no-header", "--noconftest", "-p", "no:cacheprovider", "-k", names)
+    session.run("contract tests", sys.executable, "-m", "pytest", *options, *tests)
+
+
+def measure(session: Session, device: str, backends: str) -> None:
+    """A suite on all backends, once by graphs and once behind a gate, and the roofs."""
+    store = ("--store", session.folder / "acceptance.sqlite")
+    some = ("-d", device, "-b", backends, "--timing", "quick", *store)
+    # Exit code 3: some backend does not support some problem, which its row says.
+    session.run("suite smoke", *KMARK, "run", "-s", "smoke", *some, good=(0, 3))
+    gemm = ("-o", "gemm", "-a", "m=[16,1024,4096]", "-a", "n=4096", "-a", "k=4096", "-a", "tb=t")
+    types = ("--dtype", "bf16,f16,f32")
+    session.run("suite gemm", *KMARK, "run", *gemm, *types, *some, good=(0, 3))
+    session.run("export", *KMARK, "export", "latest", *store, "--json", session.folder / "run.json")
+
+
+def micro(session: Session, device: str, names: Sequence[str]) -> None:
+    """Microbenchmarks: those of `names`, or all in their short form."""
+    store = ("--store", session.folder / "acceptance.sqlite")
+    which = names or ("--all",)
+    session.run("micro", *KMARK, "micro", *which, "--brief", "-d", device, *store)
+
+
+def plan_command(folder: Path, backend: str, device: str, problems: int) -> list[str]:
+    """Return the command that plans the tuning of GEMMs in `folder`."""
+    plan = [*KMARK, "tune", "plan", str(folder), "-b", backend, "-d", device]
+    for m, n, k in SHAPES[:problems]:
+        plan += ["-p", f"gemm m={m} n={n} k={k} a=bf16 b=bf16 c=bf16 ta=n tb=t"]
+    # Winners by any margin: their files are what is tried here.
+    return [*plan, "--min-ratio", "1.0", "--min-gain-us", "0"]
+
+
+def tune(session: Session, device: str, backend: str, given: argparse.Namespace) -> None:
+    """Tune GEMMs, write the winners for each library, and confirm that it runs them."""
+    folder = session.folder / f"tune-{backend}"
+    plan = plan_command(folder, backend, device, given.problems)
+    session.run(f"{backend}: plan", *plan, "--evaluations", given.evaluations)
+    session.run(f"{backend}: tune", *KMARK, "tune", "run", folder, "-d", device, "-q", seconds=3)
+    session.run(f"{backend}: show", *KMARK, "tune", "show", folder, "--all")
+    for emitter in WRITTEN[backend]:
+        options: list[object] = []
+        if emitter == "tunableop":
+            options = [word for one in given.validators for word in ("--with", one)]
+        elif emitter == "tensile":
+            if given.tensile_logic is None:
+                continue
+            options = ["--base", given.tensile_logic]
+        place = session.folder / f"{backend}.{emitter}"
+        command = [*KMARK, "export", folder, "--as", emitter, "-o", place, *options]
+        session.run(f"{backend}: write {emitter}", *command)
+        # Tensile's files want a library built from them; TunableOp is PyTorch's.
+        if emitter == backend or (emitter == "tunableop" and has_torch()):
+            command = [*KMARK, "tune", "confirm", folder, "--as", emitter, "--to", place]
+            session.run(f"{backend}: confirm {emitter}", *command)
+
+
+def has_torch() -> bool:
+    """Return whether this Python has a PyTorch for ROCm."""
+    code = "import torch, sys; sys.exit(torch.version.hip is None)"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def collect(folder: Path, output: Path) -> None:
+    """Pack the folder into one file."""
+    with tarfile.open(output, "w:gz") as file:
+        file.add(folder, arcname="amd-acceptance")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-d", "--device", default="hip:0")
+    parser.add_argument("-b", "--backends", default="", help="default: all that are available")
+    parser.add_argument("-o", "--output", type=Path, default=Path("amd-acceptance.tar.gz"))
+    parser.add_argument("--folder", type=Path, default=Path("build/amd-acceptance"))
+    parser.add_argument("--problems", type=int, default=len(SHAPES), help="GEMMs to tune")
+    parser.add_argument("--evaluations", type=int, default=16, help="candidates for each")
+    parser.add_argument("--skip-tests", nargs="*", default=[], metavar="WORD")
+    parser.add_argument("--micro", nargs="*", default=[], metavar="NAME")
+    parser.add_argument(
+        "--validators", nargs="*", default=[], metavar="NAME=VALUE", help="of PyTorch's TunableOp"
+    )
+    parser.add_argument("--tensile-logic", type=Path, help="a folder of hipBLASLt's logic files")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="end after this time")
+    parser.add_argument("--step-seconds", type=float, default=600.0, help="limit of one step")
+    given = parser.parse_args()
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    )
+    missing = subprocess.run([sys.executable, "-c", f"import {','.join(MODULES)}"], check=False)
+    if missing.returncode:
+        sys.exit("hint: python3 -m pip install -e . pytest installs what is missing")
+    shutil.rmtree(given.folder, ignore_errors=True)
+    session = Session(given.folder.resolve(), given.seconds, given.step_seconds)
+    describe_machine(session)
+    check(session, given.skip_tests)
+    measure(session, given.device, given.backends or "hipblaslt,rocblas,rtc,torch,triton")
+    micro(session, given.device, given.micro)
+    for backend in WRITTEN:
+        tune(session, given.device, backend, given)
+    session.write("acceptance.json")
+    collect(given.folder, given.output)
+    passed = len(session.steps) - len(session.failed)
+    print(f"{passed} of {len(session.steps)} steps passed; send back {given.output}")
+    sys.exit(3 if session.failed else 0)
+
+
+if __name__ == "__main__":
+    main()

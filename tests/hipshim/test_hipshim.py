@@ -1,0 +1,223 @@
+"""The shim builds, exports what kernelmark calls, and answers it over the modelled CUDA GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelmark.gpu import rtc
+from kernelmark.gpu.library import path_of
+from kernelmark.gpu.table import HIP, HIP_ARCH_OFFSET, HIP_PROPERTIES_BYTES
+
+HERE = Path(__file__).parent
+MODEL = HERE.parent / "devices" / "fakegpu.c"
+# By source file: the library it becomes and the CUDA header it needs.
+LIBRARIES = {
+    "hip": ("libamdhip64.so.7", "cuda.h"),
+    "hiprtc": ("libhiprtc.so.7", "nvrtc.h"),
+    "hipblaslt": ("libhipblaslt.so.1", "cublasLt.h"),
+    "rocblas": ("librocblas.so.5", "cublasLt.h"),
+}
+CUDA_MACHINE = 190  # EM_CUDA of an ELF header
+CAPTURE_UNSUPPORTED = 900  # hipErrorStreamCaptureUnsupported
+
+
+def folders() -> list[Path]:
+    spec = importlib.util.spec_from_file_location("includes", HERE / "includes.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    given = os.environ.get("CPATH", "").split(os.pathsep)
+    return [*map(Path, filter(None, given)), *module.folders()]
+
+
+def need(source: str) -> None:
+    """Skip where the library of `source` cannot be built."""
+    missing = [tool for tool in ("make", "g++") if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"{missing[0]} is not installed")
+    header = LIBRARIES[source][1]
+    if not any((folder / header).exists() for folder in folders()):
+        pytest.skip(f"CUDA's {header} is not installed")
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hipshim")
+
+
+def built(build: Path, source: str) -> Path:
+    need(source)
+    options = [f"BUILD={build}", f"PYTHON={sys.executable}", f"ONLY={source}"]
+    made = subprocess.run(["make", "-C", HERE, *options], capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    assert "warning" not in made.stderr
+    return build / "lib" / LIBRARIES[source][0]
+
+
+def exported(path: Path, symbol: str) -> bool:
+    try:
+        ctypes.CDLL(str(path))[symbol]
+    except AttributeError:
+        return False
+    return True
+
+
+def test_the_runtime_exports_the_symbols_of_the_table(build: Path) -> None:
+    path = built(build, "hip")
+    assert [name for name in HIP.symbols.values() if not exported(path, name)] == []
+
+
+COMPILE = """
+from kernelmark.gpu import rtc
+from kernelmark.kernels.rtc import source
+print(rtc.compile_source(source("device.cu"), arch="gfx942").code[:20].hex())
+"""
+
+
+def test_hip_sources_are_compiled_for_the_nvidia_gpu(build: Path, tmp_path: Path) -> None:
+    nvrtc = rtc._library("cuda")
+    if nvrtc is None:
+        pytest.skip(str(rtc.unavailable("cuda")))
+    path = built(build, "hiprtc")
+    place = path_of(nvrtc, "nvrtcVersion")
+    assert place is not None
+    cache = {"KERNELMARK_CACHE": str(tmp_path / "cache"), "LD_LIBRARY_PATH": str(place.parent)}
+    header = bytes.fromhex(run(COMPILE, path, **cache))
+    assert header[:4] == b"\x7fELF"
+    assert int.from_bytes(header[18:20], "little") == CUDA_MACHINE
+
+
+@pytest.mark.parametrize(
+    ("source", "symbols"),
+    [
+        ("hipblaslt", ("hipblasLtCreate", "hipblasLtMatmul", "hipblasLtMatmulAlgoGetHeuristic")),
+        ("rocblas", ("rocblas_create_handle", "rocblas_gemm_ex", "rocblas_gemm_ex_get_solutions")),
+    ],
+)
+def test_the_blas_libraries_export_their_calls(
+    build: Path, source: str, symbols: tuple[str, ...]
+) -> None:
+    path = built(build, source)
+    assert [name for name in symbols if not exported(path, name)] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "facts"),
+    [
+        (
+            "hip",
+            {
+                "sizeof(Properties)": HIP_PROPERTIES_BYTES,
+                "offsetof(Properties, arch)": HIP_ARCH_OFFSET,
+            },
+        ),
+        # Of hipblaslt.h: 16 opaque bytes and a size; with workspace, state and five more words.
+        ("hipblaslt", {"sizeof(_hipblasLtMatmulAlgo_t)": 24, "sizeof(Result)": 56}),
+    ],
+)
+def test_the_structures_have_the_sizes_of_rocm(source: str, facts: Mapping[str, int]) -> None:
+    need(source)
+    checks = "".join(f'static_assert({what} == {value}, "");\n' for what, value in facts.items())
+    text = f'#include "{HERE / source}.cpp"\n#include <cstddef>\n{checks}'
+    include = [word for folder in folders() for word in ("-isystem", str(folder))]
+    command = ["g++", "-std=c++17", "-fsyntax-only", *include, "-x", "c++", "-"]
+    checked = subprocess.run(command, input=text, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.fixture(scope="module")
+def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the model of two CUDA GPUs, under the name that the shim loads."""
+    need("hip")
+    folder = tmp_path_factory.mktemp("cuda")
+    command = ["g++", "-x", "c", "-O1", "-shared", "-fPIC", MODEL, "-o", folder / "libcuda.so.1"]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+# A process of its own: a library that a test has loaded would be taken for the vendor's.
+PROBE = """
+import ctypes, json
+from kernelmark.gpu.driver import GpuError, driver
+found = {}
+try:
+    hip = driver("hip")
+    found["where"] = hip.where
+    found["count"] = hip.count()
+    found["arch"], found["full"] = hip.arch(0), hip.full_arch(0)
+    hip.use(0)
+    sent = ctypes.create_string_buffer(bytes(range(256)), 256)
+    back = ctypes.create_string_buffer(256)
+    address = hip.allocate(256)
+    hip.copy_to_device(address, ctypes.addressof(sent), 256)
+    stream = hip.stream()
+    hip.call("synchronize")
+    hip.copy_to_host(ctypes.addressof(back), address, 256)
+    found["copied"] = back.raw == sent.raw
+    hip.begin_capture(stream)
+    hip.fill(address, 7, 256, stream)
+    graph = hip.instantiate(hip.end_capture(stream))
+    hip.launch_graph(graph, stream)
+    hip.call("stream_synchronize", ctypes.c_void_p(stream))
+    hip.copy_to_host(ctypes.addressof(back), address, 256)
+    found["replayed"] = back.raw == bytes([7]) * 256
+except GpuError as error:
+    found["code"] = error.code
+print(json.dumps(found))
+"""
+
+
+def run(code: str, library: Path, **variables: str) -> str:
+    """Return what a Python process prints that looks for ROCm where `library` is."""
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    surroundings = {**kept, "ROCM_PATH": str(library.parent.parent), **variables}
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, env=surroundings, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def probe(library: Path, cuda: Path, **variables: str) -> dict[str, Any]:
+    return dict(json.loads(run(PROBE, library, LD_LIBRARY_PATH=str(cuda), **variables)))
+
+
+def test_the_hip_binding_runs_through_the_shim(build: Path, cuda: Path) -> None:
+    path = built(build, "hip")
+    found = probe(path, cuda)
+    assert Path(found.pop("where")).resolve() == path.resolve()
+    assert found == {
+        "count": 2,
+        "arch": "gfx942",
+        "full": "gfx942:sramecc+:xnack-",
+        "copied": True,
+        "replayed": True,
+    }
+
+
+def test_one_visible_device_is_the_only_one(build: Path, cuda: Path) -> None:
+    path = built(build, "hip")
+    assert probe(path, cuda, HIP_VISIBLE_DEVICES="1")["count"] == 1
+
+
+def test_no_visible_device_is_none(build: Path, cuda: Path) -> None:
+    path = built(build, "hip")
+    assert probe(path, cuda, HIP_VISIBLE_DEVICES="").get("count", 0) == 0
+
+
+def test_capture_can_be_refused(build: Path, cuda: Path) -> None:
+    path = built(build, "hip")
+    found = probe(path, cuda, SHIM_NO_CAPTURE="1")
+    assert found["code"] == CAPTURE_UNSUPPORTED
+    assert found["copied"]

@@ -55,8 +55,9 @@ def known_roofs(store: Store | None, devices: Sequence[str]) -> tuple[Roof, ...]
 
 
 def stored_roofs(store: Store, results: ResultSet) -> tuple[Roof, ...]:
-    """The newest roofs that the store has for where these results come from."""
-    environment = results.run.environment
+    """The roofs that the store had for where these results come from when their run began: a
+    percentage of a stored run does not change because a roof was measured again."""
+    environment, at = results.run.environment, results.run.started
     infos = {info.name: info for info in environment.devices}
     places = {
         (result.device, result.arch, threads_of(result, infos.get(result.device)))
@@ -65,7 +66,9 @@ def stored_roofs(store: Store, results: ResultSet) -> tuple[Roof, ...]:
     return tuple(
         roof
         for device, arch, threads in sorted(places)
-        for roof in store.roofs(host=environment.host, device=device, arch=arch, threads=threads)
+        for roof in store.roofs(
+            host=environment.host, device=device, arch=arch, threads=threads, at=at
+        )
     )
 
 

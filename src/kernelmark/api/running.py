@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kernelmark.api.plan import Plan
 from kernelmark.api.reading import check_name
 from kernelmark.api.results import Results
-from kernelmark.api.roofs import RoofMode, roofs_for_plan
+from kernelmark.api.roofs import RoofMode, roofs_for_plan, stored_roofs
 from kernelmark.core.result import Run
 from kernelmark.runners.alive import living
 from kernelmark.runners.capture import environment, overruled
@@ -91,4 +91,6 @@ def measure(
             retry_failed=conduct.retry_failed,
             roofs=roofs,
         )
+    if resumed is not None and store is not None:
+        roofs = stored_roofs(store, result_set)  # those of its first part, for all of it
     return Results(result_set, roofs=roofs, notes=plan.notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -318,12 +319,14 @@ class Store:
         arch: str | None = None,
         threads: int | None = None,
         host: str | None = None,
+        at: float = math.inf,
     ) -> tuple[Roof, ...]:
         """The newest roof of each kind, name, unit, number of threads and place, of the results of
-        microbenchmarks that were measured for it. A steady one stays until another one comes."""
+        microbenchmarks that were measured for it. A steady one stays until another one comes. `at`
+        is a time in seconds since the epoch: the roofs that were the newest then."""
         wanted = {"threads": threads, "host": host}
         return self._read(
-            lambda c: newest(self._decoder.roof_sources(c, device=device, arch=arch), wanted)
+            lambda c: newest(self._decoder.roof_sources(c, device=device, arch=arch), wanted, at)
         )
 
     # Pinned names

@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from kernelmark.api.results import Results
 from kernelmark.core.reason import TEXT, Reason
 from kernelmark.core.result import Check, Mode, Status
 from kernelmark.core.timing import Timing
@@ -286,3 +287,22 @@ def test_multimodal_rows_are_marked_and_told(make_result, make_set):
     (told,) = tables.warnings(made)
     assert "35.20 µs (75 %), 38.20 µs (25 %)" in told
     assert len(tables.warnings(tables.rows(make_set(*mixed)))) == 6  # five of them, and the rest
+
+
+def test_what_is_unreliable_is_shown_and_does_not_rank(make_result, make_set):
+    few = Reason("few-blocks", blocks=2, wanted=3)
+    results = make_set(
+        make_result(backend="slow", median_s=0.03),
+        make_result(backend="fast", median_s=0.02),
+        make_result(backend="doubtful", median_s=0.01, warnings=(few,)),
+    )
+    made = {row.backend: row for row in tables.rows(results)}
+    assert {name: row.ranks for name, row in made.items()} == {
+        "slow": True,
+        "fast": True,
+        "doubtful": False,
+    }
+    assert made["fast"].times_best == 1.0
+    assert made["doubtful"].times_best is None
+    assert made["doubtful"].timed
+    assert Results(results).best() == [made["fast"].result]

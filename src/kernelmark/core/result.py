@@ -22,6 +22,8 @@ from kernelmark.core.timing import Timing
 
 ConfigValue = str | int | float | bool
 Config = Mapping[str, ConfigValue]
+# Codes of warnings that say that a median is no headline: it is shown, marked, and does not rank.
+UNRELIABLE = ("few-blocks", "blocks-disagree")
 _IMPOSSIBLE = "no run has such times: was the file edited? measure or export it again"
 _config_text = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
@@ -62,7 +64,7 @@ class Case:
 
 
 class Status(StrEnum):
-    """How a case ended. Only `ok` ranks; every other one is still a row."""
+    """How a case ended. Only `ok` ranks, if it is reliable; every other one is still a row."""
 
     OK = "ok"
     WRONG = "wrong"
@@ -191,6 +193,11 @@ class Measurement:
         if self.low_s <= 0 or math.isinf(self.high_s):
             return math.inf
         return (self.high_s - self.low_s) / 2 / math.sqrt(self.low_s * self.high_s)
+
+    @property
+    def reliable(self) -> bool:
+        """Whether as many blocks as promised were measured, and agree within a factor."""
+        return not any(warning.code in UNRELIABLE for warning in self.warnings)
 
     @property
     def launch_bound(self) -> bool:

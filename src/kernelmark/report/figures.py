@@ -493,7 +493,7 @@ def importance(trials: Sequence[Trial]) -> dict[str, float]:
 
 
 def _timed(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row.ranks]
+    return [row for row in rows if row.timed]
 
 
 def _measurement(row: Row) -> Measurement:

@@ -76,9 +76,7 @@ def test_processes_on_different_values_are_multimodal(bench: Any) -> None:
 
 
 def test_processes_that_miss_blocks_have_enough_together_or_say_so(bench: Any) -> None:
-    parts = [
-        bench(seconds=1.0, max_s=2.0, allocations=4, process=i).measurement for i in range(4)
-    ]
+    parts = [bench(seconds=1.0, max_s=2.0, allocations=4, process=i).measurement for i in range(4)]
     assert not any(part.reliable for part in parts)
     assert merge(parts, None).reliable
     few = [bench(seconds=9.0, max_s=2.0, allocations=4, process=i).measurement for i in range(2)]

@@ -151,6 +151,10 @@ def _options(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show a traceback with an error; works anywhere.")
     ] = False,
+    wide: Annotated[
+        bool,
+        typer.Option("--wide", help="Show tables with all columns side by side; works anywhere."),
+    ] = False,
 ) -> None:
     pass
 

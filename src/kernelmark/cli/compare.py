@@ -161,11 +161,10 @@ def _put(
 ) -> None:
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import compare as report
-    from kernelmark.report.narrow import narrowed
 
     shown = list(found.rows) if every or len(found.rows) <= _FEW else found.changed
     if shown and not outputs.stdout_taken:
-        put_table(narrowed(report.table(shown)), styles=[_style(row) for row in shown])
+        put_table(report.table(shown), styles=[_style(row) for row in shown])
     outputs.put(
         json=lambda: json_text(report.document(found, place)),
         csv=lambda: csv_text(report.records(found)),

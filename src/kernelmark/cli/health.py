@@ -99,7 +99,10 @@ def _load(cores: int) -> tuple[str, str, str]:
     load = os.getloadavg()[0]
     busy = load > 0.3 * cores
     advice = "other work disturbs timings: stop it, or expect wide intervals" if busy else ""
-    return "load", f"{load:.2f} over the last minute on {counted(cores, 'core')}", advice
+    # The load average also counts what waits for a core: more than there are is no share of them.
+    waiting = f", and {load - cores:.1f} more waited" if load > cores else ""
+    value = f"{min(load, cores):.1f} of {counted(cores, 'core')} over the last minute{waiting}"
+    return "load", value, advice
 
 
 def _compiler() -> tuple[str, str, str]:

@@ -316,11 +316,10 @@ def _put(
 ) -> None:
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import history as report
-    from kernelmark.report.narrow import narrowed
 
     worst_first = report.by_worry(shown)
     if not outputs.stdout_taken:
-        put_tables(map(narrowed, _tables(found, worst_first[:most])))
+        put_tables(_tables(found, worst_first[:most]))
         if len(shown) > most:
             say(
                 f"note: {len(shown) - most} more series: --all shows them; -o, -b and --filter "

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["app", "ended_by", "main", "prepared"]
 
 _GROUPS = ("tune", "iree", "token")
+_ANYWHERE = ("--debug", "--wide")
 _REPORT = "run the command again with --debug and report what it prints"
 
 
@@ -66,23 +67,24 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _run(words: list[str]) -> int:
     """Run a command line; the exit code."""
-    debug = False
+    given: set[str] = set()
     try:
-        words, debug = prepared(words)
+        words, given = prepared(words)
         _open_streams()
         from kernelmark.cli.app import command
         from kernelmark.cli.folders import notes
-        from kernelmark.cli.output import flush, say
+        from kernelmark.cli.output import flush, say, show_all_columns
         from kernelmark.cli.places import redacted
 
         _plain_help(words)
+        show_all_columns("--wide" in given)
         for text in notes(words):
             say(f"note: {text}")
         code = command()(words, prog_name="kmark", standalone_mode=False, obj=redacted(words))
         flush()
         return code if isinstance(code, int) else 0
     except BaseException as error:
-        if debug and not isinstance(error, SystemExit) and not _unread(error):
+        if "--debug" in given and not isinstance(error, SystemExit) and not _unread(error):
             _tell_trace(error)
         return ended_by(error, words)
 
@@ -131,22 +133,22 @@ def _open_streams() -> None:
             setattr(sys, name, os.fdopen(null, "r" if name == "stdin" else "w", encoding="utf-8"))
 
 
-def prepared(argv: Sequence[str]) -> tuple[list[str], bool]:
-    """The words for the parser, and whether `--debug` was among them.
+def prepared(argv: Sequence[str]) -> tuple[list[str], set[str]]:
+    """The words for the parser, and which of the flags that work anywhere were among them.
 
     `kmark` or `kmark tune` alone asks for its help. A bare `--resume` is given its value here,
     since an option's value is not optional to the parser."""
     words: list[str] = []
-    debug = False
+    given: set[str] = set()
     for i, word in enumerate(argv):
-        if word == "--debug":
-            debug = True
+        if word in _ANYWHERE:
+            given.add(word)
         elif word == "--resume" and (i + 1 == len(argv) or argv[i + 1].startswith("-")):
             words.append("--resume=latest")
         else:
             words.append(word)
     alone = not words or (len(words) == 1 and words[0] in _GROUPS)
-    return [*words, "--help"] if alone else words, debug
+    return [*words, "--help"] if alone else words, given
 
 
 def ended_by(error: BaseException, words: Sequence[str] = ()) -> int:

@@ -255,7 +255,7 @@ def _measured(
 
 def _told(results: Results, store: Store | None, outputs: Outputs, context: typer.Context) -> int:
     """Everything that is said after the last case, and the exit code."""
-    from kernelmark.cli.telling import put_results, tell_rest
+    from kernelmark.cli.telling import put_results, tell_demo, tell_rest
     from kernelmark.core.result import RunState, Status
 
     interrupted = results.run.state is RunState.INTERRUPTED
@@ -272,6 +272,8 @@ def _told(results: Results, store: Store | None, outputs: Outputs, context: type
         elif interrupted:
             resume = extended(f"kmark run --resume {results.run.id}", place)
             say(f"interrupted; everything so far is stored: {resume}")
+        elif "demo" in results.run.suite.split(",") and not context.params["quiet"]:
+            tell_demo(results, place)
     if interrupted:
         return INTERRUPTED
     if results.failed:

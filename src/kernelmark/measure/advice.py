@@ -35,9 +35,7 @@ def interval_warnings(interval: Interval, target: float | None) -> list[Reason]:
     return [Reason("interval-above-target", width=width, target=target)]
 
 
-def reliability_warnings(
-    blocks: Sequence[Block], interval: Interval, wanted: int
-) -> list[Reason]:
+def reliability_warnings(blocks: Sequence[Block], interval: Interval, wanted: int) -> list[Reason]:
     """Why the median of these blocks is no headline, of which there should be `wanted`."""
     found = []
     if len(blocks) < wanted:

@@ -17,7 +17,7 @@ from kernelmark.core.errors import (
     Unsupported,
     UsageError,
 )
-from kernelmark.core.metric import Metric, PointColumn, impossible, with_spreads
+from kernelmark.core.metric import WIDE, Metric, PointColumn, impossible, with_spreads
 from kernelmark.core.micro import micro_case
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo, Result, Status
@@ -29,9 +29,6 @@ from kernelmark.micro.rig import Rig
 from kernelmark.runners.protocol import Message
 from kernelmark.runners.targets import find
 from kernelmark.runners.worker import Server
-
-# A GPU's launches are within a tenth of each other, a core's of its own nearly so.
-WIDE = 0.25
 
 
 def open_rig(device: str, threads: int = 0) -> Rig:

@@ -106,15 +106,17 @@ class Failure:
 def rows(
     results: ResultSet, roofs: Sequence[Roof] = (), sentinels: Collection[str] = ()
 ) -> list[Row]:
-    """One row a result: problems in a natural order, the fastest first in each, failures last.
-    `sentinels`, keys of problems, come after everything else."""
+    """One row a result in the order of `results`, which is that asked for, those of one problem
+    together. `sentinels`, keys of problems, come after everything else."""
     infos = {info.name: info for info in results.run.environment.devices}
     best = _best(results.results)
     made = [_row(result, roofs, infos.get(result.device), best) for result in results.results]
     marked = [
         dataclasses.replace(row, sentinel=row.result.case.problem.key in sentinels) for row in made
     ]
-    return sorted(marked, key=_order)
+    problems = list(dict.fromkeys(row.result.case.problem.key for row in marked))
+    places = {key: place for place, key in enumerate(problems)}
+    return sorted(marked, key=lambda row: (row.sentinel, places[row.result.case.problem.key]))
 
 
 def divided(made: Sequence[Row]) -> list[Row | None]:
@@ -326,21 +328,6 @@ def _best(results: Iterable[Result]) -> dict[str, Measurement]:
     return {
         key: min(ones, key=lambda one: one.median_s) for key, ones in found.items() if len(ones) > 1
     }
-
-
-def _order(row: Row) -> tuple[object, ...]:
-    problem = row.result.case.problem
-    time_s = row.result.measurement.median_s if row.ranks and row.result.measurement else 0.0
-    return (
-        row.sentinel,
-        problem.op,
-        tuple(problem.dtypes.values()),
-        tuple(problem.dims.values()),
-        tuple(map(str, problem.options.values())),
-        not row.ranks,
-        time_s,
-        row.backend,
-    )
 
 
 def _numbers(row: Row, *, marked: bool) -> tuple[str, str, str, str]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.api.reading import check_name
+from kernelmark.api.reading import check_name, load_timing
 from kernelmark.api.results import Results
 from kernelmark.api.roofs import known_roofs
 from kernelmark.backends._file import torch_tensor, use_stream, view
@@ -97,7 +97,7 @@ def compare_kernels(
     first = next(iter(kernels.values()))
     call = _Call.of(first, inputs, rotate=rotate)
     named = op or _word(getattr(ref, "__name__", "")) or _word(next(iter(kernels)))
-    how = Timing.load(timing) if isinstance(timing, str) else timing
+    how = load_timing(timing)
     definition = Definition(
         inputs=_no_parameters,
         reference=ref or _unknown,

@@ -14,6 +14,7 @@ from typer.main import get_command
 from kernelmark.cli import (
     ab,
     compare,
+    deleting,
     doctor,
     history,
     iree,
@@ -46,6 +47,7 @@ _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
     "lint-configs": lint_configs.lint_configs,
     "export": transfer.export,
     "import": transfer.import_results,
+    "delete": deleting.delete,
     "micro": micro.micro,
     "roofs": roofs.roofs,
 }
@@ -86,7 +88,6 @@ app = typer.Typer(
     cls=PlainGroup,
     help="Measure, explain, compare and tune GPU and CPU kernels.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=(

@@ -22,6 +22,7 @@ import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -29,11 +30,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from kernelmark import ops
 from kernelmark.backends import _file_rules as rules
 from kernelmark.backends import _source
 from kernelmark.backends._rules import refuse_unknown
 from kernelmark.backends.base import Backend, Kernel
+from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, ProblemError, Unsupported, UsageError
 from kernelmark.core.problem import Problem
@@ -330,6 +334,8 @@ def view(tensor: Tensor, device: Device, form: str) -> Any:
         from kernelmark.backends.torch.views import view as cpu_view
 
         return cpu_view(tensor, device)
+    if form == "cupy":
+        return cupy_array(tensor, device.info.index)
     if on_gpu:
         raise Unsupported("numpy arrays cannot be on a GPU", hint='set tensors = "torch"')
     from kernelmark.devices.cpu import array
@@ -344,8 +350,25 @@ def torch_tensor(values: Any) -> Any:
     return torch.from_numpy(values)
 
 
-def use_stream(device: Device) -> None:
-    """Make the stream that is timed torch's current one."""
+def cupy_array(tensor: Tensor, index: int) -> Any:
+    """Our memory as a CuPy array, which does not own it."""
+    import cupy
+
+    spec = tensor.spec
+    dtype = np.dtype(TORCH_NAMES[spec.dtype])  # NumPy has the same names
+    nbytes = dtype.itemsize * math.prod(spec.shape)
+    memory = cupy.cuda.UnownedMemory(tensor.address, nbytes, tensor, index)
+    return cupy.ndarray(spec.shape, dtype, memptr=cupy.cuda.MemoryPointer(memory, 0))
+
+
+def use_stream(device: Device, form: str = "torch") -> None:
+    """Make the stream that is timed the current one of torch, or of CuPy."""
+    if form == "cupy":
+        import cupy
+
+        cupy.cuda.Device(device.info.index).use()
+        cupy.cuda.ExternalStream(device.stream, device.info.index).use()
+        return
     import torch
 
     torch.cuda.set_device(device.info.index)

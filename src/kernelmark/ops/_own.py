@@ -266,6 +266,8 @@ def bits_of(name: str, values: Any) -> tuple[NDArray[np.generic], str]:
         raise ProblemError(
             f"input {name} is of {kind}", hint=f"dtypes of arrays: {', '.join(_BY_ARRAY_NAME)}"
         )
+    if hasattr(values, "get"):  # CuPy's
+        values = values.get()
     if not isinstance(values, np.ndarray):
         # NumPy lacks some of torch's formats: take the bytes.
         there = values.detach().cpu().contiguous()

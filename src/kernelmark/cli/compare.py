@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from kernelmark.cli import completing
 from kernelmark.cli import options as o
 from kernelmark.cli.output import Outputs, put_table, put_tables, say
 from kernelmark.cli.places import extended, store_words
@@ -29,8 +30,15 @@ _RUN_HELP = (
     "A run: its id or the beginning of it, label, pinned name, latest, latest~1; or a file: our "
     "JSON, or one of another tool (kmark import --help)."
 )
-Base = Annotated[str, typer.Argument(metavar="BASE", help=_RUN_HELP)]
-Head = Annotated[str, typer.Argument(metavar="HEAD", help="The run to judge, named like BASE.")]
+Base = Annotated[
+    str, typer.Argument(metavar="BASE", autocompletion=completing.runs, help=_RUN_HELP)
+]
+Head = Annotated[
+    str,
+    typer.Argument(
+        metavar="HEAD", autocompletion=completing.runs, help="The run to judge, named like BASE."
+    ),
+]
 RuleName = Annotated[
     str,
     typer.Option(

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from kernelmark.cli.ending import INTERRUPTED, Interrupted
+from kernelmark.cli.ending import INTERRUPTED, Interrupted, begin_clock
 from kernelmark.core.stopping import (
     begin_command,
     catch_stops,
@@ -48,6 +48,7 @@ def __getattr__(name: str) -> Any:
 def main(argv: Sequence[str] | None = None) -> None:
     """The entry point: exits with the code that tells how it went."""
     begin_command()
+    begin_clock()
     before: dict[signal.Signals, Any] = {}
     try:
         before = catch_stops(importing=_end_importing if argv is None else None)
@@ -118,11 +119,23 @@ def _tell_trace(error: BaseException) -> None:
 
 
 def _plain_help(words: Sequence[str]) -> None:
-    """Under NO_COLOR help is without bold and dim too, as all our own output is."""
-    if os.environ.get("NO_COLOR") and ("--help" in words or "-h" in words):
-        from typer import rich_utils
+    """Help without `<bool>` behind flags, which take no value; under NO_COLOR without bold and dim
+    too, as all our own output is."""
+    if "--help" not in words and "-h" not in words:
+        return
+    from typer import rich_utils
+    from typer.core import TyperOption
 
+    if os.environ.get("NO_COLOR"):
         rich_utils.COLOR_SYSTEM = None
+    shown = TyperOption.display_type_rich
+    if not hasattr(shown, "of_values"):
+
+        def of_values(option: TyperOption, ctx: Any) -> str | None:
+            return None if option.is_flag else shown(option, ctx)
+
+        of_values.of_values = True  # type: ignore[attr-defined]
+        TyperOption.display_type_rich = of_values  # type: ignore[method-assign, assignment]
 
 
 def _open_streams() -> None:

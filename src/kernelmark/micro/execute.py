@@ -119,7 +119,8 @@ class _Execution:
         except CompileError as error:
             return Status.COMPILE_ERROR, error.message, Findings()
         except (OutOfMemory, MemoryError) as error:
-            return Status.OUT_OF_MEMORY, str(error) or "the host is out of memory", Findings()
+            text = str(getattr(error, "message", error)) or "the host is out of memory"
+            return Status.OUT_OF_MEMORY, text, Findings()
         except ZeroDivisionError:
             # No setting is 0 where it divides, so a clock stood still.
             told = "something took no time at all by the clock it was timed with"

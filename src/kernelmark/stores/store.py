@@ -166,6 +166,21 @@ class Store:
 
         return self._read(find)
 
+    def delete_run(self, run_id: str) -> int:
+        """Remove a run with its results, roofs and pinned names, and return how many results it
+        had. Problems, cases and environments stay, as other runs may share them."""
+        number = self._number(run_id)
+
+        def delete(connection: Connection) -> int:
+            connection.execute(pins.delete().where(pins.c.run_no == number))
+            gone = connection.execute(results.delete().where(results.c.run_no == number))
+            connection.execute(runs.delete().where(runs.c.no == number))
+            return int(gone.rowcount)
+
+        count = self._write(delete)
+        del self._run_numbers[run_id]
+        return count
+
     def counts(self, run_id: str) -> dict[Status, int]:
         """How many results of a run have each status; only those that occur."""
         number = self._number(run_id)

@@ -130,13 +130,13 @@ def test_what_another_tool_measured_has_no_command(make_result):
     ours = make_result(keyed(2))
     others = [
         flagged(ours, device="unknown"),
-        flagged(make_result(keyed(2), backend="rocblas"), device="hip:0"),
+        flagged(make_result(keyed(2), backend="miopen"), device="hip:0"),
         flagged(ours, key="stencil n=4"),
     ]
     assert report.confirmations(history(), others) == []
     told = report.unconfirmed([*others, flagged(ours)])
     assert told.startswith("3 alarms cannot be confirmed here")
-    assert told.endswith(": numpy, rocblas")
+    assert told.endswith(": miopen, numpy")
     assert report.unconfirmed([flagged(ours)]) == ""
     page = report.markdown_page(history(), others, others, [])
     assert told in page

@@ -87,9 +87,9 @@ def test_rerun_repeats_what_was_changed_of_a_preset(make_result):
     ("changes", "command"),
     [
         ({"device": "unknown"}, False),
-        ({"backend": "rocblas", "device": "hip:0", "timed_s": 0.0}, False),
+        ({"backend": "miopen", "device": "hip:0", "timed_s": 0.0}, False),
         ({"backend": "numpy", "timed_s": 0.0}, True),
-        ({"backend": "rocblas", "device": "hip:0"}, True),
+        ({"backend": "miopen", "device": "hip:0"}, True),
     ],
 )
 def test_what_another_tool_measured_has_no_command(make_result, changes, command):

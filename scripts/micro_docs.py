@@ -83,7 +83,8 @@ whatever the `--rule`, is
 `kmark compare` exits with 1 if a metric is slower; `kmark micro compare` prints every row and exits
 with 0.
 
-A spread is (longest − shortest) / median of the launches in one run: it excludes the variation
+A spread is (longest − shortest) / median of the launches in one run. The column `±` is half of it,
+and a metric whose spread is above 25 % is `disturbed`, not `ok`. It excludes the variation
 between runs, and other work makes it large. If a metric is `unsure`, repeat the run on a quiet
 machine. A note lists what was measured differently (`--brief` against `--quick`, other parameters,
 another number of threads): metrics may then be of different points.

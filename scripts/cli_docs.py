@@ -24,6 +24,8 @@ HEAD = """\
   `--md -` stdout holds nothing else.
 - On a terminal there is a progress bar, elsewhere one line per case. `--quiet` suppresses both.
   `NO_COLOR` is respected.
+- On a terminal a table is folded to its width: the name of a row is above it, other columns that do
+  not fit are below it. `--wide`, anywhere on the line, shows all columns side by side, as pipes do.
 - An error is one sentence, then `hint: …`. `--debug`, anywhere on the line, adds the traceback.
 - An invalid request ends with code 2 before anything runs; so does an unavailable backend given by
   `-b`. Without `-b`, unavailable backends are left out with a note.

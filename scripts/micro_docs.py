@@ -83,7 +83,8 @@ whatever the `--rule`, is
 `kmark compare` exits with 1 if a metric is slower; `kmark micro compare` prints every row and exits
 with 0.
 
-A spread is (longest − shortest) / median of the launches in one run: it excludes the variation
+A spread is (longest − shortest) / median of the launches in one run. The column `±` is half of it,
+and a metric whose spread is above 25 % is `disturbed`, not `ok`. It excludes the variation
 between runs, and other work makes it large. If a metric is `unsure`, repeat the run on a quiet
 machine. A note lists what was measured differently (`--brief` against `--quick`, other parameters,
 another number of threads): metrics may then be of different points.
@@ -101,8 +102,9 @@ one device. `kmark history --micro NAME` does the same over runs of microbenchma
 level and the cost of a launch; on a CPU only FLOP/s of the vector units and bytes/s of main memory.
 A roof is a metric of a stored microbenchmark; `kmark list micro` lists these runs too, and `latest`
 never names one.
-`kmark run`, `kmark show` and reports compute percentages from the newest roofs, whether higher or
-lower than the ones before. `kmark run` measures them if there are none, if the newest are a week
+`kmark run`, `kmark show` and reports compute percentages from the roofs that were the newest when the
+run began, whether higher or lower than the ones before: those of a stored run do not change when
+roofs are measured again. `kmark run` measures them if there are none, if the newest are a week
 old, and if one is unsteady (other work ran, and passes did not agree; see column `how`) and ten
 minutes old. An unsteady roof never replaces a steady one, however old; a note names the one that
 stays.

@@ -30,6 +30,8 @@ ENDED_WORKERS = (Status.CRASHED, Status.TIMEOUT, Status.OUT_OF_MEMORY)
 _BADNESS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
     "clock-moved": lambda fields: fields["high_mhz"] - fields["low_mhz"],
     "few-samples": lambda fields: -fields["samples"],
+    "few-blocks": lambda fields: -fields["blocks"],
+    "blocks-disagree": lambda fields: fields["high_s"] / fields["low_s"],
     "interval-above-target": lambda fields: fields["width"],
 }
 # Other times of a kernel, in the order of their columns, which are there when any row has one.

@@ -13,6 +13,7 @@ from kernelmark.core import codec
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import Cell, csv_text
 from kernelmark.core.micro import is_micro
+from kernelmark.core.printable import markdown_cell
 from kernelmark.core.reason import PYTHON, format_reason, names_settings
 from kernelmark.core.result import Result, ResultSet, Run, Status
 from kernelmark.core.roof import Roof
@@ -112,7 +113,11 @@ class Results(Sequence[Result]):
         return _kept(csv_text(self.records()), path)
 
     def to_md(self, path: str | Path | None = None) -> str:
-        return _kept("\n".join(map(render.markdown, self.all_tables)), path)
+        found = [format_reason(reason, PYTHON) for reason in tables.warnings(self.rows)]
+        marked = [f"\n`{tables.MARK}` marks results with a warning:\n\n"] if found else []
+        lines = [f"- {markdown_cell(text)}\n" for text in found]
+        whole = "\n".join(map(render.markdown, self.all_tables))
+        return _kept("".join((whole, *marked, *lines)), path)
 
     @overload
     def __getitem__(self, index: int) -> Result: ...

@@ -105,6 +105,10 @@ def summarise(
 def _notes(folder: TuningFolder, basis: Basis, book: _Book) -> Iterator[str]:
     if book.kept:
         yield f"{book.kept} of {book.problems} problems are timed already"
+    before = summaries.read(folder.summary)
+    if before is not None and (before.basis.model, before.basis.arch) != (basis.model, basis.arch):
+        old = before.basis.model or before.basis.arch
+        yield f"the times of {folder.summary} are of {old}: those of {basis.model} replace them"
     if others := sorted({arch for _, arch in ownership.planned(folder)} - {"", basis.arch}):
         planned = f"{folder.path} has plans for {', '.join(others)}"
         yield f"{planned}, and these times are of {basis.arch}: -d names a device"

@@ -218,6 +218,7 @@ def plan_of(params: Mapping[str, Any], sides: tuple[Side, Side] | None = None) -
 
     if params["budget"] is not None and params["budget"] <= 0:
         raise UsageError("--budget must be positive", hint="seconds after which open pairs end")
+    asked_alike = sides is not None or bool(params["env"])  # a thing with itself may be meant
     sides = sides or parse_sides(params["env"] or (), params["settings"] or ())
     names = sides[0].name, sides[1].name
     timing = _timing(params)
@@ -273,7 +274,7 @@ def plan_of(params: Mapping[str, Any], sides: tuple[Side, Side] | None = None) -
         budget_s=params["budget"],
         jobs=_jobs(params.get("jobs"), info.kind),
     )
-    if not params["env"] and _alike(sides) and all(pair.base == pair.head for pair in pairs):
+    if not asked_alike and _alike(sides) and all(pair.base == pair.head for pair in pairs):
         both = ", ".join(choices[0][0])
         hint = f"name the sides: -b {names[0]}:{choices[0][0][0]} -b {names[1]}:BACKEND"
         if len(choices[0][0]) > 1:

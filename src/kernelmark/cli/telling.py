@@ -63,9 +63,12 @@ def tell_rest(
     run_id = results.run.id if store is not None else None
     for failure in tables.failures(results.rows):
         _tell_failure(failure, run_id, place, more)
-    if quiet:
-        return
     marked = sum(map(tables.warned, results.rows))
+    if quiet:
+        if marked and run_id is not None:
+            listed = extended(f"kmark show {run_id}", place)
+            say(f"{tables.MARK} marks {counted(marked, 'result')} with a warning: {listed}")
+        return
     if marked:
         say(f"{tables.MARK} after ± marks {counted(marked, 'result')} with a warning:")
     for warning in tables.warnings(results.rows):

@@ -48,9 +48,10 @@ class Standing:
 
 
 def standings(folder: TuningFolder) -> list[Standing]:
-    """Every plan of a folder, in the order of their names."""
+    """Every plan of a folder, those with the largest share of the workload first."""
     retired = _retired(folder)
-    return [standing(folder, name, retired.get(name, "")) for name in folder.names()]
+    found = [standing(folder, name, retired.get(name, "")) for name in folder.names()]
+    return sorted(found, key=lambda one: -one.plan.share if one.plan else 0.0)
 
 
 def standing(folder: TuningFolder, name: str, retired: str = "") -> Standing:

@@ -601,6 +601,7 @@ def googled(*names):
         ("BM_add/n:8", "BM_add/N:8"),
         ("BM_a<x>/8", "BM_a_x/8"),
         ("BM_a/type:float*", "BM_a/type:float&"),
+        ("BM_a/8", "BM_a/8/manual_time", "BM_A/8"),
     ],
 )
 def test_google_benchmarks_of_different_names_stay_different(read, names):

@@ -112,6 +112,7 @@ def test_rocblas_tuning_tables(read, told):
     header = "transA,transB,M,N,batch_count,K,alpha,beta,lda,ldb,ldc,input_type,output_type,"
     text = f"{header}compute_type,solution_index\nT,N,48,5,1,32,1,0,32,32,48,f16_r,f32_r,f32_r,7\n"
     assert keys(read(text)) == [(F16_TO_F32, 1)]
+    assert read(text).inputs[0].formats == ("rocblas",)
     reading = read(text + "T,N,48,x,1,32,1,0,32,32,48,f16_r,f32_r,f32_r,7\n")
     assert told(reading) == [(3, "n=x is not a whole number")]
 

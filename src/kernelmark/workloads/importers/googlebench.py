@@ -91,16 +91,20 @@ def _rows(path: Path, entries: list[Any], backend: str) -> Iterator[Found]:
 
 def _problems(names: Iterable[str]) -> dict[str, Problem]:
     """The problem of each name. Where names that differ would be one, as in case alone, each
-    keeps its own as an option."""
+    keeps its own as an option: at first without the manner of timing, so that a series goes on
+    when that changes. But a manual time and the real time of one benchmark are two."""
+    labels = {name: "/".join(_parts(name)) for name in names}
     found = {
-        name: _problem(name, full=bool(_LOST.search(name.partition("/")[0]))) for name in names
+        name: _problem(name, label if _LOST.search(name.partition("/")[0]) else "")
+        for name, label in labels.items()
     }
-    distinct = {("/".join(_parts(name)), problem.key) for name, problem in found.items()}
-    times = Counter(key for _, key in distinct)
-    return {
-        name: problem if times[problem.key] == 1 else _problem(name, full=True)
-        for name, problem in found.items()
-    }
+    for option in (labels, {name: name for name in labels}):
+        times = Counter(problem.key for problem in found.values())
+        found = {
+            name: problem if times[problem.key] == 1 else _problem(name, option[name])
+            for name, problem in found.items()
+        }
+    return found
 
 
 def _parts(name: str) -> list[str]:
@@ -141,10 +145,10 @@ def _seconds(entry: Mapping[str, Any], key: str, place: str) -> float:
     return number(entry.get(key), place) * _SECONDS[unit]
 
 
-def _problem(name: str, *, full: bool = False) -> Problem:
-    """`BM_matmul/64/k:128/real_time` is bm_matmul arg=64 k=128; `full` adds the name itself."""
+def _problem(name: str, label: str) -> Problem:
+    """`BM_matmul/64/k:128/real_time` is bm_matmul arg=64 k=128; with a label, name=label too."""
     first, *kept = _parts(name) or [name]
-    values: dict[str, str] = {"name": "/".join((first, *kept))} if full else {}
+    values: dict[str, str] = {"name": label} if label else {}
     for part in kept:
         key, colon, value = part.partition(":")
         if not colon:

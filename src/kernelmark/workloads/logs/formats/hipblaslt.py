@@ -24,9 +24,10 @@ _PREFIX = 200  # bytes of a line before the name of the function
 _LEVEL = b"[HIPBLASLT]"
 _TRACED = b"[rocblaslt_matmul]"
 _API = b"[Api]"
-_TABLE = {"transa", "transb", "m", "n", "k"}
+_TABLE = {"transA", "transB", "m", "n", "k"}
 _RANK = re.compile(rb".*[\]:]")  # [0]: before a header; hipblaslt-bench 600 printed no colon
-_OWN = {"grouped_gemm", "solution_index", "hipblaslt-Gflops"}
+_GFLOPS = "hipblaslt-Gflops"
+_OWN = {"grouped_gemm", "solution_index", _GFLOPS}
 _POINTER = re.compile(rb"=0x[0-9a-f]+")
 _COUNT = b"call_count:"
 _INDEX = b"solution_index:"
@@ -86,7 +87,10 @@ class Hipblaslt(LogReader):
 
     def table(self, line: bytes, place: str) -> RowReader | None:
         columns = _RANK.sub(b"", line, count=1).strip().decode("utf-8", "replace").split(",")
-        if not {name.lower() for name in columns} >= _TABLE or not _OWN & set(columns):
+        found = set(columns)
+        if _GFLOPS in found:  # M, N and K in 2022; elsewhere these are rocblas-gemm-tune's
+            found |= {name.lower() for name in columns}
+        if not found >= _TABLE or not _OWN & found:
             return None
         return BlasTable(columns)
 

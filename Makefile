@@ -42,7 +42,7 @@ lint-rest:
 	$(BIN)/python scripts/write-docs --check
 
 bench: $(VENV)/.ready-test
-	for script in startup store drills overhead detectors; do $(BIN)/python benchmarks/$$script.py --quick || exit 1; done
+	for script in startup store web drills overhead detectors; do $(BIN)/python benchmarks/$$script.py --quick || exit 1; done
 
 # The machine's own Python has the torch and triton of its ROCm.
 ACCEPTANCE_ARGS ?=

@@ -32,7 +32,7 @@ MICRO = ("instructions", "latency", "cache")
 # The longest moment after the start at which a signal comes: most come while it works.
 COMMANDS: dict[str, tuple[tuple[str, ...], float]] = {
     "run": (("run", *_GEMM, "-a", "m=[8:4096:+8]", *_SHORT), 4.0),
-    "ab": (("ab", *_GEMM, "-a", "m=[8:4096:+8]", *_SHORT), 5.0),
+    "ab": (("ab", "--env", "a", "--env", "b", *_GEMM, "-a", "m=[8:4096:+8]", *_SHORT), 5.0),
     "micro": (("micro", *MICRO, "--full"), 5.0),
     "tune": (("tune", "run", "FOLDER", "--timeout", "2", "-q"), 5.0),
     "import": (("import", "FILE"), 1.0),

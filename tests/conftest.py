@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -24,6 +24,8 @@ import pytest
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
+
+    from kernelmark.report.tables import Table
 
 # Time limits and the health check `too_slow` judge the machine, not the code. The same examples
 # each time: a test that fails for one commit and passes for the next is of no use to a CI.
@@ -68,6 +70,7 @@ def same_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
                 patch.delenv(name)
         patch.setenv("KERNELMARK_CACHE", str(folder / "cache"))
         patch.setenv("KERNELMARK_STORE", str(folder / "store.sqlite"))
+        patch.setenv("KERNELMARK_LOCKS", str(folder))
         patch.setenv("TERM", "xterm")
         patch.setenv("LC_ALL", "C.UTF-8")
         yield
@@ -285,3 +288,37 @@ def gpu(rocm: ctypes.CDLL) -> Iterator[Any]:
     opened = devices.registry.get("hip").open(0)
     yield opened
     opened.close()
+
+
+def _is_whole(cell: str, lines: Sequence[str]) -> bool:
+    """Whether a cell's words follow each other, in one line or at the ends of successive lines."""
+    wanted = cell.split()
+    for first, line in enumerate(lines):
+        if " ".join(wanted) in " ".join(line.split()):
+            return True
+        left = wanted
+        for more in lines[first:]:
+            words = more.split()
+            ends = [n for n in range(1, len(left) + 1) if words[-n:] == left[:n]]
+            if not ends:
+                break
+            left = left[ends[-1] :]
+            if not left:
+                return True
+    return False
+
+
+@pytest.fixture(scope="session")
+def check_drawn() -> Callable[[Table, Sequence[str], int], None]:
+    """Asserts that lines hold every value of a table whole, and that none is wider than allowed
+    but for a single word that is."""
+
+    def check(table: Table, lines: Sequence[str], width: int) -> None:
+        for cell in [table.title, *(cell for row in table.rows for cell in row)]:
+            for part in cell.splitlines():
+                if part.strip() not in ("", "–"):
+                    assert _is_whole(part, lines), f"cut: {part}"
+        for line in lines:
+            assert len(line) <= width or len(line.split()) == 1, f"too long: {line}"
+
+    return check

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
+import sys
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 
 import kernelmark as km
+from kernelmark.api.bench import _device_of, _form
+from kernelmark.backends._file import cupy_array, use_stream
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Fault, Status
+from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Timing
+from kernelmark.devices.base import Tensor
 
 # hot: thousands of cold sets of such small inputs would be made
 BRIEF = Timing(cache="hot", allocations=2, max_allocations=2, max_s=0.02, warmup_s=0.01)
@@ -139,7 +146,7 @@ def test_it_can_be_stored(tmp_path):
 
 @pytest.mark.parametrize(
     ("fn", "inputs"),
-    [(softmax, ()), (lambda n: n, (3,)), (lambda x: [x], (X,)), (5, (X,))],
+    [(softmax, ()), (lambda n: n, (3,)), (lambda x: [x, 1], (X,)), (5, (X,))],
 )
 def test_what_cannot_be_measured_is_refused(fn, inputs):
     with pytest.raises(UsageError):
@@ -169,3 +176,73 @@ def test_arrays_of_two_kinds_are_refused():
 
     with pytest.raises(UsageError):
         km.bench(lambda a, b: a, X, torch.zeros(3), timing=BRIEF)
+
+
+def test_several_returned_arrays_are_all_checked():
+    def split(x):
+        return x.max(axis=-1), np.exp(x)
+
+    (found,) = km.bench(split, X, ref=split, timing=BRIEF)
+    assert found.status is Status.OK, found.error
+    assert found.bytes == X.nbytes + X.nbytes + 4 * len(X)
+
+    def second_is_wrong(x):
+        return x.max(axis=-1), np.exp(x) + 1
+
+    (wrong,) = km.bench(second_is_wrong, X, ref=split, timing=BRIEF)
+    assert wrong.status is Status.WRONG
+
+
+def test_several_arrays_have_one_dtype():
+    with pytest.raises(UsageError, match="f32, f64"):
+        km.bench(lambda x: (x, x.astype(np.float64)), X, timing=BRIEF)
+
+
+def test_a_reference_returns_as_many_elements():
+    (found,) = km.bench(lambda x: (x, x), X, ref=lambda x: (x, x[0]), timing=BRIEF)
+    assert found.status is Status.RUNTIME_ERROR
+
+
+class Cupy(ModuleType):
+    """What is used of CuPy, on the host's memory."""
+
+    def __init__(self) -> None:
+        super().__init__("cupy")
+        self.used: list[object] = []
+
+        def stream(*given: object) -> SimpleNamespace:
+            return SimpleNamespace(use=lambda: self.used.append(given))
+
+        self.cuda = SimpleNamespace(
+            UnownedMemory=lambda ptr, size, owner, index: (ptr, size),
+            MemoryPointer=lambda memory, offset: memory,
+            ExternalStream=stream,
+            Device=stream,
+            get_current_stream=lambda: stream("before"),
+            runtime=SimpleNamespace(is_hip=False),
+        )
+        self.get_default_memory_pool = lambda: SimpleNamespace(free_all_blocks=lambda: None)
+
+    @staticmethod
+    def ndarray(shape, dtype, memptr):
+        raw = (ctypes.c_char * memptr[1]).from_address(memptr[0])
+        return np.frombuffer(raw, dtype).reshape(shape)
+
+
+def test_cupy_arrays_lie_on_our_memory_and_our_stream_is_cupys(monkeypatch):
+    cupy = Cupy()
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    memory = np.arange(12, dtype=np.float32)
+    spec = TensorSpec(name="x", shape=(2, 3), dtype="f32")
+    buffer = SimpleNamespace(address=memory.ctypes.data, nbytes=memory.nbytes)
+    seen = cupy_array(Tensor(spec=spec, buffer=buffer, offset=8), 0)
+    assert seen.tolist() == [[2, 3, 4], [5, 6, 7]]
+    use_stream(SimpleNamespace(info=SimpleNamespace(index=1), stream=77), "cupy")
+    assert cupy.used == [(1,), (77, 1)]
+
+
+def test_arrays_of_cupy_are_known_by_their_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", Cupy())
+    array = type("ndarray", (), {"__module__": "cupy", "device": SimpleNamespace(id=2)})()
+    assert _form(array) == "cupy"
+    assert _device_of(array) == "cuda:2"

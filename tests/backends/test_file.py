@@ -101,7 +101,7 @@ def results(tmp_path_factory) -> dict[str, Result]:
     cases["missing"] = case(str(folder / "missing.py"))
     cases["configured"] = case(cases["needs_config"].backend, factor=1)
     cases["configured_wrong"] = case(cases["needs_config"].backend, factor=2.5)
-    cases["good_again"] = case(cases["good"].backend, unused=1)
+    cases["good_again"] = case(cases["good"].backend)  # with the cache hot
     runner = LocalRunner(["cpu"], timeout_s=60.0, jobs=0)
     ended = [e.result for e in runner.run(cases.values()) if isinstance(e, CaseFinished)]
     by_id = {result.case.id: result for result in ended}
@@ -302,7 +302,7 @@ def test_a_config_outside_of_the_space_is_refused(tmp_path, cpu, config, reason)
         (SPACE, {}),
         (SPACE, {"rows": 128, "fast": True, "part": 1.0, "wide": 99}),
         ("def space(problem): return {'rows': [problem.dims['m']]}\n", {"rows": 48}),
-        ("", {"rows": 77, "cols": 3}),
+        ("config = None\n", {}),
     ],
 )
 def test_other_configs_pass(tmp_path, cpu, space, config):
@@ -470,3 +470,30 @@ def test_the_command_line_refuses_before_anything_runs(kmark, tmp_path, name, wo
     assert out == ""
     assert words in err
     assert "Traceback" not in err
+
+
+READS = {
+    "prepare": "rows = config.get('rows', 4)\n    return lambda index: None",
+    "launch": "return lambda index: config['rows']",
+    "whole": "dict(**config)\n    return lambda index: None",
+    "loop": "[name for name in config]\n    return lambda index: None",
+}
+
+
+@pytest.mark.parametrize("how", READS)
+def test_a_config_that_a_file_without_a_space_reads_is_taken(tmp_path, cpu, how):
+    path = tmp_path / "mine.py"
+    path.write_text(f"op = 'gemm'\ndef prepare(problem, config, sets):\n    {READS[how]}\n")
+    backend = FileBackend(str(path))
+    assert backend.prepare(PROBLEM, {"rows": 8}, cpu, []).info.name == "mine"
+
+
+@pytest.mark.parametrize("how", ["prepare", "launch"])
+def test_a_misspelt_config_of_a_file_without_a_space_is_refused(tmp_path, cpu, how):
+    path = tmp_path / "mine.py"
+    path.write_text(f"op = 'gemm'\ndef prepare(problem, config, sets):\n    {READS[how]}\n")
+    backend = FileBackend(str(path))
+    with pytest.raises(Unsupported) as refused:
+        backend.prepare(PROBLEM, {"rows": 8, "row": 8}, cpu, [])
+    assert refused.value.message.root.code == "config-unknown-name"
+    assert refused.value.message.root.fields["name"] == "row"

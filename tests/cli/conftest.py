@@ -35,6 +35,7 @@ class Ended:
 def own_places(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNELMARK_STORE", str(tmp_path / "store.sqlite"))
     monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("KERNELMARK_LOCKS", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "200")
 
 

@@ -15,6 +15,7 @@ FAKE = (
     *("ab", "-o", "gemm", "-d", "fake", "-b", "fake", "--dtype", "f32", "-a", "m=8", "-a", "n=8"),
     *("-a", "k=8", "--rounds", "6", "--alpha", "0.1", "--max-s", "0.02", "--warmup-s", "0.01"),
 )
+AA = ("--env", "base", "--env", "head")  # a thing with itself, asked for in so many words
 SLOW = ("--set", 'tot:KERNELMARK_FAKE_SCRIPT={"slow":[1.05]}')
 
 
@@ -44,7 +45,7 @@ def test_a_regression_is_told_stored_and_ends_with_one(kmark, tmp_path):
 
 
 def test_nothing_changed_ends_with_zero(kmark):
-    ended = kmark(*FAKE, "--quiet")
+    ended = kmark(*FAKE, *AA, "--quiet")
     assert ended.code == 0
     assert "nothing differs" in ended.out
     assert "same" in ended.out
@@ -62,7 +63,7 @@ def test_two_configs_and_a_failure_on_one_side(kmark):
 
 
 def test_what_fails_on_both_sides_is_no_regression(kmark):
-    ended = kmark(*FAKE, "--config", "behaviour=wrong", "--no-store", "--quiet")
+    ended = kmark(*FAKE, *AA, "--config", "behaviour=wrong", "--no-store", "--quiet")
     assert ended.code == 3
     assert "ignored" in ended.out
 
@@ -81,18 +82,33 @@ def test_who_holds_the_device_is_told_once(kmark, holder, monkeypatch):
         return plain(event)
 
     monkeypatch.setattr(Waiting, "__str__", told)
-    ended = kmark(*FAKE, "--no-store", "--json", "-")
+    ended = kmark(*FAKE, *AA, "--no-store", "--json", "-")
     assert ended.code == 0
     assert json.loads(ended.out)["kernelmark"] == "ab"  # and nothing else on stdout
-    assert ended.err.count(f"waiting for fake: process {holder.pid} is timing on it") == 1
+    assert ended.err.count(f"waiting for fake: process {holder.pid} of ") == 1
 
 
 def test_a_holder_is_told_once_however_often_it_is_waited_for(capsys):
-    tell = progress(2)
+    tell = progress(None)
     for holder in ("process 7", "process 7", "process 8", "process 7"):
         tell(Waiting(device="fake", holder=holder))
     told = capsys.readouterr().err
     assert [told.count(f"process {pid} ") for pid in (7, 8)] == [1, 1]
+
+
+@pytest.mark.parametrize("words", [(), ("-b", "fake"), ("--config", "time_us=5.0")])
+def test_sides_that_do_not_differ_are_refused_before_anything_starts(kmark, words):
+    ended = kmark(*FAKE, *words)
+    assert (ended.code, ended.out) == (2, "")
+    assert "nothing differs" in ended.err
+    assert "--env" in ended.err
+
+
+def test_a_budget_that_ends_before_the_first_look_is_told_before_it_starts(kmark):
+    ended = kmark(*FAKE, *AA, "--budget", "0.1", "--dry-run")
+    assert ended.code == 0
+    assert "first look after 6 rounds" in ended.err
+    assert "first look" not in kmark(*FAKE, *AA, "--budget", "1e6", "--dry-run").err
 
 
 def test_dry_run(kmark):
@@ -142,7 +158,7 @@ def test_ctrl_c_says_what_is_kept(kmark, monkeypatch, events, told):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Experiment, "events", stopped)
-    ended = kmark(*FAKE)
+    ended = kmark(*FAKE, *AA)
     assert ended.code == 130
     assert "interrupted" in ended.err.splitlines()[-1]
     assert told in ended.err.splitlines()[-1]
@@ -155,7 +171,7 @@ def test_an_error_leaves_no_run_that_seems_to_go_on(kmark, monkeypatch):
         raise RuntimeError("surprise")
 
     monkeypatch.setattr("kernelmark.runners.ab.Experiment.events", fail)
-    assert kmark(*FAKE).code == 2
+    assert kmark(*FAKE, *AA).code == 2
     assert kmark("list", "runs").out.count("interrupted") == 2
 
 
@@ -182,16 +198,16 @@ def test_lint_configs_of_no_folder(refused, tmp_path):
 
 def test_too_few_rounds_for_one_of_many_are_told(kmark):
     words = [word if word != "m=8" else "m=[8:328:8]" for word in FAKE]
-    ended = kmark(*words, "--dry-run")
+    ended = kmark(*words, *AA, "--dry-run")
     assert ended.code == 0
     assert re.search(r"only one of \d+ pairs has cannot be seen in 6 rounds; it takes", ended.err)
-    assert "note" not in kmark(*FAKE, "--dry-run").err
+    assert "note" not in kmark(*FAKE, *AA, "--dry-run").err
 
 
 def test_what_neither_side_has_is_nothing_compared(kmark):
     words = ("ab", "-o", "gemm", "-d", "fake", "-b", "fake", "--dtype", "f32", "-a", "m=8")
     words = (*words, "-a", "n=8", "-a", "k=8", "--rounds", "10", "--no-store", "--max-s", "0.02")
-    ended = kmark(*words, "--config", "behaviour=nosuch")
+    ended = kmark(*words, *AA, "--config", "behaviour=nosuch")
     assert ended.code == 4
     assert "nothing was compared" in ended.err
     assert "both fail: each is unsupported" in ended.out + ended.err
@@ -237,7 +253,7 @@ def test_a_budget_is_positive(refused):
 def test_a_config_name_that_a_side_does_not_know_is_a_slip_not_a_regression(kmark, word, side):
     problems = ("-p", "gemm m=8 n=8 k=8 dtype=f32", "-p", "gemm m=16 n=8 k=8 dtype=f32")
     short = ("--rounds", "8", "--max-s", "0.01", "--warmup-s", "0.01")
-    ended = kmark("ab", "-b", "numpy", "--config", word, *problems, *short, "--label", "typo")
+    ended = kmark("ab", *AA, "-b", "numpy", "--config", word, *problems, *short, "--label", "typo")
     assert ended.code == 2
     assert f"{side} refuses its config for every problem: numpy does not know 'zzz'" in ended.err
     assert "--config" in ended.err

@@ -348,3 +348,16 @@ def test_many_series_are_cut_and_those_that_changed_come_first(kmark, tmp_path):
         assert "more series" not in ended.err
     assert len(kmark("history", "--csv", "-").out.splitlines()) == 60 * 12 + 1
     assert len(json.loads(kmark("history", "--json", "-").out)["series"]) == 60
+
+
+def test_excluded_runs_take_no_part_until_they_are_included_again(kmark, fake_words):
+    for label in ("one", "two"):
+        assert kmark(*fake_words, "--limit", "1", "--label", label).code == 0
+    both = json.loads(kmark("history", "--json", "-").out)
+    assert kmark("history", "--exclude", "two").code == 0
+    assert "excluded" in kmark("list", "runs").out
+    fewer = json.loads(kmark("history", "--json", "-").out)
+    assert len(fewer["runs"]) == len(both["runs"]) - 1
+    assert kmark("history", "--exclude", "nosuch", "--include", "two").code == 2
+    assert kmark("history", "--include", "two").code == 0
+    assert json.loads(kmark("history", "--json", "-").out)["runs"] == both["runs"]

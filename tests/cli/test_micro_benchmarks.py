@@ -12,7 +12,7 @@ import pytest
 from kernelmark.api.results import Results
 from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
-from kernelmark.core.micro import mode_of, parameters_of
+from kernelmark.core.micro import MICRO_SUITE, mode_of, parameters_of
 from kernelmark.core.result import ResultSet, Run, RunState, Status
 from kernelmark.core.roof import Roof
 from kernelmark.stores import open_store
@@ -38,7 +38,7 @@ def test_a_benchmark_is_measured_shown_and_stored(kmark, tmp_path):
     ended = kmark(*QUICK)
     assert ended.code == 0, ended.err
     assert "latency_add_i64" in ended.out
-    assert "instructions     ok" in ended.err
+    assert ended.err.split()[0] == "instructions"
     assert "stored in" in ended.err
     again = kmark("micro", "show", "latest", "--json", "-")
     found = codec.loads(again.out, ResultSet)
@@ -67,6 +67,17 @@ def test_what_a_device_lacks_is_told_and_is_no_failure(kmark):
     assert ended.code == 0
     assert "unsupported" in ended.out
     assert "l2-cache runs on cuda, hip, not on cpu" in ended.out
+
+
+def test_refusals_alone_are_no_run_and_with_others_are_rows_of_it(kmark, tmp_path):
+    assert kmark("micro", "l2-cache").code == 0
+    with open_store(tmp_path / "store.sqlite") as store:
+        assert store.runs(suites=(MICRO_SUITE,)) == []
+    assert kmark("micro", "l2-cache", "instructions", "--brief", "--threads", "1").code == 0
+    with open_store(tmp_path / "store.sqlite") as store:
+        (run,) = store.runs(suites=(MICRO_SUITE,))
+        found = [result.status for result in store.results(run.id)]
+    assert found == [Status.UNSUPPORTED, Status.OK]
 
 
 def test_two_runs_compared_and_history(kmark, tmp_path):

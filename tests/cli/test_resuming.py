@@ -90,7 +90,7 @@ def test_an_error_leaves_no_run_that_seems_to_go_on(kmark, fake_words, monkeypat
     def fail(self, event):
         raise RuntimeError("surprise")
 
-    monkeypatch.setattr("kernelmark.cli.progress.Lines.__call__", fail)
+    monkeypatch.setattr("kernelmark.report.progress.ProgressLines.__call__", fail)
     assert kmark(*fake_words).code == 2
     assert "interrupted" in kmark("list", "runs").out
 

@@ -19,7 +19,7 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _GEMM = ("-o", "gemm", "-d", "fake", "-b", "fake", "--dtype", "f32", "-a", "n=8", "-a", "k=8")
 COMMANDS = {
     "run": ("run", *_GEMM, "-a", "m=[8:4096:+8]", "--max-s", "0.2"),
-    "ab": ("ab", *_GEMM, "-a", "m=[8:4096:+8]", "--max-s", "0.2"),
+    "ab": ("ab", "--env", "a", "--env", "b", *_GEMM, "-a", "m=[8:4096:+8]", "--max-s", "0.2"),
     "micro": ("micro", "--full", "instructions", "latency"),
 }
 MARK = "KERNELMARK_TEST_MARK"

@@ -268,3 +268,11 @@ def test_a_second_mode_beside_the_known_one_is_no_news():
 def test_a_failure_after_mixtures_is_broken():
     crashed = replace(series([None])[0], run_id="night20", started=20.0)
     assert story([*mixed_series(20, 2), crashed]).screen.status.value == "broken"
+
+
+def test_a_change_is_against_so_many_runs_and_against_the_one_before():
+    found = story(series([1.0, 1.02, 0.98, 1.01, 0.97, 0.95, 1.5]))
+    assert found.screen.runs == 6
+    assert found.screen.ratio == pytest.approx(1.5 / 0.99, rel=1e-3)
+    assert found.since_before == pytest.approx(1.5 / 0.95)
+    assert story(series([None, 1.0])).since_before is None

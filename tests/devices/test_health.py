@@ -86,6 +86,13 @@ def test_load_is_what_others_did_on_these_cores(tmp_path: Path, now: dict[str, f
     assert health.read().load == pytest.approx(0.75)
 
 
+def test_load_is_never_more_than_the_cores(tmp_path: Path, now: dict[str, float]) -> None:
+    health = Health([0, 1], tree(tmp_path, {"proc/stat": stat((10.0, 10.0))}))
+    now.update(wall=100.5, own=5.0)
+    tree(tmp_path, {"proc/stat": stat((11.4, 11.4))})  # 2.8 busy seconds in half a second
+    assert health.read().load == 2.0
+
+
 def test_load_needs_more_than_a_few_ticks(tmp_path: Path, now: dict[str, float]) -> None:
     health = Health([0], tree(tmp_path, {"proc/stat": stat((1.0,))}))
     now["wall"] += 0.04

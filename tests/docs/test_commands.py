@@ -13,6 +13,7 @@ from typer.main import get_command
 from kernelmark import backends, devices, ops
 from kernelmark.cli.main import app, prepared
 from kernelmark.cli.measuring import selection_of
+from kernelmark.cli.telling import NEXT
 from kernelmark.core.dtype import dtype
 from kernelmark.workloads import axes, suites
 
@@ -35,7 +36,7 @@ def in_pages() -> list[tuple[str, str]]:
     for path in sorted((ROOT / "examples").glob("*.py")):
         lines = path.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
         found += [(path.name, command) for line in lines if (command := command_of(line))]
-    return found
+    return [*found, *(("the demo's end", command) for command in NEXT)]
 
 
 def command_of(line: str) -> str:

@@ -116,12 +116,14 @@ def some_warnings() -> list[Reason]:
         seconds=0.5, wall_s=0.5, launch_s=1.0, settled=False, method=Timer.LOOP, trace_s=(1, 2, 3)
     )
     wide = interval.Interval(low_s=1.0, high_s=2.0)
+    wildly = interval.Interval(low_s=1.0, high_s=9.0)
     one_block = interval.measured_interval([block(1.0, 1.1, 1.2)])
     one_sample = interval.measured_interval([block(1.0)])
     found = [
         *advice.interval_warnings(wide, 0.02),
         *advice.interval_warnings(one_block, 0.02),
         *advice.interval_warnings(one_sample, 0.02),
+        *advice.reliability_warnings([block(1.0), block(9.0)], wildly, 3),
         *advice.warmup_warnings(unsettled, timing),
         *advice.sample_warnings([block(1.0)], timing, fallbacks=2),
         *advice.block_warnings([block(1.0, load=1.5)], 2, Duty.SUSTAINED),

@@ -73,3 +73,11 @@ def test_processes_on_different_values_are_multimodal(bench: Any) -> None:
     found = merge(parts, None)
     assert [mode.value_s for mode in found.modes] == pytest.approx([50e-6, 54e-6], rel=0.01)
     assert [mode.share for mode in found.modes] == pytest.approx([0.75, 0.25], abs=0.1)
+
+
+def test_processes_that_miss_blocks_have_enough_together_or_say_so(bench: Any) -> None:
+    parts = [bench(seconds=1.0, max_s=2.0, allocations=4, process=i).measurement for i in range(4)]
+    assert not any(part.reliable for part in parts)
+    assert merge(parts, None).reliable
+    few = [bench(seconds=9.0, max_s=2.0, allocations=4, process=i).measurement for i in range(2)]
+    assert [w.code for w in merge(few, None).warnings if w.code == "few-blocks"] == ["few-blocks"]

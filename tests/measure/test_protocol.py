@@ -181,6 +181,21 @@ def test_the_time_cap_goes_before_the_number_of_samples(bench: Any) -> None:
     assert "few-samples" in codes(found)
 
 
+def test_two_modes_in_two_blocks_are_no_headline(bench: Any) -> None:
+    """427.9 µs and 22.47 ms became 11.45 ms, a time that no launch took, and ranked best."""
+    found = bench(seconds=[427.9e-6, 22.47e-3], max_allocations=3).measurement
+    assert "blocks-disagree" in codes(found)
+    assert not found.reliable
+
+
+def test_fewer_blocks_than_promised_are_unreliable(bench: Any) -> None:
+    found = bench(seconds=1.0, max_s=2.0, allocations=4).measurement
+    (told,) = [w for w in found.warnings if w.code == "few-blocks"]
+    assert told.fields == {"blocks": len(found.blocks), "wanted": 4}
+    assert not found.reliable
+    assert bench(seconds=[50e-6, 55e-6, 45e-6]).measurement.reliable
+
+
 def test_one_sample_has_no_interval(bench: Any) -> None:
     found = bench(seconds=100.0, max_s=0.1).measurement
     assert found.samples == 1

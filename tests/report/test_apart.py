@@ -9,7 +9,6 @@ from kernelmark.core.timing import Cache, Timing
 from kernelmark.report import compare as compared
 from kernelmark.report import history, tables
 from kernelmark.report.apart import apart
-from kernelmark.report.narrow import MOST, narrowed
 
 USUAL, HOT = Timing().identity, Timing(cache=Cache.HOT, threads=1).identity
 
@@ -53,19 +52,3 @@ def test_series_are_told_apart(make_result):
     stories = [story([Point(make_result(timing=Timing(threads=n)).series)]) for n in (0, 1)]
     assert list(history.timings(stories).values()) == ["threads=all", "threads=1"]
     assert list(history.timings(stories[:1]).values()) == [""]
-
-
-def test_long_problems_are_cut_in_the_middle_and_still_differ():
-    long = "kernel name=" + "x" * 200
-    names = [f"{long}1", f"{long}2", f"{'y' * 90}1{'y' * 90}", f"{'y' * 90}2{'y' * 90}", "gemm m=1"]
-    columns = (tables.Column(name="problem"), tables.Column(name="why"))
-    table = tables.Table(columns=columns, rows=tuple((name, long) for name in names))
-    made = column(narrowed(table), "problem")
-    assert len(set(made)) == len(names)
-    assert made[-1] == "gemm m=1"
-    assert [len(name) for name in made[:2]] == [MOST, MOST]
-    assert made[0].startswith("kernel name=x")
-    assert made[0].endswith("x1")
-    assert column(narrowed(table), "why") == [long] * 5
-    other = tables.Table(columns=columns[1:], rows=((long,),))
-    assert narrowed(other) == other

@@ -247,3 +247,26 @@ def test_what_cannot_be_measured_again_has_no_command(make_result):
     found = compare(*sides, rule=ratio)
     assert "kmark run" not in report.comment(found, command="kmark compare a b", failed=True)
     assert not any("again" in text(made) for made in report.explain(found.rows[0]))
+
+
+def with_blocks(result, *medians):
+    blocks = tuple(
+        dataclasses.replace(block, samples_s=(median_s,))
+        for block, median_s in zip(result.measurement.blocks, medians, strict=True)
+    )
+    whole = dataclasses.replace(result.measurement, blocks=blocks)
+    return dataclasses.replace(result, measurement=whole)
+
+
+def test_a_change_that_is_not_that_of_the_times_shown_is_explained(make_result):
+    base = run("golden", *(make_result(key, median_s=1e-5) for key in KEYS[:2]))
+    skewed = with_blocks(make_result(KEYS[1]), 1e-5, 1e-5, 1.2e-5)
+    head = run("tot", make_result(KEYS[0], median_s=2e-5), skewed)
+    found = compare(base, head, rule=robust)
+    plain, apart = found.rows
+    assert report.change_of_medians(plain) is None
+    assert report.change_of_medians(apart) == pytest.approx(1.0)
+    assert apart.judgement.ratio == pytest.approx(1.2 ** (1 / 3))
+    without = compare(base, run("tot", head.results[0]), rule=robust)
+    assert len(report._two_numbers(found)) == 1
+    assert not report._two_numbers(without)

@@ -59,10 +59,13 @@ def flagged(made, last=2e-3, device="cpu", key=""):
 
 
 def test_trend():
-    assert report.trend([Point(1.0), Point(2.0), Point(None), Point(1.0)]) == "▁█×▁"
-    assert report.trend([Point(1.0), Point(1.001)]) in ("▄▄", "▄▅")
+    """Bars, then the range that they are drawn over."""
+    found = report.trend([Point(1.0), Point(2.0), Point(None), Point(1.0)])
+    assert found == "▁█×▁ 1.000 s to 2.000 s"
+    assert report.trend([Point(1.0), Point(1.001)]).split()[0] in ("▄▄", "▄▅")
     assert report.trend([Point(None)]) == "×"
-    assert len(report.trend([Point(1.0)] * 99)) == 20
+    bars, *ends = report.trend([Point(1.0)] * 99).split()
+    assert (len(bars), ends) == (20, ["1.000", "s"])
 
 
 def test_parts_of_a_series(make_result):

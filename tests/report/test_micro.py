@@ -89,6 +89,26 @@ def test_headlines_with_their_share_of_the_limit():
     assert "l1_size" in text(micro.metrics_table([CACHE], every=True))
 
 
+@pytest.mark.parametrize(
+    ("how", "status", "width"),
+    [
+        ({"spread": 0.02}, "ok", "1.0 %"),
+        ({"spread": 0.6}, "disturbed", "30.0 %"),
+        ({"steady": False}, "disturbed", "–"),
+    ],
+)
+def test_disturbed_figures_are_marked_and_have_their_spread(how, status, width):
+    one = Metric(name="x", value=1.0, unit="", **how)
+    steady = Metric(name="y", value=1.0, unit="", spread=0.01)
+    table = micro.metrics_table([dataclasses.replace(CACHE, metrics=(one, steady))])
+    names = [column.name for column in table.columns]
+    first, second = (dict(zip(names, row, strict=True)) for row in table.rows)
+    assert (first["status"], first["±"]) == (status, width)
+    assert second["status"] == "ok"
+    failed = dataclasses.replace(CACHE, status=Status.WRONG, metrics=(one,))
+    assert micro.metrics_table([failed]).rows[0][-1] == "wrong"
+
+
 def test_a_failure_is_a_row_with_its_reason():
     shown = text(micro.metrics_table([CACHE, FAILED]))
     assert "killed by signal 11" in shown
@@ -230,7 +250,7 @@ def test_a_ceiling_of_a_cpu_is_no_limit_to_be_near_to():
     cpu = dataclasses.replace(CACHE, device="cpu")
     assert "of limit" not in text(micro.metrics_table([cpu]))
     mixed = micro.metrics_table([cpu, CACHE]).rows
-    assert [row[4] for row in mixed] == ["–", "97.0%"]
+    assert [row[-2] for row in mixed] == ["–", "97.0%"]
     assert len(micro_figure.figure(cpu)["concat"][0]["layer"]) == 1
 
 

@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 
 from kernelmark.api import roofs as api
-from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.metric import Metric
+from kernelmark.core.result import ResultSet, Run
 from kernelmark.micro.hardware import Hardware
 from kernelmark.report.percent import share
 from kernelmark.stores import open_store
@@ -72,3 +73,27 @@ def test_what_an_h200_gave_becomes_percentages(tmp_path, make_result):
     assert found is not None
     assert found.bound == "memory"
     assert 0.5 < found.value < 1
+
+
+def test_a_stored_run_keeps_the_roofs_that_it_was_measured_with(tmp_path, make_result, make_roof):
+    """The share of a stored result does not move when its roof is measured again."""
+    info = DeviceInfo(name="cpu", kind="cpu", model="a CPU", arch="aarch64", units=2)
+    product = make_result("gemm m=512 n=512 k=512 dtype=f32")
+    runs = {
+        name: Run(id=name, started=at, environment=Environment(host="here", devices=(info,)))
+        for name, at in (("before", 5.0), ("first", 15.0), ("second", 25.0))
+    }
+    found = {}
+    with open_store(tmp_path / "store.sqlite") as store:
+        for run in runs.values():
+            store.add_result_set(ResultSet(run=run, results=(product,)))
+        for measured, value in ((10.0, 1e11), (20.0, 5e10), (30.0, 2e10)):
+            for kind, name in (("flops", "f32"), ("bytes", "dram")):
+                made = make_roof(kind, name, value, measured=measured)
+                store.add_roofs([made], host="here")
+            for name in runs:
+                known = api.stored_roofs(store, store.result_set(name))
+                found.setdefault(name, []).append({roof.value for roof in known})
+    assert found["first"] == [{1e11}] * 3
+    assert found["second"] == [{1e11}, {5e10}, {5e10}]
+    assert found["before"] == [{1e11}] * 3  # nothing was known: the first that came

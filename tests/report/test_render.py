@@ -57,7 +57,7 @@ def test_csv_is_flat_exact_and_keeps_failures(make_result, make_set, make_roof):
     )
     made = tables.rows(results, [make_roof("flops", "f32", 80e9)])
     rows = list(csv.DictReader(io.StringIO(csv_text(render.records(results, made)))))
-    conv, gemm = rows
+    gemm, conv = rows
     assert float(gemm["median_s"]) == results.results[0].measurement.median_s
     assert (gemm["m"], gemm["h"], gemm["a"]) == ("512", "", "f32")
     assert (conv["m"], conv["h"], conv["layout"]) == ("", "8", "nchw")

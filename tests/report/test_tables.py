@@ -5,22 +5,25 @@ import math
 
 import pytest
 
+from kernelmark.api.results import Results
 from kernelmark.core.reason import TEXT, Reason
 from kernelmark.core.result import Check, Mode, Status
 from kernelmark.core.timing import Timing
 from kernelmark.report import tables
 
 
-def test_fastest_first_and_failures_last(make_result, make_set):
-    made = tables.rows(
-        make_set(
-            make_result(backend="slow", median_s=0.03),
-            make_result(backend="broken", median_s=None, status=Status.CRASHED, error="signal 9"),
-            make_result(backend="fast", median_s=0.01),
-        )
+def test_rows_are_in_the_order_asked_for_those_of_a_problem_together(make_result, make_set):
+    small = "gemm m=8 n=8 k=8 dtype=f32"
+    results = make_set(
+        make_result(backend="slow", median_s=0.03),
+        make_result(backend="broken", median_s=None, status=Status.CRASHED, error="signal 9"),
+        make_result(small, backend="fast", median_s=0.01),
+        make_result(backend="fast", median_s=0.01),
     )
-    assert [row.backend for row in made] == ["fast", "slow", "broken"]
-    assert [row.times_best for row in made] == [1.0, 3.0, None]
+    made = tables.rows(results)
+    assert [row.backend for row in made] == ["slow", "broken", "fast", "fast"]
+    assert [row.times_best for row in made] == [3.0, None, 1.0, None]
+    assert [one.case.problem.dims["m"] for one in Results(results).best()] == [512, 8]
 
 
 @pytest.mark.parametrize("status", [Status.WRONG, Status.IMPOSSIBLE])
@@ -32,21 +35,12 @@ def test_wrong_or_impossible_keeps_its_time_but_never_ranks(make_result, make_se
             make_result(backend="b", median_s=0.02),
         )
     )
-    assert [row.backend for row in made] == ["a", "b", "cheat"]
-    assert made[0].times_best == 1.0
-    assert made[2].times_best is None
-    cells = tables.results_table(made).rows[2]
+    assert [row.times_best for row in made] == [None, 1.0, 2.0]
+    cells = tables.results_table(made).rows[0]
     assert "1.000 ms" in cells
     assert cells[-1] == status.value
     assert [failure.status for failure in tables.failures(made)] == [status]
-    assert not tables.warned(made[2])
-
-
-def test_problems_are_ordered_by_number_not_by_text(make_result, make_set):
-    made = tables.rows(
-        make_set(*(make_result(f"gemm m={m} n=8 k=8 dtype=f32") for m in (1024, 8, 64)))
-    )
-    assert [row.result.case.problem.dims["m"] for row in made] == [8, 64, 1024]
+    assert not tables.warned(made[0])
 
 
 def test_columns_appear_only_where_they_say_something(make_result, make_set):
@@ -188,7 +182,7 @@ def test_other_times_have_columns_only_where_a_row_has_them(make_result, make_se
     gpu = make_result(backend="gpu", median_s=1e-5)
     beside = dataclasses.replace(gpu.measurement, also={"hot_s": 8e-6, "host_s": 3e-5})
     gpu = dataclasses.replace(gpu, measurement=beside)
-    table = tables.results_table(tables.rows(make_set(plain, gpu)))
+    table = tables.results_table(tables.rows(make_set(gpu, plain)))
     names = [column.name for column in table.columns]
     assert names[names.index("hot") :][:2] == ["hot", "eager"]
     assert not {"profiler", "at our clock"} & set(names)
@@ -286,3 +280,22 @@ def test_multimodal_rows_are_marked_and_told(make_result, make_set):
     (told,) = tables.warnings(made)
     assert "35.20 µs (75 %), 38.20 µs (25 %)" in told
     assert len(tables.warnings(tables.rows(make_set(*mixed)))) == 6  # five of them, and the rest
+
+
+def test_what_is_unreliable_is_shown_and_does_not_rank(make_result, make_set):
+    few = Reason("few-blocks", blocks=2, wanted=3)
+    results = make_set(
+        make_result(backend="slow", median_s=0.03),
+        make_result(backend="fast", median_s=0.02),
+        make_result(backend="doubtful", median_s=0.01, warnings=(few,)),
+    )
+    made = {row.backend: row for row in tables.rows(results)}
+    assert {name: row.ranks for name, row in made.items()} == {
+        "slow": True,
+        "fast": True,
+        "doubtful": False,
+    }
+    assert made["fast"].times_best == 1.0
+    assert made["doubtful"].times_best is None
+    assert made["doubtful"].timed
+    assert Results(results).best() == [made["fast"].result]

@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pwd
+import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.runners.lock import held, lock_path
+from kernelmark.gpu import telemetry
+from kernelmark.runners.lock import describe_others, held, lock_path
 
 INFO = DeviceInfo(name="fake:3", kind="fake", model="", arch="fake", index=3)
 HOLD = """
@@ -65,7 +69,9 @@ def test_the_second_waits_for_the_first_and_is_told_who_it_is(holder):
 
     with held(INFO, let_go):
         assert process.wait() == 0  # nobody else has it now
-    assert told == [f"process {process.pid}"]
+    (who,) = told
+    user = pwd.getpwuid(os.getuid()).pw_name
+    assert who.startswith(f"process {process.pid} of {user} (-c ")
 
 
 def test_nobody_waits_for_the_dead(holder):
@@ -106,14 +112,55 @@ def test_a_device_is_known_by_its_uuid_under_any_name():
     assert "/" not in lock_path(one).name
 
 
-def test_without_a_writable_folder_measuring_goes_on(tmp_path, monkeypatch):
-    blocked = tmp_path / "file"
-    blocked.write_text("not a folder")
-    monkeypatch.setenv("KERNELMARK_CACHE", str(blocked))
-    entered = False
-    with held(INFO, lambda who: None):
-        entered = True
-    assert entered
+def test_the_cache_folder_of_a_user_does_not_matter(monkeypatch, tmp_path):
+    before = lock_path(INFO)
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "other"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert lock_path(INFO) == before
+    monkeypatch.delenv("KERNELMARK_LOCKS")
+    assert lock_path(INFO).parent == Path("/tmp")
+
+
+def test_other_users_can_open_the_file_and_nobody_can_change_it():
+    before = os.umask(0o077)
+    try:
+        with held(INFO, lambda who: None):
+            mode = lock_path(INFO).stat().st_mode
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(mode) == 0o644
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder", "no folder", "unreadable"])
+def test_what_somebody_put_in_its_place_is_left_alone(tmp_path, monkeypatch, kind):
+    target, path = tmp_path / "target", lock_path(INFO)
+    target.write_text("mine")
+    if kind == "link":
+        path.symlink_to(target)
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "no folder":
+        monkeypatch.setenv("KERNELMARK_LOCKS", str(target))
+    else:
+        path.touch(mode=0)
+    told: list[str] = []
+    with held(INFO, told.append):
+        assert told == []
+    assert target.read_text() == "mine"
+    assert list(tmp_path.glob("target*")) == [target]
+
+
+def test_a_file_that_was_tidied_away_while_it_was_waited_for_is_made_again(holder):
+    process, path = holder("alone"), lock_path(INFO)
+
+    def tidy(who: str) -> None:
+        path.unlink()
+        process.stdin.close()
+
+    with held(INFO, tidy):
+        assert is_held()
 
 
 def test_the_lock_is_free_again_after_an_exception():
@@ -122,4 +169,20 @@ def test_the_lock_is_free_again_after_an_exception():
     told: list[str] = []
     with held(INFO, told.append):
         assert told == []
-    assert lock_path(INFO).read_text() == f"{os.getpid()}\n"
+    assert not is_held()
+
+
+def test_programs_on_a_gpu_that_do_not_wait_are_named(monkeypatch):
+    gpu = DeviceInfo(name="cuda:0", kind="cuda", model="", arch="sm_90", uuid="0" * 32)
+    mine, parent, gone = os.getpid(), os.getppid(), 2**22 + 1
+    monkeypatch.setattr(telemetry, "compute_processes", lambda uuid: (mine, parent, gone))
+    told = describe_others(gpu)
+    assert f"process {parent} of " in told
+    assert told.endswith(f"process {gone}"), "of another container: nothing else is known"
+    assert str(mine) not in told
+    assert describe_others(INFO) == ""
+
+
+def test_without_nvml_no_process_is_seen(monkeypatch):
+    monkeypatch.setattr(telemetry, "_nvml", lambda: None)
+    assert telemetry.compute_processes("0" * 32) == ()

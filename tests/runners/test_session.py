@@ -101,6 +101,16 @@ def test_results_are_stored_and_given_back(store):
     assert kept == got
 
 
+def test_results_are_in_the_order_asked_for_however_they_came(store):
+    class Backwards(Scripted):
+        def run(self, cases):
+            return super().run(reversed(list(cases)))
+
+    cases = [case(n) for n in (3, 1, 2)]
+    got = run_cases(run=new_run(), cases=cases, runner=Backwards(), store=store)
+    assert [result.case for result in got.results] == cases
+
+
 def test_each_result_is_stored_before_its_event_is_told(store):
     counts: list[int] = []
 

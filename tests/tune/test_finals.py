@@ -179,7 +179,7 @@ def test_the_timings_of_a_final_are_foretold(tmp_path, most):
 
     plan = dataclasses.replace(PLAN, acceptance=Acceptance(finalists=most, neighbours=0, rounds=5))
     played(tmp_path / "j", say, plan=plan)
-    assert len(asked) == timings(plan)
+    assert len(asked) == timings(plan, 3)
 
 
 def test_one_that_is_wrong_next_door_gives_way_to_the_next(tmp_path):

@@ -193,6 +193,15 @@ def test_filters_and_sorting_are_in_the_address(browser, base):
         assert again == shown
 
 
+def test_a_point_of_a_figure_tells_what_it_is(browser, base):
+    with tab(browser, base) as page:
+        page.goto("/roofline")
+        page.locator("figure [aria-roledescription='point']").first.hover(force=True)
+        page.locator(".tip").wait_for()
+        assert "gemm m=" in page.locator(".tip").inner_text()
+        assert "kmark run" in page.locator(".tip").inner_text()
+
+
 def test_it_is_used_by_keyboard(browser, base):
     with tab(browser, base) as page:
         page.goto("/runs")

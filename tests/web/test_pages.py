@@ -10,11 +10,13 @@ import pytest
 
 from kernelmark.core.result import RunState
 from kernelmark.stores import open_store
+from kernelmark.web import cells
 from kernelmark.web.app import create_app
+from kernelmark.web.pages import kernels
 from kernelmark.web.rendering import VIEWS, server_url
 from kernelmark.web.source import Source
 
-from .conftest import HOSTILE, PROBLEMS, RUNS, Tags, a_run, results_of
+from .conftest import HOSTILE, PROBLEMS, RUNS, Tags, a_run, fill, results_of
 
 LAST = f"run-{RUNS - 1:03}"
 
@@ -258,6 +260,28 @@ def test_an_empty_store_has_pages_too(tmp_path):
             if "{" not in view.path:
                 assert client.get(view.path).status_code in (200, 404), view.path
         assert client.get("/index.json").json()["answer"]["state"] == "none"
+
+
+def test_two_runs_are_too_few_to_say_that_nothing_got_slower(tmp_path):
+    with open_store(tmp_path / "two.sqlite") as store:
+        fill(store, runs=2)
+        source = Source(store)
+        source.refresh()
+        page = kernels.overview(source, server_url, {})
+    assert page["answer"]["state"] == "none"
+    assert {cell["new"] for row in page["grid"]["rows"] for cell in row["cells"]} == {3}
+
+
+def test_figures_have_the_colours_of_the_page(source):
+    """Text in black cannot be read on a dark page."""
+    page = kernels.series(
+        source, server_url, {"case_id": source.summary().kernels[0].case_id, "arch": "x86_64"}
+    )
+    spec = page["figures"][0]["spec"]
+    assert spec["config"]["axis"]["labelColor"] == "currentColor"
+    drawn = cells.figure(spec)
+    assert 'fill="currentColor"' in drawn
+    assert "#0072B2" not in drawn
 
 
 def test_a_step_of_the_last_runs_is_news_though_the_newest_point_fits(store):

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import json
+import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -255,3 +261,37 @@ def test_results_of_another_store_are_not_lost(there):
     there.add_result_set(ResultSet(run=a_run(1), results=tuple(results_of(1)[:3])))
     done = there.add_result_set(ResultSet(run=a_run(1), results=tuple(results_of(1))))
     assert (done.added, done.known) == (3, 3)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_server_and_open_pages(store, tmp_path, default_signals, sign):
+    words = ["serve", "--port", "0", "--store", str(tmp_path / "results.sqlite")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kernelmark", *words], stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    found = re.search(r"http://\S+?:\d+", process.stderr.readline())
+    assert found
+    page = urllib.request.urlopen(f"{found[0]}/index.json")
+    assert json.loads(page.read())["title"] == "Overview"
+    with urllib.request.urlopen(f"{found[0]}/events") as live:  # goes on for as long as it is read
+        assert live.readline()
+        process.send_signal(sign)
+        assert process.wait() == 0
+    process.stderr.close()
+
+
+def test_a_port_that_is_taken_is_told(store, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        words = ("serve", "--port", port, "--store", str(tmp_path / "results.sqlite"))
+        assert run_cli(*words) == 2
+
+
+def test_without_its_libraries_the_dashboard_says_what_to_install(monkeypatch, capsys):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "fastapi" else real(name)
+    )
+    assert run_cli("serve") == 2
+    assert "kernelmark[web]" in capsys.readouterr().err

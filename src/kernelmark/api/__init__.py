@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kernelmark import ops
 from kernelmark.api.plan import Plan, Selection, axis_words, plan
+from kernelmark.api.reading import load_timing
 from kernelmark.api.results import Results
 from kernelmark.api.roofs import RoofMode
 from kernelmark.api.running import Conduct, measure
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Config, RunState
 from kernelmark.core.timing import Timing
+from kernelmark.core.units import plain_number
+from kernelmark.report.progress import ProgressLines
 from kernelmark.runners.session import OnEvent
 from kernelmark.stores import open_store
 from kernelmark.workloads.suites import Suite
@@ -58,6 +62,7 @@ def run(
     sentinels: bool = False,
     roofs: RoofMode = "stored",
     timeout_s: float = 300.0,
+    progress: bool = False,
     on_event: OnEvent | None = None,
     **axes: object,
 ) -> Results:
@@ -69,26 +74,27 @@ def run(
 
         km.run("gemm", …, timing=km.Timing.preset("quick", max_s=2, target_rel_ci=0.02))
 
-    `store` is False, True for the user's own store, or a place or opened store. `sentinels` adds
+    `store` is False, True for the user's own store, or a place or opened store. `progress` writes
+    a line for each case that ended to stderr, with the time left. `sentinels` adds
     three problems that should never change to a suite, as `kmark run` does. An illegal request
     raises before anything runs; a case that fails is a result with its status. Ctrl-C raises
     KeyboardInterrupt once everything finished is stored.
     """
     _check_axes(axes, timing)
     selection = Selection(
-        ops=_words(op),
-        problems=(problem,) if isinstance(problem, str) else tuple(problem or ()),
-        suites=_words(suite),
+        ops=_words(op, "op"),
+        problems=(problem,) if isinstance(problem, str) else _words(problem, "problem"),
+        suites=_words(suite, "suite"),
         axes=axis_words(axes),
-        dtypes=_words(dtype),
-        backends=_words(backend),
-        devices=_words(device),
-        config=config or {},
+        dtypes=_words(dtype, "dtype"),
+        backends=_words(backend, "backend"),
+        devices=_words(device, "device"),
+        config=_mapping(config or {}),
         filter=filter,
-        limit=limit,
+        limit=_whole(limit, "limit"),
         sentinels=sentinels,
     )
-    how = Timing.load(timing) if isinstance(timing, str) else timing
+    how = load_timing(timing)
     made = plan(selection, how)
     conduct = Conduct(label=label, roofs=roofs, timeout_s=timeout_s)
     with contextlib.ExitStack() as stack:
@@ -97,8 +103,14 @@ def run(
             opened = stack.enter_context(open_store(None))
         elif isinstance(store, str | os.PathLike):
             opened = stack.enter_context(open_store(store))
-        elif not isinstance(store, bool):
+        elif not isinstance(store, bool) and hasattr(store, "result_set"):
             opened = store
+        elif store is not False:
+            raise UsageError(
+                f"store={store!r} is not a store", hint="give True, a path, a URL or an open store"
+            )
+        if progress and on_event is None:
+            on_event = ProgressLines(lambda text: sys.stderr.write(f"{text}\n"))
         results = measure(made, conduct=conduct, store=opened, on_event=on_event)
     if results.run.state is RunState.INTERRUPTED:
         kept = "" if opened is None else f"; run {results.run.id} is stored so far"
@@ -146,9 +158,29 @@ def suites() -> list[str]:
     return names()
 
 
-def _words(given: Words) -> tuple[str, ...]:
+def _words(given: Words, name: str) -> tuple[str, ...]:
     if given is None:
         return ()
     if isinstance(given, str):
         return tuple(word.strip() for word in given.split(",") if word.strip())
-    return tuple(given)
+    words = tuple(given) if isinstance(given, Iterable) else (given,)
+    for word in words:
+        if not isinstance(word, str):
+            raise UsageError(
+                f"{name}={word!r} is {type(word).__name__}, not a word",
+                hint=f"give a word or a list of words; {name} is text",
+            )
+    return words
+
+
+def _mapping(config: Config) -> Config:
+    if not isinstance(config, Mapping):
+        raise UsageError(f"config={config!r} is not a mapping", hint='write: config={"tile": 64}')
+    return config
+
+
+def _whole(value: int | None, name: str) -> int | None:
+    value = plain_number(value)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise UsageError(f"{name}={value!r} is not a whole number")
+    return value

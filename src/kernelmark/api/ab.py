@@ -38,6 +38,7 @@ from kernelmark.runners.ab import (
 from kernelmark.runners.alive import living
 from kernelmark.runners.environments import Side, environment_of
 from kernelmark.runners.events import Waiting
+from kernelmark.runners.forecast import Forecast, compile_ahead_s
 from kernelmark.runners.jobs import threads_of
 from kernelmark.runners.possible import judged
 from kernelmark.runners.targets import find
@@ -87,6 +88,67 @@ def failing(report: AbReport, limits: FailOn | None = None) -> list[Row]:
     wanted = limits or FailOn()
     pairs = zip(report.rows, report.verdicts(), strict=True)
     return [row for row, verdict in pairs if verdict in wanted]
+
+
+class Rounds:
+    """Expected seconds of a comparison's rounds, which it learns from those that have ended."""
+
+    def __init__(self, plan: AbPlan) -> None:
+        info = find(plan.device)[1]
+        self.looks = plan.rule.looks
+        self.pairs = len(plan.pairs)  # that are open
+        self._forecast = Forecast.of_machine(info)
+        self._cases = [case for pair in plan.pairs for case in pair.cases]
+        # Every round starts both sides anew, which load their libraries one after the other.
+        loaded = [{pair.cases[side].backend for pair in plan.pairs} for side in (0, 1)]
+        self._load_s = sum(map(self._forecast.load_s, loaded))
+        self._pairs_s = sum(map(self._forecast.seconds, self._cases)) / max(1, self.pairs)
+        names = sorted({name for names in loaded for name in names})
+        self._name = "/".join((info.model or info.kind, *names, "round"))
+        self._compiled_s = (
+            compile_ahead_s(self._forecast, self._cases, plan.jobs) if plan.jobs else 0.0
+        )
+        self.done = 0
+        self._clock = time.monotonic()
+
+    def begin(self) -> None:
+        """The first round begins about now."""
+        self._clock = time.monotonic()
+
+    def _round_s(self) -> float:
+        pace = self._forecast.means.get(self._name)
+        return self._model_s(self.pairs) * (1.0 if pace is None else pace)
+
+    def _model_s(self, pairs: int) -> float:
+        return self._load_s + pairs * self._pairs_s
+
+    @property
+    def whole_s(self) -> tuple[float, float]:
+        """Seconds of the command up to its first look, and to its last."""
+        start = self._forecast.start_s("ab") + self._compiled_s
+        first, last = self.looks.rounds[0], self.looks.last
+        return start + first * self._round_s(), start + last * self._round_s()
+
+    @property
+    def left_s(self) -> tuple[float, float]:
+        """Seconds to the next look and to the last, if all pairs that are open stay so."""
+        begun = min(time.monotonic() - self._clock, self._round_s())
+        next_look = self.looks.after(self.done) or self.looks.last
+        ends = (next_look - self.done, self.looks.last - self.done)
+        near, far = (max(0.0, rounds * self._round_s() - begun) for rounds in ends)
+        return near, far
+
+    def take(self, event: Event) -> None:
+        """Learn from what happened."""
+        if isinstance(event, Row):
+            self.pairs -= 1
+        elif isinstance(event, Measured) and event.done == event.total:
+            now = time.monotonic()
+            self._forecast.means.learn(self._name, (now - self._clock) / self._model_s(event.total))
+            self.done, self._clock = event.round, now
+
+    def save(self) -> None:
+        self._forecast.means.save()
 
 
 def captured(plan: AbPlan) -> Environments:

@@ -3,8 +3,9 @@
     km.bench(softmax, x, ref=lambda x: torch.softmax(x, -1))
     km.compare_kernels({"mine": softmax, "torch": torch_softmax}, inputs=[x], ref=reference)
 
-A function returns its result, or writes it into its last array argument and returns None. NumPy
-arrays and torch tensors are its arguments' values: the measurement makes as many copies of them as
+A function returns its result, which may be several arrays of one dtype, or writes it into its last
+array argument and returns None. NumPy and CuPy arrays and torch tensors are its arguments' values:
+the measurement makes as many copies of them as
 it takes to keep the cache cold, and rotates their elements so that no answer can be kept from an
 earlier call.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.api.reading import check_name
+from kernelmark.api.reading import check_name, load_timing
 from kernelmark.api.results import Results
 from kernelmark.api.roofs import known_roofs
 from kernelmark.backends._file import torch_tensor, use_stream, view
@@ -97,7 +99,7 @@ def compare_kernels(
     first = next(iter(kernels.values()))
     call = _Call.of(first, inputs, rotate=rotate)
     named = op or _word(getattr(ref, "__name__", "")) or _word(next(iter(kernels)))
-    how = Timing.load(timing) if isinstance(timing, str) else timing
+    how = load_timing(timing)
     definition = Definition(
         inputs=_no_parameters,
         reference=ref or _unknown,
@@ -141,7 +143,8 @@ class _Call:
     specs: Mapping[int, TensorSpec]  # by the argument's position
     output: TensorSpec
     out_at: int | None  # position of the argument that is written; None if it is returned
-    form: str  # numpy or torch
+    parts: tuple[int, ...]  # elements of each returned array where they are several, else ()
+    form: str  # numpy, torch or cupy
     device: str
     notes: tuple[str, ...]
 
@@ -150,17 +153,20 @@ class _Call:
         arrays = [at for at, value in enumerate(inputs) if array_dtype(value) is not None]
         if not arrays:
             raise UsageError(
-                "none of the inputs is an array", hint="give NumPy arrays or torch tensors"
+                "none of the inputs is an array", hint="give NumPy or CuPy arrays or torch tensors"
             )
-        form = "numpy" if isinstance(inputs[arrays[0]], np.ndarray) else "torch"
+        form = _form(inputs[arrays[0]])
         for at in arrays:
-            if isinstance(inputs[at], np.ndarray) != (form == "numpy"):
+            if _form(inputs[at]) != form:
                 raise UsageError(
-                    "inputs are NumPy arrays and torch tensors", hint="convert them to one kind"
+                    f"inputs are of {form} and of {_form(inputs[at])}",
+                    hint="convert them to one kind",
                 )
         answer = fn(*inputs)
         out_at = arrays[-1] if answer is None else None
+        several = isinstance(answer, tuple | list)
         output = _output_spec(inputs[arrays[-1]] if answer is None else answer)
+        parts = tuple(math.prod(part.shape) for part in answer) if several else ()
         read = [at for at in arrays if at != out_at]
         names = _names(fn, len(inputs), read)
         rotates = None if rotate else False
@@ -176,6 +182,7 @@ class _Call:
             specs=specs,
             output=output,
             out_at=out_at,
+            parts=parts,
             form=form,
             device=_device_of(inputs[arrays[0]]),
             notes=notes,
@@ -183,10 +190,20 @@ class _Call:
 
     @contextlib.contextmanager
     def stream_kept(self) -> Iterator[None]:
-        """Give torch its current stream back: the timed one is destroyed with the device, and a
-        later call on it crashes the process."""
-        if self.form != "torch" or self.device == "cpu":
+        """Give torch or CuPy its current stream back: the timed one is destroyed with the device,
+        and a later call on it crashes the process."""
+        if self.device == "cpu":
             yield
+            return
+        if self.form == "cupy":
+            import cupy
+
+            current = cupy.cuda.get_current_stream()
+            try:
+                yield
+            finally:
+                current.use()
+                cupy.get_default_memory_pool().free_all_blocks()
             return
         import torch
 
@@ -249,10 +266,21 @@ class _CallOp(OwnOp):
             # float64 products of large matrices take seconds on a CPU.
             place = self.call.arguments[next(iter(self.call.specs))].device
             arrays = {name: torch_tensor(value).to(place) for name, value in arrays.items()}
+        elif self.call.form == "cupy":
+            import cupy
+
+            arrays = {name: cupy.asarray(value) for name, value in arrays.items()}
         found = self._definition.reference(*self.call.with_arrays(arrays))
-        if hasattr(found, "detach"):
-            found = found.detach().cpu().numpy()
-        return np.asarray(found, np.float64)
+        if not self.call.parts:
+            return _on_host(found)
+        given = [_on_host(part).ravel() for part in _arrays(found)]
+        if tuple(part.size for part in given) != self.call.parts:
+            sizes = ", ".join(str(part.size) for part in given)
+            wanted = ", ".join(map(str, self.call.parts))
+            raise ProblemError(
+                f"the reference returned arrays of {sizes} elements, the function of {wanted}"
+            )
+        return np.concatenate(given)
 
 
 class _CallKernel(Kernel):
@@ -264,6 +292,7 @@ class _CallKernel(Kernel):
         self.info = KernelInfo(name=name)
         self._fn = fn
         self._returns = call.out_at is None
+        self._parts = call.parts
         self._outputs = [view(one[OUTPUT], device, call.form) for one in sets]
         self._arguments: list[list[Any]] = []
         for one, output in zip(sets, self._outputs, strict=True):
@@ -281,8 +310,16 @@ class _CallKernel(Kernel):
     def collect(self, set_index: int) -> None:
         """A returned result is not kept for every set, which would take new memory at each call:
         the checked one is that of another call on the same inputs."""
-        if self._returns:
-            self._outputs[set_index][...] = self._fn(*self._arguments[set_index])
+        if not self._returns:
+            return
+        found, output = self._fn(*self._arguments[set_index]), self._outputs[set_index]
+        if not self._parts:
+            output[...] = found
+            return
+        start = 0
+        for part, size in zip(found, self._parts, strict=True):
+            output[start : start + size] = part.reshape(-1)
+            start += size
 
 
 def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
@@ -290,8 +327,8 @@ def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
     started = time.time()
 
     def prepare(sets: Sequence[ArgumentSet]) -> _CallKernel:
-        if call.form == "torch" and device.info.kind in ("cuda", "hip"):
-            use_stream(device)
+        if device.info.kind in ("cuda", "hip"):
+            use_stream(device, call.form)
         made = _CallKernel(fn, case.backend, call, device, sets)
         if device.two_lengths:
             made.launch(device.stream, 0)  # may compile or allocate, which a capture cannot
@@ -312,13 +349,43 @@ def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
     return result_of(outcome, case, op, device.info, started=started)
 
 
+def _form(value: Any) -> str:
+    """Whose array a value is: numpy, cupy or torch."""
+    package = type(value).__module__.partition(".")[0]
+    return package if package in ("numpy", "cupy") else "torch"
+
+
+def _arrays(answer: Any) -> Sequence[Any]:
+    """What a function returned, as arrays."""
+    return tuple(answer) if isinstance(answer, tuple | list) else (answer,)
+
+
+def _on_host(found: Any) -> NDArray[np.float64]:
+    if hasattr(found, "detach"):
+        found = found.detach().cpu().numpy()
+    elif hasattr(found, "get"):  # CuPy's
+        found = found.get()
+    return np.asarray(found, np.float64)
+
+
 def _output_spec(answer: Any) -> TensorSpec:
+    parts = _arrays(answer)
+    dtypes = list(dict.fromkeys(array_dtype(part) for part in parts))
+    if isinstance(answer, tuple | list) and len(dtypes) == 1 and dtypes[0] is not None:
+        size = sum(math.prod(part.shape) for part in parts)
+        return TensorSpec(name=OUTPUT, shape=(size,), dtype=dtypes[0], role="out")
+    if len(dtypes) > 1 and None not in dtypes:
+        raise UsageError(
+            f"the function returned arrays of {', '.join(map(str, dtypes))}: they are checked as "
+            "one, and need one dtype",
+            hint="wrap it in a function that returns arrays of one dtype",
+        )
     dtype_name = array_dtype(answer)
     if dtype_name is None:
         kind = getattr(answer, "dtype", type(answer).__name__)
         raise UsageError(
-            f"the function returned {kind}, not one array",
-            hint="wrap it in a function that returns the array to be checked",
+            f"the function returned {kind}, not an array or a tuple of arrays",
+            hint="wrap it in a function that returns what is to be checked",
         )
     return TensorSpec(name=OUTPUT, shape=tuple(answer.shape), dtype=dtype_name, role="out")
 
@@ -341,6 +408,10 @@ def _word(text: str) -> str:
 
 
 def _device_of(value: Any) -> str:
+    if _form(value) == "cupy":
+        import cupy
+
+        return f"{'hip' if cupy.cuda.runtime.is_hip else 'cuda'}:{value.device.id}"
     place = getattr(value, "device", "cpu")
     kind = getattr(place, "type", "cpu")
     if kind == "cpu":

@@ -20,6 +20,9 @@ from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.micro import MICRO_SUITE
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import ResultSet, Run
+from kernelmark.report import compare as report
+from kernelmark.report import render
+from kernelmark.report.tables import Table
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
@@ -34,6 +37,23 @@ _NOT_AUDITED = Audit(compared=0, alarms=0)
 _PAIRED = {"ab", "gate", "bisect"}  # commands that measure two sides
 
 
+class Shown(Comparison):
+    """A comparison that prints as its table, in notebooks too."""
+
+    __slots__ = ()
+
+    def _parts(self) -> tuple[Table, list[str]]:
+        return report.table(self.rows), [report.summary(self), *report.notes(self)]
+
+    def __str__(self) -> str:
+        table, lines = self._parts()
+        return render.text(table) + "".join(f"{line}\n" for line in lines)
+
+    def _repr_html_(self) -> str:
+        table, lines = self._parts()
+        return render.html_table(table) + render.html_list(lines)
+
+
 def compare(
     base: str | ResultSet,
     head: str | ResultSet,
@@ -42,16 +62,18 @@ def compare(
     match: By = "case",
     store: Store | None = None,
     sentinels: str = SENTINELS,
-) -> Comparison:
+) -> Shown:
     """Judge every case that two runs share. A run is one of the store, a file, or at hand.
 
     `rule` is a preset (robust, golden-tot, ratio), a TOML file, or a rule.
     """
     judged_by = rulefile.load(rule) if isinstance(rule, str) else rule
     sides = [read_run(ref, store) if isinstance(ref, str) else ref for ref in (base, head)]
-    return compare_sets(
+    found = compare_sets(
         sides[0], sides[1], rule=judged_by, by=match, sentinels=sentinel_keys(sentinels)
     )
+    fields = dataclasses.fields(found)
+    return Shown(**{field.name: getattr(found, field.name) for field in fields})
 
 
 def history(
@@ -149,12 +171,13 @@ def placed(points: Sequence[SeriesPoint], runs: Mapping[str, Run]) -> list[Serie
 def series_runs(
     store: Store, count: int, label: str | None = None, suites: Sequence[str] | None = None
 ) -> list[Run]:
-    """The newest runs, newest first. The two sides of a paired comparison confirm or refute a point
-    of a series and are none themselves, unless their label is asked for."""
-    if label is not None:
-        return list(store.runs(limit=count, label=label, suites=suites))
-    found = store.runs(limit=4 * count, suites=suites)
-    return [run for run in found if not set(run.argv[:1]) & _PAIRED][:count]
+    """The newest runs that are not excluded, newest first. The two sides of a paired comparison
+    confirm or refute a point of a series and are none themselves, unless their label is asked
+    for."""
+    found = store.runs(limit=4 * count, label=label, suites=suites)
+    sides = label is not None
+    kept = [r for r in found if not r.excluded and (sides or not set(r.argv[:1]) & _PAIRED)]
+    return kept[:count]
 
 
 def audit(store: Store, newest: Sequence[Run]) -> Audit:

@@ -13,7 +13,7 @@ from kernelmark.api.results import Results
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.micro import MICRO_SUITE
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Result, ResultSet, Run, RunState
+from kernelmark.core.result import Result, ResultSet, Run, RunState, Status
 from kernelmark.core.stopping import interruptible
 from kernelmark.core.units import counted
 from kernelmark.micro import registry, session
@@ -49,9 +49,11 @@ def measure(
     on_result: OnResult | None = None,
     on_interrupt: Callable[[Results], None] | None = None,
 ) -> Results:
-    """A run of microbenchmarks; each result is stored as it ends. `on_interrupt` gets what there is
-    when Ctrl-C ends it."""
+    """A run of microbenchmarks; each result is stored as it ends. Refusals alone are no run: they
+    are stored with the first result that is none. `on_interrupt` gets what there is when Ctrl-C
+    ends it."""
     found: list[Result] = []
+    unstored: list[Result] = []
     results = session.run(
         names, device=device, threads=threads, mode=mode, parameters=parameters, tell=tell
     )
@@ -66,7 +68,7 @@ def measure(
 
     def ended(state: RunState) -> Results:
         done = dataclasses.replace(run, state=state, finished=time.time())
-        if store is not None and found:
+        if store is not None and is_run(found):
             store.update_run(done)
         return Results(ResultSet(run=done, results=tuple(found)))
 
@@ -79,21 +81,30 @@ def measure(
         ):
             for result in results:
                 with guard.finishing():
-                    if store is not None and not found:
-                        store.add_run(run)
-                    if store is not None:
-                        store.add_results(run.id, [result])
+                    begun = is_run(found)
                     found.append(result)
+                    unstored.append(result)
+                    if store is not None and is_run(found):
+                        if not begun:
+                            store.add_run(run)
+                        store.add_results(run.id, unstored)
+                        unstored.clear()
                 if on_result is not None:
                     on_result(result)
     except KeyboardInterrupt:
         there = f"after {counted(len(found), 'result')}"
-        kept = f"; stored as {run.id}" if store is not None and found else "; nothing is stored"
+        stored = store is not None and is_run(found)
+        kept = f"; stored as {run.id}" if stored else "; nothing is stored"
         so_far = ended(RunState.INTERRUPTED)
         if on_interrupt is not None and found:
             on_interrupt(so_far)
         raise KeyboardInterrupt(f"interrupted {there}{kept}") from None
     return ended(RunState.DONE)
+
+
+def is_run(results: Sequence[Result]) -> bool:
+    """Whether any benchmark was more than refused, so that there is something to store."""
+    return any(result.status is not Status.UNSUPPORTED for result in results)
 
 
 def find_run(ref: str, store: Store) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from kernelmark import backends as backend_folder
 from kernelmark import devices as device_folder
 from kernelmark import ops as op_folder
 from kernelmark.api.sentinels import SENTINELS, companions
+from kernelmark.backends._lineage import OwnKernel, identify
 from kernelmark.backends.base import Backend
 from kernelmark.core.dtype import dtype as known_dtype
 from kernelmark.core.environment import DeviceInfo
@@ -58,6 +59,7 @@ class Plan:
     devices: tuple[DeviceInfo, ...]
     suite: str = ""
     notes: tuple[str, ...] = ()
+    own: tuple[OwnKernel, ...] = ()  # kernel files of the user
 
     @property
     def backends(self) -> tuple[str, ...]:
@@ -76,8 +78,22 @@ def plan(selection: Selection, timing: Timing) -> Plan:
     infos = targets.expand(selection.devices)
     targets.check_threads(infos[0], timing.threads)
     chosen, notes = _backends(selection, problems, infos[0])
+    own = own_kernels(list(chosen))
+    names = {backend: kernel.name for backend, kernel in own.items()}
+    for backend, name in names.items():
+        if (other := next(one for one in names if names[one] == name)) != backend:
+            raise UsageError(
+                f"{other} and {backend} both go by the name {name!r}",
+                hint="declare another name in one of them",
+            )
     cases = [
-        Case(problem=problem, backend=name, timing=timing, config=selection.config)
+        Case(
+            problem=problem,
+            backend=name,
+            timing=timing,
+            config=selection.config,
+            name=names.get(name, ""),
+        )
         for problem in problems
         for name in chosen
         if problem.op in chosen[name]
@@ -103,8 +119,25 @@ def plan(selection: Selection, timing: Timing) -> Plan:
         cases=tuple(cases),
         devices=tuple(infos),
         suite=",".join(named),
-        notes=tuple(notes),
+        notes=(*notes, *changes(own.values())),
+        own=tuple(own.values()),
     )
+
+
+def own_kernels(backends: Sequence[str]) -> dict[str, OwnKernel]:
+    """What the kernel files among these go by in history."""
+    files = [name for name in backends if backend_folder.is_file(name)]
+    return dict(zip(files, identify(map(Path, files)), strict=True))
+
+
+def changes(kernels: Iterable[OwnKernel]) -> list[str]:
+    """Notes on kernel files that are not what was last measured under their name."""
+    return [
+        f"{kernel.path} has changed since it was last measured as {kernel.name} "
+        f"(content {kernel.before[:8]} → {kernel.digest[:8]})"
+        for kernel in kernels
+        if kernel.changed
+    ]
 
 
 def problems_of(selection: Selection, timing: Timing) -> tuple[Problem, ...]:

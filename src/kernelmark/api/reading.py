@@ -12,6 +12,7 @@ from kernelmark.core.files import read_whole
 from kernelmark.core.micro import is_old, read_old
 from kernelmark.core.plausible import check_results
 from kernelmark.core.result import ResultSet
+from kernelmark.core.timing import Timing
 from kernelmark.stores.ids import check_name as check_id
 
 if TYPE_CHECKING:
@@ -89,3 +90,15 @@ def _ours(data: bytes, place: str) -> ResultSet:
     except (CodecError, UsageError) as error:
         raise CodecError(f"{place}: {error.message}", hint=error.hint) from None
     return found
+
+
+def load_timing(timing: str | Timing) -> Timing:
+    """A preset or TOML file by name, or a timing as it is."""
+    if isinstance(timing, str):
+        return Timing.load(timing)
+    if not isinstance(timing, Timing):
+        raise UsageError(
+            f"timing={timing!r} is {type(timing).__name__}, not a timing",
+            hint='give "quick", "default", "full", a TOML file, or a Timing',
+        )
+    return timing

@@ -27,7 +27,7 @@ _IN_PYTHON = 'fields of Timing are given as timing=km.Timing.preset("quick", max
 
 
 class Results(Sequence[Result]):
-    """The results of a run, in a natural order, with the roofs they are compared with."""
+    """The results of a run, in the order asked for, with the roofs they are compared with."""
 
     def __init__(
         self, result_set: ResultSet, roofs: Sequence[Roof] = (), notes: Sequence[str] = ()
@@ -68,11 +68,13 @@ class Results(Sequence[Result]):
 
     def best(self) -> list[Result]:
         """The fastest right result of each problem."""
-        found: dict[str, Result] = {}
+        found: dict[str, tuple[float, Result]] = {}
         for row in self.rows:
-            if row.ranks:
-                found.setdefault(row.result.case.problem.key, row.result)
-        return list(found.values())
+            key, measured = row.result.case.problem.key, row.result.measurement
+            if row.ranks and measured is not None:
+                now = measured.median_s, row.result
+                found[key] = min(found.get(key, now), now, key=lambda pair: pair[0])
+        return [result for _, result in found.values()]
 
     def ok(self) -> list[Result]:
         return [result for result in self if result.status is Status.OK]

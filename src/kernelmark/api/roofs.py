@@ -17,6 +17,7 @@ from kernelmark.core.roof import Roof
 from kernelmark.core.units import counted, duration_text
 from kernelmark.micro.roofs import SOURCES, measure
 from kernelmark.runners.capture import environment
+from kernelmark.runners.forecast import Means
 from kernelmark.runners.possible import threads_of
 from kernelmark.stores import new_run_id
 from kernelmark.stores.roofs import newest
@@ -30,6 +31,8 @@ RoofMode = Literal["stored", "fresh", "none"]
 MAX_AGE_S = 7 * 24 * 3600.0
 # What other work disturbed is measured again, but not before that work may be over.
 RETRY_S = 600.0
+# Before any were measured here.
+_ROOFS_S = 10.0
 
 
 def roofs_for_plan(
@@ -55,8 +58,9 @@ def known_roofs(store: Store | None, devices: Sequence[str]) -> tuple[Roof, ...]
 
 
 def stored_roofs(store: Store, results: ResultSet) -> tuple[Roof, ...]:
-    """The newest roofs that the store has for where these results come from."""
-    environment = results.run.environment
+    """The roofs that the store had for where these results come from when their run began: a
+    percentage of a stored run does not change because a roof was measured again."""
+    environment, at = results.run.environment, results.run.started
     infos = {info.name: info for info in environment.devices}
     places = {
         (result.device, result.arch, threads_of(result, infos.get(result.device)))
@@ -65,8 +69,42 @@ def stored_roofs(store: Store, results: ResultSet) -> tuple[Roof, ...]:
     return tuple(
         roof
         for device, arch, threads in sorted(places)
-        for roof in store.roofs(host=environment.host, device=device, arch=arch, threads=threads)
+        for roof in store.roofs(
+            host=environment.host, device=device, arch=arch, threads=threads, at=at
+        )
     )
+
+
+def expected_roofs_s(plan: Plan, store: Store | None, mode: RoofMode) -> float:
+    """Seconds that `roofs_for_plan` is expected to take."""
+    means = Means.of_machine()
+    return sum(
+        _expected_s(means, info)
+        for info in plan.devices
+        for threads in {_threads(info, case.timing.threads) for case in plan.cases}
+        if info.kind in SOURCES and mode != "none" and _must_measure(info, threads, store, mode)[0]
+    )
+
+
+def _expected_s(means: Means, info: DeviceInfo) -> float:
+    known = means.get(_seconds_name(info))
+    return _ROOFS_S if known is None else known
+
+
+def _seconds_name(info: DeviceInfo) -> str:
+    return f"{info.model or info.kind}/roofs"
+
+
+def _must_measure(
+    info: DeviceInfo, threads: int, store: Store | None, mode: RoofMode
+) -> tuple[bool, tuple[Roof, ...]]:
+    """Whether roofs are to be measured, and those that the store has."""
+    known: tuple[Roof, ...] = ()
+    if store is not None:
+        host = platform.node()
+        known = store.roofs(host=host, device=info.name, arch=info.arch, threads=threads)
+        return mode == "fresh" or not _still_good(known), known
+    return mode == "fresh" or info.kind not in ("cuda", "hip"), known
 
 
 def _roofs(
@@ -76,16 +114,12 @@ def _roofs(
     mode: RoofMode,
     tell: Callable[[str], None],
 ) -> tuple[Roof, ...]:
-    host = platform.node()
-    known: tuple[Roof, ...] = ()
-    if store is not None:
-        known = store.roofs(host=host, device=info.name, arch=info.arch, threads=threads)
-        if mode == "stored" and _still_good(known):
-            return known
-    if info.kind in ("cuda", "hip") and store is None and mode == "stored":
-        tell(f"no roofs of {info.name}: nothing is stored; --roofs fresh measures them (10 s)")
-        return ()
-    return measure_roofs(info, threads, store, tell, known)
+    needed, known = _must_measure(info, threads, store, mode)
+    if needed:
+        return measure_roofs(info, threads, store, tell, known)
+    if store is None:
+        tell(f"no roofs of {info.name}: nothing is stored; --roofs fresh measures them")
+    return known
 
 
 def measure_roofs(
@@ -99,14 +133,18 @@ def measure_roofs(
     if info.kind not in SOURCES:
         return known
     count = _threads(info, threads)
-    how = f"with {counted(count, 'thread')} (some seconds)" if count else "(10 s, once a week)"
-    tell(f"measuring the roofs of {info.name} {how}")
+    means = Means.of_machine()
+    how = f" with {counted(count, 'thread')}" if count else ""
+    expected = duration_text(_expected_s(means, info))
+    tell(f"measuring the roofs of {info.name}{how}, once a week: about {expected}")
     started, here = time.time(), dataclasses.replace(environment((), ()), devices=(info,))
     try:
         results = measure(info.name, count, tell)
     except KernelmarkError as error:
         tell(error.message)
         return known
+    means.learn(_seconds_name(info), time.time() - started)
+    means.save()
     wanted: dict[str, str | int | None] = {"host": here.host, "threads": count}
     measured = newest([(here, result) for result in results], wanted)
     if store is None or not measured:

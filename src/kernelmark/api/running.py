@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from kernelmark.api.plan import Plan
 from kernelmark.api.reading import check_name
 from kernelmark.api.results import Results
-from kernelmark.api.roofs import RoofMode, roofs_for_plan
+from kernelmark.api.roofs import RoofMode, roofs_for_plan, stored_roofs
+from kernelmark.backends._lineage import remember
 from kernelmark.core.result import Run
 from kernelmark.runners.alive import living
 from kernelmark.runners.capture import environment, overruled
@@ -68,6 +69,7 @@ def measure(
     except KeyboardInterrupt:
         kept = "nothing was stored" if resumed is None else f"run {resumed.id} is as it was"
         raise KeyboardInterrupt(f"interrupted before the first case; {kept}") from None
+    remember(plan.own)
     if resumed is None:
         run = Run(
             id=new_run_id(),
@@ -91,4 +93,6 @@ def measure(
             retry_failed=conduct.retry_failed,
             roofs=roofs,
         )
+    if resumed is not None and store is not None:
+        roofs = stored_roofs(store, result_set)  # those of its first part, for all of it
     return Results(result_set, roofs=roofs, notes=plan.notes)

@@ -22,18 +22,22 @@ import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
+import math
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 from kernelmark import ops
 from kernelmark.backends import _file_rules as rules
 from kernelmark.backends import _source
 from kernelmark.backends._rules import refuse_unknown
 from kernelmark.backends.base import Backend, Kernel
+from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, ProblemError, Unsupported, UsageError
 from kernelmark.core.problem import Problem
@@ -44,6 +48,47 @@ from kernelmark.ops._own import Definition, OwnOp
 
 _KINDS = ("torch", "numpy", "address")
 _SHOWN = 12  # values of a parameter that a refusal lists
+
+
+class ReadConfig(dict[str, ConfigValue]):
+    """A config that remembers which of its names a file without a `space` has looked at: a
+    misspelt one is looked at by nobody."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.unread = set(config)
+
+    def __getitem__(self, name: str) -> ConfigValue:
+        self.unread.discard(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        self.unread.discard(str(name))
+        return super().__contains__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.unread.discard(name)
+        return super().get(name, default)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        self.unread.discard(name)
+        return super().pop(name, *default)
+
+    def __iter__(self) -> Iterator[str]:
+        self.unread.clear()
+        return super().__iter__()
+
+    def keys(self) -> Any:
+        self.unread.clear()
+        return super().keys()
+
+    def values(self) -> Any:
+        self.unread.clear()
+        return super().values()
+
+    def items(self) -> Any:
+        self.unread.clear()
+        return super().items()
 
 
 class FileKernel(Kernel):
@@ -137,7 +182,7 @@ class FileBackend(Backend):
     def prepare(
         self, problem: Problem, config: Config, device: Device, sets: Sequence[ArgumentSet]
     ) -> Kernel:
-        self._check_config(problem, config, device.info)
+        spaced = self._check_config(problem, config, device.info)
         form = self._tensors or ("numpy" if device.info.kind in ("cpu", "fake") else "torch")
         views = [{name: view(t, device, form) for name, t in one.items()} for one in sets]
         if form == "torch" and device.info.kind in ("cuda", "hip"):
@@ -145,18 +190,25 @@ class FileBackend(Backend):
         prepare = self._module.prepare
         handles = {"stream": device.stream, "device": device}
         more = {name: handles[name] for name in rules.handles(prepare)}
-        launch = prepare(problem, dict(config), views, **more)
+        given = ReadConfig({} if spaced else config)
+        given.update(config)
+        launch = prepare(problem, given, views, **more)
         rules.check_launch(self._path.name, launch)
-        if device.info.kind in ("cuda", "hip"):
-            launch(0)  # a first call may compile or allocate, which must not fall into a capture
+        if device.info.kind in ("cuda", "hip") or given.unread:
+            # A first call may compile or allocate, which must not fall into a capture; and it may
+            # be the first to look at the config.
+            launch(0)
             device.synchronize()
+        if given.unread:
+            refuse_unknown(self._path.name, config, sorted(config.keys() - given.unread))
         return FileKernel(getattr(launch, "info", KernelInfo(name=self._path.stem)), launch)
 
-    def _check_config(self, problem: Problem, config: Config, info: DeviceInfo) -> None:
-        """Refuse what the file's space does not have: it would be ignored, or never tuned."""
+    def _check_config(self, problem: Problem, config: Config, info: DeviceInfo) -> bool:
+        """Refuse what the file's space does not have: it would be ignored, or never tuned. Return
+        whether it has one."""
         space = self.space(problem, info) if config else None
         if space is None:
-            return
+            return False
         refuse_unknown(self._path.name, config, tuple(space.parameters))
         for name, value in config.items():
             known = space.parameters[name]
@@ -166,6 +218,7 @@ class FileBackend(Backend):
                 raise Unsupported(
                     f"{self._path.name}: {name} is one of {shown}{more}, not {_text(value)}"
                 )
+        return True
 
 
 class SourceBackend(FileBackend):
@@ -281,6 +334,8 @@ def view(tensor: Tensor, device: Device, form: str) -> Any:
         from kernelmark.backends.torch.views import view as cpu_view
 
         return cpu_view(tensor, device)
+    if form == "cupy":
+        return cupy_array(tensor, device.info.index)
     if on_gpu:
         raise Unsupported("numpy arrays cannot be on a GPU", hint='set tensors = "torch"')
     from kernelmark.devices.cpu import array
@@ -295,8 +350,25 @@ def torch_tensor(values: Any) -> Any:
     return torch.from_numpy(values)
 
 
-def use_stream(device: Device) -> None:
-    """Make the stream that is timed torch's current one."""
+def cupy_array(tensor: Tensor, index: int) -> Any:
+    """Our memory as a CuPy array, which does not own it."""
+    import cupy
+
+    spec = tensor.spec
+    dtype = np.dtype(TORCH_NAMES[spec.dtype])  # NumPy has the same names
+    nbytes = dtype.itemsize * math.prod(spec.shape)
+    memory = cupy.cuda.UnownedMemory(tensor.address, nbytes, tensor, index)
+    return cupy.ndarray(spec.shape, dtype, memptr=cupy.cuda.MemoryPointer(memory, 0))
+
+
+def use_stream(device: Device, form: str = "torch") -> None:
+    """Make the stream that is timed the current one of torch, or of CuPy."""
+    if form == "cupy":
+        import cupy
+
+        cupy.cuda.Device(device.info.index).use()
+        cupy.cuda.ExternalStream(device.stream, device.info.index).use()
+        return
     import torch
 
     torch.cuda.set_device(device.info.index)

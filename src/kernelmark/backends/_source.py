@@ -2,6 +2,7 @@
 
     /* kmark
     op = "./softmax.py"               # or a built-in op
+    name = "softmax-shared"           # in history; that of the file if left out
     kernel = "softmax_rows"
     grid = ["rows"]                   # numbers, or formulas of the op's dims and the config
     block = ["threads"]
@@ -37,7 +38,7 @@ from kernelmark.gpu.rtc import Binary, compile_source
 SUFFIXES = (".cu", ".hip")
 
 _DESCRIPTION = re.compile(r"/\*\s*kmark\s*\n(.*?)\*/", re.DOTALL)
-_KEYS = ("op", "kernel", "grid", "block", "shared", "args", "dtypes", "space")
+_KEYS = ("op", "name", "kernel", "grid", "block", "shared", "args", "dtypes", "space")
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(("int", "int32_t"), ctypes.c_int32),
     **dict.fromkeys(("unsigned", "unsigned int", "uint32_t"), ctypes.c_uint32),

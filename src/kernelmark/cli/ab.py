@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kernelmark.cli import completing
 from kernelmark.cli import options as o
-from kernelmark.cli.ab_telling import lone, preview, progress, told
+from kernelmark.cli.ab_telling import expected, lone, preview, reporter, told
+from kernelmark.cli.ending import command_age_s, learn_start
 from kernelmark.cli.output import Outputs, put_table, say
 from kernelmark.core.errors import UsageError
 
@@ -51,6 +53,7 @@ SideBackend = Annotated[
         "-b",
         "--backend",
         metavar="[NAME:]BACKEND",
+        autocompletion=completing.backends,
         help="The backend of both sides, or of the named one. Repeatable.",
         rich_help_panel=COMPARISON,
     ),
@@ -70,6 +73,7 @@ Device = Annotated[
         "-d",
         "--device",
         metavar="DEVICE",
+        autocompletion=completing.devices,
         help="The device to measure on.",
         rich_help_panel=o.SELECTION,
     ),
@@ -177,20 +181,27 @@ def ab(
     from kernelmark.api.ab import captured, compare_sides
     from kernelmark.core.environment import difference
     from kernelmark.report.ab import difference_table
+    from kernelmark.runners.lock import describe_others
+    from kernelmark.runners.targets import find
     from kernelmark.stores import open_store
 
+    if not quiet:
+        say(expected(plan))
+        if others := describe_others(find(plan.device)[1]):
+            say(f"note: {plan.device} is in use by {others}: times may be disturbed")
     environments = captured(plan)
     if not outputs.stdout_taken:
         put_table(difference_table(difference(*environments), plan.names))
         say()
     with contextlib.ExitStack() as stack:
         opened = None if no_store else stack.enter_context(open_store(store))
+        learn_start("ab", command_age_s())
         report = compare_sides(
             plan,
             environments,
             store=opened,
             argv=tuple(context.obj or ()),
-            on_event=(lambda event: None) if quiet else progress(len(plan.pairs)),
+            on_event=stack.enter_context(reporter(plan, quiet=quiet)),
         )
     return told(report, outputs, stored=opened is not None, quiet=quiet)
 
@@ -199,7 +210,7 @@ def plan_of(params: Mapping[str, Any], sides: tuple[Side, Side] | None = None) -
     """The comparison that the options ask for; whatever is illegal is refused here. `sides` are
     those of --env and --set if not given."""
     from kernelmark.api.ab import AbPlan
-    from kernelmark.api.plan import Selection, problems_of
+    from kernelmark.api.plan import Selection, own_kernels, problems_of
     from kernelmark.backends import is_file
     from kernelmark.runners import targets
     from kernelmark.runners.ab import Pair
@@ -236,18 +247,22 @@ def plan_of(params: Mapping[str, Any], sides: tuple[Side, Side] | None = None) -
             f"{len(choices[1][0])}: they are compared one with one"
         )
 
+    own = own_kernels(selection.backends)
+
     def case(problem: Any, side: int, place: int) -> Case:
         from kernelmark.core.result import Case
 
         chosen, config = choices[side]
-        return Case(problem=problem, backend=chosen[place], timing=timing, config=config)
+        backend = chosen[place]
+        name = own[backend].name if backend in own else ""
+        return Case(problem=problem, backend=backend, timing=timing, config=config, name=name)
 
     pairs = tuple(
         Pair(base=case(problem, 0, place), head=case(problem, 1, place))
         for problem in found
         for place in range(len(choices[0][0]))
     )
-    return AbPlan(
+    made = AbPlan(
         sides=sides,
         pairs=pairs,
         device=info.name,
@@ -258,6 +273,21 @@ def plan_of(params: Mapping[str, Any], sides: tuple[Side, Side] | None = None) -
         budget_s=params["budget"],
         jobs=_jobs(params.get("jobs"), info.kind),
     )
+    if not params["env"] and _alike(sides) and all(pair.base == pair.head for pair in pairs):
+        both = ", ".join(choices[0][0])
+        hint = f"name the sides: -b {names[0]}:{choices[0][0][0]} -b {names[1]}:BACKEND"
+        if len(choices[0][0]) > 1:
+            first, second = choices[0][0][:2]
+            hint = f"name the sides: -b {names[0]}:{first} -b {names[1]}:{second}"
+        raise UsageError(
+            f"both sides would measure {both}: nothing differs",
+            hint=f"{hint}; --env a --env b compares a thing with itself",
+        )
+    return made
+
+
+def _alike(sides: tuple[Side, Side]) -> bool:
+    return (sides[0].python, sides[0].variables) == (sides[1].python, sides[1].variables)
 
 
 def _jobs(given: int | None, kind: str) -> int:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kernelmark.cli.ending import INTERRUPTED, NOTHING
-from kernelmark.cli.output import Outputs, flush, put_table, say
+from kernelmark.cli.output import Outputs, fancy, flush, progress_bar, put_table, say
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
-    from kernelmark.api.ab import AbPlan
+    from rich.progress import Progress as Bar
+
+    from kernelmark.api.ab import AbPlan, Rounds
     from kernelmark.compare.fail_on import FailOn
     from kernelmark.report.ab import AbReport
     from kernelmark.runners.ab import Event
@@ -31,34 +35,108 @@ def lone(plan: AbPlan) -> str:
 
 
 def preview(plan: AbPlan) -> int:
-    from kernelmark.core.units import duration_text
     from kernelmark.report.names import backend_text, short
     from kernelmark.report.tables import Column, Table
-    from kernelmark.runners.plan import budget_s
 
     columns = tuple(Column(name=name) for name in ("problem", *plan.names))
     rows = tuple(
         (short(p.base.problem), backend_text(p.base), backend_text(p.head)) for p in plan.pairs
     )
     put_table(Table(columns=columns, rows=rows))
-    seconds = plan.rule.looks.last * sum(
-        budget_s(case) for pair in plan.pairs for case in pair.cases
-    )
-    say(
-        f"{counted(len(plan.pairs), 'pair')} on {plan.device}, looked at after "
-        f"{', '.join(map(str, plan.rule.looks.rounds))} rounds, about {duration_text(seconds)} of "
-        "launches, if none is longer than its share; starting processes, inputs, checks and "
-        "evictions are not in it"
-    )
+    say(expected(plan))
     return 0
 
 
-def progress(total: int) -> Callable[[Event], None]:
+def expected(plan: AbPlan) -> str:
+    """What is compared and how long that takes, in one line."""
+    from kernelmark.api.ab import Rounds
+    from kernelmark.core.units import duration_text
+
+    first, last = Rounds(plan).whole_s
+    rounds = plan.rule.looks.rounds
+    text = f"{counted(len(plan.pairs), 'pair')} on {plan.device}"
+    if plan.budget_s is not None and plan.budget_s < last:
+        text += f", at most about {duration_text(plan.budget_s)} (--budget)"
+        if plan.budget_s < first:
+            text += (
+                f", which ends before the first look after {rounds[0]} rounds "
+                f"(about {duration_text(first)}): every pair would stay unsure"
+            )
+        return text
+    if len(rounds) == 1:
+        return f"{text}, {rounds[0]} rounds: about {duration_text(last)}"
+    return (
+        f"{text}, {rounds[0]} to {rounds[-1]} rounds: about {duration_text(first)} if all is "
+        f"decided at the first look, at most about {duration_text(last)}"
+    )
+
+
+@contextlib.contextmanager
+def reporter(plan: AbPlan, *, quiet: bool) -> Iterator[Callable[[Event], None]]:
+    """What a comparison reports its events to: a bar with the time left on a terminal, else a
+    line a round. Quiet, it still learns how long rounds take."""
+    from kernelmark.api.ab import Rounds
+
+    rounds = Rounds(plan)
+    with contextlib.ExitStack() as stack:
+        stack.callback(rounds.save)
+        tell: Callable[[Event], None] = _ignored
+        if not quiet and fancy(sys.stderr):
+            tell = Drawn(stack.enter_context(progress_bar()), rounds)
+        elif not quiet:
+            tell = progress(rounds)
+
+        def take(event: Event) -> None:
+            rounds.take(event)
+            tell(event)
+
+        yield take
+
+
+def _ignored(event: Event) -> None:
+    pass
+
+
+def left(rounds: Rounds) -> str:
+    """How long the rest takes, for a bar or a line."""
+    from kernelmark.core.units import duration_text
+
+    near, far = rounds.left_s
+    if rounds.looks.after(rounds.done) in (None, rounds.looks.last):
+        return f"about {duration_text(far)} left"
+    return f"next look in about {duration_text(near)}, at most {duration_text(far)} left"
+
+
+class Drawn:
+    """A bar over the rounds, with the pair that was measured last."""
+
+    def __init__(self, bar: Bar, rounds: Rounds) -> None:
+        self._bar = bar
+        self._rounds = rounds
+        self._lines = progress(rounds, lambda text: bar.console.print(text, markup=False))
+        self._task = bar.add_task("starting", total=rounds.looks.last, left=left(rounds))
+
+    def __call__(self, event: Event) -> None:
+        from kernelmark.report.names import short
+        from kernelmark.runners.ab import Measured
+
+        with contextlib.suppress(OSError):  # the terminal may go away: the comparison goes on
+            if not isinstance(event, Measured):
+                self._lines(event)
+                return
+            self._bar.update(
+                self._task,
+                completed=event.round - 1 + event.done / event.total,
+                left=left(self._rounds),
+                description=f"round {event.round}: {short(event.pair.base.problem)}",
+            )
+
+
+def progress(rounds: Rounds, say: Callable[[str], object] = say) -> Callable[[Event], None]:
     from kernelmark.report.names import short
     from kernelmark.runners.ab import Measured
     from kernelmark.runners.events import Waiting
 
-    left = {"pairs": total}
     waited: set[str] = set()
 
     def tell(event: Event) -> None:
@@ -66,14 +144,13 @@ def progress(total: int) -> Callable[[Event], None]:
             if event.holder not in waited:  # once for each, not at every case
                 waited.add(event.holder)
                 say(str(event))
-            return
-        if isinstance(event, Measured):
+        elif isinstance(event, Measured):
             if event.done == event.total:
-                say(f"round {event.round}: {counted(event.total, 'pair')}")
-            return
-        left["pairs"] -= 1
-        name = short(event.pair.base.problem)
-        say(f"{event.status.value}: {name}: {event.reason} ({left['pairs']} left)")
+                more = f" ({left(rounds)})" if event.round < rounds.looks.last else ""
+                say(f"round {event.round}: {counted(event.total, 'pair')}{more}")
+        else:
+            name = short(event.pair.base.problem)
+            say(f"{event.status.value}: {name}: {event.reason} ({rounds.pairs} left)")
 
     return tell
 

@@ -15,6 +15,7 @@ from kernelmark.cli import (
     ab,
     bisect,
     compare,
+    deleting,
     doctor,
     gate,
     history,
@@ -52,6 +53,7 @@ _IN_ORDER: dict[str, Callable[..., Any] | typer.Typer] = {
     "lint-configs": lint_configs.lint_configs,
     "export": transfer.export,
     "import": transfer.import_results,
+    "delete": deleting.delete,
     "micro": micro.micro,
     "roofs": roofs.roofs,
     "serve": serve.serve,
@@ -97,7 +99,6 @@ app = typer.Typer(
     cls=PlainGroup,
     help="Measure, explain, compare and tune GPU and CPU kernels.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=(
@@ -150,6 +151,10 @@ def _options(
     ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show a traceback with an error; works anywhere.")
+    ] = False,
+    wide: Annotated[
+        bool,
+        typer.Option("--wide", help="Show tables with all columns side by side; works anywhere."),
     ] = False,
 ) -> None:
     pass

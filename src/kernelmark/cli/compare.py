@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from kernelmark.cli import completing
 from kernelmark.cli import options as o
 from kernelmark.cli.output import Outputs, put_table, put_tables, say
 from kernelmark.cli.places import extended, store_words
@@ -29,8 +30,15 @@ _RUN_HELP = (
     "A run: its id or the beginning of it, label, pinned name, latest, latest~1; or a file: our "
     "JSON, or one of another tool (kmark import --help)."
 )
-Base = Annotated[str, typer.Argument(metavar="BASE", help=_RUN_HELP)]
-Head = Annotated[str, typer.Argument(metavar="HEAD", help="The run to judge, named like BASE.")]
+Base = Annotated[
+    str, typer.Argument(metavar="BASE", autocompletion=completing.runs, help=_RUN_HELP)
+]
+Head = Annotated[
+    str,
+    typer.Argument(
+        metavar="HEAD", autocompletion=completing.runs, help="The run to judge, named like BASE."
+    ),
+]
 RuleName = Annotated[
     str,
     typer.Option(
@@ -161,11 +169,10 @@ def _put(
 ) -> None:
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import compare as report
-    from kernelmark.report.narrow import narrowed
 
     shown = list(found.rows) if every or len(found.rows) <= _FEW else found.changed
     if shown and not outputs.stdout_taken:
-        put_table(narrowed(report.table(shown)), styles=[_style(row) for row in shown])
+        put_table(report.table(shown), styles=[_style(row) for row in shown])
     outputs.put(
         json=lambda: json_text(report.document(found, place)),
         csv=lambda: csv_text(report.records(found)),

@@ -12,13 +12,12 @@ def doctor(store: o.StorePlace = None, json: o.Json = None) -> int:
     Lists what is missing and how to fix it. Include the output in a bug report.
     """
     from kernelmark.cli import health
-    from kernelmark.cli.listing import all_as_json
+    from kernelmark.core.files import json_text
 
     if json is not None:
         check_writable(json)
-    tables = health.examine(store)
     if json is None:
-        put_tables(tables)
+        put_tables(health.examine(store))
     else:
-        write(json, all_as_json(tables))
+        write(json, json_text(health.document(store)))
     return 0

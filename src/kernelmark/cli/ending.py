@@ -1,10 +1,35 @@
-"""How a command ends: its exit codes, and Ctrl-C."""
+"""How a command ends: its exit codes, Ctrl-C, and how long it took."""
 
 from __future__ import annotations
+
+import time
 
 from kernelmark.core.exit_codes import INTERRUPTED, NOTHING, REGRESSION, SOME_FAILED
 
 __all__ = ["INTERRUPTED", "NOTHING", "REGRESSION", "SOME_FAILED", "Interrupted"]
+
+
+def begin_clock() -> None:
+    """Count the seconds of a command from here."""
+    _Clock.begun = time.monotonic()
+
+
+def command_age_s() -> float:
+    """Seconds since the command began."""
+    return time.monotonic() - _Clock.begun
+
+
+def learn_start(command: str, seconds: float) -> None:
+    """Remember what a command took before and after its cases, for later estimates."""
+    from kernelmark.runners.forecast import Means
+
+    means = Means.of_machine()
+    means.learn(f"start/{command}", seconds)
+    means.save()
+
+
+class _Clock:
+    begun = time.monotonic()
 
 
 class Interrupted(Exception):

@@ -11,7 +11,7 @@ import typer
 
 from kernelmark.cli import ab as a
 from kernelmark.cli import options as o
-from kernelmark.cli.ab_telling import lone, preview, progress, told
+from kernelmark.cli.ab_telling import lone, preview, reporter, told
 from kernelmark.cli.compare import FailOnWords
 from kernelmark.cli.output import Outputs, say
 from kernelmark.core.errors import UsageError
@@ -190,7 +190,7 @@ def gate(
             captured(plan),
             store=opened,
             argv=_pinned(context.obj or (), facts),
-            on_event=(lambda event: None) if quiet else progress(len(plan.pairs)),
+            on_event=stack.enter_context(reporter(plan, quiet=quiet)),
         )
     code = told(
         report,

@@ -7,9 +7,11 @@ import platform
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 from kernelmark.cli import folders, listing
 from kernelmark.core.diskcache import cache_root
+from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.roof import Roof
 from kernelmark.core.units import bytes_text, counted, duration_text, rate_text
@@ -35,6 +37,120 @@ def examine(place: str | None) -> list[Table]:
     ]
 
 
+def document(place: str | None) -> dict[str, Any]:
+    """The same for programs: keys that stay, numbers in base units, null for what is not known."""
+    from kernelmark.core import codec
+    from kernelmark.runners.capture import container
+
+    store, roofs = _store(place)
+    stored = {row[0]: row[1] for row in store}
+    info, boost, compiler = _cpu_info(), _boost()[1], _compiler()[1]
+    clock_khz = _number(_read(_CPU / "cpu0/cpufreq/scaling_cur_freq"))
+    return {
+        "kernelmark": "doctor",
+        "version": 1,
+        "here": {row[0]: row[1] for row in _here()} | {"container": container() or None},
+        "devices": _devices(),
+        "cpu": {
+            "cores_used": info.units,
+            "logical_cpus": _number(info.attributes.get("logical_cpus")),
+            "governor": _read(_CPU / "cpu0/cpufreq/scaling_governor"),
+            "clock_mhz": None if clock_khz is None else clock_khz / 1e3,
+            "boost": {"on": True, "off": False}.get(boost),
+            "load_1min": os.getloadavg()[0],
+            "compiler": None if compiler == "none" else compiler,
+        },
+        "backends": [
+            {
+                "backend": name,
+                "state": state,
+                "devices": kinds.split(", ") if kinds else [],
+                "version": text if state in ("ready", "no device") else None,
+                "reason": None if state in ("ready", "no device") else text,
+            }
+            for name, state, kinds, text in _backends()
+        ],
+        "store": {
+            "path": stored.get("place"),
+            "state": "ready" if stored.get("state") == "ready" else "unusable",
+            "reason": None if stored.get("state") == "ready" else stored.get("state"),
+            "schema": _number(stored.get("schema", "").partition(",")[0]),
+            "newest_run": None if stored.get("newest run") == "none" else stored.get("newest run"),
+        },
+        "cache": _cache_document(),
+        "folders": [
+            {"folder": what, "path": path, "state": state, "reason": why or None}
+            for what, path, state, why in _folders(place)
+        ],
+        "bundles": _bundles(),
+        "roofs": [codec.plain(roof) for roof in roofs],
+    }
+
+
+def _devices() -> list[dict[str, Any]]:
+    from kernelmark.devices import registry
+
+    found: list[dict[str, Any]] = []
+    for name in registry.names():
+        reason = registry.get(name).available()
+        if reason is not None:
+            found.append({"device": name, "available": False, "reason": reason})
+            continue
+        found += [
+            {
+                "device": info.name,
+                "available": not info.unusable,
+                "reason": info.unusable or None,
+                "arch": info.arch,
+                "model": info.model,
+                "units": info.units,
+                "memory_bytes": info.memory_bytes,
+                "cache_bytes": info.cache_bytes,
+                "driver": info.driver,
+            }
+            for info in registry.get(name).infos()
+        ]
+    return found
+
+
+def _cache_document() -> dict[str, Any]:
+    root = cache_root()
+    return {
+        "path": str(root),
+        "folders": [
+            {"folder": name, "bytes": sum(sizes), "files": len(sizes)}
+            for name, sizes in _cache_sizes(root)
+        ],
+    }
+
+
+def _cache_sizes(root: Path) -> list[tuple[str, list[int]]]:
+    """The sizes of files by the folders of the cache that they are in."""
+    if not root.is_dir():
+        return []
+    return [
+        (folder.name, [path.stat().st_size for path in folder.rglob("*") if path.is_file()])
+        for folder in sorted(path for path in root.iterdir() if path.is_dir())
+    ]
+
+
+def _bundles() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for folder in pack.folders():
+        try:
+            for arch, (whole, damaged) in pack.inventory(folder).items():
+                found.append(
+                    {"path": str(folder), "arch": arch, "kernels": whole, "damaged": damaged}
+                )
+        except OSError as error:
+            found.append({"path": str(folder), "reason": error.strerror or str(error)})
+    return found
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() else None
+
+
 def _titled(title: str, names: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
     shown = rows or [("none known; kmark run measures them", *[""] * (len(names) - 1))]
     return Table(title=title, columns=tuple(Column(name=n) for n in names), rows=tuple(shown))
@@ -56,10 +172,14 @@ def _here() -> list[tuple[str, ...]]:
     ]
 
 
-def _cpu() -> list[tuple[str, ...]]:
+def _cpu_info() -> DeviceInfo:
     from kernelmark.devices import registry
 
-    info = registry.get("cpu").infos()[0]
+    return registry.get("cpu").infos()[0]
+
+
+def _cpu() -> list[tuple[str, ...]]:
+    info = _cpu_info()
     return [
         ("cores used", f"{info.units} of {info.attributes.get('logical_cpus', '?')} CPUs", ""),
         _governor(),
@@ -99,7 +219,10 @@ def _load(cores: int) -> tuple[str, str, str]:
     load = os.getloadavg()[0]
     busy = load > 0.3 * cores
     advice = "other work disturbs timings: stop it, or expect wide intervals" if busy else ""
-    return "load", f"{load:.2f} over the last minute on {counted(cores, 'core')}", advice
+    # The load average also counts what waits for a core: more than there are is no share of them.
+    waiting = f", and {load - cores:.1f} more waited" if load > cores else ""
+    value = f"{min(load, cores):.1f} of {counted(cores, 'core')} over the last minute{waiting}"
+    return "load", value, advice
 
 
 def _compiler() -> tuple[str, str, str]:
@@ -124,7 +247,7 @@ def _backends() -> list[tuple[str, ...]]:
             reason = backend.available()
             version = backend.version() if reason is None else ""
         except KernelmarkError as error:
-            state, text = "broken", str(error)
+            state, text = "broken", str(error.message)
         except Exception as error:  # a library that fails to load must not end the examination
             state, text = "broken", f"{type(error).__name__}: {error}".splitlines()[0]
         else:
@@ -161,9 +284,8 @@ def _cache() -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("place", str(root))]
     if not root.is_dir():
         return [*rows, ("state", "not made yet")]
-    for folder in sorted(path for path in root.iterdir() if path.is_dir()):
-        sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
-        rows.append((folder.name, f"{bytes_text(sum(sizes))} in {counted(len(sizes), 'file')}"))
+    for name, sizes in _cache_sizes(root):
+        rows.append((name, f"{bytes_text(sum(sizes))} in {counted(len(sizes), 'file')}"))
     return rows
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernelmark.cli import completing
 from kernelmark.cli import options as o
 from kernelmark.cli.ending import REGRESSION
 from kernelmark.cli.output import Outputs, put, put_tables, say
@@ -119,6 +122,26 @@ Unpin = Annotated[
         "--unpin", metavar="NAME", help="Forget a pinned name, and end.", rich_help_panel=BASELINES
     ),
 ]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--exclude",
+        metavar="RUN",
+        autocompletion=completing.runs,
+        help="Leave this run out of every history from now on, and end. Repeatable.",
+        rich_help_panel=LOOKING,
+    ),
+]
+Include = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--include",
+        metavar="RUN",
+        autocompletion=completing.runs,
+        help="Take an excluded run back in, and end. Repeatable.",
+        rich_help_panel=LOOKING,
+    ),
+]
 Pins = Annotated[
     bool, typer.Option("--pins", help="List pinned names, and end.", rich_help_panel=BASELINES)
 ]
@@ -150,6 +173,8 @@ def history(
     pin: Pin = None,
     unpin: Unpin = None,
     pins: Pins = False,
+    exclude: Exclude = None,
+    include: Include = None,
     changed: Changed = False,
     every: All = False,
     check: Check = False,
@@ -182,6 +207,9 @@ def history(
         named(micro)
         ops, backends = [plain_name(micro)], [MICRO]
         suites, sentinels = (MICRO_SUITE, ROOFS_SUITE), ""
+    if exclude or include:
+        with open_store(store) as opened:
+            return _excluded(opened, exclude or (), include or ())
     if pin is not None or unpin is not None or pins:
         with open_store(store) as opened:
             return _pinned(opened, pin, unpin)
@@ -272,6 +300,15 @@ def _pinned(store: Store, pin: str | None, unpin: str | None) -> int:
     return 0
 
 
+def _excluded(store: Store, out: Sequence[str], back: Sequence[str]) -> int:
+    # All are found before any is changed.
+    found = [(store.run(ref), ref in out) for ref in (*out, *back)]
+    for run, excluded in found:
+        store.update_run(dataclasses.replace(run, excluded=excluded))
+        say(f"run {run.id} is {'left out of' if excluded else 'part of'} every history")
+    return 0
+
+
 def _meant(store: Store, name: str) -> str | None:
     """The run that a word names without being pinned."""
     try:
@@ -287,18 +324,21 @@ def chosen(
     regex: str | None,
 ) -> list[Story]:
     """The series that a user asked for."""
+    from kernelmark.api.plan import own_kernels
     from kernelmark.backends import canonical
 
     keys = [story.series.split(" | ")[0] for story in found.stories]
     wanted = found_in(regex or "", keys, hint="it is what --filter was given")
     # A stored name of a file may be one from before it had one name only.
     named = {canonical(name) for name in backends}
+    here = [name for name in backends if Path(name).is_file()]
+    named |= {kernel.name for kernel in own_kernels(here).values()}
     shown = []
     for story, fits in zip(found.stories, wanted, strict=True):
         key, backend = story.series.split(" | ")[:2]
         if (
             (not ops or key.split()[0] in ops)
-            and (not named or canonical(backend) in named)
+            and (not named or backend in named or canonical(backend) in named)
             and fits
         ):
             shown.append(story)
@@ -316,11 +356,10 @@ def _put(
 ) -> None:
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import history as report
-    from kernelmark.report.narrow import narrowed
 
     worst_first = report.by_worry(shown)
     if not outputs.stdout_taken:
-        put_tables(map(narrowed, _tables(found, worst_first[:most])))
+        put_tables(_tables(found, worst_first[:most]))
         if len(shown) > most:
             say(
                 f"note: {len(shown) - most} more series: --all shows them; -o, -b and --filter "

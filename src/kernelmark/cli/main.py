@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from kernelmark.cli.ending import INTERRUPTED, Interrupted
+from kernelmark.cli.ending import INTERRUPTED, Interrupted, begin_clock
 from kernelmark.core.stopping import (
     begin_command,
     catch_stops,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["app", "ended_by", "main", "prepared"]
 
 _GROUPS = ("tune", "iree", "token")
+_ANYWHERE = ("--debug", "--wide")
 _REPORT = "run the command again with --debug and report what it prints"
 
 
@@ -47,6 +48,7 @@ def __getattr__(name: str) -> Any:
 def main(argv: Sequence[str] | None = None) -> None:
     """The entry point: exits with the code that tells how it went."""
     begin_command()
+    begin_clock()
     before: dict[signal.Signals, Any] = {}
     try:
         before = catch_stops(importing=_end_importing if argv is None else None)
@@ -66,23 +68,24 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _run(words: list[str]) -> int:
     """Run a command line; the exit code."""
-    debug = False
+    given: set[str] = set()
     try:
-        words, debug = prepared(words)
+        words, given = prepared(words)
         _open_streams()
         from kernelmark.cli.app import command
         from kernelmark.cli.folders import notes
-        from kernelmark.cli.output import flush, say
+        from kernelmark.cli.output import flush, say, show_all_columns
         from kernelmark.cli.places import redacted
 
         _plain_help(words)
+        show_all_columns("--wide" in given)
         for text in notes(words):
             say(f"note: {text}")
         code = command()(words, prog_name="kmark", standalone_mode=False, obj=redacted(words))
         flush()
         return code if isinstance(code, int) else 0
     except BaseException as error:
-        if debug and not isinstance(error, SystemExit) and not _unread(error):
+        if "--debug" in given and not isinstance(error, SystemExit) and not _unread(error):
             _tell_trace(error)
         return ended_by(error, words)
 
@@ -116,11 +119,23 @@ def _tell_trace(error: BaseException) -> None:
 
 
 def _plain_help(words: Sequence[str]) -> None:
-    """Under NO_COLOR help is without bold and dim too, as all our own output is."""
-    if os.environ.get("NO_COLOR") and ("--help" in words or "-h" in words):
-        from typer import rich_utils
+    """Help without `<bool>` behind flags, which take no value; under NO_COLOR without bold and dim
+    too, as all our own output is."""
+    if "--help" not in words and "-h" not in words:
+        return
+    from typer import rich_utils
+    from typer.core import TyperOption
 
+    if os.environ.get("NO_COLOR"):
         rich_utils.COLOR_SYSTEM = None
+    shown = TyperOption.display_type_rich
+    if not hasattr(shown, "of_values"):
+
+        def of_values(option: TyperOption, ctx: Any) -> str | None:
+            return None if option.is_flag else shown(option, ctx)
+
+        of_values.of_values = True  # type: ignore[attr-defined]
+        TyperOption.display_type_rich = of_values  # type: ignore[method-assign, assignment]
 
 
 def _open_streams() -> None:
@@ -131,22 +146,22 @@ def _open_streams() -> None:
             setattr(sys, name, os.fdopen(null, "r" if name == "stdin" else "w", encoding="utf-8"))
 
 
-def prepared(argv: Sequence[str]) -> tuple[list[str], bool]:
-    """The words for the parser, and whether `--debug` was among them.
+def prepared(argv: Sequence[str]) -> tuple[list[str], set[str]]:
+    """The words for the parser, and which of the flags that work anywhere were among them.
 
     `kmark` or `kmark tune` alone asks for its help. A bare `--resume` is given its value here,
     since an option's value is not optional to the parser."""
     words: list[str] = []
-    debug = False
+    given: set[str] = set()
     for i, word in enumerate(argv):
-        if word == "--debug":
-            debug = True
+        if word in _ANYWHERE:
+            given.add(word)
         elif word == "--resume" and (i + 1 == len(argv) or argv[i + 1].startswith("-")):
             words.append("--resume=latest")
         else:
             words.append(word)
     alone = not words or (len(words) == 1 and words[0] in _GROUPS)
-    return [*words, "--help"] if alone else words, debug
+    return [*words, "--help"] if alone else words, given
 
 
 def ended_by(error: BaseException, words: Sequence[str] = ()) -> int:

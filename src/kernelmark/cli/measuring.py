@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from kernelmark.cli import options as o
-from kernelmark.cli.ending import INTERRUPTED, NOTHING, SOME_FAILED
+from kernelmark.cli.ending import INTERRUPTED, NOTHING, SOME_FAILED, command_age_s, learn_start
 from kernelmark.cli.output import Outputs, put_table, say
 from kernelmark.cli.places import extended, redacted, rerun_words, store_words
-from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.errors import NothingToDo, StoreError, UsageError
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
@@ -108,12 +108,16 @@ def run(
         if plan is None:
             raise NothingToDo("there is nothing to run")
         if dry_run:
-            return _preview(plan, opened, resumed)
+            return _preview(plan, opened, resumed, context)
         # Nobody looks at a percentage where the JSON document alone is written: no roofs are
         # measured for it.
         roofs = roofs if opened is not None or outputs.shows_percent else "none"
+        before_s = command_age_s()
         results = _measured(plan, context, opened, resumed=resumed, roofs=roofs)
-        return _told(results, opened, outputs, context)
+        measured_s = command_age_s()
+        code = _told(results, opened, outputs, context)
+        learn_start("run", before_s + command_age_s() - measured_s)
+        return code
 
 
 def _check_resume(resume: str | None, *, retry_failed: bool, no_store: bool) -> None:
@@ -255,7 +259,7 @@ def _measured(
 
 def _told(results: Results, store: Store | None, outputs: Outputs, context: typer.Context) -> int:
     """Everything that is said after the last case, and the exit code."""
-    from kernelmark.cli.telling import put_results, tell_rest
+    from kernelmark.cli.telling import put_results, tell_demo, tell_rest
     from kernelmark.core.result import RunState, Status
 
     interrupted = results.run.state is RunState.INTERRUPTED
@@ -272,6 +276,8 @@ def _told(results: Results, store: Store | None, outputs: Outputs, context: type
         elif interrupted:
             resume = extended(f"kmark run --resume {results.run.id}", place)
             say(f"interrupted; everything so far is stored: {resume}")
+        elif "demo" in results.run.suite.split(",") and not context.params["quiet"]:
+            tell_demo(results, place)
     if interrupted:
         return INTERRUPTED
     if results.failed:
@@ -283,11 +289,10 @@ def _told(results: Results, store: Store | None, outputs: Outputs, context: type
     return 0
 
 
-def _preview(plan: Plan, store: Store | None, resumed: Run | None) -> int:
+def _preview(plan: Plan, store: Store | None, resumed: Run | None, context: typer.Context) -> int:
     """The cases and how long they would take."""
     from kernelmark.cli.telling import plan_table
     from kernelmark.core.units import duration_text
-    from kernelmark.runners.plan import estimate_s
 
     done = store.finished(resumed.id) if store is not None and resumed is not None else set()
     cases = [case for case in plan.cases if case.id not in done]
@@ -295,17 +300,40 @@ def _preview(plan: Plan, store: Store | None, resumed: Run | None) -> int:
         raise NothingToDo("nothing is left to run")
     put_table(plan_table(cases))
     refused = _refused(cases, plan.devices[0])
-    seconds = estimate_s([case for case in cases if case.id not in refused], len(plan.devices))
+    seconds = _expected_s(plan, [case for case in cases if case.id not in refused], context)
     where = ", ".join(info.name for info in plan.devices)
-    say(
-        f"{counted(len(cases), 'case')} on {where}, about {duration_text(seconds)} of launches, if "
-        "none is longer than its share; compiling, inputs, checks and evictions are not in it"
-    )
+    say(f"{counted(len(cases), 'case')} on {where}, about {duration_text(seconds)}")
     for note in plan.notes:
         say(f"note: {note}")
     for reason, count in Counter(refused.values()).most_common():
         say(f"note: {counted(count, 'case')} will be unsupported: {reason}")
     return 0
+
+
+def _expected_s(plan: Plan, cases: Sequence[Case], context: typer.Context) -> float:
+    """Seconds of the whole command, with roofs that it would measure."""
+    from kernelmark.api.roofs import expected_roofs_s
+    from kernelmark.runners.ahead import kernel_key
+    from kernelmark.runners.forecast import estimate_run_s
+    from kernelmark.runners.jobs import compiles
+    from kernelmark.runners.local import LocalRunner
+    from kernelmark.stores import open_store
+
+    params = context.params
+    infos = plan.devices
+    jobs = LocalRunner([info.name for info in infos], jobs=params["jobs"]).jobs
+    kernels = {kernel_key(case): case for case in cases if compiles(case.backend)}
+    roofs_s = 0.0
+    with contextlib.ExitStack() as stack:
+        store = None
+        if not params["no_store"]:
+            with contextlib.suppress(StoreError):  # one that is still to be made
+                store = stack.enter_context(open_store(params["store"], readonly=True))
+        shown = Outputs(json=params["json"], csv=params["csv"], md=params["md"]).shows_percent
+        if shown or not params["no_store"]:
+            roofs_s = expected_roofs_s(plan, store, params["roofs"])
+    ahead = list(kernels.values()) if len(kernels) > 1 and jobs else []
+    return roofs_s + estimate_run_s(cases, infos, kernels=ahead, jobs=jobs)
 
 
 def _refused(cases: Sequence[Case], info: DeviceInfo) -> dict[str, str]:

@@ -175,6 +175,8 @@ def micro(
     mode = _mode(quick=quick, full=full, brief=brief)
     if drawn is not None:
         check_writable(str(drawn))
+    from kernelmark.api.micro import is_run
+
     results = _measure(
         names,
         lambda so_far: _show(so_far, outputs, contextlib.nullcontext(), points=points, figure=None),
@@ -186,7 +188,8 @@ def micro(
         argv=tuple(context.obj or ()),
         quiet=quiet,
     )
-    kept = kept_by(() if no_store else _again("show", results.run.id), store)
+    stored = not no_store and is_run(results.micro)
+    kept = kept_by(_again("show", results.run.id) if stored else (), store)
     _show(results, outputs, kept, points=points, figure=drawn)
     return SOME_FAILED if results.failed else 0
 
@@ -316,6 +319,7 @@ def _measure(
     from kernelmark.cli.places import redacted
     from kernelmark.core.micro import benchmark_name
     from kernelmark.core.units import duration_text
+    from kernelmark.report.micro import status_text
     from kernelmark.stores import open_store
 
     chosen = list(names) or api.names_for(device)
@@ -327,7 +331,7 @@ def _measure(
         took = duration_text(result.cost.get("total", 0.0))
         reason = f": {result.error.splitlines()[0]}" if result.error else ""
         if not quiet or result.status.failed:
-            say(f"{name:<16} {result.status.value}, {took}{reason}")
+            say(f"{name:<16} {status_text(result, result.headlines)}, {took}{reason}")
         for note in result.notes:
             if note not in told:  # what all of them have is said once
                 tell(f"{name}: {note}")
@@ -352,7 +356,8 @@ def _measure(
             on_interrupt=on_interrupt,
         )
         if not quiet:
-            where = f"stored in {store.where}" if store is not None else "not stored"
+            stored = store is not None and api.is_run(results.micro)
+            where = f"stored in {store.where}" if store and stored else "not stored"
             say(f"run {results.run.id}: {where}")
         return results
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from kernelmark.cli.hints import command_path
 from kernelmark.cli.output import complain
@@ -27,9 +28,27 @@ def misused(error: Any, words: Sequence[str]) -> int:
     path = getattr(context, "command_path", None) or command_path(words)
     lines = [line.strip() for line in message.splitlines() if line.strip()] or ["misused"]
     sentence = lines[0][:1].lower() + lines[0][1:].rstrip(".")
-    rest = f"{' '.join(lines[1:])}; " if lines[1:] else ""
+    rest = f"{' '.join(lines[1:])}; " if lines[1:] else _meant(error, words)
     complain(sentence, f"{rest}see '{path} --help'")
     return 2
+
+
+def _meant(error: Any, words: Sequence[str]) -> str:
+    """`did you mean ops? ` for a word that is close to one of a few that may be given."""
+    choices = [str(one) for one in _choices(getattr(error, "param", None))]
+    for word in words:
+        value = word.rpartition("=")[2]
+        if value not in choices and (close := difflib.get_close_matches(value, choices, n=1)):
+            return f"did you mean {close[0]}? "
+    return ""
+
+
+def _choices(parameter: Any) -> Sequence[Any]:
+    kind = getattr(parameter, "type", None)
+    if found := getattr(kind, "choices", ()):
+        return tuple(found)
+    annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
 def _wrong_value(cause: BaseException | None) -> str | None:

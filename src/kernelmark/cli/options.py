@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from kernelmark.cli import completing
 from kernelmark.core.errors import UsageError
 
 SELECTION = "Selection"
@@ -21,11 +22,18 @@ def _option(
     help: str,
     metavar: str | None = None,
     callback: Callable[[Any], Any] | None = None,
+    complete: completing.Complete | None = None,
     hidden: bool = False,
 ) -> Any:
     """An option of a help panel. Hidden ones set fields that `--timing FILE.toml` has too."""
     return typer.Option(
-        *names, help=help, metavar=metavar, rich_help_panel=panel, callback=callback, hidden=hidden
+        *names,
+        help=help,
+        metavar=metavar,
+        rich_help_panel=panel,
+        callback=callback,
+        autocompletion=complete,
+        hidden=hidden,
     )
 
 
@@ -57,7 +65,14 @@ Words = list[str] | None
 
 Ops = Annotated[
     Words,
-    _option(SELECTION, "-o", "--op", metavar="OP", help="Ops, separated by commas. Repeatable."),
+    _option(
+        SELECTION,
+        "-o",
+        "--op",
+        metavar="OP",
+        complete=completing.ops,
+        help="Ops, separated by commas. Repeatable.",
+    ),
 ]
 Backends = Annotated[
     Words,
@@ -66,6 +81,7 @@ Backends = Annotated[
         "-b",
         "--backend",
         metavar="BACKEND",
+        complete=completing.backends,
         help="Backends, separated by commas. Repeatable. Default: all available ones that support "
         "one of the problems.",
     ),
@@ -77,6 +93,7 @@ Devices = Annotated[
         "-d",
         "--device",
         metavar="DEVICE",
+        complete=completing.devices,
         help="Devices to spread the cases over: cpu, cuda:0, cuda:0-7, all. Default: cpu.",
     ),
 ]
@@ -87,6 +104,7 @@ Suites = Annotated[
         "-s",
         "--suite",
         metavar="SUITE",
+        complete=completing.suites,
         help="Suites by name (kmark list suites), or your own TOML files.",
     ),
 ]
@@ -116,6 +134,7 @@ Dtypes = Annotated[
         SELECTION,
         "--dtype",
         metavar="DTYPE",
+        complete=completing.dtypes,
         help="Dtypes, separated by commas. Repeatable. Override those of a suite.",
     ),
 ]
@@ -332,6 +351,7 @@ Resume = Annotated[
         RUNNING,
         "--resume",
         metavar="[RUN]",
+        complete=completing.runs,
         help="Continue an unfinished run, by default the newest. Cases that have a result are not "
         "measured again.",
     ),
@@ -361,6 +381,7 @@ RunRef = Annotated[
     str,
     typer.Argument(
         metavar="[RUN]",
+        autocompletion=completing.runs,
         help="A run: its id or a prefix of it, a label, latest, latest~1, or an exported JSON "
         "file.",
     ),

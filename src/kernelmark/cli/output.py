@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shlex
 import sys
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from kernelmark.report.tables import Table
 
 Text = Callable[[], str]
+_STYLES = {"title": "italic", "head": "bold", "name": "cyan"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,63 +162,31 @@ def put(text: str) -> None:
     write("-", printable(text))
 
 
-def put_table(table: Table, *, styles: Sequence[str] = ()) -> None:
-    """A table on stdout: drawn on a terminal, aligned text elsewhere. `styles` is one per row."""
-    if not fancy(sys.stdout):
-        from kernelmark.report.render import text
+_all_columns = False
 
+
+def show_all_columns(asked: bool) -> None:
+    """Draw tables as wide as they are, whatever the width of the terminal (`--wide`)."""
+    global _all_columns
+    _all_columns = asked
+
+
+def put_table(table: Table, *, styles: Sequence[str] = ()) -> None:
+    """A table on stdout: folded to the width of a terminal, all columns elsewhere. `styles` is one
+    per row."""
+    from kernelmark.report.draw import draw
+    from kernelmark.report.render import text
+
+    if not fancy(sys.stdout):
         put(text(table))
         return
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table as Drawn
-
-    title = escape(table.title) if table.title else None
-    drawn = Drawn(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column, width in zip(table.columns, _widths(table), strict=True):
-        # Only sentences are broken over lines.
-        drawn.add_column(
-            escape(column.name), justify=column.align, no_wrap=width <= 28, overflow="fold"
-        )
-    for i, row in enumerate(table.rows):
-        drawn.add_row(*map(escape, row), style=styles[i] if styles else None)
-    console().print(drawn)
-
-
-def put_results_table(table: Table, *, styles: Sequence[str]) -> None:
-    """As `put_table`; on a terminal that is too narrow, the first column becomes a line of its
-    own above the rows that share it."""
     from rich.text import Text
 
-    widths = _widths(table)
     drawn = console()
-    if not fancy(sys.stdout) or sum(widths) + 3 * len(widths) <= drawn.width:
-        put_table(table, styles=styles)
-        return
-
-    def line(cells: Sequence[str]) -> str:
-        parts = [
-            cell.rjust(width) if column.align == "right" else cell.ljust(width)
-            for cell, width, column in zip(cells[1:], widths[1:], table.columns[1:], strict=True)
-        ]
-        return "  " + "  ".join(parts).rstrip()
-
-    drawn.print(Text(line([column.name for column in table.columns]), style="bold"))
-    above = None
-    for row, style in zip(table.rows, styles, strict=True):
-        if row[0] != above:
-            drawn.print(Text(row[0], style="cyan"))
-            above = row[0]
-        if any(row[1:]):
-            drawn.print(Text(line(row), style=style))
-
-
-def _widths(table: Table) -> list[int]:
-    """Characters of the widest cell of each column."""
-    return [
-        max([len(column.name), *(len(row[i]) for row in table.rows)])
-        for i, column in enumerate(table.columns)
-    ]
+    for line in draw(table, math.inf if _all_columns else drawn.width):
+        style = styles[line.row] if styles and line.kind == "row" else ""
+        made = Text(line.text, style=_STYLES.get(line.kind, style))
+        drawn.print(made, soft_wrap=True)
 
 
 def put_tables(tables: Iterable[Table]) -> None:

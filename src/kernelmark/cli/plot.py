@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kernelmark.cli import completing
 from kernelmark.cli import options as o
 from kernelmark.cli.output import put
 from kernelmark.core.errors import UsageError
@@ -42,6 +43,7 @@ Refs = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="RUN…",
+        autocompletion=completing.runs,
         help="Runs by id, label or JSON file (default: latest); a folder for tuning.",
     ),
 ]

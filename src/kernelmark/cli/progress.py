@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from kernelmark.cli.output import fancy, progress_bar, say
-from kernelmark.core.units import duration_text, time_text
-from kernelmark.report.names import backend_text, short
-from kernelmark.report.tables import width_text
+from kernelmark.core.units import duration_text
+from kernelmark.report.names import short
+from kernelmark.report.progress import ProgressLines, outcome, say_other
 from kernelmark.runners import events as e
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
     from kernelmark.api import Plan
-    from kernelmark.core.result import Case, Result
+    from kernelmark.core.result import Case
 
 OnEvent = Callable[[e.Event], None]
 
@@ -33,7 +33,7 @@ def reporter(plan: Plan | None, *, quiet: bool) -> Iterator[OnEvent]:
         with progress_bar() as bar:
             yield _unharmed(Drawn(bar, len(plan.cases) if plan else 0))
     else:
-        yield Lines()
+        yield ProgressLines(say)
 
 
 def _unharmed(tell: OnEvent) -> OnEvent:
@@ -44,18 +44,6 @@ def _unharmed(tell: OnEvent) -> OnEvent:
             tell(event)
 
     return told
-
-
-class Lines:
-    """One line for every case that ended."""
-
-    def __call__(self, event: e.Event) -> None:
-        if isinstance(event, e.CaseFinished):
-            done, total = event.progress.done, event.progress.total
-            left = _left(event.progress.remaining_s) if done < total else ""
-            say(f"[{done:{len(str(total))}}/{total}] {outcome(event.result)}{left}")
-        else:
-            _say_other(event)
 
 
 class Drawn:
@@ -75,7 +63,9 @@ class Drawn:
             self._describe()
         elif isinstance(event, e.CaseCompiled):
             self._bar.update(
-                self._task, description=f"compiling {event.done}/{event.total}: {label(event.case)}"
+                self._task,
+                left=f"about {duration_text(event.progress.remaining_s)} left",
+                description=f"compiling {event.done}/{event.total}: {label(event.case)}",
             )
         elif isinstance(event, e.CaseFinished):
             self._doing.pop(event.result.device, None)
@@ -83,7 +73,7 @@ class Drawn:
             if event.result.status.failed:
                 self._bar.console.print(outcome(event.result), markup=False, highlight=False)
         else:
-            _say_other(event, lambda text: self._bar.console.print(text, markup=False))
+            say_other(event, lambda text: self._bar.console.print(text, markup=False))
 
     def _show(self, progress: e.Progress) -> None:
         self._bar.update(
@@ -102,34 +92,10 @@ class Drawn:
         )
 
 
-def outcome(result: Result) -> str:
-    """How a case ended, in one line."""
-    name = f"{backend_text(result.case)}  {short(result.case.problem)}"
-    measured = result.measurement
-    if measured is None:
-        reason = f": {result.error.splitlines()[0]}" if result.error else ""
-        return f"{result.status.value:<11}  {name}{reason}"
-    time = f"{time_text(measured.median_s):>9} ± {width_text(measured.rel_half_width)}"
-    return f"{result.status.value:<11}  {time:<19}  {name}"
-
-
 def label(case: Case) -> str:
     return f"{short(case.problem)} by {case.backend}"
 
 
-def _left(seconds: float) -> str:
-    return f"  (about {duration_text(seconds)} left)"
-
-
 def _only_trouble(event: e.Event) -> None:
     if isinstance(event, e.DeviceLost | e.Waiting):
-        _say_other(event)
-
-
-def _say_other(event: e.Event, tell: Callable[[str], object] = say) -> None:
-    if isinstance(event, e.DeviceLost):
-        tell(f"warning: {event.device} is lost: {event.reason}")
-    elif isinstance(event, e.Waiting):
-        tell(str(event))
-    elif isinstance(event, e.Note):
-        tell(f"note: {event.text}")
+        say_other(event, say)

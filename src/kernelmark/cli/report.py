@@ -7,13 +7,18 @@ from typing import Annotated
 
 import typer
 
+from kernelmark.cli import completing
 from kernelmark.cli import options as o
 from kernelmark.cli.output import put, say
 from kernelmark.core.errors import UsageError
 
 Refs = Annotated[
     list[str] | None,
-    typer.Argument(metavar="RUN…", help="Runs by id, label or JSON file (default: latest)."),
+    typer.Argument(
+        metavar="RUN…",
+        autocompletion=completing.runs,
+        help="Runs by id, label or JSON file (default: latest).",
+    ),
 ]
 Out = Annotated[
     str,

@@ -52,9 +52,9 @@ def roofs(
 ) -> int:
     """Measure a device's peaks: FLOP/s by dtype, bytes/s by level, cost of a launch.
 
-    Percentages of results are relative to the newest stored roofs. The column share compares with
-    the vendor's data sheet if it is known; no result does. A CPU has roofs of its vector units and
-    main memory only.
+    Percentages of a run are relative to the newest roofs when it began. The column share compares
+    with the vendor's data sheet if it is known; no result does. A CPU has roofs of its vector units
+    and main memory only.
     """
     from kernelmark.runners import targets
     from kernelmark.stores import open_store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kernelmark.cli.output import Outputs, flush, put_results_table, put_table, say
+from kernelmark.cli.output import Outputs, flush, put_table, say
 from kernelmark.cli.places import extended
 from kernelmark.core.reason import OPTIONS, format_reason
 from kernelmark.core.result import Status
@@ -14,13 +14,18 @@ from kernelmark.report import tables
 from kernelmark.report.answer import answer
 from kernelmark.report.micro import metrics_table
 from kernelmark.report.names import backend_text, short
-from kernelmark.report.narrow import narrowed
 
 if TYPE_CHECKING:
     from kernelmark.api.results import Results
     from kernelmark.core.result import Case
     from kernelmark.stores.store import Store
 
+# What to try after the demo, and why.
+NEXT = {
+    "kmark show {run} --samples": "every block, sample and check behind these numbers",
+    "kmark run -o gemm -a 'm=[128:1024:*2]' -a n=512 -a k=512 --dtype f32": "your own sizes",
+    "kmark micro --quick": "what this machine's caches, memory and instructions can do",
+}
 # Commands shown for one reason; the rest can be listed with `kmark show --status`.
 _COMMANDS = 3
 
@@ -34,8 +39,8 @@ def put_results(
             for sentence in () if quiet else answer(results.timed):
                 say(sentence)
             if results.timed:
-                put_results_table(
-                    narrowed(tables.results_table(results.timed)),
+                put_table(
+                    tables.results_table(results.timed),
                     styles=[_style(row) for row in tables.divided(results.timed)],
                 )
             if results.micro:
@@ -70,6 +75,17 @@ def tell_rest(
     where = f"stored in {store.where}" if store is not None else "not stored"
     name = f"{results.run.id} ({results.run.label})" if results.run.label else results.run.id
     say(f"run {name}: {tables.summary(results.rows) or 'no results'}; {where}")
+
+
+def tell_demo(results: Results, place: Sequence[str]) -> None:
+    """What the demo showed, and three commands to go on with."""
+    say()
+    for sentence in answer(results.timed):
+        say(f"learned: {sentence}")
+    say("try next:")
+    for command, why in NEXT.items():
+        say(f"  # {why}")
+        say(f"  {extended(command.format(run=results.run.id), place)}")
 
 
 def plan_table(cases: Sequence[Case]) -> tables.Table:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kernelmark.cli import completing
 from kernelmark.cli import options as o
 from kernelmark.cli.output import Outputs, say
 from kernelmark.core.errors import KernelmarkError, UsageError, about
@@ -102,6 +103,7 @@ Exported = Annotated[
     str,
     typer.Argument(
         metavar="[RUN]",
+        autocompletion=completing.runs,
         help="A run: its id or a prefix of it, a label, latest, latest~1, or an exported JSON "
         "file; "
         "with --as a tuning folder.",

@@ -13,7 +13,7 @@ from kernelmark.cli import options as o
 from kernelmark.cli import tune_apply, tune_check, tune_confirm, tune_run, tune_show
 from kernelmark.cli import tune_options as t
 from kernelmark.cli.ending import NOTHING, SOME_FAILED
-from kernelmark.cli.output import Outputs, put_results_table, say
+from kernelmark.cli.output import Outputs, put_table, say
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def _put_summary(found: Summary, outputs: Outputs, *, every: bool) -> None:
     shown = found.costs if every else found.costs[:_TOP]
     table = report.summary_table(shown)
     if not outputs.stdout_taken:
-        put_results_table(table, styles=[_style(cost) for cost in shown])
+        put_table(table, styles=[_style(cost) for cost in shown])
         if len(shown) < len(found.costs):
             say(f"and {counted(len(found.costs) - len(shown), 'more problem')}: --all shows them")
     outputs.put(
@@ -309,7 +309,7 @@ def _put_plans(done: Planned, outputs: Outputs, *, every: bool) -> None:
     shown = done.drafts if every else done.drafts[:_TOP]
     table = report.plan_table(shown, done.fates)
     if shown and not outputs.stdout_taken:
-        put_results_table(table, styles=[""] * len(shown))
+        put_table(table, styles=[""] * len(shown))
         if len(shown) < len(done.drafts):
             say(f"and {counted(len(done.drafts) - len(shown), 'more plan')}: --all shows them")
     outputs.put(

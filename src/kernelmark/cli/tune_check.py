@@ -10,7 +10,7 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli import tune_options as t
 from kernelmark.cli.ending import SOME_FAILED
-from kernelmark.cli.output import Outputs, put_results_table, say
+from kernelmark.cli.output import Outputs, put_table, say
 
 if TYPE_CHECKING:
     from kernelmark.tune.check import Check
@@ -79,7 +79,7 @@ def _put(found: Sequence[Check], outputs: Outputs) -> None:
 
     records, table = report.check_records(found), report.check_table(found)
     if not outputs.stdout_taken:
-        put_results_table(table, styles=[""] * len(found))
+        put_table(table, styles=[""] * len(found))
     outputs.put(
         json=lambda: json_text(records),
         csv=lambda: csv_text(records),

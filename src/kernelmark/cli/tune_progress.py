@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from kernelmark.cli.output import fancy, progress_bar, say
-from kernelmark.core.units import duration_text, time_text
+from kernelmark.core.units import counted, duration_text, time_text
 from kernelmark.report.outcomes import outcome_line
 from kernelmark.runners.events import DeviceLost, Note
 from kernelmark.tune import events as e
@@ -42,7 +42,12 @@ class Lines:
         self._last = time.monotonic()
 
     def __call__(self, event: e.Event) -> None:
-        if isinstance(event, e.Began) and event.known:
+        if isinstance(event, e.Expected):
+            progress = event.progress
+            if progress.plans_done < progress.plans:
+                left = f"about {duration_text(progress.left_s)}"
+                self._tell(f"{counted(progress.plans, 'plan')}, {far_candidates(progress)}, {left}")
+        elif isinstance(event, e.Began) and event.known:
             self._tell(f"{event.name}: {_known(event)}")
         elif isinstance(event, e.Ended):
             told = "" if event.fresh else " (as found before)"
@@ -64,7 +69,9 @@ class Drawn:
 
     def __call__(self, event: e.Event) -> None:
         with contextlib.suppress(OSError):  # the terminal may go away: the run goes on
-            if isinstance(event, e.Tried):
+            if isinstance(event, e.Expected):
+                self._show(event.progress)
+            elif isinstance(event, e.Tried):
                 self._show(event.progress)
                 self._bar.update(self._task, description=best(event))
             elif isinstance(event, e.Ended):
@@ -75,12 +82,12 @@ class Drawn:
                 _trouble(event, self._print)
 
     def _show(self, progress: e.Progress) -> None:
-        left = f"{progress.per_minute:.0f}/min, about {duration_text(progress.left_s)} left"
+        pace = f"{progress.per_minute:.0f}/min, " if progress.per_minute else ""
         self._bar.update(
             self._task,
             completed=progress.candidates_done,
             total=progress.candidates,
-            left=left if progress.per_minute else "",
+            left=f"{pace}about {duration_text(progress.left_s)} left",
         )
 
     def _print(self, text: str) -> None:
@@ -96,13 +103,15 @@ def _known(event: e.Began) -> str:
 
 def far(progress: e.Progress) -> str:
     """How far a run is, in words."""
-    text = (
-        f"{progress.plans_done} of {progress.plans} plans, {progress.candidates_done} of "
-        f"{progress.candidates} candidates"
-    )
+    text = f"{progress.plans_done} of {progress.plans} plans, {far_candidates(progress)}"
     if progress.per_minute:
         text += f", {progress.per_minute:.0f} a minute, about {duration_text(progress.left_s)} left"
     return text
+
+
+def far_candidates(progress: e.Progress) -> str:
+    done = f"{progress.candidates_done} of " if progress.candidates_done else ""
+    return f"{done}{counted(progress.candidates, 'candidate')}"
 
 
 def best(event: e.Tried) -> str:

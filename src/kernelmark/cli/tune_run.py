@@ -12,7 +12,7 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli import tune_options as t
 from kernelmark.cli.ending import INTERRUPTED, SOME_FAILED
-from kernelmark.cli.output import Outputs, put_results_table, say
+from kernelmark.cli.output import Outputs, put_table, say
 from kernelmark.core.errors import StoreError
 from kernelmark.core.units import counted
 
@@ -123,7 +123,7 @@ def _put(done: Tuned, outputs: Outputs) -> None:
     shown = by_worth(done.outcomes)
     table = outcome_table(shown)
     if not outputs.stdout_taken and done.outcomes:
-        put_results_table(table, styles=["" if outcome.kept else "dim" for outcome in shown])
+        put_table(table, styles=["" if outcome.kept else "dim" for outcome in shown])
     rows = [results.row(outcome) for outcome in done.outcomes]
     names = list(dict.fromkeys(name for row in rows for name in row))
     outputs.put(

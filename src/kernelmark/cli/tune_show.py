@@ -10,7 +10,7 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli import tune_options as t
-from kernelmark.cli.output import Outputs, put_results_table, say
+from kernelmark.cli.output import Outputs, put_table, say
 from kernelmark.core.errors import NothingToDo
 from kernelmark.core.units import counted
 
@@ -57,7 +57,7 @@ def _put_standings(found: Sequence[Standing], outputs: Outputs, *, every: bool) 
     shown = found if every else found[:_TOP]
     table = report.standing_table(shown)
     if not outputs.stdout_taken:
-        put_results_table(table, styles=[""] * len(shown))
+        put_table(table, styles=[""] * len(shown))
         if len(shown) < len(found):
             say(f"and {counted(len(found) - len(shown), 'more plan')}: --all shows them")
     outputs.put(

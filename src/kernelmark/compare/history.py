@@ -82,13 +82,15 @@ class SeriesStep:
 class Screen:
     """The newest point against the level before it. `status` is slower, faster, same, broken, fixed
     or, with too few points, new, or unsure where many more failed; `low_s` and `high_s` are where
-    it was expected. `gone` counts the points before it that have left the level as it has."""
+    it was expected. `runs` is how many points of the level `ratio` is against the median of; `gone`
+    counts the points before it that have left the level as it has."""
 
     status: VerdictStatus
     reason: Reason
     ratio: float | None = None
     low_s: float | None = None
     high_s: float | None = None
+    runs: int = 0
     gone: int = 0
 
     @property
@@ -122,6 +124,13 @@ class Story:
         gone = self.screen.gone
         first = timed[-1 - gone] if gone else len(self.points) - 1
         return self.points[max(first - 1, 0)].run_id, self.points[first].run_id
+
+    @property
+    def since_before(self) -> float | None:
+        """The newest point over that of the last run before its state began; None without one."""
+        before = next((p for p in self.points if p.run_id == self.change[0]), None)
+        times = [judged_s(p) for p in (before, self.newest) if p is not None]
+        return times[1] / times[0] if len(times) == 2 and times[0] and times[1] else None
 
     @property
     def alarm(self) -> bool:
@@ -432,4 +441,6 @@ def _expected(
         status = VerdictStatus.SLOWER
     elif newest < low:
         status = VerdictStatus.FASTER
-    return Screen(status=status, reason=reason, ratio=ratio, low_s=low_s, high_s=high_s)
+    return Screen(
+        status=status, reason=reason, ratio=ratio, low_s=low_s, high_s=high_s, runs=len(level)
+    )

@@ -169,7 +169,7 @@ def _best(side: Sequence[Result]) -> dict[Key, Result]:
     return found
 
 
-def _rank(result: Result) -> tuple[bool, float]:
+def _rank(result: Result) -> tuple[bool, bool, float]:
     if result.status is not Status.OK or result.measurement is None:
-        return True, 0.0
-    return False, result.measurement.median_s
+        return True, True, 0.0
+    return False, not result.measurement.reliable, result.measurement.median_s

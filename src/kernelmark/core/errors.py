@@ -35,6 +35,10 @@ class KernelmarkError(Exception):
         self.hint = hint
         self.about = ""  # what it is about, where that decides on the hint: suite-file, device, …
 
+    def __str__(self) -> str:
+        """The sentence and, on a line of its own, the hint: what a traceback ends with."""
+        return f"{self.message}\nhint: {self.hint}" if self.hint else str(self.message)
+
     def __reduce__(self) -> tuple[type, tuple[str, str | None]]:
         return type(self), (self.message, self.hint)
 

@@ -95,6 +95,14 @@ TEMPLATES = {
     "few-samples": (
         "{@max_s}={max_s:g} allowed only {samples} of {wanted} samples in a block: raise {@max_s}"
     ),
+    "few-blocks": (
+        "unreliable: {blocks} of {wanted} blocks were measured, so it is not ranked: allow more"
+        " time ({@max_s})"
+    ),
+    "blocks-disagree": (
+        "unreliable: blocks took from {low_s:time} to {high_s:time}, so it is not ranked: measure"
+        " on a quiet machine, or allow more blocks ({@max_allocations})"
+    ),
     "fixed-cost": (
         "{samples:n sample} held a replay's fixed cost, because twice the launches took no longer:"
         " allow more time ({@max_s}), which makes samples longer"

@@ -17,6 +17,8 @@ Better = Literal["higher", "lower", ""]
 
 # A clock read in a kernel and one read by the driver differ by about a percent.
 MARGIN = 1.02
+# A GPU's launches are within a tenth of each other, a core's of its own nearly so.
+WIDE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,11 @@ class Metric:
     steady: bool = field(default=True, metadata={OPTIONAL: True})
     stand_in: bool = field(default=False, metadata={OPTIONAL: True})
     host_paced: bool = field(default=False, metadata={OPTIONAL: True})
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether repetitions were so far apart that other work must have run."""
+        return not self.steady or (self.spread or 0.0) > WIDE
 
 
 def with_spreads(

@@ -19,9 +19,12 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
+from kernelmark.core.units import plain_number
 
 ConfigValue = str | int | float | bool
 Config = Mapping[str, ConfigValue]
+# Codes of warnings that say that a median is no headline: it is shown, marked, and does not rank.
+UNRELIABLE = ("few-blocks", "blocks-disagree")
 _IMPOSSIBLE = "no run has such times: was the file edited? measure or export it again"
 _config_text = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
@@ -33,15 +36,22 @@ def config_key(config: Config) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What a worker executes: a problem by a backend with a config, measured in one way."""
+    """What a worker executes: a problem by a backend with a config, measured in one way. `name` is
+    what a user's own kernel file goes by in history, whatever its path is."""
 
     problem: Problem
     backend: str
     timing: Timing = field(default_factory=Timing)
     config: Config = field(default_factory=FrozenDict)
+    name: str = field(default="", metadata={OPTIONAL: True})
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "config", FrozenDict(self.config))
+        if not isinstance(self.config, Mapping):
+            raise UsageError(
+                f"config={self.config!r} is not a mapping", hint='write: config={"tile": 64}'
+            )
+        plain = {name: plain_number(value) for name, value in self.config.items()}
+        object.__setattr__(self, "config", FrozenDict(plain))
         for name, value in self.config.items():
             if not isinstance(value, str | int | float):
                 raise UsageError(f"config: {name}={value!r} is not a word, number or truth value")
@@ -51,9 +61,8 @@ class Case:
     @property
     def series(self) -> str:
         """Identity in history, up to the device's architecture."""
-        return " | ".join(
-            (self.problem.key, self.backend, config_key(self.config), self.timing.identity)
-        )
+        name = self.name or self.backend
+        return " | ".join((self.problem.key, name, config_key(self.config), self.timing.identity))
 
     @property
     def id(self) -> str:
@@ -62,7 +71,7 @@ class Case:
 
 
 class Status(StrEnum):
-    """How a case ended. Only `ok` ranks; every other one is still a row."""
+    """How a case ended. Only `ok` ranks, if it is reliable; every other one is still a row."""
 
     OK = "ok"
     WRONG = "wrong"
@@ -191,6 +200,11 @@ class Measurement:
         if self.low_s <= 0 or math.isinf(self.high_s):
             return math.inf
         return (self.high_s - self.low_s) / 2 / math.sqrt(self.low_s * self.high_s)
+
+    @property
+    def reliable(self) -> bool:
+        """Whether as many blocks as promised were measured, and agree within a factor."""
+        return not any(warning.code in UNRELIABLE for warning in self.warnings)
 
     @property
     def launch_bound(self) -> bool:
@@ -363,6 +377,7 @@ class Run:
     cases: int = 0
     state: RunState = RunState.RUNNING
     finished: float | None = None
+    excluded: bool = field(default=False, metadata={OPTIONAL: True})  # from history
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

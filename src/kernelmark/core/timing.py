@@ -13,6 +13,7 @@ from typing import Any
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import parse_toml, read_whole
 from kernelmark.core.reason import Reason
+from kernelmark.core.units import plain_number
 
 MOST_S = 1e6  # twelve days: nothing is launched, or measured, for longer
 
@@ -74,6 +75,15 @@ class Timing:
     seed: int = 1
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if isinstance(field.default, str):
+                continue
+            value = plain_number(getattr(self, field.name))
+            whole = isinstance(field.default, int)
+            if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+                what = "a whole number" if whole else "a number"
+                raise UsageError(f"timing: {field.name}={value!r} is not {what}")
+            object.__setattr__(self, field.name, value)
         for name, kind in (("cache", Cache), ("timer", Timer), ("strain", Strain), ("duty", Duty)):
             try:
                 object.__setattr__(self, name, kind(getattr(self, name)))

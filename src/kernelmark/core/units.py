@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 # Wider than this, an interval is said to be so and no more.
 MOST_PERCENT = 999
@@ -124,3 +125,8 @@ def _percent(log_ratio: float) -> float:
 def _places(value: float, digits: int) -> int:
     """Decimal places that leave this many significant digits."""
     return max(0, digits - 1 - math.floor(math.log10(value)))
+
+
+def plain_number(value: Any) -> Any:
+    """A NumPy scalar as the number of Python's that it is; anything else unchanged."""
+    return value.item() if hasattr(value, "dtype") and hasattr(value, "item") else value

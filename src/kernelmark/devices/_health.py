@@ -66,7 +66,7 @@ class Health:
             for path, count in counts.items()
             if count > self._throttle_counts.get(path, count)
         }
-        load = _other_work(self._usage, usage)
+        load = _other_work(self._usage, usage, len(self._cores))
         self._throttle_counts, self._usage = counts, usage
         clocks = [value for path in self._clocks if (value := _integer(path)) is not None]
         heat = _integer(self._temperature) if self._temperature else None
@@ -97,15 +97,16 @@ class Health:
         return _Usage(time.monotonic(), busy / ticks, time.process_time())
 
 
-def _other_work(before: _Usage | None, after: _Usage | None) -> float | None:
-    """Cores' worth of work by others between two readings.
+def _other_work(before: _Usage | None, after: _Usage | None, cores: int) -> float | None:
+    """Cores' worth of work by others between two readings, at most `cores`.
 
-    The kernel counts in ticks of 10 ms: over less than a few of them there is nothing to say.
+    The kernel counts in ticks of 10 ms: over less than a few of them there is nothing to say. On a
+    busy virtual machine it books ticks late and stolen ones twice, which came to 5.6 cores of 2.
     """
     if before is None or after is None or after.at_s - before.at_s < 0.05:
         return None
     others = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
-    return max(0.0, others / (after.at_s - before.at_s))
+    return min(max(0.0, others / (after.at_s - before.at_s)), float(cores))
 
 
 def _temperature_file(root: Path) -> Path | None:

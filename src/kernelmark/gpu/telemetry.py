@@ -18,6 +18,7 @@ from kernelmark.core.result import Telemetry
 
 Reader = Callable[[], Telemetry]
 
+_MOST_PROCESSES = 64
 _NVML_REASONS = {
     0x4: "power cap",
     0x8: "hardware slowdown",
@@ -92,14 +93,46 @@ def _nvml() -> ctypes.CDLL | None:
 
 def _nvml_reader(uuid: str) -> Reader | None:
     library = _nvml()
-    if library is None:
+    handle = None if library is None else _nvml_device(library, uuid)
+    if library is None or handle is None:
         return None
+    return functools.partial(_read_nvml, library, handle)
+
+
+def _nvml_device(library: ctypes.CDLL, uuid: str) -> ctypes.c_void_p | None:
     parts = (uuid[:8], uuid[8:12], uuid[12:16], uuid[16:20], uuid[20:])
     handle = ctypes.c_void_p()
     name = ("GPU-" + "-".join(parts)).encode()
-    if library.nvmlDeviceGetHandleByUUID(name, ctypes.byref(handle)):
-        return None
-    return functools.partial(_read_nvml, library, handle)
+    return None if library.nvmlDeviceGetHandleByUUID(name, ctypes.byref(handle)) else handle
+
+
+class _ProcessInfo(ctypes.Structure):
+    """nvmlProcessInfo_t since version 2 of the function that fills it."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("used_bytes", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+def compute_processes(uuid: str) -> tuple[int, ...]:
+    """PIDs of what has a CUDA context on a GPU, as NVML tells them: those of the host. None
+    without NVML."""
+    library = _nvml()
+    handle = None if library is None else _nvml_device(library, uuid)
+    if library is None or handle is None:
+        return ()
+    count = ctypes.c_uint(_MOST_PROCESSES)
+    found = (_ProcessInfo * _MOST_PROCESSES)()
+    try:
+        code = library.nvmlDeviceGetComputeRunningProcesses_v3(
+            handle, ctypes.byref(count), ctypes.byref(found)
+        )
+    except AttributeError:  # a driver before 510
+        return ()
+    return () if code else tuple(one.pid for one in found[: count.value])
 
 
 def _read_nvml(library: ctypes.CDLL, handle: ctypes.c_void_p) -> Telemetry:

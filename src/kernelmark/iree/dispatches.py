@@ -191,7 +191,7 @@ def _computed(function: Any) -> Computed:
     try:
         found = read(op)
     except (KernelmarkError, KeyError, ValueError) as error:
-        return Computed(why=f"{op.name}: {error}")
+        return Computed(why=f"{op.name}: {getattr(error, 'message', error)}")
     if found.problem is None:
         return found
     problem = found.problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Block
+from kernelmark.core.result import UNRELIABLE, Block
 from kernelmark.core.timing import Duty, Timing
 from kernelmark.measure.warmup import Warmup
 from kernelmark.stats.interval import Interval
@@ -13,8 +13,16 @@ from kernelmark.stats.interval import Interval
 # Below these shares a disturbance is lost in the spread anyway.
 LOAD_SHARE = 0.1
 CLOCK_SHARE = 0.03
+# Blocks disagree where the interval of their median spans this factor: the median may then lie
+# between two modes, at a time that no launch took.
+DISAGREEMENT = 4.0
 # Warnings of the interval: joining processes makes them anew.
-INTERVAL_WARNINGS = ("interval-above-target", "interval-one-sample", "interval-one-block")
+INTERVAL_WARNINGS = (
+    "interval-above-target",
+    "interval-one-sample",
+    "interval-one-block",
+    *UNRELIABLE,
+)
 
 
 def interval_warnings(interval: Interval, target: float | None) -> list[Reason]:
@@ -25,6 +33,17 @@ def interval_warnings(interval: Interval, target: float | None) -> list[Reason]:
     if target is None or width <= target:
         return []
     return [Reason("interval-above-target", width=width, target=target)]
+
+
+def reliability_warnings(blocks: Sequence[Block], interval: Interval, wanted: int) -> list[Reason]:
+    """Why the median of these blocks is no headline, of which there should be `wanted`."""
+    found = []
+    if len(blocks) < wanted:
+        found.append(Reason("few-blocks", blocks=len(blocks), wanted=wanted))
+    if len(blocks) > 1 and interval.high_s > DISAGREEMENT * interval.low_s:
+        medians = [block.median_s for block in blocks]
+        found.append(Reason("blocks-disagree", low_s=min(medians), high_s=max(medians)))
+    return found
 
 
 def block_warnings(blocks: Sequence[Block], cores: int, duty: Duty) -> list[Reason]:

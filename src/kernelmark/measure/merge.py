@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Measurement, StopReason
-from kernelmark.measure.advice import INTERVAL_WARNINGS, interval_warnings
+from kernelmark.measure.advice import INTERVAL_WARNINGS, interval_warnings, reliability_warnings
 from kernelmark.stats.interval import measured_interval
 
 T = TypeVar("T")
@@ -24,7 +24,10 @@ def merge(measurements: Sequence[Measurement], target: float | None) -> Measurem
     first = measurements[0]
     blocks = tuple(block for m in measurements for block in m.blocks)
     interval = measured_interval(blocks)
-    warnings = [w for m in measurements for w in m.warnings if w.code not in INTERVAL_WARNINGS]
+    every = [w for m in measurements for w in m.warnings]
+    warnings = [w for w in every if w.code not in INTERVAL_WARNINGS]
+    wanted = max((w.fields["wanted"] for w in every if w.code == "few-blocks"), default=0)
+    warnings += reliability_warnings(blocks, interval, wanted)
     names = sorted({name for m in measurements for name in m.also})
     return Measurement(
         blocks=blocks,

@@ -24,6 +24,7 @@ from kernelmark.devices.base import Device, own_queue
 from kernelmark.measure.advice import (
     block_warnings,
     interval_warnings,
+    reliability_warnings,
     sample_warnings,
     warmup_warnings,
 )
@@ -176,6 +177,7 @@ class _Measuring:
             *sample_warnings(self._blocks, timing, self._fallbacks),
             *block_warnings(self._blocks, timing.threads or self._device.info.units, timing.duty),
             *interval_warnings(interval, timing.target_rel_ci),
+            *reliability_warnings(self._blocks, interval, timing.allocations),
         ]
         return Measurement(
             blocks=tuple(self._blocks),

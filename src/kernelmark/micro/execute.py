@@ -17,7 +17,7 @@ from kernelmark.core.errors import (
     Unsupported,
     UsageError,
 )
-from kernelmark.core.metric import Metric, PointColumn, impossible, with_spreads
+from kernelmark.core.metric import WIDE, Metric, PointColumn, impossible, with_spreads
 from kernelmark.core.micro import micro_case
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo, Result, Status
@@ -29,9 +29,6 @@ from kernelmark.micro.rig import Rig
 from kernelmark.runners.protocol import Message
 from kernelmark.runners.targets import find
 from kernelmark.runners.worker import Server
-
-# A GPU's launches are within a tenth of each other, a core's of its own nearly so.
-WIDE = 0.25
 
 
 def open_rig(device: str, threads: int = 0) -> Rig:
@@ -122,7 +119,8 @@ class _Execution:
         except CompileError as error:
             return Status.COMPILE_ERROR, error.message, Findings()
         except (OutOfMemory, MemoryError) as error:
-            return Status.OUT_OF_MEMORY, str(error) or "the host is out of memory", Findings()
+            text = str(getattr(error, "message", error)) or "the host is out of memory"
+            return Status.OUT_OF_MEMORY, text, Findings()
         except ZeroDivisionError:
             # No setting is 0 where it divides, so a clock stood still.
             told = "something took no time at all by the clock it was timed with"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelmark.core.micro import benchmark_name
 from kernelmark.core.result import Result, Status
 from kernelmark.core.roof import Roof
+from kernelmark.core.units import duration_text
 from kernelmark.micro.hardware import Sheet
 from kernelmark.micro.session import Tell, run
 
@@ -17,13 +18,18 @@ SOURCES = {"cpu": _CPU, "cuda": _GPU, "hip": _GPU}
 
 def measure(device: str, threads: int, tell: Tell) -> list[Result]:
     """The results that roofs of a device come from; what failed is told."""
-    kind = device.partition(":")[0]
-    results = []
-    for names, given in SOURCES[kind]:
+    sources = SOURCES[device.partition(":")[0]]
+    total = sum(len(names) for names, _ in sources)
+    results: list[Result] = []
+    for names, given in sources:
         for result in run(
             names, device=device, threads=threads, mode="brief", parameters=given, tell=tell
         ):
             results.append(result)
+            spent = duration_text(result.cost.get("total", 0.0))
+            tell(
+                f"roofs: {len(results)} of {total}: {benchmark_name(result.case.problem)}, {spent}"
+            )
             if result.status is not Status.OK:
                 name = benchmark_name(result.case.problem)
                 tell(f"{name} gives no roof: {result.status.value}, {result.error}")

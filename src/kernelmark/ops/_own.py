@@ -26,6 +26,7 @@ from kernelmark.core.dtype import DTYPES, TORCH_NAMES, dtype
 from kernelmark.core.errors import KernelmarkError, ProblemError
 from kernelmark.core.problem import Problem
 from kernelmark.core.tensor import GivenValues, TensorSpec, Tolerance
+from kernelmark.core.units import plain_number
 from kernelmark.numerics.floats import storage
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._given import Given, checked_sizes
@@ -112,7 +113,7 @@ class OwnOp(Op):
     ) -> int:
         if function is None:
             return default
-        found = self._call(function, what, _parameters(problem))
+        found = plain_number(self._call(function, what, _parameters(problem)))
         if isinstance(found, bool) or not isinstance(found, int | float) or not found >= 0:
             raise ProblemError(f"{self.name}: {what} returned {found!r}, not a count")
         return int(found)
@@ -265,6 +266,8 @@ def bits_of(name: str, values: Any) -> tuple[NDArray[np.generic], str]:
         raise ProblemError(
             f"input {name} is of {kind}", hint=f"dtypes of arrays: {', '.join(_BY_ARRAY_NAME)}"
         )
+    if hasattr(values, "get"):  # CuPy's
+        values = values.get()
     if not isinstance(values, np.ndarray):
         # NumPy lacks some of torch's formats: take the bytes.
         there = values.detach().cpu().contiguous()

@@ -28,6 +28,8 @@ from kernelmark.report.tables import NONE, Column, Table
 from kernelmark.workloads.importers import notes as file_notes
 
 _UNKNOWN = Environment()
+# Changes that differ by more than this are two numbers for a reader.
+TWO_NUMBERS = 0.005
 _GONE_HINT = "; --fail-on gone makes that fail, --fail-on slower,broken,gone also the usual"
 
 
@@ -116,6 +118,7 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
             f"{_rows(found.compared)} the same binary on both sides, which tests the rule itself: "
             f"{counted(found.alarms, 'false alarm')}"
         )
+    told += _two_numbers(comparison)
     told += _taken(comparison)
     told += clocks.notes(comparison)
     told += comparison.told
@@ -124,6 +127,30 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
         what = "1 row of base is" if gone == 1 else f"{gone} rows of base are"
         told.append(f"{what} not in head{'' if gone_fails else _GONE_HINT}")
     return told
+
+
+def change_of_medians(row: Row) -> float | None:
+    """The ratio of the times that a row shows, where that is not the change that it was judged by;
+    None where it is."""
+    base_s, head_s, ratio = row.judgement.base_s, row.judgement.head_s, row.judgement.ratio
+    if row.pair.metric or row.pair.multimodal or not (base_s and head_s and ratio):
+        return None
+    return head_s / base_s if abs(head_s / base_s - ratio) > TWO_NUMBERS else None
+
+
+def _two_numbers(comparison: Comparison) -> list[str]:
+    """Why the change of some rows is not that of the times beside it."""
+    found = [(row, change_of_medians(row)) for row in comparison.rows]
+    # At equal clocks the row itself says so.
+    apart = [(row, r) for row, r in found if r and row.judgement.reason.code != "at-equal-clock"]
+    if not apart:
+        return []
+    row, ratio = max(apart, key=lambda pair: abs(pair[1] - (pair[0].judgement.ratio or 1.0)))
+    return [
+        f"the change is that of the mean over blocks, base and head are medians, as in kmark show "
+        f"and kmark history: in row {row.number}, the furthest of {len(apart)}, these changed by "
+        f"{change_text(ratio)}"
+    ]
 
 
 def _taken(comparison: Comparison) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from kernelmark.core.micro import is_micro
 from kernelmark.core.reason import OPTIONS, format_reason
 from kernelmark.core.result import Block, Measurement, Result
-from kernelmark.core.units import bytes_text, rate_text, time_text
+from kernelmark.core.units import MOST_PERCENT, bytes_text, rate_text, time_text
 from kernelmark.report.micro import metrics_table, points_table
 from kernelmark.report.names import config_text, rerun
 from kernelmark.report.tables import NONE, Column, Row, Table, share_text, width_text
@@ -87,10 +87,13 @@ def _cost(cost: Mapping[str, float]) -> list[tuple[str, str]]:
 
 def _measured(row: Row, measured: Measurement) -> list[tuple[str, str]]:
     result = row.result
-    low, high = time_text(measured.low_s), time_text(measured.high_s)
+    interval = f"± {width_text(measured.rel_half_width)}"
+    if measured.rel_half_width * 100 <= MOST_PERCENT:  # wider bounds are no times that can be
+        bounds = f"{time_text(measured.low_s)} … {time_text(measured.high_s)}"
+        interval = f"{bounds} ({interval})"
     pairs = [
         ("median", time_text(measured.median_s)),
-        ("95 % interval", f"{low} … {high} (± {width_text(measured.rel_half_width)})"),
+        ("95 % interval", interval),
         ("speed", rate_text(result.flops_per_s or 0.0, "FLOP/s")),
         ("traffic", rate_text(result.bytes_per_s or 0.0, "B/s")),
         ("of roof", share_text(row.share)),

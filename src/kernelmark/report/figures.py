@@ -459,7 +459,7 @@ def tuning(trials: Mapping[str, Sequence[Trial]]) -> Spec:
     bar = {
         "y": {"field": "parameter", "type": "nominal", "sort": "-x", "title": None},
         "x": share_x,
-        "color": _by("plan", legend=False),
+        "color": _by("plan"),
         "yOffset": {"field": "plan", "type": "nominal"},
     }
     first = {"width": WIDTH, "height": HEIGHT, "data": {"values": progress}}
@@ -493,7 +493,7 @@ def importance(trials: Sequence[Trial]) -> dict[str, float]:
 
 
 def _timed(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row.ranks]
+    return [row for row in rows if row.timed]
 
 
 def _measurement(row: Row) -> Measurement:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 
@@ -10,40 +11,47 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.files import Cell
 from kernelmark.core.metric import Metric, Value
 from kernelmark.core.micro import benchmark_name, is_micro, mode_of
-from kernelmark.core.result import Result, ResultSet
+from kernelmark.core.result import Result, ResultSet, Status
 from kernelmark.core.roof import Roof
 from kernelmark.core.units import duration_text, rate_text, value_text
 from kernelmark.micro.hardware import find_sheet
 from kernelmark.micro.roofs import sheet_value
 from kernelmark.report.names import short
-from kernelmark.report.tables import NONE, Column, Row, Table, results_table
+from kernelmark.report.tables import NONE, Column, Row, Table, results_table, width_text
 
 
 def metrics_table(results: Iterable[Result], *, every: bool = False) -> Table:
-    """One row a metric: its value, and its share of what physics allows."""
-    rows: list[tuple[str, ...]] = []
-    for result in results:
-        shown = result.metrics if every else result.headlines
-        name, status = short(result.case.problem), result.status.value
-        reason = result.error.splitlines()[0] if result.error else ""
-        if not shown:
-            rows.append((name, result.device, NONE, NONE, NONE, status, reason))
-        for metric in shown:
-            value = value_text(metric.value, metric.unit)
-            share = _share(metric, result)
-            rows.append((name, result.device, metric.name, value, share, status, reason))
-    names = ("benchmark", "device", "metric", "value", "of limit", "status", "reason")
-    right = ("value", "of limit")
+    """One row a metric: its value, half the spread of its launches, and its share of what physics
+    allows."""
+    found = [
+        {
+            "benchmark": short(result.case.problem),
+            "device": result.device,
+            "metric": metric.name if metric else NONE,
+            "value": value_text(metric.value, metric.unit) if metric else NONE,
+            "±": width_text((metric.spread or math.nan) / 2) if metric else NONE,
+            "of limit": _share(metric, result) if metric else NONE,
+            "status": status_text(result, [metric] if metric else []),
+            "reason": result.error.splitlines()[0] if result.error else "",
+        }
+        for result in results
+        for metric in (result.metrics if every else result.headlines) or (None,)
+    ]
     hidden = {
-        "of limit": all(row[4] == NONE for row in rows),
-        "reason": not any(r[6] for r in rows),
+        "device": len({row["device"] for row in found}) < 2,
+        **{name: all(row[name] in ("", NONE) for row in found) for name in ("of limit", "±")},
+        "reason": not any(row["reason"] for row in found),
     }
-    hidden["device"] = len({row[1] for row in rows}) < 2
-    shown_at = [i for i, name in enumerate(names) if not hidden.get(name)]
-    columns = tuple(
-        Column(name=names[i], align="right" if names[i] in right else "left") for i in shown_at
-    )
-    return Table(columns=columns, rows=tuple(tuple(row[i] for i in shown_at) for row in rows))
+    right = ("value", "±", "of limit")
+    names = [name for name in found[0] if not hidden.get(name)] if found else []
+    columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
+    return Table(columns=columns, rows=tuple(tuple(row[n] for n in names) for row in found))
+
+
+def status_text(result: Result, metrics: Sequence[Metric]) -> str:
+    """`disturbed` where repetitions of one of these metrics did not agree."""
+    disturbed = result.status is Status.OK and any(metric.disturbed for metric in metrics)
+    return "disturbed" if disturbed else result.status.value
 
 
 def result_tables(timed: Sequence[Row], results: Iterable[Result]) -> list[Table]:

@@ -18,7 +18,7 @@ from kernelmark.micro.base import Figure, Panel
 from kernelmark.micro.session import named
 from kernelmark.report.vega import Spec
 
-_WIDTH, _HEIGHT = 560, 260
+WIDTH, _HEIGHT = 560, 260
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 _BOUND = "#888888"
 _PALETTE = ["#2f6db3", "#d9772b", "#3a9159", "#b0413e", "#7d5ba6", "#8c6d46", "#c75d9b", "#5f7a8a"]
@@ -128,7 +128,7 @@ def _facets(
     made = []
     for name in dict.fromkeys(value[design.facet] for value in values):
         mine = [value for value in values if value[design.facet] == name]
-        one = _panel(design, panel, results, mine, (_WIDTH // 2, _HEIGHT * 3 // 4))
+        one = _panel(design, panel, results, mine, (WIDTH // 2, _HEIGHT * 3 // 4))
         one |= {
             "title": name,
             "transform": [{"filter": {"field": design.facet, "equal": name}}],
@@ -142,7 +142,7 @@ def _panel(
     panel: Panel,
     results: Sequence[Result],
     values: list[dict[str, Any]],
-    size: tuple[int, int] = (_WIDTH, _HEIGHT),
+    size: tuple[int, int] = (WIDTH, _HEIGHT),
 ) -> Spec:
     x: Spec = {"field": design.x, "title": design.title}
     if design.scale == "band":

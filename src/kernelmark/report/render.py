@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import itertools
 import json
 from collections.abc import Sequence
 
@@ -12,31 +11,13 @@ from kernelmark.core.micro import is_micro
 from kernelmark.core.printable import markdown_cell
 from kernelmark.core.problem import Option
 from kernelmark.core.result import Measurement, Result, ResultSet, config_key
+from kernelmark.report.draw import draw
 from kernelmark.report.tables import BESIDE, Row, Table
 
 
 def text(table: Table) -> str:
     """Aligned columns, for a pipe or a file; a cell of several lines goes on under itself."""
-    header = [column.name for column in table.columns]
-    rows = [line for row in table.rows for line in _lines(row)]
-    widths = [max([len(name), *(len(row[i]) for row in rows)]) for i, name in enumerate(header)]
-
-    def line(cells: Sequence[str]) -> str:
-        parts = [
-            cell.rjust(width) if column.align == "right" else cell.ljust(width)
-            for cell, width, column in zip(cells, widths, table.columns, strict=True)
-        ]
-        return "  ".join(parts).rstrip()
-
-    lines = [table.title] if table.title else []
-    lines += [line(header), line(["-" * width for width in widths])]
-    lines += [line(row) for row in rows]
-    return "\n".join(lines) + "\n"
-
-
-def _lines(row: Sequence[str]) -> list[tuple[str, ...]]:
-    """The lines of a row whose cells may have several."""
-    return list(itertools.zip_longest(*(cell.splitlines() or [""] for cell in row), fillvalue=""))
+    return "".join(f"{line.text}\n" for line in draw(table))
 
 
 def markdown(table: Table) -> str:

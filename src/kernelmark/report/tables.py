@@ -78,8 +78,14 @@ class Row:
     sentinel: bool = False
 
     @property
-    def ranks(self) -> bool:
+    def timed(self) -> bool:
+        """Whether it is right and has a time."""
         return self.result.status is Status.OK and self.result.measurement is not None
+
+    @property
+    def ranks(self) -> bool:
+        """Whether its time may be compared with others."""
+        return _ranks(self.result)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,15 +106,17 @@ class Failure:
 def rows(
     results: ResultSet, roofs: Sequence[Roof] = (), sentinels: Collection[str] = ()
 ) -> list[Row]:
-    """One row a result: problems in a natural order, the fastest first in each, failures last.
-    `sentinels`, keys of problems, come after everything else."""
+    """One row a result in the order of `results`, which is that asked for, those of one problem
+    together. `sentinels`, keys of problems, come after everything else."""
     infos = {info.name: info for info in results.run.environment.devices}
     best = _best(results.results)
     made = [_row(result, roofs, infos.get(result.device), best) for result in results.results]
     marked = [
         dataclasses.replace(row, sentinel=row.result.case.problem.key in sentinels) for row in made
     ]
-    return sorted(marked, key=_order)
+    problems = list(dict.fromkeys(row.result.case.problem.key for row in marked))
+    places = {key: place for place, key in enumerate(problems)}
+    return sorted(marked, key=lambda row: (row.sentinel, places[row.result.case.problem.key]))
 
 
 def divided(made: Sequence[Row]) -> list[Row | None]:
@@ -165,9 +173,17 @@ def _also(row: Row) -> Mapping[str, float]:
     return row.result.measurement.also if row.result.measurement else {}
 
 
+def _ranks(result: Result) -> bool:
+    measured = result.measurement
+    return result.status is Status.OK and measured is not None and measured.reliable
+
+
 def _status(row: Row) -> str:
-    bound = row.result.measurement is not None and row.result.measurement.launch_bound
-    return f"{row.result.status.value}, launch-bound" if bound else row.result.status.value
+    words, measured = [row.result.status.value], row.result.measurement
+    if measured is not None:
+        words += [] if measured.reliable else ["unreliable"]
+        words += ["launch-bound"] if measured.launch_bound else []
+    return ", ".join(words)
 
 
 def failures(made: Iterable[Row]) -> list[Failure]:
@@ -290,7 +306,7 @@ def _row(
 ) -> Row:
     fastest = best.get(result.case.problem.key)
     ratio, tied = None, False
-    if result.status is Status.OK and result.measurement is not None and fastest is not None:
+    if _ranks(result) and result.measurement is not None and fastest is not None:
         ratio = result.measurement.median_s / fastest.median_s
         tied = result.measurement is not fastest and result.measurement.low_s <= fastest.high_s
     return Row(
@@ -307,26 +323,11 @@ def _best(results: Iterable[Result]) -> dict[str, Measurement]:
     """The fastest measurement of each problem that at least two results can be compared on."""
     found: dict[str, list[Measurement]] = {}
     for result in results:
-        if result.status is Status.OK and result.measurement is not None:
+        if _ranks(result) and result.measurement is not None:
             found.setdefault(result.case.problem.key, []).append(result.measurement)
     return {
         key: min(ones, key=lambda one: one.median_s) for key, ones in found.items() if len(ones) > 1
     }
-
-
-def _order(row: Row) -> tuple[object, ...]:
-    problem = row.result.case.problem
-    time_s = row.result.measurement.median_s if row.ranks and row.result.measurement else 0.0
-    return (
-        row.sentinel,
-        problem.op,
-        tuple(problem.dtypes.values()),
-        tuple(problem.dims.values()),
-        tuple(map(str, problem.options.values())),
-        not row.ranks,
-        time_s,
-        row.backend,
-    )
 
 
 def _numbers(row: Row, *, marked: bool) -> tuple[str, str, str, str]:

@@ -24,6 +24,7 @@ from kernelmark.runners.events import (
     Waiting,
 )
 from kernelmark.runners.execute import failure, join
+from kernelmark.runners.forecast import Forecast, compile_ahead_s
 from kernelmark.runners.jobs import (
     CompileCase,
     Failure,
@@ -32,7 +33,6 @@ from kernelmark.runners.jobs import (
     compiles,
     threads_of,
 )
-from kernelmark.runners.plan import Forecast
 from kernelmark.runners.pool import Finished, Outcome, Phase, Pool, Returned, Slot
 from kernelmark.runners.votes import Doubt, SecondVotes
 
@@ -57,7 +57,7 @@ class Dispatch:
         self.done = 0
         self._pool = pool
         self._ahead = CompileAhead(pool)
-        self._forecast = Forecast()
+        self._forecast = Forecast.of_machine(pool.devices[0].info)
         self._backends = sorted({case.backend for case in cases})
         self._queue = deque(Task(case=case, kernel=kernel_key(case)) for case in cases)
         self._events: deque[Event] = deque()
@@ -67,6 +67,7 @@ class Dispatch:
         self._left_s = self._summed = 0.0
         kernels = {task.kernel: task.case for task in self._queue if compiles(task.case.backend)}
         self._to_compile = iter(list(kernels.values()))
+        self._uncompiled = kernels if pool.compilers else {}
         self._compile_total = len(kernels)
         self._compiled = 0
 
@@ -75,14 +76,17 @@ class Dispatch:
 
         A result is reported before its device gets the next case: a killed parent loses what was
         on the devices, and nothing that had come back."""
-        while True:
-            while self._events:
-                yield self._events.popleft()
-            if self.done == self.total and not self._pool.measuring:
-                return
-            self._assign()
-            if not self._events and (outcome := self._pool.poll()) is not None:
-                self._take(outcome)
+        try:
+            while True:
+                while self._events:
+                    yield self._events.popleft()
+                if self.done == self.total and not self._pool.measuring:
+                    return
+                self._assign()
+                if not self._events and (outcome := self._pool.poll()) is not None:
+                    self._take(outcome)
+        finally:
+            self._forecast.means.save()
 
     # Handing out
 
@@ -184,6 +188,8 @@ class Dispatch:
         found = self._ahead.found(key)
         assert found is not None
         self._compiled += 1
+        self._uncompiled.pop(key, None)
+        self._forecast.learn_compiled(case, found.status, found.seconds)
         self._emit(
             CaseCompiled(
                 case=case,
@@ -191,6 +197,7 @@ class Dispatch:
                 seconds=found.seconds,
                 done=self._compiled,
                 total=self._compile_total,
+                progress=self._progress(),
             )
         )
         if found.status in FINAL:
@@ -244,13 +251,18 @@ class Dispatch:
         now = time.monotonic()
         # Adding up a long queue at each event would take longer than short cases do.
         if now - self._summed > 1.0 or len(self._queue) < 100:
-            self._left_s = self._forecast.total_s(task.case for task in self._queue)
+            self._left_s = sum(self._forecast.seconds(task.case) for task in self._queue)
             self._summed = now
-        left = self._left_s
+        left = self._left_s + self._forecast.load_s(self._forecast.unloaded(self._backends))
         for task in self._active.values():
             left += max(0.0, self._forecast.seconds(task.case) - (now - task.clock))
-        working = sum(not slot.lost for slot in self._pool.devices)
-        return Progress(done=self.done, total=self.total, remaining_s=left / max(1, working))
+        left /= max(1, sum(not slot.lost for slot in self._pool.devices))
+        if self._uncompiled:
+            cores = len(self._pool.compilers)
+            compiling = compile_ahead_s(self._forecast, self._uncompiled.values(), cores)
+            first = self._pool.devices[0].info.kind == "cpu"  # where all is compiled before
+            left = left + compiling if first else max(left, compiling)
+        return Progress(done=self.done, total=self.total, remaining_s=left)
 
     def _emit(self, event: Event) -> None:
         self._events.append(event)

@@ -44,6 +44,7 @@ class CaseCompiled:
     seconds: float
     done: int
     total: int
+    progress: Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

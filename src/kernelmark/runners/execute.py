@@ -261,6 +261,7 @@ def _is_memory(error: BaseException) -> bool:
 
 
 def _one_line(error: BaseException) -> str:
-    name = "" if isinstance(error, KernelmarkError) else f"{type(error).__name__}: "
+    if isinstance(error, KernelmarkError):
+        return " ".join(error.message.split())[:600] or type(error).__name__
     text = " ".join(str(error).split())
-    return f"{name}{text}"[:600].removesuffix(": ") or type(error).__name__
+    return f"{type(error).__name__}: {text}"[:600].removesuffix(": ") or type(error).__name__

@@ -16,6 +16,7 @@ from kernelmark.core.result import Case
 from kernelmark.runners.dispatch import Dispatch
 from kernelmark.runners.events import Event, Note
 from kernelmark.runners.jobs import compiles
+from kernelmark.runners.lock import describe_others
 from kernelmark.runners.plan import order
 from kernelmark.runners.pool import Limits, Pool, Slot, Workers
 from kernelmark.runners.process import WorkerSpec
@@ -107,6 +108,9 @@ class LocalRunner:
         unique = list(named.values())
         if len(unique) < len(given):
             yield Note(text=f"{len(given) - len(unique)} cases were asked for twice; once is run")
+        for info in self.infos:
+            if others := describe_others(info):
+                yield Note(text=f"{info.name} is in use by {others}: times may be disturbed")
         # A single compilation has nothing to go ahead of.
         to_compile = sum(compiles(case.backend) for case in unique)
         with self.pool(self.jobs if to_compile > 1 else 0) as pool:

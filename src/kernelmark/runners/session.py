@@ -68,7 +68,11 @@ def run_cases(
                 with suppress(KernelmarkError):  # what ended the run may be the store itself
                     session.ended(RunState.INTERRUPTED)
             raise
-    return ResultSet(run=run, results=(*kept, *session.results))
+    # Several devices work off the longest cases first, and a resumed run has some already.
+    asked = list(dict.fromkeys(case.id for case in cases))
+    places = {name: place for place, name in enumerate(asked)}
+    found = sorted([*kept, *session.results], key=lambda r: places.get(r.case.id, len(asked)))
+    return ResultSet(run=run, results=tuple(found))
 
 
 def _kept(run: Run, store: Store, *, retry_failed: bool) -> list[Result]:

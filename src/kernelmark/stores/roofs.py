@@ -7,6 +7,7 @@ older version, are results of a benchmark `roofs`, which nobody runs.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
@@ -112,17 +113,23 @@ def _metric(roof: Roof) -> Metric:
 
 
 def newest(
-    found: Iterable[tuple[Environment, Result]], wanted: Mapping[str, str | int | None]
+    found: Iterable[tuple[Environment, Result]],
+    wanted: Mapping[str, str | int | None],
+    at: float = math.inf,
 ) -> tuple[Roof, ...]:
     """The newest roof of each host, device, kind, name, unit and number of threads. One that other
-    work disturbed does not replace a steady one, however old."""
+    work disturbed does not replace a steady one, however old.
+
+    With `at`, as it was at that time: what was measured later counts only where nothing was known,
+    and then the first of it, so that the answer for a time never changes again."""
     best: dict[tuple[str | int, ...], Roof] = {}
     for host, roof in sorted(_every(found), key=lambda pair: pair[1].measured):
         told = {"host": host, "threads": roof.threads}
         if any(told[name] != wanted[name] for name in told if wanted[name] is not None):
             continue
         key = (host, roof.device, roof.arch, roof.kind, roof.name, roof.unit, roof.threads)
-        if roof.steady or key not in best or not best[key].steady:
+        known = best.get(key)
+        if known is None or (roof.measured <= at and (roof.steady or not known.steady)):
             best[key] = roof
     return tuple(best[key] for key in sorted(best))
 

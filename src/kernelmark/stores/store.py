@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -165,6 +166,21 @@ class Store:
 
         return self._read(find)
 
+    def delete_run(self, run_id: str) -> int:
+        """Remove a run with its results, roofs and pinned names, and return how many results it
+        had. Problems, cases and environments stay, as other runs may share them."""
+        number = self._number(run_id)
+
+        def delete(connection: Connection) -> int:
+            connection.execute(pins.delete().where(pins.c.run_no == number))
+            gone = connection.execute(results.delete().where(results.c.run_no == number))
+            connection.execute(runs.delete().where(runs.c.no == number))
+            return int(gone.rowcount)
+
+        count = self._write(delete)
+        del self._run_numbers[run_id]
+        return count
+
     def counts(self, run_id: str) -> dict[Status, int]:
         """How many results of a run have each status; only those that occur."""
         number = self._number(run_id)
@@ -318,12 +334,14 @@ class Store:
         arch: str | None = None,
         threads: int | None = None,
         host: str | None = None,
+        at: float = math.inf,
     ) -> tuple[Roof, ...]:
         """The newest roof of each kind, name, unit, number of threads and place, of the results of
-        microbenchmarks that were measured for it. A steady one stays until another one comes."""
+        microbenchmarks that were measured for it. A steady one stays until another one comes. `at`
+        is a time in seconds since the epoch: the roofs that were the newest then."""
         wanted = {"threads": threads, "host": host}
         return self._read(
-            lambda c: newest(self._decoder.roof_sources(c, device=device, arch=arch), wanted)
+            lambda c: newest(self._decoder.roof_sources(c, device=device, arch=arch), wanted, at)
         )
 
     # Pinned names

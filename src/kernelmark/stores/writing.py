@@ -294,8 +294,9 @@ def _case_numbers(connection: Connection, new: dict[str, Case]) -> Numbers:
     add_missing(connection, problems, [{"key": key, "op": ops[key]} for key in fresh])
     known.update(lookup(connection, problems, "key", fresh))
     for case in new.values():
-        if clean(case.backend) != case.backend:
-            raise UsageError(f"{case.backend!r} cannot be the name of a backend")
+        name = case.name or case.backend
+        if clean(name) != name:
+            raise UsageError(f"{name!r} cannot be the name of a backend")
     ids = {case.id: text for text, case in new.items()}
     found = lookup(connection, cases, "id", ids)
     missing = sorted(ids.keys() - found.keys())
@@ -312,7 +313,7 @@ def _case_row(id: str, case: Case, problem_no: int) -> dict[str, Any]:
     return {
         "id": id,
         "problem_no": problem_no,
-        "backend": case.backend,
+        "backend": case.name or case.backend,
         "config": config_key(case.config),
         "timing": case.timing.identity,
     }

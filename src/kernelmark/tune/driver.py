@@ -18,14 +18,16 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Status
 from kernelmark.core.roof import Roof
 from kernelmark.runners.ahead import FINAL, CompileAhead, kernel_key
+from kernelmark.runners.events import Note
 from kernelmark.runners.jobs import CompileCase, MeasureCase, compiles
 from kernelmark.runners.local import LocalRunner
+from kernelmark.runners.lock import describe_others
 from kernelmark.runners.plan import work
 from kernelmark.runners.pool import Finished, Phase, Returned, Slot
 from kernelmark.runners.pool import Outcome as JobOutcome
 from kernelmark.runners.possible import judged
 from kernelmark.tune.evaluate import Request, Round, Work, compiled_trial, static_reason, trial_of
-from kernelmark.tune.events import Began, Ended, Event, Retired, Tried
+from kernelmark.tune.events import Began, Ended, Event, Expected, Retired, Tried
 from kernelmark.tune.journal import Journal, Trial
 from kernelmark.tune.outcome import Outcome
 from kernelmark.tune.plan import TunePlan
@@ -97,7 +99,7 @@ class Driver:
         self._next = 0
         self._timing: dict[Slot, Live] = {}
         self._deadline = time.monotonic() + 60 * minutes if minutes else None
-        self._tally = Tally(self.plans, self._deadline)
+        self._tally = Tally(self.plans, self._deadline, runner.infos[0])
 
     def _shape(self, jobs: int, kind: str) -> Pipeline:
         """Batches small enough to learn between them, large enough to keep every core busy."""
@@ -113,6 +115,11 @@ class Driver:
         """Until every plan has its outcome or time is up. Whatever ends it ends every worker."""
         try:
             self._open_sessions()
+            self._emit(Expected(progress=self._tally.progress))
+            for slot in self._devices:
+                if others := describe_others(slot.info):
+                    text = f"{slot.info.name} is in use by {others}: times may be disturbed"
+                    self._emit(Note(text=text))
             while self._live:
                 if self._out_of_time:
                     for live in self._live:
@@ -126,6 +133,7 @@ class Driver:
 
     def _close(self) -> None:
         self.pool.close()
+        self._tally.learn()
         for live in self._live:
             live.session.journal.close()
 
@@ -165,7 +173,7 @@ class Driver:
             self._end(live, done, fresh=False)
             return
         known = len(journal.reached(session.steps))
-        self._tally.began(plan.name, known)
+        self._tally.began(plan.name, known, session.limit)
         self._emit(Began(name=plan.name, device=slot.info.name, known=known, limit=session.limit))
         self._advance(live)
 

@@ -22,6 +22,13 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """Before anything is timed: what there is to do, and how long it is expected to take."""
+
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Began:
     """`known` candidates are in its journal already."""
 
@@ -60,4 +67,4 @@ class Retired:
     reason: str
 
 
-Event = Began | Tried | Ended | Retired | DeviceLost | Note
+Event = Expected | Began | Tried | Ended | Retired | DeviceLost | Note

@@ -94,10 +94,11 @@ def finals(
     return match.outcome((ranked or match.sides)[0], evaluations)
 
 
-def timings(plan: TunePlan) -> int:
-    """How many timings a final takes when its favourite wins."""
+def timings(plan: TunePlan, candidates: int) -> int:
+    """How many timings a final of so many candidates takes when its favourite wins."""
     asked = plan.acceptance
-    heats = _HEATS * (1 + asked.finalists) if asked.finalists > 1 else 0
+    finalists = min(asked.finalists, candidates)
+    heats = _HEATS * (1 + finalists) if finalists > 1 else 0
     return heats + 2 * _even(asked.rounds)
 
 

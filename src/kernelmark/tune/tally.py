@@ -5,6 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.result import Case
+from kernelmark.core.timing import Timing
+from kernelmark.runners.forecast import Forecast
+from kernelmark.tune.evaluate import final_timing, ladder
 from kernelmark.tune.events import Progress
 from kernelmark.tune.finals import timings
 from kernelmark.tune.outcome import Outcome
@@ -12,28 +17,43 @@ from kernelmark.tune.plan import TunePlan
 
 # Timings a candidate takes, those that climb included.
 _TIMINGS = 1.3
+# Timings for which the experience of earlier runs counts, beside those of this one.
+_BEFORE = 4
 
 
 class Tally:
-    """Counts candidates, and the timings of searches and finals, which take about as long."""
+    """Counts candidates, and the seconds that timings of searches and finals were expected to take
+    beside those that they took."""
 
-    def __init__(self, plans: Sequence[TunePlan], deadline: float | None) -> None:
+    def __init__(self, plans: Sequence[TunePlan], deadline: float | None, info: DeviceInfo) -> None:
         self._plans = {plan.name: plan for plan in plans}
         self._candidates = dict.fromkeys(self._plans, 0)
+        self._limits: dict[str, int] = {}  # what the space of a begun plan has
         self._finals = dict.fromkeys(self._plans, 0)
         self._ended: dict[str, int] = {}  # candidates that were asked for in the end
         self._retired: set[str] = set()
         self._deadline = deadline
         self._begun = time.monotonic()
         self._fresh = 0
-        self._timings = 0
+        self._forecast = Forecast.of_machine(info)
+        self._searching = {p.name: self._seconds(p, ladder(info)[0].timing) for p in plans}
+        self._finishing = {p.name: self._seconds(p, final_timing(info, 1)) for p in plans}
+        self._backends = {name for p in plans for name in (p.backend, p.reference_backend)}
+        self._name = "/".join((info.model or info.kind, *sorted(self._backends), "tune"))
+        self._expected = 0.0  # seconds, of the timings that were made
 
-    def began(self, name: str, known: int) -> None:
-        """A plan is begun, with so many candidates in its journal."""
+    def _seconds(self, plan: TunePlan, timing: Timing) -> float:
+        return self._forecast.seconds(
+            Case(problem=plan.problem, backend=plan.backend, timing=timing)
+        )
+
+    def began(self, name: str, known: int, limit: int) -> None:
+        """A plan is begun, with so many candidates in its journal, of those there are."""
         self._candidates[name] = known
+        self._limits[name] = limit
 
     def tried(self, name: str, *, candidate: bool, final: bool) -> None:
-        self._timings += 1
+        self._expected += (self._finishing if final else self._searching)[name]
         self._candidates[name] += candidate
         self._fresh += candidate
         self._finals[name] += final
@@ -45,15 +65,34 @@ class Tally:
         self._retired.add(name)
         self._candidates[name] = 0
 
+    def learn(self) -> None:
+        """Keep how long timings took, for later runs."""
+        if self._expected:
+            self._forecast.means.learn(self._name, self._spent_s / self._expected)
+            self._forecast.means.save()
+
+    @property
+    def _spent_s(self) -> float:
+        return time.monotonic() - self._begun
+
+    @property
+    def _pace(self) -> float:
+        """Seconds that pass for an expected one: with compiling, starting and whatever waits."""
+        known = self._forecast.means.get(self._name)
+        load_s = self._forecast.load_s(self._backends)
+        few = _BEFORE * sum(self._searching.values()) / max(1, len(self._searching))
+        before = few * (1.0 if known is None else known)
+        # Starting and loading come once.
+        spent = max(self._spent_s / 2, self._spent_s - load_s) if self._expected else 0.0
+        return (before + spent) / (few + self._expected)
+
     @property
     def progress(self) -> Progress:
-        spent_s = max(time.monotonic() - self._begun, 1e-9)
         going = self._plans.keys() - self._retired
         total = sum(self._ended.get(n, self._asked(n)) for n in going)
-        left_s = 0.0
-        if self._timings:
-            open_ = going - self._ended.keys()
-            left_s = sum(map(self._left, open_)) * spent_s / self._timings
+        left_s = sum(map(self._left, going - self._ended.keys())) * self._pace
+        if not self._expected:
+            left_s += self._forecast.load_s(self._backends)
         if self._deadline is not None:
             left_s = min(left_s, max(0.0, self._deadline - time.monotonic()))
         return Progress(
@@ -61,16 +100,25 @@ class Tally:
             plans=len(self._plans),
             candidates_done=sum(self._candidates.values()),
             candidates=total,
-            per_minute=60 * self._fresh / spent_s,
+            per_minute=60 * self._fresh / max(self._spent_s, 1e-9),
             left_s=left_s,
         )
 
     def _asked(self, name: str) -> int:
         """Candidates of a plan; a budget that was lowered is less than there were already."""
-        return max(self._plans[name].budget.evaluations, self._candidates[name])
+        return max(self._limit(name), self._candidates[name])
+
+    def _limit(self, name: str) -> int:
+        """Candidates that a plan's budget and its space allow. Listing a space may take a second:
+        those of plans that are not begun are taken to be like the others'."""
+        asked = self._plans[name].budget.evaluations
+        if name in self._limits:
+            return min(asked, self._limits[name])
+        return min(asked, max(self._limits.values(), default=asked))
 
     def _left(self, name: str) -> float:
-        """Timings that a plan still needs."""
-        plan = self._plans[name]
-        search = _TIMINGS * (plan.budget.evaluations - self._candidates[name])
-        return max(0.0, search) + max(0, timings(plan) - self._finals[name])
+        """Seconds expected of the timings that a plan still needs."""
+        plan, limit = self._plans[name], self._limit(name)
+        search = max(0.0, _TIMINGS * (limit - self._candidates[name]))
+        finals = max(0, timings(plan, limit) - self._finals[name])
+        return search * self._searching[name] + finals * self._finishing[name]

@@ -67,6 +67,7 @@ def _bind(host: str, port: int) -> socket.socket:
         made = socket.socket(family, socket.SOCK_STREAM)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
+        made.listen(_BACKLOG)  # from here on a client waits instead of being refused
     except OSError as error:
         raise UsageError(
             f"cannot serve at {host}:{port}: {error.strerror or error}",

@@ -109,10 +109,11 @@ def test_a_winner_repeats_a_row_unless_it_is_the_only_one(results):
     assert len(results(f"Winner: \n{head}{row}Winner: \n{head}{other}")) == 2
 
 
-def test_a_table_of_output_types_alone_is_no_product_of_ours(results):
+@pytest.mark.parametrize("prefix", ["[0]", "[0]:"])
+def test_a_table_of_output_types_alone_is_no_product_of_ours(results, prefix):
     head = (
         "transA,transB,M,N,K,alpha,lda,beta,ldb,ldc,ldd,d_type,compute_type,hipblaslt-Gflops,us\n"
     )
-    (one,) = results(f"[0]:{head}    T,N,48,5,32,1,32,0,32,48,48,f32_r,f32_r,1,7\n")
+    (one,) = results(f"{prefix}{head}    T,N,48,5,32,1,32,0,32,48,48,f32_r,f32_r,1,7\n")
     assert one.case.problem.op == "blas_matmul"
     assert one.case.problem.dims == {"m": 48, "n": 5, "k": 32}

@@ -285,3 +285,13 @@ def test_a_table_of_output_types_alone_does_not_say_the_inputs(read):
         read(OLD)
     (call,) = read(OLD, dtype="f16").workload.calls
     assert call.problem.dtypes == {"a": "f16", "b": "f16", "c": "f32", "acc": "f32"}
+
+
+@pytest.mark.parametrize("prefix", ["[0]", "[0]:"])
+def test_an_old_table_below_the_lines_of_its_client(read, prefix):
+    """Version 600 printed no colon after the number of the solution."""
+    text = f"hipBLASLt version: 600\nIs supported 1 / Total solutions: 1\n{prefix}{OLD}"
+    with pytest.raises(UsageError):
+        read(text)
+    (call,) = read(text, dtype="f16").workload.calls
+    assert call.problem.dtypes == {"a": "f16", "b": "f16", "c": "f32", "acc": "f32"}

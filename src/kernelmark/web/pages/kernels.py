@@ -73,6 +73,10 @@ def _answer(summary: Summary, urls: Urls) -> Values:
     if history is None:
         return {"state": "none", "text": "Nothing to judge yet", "detail": "kmark run adds results"}
     news = [one for one in summary.kernels if one.is_news]
+    judged = [one for one in summary.kernels if one.change is not None]
+    if not (news or judged):
+        few = f"a series is judged from its {judging.LEAST_POINTS + 1}th run on"
+        return {"state": "none", "text": "Too few runs to judge", "detail": few}
     found = {state: [one for one in news if one.state == state] for state in CHANGED}
     slower, broken, faster = found["slower"], found["broken"], found["faster"]
     told_bad = [f"{counted(len(slower), 'kernel')} got slower"] if slower else []
@@ -154,6 +158,7 @@ def _cell(op: str, backend: str, found: Sequence[Kernel], urls: Urls) -> Values:
         "faster": states.count("faster"),
         "failed": states.count("failed") + states.count("broken"),
         "unsupported": states.count("unsupported"),
+        "new": states.count("new"),
         "href": urls("kernels", op=op, backend=backend) if found else None,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelmark.compare.metrics import is_cpu
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, NothingToDo
 from kernelmark.core.metric import Metric
@@ -69,7 +70,7 @@ def _metric_row(run: Run, found: Result, metric: Metric, urls: Urls) -> Values:
         "metric": metric.name,
         "value": metric.value,
         "unit": metric.unit,
-        "share": metric.value / metric.limit if metric.limit else None,
+        "share": metric.value / metric.limit if metric.limit and not is_cpu(found) else None,
         "status": found.status.value,
         "started": run.started,
         "links": {

@@ -9,13 +9,15 @@ from typing import Any, Protocol
 
 from kernelmark.core.environment import Environment, difference
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.report import figures
+from kernelmark.report import figures, micro_figure
 from kernelmark.report.tables import Table
 from kernelmark.report.vega import Spec
 
 PAGE_ROWS = 100
 _ALL_ROWS = 100_000
 _WIDTH = 1160  # pixels of a figure: a wide page's
+_WIDTHS = (figures.WIDTH, micro_figure.WIDTH)  # of one figure in a row
+_OWN = ("$schema", "config", "title")  # what a figure that stands alone has, and a page's has not
 _PATH = ("run_id", "case_id", "name", "fingerprint")  # parts of an address before its "?"
 
 Asked = Mapping[str, str]
@@ -196,7 +198,8 @@ def finite(value: float | None) -> float | None:
 def figure(title: str, make: Callable[[], Spec]) -> list[Section]:
     """A figure, or nothing where there is nothing to draw."""
     try:
-        return [{"title": title, "spec": figures.themed(_fitted(make()), inline=True)}]
+        spec = {name: part for name, part in make().items() if name not in _OWN}
+        return [{"title": title, "spec": figures.themed(_fitted(spec), inline=True)}]
     except KernelmarkError:
         return []
 
@@ -209,6 +212,6 @@ def _fitted(spec: Any) -> Any:
         return spec
     titled = "layer" in spec or "vconcat" in spec
     made = {name: _fitted(one) for name, one in spec.items() if not (titled and name == "title")}
-    if made.get("width") == figures.WIDTH:
+    if made.get("width") in _WIDTHS and made.get("columns", 1) == 1:
         made["width"] = _WIDTH
     return made

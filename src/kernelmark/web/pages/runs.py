@@ -354,7 +354,7 @@ def result(source: Source, urls: Urls, asked: Asked) -> Page:
     same = _rows_table(others, title="The same problem by all backends")
     same["rows"] = list(map(_finish(results.run.id, urls), same["rows"]))
     return {
-        "title": f"{row.problem} by {row.backend}",
+        "title": row.problem if is_micro(one.case) else f"{row.problem} by {row.backend}",
         "status": one.status.value,
         "reason": str(one.why) if one.status is not Status.OK else "",
         "facts": parts.facts(

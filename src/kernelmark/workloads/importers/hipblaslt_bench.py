@@ -1,8 +1,8 @@
 """hipblaslt-bench: what hipblaslt-bench and rocblas-bench print. Each row is a bare mean.
 
-A header line, `[0]:transA,…,us`, comes before its line of values and varies with the options:
-rocblas-bench names sizes M, N and K, and types only with --log_datatype. A call that is no plain
-product of ours is kept under the names and values of its arguments.
+A header line, `[0]:transA,…,us` (version 600: `[0]transA`), comes before its line of values and
+varies with the options: rocblas-bench names sizes M, N and K, and types only with --log_datatype. A
+call that is no plain product of ours is kept under the names and values of its arguments.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kernelmark.workloads.importers.base import (
 from kernelmark.workloads.logs import blas
 
 _MARKS = ("hipblaslt-Gflops", "rocblas-Gflops", "rocblas-GB/s")
-_HEADER = re.compile(r"\s*(?:\[(\d{1,9})\]:)?\s*(\w+(?:,[^,\s]+)*,us(?:,\S*)?)\s*\Z")
+_HEADER = re.compile(r"\s*(?:\[(\d{1,9})\]:?)?\s*(\w+(?:,[^,\s]+)*,us(?:,\S*)?)\s*\Z")
 _SOLUTION = re.compile(r"\s*--Solution index:\s*(\d{1,9})(?!\d)")
 _KERNEL = re.compile(r"\s*--(?:kernel|Solution) name:\s*(\S.*)")
 # Columns of arguments end where the first of these begins.

@@ -7,14 +7,16 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
-from kernelmark.workloads.logs import blas
+from kernelmark.workloads.logs import blas, dtypes
+from kernelmark.workloads.logs import blas_words as words
 from kernelmark.workloads.logs.base import NOTHING, BadLine, Given, Part, RowReader
-from kernelmark.workloads.logs.blas_words import no_size
 from kernelmark.workloads.workload import BLAS_FIELDS, Call
 
 _MARK = b"\0"
 _PAIR = re.compile(r"(?<![^,])\([^()\"]*\)(?![^,])")
 _SEPARATORS = ",;\t|"
+# hipblaslt-bench of 2022 and 2023 printed d_type alone: f32 may be of f16 and of f32.
+OUTPUT_ALONE = "names the dtype of its output alone; give that of its inputs: --dtype"
 
 
 class Table(RowReader):
@@ -73,7 +75,7 @@ def header(line: bytes) -> tuple[list[str], str]:
 def whole(cells: Mapping[str, str], name: str) -> int:
     """A cell that must hold a whole number."""
     text = cells.get(name, "")
-    if fault := no_size(text):
+    if fault := words.no_size(text):
         raise BadLine(f"has {name}={text[:24]}, which is {fault}")
     return int(text)
 
@@ -101,4 +103,8 @@ class BlasTable(Table):
             found |= {"a_type": source, "b_type": source}
         if target:
             found |= {"c_type": target, "d_type": target}
+        if not found.get("a_type") and found.get("d_type"):
+            if not given.dtype:
+                raise BadLine(OUTPUT_ALONE)
+            found["a_type"] = words.token(dtypes.named(given.dtype, given.arch))
         yield blas.call(found, given.arch)

@@ -22,7 +22,7 @@ from kernelmark.workloads.logs.formats._columns import (
     Names,
     is_open,
 )
-from kernelmark.workloads.logs.table import whole
+from kernelmark.workloads.logs.table import OUTPUT_ALONE, whole
 from kernelmark.workloads.workload import Call
 
 _SIZES = ("m", "n", "k")
@@ -162,9 +162,8 @@ def _types(cells: Cells, given: Given) -> dict[str, str]:
     named["a"] = named["a"] or named["b"] or cells.get("dtype", "")
     named["b"] = named["b"] or named["a"]
     named["c"] = named["d"] or named["c"]
-    # hipblaslt-bench of 2022 and 2023 printed d_type alone: f32 may be of f16 and of f32.
     if is_open(named["a"]) and not is_open(named["c"]) and not given.dtype:
-        raise BadLine("names the dtype of its output alone; give that of its inputs: --dtype")
+        raise BadLine(OUTPUT_ALONE)
     found = {name: _columns.dtype(named, name, given) for name in "ab"}
     if not _columns.is_open(named["c"]):
         found["c"] = _columns.dtype(named, "c", given)

@@ -77,7 +77,8 @@ class _Rows(Table):
         told = []
         if len(self._archs) > 1:
             archs = " and ".join(sorted(self._archs))
-            told.append(f"rows of {archs}: a shape counts once; --arch reads the rows of one")
+            once = "a shape counts once for each dtype, and fp8 of gfx942 is another than OCP's"
+            told.append(f"rows of {archs}: {once}; --arch reads the rows of one")
         if self._assumed_f8:
             told.append("fp8 was read as OCP's e4m3; for gfx940 to gfx942: --arch gfx942")
         return tuple(told)

@@ -24,7 +24,8 @@ _PREFIX = 200  # bytes of a line before the name of the function
 _LEVEL = b"[HIPBLASLT]"
 _TRACED = b"[rocblaslt_matmul]"
 _API = b"[Api]"
-_TABLE = {"transA", "transB", "m", "n", "k", "a_type"}
+_TABLE = {"transa", "transb", "m", "n", "k"}
+_RANK = re.compile(rb".*[\]:]")  # [0]: before a header; hipblaslt-bench 600 printed no colon
 _OWN = {"grouped_gemm", "solution_index", "hipblaslt-Gflops"}
 _POINTER = re.compile(rb"=0x[0-9a-f]+")
 _COUNT = b"call_count:"
@@ -84,9 +85,8 @@ class Hipblaslt(LogReader):
         yield from (blas.call(_checked(one, kind), given.arch) for one in fields.calls_of(pairs))
 
     def table(self, line: bytes, place: str) -> RowReader | None:
-        # A prefix of hipblaslt-bench is [0]:
-        columns = line.strip().rpartition(b":")[2].decode("utf-8", "replace").split(",")
-        if not set(columns) >= _TABLE or not _OWN & set(columns):
+        columns = _RANK.sub(b"", line, count=1).strip().decode("utf-8", "replace").split(",")
+        if not {name.lower() for name in columns} >= _TABLE or not _OWN & set(columns):
             return None
         return BlasTable(columns)
 

@@ -1,0 +1,123 @@
+"""The name that a user's own kernel file goes by in history.
+
+A file that declares `name = "…"` goes by that. Any other goes by its file name, wherever it is and
+whatever folder a command runs in: what was seen of it before is kept in the cache folder as its
+path and a digest of its content. The same path is the same kernel, changed or not; the same content
+elsewhere is a copy of it; a file whose name is taken by another one gets a mark behind its name.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelmark.core.diskcache import cache_root
+from kernelmark.core.errors import UsageError
+from kernelmark.core.files import parse_toml, write_whole
+from kernelmark.core.private import private_folder
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*\Z")
+_DESCRIPTION = re.compile(r"/\*\s*kmark\s*\n(.*?)\*/", re.DOTALL)
+_MOST_FILES = 1000  # that are remembered, the latest ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnKernel:
+    """A kernel file: its name in history, and the digest it had when it was last measured, ""
+    where it was not."""
+
+    name: str
+    path: str
+    digest: str
+    before: str = ""
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.before) and self.before != self.digest
+
+
+def identify(paths: Iterable[Path]) -> list[OwnKernel]:
+    """The kernels that these files are, in their order. Nothing is remembered yet."""
+    known = _load()
+    found: list[OwnKernel] = []
+    for path in (path.resolve() for path in paths):
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        here, digest = str(path), hashlib.sha256(content).hexdigest()[:16]
+        name = _declared(path, content.decode(errors="replace")) or _undeclared(path, digest, known)
+        before = known.get(name, {})
+        known = {**known, name: {"path": here, "digest": digest}}
+        found.append(
+            OwnKernel(name=name, path=here, digest=digest, before=before.get("digest", ""))
+        )
+    return found
+
+
+def remember(kernels: Iterable[OwnKernel]) -> None:
+    """Keep what is about to be measured. Where that cannot be written, names still are those of
+    the files."""
+    known = _load()
+    for kernel in kernels:
+        known.pop(kernel.name, None)
+        known[kernel.name] = {"path": kernel.path, "digest": kernel.digest}
+    with contextlib.suppress(OSError):
+        place = _place()
+        private_folder(place.parent)
+        write_whole(place, json.dumps(dict(list(known.items())[-_MOST_FILES:])).encode())
+
+
+def _undeclared(path: Path, digest: str, known: dict[str, dict[str, str]]) -> str:
+    mine = [name for name, one in known.items() if one["path"] == str(path)]
+    copies = [name for name, one in known.items() if one["digest"] == digest]
+    # As the name of a file in the working folder has always been written in stores.
+    plain = f"./{path.name}"
+    own = [name for name in (*mine, *copies) if name.partition("@")[0] == plain]
+    if own:
+        return own[0]
+    taken = known.get(plain)
+    if taken is None or not Path(taken["path"]).exists():  # it was moved, and changed since
+        return plain
+    return f"{plain}@{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
+
+
+def _declared(path: Path, text: str) -> str:
+    """The value of `name` in a file, read without running it; "" for none."""
+    name: object = ""
+    if path.suffix == ".py":
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError):  # told when it is loaded
+            for node in ast.parse(text).body:
+                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+                    targets = [one.id for one in node.targets if isinstance(one, ast.Name)]
+                    name = node.value.value if "name" in targets else name
+    elif (found := _DESCRIPTION.search(text)) is not None:
+        with contextlib.suppress(ValueError):
+            name = parse_toml(found[1]).get("name", "")
+    if name and not (isinstance(name, str) and _NAME.match(name)):
+        raise UsageError(
+            f"{path}: name={name!r} is no name for a kernel",
+            hint='use letters, digits and . _ / + -: name = "softmax-v2"',
+        )
+    return str(name)
+
+
+def _place() -> Path:
+    return cache_root() / "kernels.json"
+
+
+def _load() -> dict[str, dict[str, str]]:
+    try:
+        found = json.loads(_place().read_bytes())
+        return {
+            str(name): {"path": str(one["path"]), "digest": str(one["digest"])}
+            for name, one in found.items()
+        }
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}

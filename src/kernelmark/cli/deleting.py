@@ -1,0 +1,55 @@
+"""`kmark delete`: remove runs from a store."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from kernelmark.cli import completing
+from kernelmark.cli import options as o
+from kernelmark.cli.output import say
+from kernelmark.core.errors import UsageError
+from kernelmark.core.units import counted
+
+Refs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN…",
+        autocompletion=completing.runs,
+        help="Runs: their ids or prefixes of them, labels, pinned names, latest.",
+    ),
+]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+
+
+def delete(refs: Refs, yes: Yes = False, store: o.StorePlace = None, quiet: o.Quiet = False) -> int:
+    """Delete runs with all their results. 'kmark history --exclude RUN' only ignores one.
+
+    For example: kmark delete 20261117-031840
+    """
+    from kernelmark.core.result import RunState
+    from kernelmark.runners import alive
+    from kernelmark.stores import open_store
+
+    with open_store(store) as opened:
+        # All are found before any is deleted: after the first, latest is another run.
+        found = {run.id: run for run in map(opened.run, refs)}
+        for run in found.values():
+            if alive.state(run) is RunState.RUNNING:
+                raise UsageError(f"run {run.id} is still going on", hint="interrupt it first")
+        if not yes:
+            _confirm([f"{run.id} {run.label}".strip() for run in found.values()])
+        for run_id in found:
+            count = opened.delete_run(run_id)
+            if not quiet:
+                say(f"deleted run {run_id} with {counted(count, 'result')}")
+    return 0
+
+
+def _confirm(names: list[str]) -> None:
+    if not sys.stdin.isatty():
+        raise UsageError("deleting cannot be undone: nothing was deleted", hint="confirm by --yes")
+    if not typer.confirm(f"delete {', '.join(names)}?", err=True):
+        raise UsageError("nothing was deleted")

@@ -1,0 +1,163 @@
+"""Tables as lines of text that fit a terminal without a cut value.
+
+The one place where columns are laid out. Where a table is too wide, columns leave its grid: the
+name of a row to a line above it, others to lines below it. Lines are broken between words only, and
+never between a number and its unit.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from kernelmark.report.tables import NONE, Table
+
+# A sentence is wrapped in its column where this much room is left, and below its row elsewhere.
+_LEAST_ROOM = 28
+_INDENT = 2
+_BEFORE_UNIT = re.compile(
+    r"(?<=\d) (?=(?:[nµm]?s|%|×|MHz|[kKMGTP]?i?(?:B|FLOP)(?:/s)?|1/s|ago)(?![\w=]))"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of a drawn table. `row` is the number of the row that it belongs to."""
+
+    text: str
+    kind: Literal["title", "head", "name", "row"] = "row"
+    row: int = -1
+
+
+def draw(table: Table, width: float = math.inf) -> list[Line]:
+    """Lay out a table. A line is wider than `width` only if a single word is."""
+    grid = _fitting(table, width)
+    lines = [Line(text=one, kind="title") for one in _wrapped(table.title, width)]
+    if grid.inside:
+        head = [column.name for column in table.columns]
+        rule = ["-" * one for one in grid.widths]
+        lines += [Line(text=grid.line(cells), kind="head") for cells in (head, rule)]
+    before: list[str] = []
+    for at, row in enumerate(table.rows):
+        names = [row[one] for one in grid.above]
+        made = _wrapped(names[0], width) if names[:1] != before[:1] else []
+        made += _packed(names[1:], width, _INDENT) if names != before else []
+        lines += [Line(text=one, kind="name", row=at) for one in made]
+        lines += [Line(text=one, row=at) for one in grid.row(row)]
+        before = names
+    return lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Grid:
+    """The columns that are `inside` the grid, each with its width, and where the others are."""
+
+    table: Table
+    width: float
+    widths: tuple[int, ...]
+    inside: tuple[int, ...]
+    above: tuple[int, ...] = ()
+    below: tuple[int, ...] = ()
+
+    @property
+    def room(self) -> float:
+        """The characters that are left on a line; negative where the grid does not fit."""
+        used = sum(self.widths[at] for at in self.inside) + 2 * (len(self.inside) - 1)
+        return self.width - used - len(self.indent)
+
+    @property
+    def indent(self) -> str:
+        return " " * _INDENT if self.above else ""
+
+    def without(self, at: int) -> _Grid:
+        """The grid without a column. The first text goes above the rows that share it, and after it
+        the texts before the first number, which name a row too; what remains goes below."""
+        inside = tuple(one for one in self.inside if one != at)
+        sides = [column.align for column in self.table.columns]
+        first = sides.index("left") if "left" in sides else len(sides)
+        if at == first or (self.above and "right" not in sides[first:at]):
+            return replace(self, inside=inside, above=tuple(sorted((*self.above, at))))
+        return replace(self, inside=inside, below=tuple(sorted((*self.below, at))))
+
+    def with_last_wrapped(self) -> _Grid | None:
+        """The grid with its last column over several lines, where there is room for that."""
+        last = self.inside[-1]
+        room = self.room + self.widths[last]
+        cells = [self.table.columns[last].name, *(row[last] for row in self.table.rows)]
+        longest = max(len(word) for cell in cells for word in _words(cell))
+        if self.table.columns[last].align == "right" or room < max(_LEAST_ROOM, longest):
+            return None
+        return replace(self, widths=(*self.widths[:last], int(room), *self.widths[last + 1 :]))
+
+    def line(self, cells: Sequence[str]) -> str:
+        """One line of the grid."""
+        parts = []
+        for at in self.inside:
+            right = self.table.columns[at].align == "right"
+            parts.append((cells[at].rjust if right else cells[at].ljust)(self.widths[at]))
+        return f"{self.indent}{'  '.join(parts)}".rstrip()
+
+    def row(self, cells: Sequence[str]) -> list[str]:
+        """The lines of a row: as many as its highest cell has, then what is below it."""
+        parts = {at: _wrapped(cells[at], self.widths[at], hang=0) for at in self.inside}
+        lines = []
+        for nth in range(max(map(len, parts.values()), default=0)):
+            shown = {at: part[nth] if nth < len(part) else "" for at, part in parts.items()}
+            lines.append(self.line([shown.get(at, "") for at in range(len(cells))]))
+        told = [(self.table.columns[at].name, cells[at]) for at in self.below]
+        pairs = [f"{name}: {cell}" for name, cell in told if cell not in ("", NONE)]
+        return [*lines, *_packed(pairs, self.width, 2 * _INDENT)]
+
+
+def _fitting(table: Table, width: float) -> _Grid:
+    """The grid that is at most `width` wide, with as few columns outside as that takes."""
+    widths = tuple(
+        max([len(column.name), *(len(one) for row in table.rows for one in row[at].splitlines())])
+        for at, column in enumerate(table.columns)
+    )
+    grid = _Grid(table=table, width=width, widths=widths, inside=tuple(range(len(widths))))
+    while grid.inside and grid.room < 0:
+        wrapped = grid.with_last_wrapped()
+        if wrapped is not None:
+            return wrapped
+        text = [at for at in grid.inside if table.columns[at].align == "left"]
+        grid = grid.without(max(text, key=lambda at: widths[at], default=grid.inside[-1]))
+    return grid
+
+
+def _packed(cells: Sequence[str], width: float, indent: int) -> list[str]:
+    """Lines with as many cells as fit each."""
+    lines: list[str] = []
+    for cell in filter(None, cells):
+        if lines and indent + len(lines[-1]) + 3 + len(cell) <= width:
+            lines[-1] += f"   {cell}"
+        else:
+            lines.append(cell)
+    return [one for line in lines for one in _wrapped(line, width, indent=indent)]
+
+
+def _wrapped(text: str, width: float, *, indent: int = 0, hang: int = _INDENT) -> list[str]:
+    """Lines of at most `width`, all but the first `hang` further in."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        if indent + len(line) <= width:
+            lines.append(" " * indent + line)
+            continue
+        made = textwrap.wrap(
+            _BEFORE_UNIT.sub("\xa0", line),
+            int(width),
+            initial_indent=" " * indent,
+            subsequent_indent=" " * (indent + hang),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines += [one.replace("\xa0", " ") for one in made]
+    return lines
+
+
+def _words(text: str) -> list[str]:
+    return _BEFORE_UNIT.sub("\xa0", text).split(" ")

@@ -1,0 +1,93 @@
+"""The names that kernel files go by in history."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from kernelmark.backends._lineage import identify, remember
+from kernelmark.core.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "cache"))
+
+
+def write(path, text="op = 'gemm'\n"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def measured(path):
+    (found,) = identify([path])
+    remember([found])
+    return found
+
+
+def test_a_file_goes_by_its_name_from_any_folder(tmp_path, monkeypatch):
+    path = write(tmp_path / "a" / "mine.py")
+    assert measured(path).name == "./mine.py"
+    monkeypatch.chdir(tmp_path / "a")
+    assert measured(path).name == "./mine.py"
+
+
+def test_a_changed_file_is_the_same_kernel_and_is_told(tmp_path):
+    path = write(tmp_path / "mine.py")
+    assert not measured(path).changed
+    assert not measured(path).changed
+    write(path, "op = 'conv'\n")
+    (found,) = identify([path])
+    assert (found.name, found.changed) == ("./mine.py", True)
+    assert identify([path])[0].changed, "what is only planned is not measured"
+    remember([found])
+    assert not measured(path).changed
+
+
+def test_a_copy_is_the_same_kernel_and_another_file_is_not(tmp_path):
+    first = write(tmp_path / "a" / "mine.py")
+    assert measured(first).name == "./mine.py"
+    copy = tmp_path / "b" / "mine.py"
+    copy.parent.mkdir()
+    shutil.copy(first, copy)
+    assert measured(copy).name == "./mine.py"
+    other = measured(write(tmp_path / "c" / "mine.py", "op = 'conv'\n"))
+    assert other.name.startswith("./mine.py@")
+    assert measured(tmp_path / "c" / "mine.py").name == other.name
+    together = identify([write(tmp_path / "d" / "x.py"), write(tmp_path / "e" / "x.py", "y = 1")])
+    assert len({one.name for one in together}) == 2
+
+
+def test_a_file_that_was_moved_and_changed_keeps_its_name(tmp_path):
+    path = write(tmp_path / "a" / "mine.py")
+    measured(path)
+    path.unlink()
+    assert measured(write(tmp_path / "b" / "mine.py", "op = 'conv'\n")).name == "./mine.py"
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("mine.py", 'name = "soft/max-v2"\nop = "x"\n'),
+        ("mine.cu", '/* kmark\nname = "soft/max-v2"\nop = "gemm"\n*/\n'),
+    ],
+)
+def test_a_declared_name_is_that_of_its_series_wherever_the_file_is(tmp_path, file, text):
+    for folder in "ab":
+        assert measured(write(tmp_path / folder / file, text)).name == "soft/max-v2"
+
+
+@pytest.mark.parametrize("name", ['"a | b"', '"-x"', "7", '" "'])
+def test_what_is_no_name_is_refused(tmp_path, name):
+    with pytest.raises(UsageError):
+        identify([write(tmp_path / "mine.py", f"name = {name}\n")])
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"./mine.py": 3}', '{"./mine.py": {}}'])
+def test_damaged_memories_are_none(tmp_path, text):
+    write(tmp_path / "cache" / "kernels.json", text)
+    assert measured(write(tmp_path / "mine.py")).name == "./mine.py"
+    assert list(json.loads((tmp_path / "cache" / "kernels.json").read_text())) == ["./mine.py"]

@@ -1,0 +1,60 @@
+"""What a shell offers after Tab, through the words that it really sends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kernelmark.cli import completing
+
+
+@pytest.mark.parametrize(
+    ("complete", "incomplete", "offered"),
+    [
+        (completing.backends, "num", ["numpy"]),
+        (completing.backends, "numpy,to", ["numpy,torch"]),
+        (completing.backends, "numpy,num", []),
+        (completing.suites, "dem", ["demo"]),
+        (completing.dtypes, "bf", ["bf16"]),
+        (completing.ops, "batched_gemm_", ["batched_gemm_quant"]),
+        (completing.devices, "cp", ["cpu"]),
+        (completing.runs, "la", ["latest"]),
+    ],
+)
+def test_names_are_completed_after_the_last_comma(complete, incomplete, offered):
+    assert complete(incomplete) == offered
+
+
+def test_runs_are_offered_by_id_and_label(kmark, fake_words):
+    assert kmark(*fake_words, "--limit", "1", "--label", "nightly").code == 0
+    assert completing.runs("night") == ["nightly"]
+    assert len(completing.runs("20")) == 1
+
+
+@pytest.mark.parametrize(
+    ("shell", "variables"),
+    [
+        ("bash", {"COMP_WORDS": "kmark run -b numpy,to", "COMP_CWORD": "3"}),
+        ("zsh", {"_TYPER_COMPLETE_ARGS": "kmark run -b numpy,to"}),
+        (
+            "fish",
+            {
+                "_TYPER_COMPLETE_ARGS": "kmark run -b numpy,to",
+                "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+            },
+        ),
+    ],
+)
+def test_every_shell_is_answered(shell, variables):
+    done = subprocess.run(
+        [sys.executable, "-m", "kernelmark"],
+        env={**os.environ, "_KMARK_COMPLETE": f"complete_{shell}", **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "numpy,torch" in done.stdout
+    assert done.stderr == ""

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.result import Block, Case, Measurement, Result, Status, StopReason
+from kernelmark.core.timing import Timing
+from kernelmark.ops import parse
+from kernelmark.runners.forecast import Forecast, Means, budget_s, estimate_run_s
+
+CPU = DeviceInfo(name="cpu", kind="cpu", model="a CPU", arch="x", cache_bytes=1 << 20)
+
+
+def gemm(size: int, backend: str = "numpy", **timing: float) -> Case:
+    problem = parse(f"gemm m={size} n={size} k={size} a=f32 b=f32 c=f32")
+    return Case(problem=problem, backend=backend, timing=Timing(**timing))
+
+
+def result(case: Case, median_s: float = 1e-6, timed_s: float = 0.0) -> Result:
+    block = Block(process=0, allocation=0, samples_s=(median_s,))
+    measurement = Measurement(
+        blocks=(block,),
+        low_s=median_s,
+        high_s=median_s,
+        method="loop",
+        launches=1,
+        sets=1,
+        footprint_bytes=1,
+        stop=StopReason.PRECISE,
+        warmup_s=0.0,
+        timed_s=median_s,
+    )
+    cost = {"timed": timed_s or budget_s(case), "warmup": 0.0}
+    return Result(case=case, device="cpu", status=Status.OK, measurement=measurement, cost=cost)
+
+
+def test_before_anything_is_known_a_case_is_its_launches_and_what_is_around_them():
+    case, forecast = gemm(64), Forecast(CPU)
+    assert budget_s(case) < forecast.seconds(case) < 2 * budget_s(case)
+    assert forecast.total_s([case]) > forecast.seconds(case), "its backend has to be loaded"
+
+
+def test_loading_is_learnt_from_the_first_case_of_a_backend_and_the_rest_from_others():
+    forecast, case = Forecast(CPU), gemm(64)
+    usual_s = forecast.seconds(case)
+    forecast.learn(result(case), usual_s + 4.0)
+    assert forecast.load_s(["numpy"]) == pytest.approx(4.0)
+    assert forecast.seconds(case) == pytest.approx(usual_s), "loading is of no other case"
+    assert forecast.total_s([case]) == pytest.approx(usual_s), "and not to come again"
+    for _ in range(20):
+        forecast.learn(result(case), budget_s(case) + 3.0)
+    assert forecast.seconds(gemm(65)) == pytest.approx(budget_s(case) + 3.0, rel=0.1)
+
+
+def test_the_share_of_its_seconds_that_a_timing_uses_is_learnt():
+    forecast, case = Forecast(CPU), gemm(64)
+    for _ in range(20):
+        forecast.learn(result(case, timed_s=0.5), 0.5)
+    assert forecast.seconds(case) == pytest.approx(0.5, rel=0.1)
+
+
+def test_each_process_of_a_case_loads_its_backend():
+    once, thrice, forecast = gemm(64), gemm(64, processes=3), Forecast(CPU)
+    load_s = forecast.load_s(["numpy"])
+    assert forecast.seconds(thrice) == pytest.approx(3 * forecast.seconds(once) + 2 * load_s)
+
+
+def test_a_large_problem_is_expected_to_exceed_its_seconds():
+    forecast, small, large = Forecast(CPU), gemm(512), gemm(1024)
+    forecast.learn(result(small, 1.0), 3.0)
+    assert forecast.seconds(large) >= large.timing.allocations * 1.0 * 2**3
+
+
+def test_a_small_problem_says_nothing_of_a_huge_one_or_another_op():
+    """16 ms for a launch on a busy machine, scaled up, would be hours."""
+    forecast, huge = Forecast(CPU), gemm(4096)
+    before_s = forecast.seconds(huge)
+    forecast.learn(result(gemm(8), 16e-3), 1.0)
+    assert forecast.seconds(huge) <= before_s
+
+
+def test_a_backend_that_refuses_takes_no_time_once_it_has_refused_many():
+    forecast, case = Forecast(CPU), gemm(64)
+    refused = dataclasses.replace(result(case), status=Status.UNSUPPORTED, measurement=None)
+    usual_s = forecast.seconds(case)
+    for _ in range(4):
+        forecast.learn(refused, 1e-3)
+    assert forecast.seconds(case) == usual_s, "others may not be refused"
+    for _ in range(10):
+        forecast.learn(refused, 1e-3)
+    assert forecast.seconds(case) == 0.0
+
+
+def test_means_are_kept_beside_what_other_processes_learn(tmp_path):
+    path = tmp_path / "cache" / "seconds.json"
+    first, second = Means(path), Means(path)
+    first.learn("a", 1.0)
+    second.learn("b", 2.0)
+    first.save()
+    second.save()
+    kept = Means(path)
+    assert (kept.get("a"), kept.get("b"), kept.get("c", "b"), kept.get("c")) == (
+        1.0,
+        2.0,
+        2.0,
+        None,
+    )
+    kept.learn("a", 2.0)
+    assert 1.0 < (kept.get("a") or 0.0) < 2.0
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": "x", "b": -1, "c": NaN, "d": null}'])
+def test_a_damaged_file_is_no_experience(tmp_path, text):
+    path = tmp_path / "seconds.json"
+    path.write_text(text)
+    assert [Means(path).get(name) for name in "abcd"] == [None] * 4
+
+
+def test_a_run_is_expected_to_take_its_start_its_compiling_and_its_cases(monkeypatch, tmp_path):
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path))
+    cases = [gemm(64), gemm(128)]
+    plain = estimate_run_s(cases, [CPU])
+    assert plain > Forecast(CPU).total_s(cases)
+    assert estimate_run_s(cases, [CPU], kernels=cases, jobs=2) > plain
+    assert estimate_run_s(cases, [CPU, CPU]) < plain
+    means = Means.of_machine()
+    means.learn("start/run", 60.0)
+    means.save()
+    assert estimate_run_s(cases, [CPU]) > 60.0

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from kernelmark.backends import hipblaslt
 from kernelmark.gpu import rtc
 from kernelmark.gpu.library import path_of
 from kernelmark.gpu.table import HIP, HIP_ARCH_OFFSET, HIP_PROPERTIES_BYTES
@@ -80,6 +81,7 @@ def test_the_runtime_exports_the_symbols_of_the_table(build: Path) -> None:
 
 
 COMPILE = """
+from kernelmark.backends import hipblaslt
 from kernelmark.gpu import rtc
 from kernelmark.kernels.rtc import source
 print(rtc.compile_source(source("device.cu"), arch="gfx942").code[:20].hex())
@@ -102,7 +104,7 @@ def test_hip_sources_are_compiled_for_the_nvidia_gpu(build: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("source", "symbols"),
     [
-        ("hipblaslt", ("hipblasLtCreate", "hipblasLtMatmul", "hipblasLtMatmulAlgoGetHeuristic")),
+        ("hipblaslt", ("hipblasLtCreate", "hipblasLtMatmul", hipblaslt.SOLUTION_NAME)),
         ("rocblas", ("rocblas_create_handle", "rocblas_gemm_ex", "rocblas_gemm_ex_get_solutions")),
     ],
 )
@@ -123,8 +125,14 @@ def test_the_blas_libraries_export_their_calls(
                 "offsetof(Properties, arch)": HIP_ARCH_OFFSET,
             },
         ),
-        # Of hipblaslt.h: 16 opaque bytes and a size; with workspace, state and five more words.
-        ("hipblaslt", {"sizeof(_hipblasLtMatmulAlgo_t)": 24, "sizeof(Result)": 56}),
+        (
+            "hipblaslt",
+            {
+                "sizeof(_hipblasLtMatmulAlgo_t)": hipblaslt.TABLE.algo_bytes,
+                "sizeof(Result)": hipblaslt.TABLE.heuristic_bytes,
+                "offsetof(Result, state)": hipblaslt.TABLE.state_offset,
+            },
+        ),
     ],
 )
 def test_the_structures_have_the_sizes_of_rocm(source: str, facts: Mapping[str, int]) -> None:

@@ -177,8 +177,10 @@ def _cost(
 def _default_amd(problem: Problem, info: DeviceInfo) -> Config:
     batch, m, n, k = sizes(problem)
     wide = dtype(problem.dtypes["a"]).bits
-    block_m = power_of_two(m, 16, 128)
-    block_n = power_of_two(n, 32, 128)
+    # RDNA has no matrix unit for f32: waves of 32 lanes spill with larger tiles.
+    largest = 64 if wide == 32 and not info.arch.startswith("gfx9") else 128
+    block_m = power_of_two(m, 16, largest)
+    block_n = power_of_two(n, 32, largest)
     # 8-bit operands that are read across k, or whose rows are not aligned, are loaded byte by byte:
     # blocks of 128 bytes of k then spill VGPRs, or SGPRs, two of which a mask of 64 lanes takes.
     across = problem.options["ta"] == "t" or problem.options["tb"] == "n" or k % 16

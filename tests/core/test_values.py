@@ -244,7 +244,8 @@ def test_errors_survive_pickling_with_their_hints():
         again = pickle.loads(pickle.dumps(kind("what", hint="do this")))
         assert (type(again), again.message, again.hint) == (kind, "what", "do this")
         assert again.exit_code in (2, 3, 4)
-        assert str(again) == "what"
+        assert str(again) == "what\nhint: do this"
+        assert str(kind("what")) == "what"
 
 
 def test_a_space_gives_its_legal_combinations_in_order():

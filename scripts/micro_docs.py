@@ -102,8 +102,8 @@ one device. `kmark history --micro NAME` does the same over runs of microbenchma
 level and the cost of a launch; on a CPU only FLOP/s of the vector units and bytes/s of main memory.
 A roof is a metric of a stored microbenchmark; `kmark list micro` lists these runs too, and `latest`
 never names one. `kmark run`, `kmark show` and reports compute percentages from the roofs that were
-the newest when the run began, whether higher or lower than the ones before: those of a stored run do not change when
-roofs are measured again. `kmark run` measures them if there are none, if the newest are a week
+the newest when the run began, whether higher or lower than the ones before: those of a stored run
+do not change when roofs are measured again. `kmark run` measures them if there are none, if the newest are a week
 old, and if one is unsteady (other work ran, and passes did not agree; see column `how`) and ten
 minutes old. An unsteady roof never replaces a steady one, however old; a note names the one that
 stays.

@@ -185,10 +185,12 @@ def test_lint_configs(kmark, tmp_path):
     assert (clean.code, clean.out) == (0, "")
     assert "1 file, 0 findings" in clean.err
     file.write_text(json.dumps({"any": good, "M_LEQ_3": good}))
-    found = kmark("lint-configs", str(tmp_path), "--json", str(tmp_path / "out.json"))
+    (folder.parent / "moe-of-another-kind.json").write_text("{}")
+    found = kmark("lint-configs", str(tmp_path), "--json", "-")
+    told = json.loads(found.out)
     assert found.code == 1
-    assert "M_LEQ_3" in found.out
-    assert json.loads((tmp_path / "out.json").read_text())["findings"][0]["place"] == "M_LEQ_3"
+    assert [one["place"] for one in told["findings"]] == ["M_LEQ_3"]
+    assert (told["files"], told["unchecked"]) == (1, 1)
 
 
 def test_lint_configs_of_no_folder(refused, tmp_path):

@@ -44,8 +44,9 @@ def lint_configs(
         raise UsageError(
             f"{folder} holds no configs", hint="give the folder above gemm/ and gfx…/, or of JSONs"
         )
+    unchecked = sum(1 for _ in folder.rglob("*.json")) - files
     rows = [{"file": f.file, "place": f.place, "text": f.text} for f in findings]
-    outputs.put(json=lambda: json_text({"files": files, "findings": rows}))
+    outputs.put(json=lambda: json_text({"files": files, "unchecked": unchecked, "findings": rows}))
     if not outputs.stdout_taken and findings:
         from kernelmark.report.tables import Column, Table
 
@@ -54,4 +55,6 @@ def lint_configs(
         put_table(Table(columns=columns, rows=rows_))
     if not quiet:
         say(f"{counted(files, 'file')}, {counted(len(findings), 'finding')}")
+        if unchecked:
+            say(f"not checked, because of another kind: {counted(unchecked, 'JSON file')}")
     return SOME_FOUND if findings else 0

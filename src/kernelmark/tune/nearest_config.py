@@ -33,6 +33,7 @@ _NAME = re.compile(
 VERSION = re.compile(r"triton_([0-9]+(?:_[0-9]+)*)\Z")
 _TRITON = "triton_version"  # beside the entries, in vLLM's MoE files
 _BLOCK_K = "BLOCK_SIZE_K"
+_CHANNELWISE = "fp8_w8a8_channelwise"  # SGLang's; null leaves the m near it to CUTLASS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +92,10 @@ def parse(text: str, place: str, style: Style) -> dict[int, Mapping[str, Any]]:
             raise ValueError("not an object")
         if style == "vllm":
             document.pop(_TRITON, None)
-        entries = {int(key): value for key, value in document.items()}
+        nulls = f"dtype={_CHANNELWISE}" in place
+        entries = {
+            int(key): {} if nulls and value is None else value for key, value in document.items()
+        }
     except (ValueError, RecursionError) as error:
         cause = f"cannot be read by {style}: {error}"
         raise UsageError(Reason("in-file", file=place, cause=cause)) from None
@@ -136,12 +140,14 @@ def find_file(root: Path, shape: Shape, style: Style, triton: str = "") -> Path 
 
 
 def lookup(text: str, place: str, shape: Shape, style: Style, m: int) -> Mapping[str, Any] | None:
-    """The settings that a kernel is launched with for m."""
+    """The settings that a kernel is launched with for m; None if the library chooses them."""
     entries = parse(text, place, style)
     key = nearest(entries, m)
     if key is None:
         return None
     settings = entries[key]
+    if not settings and shape.dtype == _CHANNELWISE:
+        return None
     if style == "sglang" and shape.block and not shape.experts:
         return _whole_blocks(settings, shape)
     return settings

@@ -35,7 +35,7 @@ OLD = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128, "num_warps"
             "sglang",
         ),
         ("E=8,N=7168,device_name=X,dtype=fp8_w8a8,per_channel_quant=True_down.json", "sglang"),
-        ("N=5,K=6,device_name=NVIDIA_H200,dtype=fp8_w8a8_channelwise.json", "sglang"),
+        ("N=5,K=6,device_name=X,dtype=fp8_w8a8_channelwise.json", "sglang"),
     ],
 )
 def test_a_name_is_what_it_is_made_of(name, style):
@@ -53,6 +53,7 @@ def test_every_h200_is_one_in_vllm_s_moe_files_alone():
 
 
 MOE = "E=8,N=512,device_name=NVIDIA_H200.json"
+CHANNELWISE = "N=5,K=6,device_name=NVIDIA_H200,dtype=fp8_w8a8_channelwise.json"
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,8 @@ MOE = "E=8,N=512,device_name=NVIDIA_H200.json"
         (MOE.replace("NVIDIA_", "NVIDIA "), '{"1": {}}', [""]),
         ("triton_3_4_0/" + MOE, '{"triton_version": "3.4.0", "1": {}}', [""]),
         (NAME.replace(",128]", ", 128]"), '{"1": {"kpack": 3}}', ["1"]),
+        (CHANNELWISE, '{"1": {"num_warps": 4}, "64": null}', []),
+        (CHANNELWISE, '{"1": {"num_warps": 3}, "64": 5}', [""]),
     ],
 )
 def test_lint_finds_what_no_lookup_or_kernel_takes(tmp_path, name, text, places):
@@ -94,6 +97,13 @@ def test_the_nearest_and_of_two_the_first_in_the_file():
     found = {m: configs.nearest(entries, m) for m in (1, 2, 3, 5, 6, 7, 100)}
     assert found == {1: 1, 2: 1, 3: 4, 5: 4, 6: 4, 7: 8, 100: 8}
     assert configs.nearest({}, 5) is None
+
+
+def test_a_null_of_channel_wise_gemms_leaves_the_m_near_it_to_cutlass():
+    shape = configs.parse_name(CHANNELWISE)
+    text = '{"8": {"num_warps": 4}, "64": null}'
+    found = [configs.lookup(text, CHANNELWISE, shape, "sglang", m) for m in (8, 64, 9)]
+    assert found == [{"num_warps": 4}, None, {"num_warps": 4}]
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=6, unique=True))

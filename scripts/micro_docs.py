@@ -103,10 +103,10 @@ level and the cost of a launch; on a CPU only FLOP/s of the vector units and byt
 A roof is a metric of a stored microbenchmark; `kmark list micro` lists these runs too, and `latest`
 never names one. `kmark run`, `kmark show` and reports compute percentages from the roofs that were
 the newest when the run began, whether higher or lower than the ones before: those of a stored run
-do not change when roofs are measured again. `kmark run` measures them if there are none, if the newest are a week
-old, and if one is unsteady (other work ran, and passes did not agree; see column `how`) and ten
-minutes old. An unsteady roof never replaces a steady one, however old; a note names the one that
-stays.
+do not change when roofs are measured again. `kmark run` measures them if there are none, if the
+newest are a week old, and if one is unsteady (other work ran, and passes did not agree; see column
+`how`) and ten minutes old. An unsteady roof never replaces a steady one, however old; a note names
+the one that stays.
 
 The column `share` of `kmark roofs` is the measured roof over that of the vendor's data sheet
 (`src/kernelmark/micro/data/datasheet.toml`). No percentage of a result is computed from data

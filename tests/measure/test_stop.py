@@ -60,7 +60,7 @@ def test_looking_often_keeps_its_coverage(spread: float) -> None:
     rng = np.random.default_rng(23)
     timing = Timing()
     held = 0
-    rounds = 200
+    rounds = 500
     for _ in range(rounds):
         found: list[float] = []
         while True:

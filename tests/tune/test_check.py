@@ -30,6 +30,8 @@ SPILLING = {
     "split_k": (1,),
     "group_m": (1,),
     "persistent": (False,),
+    "xcds": (1,),
+    "cache_modifier": ("",),
 }
 
 
@@ -67,7 +69,7 @@ def test_candidates_for_a_gpu_that_is_not_here_are_judged_by_what_they_use():
         assert one.seconds > 0
     (worst,) = bad.candidates
     assert worst.verdict is Verdict.REJECTED
-    assert "a thread, above 256 B" in worst.reason
+    assert "spills" in worst.reason
     assert worst.kernel.resources["spilled_registers"] > 64
     rows = check_table([good, bad]).rows
     assert rows[1][0].startswith("BBS_TN_1: gemm m=512")

@@ -14,6 +14,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"
 SHARED = ("_gpu", "repeats", "scheduler")  # by scripts; nobody runs them
 NEEDED = {
     "aa_worker": ("-d", "cuda:0", "--backend", "triton"),
+    "moe": ("--folder", "tuned"),
     "tune": ("--folder", "tuned", "--part", "gemm"),
 }
 OF_TORCH = ("against_ncu", "throughput", "truth")

@@ -69,6 +69,7 @@ def results() -> st.SearchStrategy[Result]:
             "timing": timings(),
             "backend": backends,
             "config": st.dictionaries(_any_text, values, max_size=3),
+            "name": st.just(""),  # a store keeps it in place of the backend's path
         },
     )
     counts = st.integers(0, 2**80)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from kernelmark import ops
+from kernelmark.ops._own import OwnOp
 from kernelmark.testing import OpContract
 
 
@@ -265,4 +266,6 @@ class TestCopy(OpContract):
 def test_every_op_has_a_contract():
     texts = (path.read_text("utf-8") for path in Path(__file__).parents[1].rglob("test_*.py"))
     tested = re.findall(r'\n    op = ops\.registry\.get\("(\w+)"\)\n', "".join(texts))
-    assert set(ops.registry.names()) <= set(tested)
+    # Ops of kernel files that other tests read stay registered in their process.
+    every = {name for name in ops.registry.names() if not isinstance(ops.registry.get(name), OwnOp)}
+    assert every <= set(tested)

@@ -131,9 +131,12 @@ def fake_cases(kind: str, tries: int, folder: Path = FAKES) -> list[Case]:
             problem=fake.problem,
             backend=backends.canonical(str(fake.path)),
             timing=dataclasses.replace(
-                TIMING, cache=fake.cache, threads=threads, max_s=SECONDS[kind][fake.cache]
+                TIMING,
+                cache=fake.cache,
+                threads=threads,
+                max_s=SECONDS[kind][fake.cache],
+                seed=number,
             ),
-            config={"try": number},
         )
         for fake in listing.fakes(kind, folder)
         for number in range(tries if fake.path.stem in KNOWN else -(-tries // 4))
@@ -286,12 +289,11 @@ def fake_bars(results: Sequence[Result], tries: int) -> list[Bar]:
 
 
 def honest_bar(results: Sequence[Result], least: int) -> Bar:
-    refused = sum(r.status.value in REFUSED for r in results)
     fine = sum(r.status.value == "ok" for r in results)
     return (
         f"{least} honest cases or more, all backends, ops and dtypes here: none refused",
-        f"{refused} of {len(results)} refused, {len(results) - refused - fine} failed otherwise",
-        not refused and fine >= least,
+        f"{len(results) - fine} of {len(results)} refused",
+        fine == len(results) >= least,
     )
 
 

@@ -105,8 +105,9 @@ def test_a_pack_is_found_without_a_compiler(
     for source, other in (("another module", flags), ("module", ("--one--two",))):
         with pytest.raises(Unsupported, match=r"no pack in KERNELMARK_PACK .* iree-sm_89"):
             compiler.build(source, other, "", place.pack)
-    with pytest.raises(Unsupported, match=r"^iree-base-compiler is not installed\n"):
+    with pytest.raises(Unsupported) as raised:
         compiler.build("module", flags, "a machine")
+    assert raised.value.message == "iree-base-compiler is not installed"
 
 
 def test_a_damaged_module_is_named(

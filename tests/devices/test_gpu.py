@@ -30,7 +30,7 @@ from kernelmark.gpu import pack, rtc
 from kernelmark.gpu.driver import GpuError
 from kernelmark.gpu.driver import pack as arguments_of
 from kernelmark.kernels import rtc as kernels
-from kernelmark.measure.protocol import PROCESS_SHARE, Outcome, measure
+from kernelmark.measure.protocol import CAPPED_SHARE, PROCESS_SHARE, Outcome, measure
 from kernelmark.testing.devices import DeviceContract, make_tensor
 
 VENDORS = ("cuda", "hip")
@@ -158,8 +158,8 @@ def test_info_comes_from_the_vendors_numbers(device: GpuDevice, kind_name: str) 
     assert info.driver == {"cuda": "13.1", "hip": "7.2"}[kind_name]
     assert info.uuid == "10" * 16
     expected = {
-        "cuda": {"warp_size": "32", "clock_khz": "1980000", "shared_per_block": "232448"},
-        "hip": {"warp_size": "64", "clock_khz": "1700000", "shared_per_block": "65536"},
+        "cuda": {"warp_size": "32", "clock_khz": "1500000", "shared_per_block": "232448"},
+        "hip": {"warp_size": "64", "clock_khz": "1500000", "shared_per_block": "65536"},
     }
     assert info.attributes.items() >= expected[kind_name].items()
 
@@ -520,6 +520,18 @@ def test_measure_finds_the_kernels_own_time(device: GpuDevice, timer: str) -> No
     clocks = [mhz for block in found.blocks for mhz in block.clocks_mhz]
     assert clocks == pytest.approx([CORE_MHZ] * len(clocks), rel=1e-2)
     assert found.also["host_s"] > 0
+
+
+@both
+def test_at_a_power_cap_processes_differ_by_more(
+    device: GpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    highest = str(int(1.2 * CORE_MHZ * 1e3))
+    attributes = {**device.info.attributes, "clock_khz": highest}
+    info = dataclasses.replace(device.info, attributes=attributes)
+    monkeypatch.setattr(device, "info", info)
+    found = measured(device).measurement
+    assert found.rel_half_width == pytest.approx(CAPPED_SHARE, rel=0.1)
 
 
 @both

@@ -5,8 +5,19 @@
 //                           as in hipBLASLt
 //   SHIM_IGNORE_OVERRIDE=1  read no override file, as a library without that feature
 #include <functional>
+#include <new>
 
 #include "solutions.h"
+
+// A caller frees the string of a solution's name by the operator delete that it finds from this
+// library, which has to be the one that goes with its operator new.
+#define EXPORTED __attribute__((visibility("default")))
+EXPORTED void* operator new(size_t bytes) {
+  if (void* found = std::malloc(bytes ? bytes : 1)) return found;
+  throw std::bad_alloc();
+}
+EXPORTED void operator delete(void* at) noexcept { std::free(at); }
+EXPORTED void operator delete(void* at, size_t) noexcept { std::free(at); }
 
 struct _hipblasLtMatmulAlgo_t {
   uint8_t data[16];

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -7,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernelmark.core.errors import CaseError
 from kernelmark.core.timing import Strain, Timer, Timing
-from kernelmark.devices.base import Stream
+from kernelmark.devices.base import Reading, Stream
 from kernelmark.devices.fake import FakeDevice, Script
-from kernelmark.measure.loop import RECORDED_LIMIT, Pace, Sampler, choose_pace
+from kernelmark.measure.loop import RECORDED_LIMIT, Order, Pace, Sampler, choose_pace
 from kernelmark.measure.sets import _with_divisors
 
 SECONDS = st.floats(1e-7, 10.0)
@@ -160,6 +162,25 @@ def test_a_batch_is_what_its_samples_are_one_by_one(evict: bool) -> None:
     assert [s.launch_s for s in batch] == pytest.approx([s.launch_s for s in singles])
     assert [s.timed_s for s in batch] == pytest.approx([s.timed_s for s in singles])
     assert device.evictions == (16 if evict else 0)
+
+
+@pytest.mark.parametrize("lost", [3, 10])
+def test_a_sample_lost_in_what_surrounds_it_is_taken_again(lost: int) -> None:
+    sampler = Sampler(FakeDevice(), lambda *_: None, sets=1, timer=Timer.AUTO, strain=Strain.NONE)
+    readings = itertools.count()
+
+    def timed(order: Order) -> tuple[Reading, float, float]:
+        launch_s = -1e-6 if next(readings) < 2 * lost else 1e-6
+        return Reading(elapsed_s=len(order) * launch_s), 1e-6, 1e-6
+
+    sampler._timed = timed  # type: ignore[method-assign]
+    pace = Pace(launches=2, two_lengths=True, evict=False)
+    if lost == 10:
+        with pytest.raises(CaseError):
+            sampler.sample(pace)
+    else:
+        assert sampler.sample(pace).launch_s == pytest.approx(1e-6)
+    assert sampler.fallbacks == lost
 
 
 class Queued:

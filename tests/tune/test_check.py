@@ -69,8 +69,8 @@ def test_candidates_for_a_gpu_that_is_not_here_are_judged_by_what_they_use():
         assert one.seconds > 0
     (worst,) = bad.candidates
     assert worst.verdict is Verdict.REJECTED
-    assert "spills" in worst.reason
     assert worst.kernel.resources["spilled_registers"] > 64
+    assert str(worst.reason).endswith("above 0 B")  # what gfx942 is allowed
     rows = check_table([good, bad]).rows
     assert rows[1][0].startswith("BBS_TN_1: gemm m=512")
     assert rows[1][1:5] == ("1", "0", "1", "0")

@@ -1,4 +1,4 @@
-"""Bisect: the commit, wheel or config with which a kernel got slower or stopped working.
+"""Bisect: the first commit, wheel or config that makes a kernel slower or break.
 
 The two ends are compared first, over all pairs; the clearest change is then followed by noisy
 binary search (`stats.bisection`), each candidate in paired rounds against the good end. The place
@@ -52,8 +52,8 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is compared over the candidates, and with what confidence. `key` tells questions
-    apart: an unfinished search is gone on with where its question is asked again."""
+    """What is compared over the candidates, and with what confidence. `key` identifies the
+    question: asking it again resumes its unfinished search."""
 
     cases: tuple[Case, ...]
     rule: Rule
@@ -64,8 +64,8 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Where the step is: between the candidates `first` and `last`, which are one if it could be
-    told, with `probability`. `rows` compare it with the candidate before. `state` is located,
+    """Where the step is: at a candidate between `first` and `last` (the same one if it was
+    located), with `probability`. `rows` compare it with the candidate before. `state` is located,
     range (some candidates between cannot be measured), unconfirmed (the direct comparison does not
     show the step) or undecided (time or rounds ended)."""
 
@@ -216,8 +216,8 @@ class _Bisection:
             self._file.save(None)
             change, others = known["change"], len(known["changed"]) - 1
             more = f"; {counted(others, 'more pair')} changed" if others else ""
-            told = f"{change['problem']} by {change['backend']}: {change['reason']}"
-            self._tell(f"following {told}{more}")
+            pair = f"{change['problem']} by {change['backend']}: {change['reason']}"
+            self._tell(f"following {pair}{more}")
         self._followed = known["followed"]
         self._changed = tuple(known["changed"])
         fields = {**known["change"], "status": VerdictStatus(known["change"]["status"])}

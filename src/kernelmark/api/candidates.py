@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kernelmark.api.checkouts import BuildFailed, Checkouts
 from kernelmark.api.plan import parse_config
-from kernelmark.core.children import run_child
+from kernelmark.core.children import last_line, run_child
 from kernelmark.core.diskcache import cache_root
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import read_whole
@@ -145,8 +145,7 @@ def _install(wheel: Path, folder: Path, python: str) -> None:
     try:
         done = run_child([python, *words, str(wheel)], timeout_s=_INSTALL_TIMEOUT_S)
         if done.returncode:
-            told = done.stderr.decode(errors="replace").strip().splitlines()
-            raise BuildFailed(f"pip cannot install {wheel.name}: {told[-1] if told else ''}")
+            raise BuildFailed(f"pip cannot install {wheel.name}: {last_line(done.stderr)}")
         part.replace(folder)
     except OSError:
         if not folder.is_dir():  # else another process was first

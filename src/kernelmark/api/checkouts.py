@@ -1,4 +1,4 @@
-"""Checkouts: commits of a git repository in worktrees of their own, built as told.
+"""Checkouts: commits of a git repository in their own worktrees, built by a command.
 
 Worktrees stay in the cache folder and are used again, so that a build command that works
 incrementally has little to do. A lock keeps two commands out of one worktree.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernelmark.core.children import run_child
+from kernelmark.core.children import last_line, run_child
 from kernelmark.core.diskcache import cache_root, digest
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.frozen import FrozenDict
@@ -240,11 +240,8 @@ def _git(folder: Path, *words: str) -> str:
     except subprocess.TimeoutExpired:
         raise UsageError(f"git {_verb(words)} did not end within {_GIT_TIMEOUT_S:g} s") from None
     if done.returncode:
-        told = done.stderr.decode(errors="replace").strip().splitlines()
-        raise UsageError(
-            f"git {_verb(words)} failed: {told[-1] if told else f'exit code {done.returncode}'}",
-            hint=f"it ran in {folder}",
-        )
+        why = last_line(done.stderr) or f"exit code {done.returncode}"
+        raise UsageError(f"git {_verb(words)} failed: {why}", hint=f"it ran in {folder}")
     return done.stdout.decode(errors="replace").strip()
 
 

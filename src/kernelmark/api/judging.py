@@ -220,24 +220,24 @@ def _notes(
     confirmed: Mapping[Key, Change],
     tonight: Mapping[Key, Result],
 ) -> list[str]:
-    told = [f"a canary moved: {moved_text(one)}" for one in known.moved]
+    notes = [f"a canary moved: {moved_text(one)}" for one in known.moved]
     if not known.watched:
-        told.append("no canary was measured: a change of the machine looks like one of the code")
+        notes.append("no canary was measured: a change of the machine looks like one of the code")
     if doubts:
         real = sum(
             one.status is confirmed[one.key].status for one in doubts if one.key in confirmed
         )
-        told.append(
+        notes.append(
             f"{counted(len(doubts), 'suspect')} of the first stage measured again: {real} confirmed"
         )
     failed = Counter(one.status.value for one in tonight.values() if one.status.failed)
-    told += [f"{counted(count, 'case')} {status}" for status, count in failed.items()]
+    notes += [f"{counted(count, 'case')} {status}" for status, count in failed.items()]
     if known.audit.compared:
-        told.append(
+        notes.append(
             f"same binary in successive runs: {known.audit.alarms} of {known.audit.compared} rows "
             "called changed, each a false alarm or the machine"
         )
-    return told
+    return notes
 
 
 def compared_change(store: Store, base: str, head: str, series: str) -> Change | None:

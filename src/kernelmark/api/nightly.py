@@ -254,10 +254,10 @@ class _Night:
         try:
             judged = judge(self._store, runs, self._rules(), self._confirm)
         except NothingToDo as error:
-            told = [*troubles, str(error.message)]
-            summary = comment([], facts=[*facts, *told])
+            reasons = [*troubles, str(error.message)]
+            summary = comment([], facts=[*facts, *reasons])
             self._write_summary(summary)
-            return {"code": 4, "answer": "; ".join(told), "summary": summary, "changed": True}
+            return {"code": 4, "answer": "; ".join(reasons), "summary": summary, "changed": True}
         if judged.code == 0 and troubles:
             judged = dataclasses.replace(judged, code=SOME_FAILED)
         if file.notify.link:
@@ -334,7 +334,7 @@ class _Night:
 
     @contextlib.contextmanager
     def _excused(self) -> Iterator[None]:
-        """A message that cannot be sent is told here and costs nothing else."""
+        """A message that cannot be sent is reported here and stops nothing else."""
         try:
             yield
         except (NotSent, UsageError) as error:
@@ -373,15 +373,15 @@ def moved_roofs(before: Sequence[Roof], after: Sequence[Roof], limit: float) -> 
     """Sentences about roofs that are another value now. A roof that other work disturbed says
     nothing."""
     known = {(r.device, r.kind, r.name, r.unit, r.threads): r for r in before if r.steady}
-    told = []
+    moved = []
     for roof in after:
         old = known.get((roof.device, roof.kind, roof.name, roof.unit, roof.threads))
         if old is None or not roof.steady or not old.value or roof.measured == old.measured:
             continue
         change = roof.value / old.value - 1
         if abs(change) > limit:
-            told.append(f"the {roof.name} roof of {roof.device} moved by {change:+.1%}")
-    return told
+            moved.append(f"the {roof.name} roof of {roof.device} moved by {change:+.1%}")
+    return moved
 
 
 def steps_of(file: Nightly) -> list[str]:
@@ -399,8 +399,8 @@ def steps_of(file: Nightly) -> list[str]:
     made += [f"push to {file.push}"] if file.push else []
     made += [f"write the site to {file.site}"] if file.site else []
     ways = {"webhook": file.notify.webhook, "mail": file.notify.mail_to}
-    told = [name for name, given in ways.items() if given]
-    made += [f"notify by {' and '.join(told)} ({file.notify.when})"] if told else []
+    used = [name for name, given in ways.items() if given]
+    made += [f"notify by {' and '.join(used)} ({file.notify.when})"] if used else []
     kept = {"runs": file.keep.runs, "samples": file.keep.samples}
     made += [f"thin {name} older than {days} days" for name, days in kept.items() if days]
     return made

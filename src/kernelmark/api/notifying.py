@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from email.message import EmailMessage
 
-from kernelmark.core.children import run_child
+from kernelmark.core.children import last_line, run_child
 from kernelmark.core.errors import KernelmarkError
 
 _TIMEOUT_S = 30.0
@@ -65,5 +65,5 @@ def send_mail(
             hint="notify.sendmail names another program",
         ) from None
     if done.returncode:
-        told = done.stderr.decode(errors="replace").strip().splitlines()
-        raise NotSent(f"{program} failed: {told[-1] if told else f'code {done.returncode}'}")
+        why = last_line(done.stderr) or f"code {done.returncode}"
+        raise NotSent(f"{program} failed: {why}")

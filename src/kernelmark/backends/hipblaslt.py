@@ -142,13 +142,13 @@ def name_of(lt: _lt.LtLibrary, algorithm: bytes) -> str:
     except AttributeError:
         return ""
     function.restype = _String
-    told = function(lt.handle, ctypes.create_string_buffer(algorithm, len(algorithm)))
-    if told.size < ctypes.sizeof(told) - _String.local.offset:
-        return bytes(told.local)[: told.size].decode()
-    text = ctypes.string_at(told.data, told.size).decode()
+    name = function(lt.handle, ctypes.create_string_buffer(algorithm, len(algorithm)))
+    if name.size < ctypes.sizeof(name) - _String.local.offset:
+        return bytes(name.local)[: name.size].decode()
+    text = ctypes.string_at(name.data, name.size).decode()
     delete = lt.shared[_DELETE]  # of the C++ runtime that the library itself is linked to
     delete.restype, delete.argtypes = None, (ctypes.c_void_p,)
-    delete(told.data)
+    delete(name.data)
     return text
 
 

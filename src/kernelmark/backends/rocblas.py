@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from kernelmark import ops
 from kernelmark.backends import _lt, _rules, hipblaslt
 from kernelmark.backends.base import Backend, Kernel
-from kernelmark.core.children import run_child
+from kernelmark.core.children import last_line, run_child
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, KernelmarkError, Unsupported, UsageError
 from kernelmark.core.frozen import FrozenDict
@@ -163,8 +163,7 @@ def _tensile_names(index: int, problem: Problem) -> dict[int, str]:
     except subprocess.TimeoutExpired:
         raise CaseError("rocBLAS took too long to name its solutions") from None
     if done.returncode:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise CaseError(f"rocBLAS could not name its solutions: {' '.join(last)}")
+        raise CaseError(f"rocBLAS could not name its solutions: {last_line(done.stderr)}")
     return parse_names(done.stdout.decode(errors="replace"))
 
 

@@ -112,12 +112,12 @@ def bisect(
     timeout: o.Timeout = 300.0,
     fresh: Fresh = False,
 ) -> int:
-    """Find the commit, wheel or config with which a kernel got slower or stopped working.
+    """Find the first commit, wheel or config that makes a kernel slower or break.
 
     For example: kmark bisect --good v1.2 --bad HEAD -b kernels/softmax.py
 
     The same command goes on with a search that was interrupted. Exit code 4: the ends do not
-    differ, or the culprit could not be told.
+    differ, or the culprit was not found.
     """
     from kernelmark.api.bisect import Question, bisect, comment, document, forget
     from kernelmark.core.files import json_text

@@ -62,8 +62,8 @@ def nightly(
         with contextlib.chdir(found.folder), open_store(found.store or None) as store:
             ended = run_night(found, store, tools)
     except KeyboardInterrupt as error:
-        told = str(error) or "interrupted; the same command goes on with this night"
-        raise KeyboardInterrupt(told) from None
+        message = str(error) or "interrupted; the same command goes on with this night"
+        raise KeyboardInterrupt(message) from None
     if md is not None:
         write(md, ended.summary)
     say(ended.answer)

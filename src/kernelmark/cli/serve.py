@@ -188,7 +188,7 @@ def list_tokens(store: o.StorePlace = None, json: o.Json = None) -> int:
 
 @token.command("revoke")
 def revoke_token(name: Name, store: o.StorePlace = None) -> int:
-    """Revoke a token: whoever has it is refused from now on."""
+    """Revoke a token: requests that use it are rejected."""
     from kernelmark.stores import open_store
 
     with open_store(store) as opened:

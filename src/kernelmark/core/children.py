@@ -29,6 +29,11 @@ def child_group() -> Iterator[int]:
         guard.communicate()
 
 
+def last_line(output: bytes) -> str:
+    """The last line that a command wrote: mostly why it failed."""
+    return "".join(output.decode(errors="replace").strip().splitlines()[-1:])
+
+
 def run_child(
     command: Sequence[str],
     *,

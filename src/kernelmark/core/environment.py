@@ -14,7 +14,7 @@ from kernelmark.core.frozen import FrozenDict
 class DeviceInfo:
     """A device's identity and the sizes that measuring depends on.
 
-    `name` is what a user types (cpu, cuda:0); `arch` is what series are told apart by
+    `name` is what a user types (cpu, cuda:0); `arch` is part of a series' identity
     (aarch64, x86_64, sm_90, gfx942). `units` is cores, SMs or CUs.
     """
 

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmark.core.children import run_child
+from kernelmark.core.children import last_line, run_child
 from kernelmark.core.diskcache import DiskCache, cache_root, digest
 from kernelmark.core.errors import CompileError, UsageError
 from kernelmark.gpu import clang, pack
@@ -249,9 +249,9 @@ def _compile_in_child(
         answer = json.loads(header)
         error, log = str(answer["error"]), str(answer["log"])
     except (ValueError, KeyError, TypeError):
-        tail = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise CompileError(
-            f"hipRTC ended abnormally ({done.returncode}) compiling for {arch}: {' '.join(tail)}",
+            f"hipRTC ended abnormally ({done.returncode}) compiling for {arch}: "
+            f"{last_line(done.stderr)}",
             hint=f"this hipRTC may not know {arch}",
         ) from None
     if error or not code:

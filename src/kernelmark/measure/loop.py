@@ -27,6 +27,8 @@ REST_FACTOR = 9.0
 MAX_REST_S = 0.5
 # Replays that are recorded before they are needed, at most.
 _MOST_PREPARED = 8
+# A kernel of 1 µs between evictions of 50 µs: their jitter alone makes some samples negative.
+_MOST_ATTEMPTS = 10
 # No launch is shorter: keeps counts sane where a clock says nothing passed.
 SHORTEST_S = 1e-7
 
@@ -117,6 +119,10 @@ def samples_in(seconds: float, pace: Pace, launch_s: float) -> int:
     return max(1, min(BATCH, round(seconds / one_s)))
 
 
+class _Lost(CaseError):
+    """What is around the launches took longer alone than with them."""
+
+
 class Sampler:
     """Takes samples from one kernel and its argument sets; remembers what it recorded."""
 
@@ -176,10 +182,16 @@ class Sampler:
     def sample(self, pace: Pace) -> Sample:
         """One sample, after evicting or resting where the pace says so."""
         start = time.perf_counter()
-        self._precede(pace)
-        if pace.evict:
-            self._device.synchronize()
-        found = self._two_lengths(pace) if pace.two_lengths else self._one_length(pace)
+        for attempt in range(1, _MOST_ATTEMPTS + 1):
+            self._precede(pace)
+            if pace.evict:
+                self._device.synchronize()
+            try:
+                found = self._two_lengths(pace) if pace.two_lengths else self._one_length(pace)
+                break
+            except _Lost:
+                if attempt == _MOST_ATTEMPTS:
+                    raise
         if pace.rest:
             time.sleep(min(REST_FACTOR * found.run_wall_s, MAX_REST_S))
         return dataclasses.replace(found, wall_s=time.perf_counter() - start)
@@ -306,7 +318,7 @@ class Sampler:
             self.fallbacks += 1
             launch_s = long.elapsed_s / (2 * count)
         if launch_s <= 0:
-            raise CaseError(
+            raise _Lost(
                 "the kernel is lost in the strain around it: their difference is not positive",
                 hint="measure with strain=none",
             )

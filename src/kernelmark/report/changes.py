@@ -178,10 +178,10 @@ def comment(
     what moved by impact, failures, `notes`, the difference of environments, and the commands that
     repeat everything."""
     moved = ranked(changes)
-    told = [f"{text.rstrip('.')}." for text in (*facts, total_text(changes)) if text]
+    sentences = [f"{text.rstrip('.')}." for text in (*facts, total_text(changes)) if text]
     first = format_reason(heading or answer(changes), BRIEF)
     parts = [f"### kernelmark: {markdown_cell(first)}", ""]
-    parts += [" ".join(told), ""] if told else []
+    parts += [" ".join(sentences), ""] if sentences else []
     if moved:
         parts.append(markdown(movers_table(moved[:MOST_ROWS])))
         if len(moved) > MOST_ROWS:

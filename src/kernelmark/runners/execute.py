@@ -261,7 +261,9 @@ def _is_memory(error: BaseException) -> bool:
 
 
 def _one_line(error: BaseException) -> str:
+    name = type(error).__name__
     if isinstance(error, KernelmarkError):
-        return " ".join(error.message.split())[:600] or type(error).__name__
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}"[:600].removesuffix(": ") or type(error).__name__
+        text = error.message
+    else:
+        text = f"{name}: {error}" if str(error) else name
+    return " ".join(text.split())[:600] or name

@@ -102,8 +102,8 @@ def describe_others(info: DeviceInfo) -> str:
     from kernelmark.gpu.telemetry import compute_processes
 
     pids = [pid for pid in compute_processes(info.uuid) if _WORKER not in _command(pid)]
-    told = [_describe(pid) or f"process {pid}" for pid in pids if pid != os.getpid()]
-    return " and ".join(told)
+    holders = [_describe(pid) or f"process {pid}" for pid in pids if pid != os.getpid()]
+    return " and ".join(holders)
 
 
 def describe_holder(handle: int) -> str:
@@ -111,8 +111,8 @@ def describe_holder(handle: int) -> str:
 
     By the kernel's list of locks, not by anything that a holder wrote: that can be wrong. It leaves
     out processes of other PID namespaces, such as those of other containers."""
-    told = [text for pid in _holders(handle) if (text := _describe(pid))]
-    return " and ".join(told) or "another process"
+    holders = [text for pid in _holders(handle) if (text := _describe(pid))]
+    return " and ".join(holders) or "another process"
 
 
 def _holders(handle: int) -> list[int]:

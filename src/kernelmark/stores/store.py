@@ -381,7 +381,7 @@ class Store:
         return self._read(token_rows.listed)
 
     def revoke_token(self, name: str) -> None:
-        """Remove a token: whoever has it is refused from now on."""
+        """Revoke a token: requests that use it are rejected."""
         if not self._write(lambda c: token_rows.revoke(c, name)):
             raise UsageError(
                 f"there is no token {name[:80]!r}", hint="'kmark token list' shows them"

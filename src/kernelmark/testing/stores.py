@@ -126,6 +126,15 @@ class StoreContract:
         for one, other in zip(back, new, strict=True):
             assert same(_ordered(one), _ordered(other))
 
+    def test_a_named_kernel_comes_back_under_its_name(
+        self, store: Store, new_run: Callable[..., Run]
+    ) -> None:
+        run = new_run()
+        case = Case(problem=problem(1), backend="./kernels/gemm.py", name="gemm")
+        store.add_results(run.id, [measured(case, (1.0,))])
+        (back,) = store.results(run.id)
+        assert (back.case.backend, back.case.series, back.case.id) == ("gemm", case.series, case.id)
+
     def test_results_survive_reopening(
         self, opener: Opener, store: Store, new_run: Callable[..., Run]
     ) -> None:

@@ -20,7 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from kernelmark.core import codec
-from kernelmark.core.children import run_child
+from kernelmark.core.children import last_line, run_child
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Case
 from kernelmark.tune.emitters._blas import blas_call
@@ -98,8 +98,7 @@ def _confirmed(override: Override, outcome: Outcome, path: Path, timeout_s: floa
     out = done.stdout.decode(errors="replace")
     ran = list(dict.fromkeys((*logged_names(text, call), *_RUNNING.findall(out))))
     if done.returncode or not ran:
-        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        detail = " ".join(said) if done.returncode else "the library logged no kernel"
+        detail = last_line(done.stderr) if done.returncode else "the library logged no kernel"
         return Confirmation(outcome=outcome, proof=Proof.UNKNOWN, detail=detail)
     same = ran == [outcome.tuned.kernel.name]
     proof = Proof.CONFIRMED if same else Proof.IGNORED

@@ -111,7 +111,7 @@ def _timing(
 def spilled_bytes(resources: Mapping[str, int]) -> int:
     """Bytes a thread keeps in memory for want of registers.
 
-    AMD's count of spills is of stores, not of registers: its stack says more, where it is told."""
+    AMD counts spilling stores, not registers: the stack's size, if reported, is exact."""
     return resources.get("stack_bytes", 4 * resources.get("spilled_registers", 0))
 
 

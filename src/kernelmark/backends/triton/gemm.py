@@ -205,8 +205,8 @@ def _default_amd(problem: Problem, info: DeviceInfo) -> Config:
 def _xcds(info: DeviceInfo) -> int:
     """Chiplets of an AMD GPU as it is partitioned now. Drivers that do not count them report CUs:
     an MI300 chiplet has 38, one of an MI350 32."""
-    told = int(info.attributes.get("chiplets", "0"))
-    return told or max(1, info.units // {"gfx942": 38, "gfx950": 32}.get(info.arch, info.units))
+    reported = int(info.attributes.get("chiplets", "0"))
+    return reported or max(1, info.units // {"gfx942": 38, "gfx950": 32}.get(info.arch, info.units))
 
 
 def space(problem: Problem, info: DeviceInfo) -> Space:

@@ -263,7 +263,7 @@ def _is_memory(error: BaseException) -> bool:
 def _one_line(error: BaseException) -> str:
     name = type(error).__name__
     if isinstance(error, KernelmarkError):
-        text = error.message
+        text = str(error.message)
     else:
         text = f"{name}: {error}" if str(error) else name
     return " ".join(text.split())[:600] or name

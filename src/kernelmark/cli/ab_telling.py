@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kernelmark.cli.ending import INTERRUPTED, NOTHING
-from kernelmark.cli.output import Outputs, flush, put_table, say
+from kernelmark.cli.output import Outputs, flush, put_results_table, put_table, say
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from kernelmark.compare.fail_on import FailOn
     from kernelmark.report.ab import AbReport
     from kernelmark.runners.ab import Event
+
+
+_STYLES = {
+    **dict.fromkeys(("slower", "broken"), "red"),
+    **dict.fromkeys(("faster", "fixed"), "green"),
+    "unsure": "dim",
+}
 
 
 def lone(plan: AbPlan) -> str:
@@ -93,7 +100,9 @@ def told(
     from kernelmark.report import ab as made
 
     if not outputs.stdout_taken and report.rows:
-        put_table(made.rows_table(report))
+        shown = report.sorted_rows
+        styles = [_STYLES.get(row.status.value, "") for row in shown]
+        put_results_table(made.rows_table(report), styles=styles)
         flush()
     outputs.put(
         json=lambda: made.to_json(report),

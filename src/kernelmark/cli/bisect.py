@@ -14,7 +14,7 @@ from kernelmark.cli import ab as a
 from kernelmark.cli import gate as g
 from kernelmark.cli import options as o
 from kernelmark.cli.ending import NOTHING
-from kernelmark.cli.output import Outputs, put_table, say
+from kernelmark.cli.output import Outputs, put_results_table, say
 from kernelmark.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -144,7 +144,8 @@ def bisect(
                 "interrupted; the same command goes on with the search"
             ) from None
     if not outputs.stdout_taken and found.rows:
-        put_table(movers_table(of_pairs(found.rows)))
+        table = movers_table(of_pairs(found.rows))
+        put_results_table(table, styles=[""] * len(table.rows))
     outputs.put(
         json=lambda: json_text(document(found)),
         md=lambda: comment(found, command_text(context.obj or ())),

@@ -1,4 +1,4 @@
-# make demo      set up and measure the demo suite on this machine's CPU
+# make demo      set up, measure the demo suite on this machine's CPU, and write report.html
 # make test      set up with everything the tests use, and run all but the slow ones
 # make test-all  run the slow ones too (compilers, a real PostgreSQL, every command of the docs)
 # make lint      ruff, mypy --strict, import-linter, generated pages
@@ -20,7 +20,11 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: demo test test-all lint lint-types lint-rest bench docs clean amd-acceptance
 
 demo: $(VENV)/.ready-demo
-	$(BIN)/kmark run --suite demo --timing quick --label demo
+	$(BIN)/kmark run --suite demo --timing quick --label demo || [ $$? -eq 3 ]  # failures are rows
+	$(BIN)/kmark report demo --file report.html --title "kernelmark demo" --quiet
+	@echo
+	@echo "Open the report in a browser: $(CURDIR)/report.html"
+	@echo "See all runs in the dashboard: $(BIN)/kmark serve, then http://127.0.0.1:8765"
 
 test: $(VENV)/.ready-test
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
@@ -57,7 +61,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.ready-demo: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[iree]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[iree,plots,web]"
 	touch $@
 
 $(VENV)/.ready-test: pyproject.toml | $(VENV)/bin/python

@@ -10,9 +10,12 @@ import pytest
 
 from kernelmark.compare.history import story
 from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
 from kernelmark.core.roof import Roof
-from kernelmark.report import figures, vega
+from kernelmark.core.verdict import VerdictStatus
+from kernelmark.report import figures, tuning_figure, vega
+from kernelmark.report.changes import Change
 from kernelmark.report.tables import rows
 from kernelmark.stores.values import SeriesPoint
 from kernelmark.tune.journal import Trial
@@ -124,7 +127,7 @@ def test_dims_that_vary_most_are_taken(made):
         (lambda rows: figures.heatmap(rows[:1]), NothingToDo),
         (lambda rows: figures.heatmap(rows, base="three"), UsageError),
         (lambda rows: figures.samples([]), NothingToDo),
-        (lambda rows: figures.tuning({"plan": []}), NothingToDo),
+        (lambda rows: tuning_figure.tuning({"plan": []}), NothingToDo),
     ],
 )
 def test_what_cannot_be_drawn_is_told(made, draw, error):
@@ -142,10 +145,10 @@ def test_progress_and_importance_of_a_search():
         trial(4.0 if tile == 1 else 1.0, tile=tile, noise=i % 2)
         for i, tile in enumerate((1, 2, 1, 2))
     ]
-    found = figures.importance(trials)
+    found = tuning_figure.importance(trials)
     assert found["tile"] > 0.99
     assert found["noise"] > 0.99  # alternates with the tile
-    spec = figures.tuning({"plan": trials})
+    spec = tuning_figure.tuning({"plan": trials})
     assert [value["us"] for value in spec["vconcat"][0]["data"]["values"]] == [4e6, 1e6, 1e6, 1e6]
 
 
@@ -167,3 +170,102 @@ def test_history_of_a_metric_is_drawn_in_its_unit():
         for panel in drawn["vconcat"]
     ]
     assert found == [("B/s", 5e9), ("µs", pytest.approx(2.0))]
+
+
+def change(m: int, ratio: float | None, status: str, **more) -> Change:
+    bounds = {} if ratio is None else {"low": ratio * 0.98, "high": ratio * 1.02}
+    given = {"base": 1e-5, "head": ratio and 1e-5 * ratio, **bounds, **more}
+    return Change(
+        problem=f"gemm m={m}",
+        backend="numpy",
+        status=VerdictStatus(status),
+        reason=Reason.of(""),
+        ratio=ratio,
+        **given,
+    )
+
+
+def test_changes_are_drawn_by_what_they_cost_with_their_intervals():
+    found = [
+        change(1, 1.0, "same"),
+        change(2, 1.1, "slower"),
+        change(3, 1.5, "slower"),
+        change(4, None, "broken"),
+        change(5, 1.2, "slower", low=1e-9, high=1e9),
+    ]
+    values = figures.changes(found)["data"]["values"]
+    assert [value["kernel"].split(",")[0] for value in values] == [
+        *("gemm m=3", "gemm m=5", "gemm m=2", "gemm m=1"),
+    ]
+    assert (values[0]["low"], values[0]["high"]) == (pytest.approx(1.47), pytest.approx(1.53))
+    assert values[1]["low"] == values[1]["high"] == 1.2, "an interval that says nothing is left out"
+    with pytest.raises(NothingToDo):
+        figures.changes([change(4, None, "broken")])
+
+
+def level(name: str, value: float, kind: str = "bytes") -> Roof:
+    return dataclasses.replace(ROOFS[0], name=name, value=value, kind=kind)
+
+
+def test_every_memory_level_has_its_line():
+    levels = [
+        level("l1", 1e13),
+        level("l2", 5e12),
+        level("dram", 1e12),
+        level("f16", 1e15, "flops"),
+    ]
+    layers = figures.ceilings(levels)["layer"]
+    lines = layers[0]["data"]["values"]
+    assert {value["roof"].split()[0] for value in lines} == {"l1", "l2", "dram", "f16"}
+    tops = {v["roof"].split()[0]: v["y"] for v in lines}
+    assert all(math.isclose(top, 1e15) for top in tops.values()), "each rises to the compute roof"
+    with pytest.raises(NothingToDo):
+        figures.ceilings([level("f16", 1e15, "flops")])
+
+
+def search() -> list[Trial]:
+    return [
+        trial(1e-5 * (1 + tile / 64) * (1.1 if warps == 8 else 1.0), tile=tile, warps=warps, kind=k)
+        for tile in (16, 32, 64, 128)
+        for warps in (4, 8)
+        for k in ("a", "b")
+    ]
+
+
+def test_parallel_coordinates_have_a_line_a_candidate_and_the_most_important_axis_first():
+    spec = tuning_figure.coordinates("plan", search())
+    assert spec is not None
+    lines, labels = (layer["data"]["values"] for layer in spec["layer"])
+    assert spec["layer"][0]["encoding"]["x"]["sort"] == ["tile", "warps", "kind", "time"]
+    assert len({value["line"] for value in lines}) == 16
+    assert all(0 <= value["y"] <= 1 for value in lines)
+    tiles = {label["value"]: label["y"] for label in labels if label["axis"] == "tile"}
+    assert sorted(tiles, key=lambda name: tiles[name]) == ["16", "32", "64", "128"]
+    assert lines[-1]["us"] == min(value["us"] for value in lines), "the fastest is drawn last"
+
+
+def test_a_search_of_thousands_is_thinned_and_keeps_the_fastest():
+    many = [trial(1e-5 * (1 + i), tile=i % 7, seed=i) for i in range(5000)]
+    spec = tuning_figure.coordinates("plan", many)
+    assert spec is not None
+    lines = spec["layer"][0]["data"]["values"]
+    assert len({value["line"] for value in lines}) <= 400
+    assert math.isclose(min(value["us"] for value in lines), 10.0)
+
+
+def test_what_never_varied_has_no_coordinates():
+    assert tuning_figure.coordinates("plan", [trial(1e-5, tile=1)] * 5) is None
+
+
+@needs_drawing
+def test_new_figures_can_be_drawn(tmp_path):
+    specs = {
+        "changes": figures.changes([change(2, 1.1, "slower"), change(3, 0.9, "faster")]),
+        "roofs": figures.ceilings([level("l2", 5e12), level("f16", 1e15, "flops")]),
+        "tuning": tuning_figure.tuning({"plan": search()}),
+    }
+    for name, spec in specs.items():
+        drawn = vega.save(
+            figures.themed(spec, title=figures.TITLES[name]), tmp_path / f"{name}.svg"
+        ).read_text(encoding="utf-8")
+        assert "NaN" not in drawn

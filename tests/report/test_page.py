@@ -9,8 +9,11 @@ import re
 import pytest
 
 from kernelmark.core.metric import Metric
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
+from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report import page
+from kernelmark.report.changes import Change
 from kernelmark.report.tables import rows
 from kernelmark.testing.micro import micro_result
 
@@ -91,3 +94,22 @@ def test_microbenchmarks_are_in_the_report(make_set):
     part = page.Part(results=made, rows=rows(made))
     for text in (page.html_page([part], "t", drawn=False), page.markdown_page([part], "t")):
         assert "5.000 GB/s" in text
+
+
+def test_several_runs_begin_with_what_changed_between_them(part):
+    changes = [
+        Change(
+            problem="gemm m=<b>",
+            backend="one",
+            status=VerdictStatus.SLOWER,
+            reason=Reason.of(""),
+            base=1e-5,
+            head=2e-5,
+            ratio=2.0,
+        )
+    ]
+    text = page.html_page([part, part], "two", drawn=False, changes=changes)
+    assert text.index("got slower") < text.index("<h2>Run ")
+    assert "<b>" not in text
+    plain = page.markdown_page([part, part], "two", changes)
+    assert plain.index("got slower") < plain.index("## Run ")

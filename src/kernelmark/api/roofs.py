@@ -107,6 +107,18 @@ def _must_measure(
     return mode == "fresh" or info.kind not in ("cuda", "hip"), known
 
 
+def memory_roofs(store: Store, results: ResultSet) -> list[Roof]:
+    """Roofs of memory levels that any stored microbenchmark measured where these results come from:
+    `kmark micro cache` gives that of a level which `kmark roofs` leaves out on a CPU."""
+    known = {(roof.device, roof.name) for roof in stored_roofs(store, results)}
+    host = results.run.environment.host
+    found: list[Roof] = []
+    for device, arch in sorted({(result.device, result.arch) for result in results.results}):
+        every = store.roofs(host=host, device=device, arch=arch, every=True)
+        found += [r for r in every if r.kind == "bytes" and (r.device, r.name) not in known]
+    return found
+
+
 def _roofs(
     info: DeviceInfo,
     threads: int,

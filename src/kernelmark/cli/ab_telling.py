@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from kernelmark.runners.ab import Event
 
 
+_STYLES = {
+    **dict.fromkeys(("slower", "broken"), "red"),
+    **dict.fromkeys(("faster", "fixed"), "green"),
+    "unsure": "dim",
+}
+
+
 def lone(plan: AbPlan) -> str:
     """What a change of one pair alone would take, where the rounds are too few for it."""
     from kernelmark.stats.suite import rounds_for_one
@@ -170,7 +177,9 @@ def told(
     from kernelmark.report import ab as made
 
     if not outputs.stdout_taken and report.rows:
-        put_table(made.rows_table(report))
+        shown = report.sorted_rows
+        styles = [_STYLES.get(row.status.value, "") for row in shown]
+        put_table(made.rows_table(report), styles=styles)
         flush()
     outputs.put(
         json=lambda: made.to_json(report),

@@ -11,6 +11,7 @@ import typer
 
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
+from kernelmark.cli.drawing import check_drawable, draw
 from kernelmark.cli.output import Outputs, put_table, put_tables, say
 from kernelmark.cli.places import extended, store_words
 from kernelmark.core.errors import UsageError
@@ -103,6 +104,7 @@ def compare(
     json: o.Json = None,
     csv: o.Csv = None,
     md: o.Md = None,
+    figure: o.Figure = None,
     quiet: o.Quiet = False,
 ) -> int:
     """Compare two runs row by row; exit 1 if a row is slower or broken.
@@ -117,6 +119,7 @@ def compare(
     from kernelmark.stores import open_store
 
     outputs = Outputs(json=json, csv=csv, md=md)
+    drawn = check_drawable(figure)
     if explain is not None and outputs.any:
         raise UsageError(
             "--explain shows one row in words, --json, --csv and --md hold all rows",
@@ -142,6 +145,13 @@ def compare(
     command = _command(refs, rule=rule, match=match, fail_on=words)
     gone_fails = VerdictStatus.GONE in dict(limits.sizes)
     _put(found, outputs, command, place, failed=bool(bad), gone_fails=gone_fails, every=every)
+    if drawn is not None:
+        from kernelmark.report import figures
+        from kernelmark.report.changes import of_comparison
+
+        names = [run.label or run.id for run in found.runs]
+        title = figures.TITLES["changes"]
+        draw(figures.changes(of_comparison(found, place)), drawn, title, " → ".join(names))
     spared = len(meant) - len(bad)
     _tell(found, bad, spared=spared, gone_fails=gone_fails, every=every, quiet=quiet)
     broken = [row for row in found.rows if row.status is VerdictStatus.BROKEN]

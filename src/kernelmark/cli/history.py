@@ -12,6 +12,7 @@ import typer
 
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
+from kernelmark.cli.drawing import check_drawable, draw
 from kernelmark.cli.ending import REGRESSION
 from kernelmark.cli.output import Outputs, put, put_tables, say
 from kernelmark.cli.places import extended, kept_by, store_words
@@ -29,7 +30,7 @@ BASELINES = "Baselines"
 # Series that are shown where nothing was chosen.
 _MOST = 50
 # What means something for the history of a microbenchmark.
-_WITH_MICRO = ("micro", "runs", "arch", "store", "json", "csv", "md", "quiet")
+_WITH_MICRO = ("micro", "runs", "arch", "store", "json", "csv", "md", "figure", "quiet")
 _MICRO_HINT = (
     "it takes --runs, --arch and where the output goes; 'kmark micro compare' tells better from "
     "worse"
@@ -183,6 +184,7 @@ def history(
     json: o.Json = None,
     csv: o.Csv = None,
     md: o.Md = None,
+    figure: o.Figure = None,
     quiet: o.Quiet = False,
 ) -> int:
     """Show each series over the newest runs: its trend, its steps and what changed there.
@@ -194,6 +196,7 @@ def history(
     from kernelmark.stores import open_store
 
     outputs = Outputs(json=json, csv=csv, md=md)
+    drawn = check_drawable(figure)
     if runs < 1:
         raise UsageError(f"--runs is {runs}, and must be at least 1")
     if not 0 < min_effect < 1:
@@ -240,6 +243,11 @@ def history(
     kept = kept_by(("history", "--micro", micro or "", "--csv", "FILE"), store)
     with kept if micro is not None else contextlib.nullcontext():
         worse = _shown(found, shown, outputs, most=most, more=store_words(store), quiet=quiet)
+    if drawn is not None:
+        from kernelmark.report import figures
+        from kernelmark.report.history import by_worry
+
+        draw(figures.history(by_worry(shown)), drawn, figures.TITLES["history"])
     return REGRESSION if check and worse else 0
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernelmark.cli import options as o
+from kernelmark.cli.drawing import check_drawable
 from kernelmark.cli.micro_pack import make_pack
 from kernelmark.cli.output import Outputs, check_writable, put_table, say
 from kernelmark.cli.places import kept_by
@@ -156,7 +157,7 @@ def micro(
         takes = ", ".join(f"--{name}" for name in VERBS[verb])
         o.check_alone(context, ("words", *VERBS[verb]), f"'micro {verb}'", hint=f"it takes {takes}")
     outputs = Outputs(json=json, csv=csv, md=md)
-    drawn = _checked(figure)
+    drawn = check_drawable(figure)
     if verb == "list":
         put_table(_listing(names[1:]))
         return 0
@@ -420,15 +421,6 @@ def _draw(runs: Sequence[Results], figure: Path) -> None:
         path = figure if alone else figure.with_name(f"{figure.stem}-{name}{figure.suffix}")
         results, models = zip(*group, strict=True)
         say(f"drawn: {save(design(results, models), path)}")
-
-
-def _checked(figure: str | None) -> Path | None:
-    """Refuse a figure that cannot be drawn before anything is measured."""
-    if figure is None:
-        return None
-    from kernelmark.report.vega import check_ready
-
-    return check_ready(figure)
 
 
 def _mode(*, quick: bool, full: bool, brief: bool) -> Mode:

@@ -335,6 +335,15 @@ Md = Annotated[
     str | None,
     _option(OUTPUT, "--md", metavar="FILE|-", help="Write Markdown to a file; - is stdout."),
 ]
+Figure = Annotated[
+    str | None,
+    _option(
+        OUTPUT,
+        *("-f", "--figure"),
+        metavar="FILE",
+        help="Draw a figure into FILE.png, .svg, .html (offline) or .json (Vega-Lite).",
+    ),
+]
 Quiet = Annotated[
     bool,
     _option(

@@ -10,6 +10,7 @@ import typer
 
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
+from kernelmark.cli.drawing import check_drawable, draw
 from kernelmark.cli.output import put
 from kernelmark.core.errors import UsageError
 
@@ -86,13 +87,13 @@ def plot(
 
     kmark plot roofline -f roofline.png, kmark plot sweep golden nightly --x m -f sweep.html
     """
-    from kernelmark.report import figures, vega
+    from kernelmark.report import figures
 
     given = {"x": x, "y": y, "base": base, "head": head}
     wrong = [name for name, value in given.items() if value and name not in _OPTIONS[kind]]
     if wrong:
         raise UsageError(f"{kind} has no --{wrong[0]}", hint=_options_hint(kind))
-    path = vega.check_ready(figure)
+    path = check_drawable(figure)
     asked = _Asked(
         kind=kind,
         refs=tuple(refs or ()),
@@ -101,7 +102,7 @@ def plot(
         given={name: value for name, value in given.items() if value},
     )
     spec, subtitle = _SPECS[kind](asked)
-    vega.save(figures.themed(spec, title=figures.TITLES[kind], subtitle=subtitle, dark=dark), path)
+    draw(spec, path, figures.TITLES[kind], subtitle, dark=dark)
     if not quiet:
         put(f"{path}\n")
     return 0
@@ -132,16 +133,19 @@ class _Asked:
 
 
 def _of_results(asked: _Asked) -> Drawn:
+    from kernelmark.api.roofs import memory_roofs
     from kernelmark.cli.loading import loaded
     from kernelmark.cli.showing import chosen
     from kernelmark.report import figures
 
     rows, roofs, names = [], [], []
     for ref in asked.refs or ("latest",):
-        with loaded(ref, asked.store) as (results, _):
+        with loaded(ref, asked.store) as (results, store):
             found = chosen(results, statuses=(), case=None, place=(), **asked.picked)
             rows += found.timed
             roofs += list(found.roofs)
+            if store is not None and asked.kind is Kind.ROOFLINE:
+                roofs += memory_roofs(store, found.result_set)
             names.append(found.run.label or found.run.id)
     more: dict[str, Any] = {"roofs": roofs} if asked.kind is Kind.ROOFLINE else {}
     spec = figures.RESULT_KINDS[asked.kind](rows, **more, **asked.given)
@@ -166,16 +170,13 @@ def _of_history(asked: _Asked) -> Drawn:
 
 
 def _of_tuning(asked: _Asked) -> Drawn:
-    from kernelmark.report import figures
-    from kernelmark.tune import journal
+    from kernelmark.report import tuning_figure
     from kernelmark.tune.folder import TuningFolder
 
     if len(asked.refs) != 1:
         raise UsageError("tuning takes one folder", hint="for example: kmark plot tuning DIR")
     folder = TuningFolder.open(asked.refs[0])
-    there = [name for name in folder.names() if folder.journal(name).is_file()]
-    spec = figures.tuning({name: journal.read(folder.journal(name))[1] for name in there})
-    return spec, str(folder.path)
+    return tuning_figure.of_folder(folder), str(folder.path)
 
 
 _SPECS = {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +12,10 @@ from kernelmark.cli import completing
 from kernelmark.cli import options as o
 from kernelmark.cli.output import put, say
 from kernelmark.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernelmark.report.changes import Change
+    from kernelmark.report.page import Part
 
 Refs = Annotated[
     list[str] | None,
@@ -53,6 +58,8 @@ def report(
 ) -> int:
     """Write a report: the answer in words, tables, figures, failures, environment, commands.
 
+    With several runs it begins with what changed from the first to the last.
+
     Without 'kernelmark[plots]' the page has no figures.
     """
     from kernelmark.cli.loading import loaded
@@ -72,11 +79,12 @@ def report(
                     notes=results.notes,
                 )
             )
+    changes = _changes(parts)
     missing = vega.missing()
     if path.suffix == ".md":
-        text = page.markdown_page(parts, title)
+        text = page.markdown_page(parts, title, changes)
     else:
-        text = page.html_page(parts, title, drawn=missing is None)
+        text = page.html_page(parts, title, drawn=missing is None, changes=changes)
         if missing is not None and not quiet:
             say(f"note: there are no figures: {missing}")
     try:
@@ -94,3 +102,17 @@ def report(
     if not quiet:
         put(f"{path}\n")
     return 0
+
+
+def _changes(parts: Sequence[Part]) -> list[Change]:
+    """What changed from the first run to the last; nothing where they share no case."""
+    from kernelmark.api.comparing import compare
+    from kernelmark.core.errors import NothingToDo
+    from kernelmark.report.changes import of_comparison
+
+    if len(parts) < 2:
+        return []
+    try:
+        return of_comparison(compare(parts[0].results, parts[-1].results))
+    except NothingToDo:
+        return []

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import platform
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kernelmark.cli import options as o
+from kernelmark.cli.drawing import check_drawable, draw
 from kernelmark.cli.output import check_writable, put_table, say, write
 from kernelmark.cli.places import extended, kept_by, store_words
 from kernelmark.core.errors import NothingToDo, UsageError
@@ -48,6 +50,7 @@ def roofs(
     store: o.StorePlace = None,
     no_store: o.NoStore = False,
     json: o.Json = None,
+    figure: o.Figure = None,
     quiet: o.Quiet = False,
 ) -> int:
     """Measure a device's peaks: FLOP/s by dtype, bytes/s by level, cost of a launch.
@@ -61,6 +64,7 @@ def roofs(
 
     if json is not None:
         check_writable(json)
+    drawn = check_drawable(figure)
     if stored and no_store:
         raise UsageError("--stored does not go with --no-store")
     names = o.comma_list(devices) or ("cpu",)
@@ -82,7 +86,22 @@ def roofs(
     again = () if no_store else ("roofs", "--stored", "--json", "FILE")
     with kept_by(again, store):
         _put(found, json)
+        if drawn is not None:
+            _draw(found, drawn)
     return 0
+
+
+def _draw(found: Found, path: Path) -> None:
+    """One figure a device, FILE-DEVICE.png and so on for several."""
+    from kernelmark.report import figures
+
+    for info, some in found:
+        device = some[0].device
+        place = path
+        if len(found) > 1:
+            place = path.with_name(f"{path.stem}-{device.replace(':', '')}{path.suffix}")
+        model = info.model if info is not None else some[0].model
+        draw(figures.ceilings(some), place, figures.TITLES["roofs"], f"{device} {model}".strip())
 
 
 def _measured(

@@ -10,6 +10,7 @@ import typer
 
 from kernelmark.cli import options as o
 from kernelmark.cli import tune_options as t
+from kernelmark.cli.drawing import check_drawable, draw
 from kernelmark.cli.output import Outputs, put_table, say
 from kernelmark.core.errors import NothingToDo
 from kernelmark.core.units import counted
@@ -29,6 +30,7 @@ def show(
     json: o.Json = None,
     csv: o.Csv = None,
     md: o.Md = None,
+    figure: o.Figure = None,
     quiet: o.Quiet = False,
 ) -> int:
     """Show the progress of each plan, its best time and ratio so far.
@@ -40,11 +42,18 @@ def show(
     from kernelmark.tune.standing import standings
 
     outputs = Outputs(json=json, csv=csv, md=md)
-    found = standings(TuningFolder.open(folder))
+    drawn = check_drawable(figure)
+    opened = TuningFolder.open(folder)
+    found = standings(opened)
     if not found:
         raise NothingToDo(f"{folder} has no plans yet", hint=f"kmark tune plan {folder} -b BACKEND")
     _put_standings(found, outputs, every=every)
     _tell_standings(found, quiet=quiet)
+    if drawn is not None:
+        from kernelmark.report.figures import TITLES
+        from kernelmark.report.tuning_figure import of_folder
+
+        draw(of_folder(opened), drawn, TITLES["tuning"], str(opened.path))
     return 0
 
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from kernelmark.compare.history import Story
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.result import Measurement, Status
 from kernelmark.core.roof import Roof
-from kernelmark.core.units import time_text
+from kernelmark.core.units import time_text, value_text
+from kernelmark.report.changes import Change, ranked
 from kernelmark.report.names import rerun
 from kernelmark.report.tables import Row, rate, share_text
 from kernelmark.report.vega import Spec
-from kernelmark.tune.journal import Trial
 
 WIDTH, HEIGHT = 620, 360
 # Okabe and Ito's colours: distinguishable with every common colour blindness, in print and on dark.
@@ -31,6 +31,18 @@ _MOST_BARS = 40  # problems in a bar chart
 _MOST_SAMPLES = 6  # results whose samples are drawn
 _FAR = 10.0  # ratios above need a logarithmic axis
 _MOST_SHADED = 4.0  # ratios beyond have the colour of this one
+_INTENSITIES = (0.125, 2048.0)  # FLOP per byte that roofs alone are drawn over
+# Verdicts with the palette's colours: what is worse is warm.
+_VERDICTS = {
+    "slower": "#D55E00",
+    "broken": "#CC79A7",
+    "slower, suppressed": "#F0E442",
+    "faster": "#0072B2",
+    "faster, suppressed": "#F0E442",
+    "fixed": "#56B4E9",
+    "unsure": "#E69F00",
+    "same": "#999999",
+}
 _TIP = {"problem": "problem", "backend": "backend", "time": "median", "share": "of roof"}
 
 Values = list[dict[str, Any]]
@@ -76,29 +88,15 @@ def roofline(rows: Sequence[Row], roofs: Sequence[Roof]) -> Spec:
     devices = {row.result.device for row in _timed(rows)}
     known = [roof for roof in roofs if roof.device in devices and roof.value > 0]
     lines, labels = _roof_lines(known, [point["x"] for point in points])
-    axes = {
-        "x": _log("x", "arithmetic intensity, FLOP per byte"),
-        "y": _log("y", "FLOP/s", "~s"),
-    }
-    layers: list[Spec] = []
-    if lines:
-        line: Spec = {"type": "line", "strokeWidth": 1.5}
-        dashed = {"strokeDash": {"field": "kind", "type": "nominal", "legend": None}}
-        detail = {"detail": {"field": "roof"}, "color": {"value": "#888888"}}
-        layers.append({"data": {"values": lines}, "mark": line, "encoding": axes | dashed | detail})
-        for align in ("left", "right"):
-            below = 14 if align == "left" else -8  # a line of memory rises: its label is below
-            text = {"type": "text", "align": align, "dx": 4, "dy": below, "fontSize": 10}
-            mine = [label for label in labels if label["align"] == align]
-            shown = axes | {"text": {"field": "roof"}}
-            layers.append({"data": {"values": mine}, "mark": text, "encoding": shown})
+    axes = _roof_axes()
+    layers = _roof_layers(lines, labels, points)
     layers.append(
         {
             "data": {"values": points},
             "mark": _dots(len(points)),
             "encoding": {
                 **axes,
-                "color": _by("backend"),
+                "color": by_field("backend"),
                 "shape": {"field": "op", "type": "nominal", "title": None}
                 | {"legend": {"symbolFillColor": "#888888", "symbolStrokeColor": "#888888"}},
                 "tooltip": _tips("problem", "backend", "time", "rate", "share", "again"),
@@ -106,6 +104,43 @@ def roofline(rows: Sequence[Row], roofs: Sequence[Roof]) -> Spec:
         }
     )
     return {"width": WIDTH, "height": HEIGHT, "layer": layers}
+
+
+def _roof_axes() -> Spec:
+    return {
+        "x": log_axis("x", "arithmetic intensity, FLOP per byte"),
+        "y": log_axis("y", "FLOP/s", "~s"),
+    }
+
+
+def _rise(drawn: Values) -> float:
+    """The angle, in degrees clockwise, at which a line of memory rises over what is drawn."""
+    decades = [
+        math.log10(max(value[name] for value in drawn) / min(value[name] for value in drawn))
+        for name in ("x", "y")
+    ]
+    return -math.degrees(math.atan2(HEIGHT * decades[0], WIDTH * decades[1]))
+
+
+def _roof_layers(lines: Values, labels: Values, points: Values) -> list[Spec]:
+    """Roofs as lines with their names, beside `points`; none without any."""
+    if not lines:
+        return []
+    axes = _roof_axes()
+    line: Spec = {"type": "line", "strokeWidth": 1.5}
+    dashed = {"strokeDash": {"field": "kind", "type": "nominal", "legend": None}}
+    detail = {"detail": {"field": "roof"}, "color": {"value": "#888888"}}
+    layers: list[Spec] = [
+        {"data": {"values": lines}, "mark": line, "encoding": axes | dashed | detail}
+    ]
+    for align in ("left", "right"):
+        text: Spec = {"type": "text", "align": align, "dx": 4, "dy": -6, "fontSize": 10}
+        if align == "left":  # a line of memory: its name runs along it
+            text |= {"angle": _rise([*lines, *points]), "dx": 14}
+        mine = [label for label in labels if label["align"] == align]
+        shown = axes | {"text": {"field": "roof"}}
+        layers.append({"data": {"values": mine}, "mark": text, "encoding": shown})
+    return layers
 
 
 def _roof_lines(roofs: Sequence[Roof], at: Sequence[float]) -> tuple[Values, Values]:
@@ -165,7 +200,7 @@ def bars(rows: Sequence[Row]) -> Spec:
     y: Spec = {"field": "problem", "type": "nominal", "sort": None, "title": None}
     y |= {"axis": {"labelLimit": 320}}
     offset = {"yOffset": {"field": "backend", "type": "nominal"}}
-    colour = {"color": _by("backend")}
+    colour = {"color": by_field("backend")}
     title = "time over that of the fastest (1 is best)"
     far = max(row.times_best or 1.0 for row in timed) > _FAR
     scale: Spec = {"type": "log", "domainMin": 0.5} if far else {"zero": True}
@@ -209,10 +244,10 @@ def ecdf(rows: Sequence[Row], base: str = "") -> Spec:
                 "data": {"values": values},
                 "mark": {"type": "line", "interpolate": "step-after", "point": len(values) < 200},
                 "encoding": {
-                    "x": _log("ratio", title),
+                    "x": log_axis("ratio", title),
                     "y": {"field": "share", "type": "quantitative", "title": "share of problems"}
                     | {"axis": {"format": "%"}},
-                    "color": _by("backend"),
+                    "color": by_field("backend"),
                 },
             },
             {
@@ -249,7 +284,7 @@ def sweep(rows: Sequence[Row], x: str = "") -> Spec:
         along: Spec = {"x": {"field": "x", "type": "quantitative", "title": x}}
         if _spans_octaves([value["x"] for value in values]):
             along["x"]["scale"] = {"type": "log", "base": 2, "nice": False}
-        colour = {"color": _by("backend"), "detail": {"field": "rest"}}
+        colour = {"color": by_field("backend"), "detail": {"field": "rest"}}
         y = {"field": name, "type": "quantitative", "title": title, "axis": {"format": "~s"}}
         band = {"field": f"{name}_low", "type": "quantitative", "title": title}
         band_to = {"field": f"{name}_high"}
@@ -347,7 +382,7 @@ def samples(rows: Sequence[Row]) -> Spec:
         layers: list[Spec] = [
             {
                 "mark": _dots(len(values)),
-                "encoding": {"x": along, "y": times, "color": _by("block", legend=False)},
+                "encoding": {"x": along, "y": times, "color": by_field("block", legend=False)},
             }
         ]
         if low_s < high_s:
@@ -435,58 +470,67 @@ def history(stories: Sequence[Story]) -> Spec:
     return {"vconcat": panels}
 
 
-def tuning(trials: Mapping[str, Sequence[Trial]]) -> Spec:
-    """The best time so far over evaluations for each plan, and how much each parameter matters."""
-    progress: Values = []
-    matter: Values = []
-    for name, found in trials.items():
-        timed = [t for t in found if t.seconds and t.status is Status.OK and not t.backend]
-        best = math.inf
-        for at, trial in enumerate(timed, 1):
-            best = min(best, trial.seconds or math.inf)
-            progress.append({"plan": name, "at": at, "us": best * 1e6})
-        for parameter, share in importance(timed).items():
-            matter.append({"plan": name, "parameter": parameter, "share": share})
-    if not progress:
-        raise NothingToDo("no candidate has been timed yet")
-    line = {
-        "x": {"field": "at", "type": "quantitative", "title": "timings"},
-        "y": _log("us", "best so far, µs"),
-        "color": _by("plan"),
-    }
-    share_x = {"field": "share", "type": "quantitative", "axis": {"format": "%"}}
-    share_x["title"] = "share of the variance of log time that the parameter explains alone"
-    bar = {
-        "y": {"field": "parameter", "type": "nominal", "sort": "-x", "title": None},
-        "x": share_x,
-        "color": _by("plan"),
-        "yOffset": {"field": "plan", "type": "nominal"},
-    }
-    first = {"width": WIDTH, "height": HEIGHT, "data": {"values": progress}}
-    panels: list[Spec] = [
-        {**first, "mark": {"type": "line", "interpolate": "step-after"}, "encoding": line}
+def changes(found: Sequence[Change]) -> Spec:
+    """Head over base of each compared kernel with its interval, the largest cost a call first."""
+    moved = ranked(found)
+    rest = sorted((c for c in found if c not in moved), key=lambda c: -c.impact)
+    values = [
+        {
+            "kernel": f"{one.problem}, {one.backend}",
+            "ratio": one.ratio,
+            **_bounds(one),
+            "verdict": f"{one.status.value}, suppressed" if one.held else one.status.value,
+            "base": value_text(one.base, one.unit) if one.base else "",
+            "head": value_text(one.head, one.unit) if one.head else "",
+            "again": one.again,
+        }
+        for one in [*moved, *rest][:_MOST_BARS]
+        if one.ratio
     ]
-    if matter:
-        second = {"width": WIDTH, "height": {"step": 16}, "data": {"values": matter}}
-        panels.append({**second, "mark": "bar", "encoding": bar})
-    return {"vconcat": panels}
+    if not values:
+        raise NothingToDo("no row has a ratio to draw")
+    left = sum(bool(one.ratio) for one in found) - len(values)
+    y: Spec = {"field": "kernel", "type": "nominal", "sort": None, "title": None}
+    y |= {"axis": {"labelLimit": 360}}
+    ratio = {"field": "ratio", "type": "quantitative", "scale": {"zero": False}}
+    ratio["title"] = "time of head over base (1 is no change)"
+    seen = [name for name in _VERDICTS if any(value["verdict"] == name for value in values)]
+    colour = by_field("verdict")
+    colour |= {"scale": {"domain": seen, "range": [_VERDICTS[name] for name in seen]}}
+    tips = {"tooltip": _tips("kernel", "verdict", "base", "head", "ratio", "again")}
+    ends = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}}
+    one = {"data": {"values": [{"one": 1}]}, "mark": {"type": "rule", "strokeDash": [4, 4]}}
+    return {
+        "width": WIDTH,
+        "height": {"step": 18},
+        "data": {"values": values},
+        **({"description": f"{left} more kernels are not shown"} if left else {}),
+        "layer": [
+            {**one, "encoding": {"x": {"field": "one", "type": "quantitative"}}},
+            {"mark": "rule", "encoding": {"y": y, **ends, "color": colour}},
+            {
+                "mark": {"type": "point", "filled": True, "size": 60},
+                "encoding": {"y": y, "x": ratio, "color": colour, **tips},
+            },
+        ],
+    }
 
 
-def importance(trials: Sequence[Trial]) -> dict[str, float]:
-    """For each parameter the share of the variance of log time between its values (η²)."""
-    times = [math.log(trial.seconds) for trial in trials if trial.seconds]
-    if len(times) < 3 or statistics.pvariance(times) == 0:
-        return {}
-    whole, mean = statistics.pvariance(times), statistics.fmean(times)
-    found = {}
-    for name in dict.fromkeys(name for trial in trials for name in trial.config):
-        groups: dict[object, list[float]] = {}
-        for trial, seconds in zip(trials, times, strict=True):
-            groups.setdefault(trial.config.get(name), []).append(seconds)
-        if len(groups) > 1:
-            between = sum(len(g) * (statistics.fmean(g) - mean) ** 2 for g in groups.values())
-            found[name] = between / len(times) / whole
-    return found
+def _bounds(one: Change) -> dict[str, float]:
+    """The interval, or the ratio alone where there is none that says anything."""
+    ratio = one.ratio or 1.0
+    if one.low and one.high and one.high < 2 * ratio and one.low > ratio / 2:
+        return {"low": one.low, "high": one.high}
+    return {"low": ratio, "high": ratio}
+
+
+def ceilings(roofs: Sequence[Roof]) -> Spec:
+    """The roofs of one device alone: FLOP/s that each could reach over FLOPs per byte."""
+    known = [roof for roof in roofs if roof.value > 0]
+    lines, labels = _roof_lines(known, _INTENSITIES)
+    if not lines:
+        raise NothingToDo("no memory roof is known to draw", hint="kmark roofs measures them")
+    return {"width": WIDTH, "height": HEIGHT, "layer": _roof_layers(lines, labels, [])}
 
 
 # -- parts
@@ -568,13 +612,13 @@ def _spans_octaves(values: Sequence[float]) -> bool:
     return min(values) > 0 and max(values) / min(values) >= 8
 
 
-def _log(field: str, title: str, form: str = "~g") -> Spec:
+def log_axis(field: str, title: str, form: str = "~g") -> Spec:
     scale = {"type": "log", "nice": False}
     axis = {"format": form, "tickCount": 6}
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
 
 
-def _by(field: str, *, legend: bool = True) -> Spec:
+def by_field(field: str, *, legend: bool = True) -> Spec:
     made: Spec = {"field": field, "type": "nominal", "title": None}
     return made if legend else {**made, "legend": None}
 
@@ -612,5 +656,7 @@ TITLES = {
     "heatmap": "Speed of one backend over another",
     "samples": "Samples by block",
     "history": "History",
-    "tuning": "Tuning progress and parameter importance",
+    "changes": "Head over base",
+    "roofs": "Measured roofs",
+    "tuning": "Tuning: progress, importance of parameters, candidates",
 }

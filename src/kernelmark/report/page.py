@@ -10,12 +10,14 @@ from kernelmark.core.environment import Environment
 from kernelmark.core.errors import NothingToDo
 from kernelmark.core.micro import is_micro
 from kernelmark.core.printable import markdown_cell, printable
-from kernelmark.core.reason import FIELDS, Style, format_reason
+from kernelmark.core.reason import BRIEF, FIELDS, Style, format_reason
 from kernelmark.core.result import ResultSet
 from kernelmark.core.roof import Roof
 from kernelmark.core.units import bytes_text, counted
 from kernelmark.report import figures, tables, vega
 from kernelmark.report.answer import answer
+from kernelmark.report.changes import Change, movers_table, ranked
+from kernelmark.report.changes import answer as changes_answer
 from kernelmark.report.history import date_text
 from kernelmark.report.micro import result_tables
 from kernelmark.report.names import rerun
@@ -66,9 +68,18 @@ class Part:
         return f"{run.label} ({run.id})" if run.label else run.id
 
 
-def html_page(parts: Sequence[Part], title: str, *, drawn: bool = True) -> str:
-    """The report as a page; `drawn` adds figures, which take a library."""
+def html_page(
+    parts: Sequence[Part], title: str, *, drawn: bool = True, changes: Sequence[Change] = ()
+) -> str:
+    """The report as a page; `drawn` adds figures, which take a library. `changes` are those from
+    the first part to the last."""
     body = [f"<h1>{_escaped(title)}</h1>"]
+    if changes:
+        body.append(f"<h2>{_escaped(_compared(parts))}</h2>")
+        body.append(f'<p class="answer">{_escaped(_capital(_answer(changes)))}.</p>')
+        if moved := ranked(changes):
+            body.append(f'<div class="wide">{html_table(movers_table(moved))}</div>')
+        body += [f"<figure>{svg}</figure>" for svg in (_changes_figure(changes) if drawn else ())]
     for part in parts:
         body += _section(part, drawn=drawn)
     return (
@@ -78,6 +89,22 @@ def html_page(parts: Sequence[Part], title: str, *, drawn: bool = True) -> str:
         + "\n".join(body)
         + "\n</body></html>\n"
     )
+
+
+def _compared(parts: Sequence[Part]) -> str:
+    return f"From {parts[0].name} to {parts[-1].name}"
+
+
+def _answer(changes: Sequence[Change]) -> str:
+    return format_reason(changes_answer(changes), BRIEF)
+
+
+def _changes_figure(changes: Sequence[Change]) -> list[str]:
+    try:
+        spec = figures.changes(changes)
+    except NothingToDo:
+        return []
+    return [vega.svg(figures.themed(spec, title=figures.TITLES["changes"]))]
 
 
 def _section(part: Part, *, drawn: bool) -> list[str]:
@@ -111,9 +138,14 @@ def _section(part: Part, *, drawn: bool) -> list[str]:
     return made
 
 
-def markdown_page(parts: Sequence[Part], title: str) -> str:
+def markdown_page(parts: Sequence[Part], title: str, changes: Sequence[Change] = ()) -> str:
     """The report as Markdown, without figures."""
     lines = [f"# {markdown_cell(title)}", ""]
+    if changes:
+        lines += [f"## {markdown_cell(_compared(parts))}", ""]
+        lines += [f"**{markdown_cell(_capital(_answer(changes)))}.**", ""]
+        if moved := ranked(changes):
+            lines += [markdown(movers_table(moved)), ""]
     for part in parts:
         run = part.results.run
         words = answer(part.rows) or [tables.summary(part.rows) or "no results"]

@@ -14,7 +14,6 @@ from sqlalchemy.engine import Connection
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError, StoreError
-from kernelmark.core.micro import ROOFS_SUITE
 from kernelmark.core.problem import Problem, parse_key
 from kernelmark.core.result import Case, Config, Mode, Result, Run, Status, config_key
 from kernelmark.core.timing import Timing
@@ -104,9 +103,9 @@ class Decoder:
                 ) from None
 
     def roof_sources(
-        self, connection: Connection, **selection: Unpack[CaseSelection]
+        self, connection: Connection, suites: Sequence[str], **selection: Unpack[CaseSelection]
     ) -> Iterator[tuple[Environment, Result]]:
-        """(where, result) of every microbenchmark that was run for roofs."""
+        """(where, result) of every microbenchmark in runs of these suites."""
         conditions = _conditions({**selection, "status": Status.OK})
         environment = environments.c.document.label("environment")
         query = (
@@ -115,7 +114,7 @@ class Decoder:
             .join(environments, environments.c.no == runs.c.environment_no)
             # By a subquery, as in `_joined`: a join alone would read every result of the store.
             .where(
-                results.c.run_no.in_(select(runs.c.no).where(runs.c.suite == ROOFS_SUITE)),
+                results.c.run_no.in_(select(runs.c.no).where(runs.c.suite.in_(suites))),
                 *conditions["results"],
                 *conditions["cases"],
             )

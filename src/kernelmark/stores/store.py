@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from kernelmark.core.errors import NothingToDo, StoreError, UsageError
-from kernelmark.core.micro import ROOFS_SUITE
+from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Result, ResultSet, Run, RunState, Status
 from kernelmark.core.roof import Roof
@@ -335,13 +335,18 @@ class Store:
         threads: int | None = None,
         host: str | None = None,
         at: float = math.inf,
+        every: bool = False,
     ) -> tuple[Roof, ...]:
         """The newest roof of each kind, name, unit, number of threads and place, of the results of
-        microbenchmarks that were measured for it. A steady one stays until another one comes. `at`
-        is a time in seconds since the epoch: the roofs that were the newest then."""
+        microbenchmarks that were measured for it, or of `every` one. A steady one stays until
+        another one comes. `at` is a time in seconds since the epoch: the roofs that were the newest
+        then."""
         wanted = {"threads": threads, "host": host}
+        suites = (ROOFS_SUITE, MICRO_SUITE) if every else (ROOFS_SUITE,)
         return self._read(
-            lambda c: newest(self._decoder.roof_sources(c, device=device, arch=arch), wanted, at)
+            lambda c: newest(
+                self._decoder.roof_sources(c, suites, device=device, arch=arch), wanted, at
+            )
         )
 
     # Pinned names

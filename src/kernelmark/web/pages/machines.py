@@ -9,13 +9,12 @@ from kernelmark.core.metric import Metric
 from kernelmark.core.micro import MICRO_SUITE, ROOFS_SUITE
 from kernelmark.core.result import Result, Run
 from kernelmark.core.units import bytes_text, counted
-from kernelmark.report import figures
+from kernelmark.report import tuning_figure
 from kernelmark.report.history import date_text
 from kernelmark.report.micro import roofs_table
 from kernelmark.report.names import short
 from kernelmark.report.page import environment_table
 from kernelmark.report.tuning import standing_table
-from kernelmark.tune import journal
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.standing import standings
 from kernelmark.web.pages import parts
@@ -187,10 +186,8 @@ def session(source: Source, urls: Urls, asked: Asked) -> Page:
     if path is None:
         raise NothingToDo("there is no such tuning session", hint="the page Tuning lists them")
     folder = TuningFolder.open(path)
-    there = [name for name in folder.names() if folder.journal(name).is_file()]
-    trials = {name: journal.read(folder.journal(name))[1] for name in there}
     return {
         "title": f"Tuning {path.name}",
-        "figures": parts.figure("Best time so far", lambda: figures.tuning(trials)),
+        "figures": parts.figure("Best time so far", lambda: tuning_figure.of_folder(folder)),
         "details": [parts.text_table(standing_table(standings(folder)))],
     }

@@ -1,0 +1,160 @@
+"""Figures of a tuning session: progress, importance of parameters, parallel coordinates."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+from kernelmark.core.errors import NothingToDo
+from kernelmark.core.result import Status
+from kernelmark.core.units import time_text
+from kernelmark.report.figures import HEIGHT, WIDTH, Values, by_field, log_axis
+from kernelmark.report.vega import Spec
+from kernelmark.tune import journal
+from kernelmark.tune.folder import TuningFolder
+from kernelmark.tune.journal import Trial
+
+_MOST_PLANS = 6  # whose candidates are drawn
+_MOST_LINES = 250  # candidates of a plan: more is a carpet
+_TIME = "time"
+
+
+def of_folder(folder: TuningFolder) -> Spec:
+    """The figure of all plans of a tuning folder that were begun."""
+    there = [name for name in folder.names() if folder.journal(name).is_file()]
+    return tuning({name: journal.read(folder.journal(name))[1] for name in there})
+
+
+def tuning(trials: Mapping[str, Sequence[Trial]]) -> Spec:
+    """The best time so far over evaluations for each plan, how much each parameter matters, and the
+    candidates of each plan as lines over its parameters."""
+    progress: Values = []
+    matter: Values = []
+    for name, found in trials.items():
+        timed = _timed(found)
+        best = math.inf
+        for at, trial in enumerate(timed, 1):
+            best = min(best, trial.seconds or math.inf)
+            progress.append({"plan": name, "at": at, "us": best * 1e6})
+        for parameter, share in importance(timed).items():
+            matter.append({"plan": name, "parameter": parameter, "share": share})
+    if not progress:
+        raise NothingToDo("no candidate has been timed yet")
+    line = {
+        "x": {"field": "at", "type": "quantitative", "title": "timings"},
+        "y": log_axis("us", "best so far, µs"),
+        "color": by_field("plan"),
+    }
+    share_x = {"field": "share", "type": "quantitative", "axis": {"format": "%"}}
+    share_x["title"] = "share of the variance of log time that the parameter explains alone"
+    bar = {
+        "y": {"field": "parameter", "type": "nominal", "sort": "-x", "title": None},
+        "x": share_x,
+        "color": by_field("plan", legend=False),
+        "yOffset": {"field": "plan", "type": "nominal"},
+    }
+    first = {"width": WIDTH, "height": HEIGHT, "data": {"values": progress}}
+    panels: list[Spec] = [
+        {**first, "mark": {"type": "line", "interpolate": "step-after"}, "encoding": line}
+    ]
+    if matter:
+        second = {"width": WIDTH, "height": {"step": 16}, "data": {"values": matter}}
+        panels.append({**second, "mark": "bar", "encoding": bar})
+    panels += [
+        spec
+        for name, found in list(trials.items())[:_MOST_PLANS]
+        if (spec := coordinates(name, found)) is not None
+    ]
+    return {"vconcat": panels}
+
+
+def importance(trials: Sequence[Trial]) -> dict[str, float]:
+    """For each parameter the share of the variance of log time between its values (η²)."""
+    times = [math.log(trial.seconds) for trial in trials if trial.seconds]
+    if len(times) < 3 or statistics.pvariance(times) == 0:
+        return {}
+    whole, mean = statistics.pvariance(times), statistics.fmean(times)
+    found = {}
+    for name in dict.fromkeys(name for trial in trials for name in trial.config):
+        groups: dict[object, list[float]] = {}
+        for trial, seconds in zip(trials, times, strict=True):
+            groups.setdefault(trial.config.get(name), []).append(seconds)
+        if len(groups) > 1:
+            between = sum(len(g) * (statistics.fmean(g) - mean) ** 2 for g in groups.values())
+            found[name] = between / len(times) / whole
+    return found
+
+
+def coordinates(name: str, trials: Sequence[Trial]) -> Spec | None:
+    """Parallel coordinates of one plan: a line a candidate over its parameters, the most important
+    first, then its time; the fastest are drawn last and darkest. None if nothing varies."""
+    best: dict[str, Trial] = {}
+    for trial in _timed(trials):
+        key = str(sorted(trial.config.items()))
+        if key not in best or (trial.seconds or 0.0) < (best[key].seconds or 0.0):
+            best[key] = trial
+    found = sorted(best.values(), key=lambda trial: -(trial.seconds or 0.0))
+    weight = importance(found)
+    parameters = sorted(weight, key=lambda one: -weight[one])
+    if not parameters:
+        return None
+    # The fastest half, and an even choice of the rest.
+    step = max(1, math.ceil(len(found) / _MOST_LINES))
+    half = found[-_MOST_LINES // 2 :]
+    shown = [*found[: -len(half) : step], *half]
+    places = {one: _places([trial.config.get(one) for trial in found]) for one in parameters}
+    times = [math.log(trial.seconds or 1.0) for trial in found]
+    low, high = min(times), max(times)
+    lines: Values = []
+    for number, trial in enumerate(shown):
+        seconds = trial.seconds or 1.0
+        height = (math.log(seconds) - low) / (high - low) if high > low else 0.5
+        common = {"line": number, "us": seconds * 1e6, "time": time_text(seconds)}
+        common["config"] = " ".join(f"{n}={v}" for n, v in sorted(trial.config.items()))
+        lines += [
+            {**common, "axis": one, "y": places[one][trial.config.get(one)]} for one in parameters
+        ]
+        lines.append({**common, "axis": _TIME, "y": height})
+    labels: Values = [
+        {"axis": one, "y": y, "value": "default" if value is None else str(value)}
+        for one in parameters
+        for value, y in places[one].items()
+    ]
+    ends = ((0.0, low), (1.0, high))
+    labels += [{"axis": _TIME, "y": y, "value": time_text(math.exp(at))} for y, at in ends]
+    axis = {"title": None, "labelAngle": 0, "domain": False, "ticks": False, "grid": True}
+    x: Spec = {"field": "axis", "type": "nominal", "sort": [*parameters, _TIME], "axis": axis}
+    y: Spec = {"field": "y", "type": "quantitative", "axis": None}
+    scale = {"type": "log", "scheme": "viridis", "nice": False}
+    colour: Spec = {"field": "us", "type": "quantitative", "title": "µs", "scale": scale}
+    tips = [{"field": one, "type": "nominal"} for one in ("time", "config")]
+    drawn = {"x": x, "y": y, "detail": {"field": "line"}, "color": colour, "tooltip": tips}
+    text = {"type": "text", "align": "left", "dx": 5, "fontSize": 10}
+    thin = {"type": "line", "strokeWidth": 1.2, "opacity": 0.55}
+    return {
+        "title": name,
+        "width": max(WIDTH, 90 * (len(parameters) + 1)),
+        "height": HEIGHT * 2 // 3,
+        "layer": [
+            {"data": {"values": lines}, "mark": thin, "encoding": drawn},
+            {
+                "data": {"values": labels},
+                "mark": text,
+                "encoding": {"x": x, "y": y, "text": {"field": "value"}},
+            },
+        ],
+    }
+
+
+def _timed(trials: Sequence[Trial]) -> list[Trial]:
+    return [t for t in trials if t.seconds and t.status is Status.OK and not t.backend]
+
+
+def _places(values: Sequence[object]) -> dict[object, float]:
+    """Each value with its height on an axis: numbers in their order, evenly spaced."""
+    known = dict.fromkeys(values)
+    numbers = sorted(v for v in known if isinstance(v, int | float))
+    order: list[object] = [*numbers, *sorted((v for v in known if v not in numbers), key=str)]
+    last = max(1, len(order) - 1)
+    return {value: place / last for place, value in enumerate(order)}

@@ -16,6 +16,7 @@ FAKE = (
     *("-a", "k=8", "--rounds", "6", "--alpha", "0.1", "--max-s", "0.02", "--warmup-s", "0.01"),
 )
 AA = ("--env", "base", "--env", "head")  # a thing with itself, asked for in so many words
+SLOW_BY_HALF = ("--set", 'head:KERNELMARK_FAKE_SCRIPT={"slow":[1.5]}')
 SLOW = ("--set", 'tot:KERNELMARK_FAKE_SCRIPT={"slow":[1.05]}')
 
 
@@ -109,6 +110,10 @@ def test_a_budget_that_ends_before_the_first_look_is_told_before_it_starts(kmark
     assert ended.code == 0
     assert "first look after 6 rounds" in ended.err
     assert "first look" not in kmark(*FAKE, *AA, "--budget", "1e6", "--dry-run").err
+
+
+def test_a_budget_that_ended_before_the_first_look_has_judged_nothing(kmark):
+    assert kmark(*FAKE, *AA, *SLOW_BY_HALF, "--budget", "0.1").code == 4
 
 
 def test_dry_run(kmark):

@@ -80,7 +80,15 @@ def outcome(report: AbReport, limits: FailOn | None = None) -> int:
         return REGRESSION
     if any(row.base.status.failed and row.head.status.failed for row in report.rows):
         return SOME_FAILED
-    return NOTHING if all(r.status is VerdictStatus.IGNORED for r in report.rows) else 0
+    return 0 if any(_judged(row) for row in report.rows) else NOTHING
+
+
+def _judged(row: Row) -> bool:
+    """Whether there is a verdict, if only that the rounds do not decide; not if the time ended
+    before the first look."""
+    if row.status is VerdictStatus.UNSURE:
+        return row.paired is not None
+    return row.status is not VerdictStatus.IGNORED
 
 
 def failing(report: AbReport, limits: FailOn | None = None) -> list[Row]:

@@ -202,5 +202,10 @@ def told(
             else "interrupted before any pair was measured on both sides; no result is kept"
         )
     elif code == NOTHING:
-        say("nothing was compared: no pair ran on both sides")
+        ran = any(row.base_s for row in report.rows)
+        say(
+            "nothing was judged: the time ended before the first look"
+            if ran
+            else "nothing was compared: no pair ran on both sides"
+        )
     return code

@@ -33,7 +33,7 @@ echo "# another comment" >> repo/gemm.py && commit "Comment again" four
 cat > suite.toml <<'S'
 [[problems]]
 op = "gemm"
-m = [1024, 2048]
+m = 1024
 n = 4096
 k = 4096
 tb = "t"
@@ -54,9 +54,9 @@ roofs = false
 repo = "repo"
 N
 
-select="-o gemm -a m=1024,2048 -a n=4096 -a k=4096 -a tb=t --dtype bf16 -d $device -b gemm.py"
-show gate --repo repo --base one --head two $select --budget 25
-show gate --repo repo --base two --head three $select --budget 25
+select="-o gemm -a m=1024 -a n=4096 -a k=4096 -a tb=t --dtype bf16 -d $device -b gemm.py --rounds 6 --alpha 0.05"
+show gate --repo repo --base one --head two $select --budget 60
+show gate --repo repo --base two --head three $select --budget 60
 for _ in 1 2 3 4; do night two; done
 night four
 show bisect --repo repo --good one --bad four $select --budget 60

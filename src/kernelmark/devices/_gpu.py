@@ -307,6 +307,9 @@ class GpuDevice(Device):
         memory = self.scratch("projection", self._projector.nbytes(contraction))
         return self._projector.project(contraction, tensors, signs, memory, self._stream)
 
+    def prepare_projection(self) -> None:
+        _ = self._projector
+
     @functools.cached_property
     def _projector(self) -> Projector:
         return Projector(self.driver, self.info.arch, self.info.units)
@@ -445,7 +448,8 @@ class GpuDevice(Device):
             self._series.close()
         if "_module" in self.__dict__:
             self.driver.destroy("module", self._module)
-        self._projector.close()
+        if "_projector" in self.__dict__:
+            self._projector.close()
         self.driver.destroy("stream", self._stream)
 
 

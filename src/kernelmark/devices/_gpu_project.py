@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,17 +30,18 @@ _ptr, _double = ctypes.c_void_p, ctypes.c_double
 
 
 class Projector:
-    """The projections of one GPU; its kernels are compiled when the first one is asked for."""
+    """The projections of one GPU. Its kernels are compiled from the start in the background: where
+    no cache has them, that takes seconds, in which the first case is warmed up and timed."""
 
     def __init__(self, driver: Driver, arch: str, units: int) -> None:
         self._driver = driver
-        self._arch = arch
         self._units = units
+        pool = ThreadPoolExecutor(1)
+        self._binary = pool.submit(compile_source, kernels.source(_FILE), arch=arch, name=_FILE)
 
     @functools.cached_property
     def _module(self) -> int:
-        binary = compile_source(kernels.source(_FILE), arch=self._arch, name=_FILE)
-        return self._driver.load(binary.code)
+        return self._driver.load(self._binary.result().code)
 
     def nbytes(self, contraction: Contraction) -> int:
         """Device memory that `project` needs."""

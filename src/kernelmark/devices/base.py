@@ -175,6 +175,9 @@ class Device(ABC):
     def take(self, tensor: Tensor, where: NDArray[np.int64]) -> NDArray[np.generic]:
         """Return the bit patterns of the elements at flat positions `where`."""
 
+    def prepare_projection(self) -> None:
+        """Begin in the background what the first `project` needs."""
+
     def project(
         self, contraction: Contraction, tensors: ArgumentSet, signs: NDArray[np.float64]
     ) -> Projection:

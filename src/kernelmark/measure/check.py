@@ -108,6 +108,8 @@ class Checker:
         contraction = op.contraction(problem)
         many = contraction is not None and contraction.rows > _MOST_ROWS
         self._contraction = None if many else contraction
+        if self._contraction is not None:
+            device.prepare_projection()
         self._futures: list[Future[Check]] = []
         self._byte = poison_byte(self._output.type)
         # Not the timing's seed: what is drawn here must not be foreseeable.
@@ -258,7 +260,7 @@ class Checker:
     def _projected(self, arena: Arena, index: int) -> Pending:
         contraction = self._contraction
         assert contraction is not None
-        signs = self._rng.choice([-1.0, 1.0], contraction.cols)
+        signs = 2.0 * self._rng.integers(0, 2, contraction.cols, np.int8) - 1.0
         try:
             projection = self._device.project(contraction, arena.sets[index], signs)
         except OutOfMemory:  # the sets may take nearly all of it

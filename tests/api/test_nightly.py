@@ -103,12 +103,11 @@ class World:
         store.add_results(run.id, made)
         return _Results(ResultSet(run=run, results=made))
 
-    def night(self, *, days: float = 1.0, commands=(), fresh=False):
+    def night(self, *, days: float = 1.0, fresh=False):
         self.now += days * DAY_S
         tools = Tools(
             tell=self.told.append,
             now=lambda: self.now,
-            commands=frozenset(commands),
             fresh=fresh,
         )
         return run_night(load(self.folder / "nightly.toml"), self.store, tools)
@@ -273,17 +272,13 @@ def test_a_secret_that_is_missing_is_refused_before_anything_runs(world):
     assert world.measured == []
 
 
-def test_push_and_site_are_called_where_this_kmark_has_them(world):
+def test_push_and_site_are_called(world):
     world.write(f'push = "https://board"\nsite = "out"\nstore = "store.sqlite"\n{RUN}')
-    world.night(commands=("push", "site"))
+    world.night()
     assert world.commands == [
         ["push", "https://board", world.store.runs()[0].id],
         ["site", "-o", "out"],
     ]
-    world.commands.clear()
-    world.night()
-    assert world.commands == []
-    assert sum("has no command" in line for line in world.told) == 2
 
 
 def test_retention_thins_samples_and_keeps_one_run_a_week(world):

@@ -65,12 +65,11 @@ class SetupFailed(KernelmarkError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """What a night does its work with. `commands` are those that this kmark has."""
+    """What a night does its work with."""
 
     tell: Tell = field(default=lambda text: None)
     reporter: Reporter = field(default=lambda plan: contextlib.nullcontext(lambda event: None))
     now: Callable[[], float] = time.time
-    commands: frozenset[str] = frozenset()
     fresh: bool = False  # a new night, whatever was left unfinished
 
 
@@ -302,9 +301,6 @@ class _Night:
 
     def _command(self, name: str, *words: str) -> None:
         """Call another command of kmark; that it fails costs the night nothing but its work."""
-        if name not in self._tools.commands:
-            self._tell(f"note: this kmark has no command '{name}': nothing was done for it")
-            return
         # Not as --store: other users can see the words of a command.
         env = {**os.environ, "KERNELMARK_STORE": self._file.store} if self._file.store else None
         command = [sys.executable, "-m", "kernelmark", name, *words]

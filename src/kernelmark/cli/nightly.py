@@ -40,7 +40,6 @@ def nightly(
     """
     from kernelmark.api.nightly import Tools, run_night, steps_of
     from kernelmark.api.nightly_file import load
-    from kernelmark.cli.app import COMMANDS
     from kernelmark.cli.progress import reporter
     from kernelmark.stores import open_store
 
@@ -55,7 +54,6 @@ def nightly(
     tools = Tools(
         tell=tell,
         reporter=lambda plan: reporter(plan, quiet=quiet),
-        commands=frozenset(COMMANDS),
         fresh=fresh,
     )
     try:

@@ -49,6 +49,11 @@ class Shape:
     per_channel: bool = False
     down: bool = False
 
+    @property
+    def raised(self) -> bool:
+        """Whether SGLang compares each BLOCK_SIZE_K with the scale's block when it reads a file."""
+        return bool(self.k and self.block) and self.dtype == "fp8_w8a8"
+
     def file_name(self, style: Style) -> str:
         """The name that the library asks for."""
         device = self.device
@@ -109,6 +114,14 @@ def parse(text: str, place: str, style: Style) -> dict[int, Mapping[str, Any]]:
         if not isinstance(value, dict):
             cause = f"{key} is not an object of settings"
             raise UsageError(Reason("in-file", file=place, cause=cause))
+        if (
+            style == "sglang"
+            and shape
+            and shape.raised
+            and not isinstance(value.get(_BLOCK_K), int)
+        ):
+            cause = f"cannot be read by sglang: {key} has no {_BLOCK_K}"
+            raise UsageError(Reason("in-file", file=place, cause=cause))
     return entries
 
 
@@ -154,7 +167,7 @@ def lookup(text: str, place: str, shape: Shape, style: Style, m: int) -> Mapping
     settings = entries[key]
     if not settings and shape.dtype == _CHANNELWISE:
         return None
-    if style == "sglang" and shape.block and not shape.experts:
+    if style == "sglang" and shape.raised:
         return _whole_blocks(settings, shape)
     return settings
 

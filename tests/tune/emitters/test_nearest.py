@@ -76,7 +76,8 @@ CHANNELWISE = "N=5,K=6,device_name=NVIDIA_H200,dtype=fp8_w8a8_channelwise.json"
         (MOE, '{"-5": {}, "1": {}}', ["-5"]),
         (MOE.replace("NVIDIA_", "NVIDIA "), '{"1": {}}', [""]),
         ("triton_3_4_0/" + MOE, '{"triton_version": "3.4.0", "1": {}}', [""]),
-        (NAME.replace(",128]", ", 128]"), '{"1": {"kpack": 3}}', ["1"]),
+        (NAME.replace(",128]", ", 128]"), '{"1": {"kpack": 3, "BLOCK_SIZE_K": 64}}', ["1"]),
+        (NAME.replace(",128]", ", 128]"), '{"1": {"kpack": 2}}', [""]),
         (CHANNELWISE, '{"1": {"num_warps": 4}, "64": null}', []),
         (CHANNELWISE, '{"1": {"num_warps": 3}, "64": 5}', [""]),
     ],
@@ -165,6 +166,12 @@ def test_sglang_raises_a_block_below_the_scale_s(device, given_k, used):
     text = json.dumps({"8": {"BLOCK_SIZE_K": given_k}})
     assert configs.lookup(text, "x", shape, "sglang", 9) == {"BLOCK_SIZE_K": used}
     assert configs.lookup(text, "x", shape, "vllm", 9) == {"BLOCK_SIZE_K": given_k}
+
+
+def test_sglang_raises_no_block_of_int8():
+    shape = configs.Shape(n=1, k=1, device="x", dtype="int8_w8a8", block=(128, 128))
+    found = configs.lookup('{"8": {"BLOCK_SIZE_K": 64}}', "x", shape, "sglang", 9)
+    assert found == {"BLOCK_SIZE_K": 64}
 
 
 def prepared(w, folder, outcomes, **options):

@@ -241,6 +241,24 @@ def test_an_incremental_folder_goes_into_the_files_of_its_type(folders):
     assert (folders / "base/GridBased/gfx950_BBS.yaml").read_text() == grid
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "replaced"),
+    [
+        ("gfx950_BBS.yaml", {}, True),
+        ("arcturus_BBS.yaml", {}, False),
+        ("arcturus_BBS.yaml", {"force": "yes"}, True),
+        ("gfx950_BBS.yaml", {"force": "no"}, False),
+    ],
+)
+def test_a_lower_efficiency_replaces_by_default_but_for_arcturus(folders, name, options, replaced):
+    extra = document([solution(0, "new", DepthU=8)], [[[64, 64, 1, 64], [0, 0.1]]])
+    (folders / "inc/gfx950_BBS.yaml").unlink()
+    (folders / "inc" / name).write_text(yaml.safe_dump(extra))
+    for kind in ("Equality", "GridBased"):
+        (folders / "base" / kind / "gfx950_BBS.yaml").rename(folders / "base" / kind / name)
+    assert bool(prepared(folders, **options).edits) is replaced
+
+
 def test_an_incremental_file_without_a_base_is_taken_as_it_is(folders):
     text = (folders / "inc/gfx950_BBS.yaml").read_text()
     (folders / "inc/gfx950_HHS.yaml").write_text(text)

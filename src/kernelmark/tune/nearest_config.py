@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from kernelmark.core.errors import UsageError
@@ -26,7 +26,7 @@ Style = Literal["vllm", "sglang"]
 Entries = Mapping[int, Mapping[str, Any]]
 _NAME = re.compile(
     r"(?P<first>[EN])=(?P<size>[0-9]+),(?P<second>[NK])=(?P<other>[0-9]+),"
-    r"device_name=(?P<device>[^,]+?)(?:,dtype=(?P<dtype>\w+?))?"
+    r"device_name=(?P<device>[^,/]+?)(?:,dtype=(?P<dtype>\w+?))?"
     r"(?:,block_shape=\[(?P<block_n>[0-9]+), ?(?P<block_k>[0-9]+)\])?"
     r"(?P<channels>,per_channel_quant=True)?(?P<down>_down)?\.json\Z"
 )
@@ -49,6 +49,11 @@ class Shape:
     per_channel: bool = False
     down: bool = False
 
+    @property
+    def raised(self) -> bool:
+        """Whether SGLang compares each BLOCK_SIZE_K with the scale's block when it reads a file."""
+        return bool(self.k and self.block) and self.dtype == "fp8_w8a8"
+
     def file_name(self, style: Style) -> str:
         """The name that the library asks for."""
         device = self.device
@@ -63,6 +68,11 @@ class Shape:
             name += f",block_shape=[{self.block[0]}{comma}{self.block[1]}]"
         name += ",per_channel_quant=True" if self.per_channel else ""
         return f"{name}{'_down' if self.down else ''}.json"
+
+
+def spell_device(name: str, style: Style) -> str:
+    """A GPU's name as the library writes it into names of files."""
+    return re.sub(r"[\s/]+", "_", name) if style == "vllm" else name.replace(" ", "_")
 
 
 def parse_name(name: str) -> Shape | None:
@@ -90,9 +100,10 @@ def parse(text: str, place: str, style: Style) -> dict[int, Mapping[str, Any]]:
         document = json.loads(text)
         if not isinstance(document, dict):
             raise ValueError("not an object")
-        if style == "vllm":
+        shape = parse_name(PurePath(place).name)
+        if style == "vllm" and not (shape and shape.k):
             document.pop(_TRITON, None)
-        nulls = f"dtype={_CHANNELWISE}" in place
+        nulls = shape is not None and shape.dtype == _CHANNELWISE
         entries = {
             int(key): {} if nulls and value is None else value for key, value in document.items()
         }
@@ -102,6 +113,14 @@ def parse(text: str, place: str, style: Style) -> dict[int, Mapping[str, Any]]:
     for key, value in entries.items():
         if not isinstance(value, dict):
             cause = f"{key} is not an object of settings"
+            raise UsageError(Reason("in-file", file=place, cause=cause))
+        if (
+            style == "sglang"
+            and shape
+            and shape.raised
+            and not isinstance(value.get(_BLOCK_K), int)
+        ):
+            cause = f"cannot be read by sglang: {key} has no {_BLOCK_K}"
             raise UsageError(Reason("in-file", file=place, cause=cause))
     return entries
 
@@ -148,13 +167,14 @@ def lookup(text: str, place: str, shape: Shape, style: Style, m: int) -> Mapping
     settings = entries[key]
     if not settings and shape.dtype == _CHANNELWISE:
         return None
-    if style == "sglang" and shape.block and not shape.experts:
+    if style == "sglang" and shape.raised:
         return _whole_blocks(settings, shape)
     return settings
 
 
 def lint(root: Path) -> Lint:
     """Everything wrong with the files of both libraries under `root`."""
+    root = root.absolute()  # its own name may be that of a Triton version
     shapes = {path: parse_name(path.name) for path in sorted(root.rglob("*.json"))}
     files = {path: shape for path, shape in shapes.items() if shape}
     findings = [
@@ -170,8 +190,12 @@ def _check(path: Path, shape: Shape) -> Iterator[tuple[str, str]]:
     if " " in shape.device:
         yield "", "is never read: a blank in the name of a GPU is _"
         return
-    blank = shape.block and path.name == shape.file_name("sglang")
-    style: Style = "sglang" if blank or VERSION.match(path.parent.name) else "vllm"
+    sglang = VERSION.match(path.parent.name) if shape.experts else ", " in path.name
+    style: Style = "sglang" if sglang else "vllm"
+    if path.name != shape.file_name(style):
+        moe = "; SGLang's MoE files are in triton_X_Y_Z" if shape.experts and not sglang else ""
+        yield "", f"is never read: {style} asks for {shape.file_name(style)}{moe}"
+        return
     try:
         text = read_whole(path).decode()
         json.loads(text, object_pairs_hook=once)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -61,6 +62,11 @@ CHANNELWISE = "N=5,K=6,device_name=NVIDIA_H200,dtype=fp8_w8a8_channelwise.json"
     [
         (MOE, '{"triton_version": "3.4.0", "1": {"BLOCK_SIZE_M": 16}, "64": {"tile_m": 16}}', []),
         (NAME, '{"1": {"num_warps": 4}}', []),
+        (NAME, '{"triton_version": "3.4.0", "1": {"num_warps": 4}}', [""]),
+        (MOE.replace("H200", "H200_NVL"), '{"1": {}}', [""]),
+        ("triton_3_4_0/" + MOE.replace("H200", "H200_NVL"), '{"1": {}}', []),
+        (MOE.replace(".json", ",block_shape=[128, 128].json"), '{"1": {}}', [""]),
+        ("triton_3_4_0/" + MOE.replace(".json", ",block_shape=[64,64].json"), '{"1": {}}', [""]),
         (MOE, '{"1": {"BLOCK_SIZE_M": 48}, "2": {"num_warps": 3, "num_stages": 0}}', [*"122"]),
         (MOE, '{"1": {}, "1": {}}', [""]),
         (MOE, '{"1": null}', [""]),
@@ -70,7 +76,8 @@ CHANNELWISE = "N=5,K=6,device_name=NVIDIA_H200,dtype=fp8_w8a8_channelwise.json"
         (MOE, '{"-5": {}, "1": {}}', ["-5"]),
         (MOE.replace("NVIDIA_", "NVIDIA "), '{"1": {}}', [""]),
         ("triton_3_4_0/" + MOE, '{"triton_version": "3.4.0", "1": {}}', [""]),
-        (NAME.replace(",128]", ", 128]"), '{"1": {"kpack": 3}}', ["1"]),
+        (NAME.replace(",128]", ", 128]"), '{"1": {"kpack": 3, "BLOCK_SIZE_K": 64}}', ["1"]),
+        (NAME.replace(",128]", ", 128]"), '{"1": {"kpack": 2}}', [""]),
         (CHANNELWISE, '{"1": {"num_warps": 4}, "64": null}', []),
         (CHANNELWISE, '{"1": {"num_warps": 3}, "64": 5}', [""]),
     ],
@@ -83,6 +90,13 @@ def test_lint_finds_what_no_lookup_or_kernel_takes(tmp_path, name, text, places)
     found = configs.lint(tmp_path)
     assert found.files == 1
     assert [one.place for one in found.findings] == places
+
+
+def test_the_folder_of_a_triton_version_is_known_from_inside(tmp_path, monkeypatch):
+    (tmp_path / "triton_3_4_0").mkdir()
+    (tmp_path / "triton_3_4_0" / MOE).write_text('{"triton_version": "3.4.0", "1": {}}')
+    monkeypatch.chdir(tmp_path / "triton_3_4_0")
+    assert len(configs.lint(Path()).findings) == 1
 
 
 @pytest.mark.parametrize(
@@ -154,6 +168,12 @@ def test_sglang_raises_a_block_below_the_scale_s(device, given_k, used):
     assert configs.lookup(text, "x", shape, "vllm", 9) == {"BLOCK_SIZE_K": given_k}
 
 
+def test_sglang_raises_no_block_of_int8():
+    shape = configs.Shape(n=1, k=1, device="x", dtype="int8_w8a8", block=(128, 128))
+    found = configs.lookup('{"8": {"BLOCK_SIZE_K": 64}}', "x", shape, "sglang", 9)
+    assert found == {"BLOCK_SIZE_K": 64}
+
+
 def prepared(w, folder, outcomes, **options):
     folder.mkdir(exist_ok=True)
     given_ = FrozenDict({"device_name": "NVIDIA_H200"} | options)
@@ -215,6 +235,22 @@ def test_the_gpu_s_name_must_be_given(w, tmp_path):
         )
     with pytest.raises(UsageError):
         prepared(w, tmp_path, [w.outcome("A", w.product(dtype="f8e4m3"))], block_shape="128")
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H200", "NVIDIA / H200"])
+def test_the_gpu_s_name_is_spelled_as_the_library_spells_it(w, tmp_path, name):
+    outcomes = [w.outcome("A", w.product(m=16, dtype="f8e4m3"), config=OURS)]
+    [edit] = prepared(w, tmp_path, outcomes, device_name=name).edits
+    assert str(edit.path) == NAME
+
+
+def test_a_gpu_s_name_that_no_file_can_have_is_refused(w, tmp_path):
+    outcomes = [w.outcome("A", w.product(m=16, dtype="f8e4m3"), config=OURS)]
+    with pytest.raises(UsageError):
+        prepared(w, tmp_path, outcomes, device_name="NVIDIA,H200")
+    given_ = FrozenDict({"device_name": "NVIDIA/H200"})
+    with pytest.raises(UsageError):
+        applying.prepare(sglang.emitter, outcomes, tmp_path, given_)
 
 
 def moe_outcomes(w, *sizes, kept=True, **more):

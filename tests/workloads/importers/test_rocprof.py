@@ -168,6 +168,9 @@ STATS = '"Name","Calls","TotalDurationNs","AverageNs","Percentage","MinNs","MaxN
         ("mine.csv", '"hipFree",1,2,2,100,2,2,0\n'),
         ("mine.csv", '"hsa_queue_create",1,2,2,100,2,2,0\n'),
         ("mine.csv", '"MEMORY_COPY_HOST_TO_DEVICE",1,2,2,100,2,2,0\n'),
+        ("mine.csv", '"ncclAllReduce",1,2,2,100,2,2,0\n'),
+        ("mine.csv", '"mscclRunAlgo",1,2,2,100,2,2,0\n'),
+        ("mine.csv", '"__hipPushCallConfiguration",1,2,2,100,2,2,0\n'),
     ],
 )
 def test_statistics_of_anything_but_kernels_are_refused(tmp_path, name, row):
@@ -180,8 +183,9 @@ def test_statistics_of_anything_but_kernels_are_refused(tmp_path, name, row):
 def test_statistics_of_kernels_by_any_name(tmp_path):
     for name in ("1_kernel_stats.csv", "results.stats.csv", "mine.csv"):
         path = tmp_path / name
-        path.write_text(STATS + '"hip_add",1,2,2,100,2,2,0\n')
-        assert len(series(path)) == 1
+        names_ = ("hip_add", "ncclDevKernel_Generic_4", "ncclKernel_AllReduce", "mscclKernel_Sum")
+        path.write_text(STATS + "".join(f'"{one}",1,2,2,100,2,2,0\n' for one in names_))
+        assert len(series(path)) == len(names_)
 
 
 def test_launches_on_several_agents_stay_apart(tmp_path, database):

@@ -50,6 +50,21 @@ def test_every_config_is_a_case_of_one_problem(path):
     assert times[64, 8].status is Status.RUNTIME_ERROR
 
 
+@pytest.mark.parametrize("key", [None, []])
+def test_results_of_an_unknown_problem_are_refused(path, key):
+    path.write_text(json.dumps(FILE | {"key": key}))
+    with pytest.raises(UsageError):
+        importers.read(path, Given())
+
+
+@pytest.mark.parametrize("name", ["ir_override", "num_consumer_groups"])
+def test_configs_that_differ_in_any_setting_stay_different(path, name):
+    timed = [[config(16, 4, **{name: value}), 1.0] for value in ("a", "b")]
+    path.write_text(json.dumps(FILE | {"configs_timings": timed}))
+    assert len(importers.read(path, Given()).results) == 2
+    assert simulate.read(path).points.names == (name,)
+
+
 def test_a_measured_space(path):
     space = simulate.read(path)
     assert set(space.points.names) == {"BLOCK_M", "num_warps"}, "what varies"

@@ -76,10 +76,24 @@ def test_what_is_no_forward_convolution_of_ours_is_skipped(read, told, change):
     assert [line for line, _ in told(reading)] == [2]
 
 
-def test_other_drivers_are_passed_over(read, told):
-    reading = read(f"{RUN}\n{RUN.replace('convfp16', 'bnormfp16')}\n")
+@pytest.mark.parametrize("driver", ["bnormfp16", "CBAInfer", "CBAInferfp16"])
+def test_calls_of_other_drivers_are_listed_as_skipped(read, told, driver):
+    """A fused convolution is one of them: nobody may take the rest for the whole."""
+    reading = read(f"{RUN}\n{RUN.replace('convfp16', driver)}\n")
     assert reading.workload.total == 1
-    assert not told(reading)
+    assert [line for line, _ in told(reading)] == [2]
+
+
+def test_the_driver_of_windows(read):
+    (call,) = read(RUN.replace("./bin/MIOpenDriver", "MIOpenDriver.exe")).workload.calls
+    assert call.problem.dims["n"] == 128
+
+
+def test_a_command_that_a_shell_would_continue(read, told):
+    reading = read("./bin/MIOpenDriver conv -n 8 -c 64 \\\n  -H 56 -W 56 \\\n  -k 4\nnoise\n")
+    (call,) = reading.workload.calls
+    assert [call.problem.dims[name] for name in ("n", "h", "k")] == [8, 56, 4]
+    assert [line for line, _ in told(reading)] == [4]
 
 
 def test_a_typed_command_has_the_defaults_of_the_driver(read):

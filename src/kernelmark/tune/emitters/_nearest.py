@@ -54,7 +54,7 @@ class NearestEmitter(Emitter):
     style: configs.Style
     backends = ("triton",)
     options: Mapping[str, str] = FrozenDict(
-        {"device_name": "the GPU's name with _ for blanks, as NVIDIA_H200; needed"}
+        {"device_name": "the GPU's name as torch.cuda.get_device_name() has it; needed"}
     )
     needs_base = True
 
@@ -65,9 +65,9 @@ class NearestEmitter(Emitter):
     def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
         if not into.is_dir():
             raise UsageError(f"{into} is not a folder", hint="give the folder of its configs")
-        if not option(self, given, "device_name"):
+        if configs.parse_name(f"E=1,N=1,device_name={self._device(given)}.json") is None:
             raise UsageError(
-                f"{self.name}: the GPU's name is not known, and is a part of the file's",
+                f"{self.name}: the GPU's name is a part of the file's, and is missing or wrong",
                 hint="give --with device_name=NVIDIA_H200, as torch.cuda.get_device_name() has it",
             )
         settled = settle(self, outcomes, lambda outcome: self._question(outcome, given))
@@ -163,6 +163,9 @@ class NearestEmitter(Emitter):
         found = self._answer(text, file, shape, int(fields["m"]))
         return None if found is None else Entry(fields=fields, config=_config(found))
 
+    def _device(self, given: Fields) -> str:
+        return configs.spell_device(option(self, given, "device_name"), self.style)
+
     def _question(self, outcome: Outcome, given: Fields) -> Fields:
         shape = self._shape(outcome.problem, given)
         return _fields(shape.file_name(self.style), outcome.problem.dims["m"])
@@ -190,7 +193,7 @@ class BlockFp8Emitter(NearestEmitter):
         return configs.Shape(
             n=problem.dims["n"],
             k=problem.dims["k"],
-            device=option(self, given, "device_name"),
+            device=self._device(given),
             dtype=_DTYPE,
             block=_block(option(self, given, "block_shape", "128,128")),
         )
@@ -202,8 +205,9 @@ class MoeEmitter(NearestEmitter):
     def _shape(self, problem: Problem, given: Fields) -> configs.Shape:
         if problem.op != "moe":
             raise Unfit(f"{self.name} is for the op moe")
-        device = option(self, given, "device_name")
-        return configs.Shape(n=problem.dims["n"], experts=problem.dims["e"], device=device)
+        return configs.Shape(
+            n=problem.dims["n"], experts=problem.dims["e"], device=self._device(given)
+        )
 
 
 class _Done:

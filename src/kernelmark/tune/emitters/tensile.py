@@ -47,15 +47,15 @@ class Tensile(Emitter):
     summary = "Tensile library logic (YAML), merged as TensileMergeLibrary does"
     facts = FormatFacts(
         versions="hipBLASLt 7d9fb683 (2024-10), rocm-libraries 0cd879ad (2026)",
-        exactness="as the original merges, forced unless force=no",
+        exactness="as the original merges: forced by default, but for files of arcturus",
         checked="the original's merge executed on six logic files with the same outcome",
     )
     backends = ("hipblaslt",)
     options = FrozenDict(
         {
             "logic": "a folder of incremental logic to merge, in place of outcomes",
-            "force": "yes (default, as in TensileMergeLibrary): replace what is there even where "
-            "the new efficiency is not higher; no: only where it is",
+            "force": "yes (default, but for files of arcturus, as in TensileMergeLibrary): replace "
+            "what is there even where the new efficiency is not higher; no: only where it is",
             "no_eff": "yes: write 0 as the efficiency of what is merged; always so for winners",
         }
     )
@@ -69,13 +69,13 @@ class Tensile(Emitter):
         if not into.is_dir():
             raise UsageError(f"{into} is not a folder", hint="give a folder of logic YAML files")
         folder = option(self, given, "logic")
-        # As in TensileMergeLibrary; and of winners a final has decided already, in a unit that the
-        # table's efficiencies do not have.
+        # Of winners a final has decided already, in a unit that the table's efficiencies lack.
         force = self._says(given, "force", default=True)
         no_eff = self._says(given, "no_eff", default=not folder)
         if folder:
             pairs = list(_incremental(Path(folder), into))
-            return self._merged(into, pairs, force=force, no_eff=no_eff)
+            chosen = force if option(self, given, "force") else None
+            return self._merged(into, pairs, force=chosen, no_eff=no_eff)
         if not no_eff:
             raise UsageError(
                 "no_eff=no cannot be: a winner has a time, not an efficiency, and 0 is written",
@@ -113,14 +113,17 @@ class Tensile(Emitter):
         pairs: Sequence[tuple[Path, tensile.Logic]],
         names: Mapping[tuple[Path, tensile.Size], str] | None = None,
         *,
-        force: bool,
+        force: bool | None,
         no_eff: bool,
     ) -> Change:
         edits, wanted, notes = [], [], []
+        trap = False
         for target, extra in pairs:
+            # defaultForceMergePolicy of TensileMergeLibrary, where the first file decides for all.
+            forced = "arcturus" not in extra.place if force is None else force
             tensile.check_folder(target.parent, extra)
             before, place = text_at(target), target.relative_to(into)
-            found, after, told = _merge(before, extra, target, force=force, no_eff=no_eff)
+            found, after, told = _merge(before, extra, target, force=forced, no_eff=no_eff)
             notes += [f"{place}: {one}" for one in told]
             for size, (config, new) in found.items():
                 named = (names or {}).get((target, size), f"{place}: {list(size)}")
@@ -128,7 +131,8 @@ class Tensile(Emitter):
                 wanted.append(Wanted(fields=fields, config=config, name=named if new else ""))
             if after != before:
                 edits.append(Edit(path=place, before=before, after=after))
-        if edits and no_eff and not force:
+                trap |= no_eff and not forced
+        if trap:
             notes.append(_TRAP)
         if edits:
             notes.append("build the library again before anything changes; indices move with it")

@@ -38,8 +38,8 @@ _MANNERS = re.compile(
     r"(real_time|process_time|manual_time|repeats:\d+|iterations:\d+|min_time:.*|"
     r"min_warmup_time:.*|threads:1)\Z"
 )
-# What a name of an op has no room for and templates differ in: float* and float&.
-_LOST = re.compile(r"[^\w<>:, ]")
+# What a name of an op has no room for: f<int> would be f_int, and f<float*> be f<float&>.
+_LOST = re.compile(r"\W")
 _TIMING = Timing(cache=Cache.HOT, timer=Timer.LOOP)
 
 

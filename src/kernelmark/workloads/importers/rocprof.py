@@ -51,8 +51,10 @@ _AGENTS = ("Agent_Id", "gpu-id")
 _DB_AGENTS = ("agent_abs_index", "agent_log_index", "agent_type_index")
 # hip_api_stats.csv, domain_stats.csv; of the rocprof before: results.hip_stats.csv.
 _OTHER_STATS = re.compile(r"(?:api|hip|hsa|copy|marker|roctx|domain|scratch_memory)_stats\.csv\Z")
+# RCCL's own kernels begin like its calls: ncclDevKernel_Generic, ncclKernel_…, mscclKernel_….
 _OTHER_NAMES = re.compile(
-    r"hip[A-Z]\w*\Z|hsa_\w+\Z|(?:HIP|HSA|KERNEL|MARKER|MEMORY|RCCL|SCRATCH)_[A-Z_]+\Z"
+    r"(?:__)?hip[A-Z]\w*\Z|hsa_\w+\Z|(?:nccl|msccl)(?!(?:Dev)?Kernel)[A-Z]\w*\Z|"
+    r"(?:HIP|HSA|KERNEL|MARKER|MEMORY|RCCL|SCRATCH)_[A-Z_]+\Z"
 )
 # The same in the database's view of kernels, so that one profile is one series in both forms.
 _DB_SIZES = {name: f"{name.split('_')[0]}_{name[-1]}".lower() for name in _SIZES}

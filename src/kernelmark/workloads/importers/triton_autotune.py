@@ -38,7 +38,6 @@ _MARK = "configs_timings"
 _TIMING = Timing(cache=Cache.FLUSH)
 _QUANTILES = ("q20_s", "q80_s")
 _MS = 1e-3
-_SETTINGS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 
 
 class TritonAutotune(Importer):
@@ -93,7 +92,8 @@ def timed_configs(
 
 def _config(told: Mapping[str, Any], place: str) -> dict[str, ConfigValue]:
     values = dict(fields_of(told.get("kwargs"), f"{place}, kwargs"))
-    values |= {name: told.get(name) for name in _SETTINGS}
+    # The rest depends on the version of Triton; a config with a hook is not stored.
+    values |= {name: value for name, value in told.items() if name not in ("kwargs", "pre_hook")}
     return {name: _value(value) for name, value in values.items() if value is not None}
 
 
@@ -114,7 +114,10 @@ def _times(value: object, place: str) -> tuple[float, ...]:
 def _problem(path: Path, key: object) -> Problem:
     """`[512, "torch.float16"]` of _matmul.autotune.json is triton_matmul key=512 key_2=f16."""
     values: dict[str, str | int | float | bool] = {}
-    for number, part in enumerate(items_of(key, f"{path}: key"), 1):
+    parts = items_of(key, f"{path}: key")
+    if not parts:  # Triton stores nothing then
+        raise CodecError(f"{path}: has no key: which problem was tuned is unknown")
+    for number, part in enumerate(parts, 1):
         values["key" if number == 1 else f"key_{number}"] = _part(part)
     return problem_of(f"triton_{path.name.removesuffix(_END).strip('_')}", values)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-_COMMAND = re.compile(rb"-bench [^\n]*\\\r?\n")
+_COMMAND = re.compile(rb"(?:-bench|MIOpenDriver(?:\.exe)?) [^\n]*\\\r?\n")
 _BLOCK = re.compile(rb"(.*?)AUTOTUNE \w+\([^()]*\)\s*\Z")
 _OF_BLOCK = (b"strides: ", b"dtypes: ")
 _MOST_LINES = 200  # of one command; more is no command

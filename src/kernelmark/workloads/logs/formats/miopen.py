@@ -3,23 +3,24 @@
     MIOpen(HIP): Command [LogCmdConvolution] ./bin/MIOpenDriver convfp16 -n 1 -c 3 -H 32 -W 32 …
 
 A search for an algorithm is logged as LogCmdFindConvolution, with the same words: of a problem, the
-kind with the most lines counts. Other drivers than conv are passed over. Lengths are in the order
-of NCHW, whatever the layout says (tensor.cpp), but for those of vectors of channels. A command that
-a person wrote may leave out what has a default in the driver; a log never does.
+kind with the most lines counts. Lengths are in the order of NCHW, whatever the layout says
+(tensor.cpp), but for those of vectors of channels. A command that a person wrote may leave out what
+has a default in the driver; a log never does.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from kernelmark import ops
 from kernelmark.core.formats import FormatFacts
 from kernelmark.workloads.logs import command
-from kernelmark.workloads.logs.base import NOTHING, BadLine, Given, LogReader, Part
+from kernelmark.workloads.logs.base import BadLine, Given, LogReader, Part
 from kernelmark.workloads.logs.table import whole
 from kernelmark.workloads.workload import Call
 
-_DRIVER = b"MIOpenDriver "
+_DRIVER = re.compile(rb"MIOpenDriver(?:\.exe)? +")
 _FIND = b"[LogCmdFindConvolution]"
 _LOGGED = b"[LogCmd"
 _DTYPES = {"conv": "f32", "convfp16": "f16", "convbfp16": "bf16", "convint8": "i8"}
@@ -58,26 +59,24 @@ class Miopen(LogReader):
     summary = "MIOpen's log of commands: MIOpenDriver conv… lines"
     facts = FormatFacts(
         versions="MIOpen 0242120b and 2d1fd997 (2024-10)",
-        exactness="exact for two-dimensional forward convolutions, NCHW and NHWC; others are "
-        "refused by line; a padding mode and 8-bit floats are not in MIOpen's log",
+        exactness="exact for two-dimensional forward convolutions, NCHW and NHWC; other calls "
+        "are refused by line; a padding mode and 8-bit floats are not in MIOpen's log",
         checked="driver_arguments.cpp, conv_driver.hpp and tensor.cpp read, the lines of MIOpen's "
         "own tests; samples in tests",
     )
 
     def part(self, line: bytes) -> Part | None:
-        at = line.find(_DRIVER)
-        if at < 0 or line[:1] == b"#":
+        driver = _DRIVER.search(line)
+        if driver is None or line[:1] == b"#":
             return None
-        words = line[at + len(_DRIVER) :].strip()
-        if not words.startswith(b"conv"):
-            return NOTHING
+        words = line[driver.end() :].strip()
         logged = "log" if _LOGGED in line else "typed"
         return "find" if _FIND in line else logged, words, 1
 
     def calls(self, kind: str, part: bytes, given: Given) -> Iterator[Call]:
         driver, _, rest = part.decode("utf-8", "replace").partition(" ")
         if driver not in _DTYPES:
-            raise BadLine(f"is of the driver {driver[:24]}, whose dtype is unknown")
+            raise BadLine(f"is of MIOpen's driver {driver[:24]}, which no op computes")
         found = dict(command.options(rest))
         if kind != "typed":
             _refuse_cut(found)

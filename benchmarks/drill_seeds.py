@@ -286,6 +286,7 @@ TEXTS: dict[str, dict[str, str]] = {
         "miopen.log": "MIOpen(HIP): Command [LogCmdConvolution] ./bin/MIOpenDriver convfp16 -n 16"
         " -c 64 -H 56 -W 56 -k 64 -y 3 -x 3 -p 1 -q 1 -u 1 -v 1 -l 1 -j 1 -m conv -g 1 -F 1 -t 1\n",
     },
+    "calls triton_autotune": {"_mm.autotune.json": json.dumps(_AUTOTUNE, indent=1)},
     "space triton-autotune": {"_mm.autotune.json": json.dumps(_AUTOTUNE, indent=1)},
     "space kernel-tuner": {
         "cache.json": json.dumps(

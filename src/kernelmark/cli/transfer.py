@@ -85,6 +85,15 @@ ListDtype = Annotated[
         help="The dtype of tables that have none. Default: bf16 for lists.",
     ),
 ]
+KeyNames = Annotated[
+    str | None,
+    _log(
+        "--key",
+        metavar="'OP NAME,…'",
+        help="Name the values of a Triton autotuner's key, and what else is known of the problem: "
+        "'gemm m,n,k tb=t'.",
+    ),
+]
 SkippedFile = Annotated[
     str | None,
     _log("--skipped", metavar="FILE", help="Write every skipped line as CSV; - is stdout."),
@@ -186,6 +195,7 @@ def import_results(
     arch: Arch = "",
     started: Started = None,
     dtype: ListDtype = None,
+    key: KeyNames = None,
     skipped: SkippedFile = None,
     force: Force = False,
     store: o.StorePlace = None,
@@ -212,12 +222,14 @@ def import_results(
             form=form,
             arch=arch,
             dtype=dtype or "",
+            key=key or "",
             skipped=skipped,
             force=force,
         )
-    if dtype is not None or skipped is not None or force:
+    if dtype is not None or key is not None or skipped is not None or force:
         raise UsageError(
-            "--dtype, --skipped and --force are for logs of calls", hint="add: --workload DIR"
+            "--dtype, --key, --skipped and --force are for logs of calls",
+            hint="add: --workload DIR",
         )
     from kernelmark.stores import open_store
     from kernelmark.workloads.importers import notes

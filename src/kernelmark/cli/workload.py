@@ -26,6 +26,7 @@ def import_workload(
     form: str | None = None,
     arch: str = "",
     dtype: str = "",
+    key: str = "",
     skipped: str | None = None,
     force: bool = False,
 ) -> int:
@@ -40,7 +41,7 @@ def import_workload(
     if dtype:
         checked(dtype)
     name = Path(folder).expanduser().absolute().name
-    reading = logs.read(files, name=name, arch=arch, dtype=dtype, form=form)
+    reading = logs.read(files, name=name, arch=arch, dtype=dtype, key=key, form=form)
     if skipped is not None:
         write(skipped, _table(reading.skipped))
     place = TuningFolder.make(folder)

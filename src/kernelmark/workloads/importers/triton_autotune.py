@@ -2,7 +2,7 @@
 
 Every config has the median and two quantiles in milliseconds, or one time; inf is a config that
 failed. The key holds the values that the kernel is tuned by and the dtypes of its arguments,
-without their names: which of them is M, the file does not say, so that it is no workload of ops.
+without their names: which of them is M, the file does not say. As a workload it needs --key.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TritonAutotune(Importer):
     summary = "*.autotune.json of Triton's cache: every config that its autotuner timed"
     facts = FormatFacts(
         versions="Triton 3.9",
-        exactness="every config with its median; the key has no names, so that it is no workload",
+        exactness="every config with its median; the key has no names",
         checked="a file that Triton's own code wrote: the same best config",
     )
 

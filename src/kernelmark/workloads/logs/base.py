@@ -21,10 +21,12 @@ ASSUMED_DTYPE = f"names no dtype: read as {LIST_DTYPE}; another: --dtype"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
     """What a log does not say of itself and the user may: the architecture that it was made on,
-    and the dtype of lists that hold nothing but sizes. Empty is not given."""
+    the dtype of lists that hold nothing but sizes, and the names of an autotuner's key. Empty is
+    not given."""
 
     arch: str = ""
     dtype: str = ""
+    key: str = ""
 
     @property
     def list_dtype(self) -> str:

@@ -71,17 +71,18 @@ def read(
     name: str = "",
     arch: str = "",
     dtype: str = "",
+    key: str = "",
     form: str | None = None,
 ) -> Reading:
     """The workload in logs; `-` is stdin. Counts of equal calls are summed over lines and files.
 
     Two calls are equal if they are the same problem, by the same BLAS call, with the same lost;
     several may be one problem. `form` names a format instead of finding it out; `dtype` is that of
-    lists of sizes, bf16 unless given. A log without a single readable call is an error that says
-    what was tried.
+    lists of sizes, bf16 unless given; `key` names the values of an autotuner's key. A log without a
+    single readable call is an error that says what was tried.
     """
     _refuse_twice(places)
-    given = Given(arch=arch, dtype=dtype)
+    given = Given(arch=arch, dtype=dtype, key=key)
     skips = Skips()
     inputs, calls = [], _Merged()
     for place in places:

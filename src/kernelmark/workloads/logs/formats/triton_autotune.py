@@ -1,0 +1,93 @@
+"""triton-autotune: the problem of NAME.autotune.json, which Triton's autotuner keeps in its cache.
+
+    {"key": [512, 1024, 2048, "torch.bfloat16", "torch.bfloat16", "torch.bfloat16"], …}
+
+The key has the values that a kernel is tuned by and the dtypes of its arguments, without their
+names (autotuner.py). The user names them: `--key 'gemm m,n,k,a,b,c tb=t'`. A file is one problem.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+from kernelmark import ops
+from kernelmark.core.errors import UsageError
+from kernelmark.core.formats import FormatFacts
+from kernelmark.core.problem import Problem
+from kernelmark.workloads.logs import dtypes
+from kernelmark.workloads.logs.base import BadLine, Given, LogReader, Remark
+from kernelmark.workloads.workload import Call
+
+_MARK = b'"configs_timings"'
+_UNNAMED = "_"  # a value that is no size of the op
+
+
+class TritonAutotune(LogReader):
+    name = "triton-autotune"
+    summary = "*.autotune.json of Triton's cache: the problem that was tuned, with --key"
+    facts = FormatFacts(
+        versions="Triton 3.9",
+        exactness="exact for the names that --key gives to the key's values; refused without; "
+        "layouts are those that --key gives; counts are not in the file",
+        checked="autotuner.py read; a file that Triton's own code wrote",
+    )
+
+    def is_document(self, head: bytes) -> bool:
+        return head.lstrip()[:1] == b"{" and _MARK in head
+
+    def document(
+        self, chunks: Iterable[bytes], given: Given
+    ) -> Iterator[tuple[int, Call | str | Remark]]:
+        try:
+            document = json.loads(b"".join(chunks))
+            key = document["key"]
+        except (ValueError, RecursionError, KeyError, TypeError):
+            yield 1, "is no JSON object with a key"
+            return
+        if not isinstance(key, list) or not key:
+            yield 1, "has no key: which problem was tuned is unknown"
+            return
+        try:
+            yield 1, Call(problem=named_problem(key, given.key))
+        except UsageError as error:
+            yield 1, error.message
+
+    def notes(self) -> tuple[str, ...]:
+        return ("an autotune file holds no counts: its problem is one call",)
+
+
+def named_problem(key: list[object], names: str) -> Problem:
+    """The problem of a key whose values are named by `gemm m,n,k,a,b,c tb=t`: an op, a name for
+    each value (_ for one that is no size), and what else is known. Dtypes at the end need no name
+    if all are the same."""
+    op, _, rest = names.strip().partition(" ")
+    if not op:
+        raise BadLine(
+            f"has a key of {len(key)} values without names: give them, as in --key 'gemm m,n,k'"
+        )
+    listed, *known = rest.split() or [""]
+    wanted = [name for name in listed.split(",") if name]
+    values: dict[str, str | int | float | bool] = {}
+    for word in known:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise BadLine(f"cannot be read with --key {names!r}: write name=value after the names")
+        values[name] = value
+    if len(wanted) > len(key):
+        raise BadLine(f"has a key of {len(key)} values, and --key names {len(wanted)}")
+    for name, part in zip(wanted, key, strict=False):
+        if name != _UNNAMED:
+            values[name] = part if isinstance(part, int | float) else dtypes.named(str(part))
+    unnamed = key[len(wanted) :]
+    if any(not isinstance(part, str) for part in unnamed):
+        raise BadLine(f"has a key of {len(key)} values, and --key names {len(wanted)}")
+    kinds = {dtypes.named(str(part)) for part in unnamed}
+    if len(kinds) > 1:
+        raise BadLine(f"has arguments of several dtypes, {sorted(kinds)}: name them in --key too")
+    for kind in kinds:
+        values.setdefault("dtype", kind)
+    return ops.registry.get(op).problem(**values)
+
+
+reader = TritonAutotune()

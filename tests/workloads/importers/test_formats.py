@@ -329,6 +329,7 @@ def test_the_same_file_is_the_same_run(read):
         ("x.csv", "a,b\n1,2\n", "in no format that can be read"),
         ("a-gemm.csv", GEMM_CSV.replace("13.5", "fast"), "line 2: 'fast' is not a number"),
         ("a-gemm.csv", GEMM_CSV.replace("13.5", "nan"), "not a finite number"),
+        ("a-gemm.csv", GEMM_CSV.replace("13.5", '"13,5"'), "line 2: '13,5' is not a number"),
         ("a-gemm.csv", GEMM_CSV.replace("fp16", "f33"), "line 2: unknown dtype 'f33'"),
         ("a-gemm.csv", GEMM_CSV.replace("2048", "20.5"), "K=20.5 is not an integer"),
         ("a-gemm.csv", GEMM_CSV.splitlines()[0], "no results"),
@@ -616,3 +617,14 @@ def test_a_google_benchmark_is_the_same_series_whatever_is_beside_it(read):
     assert not keys("BM_add<float*>/8") & keys("BM_add<float&>/8")
     assert keys("BM_add<float>/8") < keys("BM_add<float>/8", "BM_add_float/8")
     assert keys("BM_add_float/8") == {"bm_add_float arg=8"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a-gemm.csv", GEMM_CSV), ("x_kernel_stats.csv", STATS), ("x_kernel_trace.csv", TRACE)],
+)
+def test_a_byte_order_mark_and_line_ends_of_windows_change_nothing(read, name, text):
+    def cases(content):
+        return [(one.case.id, one.measurement) for one in read(name, content).results]
+
+    assert cases("\ufeff" + text.replace("\n", "\r\n")) == cases(text)

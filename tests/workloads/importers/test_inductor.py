@@ -96,3 +96,50 @@ def test_a_setting_of_5000_digits_is_refused(tmp_path):
 def test_what_is_no_such_file_is_refused(tmp_path, broken):
     with pytest.raises(KernelmarkError):
         read(tmp_path, json.dumps(broken), "mm.json")
+
+
+MM = LOG.partition("AUTOTUNE convolution")[0].partition("some line\n")[2]
+ADDMM = """AUTOTUNE addmm(64x32, 64x16, 16x32)
+strides: [0, 1], [16, 1], [32, 1]
+dtypes: torch.float16, torch.float16, torch.float16
+  triton_mm_1 0.0070 ms 100.0% BLOCK_K=64
+  addmm 0.0080 ms 87.5%
+SingleProcess AUTOTUNE benchmarking takes 1.2 seconds and 0.5 seconds precompiling for 2 choices
+"""
+
+
+def mixed(first, second, header=3):
+    """The lines of two blocks: both headers, and then choice by choice."""
+    one, two = first.splitlines(), second.splitlines()
+    pairs = zip(one[header:], two[header:], strict=False)
+    return [*one[:header], *two[:header], *(line for pair in pairs for line in pair)]
+
+
+def test_choices_of_ranks_stay_with_their_problem(tmp_path):
+    ranks = [
+        "".join(f"[default{i}]:{s}\n" for s in t.splitlines()) for i, t in enumerate([MM, ADDMM])
+    ]
+    found = read(tmp_path, "\n".join(mixed(*ranks)) + "\n")
+    times = {
+        (one.case.problem.dims["m"], round(1e7 * one.measurement.median_s))
+        for one in found
+        if one.measurement
+    }
+    assert times == {(512, 512), (512, 601), (64, 70), (64, 80)}
+
+
+@pytest.mark.parametrize("pair", [(MM, ADDMM), (ADDMM, MM)])
+def test_mixed_blocks_of_unnamed_processes_are_refused(tmp_path, pair):
+    with pytest.raises(UsageError):
+        read(tmp_path, "\n".join(mixed(*pair)) + "\n")
+
+
+@pytest.mark.parametrize("bad", ["mm 0,0601 ms 85.2%", "mm 60.1 us 85.2%", "mm 0.06"])
+def test_a_choice_that_cannot_be_read_is_refused(tmp_path, bad):
+    with pytest.raises(UsageError):
+        read(tmp_path, LOG.replace("mm 0.0601 ms 85.2%", bad))
+
+
+def test_a_log_that_was_cut_before_a_time_is_refused(tmp_path):
+    with pytest.raises(UsageError):
+        read(tmp_path, LOG[: LOG.index(" 0.0601")])

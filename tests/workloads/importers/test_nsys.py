@@ -231,3 +231,19 @@ def test_a_report_that_does_not_say_all_is_refused(report, text):
 def test_several_devices_are_not_one(export):
     with pytest.raises(UsageError):
         importers.read(export(), Given(device="cuda:0"))
+
+
+def test_a_summary_of_mpi_events_is_refused(report):
+    """Its columns are those of a kernel summary and Source."""
+    text = SUMMARY.replace(",Name", ",Source,Name").replace(',"void', ',p2p,"void')
+    text = text.replace(",mul", ",collectives,mul")
+    with pytest.raises(KernelmarkError):
+        importers.read(report(text), Given())
+    found = importers.read(report(NOTICE + text + "\n" + NOTICE + SUMMARY), Given()).results
+    assert [one.measurement.median_s for one in found] == pytest.approx([1.45e-6, 5e-7])
+
+
+@pytest.mark.parametrize("text", [trace(), SUMMARY])
+def test_two_tables_of_one_report_are_refused(report, text):
+    with pytest.raises(UsageError):
+        importers.read(report(f"{text}\n{text}"), Given())

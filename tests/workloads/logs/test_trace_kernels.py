@@ -72,6 +72,32 @@ def test_time_is_covered_by_the_op_that_launched_it():
     assert dict(found.missed)["fused_moe_kernel"] == pytest.approx(3.9e-4)
 
 
+# CUDA 12 and newer name a graph with every kernel: 0 is none. ROCm names none.
+@pytest.mark.parametrize(
+    ("graph", "node", "replayed_s"), [(0, 0, 0), (5, 0, 5e-4), (5, 7, 5e-4), (None, None, 0)]
+)
+def test_a_kernel_of_graph_0_is_not_replayed(graph, node, replayed_s):
+    named = {} if graph is None else {"graph id": graph, "graph node id": node}
+    text = trace(launch(3, 40), kernel(3, 500.0, **named))
+    assert coverage(text, {}).replayed_s == pytest.approx(replayed_s)
+
+
+@pytest.mark.parametrize("name", ["cudaGraphLaunch", "hipGraphLaunch"])
+def test_kernels_of_a_launched_graph_are_replayed(name):
+    text = trace(kernel(3, 500.0), launch(3, 40, name), launch(4, 50), kernel(4, 100.0))
+    assert coverage(text, {}).replayed_s == pytest.approx(5e-4)
+
+
+def test_a_second_trace_in_the_file_is_reported(read, tmp_path):
+    text = trace(event(*MM[:1], 0, 10, MM[1], strides=ROWS), kernel(1, 100.0))
+    reading = read(f"{text}\n{text}", "t.json")
+    assert (reading.workload.total, len(reading.skipped)) == (1, 1)
+    path = tmp_path / "two.json"
+    path.write_text(f"{text}\n{text}")
+    with pytest.raises(UsageError):
+        importers.read(path, Given())
+
+
 def test_what_no_op_covers_is_told(read):
     reading = read(REPLAYED, "t.json")
     assert [call.count for call in reading.workload.calls] == [1]

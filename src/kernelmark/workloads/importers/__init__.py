@@ -6,6 +6,7 @@ enters history and threshold rules, never an interval.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import shlex
 import zlib
@@ -47,7 +48,7 @@ def recognized(path: Path) -> Importer | None:
     if head.startswith(_GZIP):
         with contextlib.suppress(zlib.error):
             head = zlib.decompressobj(wbits=31).decompress(head, _HEAD_BYTES)
-    return known_by(path.name.removesuffix(".gz"), head)
+    return known_by(path.name.removesuffix(".gz"), head.removeprefix(codecs.BOM_UTF8))
 
 
 def known_by(name: str, head: bytes) -> Importer | None:

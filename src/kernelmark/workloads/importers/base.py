@@ -239,11 +239,12 @@ def whole(value: object, place: str) -> int:
 
 
 def number(text: object, place: str) -> float:
-    """A finite number, or a sentence that names the place."""
+    """A finite number, or a sentence that names the place. A comma may be a decimal or a thousands
+    separator: what has one is refused."""
     if text is None or text == "":
         raise UsageError(f"{place}: a number is missing", hint="is the file cut short?")
     try:
-        value = float(str(text).replace(",", ""))
+        value = float(str(text))
     except ValueError:
         raise UsageError(f"{place}: {str(text)[:40]!r} is not a number") from None
     if not math.isfinite(value):

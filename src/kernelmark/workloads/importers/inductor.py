@@ -1,7 +1,8 @@
 """inductor: the times of PyTorch's max-autotune, of its log and of TORCHINDUCTOR_MM_LOGGING_FILE.
 
-A block of the log has the ten fastest choices, with times to 0.1 µs
-(TORCHINDUCTOR_AUTOTUNE_NUM_CHOICES_DISPLAYED=all shows every one). The file has all of them, and
+A block of the log has the ten fastest choices, the best first, with times to 0.1 µs
+(TORCHINDUCTOR_AUTOTUNE_NUM_CHOICES_DISPLAYED=all shows every one). Processes that write to one log
+mix their blocks; torchrun --tee names the process before each line. The file has all choices, and
 neither dtypes nor strides: its problems are of their own.
 """
 
@@ -21,7 +22,7 @@ from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem, parse_value
 from kernelmark.core.result import Config, ConfigValue, ResultSet, Status
 from kernelmark.core.timing import Cache, Timing
-from kernelmark.workloads.importers._lines import CUT, Lines, lines_of
+from kernelmark.workloads.importers._lines import CUT, lines_of
 from kernelmark.workloads.importers.base import (
     Found,
     Given,
@@ -38,11 +39,13 @@ from kernelmark.workloads.logs import continued
 from kernelmark.workloads.logs.formats.inductor import call_of
 
 _BLOCK = re.compile(r"AUTOTUNE (\w+)\(([^()]*)\)")
-_TIMED = re.compile(rb"AUTOTUNE \w+\([^()\n]*\)\s*\n(?:[^\n]*\n){0,3}[^\n]* ms ")
+_TIMED = re.compile(rb"AUTOTUNE \w+\([^()\n]*\)\s*\n(?:[^\n]*\n){0,63}?[^\n]* ms ")
 _CHOICE = re.compile(
-    r"\s+(\w\S*) (\d+\.\d+|inf|nan) ms (?:\d+\.\d%|nan%|<DIVIDED BY ZERO ERROR>) ?(.*)"
+    r"\s+(\w\S*) (\d+\.\d+|inf|nan) ms (\d+\.\d%|nan%|<DIVIDED BY ZERO ERROR>) ?(.*)"
 )
-_END = "AUTOTUNE benchmarking takes "
+_BROKEN = re.compile(r"\s+\w\S* [0-9][0-9.,]*(?: [mun]?s [0-9.]+%.*)?\Z")
+_PREFIX = re.compile(r"\[\w+\]:")  # what a launcher writes before each line, as [rank0]:
+_END = re.compile(r"AUTOTUNE (?:benchmarking )?takes ")
 _NUMBER = re.compile(r"_\d+\Z")
 _SHAPE = re.compile(r"\((\d{1,18}), (\d{1,18}), (\d{1,18})\)\Z")
 _LONGEST = 1000  # characters of a setting; Python refuses integers of 4300 digits
@@ -58,8 +61,9 @@ class Inductor(Importer):
     summary = "PyTorch inductor's max-autotune log, and its GEMM file"
     facts = FormatFacts(
         versions="PyTorch 2.13, and older blocks without strides and dtypes",
-        exactness="every choice that is shown, to 0.1 µs; by default these are the ten fastest, no "
-        "whole space; a problem that is no op of ours is named by its sizes",
+        exactness="every choice in the log, to 0.1 µs; by default inductor logs the ten fastest; a "
+        "problem that no op computes is named by its sizes; mixed blocks of several processes are "
+        "refused unless each line names its process",
         checked="blocks that PyTorch's own log_results wrote: the same times and configs",
     )
     is_log = True
@@ -77,33 +81,48 @@ class Inductor(Importer):
 def _log(path: Path) -> Iterator[Found]:
     lines = lines_of(path)
     whole = [text.encode("utf-8", "surrogatepass") for text in lines.texts]
-    problem = None
+    blocks: dict[str, tuple[Problem, float | None]] = {}  # with the time of the last choice
     for texts, numbers in continued.joined([whole]):
         for text, line in zip(texts, numbers, strict=True):
             decoded = text.decode("utf-8", "surrogatepass")
-            if block := _BLOCK.search(decoded):
-                problem = _problem(decoded[block.start() :].rstrip(), block)
-            elif _END in decoded:
-                problem = None
-            elif problem is not None and (choice := _CHOICE.match(_unprefixed(decoded))):
-                yield _row(problem, choice, f"{path}: line {line}", lines, line)
+            prefix = match[0] if (match := _PREFIX.match(decoded)) else ""
+            if found := _BLOCK.search(decoded):
+                blocks[prefix] = _problem(decoded[found.start() :].rstrip(), found), None
+            elif _END.search(decoded):
+                blocks.pop(prefix, None)
+            elif prefix in blocks:
+                problem, last_ms = blocks[prefix]
+                place = f"{path}: line {line}"
+                rest = decoded[len(prefix) :]
+                cut = line == len(lines.texts) and not lines.ended
+                if choice := _CHOICE.match(rest):
+                    _check_order(choice, last_ms, place)
+                    blocks[prefix] = problem, float(choice[2])
+                    yield _row(problem, choice, place)
+                if (cut and rest[:1].isspace()) or (not choice and _BROKEN.match(rest)):
+                    raise UsageError(f"{place} is a choice that cannot be read", hint=CUT)
 
 
-def _unprefixed(text: str) -> str:
-    """Less what a launcher writes before each line, as [rank0]:"""
-    return re.sub(r"\A\[\w+\]:(?=\s)", "", text)
+def _check_order(choice: re.Match[str], last_ms: float | None, place: str) -> None:
+    """Raise UsageError for a choice of another process's block: those of one are in the order of
+    their times, and the first has 100 % of the best."""
+    share = choice[3]
+    begins = not share[:1].isdigit() or float(share.rstrip("%")) == 100
+    if not begins if last_ms is None else float(choice[2]) < last_ms:
+        raise UsageError(
+            f"{place} is a choice of another block than the line before it",
+            hint="several processes wrote to this log: give each a log of its own",
+        )
 
 
-def _row(problem: Problem, choice: re.Match[str], place: str, lines: Lines, line: int) -> Found:
+def _row(problem: Problem, choice: re.Match[str], place: str) -> Found:
     name, ms = choice[1], float(choice[2])
-    if line == len(lines.texts) and not lines.ended:
-        raise UsageError(f"{place} is the last and has no end", hint=CUT)
     worked = math.isfinite(ms)
     return Found(
         problem=problem,
         backend="triton" if name.startswith("triton_") else "inductor",
         timing=_TIMING,
-        config=_config(name, choice[3], place),
+        config=_config(name, choice[4], place),
         samples_s=(ms * _MS,) if worked else (),
         status=Status.OK if worked else Status.RUNTIME_ERROR,
         error="" if worked else "inductor could not time it",

@@ -111,7 +111,7 @@ def _raw(path: Path, rows: Iterator[Row]) -> Iterator[tuple[Row, _Time]]:
         for name, value in row.cells.items():
             if units.cells[name]:
                 _check_locale(value, row.place)
-        whole(row.cells.get("ID"), f"{row.place}, ID")
+        _whole(row.cells.get("ID"), f"{row.place}, ID")
         yield row, (units.cells[_TIME], row.cells[_TIME])
 
 
@@ -120,7 +120,7 @@ def _details(path: Path, rows: Iterator[Row]) -> Iterator[tuple[Row, _Time]]:
     times: dict[tuple[str, int], dict[str, _Time]] = {}
     for row in rows:
         cells = row.cells
-        key = (cells.get("Process ID", ""), whole(cells.get("ID"), f"{row.place}, ID"))
+        key = (cells.get("Process ID", ""), _whole(cells.get("ID"), f"{row.place}, ID"))
         launch = dataclasses.replace(launches.get(key, row), doubt=row.doubt)
         _check_locale(cells[_VALUE], row.place)
         name = cells[_METRIC]
@@ -169,7 +169,7 @@ def _launch(row: Row) -> Launch:
                 (f"{what}_{axis}", int(n)) for axis, n in zip("xyz", match.groups(), strict=True)
             ]
         elif text:
-            sizes.append((f"{what}_size", whole(text, f"{row.place}, {what} size")))
+            sizes.append((f"{what}_size", _whole(text, f"{row.place}, {what} size")))
         else:
             raise UsageError(
                 f"{row.place}: the {what} size of the launch is not in the table",
@@ -207,7 +207,12 @@ def _seconds(time: _Time, place: str) -> float:
     # ncu counts whole nanoseconds: 4.256 of them are 4256 where a dot separates thousands.
     if _UNITS[unit] == SECONDS["ns"] and _AMBIGUOUS.match(value):
         raise _foreign(value, place)
-    return number(value, place) * _UNITS[unit]
+    return number(value.replace(",", ""), place) * _UNITS[unit]
+
+
+def _whole(value: str | None, place: str) -> int:
+    """A whole number, with or without separators of thousands."""
+    return whole(value.replace(",", "") if value and _PLAIN.match(value) else value, place)
 
 
 importer = Ncu()

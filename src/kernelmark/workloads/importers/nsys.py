@@ -68,7 +68,7 @@ class Nsys(Importer):
         versions="Nsight Systems 2020 to 2026: export to SQLite, cuda_gpu_trace, "
         "cuda_gpu_kern_gb_sum, cuda_gpu_kern_sum",
         exactness="every launch by kernel, launch shape and device; summaries are means; the share "
-        "of graphs whose kernels were not traced is reported",
+        "of graphs whose kernels were not traced is reported; two tables of one report are refused",
         checked="NVIDIA's own report scripts read, and their queries executed on a database of our "
         "own: the same launches and means",
     )
@@ -114,7 +114,8 @@ def _report(path: Path, devices: dict[int, DeviceInfo]) -> Iterator[Found]:
 
 def _table(path: Path) -> tuple[list[str], Iterator[Row]]:
     """The header and rows of the kernel trace, or of the first kernel summary: nsys stats prints
-    several reports one after the other, each with lines of its own before."""
+    several reports one after the other, each with lines of its own before. MPI's summary has the
+    columns of a kernel summary and Source."""
     lines = lines_of(path)
     headers = {
         i: header_of(line)
@@ -122,13 +123,21 @@ def _table(path: Path) -> tuple[list[str], Iterator[Row]]:
         if "Name" in line and ("GrdX" in line or "Instances" in line)
     }
     traces = [i for i, header in headers.items() if {"GrdX", "Name"} <= set(header)]
-    sums = [i for i, header in headers.items() if {"Instances", "Name"} <= set(header)]
+    sums = [
+        i
+        for i, header in headers.items()
+        if {"Instances", "Name"} <= set(header) and "Source" not in header
+    ]
     begin = next(iter(traces + sums), None)
     if begin is None:
         raise NothingToDo(f"{path}: there is no table of kernels in it", hint=_HINT)
+    header = headers[begin]
+    if (tables := list(headers.values()).count(header)) > 1:
+        raise UsageError(
+            f"{path}: has {tables} tables of one report", hint="import each in a file of its own"
+        )
     following = range(begin + 1, len(lines.texts))
     end = next((i for i in following if _END.match(lines.texts[i])), following.stop)
-    header = headers[begin]
     return header, printed_rows(path, lines, range(begin + 1, end), header, len(header))
 
 

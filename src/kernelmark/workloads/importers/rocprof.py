@@ -9,6 +9,7 @@ sample. Statistics of anything but kernels have the same columns; their name tel
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -85,7 +86,7 @@ class RocProf(Importer):
 
     def read(self, path: Path, given: Given) -> ResultSet:
         with path.open("rb") as file:
-            head = file.read(1024)
+            head = file.read(1024).removeprefix(codecs.BOM_UTF8)
         if head.startswith(SQLITE):
             rows = _database(path)
         else:

@@ -34,6 +34,7 @@ from kernelmark.workloads.importers.base import (
 
 _LATENCY = "-latency"
 _NUMBER = re.compile(r"\s*(-?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*(?:\(.*\)|ms)?\s*\Z")
+_DAMAGED = re.compile(r"-?[0-9][0-9.,]*\s*[a-zµμ]{0,2}\Z")
 # Its timers write over the cache before each launch.
 _TIMING = Timing(cache=Cache.FLUSH)
 
@@ -41,6 +42,7 @@ _TIMING = Timing(cache=Cache.FLUSH)
 # An implementation whose name has a hyphen is cut there: `[x_8-triton]_tma-latency`.
 _KEY = re.compile(r"(tritonbench_[^\[]+)\[x_(.*)-([^\]-]*)\]_(.+)\Z", re.DOTALL)
 _KEY_BYTES = re.compile(rb'"tritonbench_[^"\[]+\[')
+_EACH = "import each table in a file of its own"
 # Rows of the table that are no input.
 _NO_INPUTS = ("average", "hashes")
 
@@ -63,9 +65,7 @@ class TritonBench(Importer):
         return name.endswith(".csv") and b";" in first and _LATENCY.encode() in first
 
     def read(self, path: Path, given: Given) -> ResultSet:
-        with path.open("rb") as file:
-            is_json = file.read(64).lstrip()[:1] == b"{"
-        rows = _document(path) if is_json else _table(path)
+        rows = _document(path) if text_of(path).lstrip()[:1] == "{" else _table(path)
         return gathered(path, given, rows, method="tritonbench latency")
 
 
@@ -79,6 +79,8 @@ def _table(path: Path) -> Iterator[Found]:
     for row in reader:
         if not row or row[0].strip().lower() in _NO_INPUTS:
             continue
+        if row == header:
+            raise UsageError(f"{path}: line {reader.line_num} begins another table", hint=_EACH)
         if len(row) != len(header):
             raise uneven_row(f"{path}: line {reader.line_num}", len(row), len(header))
         problem = _problem(f"tritonbench_{operator}", row[0])
@@ -118,6 +120,11 @@ def _found(problem: Problem, cells: Iterable[tuple[str, str]], doubt: str) -> It
             continue
         implementation = name.removesuffix(_LATENCY)
         match = _NUMBER.match(cell)
+        if not match and _DAMAGED.match(cell):
+            raise UsageError(
+                f"{problem.key}: {cell[:40]!r} of {name} is no number of milliseconds",
+                hint="write the file again with tritonbench",
+            )
         error = "" if match else cell or _failure(implementation, told)
         if match or error:
             yield Found(

@@ -15,6 +15,7 @@ _LONGEST = 1 << 20  # characters of one event
 _KEPT = 1000  # characters in which the key of the events and its bracket stand
 BROKEN = "is an event that cannot be read"
 CUT_OFF = "is where the trace ends, before its end"
+SECOND = "begins another trace, which is not read; give each trace in a file of its own"
 
 
 def events(chunks: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any] | str]]:
@@ -25,6 +26,8 @@ def events(chunks: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any] | str]
     while True:
         text.skip()
         if text.rest.startswith("]", text.at):
+            if text.find_start():
+                yield text.line, SECOND
             return
         try:
             event, end = decoder.raw_decode(text.rest, text.at)
@@ -72,12 +75,22 @@ class _Text:
         """To the first event, or to the end if there is none."""
         while True:
             if self.rest.lstrip()[:1] == "[":
-                return self.to(self.rest.index("[") + 1)
-            if found := _START.search(self.rest):
-                return self.to(found.end())
+                self.to(self.rest.index("[") + 1)
+                return
+            if self.rest.strip() or not self.more():
+                self.find_start()
+                return
+
+    def find_start(self) -> bool:
+        """Go behind the next bracket of events, or to the end if there is none."""
+        while True:
+            if found := _START.search(self.rest, self.at):
+                self.to(found.end())
+                return True
             # What cannot be the beginning of the word is looked at once.
-            if len(self.rest) > _KEPT and self.rest.lstrip()[:1] != "[":
+            if len(self.rest) - self.at > _KEPT:
                 self.to(len(self.rest) - _KEPT)
                 self.rest, self.at = self.rest[self.at :], 0
             if not self.more():
-                return self.to(len(self.rest))
+                self.to(len(self.rest))
+                return False

@@ -289,7 +289,9 @@ def _results(file: str, given: Given, form: str | None) -> ResultSet:
         if known is None:
             raise
         raise UsageError(
-            f"{file}: is a log of calls ({known}), not of results", hint="add: --workload DIR"
+            f"{file}: is a log of calls ({known}), not of results",
+            hint="add: --workload DIR"
+            + (f", or for its times: --as {known}" if known in importers.names() else ""),
         ) from None
 
 

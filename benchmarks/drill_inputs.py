@@ -147,6 +147,9 @@ def _damage(data: bytes, source: random.Random) -> bytes:
     return b"\n".join(lines)
 
 
+_KEY = "gemm m,n,dtype k=64"  # the names of an autotuner's key in drill_seeds.py
+
+
 def read_one(reader: str, path: Path) -> str:
     """How reading a file ended: `read`, `refused`, or what must not be."""
     try:
@@ -167,7 +170,8 @@ def _is_possible(reader: str, path: Path) -> bool:
         importers.recognized(path)
         return _possible_results(importers.registry.get(name).read(path, Given()))
     if kind == "calls":
-        calls = reading.read([str(path)], form=name.replace("_", "-")).workload.calls
+        form = name.replace("_", "-")
+        calls = reading.read([str(path)], form=form, key=_KEY).workload.calls
         return all(_possible(c.problem) and 0 < c.count < 16 * MOST_SIZE for c in calls)
     if kind == "space":
         times = simulate.read(path).times_s.tolist()

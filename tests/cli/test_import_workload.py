@@ -134,7 +134,7 @@ def test_formats_are_named_in_one_spelling_and_taken_in_several(kmark, refused, 
         ended = kmark("import", place, "--workload", folder, "--as", word)
         assert "1 call of 1 problem in 1 file (aiter-csv)" in ended.err
     ended = refused("import", place, "--workload", folder, "--as", "t")
-    assert "format 't' may be torch-trace or tunableop" in ended.err
+    assert "format 't' may be torch-trace, triton-autotune or tunableop" in ended.err
     ended = refused("import", place, "--workload", folder, "--as", "torch_tracer")
     assert "did you mean torch-trace?" in ended.err
     assert "aiter_csv" not in ended.err

@@ -21,7 +21,8 @@ def test_spellings_of_results(word):
 def test_a_beginning_of_several_lists_these():
     with pytest.raises(UsageError) as refused:
         logs.named("t")
-    assert refused.value.message == "format 't' may be torch-trace or tunableop"
+    names = "torch-trace, triton-autotune or tunableop"
+    assert refused.value.message == f"format 't' may be {names}"
     assert refused.value.hint == "write one of them out"
     with pytest.raises(UsageError, match="may be reference-csv or rocprof"):
         importers.named("r")

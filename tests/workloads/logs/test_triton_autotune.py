@@ -28,6 +28,7 @@ def file(tmp_path):
     [
         (KEY, "gemm m,n,k,a,b,c tb=t", "gemm m=512 n=1024 k=2048 a=bf16 b=bf16 c=f32 tb=t"),
         (KEY[:5], "gemm n,m,k", "gemm m=1024 n=512 k=2048 dtype=bf16"),
+        ([512, 1024, KEY[3]], "gemm m,n,dtype k=64", "gemm m=512 n=1024 k=64 dtype=bf16"),
         ([7, *KEY[:4]], "gemm _,m,n,k ta=t", "gemm m=512 n=1024 k=2048 dtype=bf16 ta=t"),
     ],
 )

@@ -87,7 +87,7 @@ def named_problem(key: list[object], names: str) -> Problem:
         raise BadLine(f"has arguments of several dtypes, {sorted(kinds)}: name them in --key too")
     for kind in kinds:
         values.setdefault("dtype", kind)
-    return ops.registry.get(op).problem(**values)
+    return ops.parse(" ".join([op, *(f"{name}={value}" for name, value in values.items())]))
 
 
 reader = TritonAutotune()

@@ -197,12 +197,14 @@ def test_references_are_computed_after_the_last_launch():
 @needs_torch
 @pytest.mark.parametrize("name", TORCH_NAMES)
 @pytest.mark.parametrize("rotate", [True, False])
-def test_torch_references_get_the_values_of_their_set(name, rotate):
+@pytest.mark.parametrize("there", [True, False])
+def test_torch_references_get_the_values_of_their_set(name, rotate, there):
     import torch
 
     x = torch.arange(24).reshape(4, 6).to(getattr(torch, TORCH_NAMES[name]))
     call = _Call.of(lambda x: x, [x], rotate=rotate)
     op = _CallOp("same", NO_DEFINITION, call, checked=True)
+    op.reference_on_device = there  # how a GPU's inputs are made, here of tensors on the CPU
     (spec,) = call.specs.values()
     inputs = Inputs((spec,), 1, 77)
     made = op._upcast(spec, inputs)

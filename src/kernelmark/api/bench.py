@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from kernelmark import backends
 from kernelmark.api.reading import check_name, load_timing
 from kernelmark.api.results import Results
-from kernelmark.backends._file import use_stream, view
+from kernelmark.backends._file import torch_tensor, use_stream, view
 from kernelmark.backends.base import Kernel
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.errors import ProblemError, UsageError
@@ -288,29 +288,34 @@ class _CallOp(OwnOp):
     def _upcast(self, spec: TensorSpec, inputs: Inputs) -> Any:
         """An input of a set as the reference gets it: float64 or int64, where the user's own is.
 
-        For torch it is made on the device, of values that are uploaded once: no float64 copy is
+        For torch on a GPU it is made there, of values that are uploaded once: no float64 copy is
         made on the host and uploaded for every check."""
-        if self.call.form == "torch":
-            import torch
-
-            if spec.name not in self.uploaded:
-                assert spec.given is not None
-                bits = spec.given.bits
-                place = self.call.arguments[next(iter(self.call.specs))].device
-                # torch knows few unsigned types: go through the signed one of the same width.
-                signed = bits.view(np.dtype(f"i{bits.dtype.itemsize}"))
-                self.uploaded[spec.name] = torch.tensor(signed, device=place)
-            rotated = torch.roll(self.uploaded[spec.name], -inputs.start(spec.name))
-            wide = torch.int64 if spec.type.kind == "int" else torch.float64
-            values = rotated.view(getattr(torch, TORCH_NAMES[spec.dtype])).to(wide)
-            return values.reshape(spec.shape)
+        if self.call.form == "torch" and self.reference_on_device:
+            return self._upcast_there(spec, inputs)
         whole = inputs.whole(spec.name)
         whole = whole.astype(np.int64) if spec.type.kind == "int" else whole
+        if self.call.form == "torch":
+            return torch_tensor(whole)
         if self.call.form == "cupy":
             import cupy
 
             return cupy.asarray(whole)
         return whole
+
+    def _upcast_there(self, spec: TensorSpec, inputs: Inputs) -> Any:
+        import torch
+
+        if spec.name not in self.uploaded:
+            assert spec.given is not None
+            bits = spec.given.bits
+            place = self.call.arguments[next(iter(self.call.specs))].device
+            # torch knows few unsigned types: go through the signed one of the same width.
+            signed = bits.view(np.dtype(f"i{bits.dtype.itemsize}"))
+            self.uploaded[spec.name] = torch.tensor(signed, device=place)
+        rotated = torch.roll(self.uploaded[spec.name], -inputs.start(spec.name))
+        wide = torch.int64 if spec.type.kind == "int" else torch.float64
+        values = rotated.view(getattr(torch, TORCH_NAMES[spec.dtype])).to(wide)
+        return values.reshape(spec.shape)
 
     def _picked(self, value: Any, where: NDArray[np.int64]) -> Reference:
         if isinstance(value, np.ndarray):

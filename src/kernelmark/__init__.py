@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kernelmark import backends, devices, micro, ops
-    from kernelmark.api import Results, load, open_store, run, suite, suites, tuning
+    from kernelmark.api import tuning
     from kernelmark.api.bench import bench, compare_kernels
+    from kernelmark.api.results import Results
+    from kernelmark.api.run import load, run, suite, suites
     from kernelmark.core.errors import KernelmarkError
     from kernelmark.core.problem import Problem
     from kernelmark.core.result import Case, Measurement, Result, Run, Status
     from kernelmark.core.timing import Timing
     from kernelmark.ops import parse
+    from kernelmark.stores import open_store
 
     __version__: str
 
@@ -55,18 +58,18 @@ _HOMES = {
     "Measurement": "kernelmark.core.result",
     "Problem": "kernelmark.core.problem",
     "Result": "kernelmark.core.result",
-    "Results": "kernelmark.api",
+    "Results": "kernelmark.api.results",
     "Run": "kernelmark.core.result",
     "Status": "kernelmark.core.result",
     "Timing": "kernelmark.core.timing",
     "bench": "kernelmark.api.bench",
     "compare_kernels": "kernelmark.api.bench",
-    "load": "kernelmark.api",
-    "open_store": "kernelmark.api",
+    "load": "kernelmark.api.run",
+    "open_store": "kernelmark.stores",
     "parse": "kernelmark.ops",
-    "run": "kernelmark.api",
-    "suite": "kernelmark.api",
-    "suites": "kernelmark.api",
+    "run": "kernelmark.api.run",
+    "suite": "kernelmark.api.run",
+    "suites": "kernelmark.api.run",
 }
 
 

@@ -11,17 +11,21 @@ import numpy as np
 import pytest
 
 import kernelmark as km
-from kernelmark.api.bench import _device_of, _form
+from kernelmark.api.bench import _Call, _CallOp, _device_of, _form, _no_parameters
 from kernelmark.backends._file import cupy_array, use_stream
+from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Fault, Status
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Timing
 from kernelmark.devices.base import Tensor
+from kernelmark.numerics.generate import Inputs
+from kernelmark.ops._own import Definition
 
 # hot: thousands of cold sets of such small inputs would be made
 BRIEF = Timing(cache="hot", allocations=2, max_allocations=2, max_s=0.02, warmup_s=0.01)
 X = np.random.default_rng(0).standard_normal((33, 70)).astype(np.float32)
+NO_DEFINITION = Definition(inputs=_no_parameters, reference=_no_parameters)
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="torch is not installed"
 )
@@ -171,6 +175,76 @@ def test_torch_functions(dtype):
     by_name = {one.case.backend: one for one in found}
     assert by_name["softmax"].status is Status.OK, by_name["softmax"].error
     assert by_name["wrong"].status is Status.WRONG
+
+
+def test_references_are_computed_after_the_last_launch():
+    calls = []
+
+    def kernel(x):
+        calls.append("launch")
+        return np.exp(x)
+
+    def reference(x):
+        calls.append("reference")
+        return np.exp(x)
+
+    (found,) = km.bench(kernel, X, ref=reference, timing=BRIEF)
+    assert found.status is Status.OK, found.error
+    first = calls.index("reference")
+    assert set(calls[first:]) == {"reference"}
+
+
+@needs_torch
+@pytest.mark.parametrize("name", TORCH_NAMES)
+@pytest.mark.parametrize("rotate", [True, False])
+@pytest.mark.parametrize("there", [True, False])
+def test_torch_references_get_the_values_of_their_set(name, rotate, there):
+    import torch
+
+    x = torch.arange(24).reshape(4, 6).to(getattr(torch, TORCH_NAMES[name]))
+    call = _Call.of(lambda x: x, [x], rotate=rotate)
+    op = _CallOp("same", NO_DEFINITION, call, checked=True)
+    op.reference_on_device = there  # how a GPU's inputs are made, here of tensors on the CPU
+    (spec,) = call.specs.values()
+    inputs = Inputs((spec,), 1, 77)
+    made = op._upcast(spec, inputs)
+    assert made.dtype is (torch.int64 if name.startswith("i") else torch.float64)
+    np.testing.assert_array_equal(made.numpy(), inputs.whole("x"))
+    made += 1  # a reference may write to what it gets
+    np.testing.assert_array_equal(op._upcast(spec, inputs).numpy(), inputs.whole("x"))
+
+
+@needs_torch
+@pytest.mark.parametrize("shape", [(5, 7), (2, 3, 4), (6,), (), (0, 3), (3, 0)])
+def test_torch_and_numpy_pick_the_same_of_an_answer(shape):
+    import torch
+
+    values = np.random.default_rng(1).standard_normal(shape)
+    if values.size > 4:
+        values.flat[3] = np.nan
+    where = np.arange(0, values.size, 2)
+    op = _CallOp("same", NO_DEFINITION, _Call.of(softmax, [X], rotate=True), checked=True)
+    ours, theirs = op._picked(values, where), op._picked(torch.tensor(values), where)
+    np.testing.assert_array_equal(ours.value, theirs.value)
+    np.testing.assert_array_equal(ours.magnitude, theirs.magnitude)
+    largest = np.abs(values).max(axis=-1, keepdims=True, initial=0.0) if shape else np.abs(values)
+    np.testing.assert_array_equal(ours.magnitude, np.broadcast_to(largest, shape).ravel()[where])
+
+
+@needs_torch
+def test_several_returned_tensors_are_all_checked():
+    import torch
+
+    def split(x):
+        return x.amax(-1), torch.exp(x)
+
+    def second_is_wrong(x):
+        return x.amax(-1), torch.exp(x) + 1
+
+    kernels = {"right": split, "wrong": second_is_wrong}
+    found = km.compare_kernels(kernels, inputs=[torch.tensor(X)], ref=split, timing=BRIEF)
+    assert [one.status for one in found] == [Status.OK, Status.WRONG]
+    assert "torch" in found.run.environment.libraries
 
 
 @needs_torch

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kernelmark.api import Results
 from kernelmark.api.comparing import compare
 from kernelmark.api.reading import is_file, read_run
+from kernelmark.api.results import Results
 from kernelmark.api.sentinels import sentinel_keys
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment

@@ -75,7 +75,7 @@ def test_a_backend_that_can_do_none_is_left_out_with_a_note():
 
 
 def test_problems_that_nobody_can_do_are_counted(monkeypatch):
-    plan_module = sys.modules["kernelmark.api.plan"]  # the package has a function of that name
+    plan_module = sys.modules["kernelmark.api.plan"]
     able = plan_module._able
     monkeypatch.setattr(
         plan_module, "_able", lambda *given: (able(*given)[0] - {"conv"}, "no convolution")

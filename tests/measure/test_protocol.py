@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from typing import Any
 
@@ -342,3 +343,25 @@ def test_warm_up_waits_for_the_clock(bench: Any) -> None:
     found = bench(script=Script(slow=falling), warmup_s=1.0).measurement
     assert found.warmup_s > 0.2
     assert found.median_s == pytest.approx(50e-6, rel=1e-3)
+
+
+def test_references_on_the_device_wait_for_the_last_block(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reference that computes on the device would otherwise run while a block is timed."""
+    seen = []
+    honest = bench.op.reference
+
+    def reference(*given: Any) -> Any:
+        closed = all(kernel.closed for kernel in bench.kernels)
+        seen.append((closed, threading.current_thread() is threading.main_thread()))
+        return honest(*given)
+
+    monkeypatch.setattr(bench.op, "reference", reference)
+    monkeypatch.setattr(bench.op, "reference_on_device", True)
+    outcome = bench()
+    assert outcome.check.passed
+    assert outcome.check.positions > 0
+    assert len(seen) >= len(outcome.measurement.blocks)
+    assert set(seen) == {(True, True)}
+    assert not bench(fault="off").check.passed

@@ -154,4 +154,5 @@ def test_small_outputs_are_checked_whole_and_large_ones_anywhere(op):
     large = op.problem(rows=100_000)
     one, other = (op.positions(large, seed) for seed in (1, 2))
     assert len(one) > 50_000
+    assert np.array_equal(one, np.unique(one))
     assert not np.array_equal(one, other)

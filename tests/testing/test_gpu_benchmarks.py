@@ -202,3 +202,23 @@ def test_rests_must_halve_an_interval_and_call_nothing_changed(
     reports = {Duty.SUSTAINED: report(0.04, "unsure"), Duty.BURST: report(rests, status)}
     bars = script.judged(reports, dict.fromkeys(reports, 1.0))
     assert [held for _, _, held in bars] == holds
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0", "hip:1"])
+def test_programs_of_bench_overhead_are_python(benchmark_script, device):
+    script = benchmark_script("gpu/bench_overhead.py")
+    for tool in script._TOOLS:
+        for case in script._CASES:
+            compile(script.program(tool, case, device), "program", "exec")
+
+
+def test_bench_overhead_compares_medians(benchmark_script):
+    script = benchmark_script("gpu/bench_overhead.py")
+    ours = script.medians(
+        [{"wall_s": s, "status": "ok", "phases_s": {"check": s / 2}} for s in (3.0, 1.0, 2.0)]
+    )
+    assert ours == {"wall_s": 2.0, "status": ["ok"], "phases_s": {"check": 1.0}}
+    row = {"case": "gemm", "ratio": 1.1, "km.bench": ours, "do_bench": {"wall_s": 1.8}}
+    wrong = {**ours, "status": ["ok", "wrong"]}
+    rows = [row, {**row, "ratio": 1.3}, {**row, "km.bench": wrong}]
+    assert [holds for *_, holds in script.bars(rows)] == [True, False, False]

@@ -25,21 +25,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelmark import backends
 from kernelmark.api.reading import check_name, load_timing
 from kernelmark.api.results import Results
-from kernelmark.api.roofs import known_roofs
 from kernelmark.backends._file import torch_tensor, use_stream, view
 from kernelmark.backends.base import Kernel
+from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.errors import ProblemError, UsageError
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, KernelInfo, Result, ResultSet, Run, RunState
+from kernelmark.core.roof import Roof
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Timing
 from kernelmark.devices.base import ArgumentSet, Device, Stream
 from kernelmark.measure.protocol import measure
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._own import OUTPUT, Definition, OwnOp, array_dtype, given_spec
+from kernelmark.ops.base import Reference
 from kernelmark.runners.capture import environment
 from kernelmark.runners.execute import explain, failure, result_of
 from kernelmark.runners.lock import held
@@ -50,6 +53,10 @@ if TYPE_CHECKING:
     from kernelmark.stores.store import Store
 
 Function = Callable[..., Any]
+
+# One number, now: half the timed seconds of the preset `default` and twice its interval. The
+# warm-up is the same, so that the device is in the state in which `run` measures.
+TIMING = Timing(max_allocations=10, max_s=1.0, target_rel_ci=0.02)
 
 
 def bench(
@@ -74,7 +81,7 @@ def compare_kernels(
     nbytes: int | None = None,
     rtol: float | None = None,
     atol: float | None = None,
-    timing: str | Timing = "default",
+    timing: str | Timing = TIMING,
     rotate: bool = True,
     op: str = "",
     store: Store | None = None,
@@ -87,8 +94,9 @@ def compare_kernels(
     warning tells. An answer may be off by `atol + rtol·|ref|`, by default by what the output's
     dtype implies. With `flops`, or `nbytes` other than inputs and output once, rates and shares of
     the stored roofs follow. `rotate=False` keeps the elements of floats where they are: for inputs
-    whose places have a meaning, such as masks. `op` names what is computed, by default `ref` or the
-    first kernel. With a `store` the run is kept in it.
+    whose places have a meaning, such as masks. By default up to 10 blocks and one second are timed,
+    until the interval is within ±2 %; `timing="default"` is that of `run`. `op` names what is
+    computed, by default `ref` or the first kernel. With a `store` the run is kept in it.
     """
     if not kernels:
         raise UsageError("there is no kernel to measure", hint='give {"name": function}')
@@ -113,7 +121,8 @@ def compare_kernels(
     run = Run(
         id=new_run_id(),
         started=time.time(),
-        environment=environment([info.name], []),
+        # What is measured runs in this process, with the libraries and variables that it has.
+        environment=environment([info.name], _backends(call.form), load=True),
         label=label,
         cases=len(kernels),
         state=RunState.DONE,
@@ -127,7 +136,11 @@ def compare_kernels(
                 results.append(_measured(fn, case, made, device))
         finally:
             device.close()
-    roofs = known_roofs(store, [info.name])
+    roofs: tuple[Roof, ...] = ()
+    if store is not None:
+        from kernelmark.api.roofs import known_roofs
+
+        roofs = known_roofs(store, [info.name])
     found = ResultSet(run=run, results=tuple(results), roofs=roofs)
     if store is not None:
         store.add_result_set(found)
@@ -233,6 +246,8 @@ class _CallOp(OwnOp):
         super().__init__(name, definition)
         self.call = call
         self.checked = checked
+        self.reference_on_device = call.device != "cpu"
+        self.uploaded: dict[str, Any] = {}  # bits of the inputs on the device, for references
         dims = {
             f"{spec.name}{axis}": size
             for spec in call.specs.values()
@@ -249,38 +264,73 @@ class _CallOp(OwnOp):
     def positions(self, problem: Problem, seed: int) -> NDArray[np.int64]:
         return super().positions(problem, seed) if self.checked else np.zeros(0, np.int64)
 
-    def scattered(self, problem: Problem, rng: np.random.Generator) -> NDArray[np.int64]:
-        return super().scattered(problem, rng) if self.checked else np.zeros(0, np.int64)
-
-    def _answer(
-        self, problem: Problem, specs: tuple[TensorSpec, ...], inputs: Inputs
-    ) -> NDArray[np.float64]:
+    def _answer(self, problem: Problem, specs: tuple[TensorSpec, ...], inputs: Inputs) -> Any:
+        """What the reference returns, in float64: a tensor of torch stays on its device."""
         if not self.checked:
             return np.zeros(self.call.output.shape)
-        arrays: dict[str, Any] = {}
-        for spec in specs:
-            whole = inputs.whole(spec.name)
-            arrays[spec.name] = whole.astype(np.int64) if spec.type.kind == "int" else whole
-        if self.call.form == "torch":
-            # On the device of the inputs: a reference may be a function that runs only there, and
-            # float64 products of large matrices take seconds on a CPU.
-            place = self.call.arguments[next(iter(self.call.specs))].device
-            arrays = {name: torch_tensor(value).to(place) for name, value in arrays.items()}
-        elif self.call.form == "cupy":
-            import cupy
-
-            arrays = {name: cupy.asarray(value) for name, value in arrays.items()}
+        arrays = {spec.name: self._upcast(spec, inputs) for spec in specs}
         found = self._definition.reference(*self.call.with_arrays(arrays))
         if not self.call.parts:
-            return _on_host(found)
-        given = [_on_host(part).ravel() for part in _arrays(found)]
-        if tuple(part.size for part in given) != self.call.parts:
-            sizes = ", ".join(str(part.size) for part in given)
+            return _as_float64(found)
+        given = [_as_float64(part).reshape(-1) for part in _arrays(found)]
+        if tuple(len(part) for part in given) != self.call.parts:
+            sizes = ", ".join(str(len(part)) for part in given)
             wanted = ", ".join(map(str, self.call.parts))
             raise ProblemError(
                 f"the reference returned arrays of {sizes} elements, the function of {wanted}"
             )
-        return np.concatenate(given)
+        if any(isinstance(part, np.ndarray) for part in given):
+            return np.concatenate([_on_host(part) for part in given])
+        import torch
+
+        return torch.cat(given)
+
+    def _upcast(self, spec: TensorSpec, inputs: Inputs) -> Any:
+        """An input of a set as the reference gets it: float64 or int64, where the user's own is.
+
+        For torch on a GPU it is made there, of values that are uploaded once: no float64 copy is
+        made on the host and uploaded for every check."""
+        if self.call.form == "torch" and self.reference_on_device:
+            return self._upcast_there(spec, inputs)
+        whole = inputs.whole(spec.name)
+        whole = whole.astype(np.int64) if spec.type.kind == "int" else whole
+        if self.call.form == "torch":
+            return torch_tensor(whole)
+        if self.call.form == "cupy":
+            import cupy
+
+            return cupy.asarray(whole)
+        return whole
+
+    def _upcast_there(self, spec: TensorSpec, inputs: Inputs) -> Any:
+        import torch
+
+        if spec.name not in self.uploaded:
+            assert spec.given is not None
+            bits = spec.given.bits
+            place = self.call.arguments[next(iter(self.call.specs))].device
+            # torch knows few unsigned types: go through the signed one of the same width.
+            signed = bits.view(np.dtype(f"i{bits.dtype.itemsize}"))
+            self.uploaded[spec.name] = torch.tensor(signed, device=place)
+        rotated = torch.roll(self.uploaded[spec.name], -inputs.start(spec.name))
+        wide = torch.int64 if spec.type.kind == "int" else torch.float64
+        values = rotated.view(getattr(torch, TORCH_NAMES[spec.dtype])).to(wide)
+        return values.reshape(spec.shape)
+
+    def _picked(self, value: Any, where: NDArray[np.int64]) -> Reference:
+        if isinstance(value, np.ndarray):
+            return super()._picked(value, where)
+        # What is looked at alone is downloaded.
+        import torch
+
+        at = torch.from_numpy(where).to(value.device)
+        found = value.reshape(-1)[at]
+        if value.ndim and len(where):
+            rows = torch.maximum(value.amax(-1), -value.amin(-1)).reshape(-1)
+            rows = rows[at // value.shape[-1]]
+        else:
+            rows = found.abs()
+        return Reference(value=_on_host(found), magnitude=_on_host(rows))
 
 
 class _CallKernel(Kernel):
@@ -342,11 +392,17 @@ def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
     except Exception as error:
         status, text = explain(error)
         return failure(case, device.info, status, text, started=started)
+    finally:
+        op.uploaded.clear()  # torch keeps memory of the timed stream for it, which is destroyed
     if not op.checked:
         warnings = (*outcome.measurement.warnings, Reason("no-reference"))
         measurement = dataclasses.replace(outcome.measurement, warnings=warnings)
         outcome = dataclasses.replace(outcome, measurement=measurement)
     return result_of(outcome, case, op, device.info, started=started)
+
+
+def _backends(form: str) -> list[str]:
+    return [form] if form in backends.registry else []
 
 
 def _form(value: Any) -> str:
@@ -358,6 +414,11 @@ def _form(value: Any) -> str:
 def _arrays(answer: Any) -> Sequence[Any]:
     """What a function returned, as arrays."""
     return tuple(answer) if isinstance(answer, tuple | list) else (answer,)
+
+
+def _as_float64(found: Any) -> Any:
+    """A reference's answer as float64: a torch tensor where it is, anything else on the host."""
+    return found.detach().double() if hasattr(found, "detach") else _on_host(found)
 
 
 def _on_host(found: Any) -> NDArray[np.float64]:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from kernelmark.api.sentinels import beside_suite
 from kernelmark.core import codec
 from kernelmark.core.errors import UsageError
 from kernelmark.core.files import Cell, csv_text
@@ -18,7 +17,6 @@ from kernelmark.core.reason import PYTHON, format_reason, names_settings
 from kernelmark.core.result import Result, ResultSet, Run, Status
 from kernelmark.core.roof import Roof
 from kernelmark.report import render, tables
-from kernelmark.report.micro import result_tables
 
 if TYPE_CHECKING:
     from kernelmark.compare.match import By
@@ -36,7 +34,7 @@ class Results(Sequence[Result]):
         self.result_set = result_set
         self.roofs = tuple(roofs) or result_set.roofs
         self.notes = tuple(notes)
-        self.rows = tables.rows(result_set, self.roofs, beside_suite(result_set.run))
+        self.rows = tables.rows(result_set, self.roofs, _sentinels(result_set.run))
 
     @property
     def run(self) -> Run:
@@ -60,6 +58,10 @@ class Results(Sequence[Result]):
     @property
     def all_tables(self) -> list[tables.Table]:
         """One of times, one of metrics; only those that have rows, and the first if none has."""
+        if not self.micro:
+            return [tables.results_table(self.timed)]
+        from kernelmark.report.micro import result_tables
+
         return result_tables(self.timed, self.result_set.results)
 
     @property
@@ -148,6 +150,14 @@ class Results(Sequence[Result]):
     def _repr_html_(self) -> str:
         found = [format_reason(reason, PYTHON) for reason in tables.warnings(self.rows)]
         return "".join(map(render.html_table, self.all_tables)) + render.html_list(found)
+
+
+def _sentinels(run: Run) -> frozenset[str]:
+    if not run.suite:
+        return frozenset()
+    from kernelmark.api.sentinels import beside_suite
+
+    return beside_suite(run)
 
 
 def _kept(text: str, path: str | Path | None) -> str:

@@ -19,7 +19,8 @@ from kernelmark.core.errors import NothingToDo, StoreError, UsageError
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
-    from kernelmark.api import Plan, Results, Selection
+    from kernelmark.api.plan import Plan, Selection
+    from kernelmark.api.results import Results
     from kernelmark.core.environment import DeviceInfo
     from kernelmark.core.result import Case, Run
     from kernelmark.core.timing import Timing

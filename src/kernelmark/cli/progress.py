@@ -16,7 +16,7 @@ from kernelmark.runners import events as e
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-    from kernelmark.api import Plan
+    from kernelmark.api.plan import Plan
     from kernelmark.core.result import Case
 
 OnEvent = Callable[[e.Event], None]

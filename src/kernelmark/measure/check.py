@@ -151,8 +151,9 @@ class Checker:
         sampled too. `untouched` sets were not launched and must hold the poison. A glanced position
         that changes later, other than by `collect`, was written after the launch ended.
 
-        The device is done with the outputs on return, and what is returned gives the check: where
-        the host only waits for the device, references are computed in the background."""
+        The device is done with the outputs on return, and what is returned gives the check:
+        references are computed when it is called, or in the background where the host only waits
+        for the device."""
         device = self._device
         device.synchronize()
         late = self._collect(kernel, arena, launched, glances)
@@ -239,7 +240,8 @@ class Checker:
         """The output of a set against float64 at positions that are drawn now."""
         where = self._op.positions(self._problem, int(self._rng.integers(1 << 32)))
         if self._contraction is None:
-            where = np.union1d(where, self._op.scattered(self._problem, self._rng))
+            more = self._op.scattered(self._problem, self._rng)
+            where = np.union1d(where, more) if more.size else where
         got = decode(self._device.take(self._out(arena, index), where), self._output.dtype)
         inputs = Inputs(self._tensors, self._seed, arena.numbers[index])
 
@@ -247,8 +249,10 @@ class Checker:
             reference = self._op.reference(self._problem, inputs, where)
             return self._compared(index, where, got, reference)
 
-        if not self._device.two_lengths:  # on a CPU the next block would be disturbed
-            return _ready(compared())
+        # In the background it would disturb the next block where it computes on what is measured,
+        # and a block is the longer the longer its set-up took: after the last block, then.
+        if not self._device.two_lengths or self._op.reference_on_device:
+            return compared
         self._futures.append(_background().submit(compared))
         return self._futures[-1].result
 

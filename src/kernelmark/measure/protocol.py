@@ -213,7 +213,7 @@ class _Measuring:
         self._on_phase("inputs")
         with self._clock("inputs"):
             for spec in self._tensors:
-                if spec.role == "in":
+                if spec.role == "in" and spec.given is None:
                     source_bits(spec, self._timing.seed)
                     source_values(spec, self._timing.seed)
 

@@ -107,18 +107,21 @@ class Inputs:
         self._seed = seed
         self._set_index = set_index
 
+    def start(self, name: str) -> int:
+        """Where in its pool the first element of tensor `name` lies."""
+        return offset(self._tensors[name], self._seed, self._set_index)
+
     def take(self, name: str, where: NDArray[np.int64]) -> NDArray[np.float64]:
         """Elements of tensor `name` at flat positions `where`, in the shape of `where`."""
         spec = self._tensors[name]
         values = source_values(spec, self._seed)
-        start = offset(spec, self._seed, self._set_index)
-        return values[(where + start) % len(values)]
+        return values[(where + self.start(name)) % len(values)]
 
     def whole(self, name: str) -> NDArray[np.float64]:
         """All elements of tensor `name`, in its shape."""
         spec = self._tensors[name]
         values = source_values(spec, self._seed)
-        start = offset(spec, self._seed, self._set_index) % len(values) if spec.count else 0
+        start = self.start(name) % len(values) if spec.count else 0
         found = np.empty(spec.count)
         done = 0
         while done < spec.count:  # in slices: many times quicker than by positions
@@ -134,7 +137,7 @@ class Inputs:
         if spec.given is not None or count > POOL:
             return self.take(name, start + np.arange(count))
         values = _twice(spec.dtype, spec.low, spec.high, self._seed)
-        place = (start + offset(spec, self._seed, self._set_index)) % POOL
+        place = (start + self.start(name)) % POOL
         return values[place : place + count]
 
     def runs(self, name: str, starts: NDArray[np.int64], count: int) -> NDArray[np.float64]:

@@ -57,6 +57,8 @@ class Op(ABC):
     # dtype, each option. The contract tests of every backend compute those that it supports.
     examples: tuple[str, ...] = ()
     tensor_help: tuple[TensorHelp, ...] = ()
+    # Whether `reference` computes on the device that is measured, and would disturb a timed kernel.
+    reference_on_device: bool = False
 
     @abstractmethod
     def problem(self, /, **given: Parameter) -> Problem:

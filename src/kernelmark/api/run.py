@@ -1,0 +1,172 @@
+"""run, load and suites: measure a selection of cases in worker processes, or read a stored run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kernelmark import ops
+from kernelmark.api.plan import Selection, axis_words, plan
+from kernelmark.api.reading import load_timing
+from kernelmark.api.results import Results
+from kernelmark.api.roofs import RoofMode
+from kernelmark.api.running import Conduct, measure
+from kernelmark.core.errors import UsageError
+from kernelmark.core.result import Config, RunState
+from kernelmark.core.timing import Timing
+from kernelmark.core.units import plain_number
+from kernelmark.report.progress import ProgressLines
+from kernelmark.runners.session import OnEvent
+from kernelmark.stores import open_store
+from kernelmark.workloads.suites import Suite
+from kernelmark.workloads.suites import load as load_suite
+
+if TYPE_CHECKING:
+    from kernelmark.stores.store import Store
+
+Words = str | Sequence[str] | None
+
+
+def run(
+    op: Words = None,
+    *,
+    problem: Words = None,
+    suite: Words = None,
+    backend: Words = None,
+    device: Words = "cpu",
+    dtype: Words = None,
+    config: Config | None = None,
+    timing: str | Timing = "default",
+    store: bool | str | os.PathLike[str] | Store = False,
+    label: str = "",
+    limit: int | None = None,
+    filter: str | None = None,
+    sentinels: bool = False,
+    roofs: RoofMode = "stored",
+    timeout_s: float = 300.0,
+    progress: bool = False,
+    on_event: OnEvent | None = None,
+    **axes: object,
+) -> Results:
+    """Measure `op` over `axes`, a suite, or problems written out, in worker processes.
+
+        km.run("gemm", m=[256, 512], n=512, k=512, dtype="f32", backend=["numpy", "torch"])
+
+    `timing` is quick, default, full, a TOML file, or a `Timing` with fields of its own:
+
+        km.run("gemm", …, timing=km.Timing.preset("quick", max_s=2, target_rel_ci=0.02))
+
+    `store` is False, True for the user's own store, or a place or opened store. `progress` writes
+    a line for each case that ended to stderr, with the time left. `sentinels` adds
+    three problems that should never change to a suite, as `kmark run` does. An illegal request
+    raises before anything runs; a case that fails is a result with its status. Ctrl-C raises
+    KeyboardInterrupt once everything finished is stored.
+    """
+    _check_axes(axes, timing)
+    selection = Selection(
+        ops=_words(op, "op"),
+        problems=(problem,) if isinstance(problem, str) else _words(problem, "problem"),
+        suites=_words(suite, "suite"),
+        axes=axis_words(axes),
+        dtypes=_words(dtype, "dtype"),
+        backends=_words(backend, "backend"),
+        devices=_words(device, "device"),
+        config=_mapping(config or {}),
+        filter=filter,
+        limit=_whole(limit, "limit"),
+        sentinels=sentinels,
+    )
+    how = load_timing(timing)
+    made = plan(selection, how)
+    conduct = Conduct(label=label, roofs=roofs, timeout_s=timeout_s)
+    with contextlib.ExitStack() as stack:
+        opened: Store | None = None
+        if store is True:
+            opened = stack.enter_context(open_store(None))
+        elif isinstance(store, str | os.PathLike):
+            opened = stack.enter_context(open_store(store))
+        elif not isinstance(store, bool) and hasattr(store, "result_set"):
+            opened = store
+        elif store is not False:
+            raise UsageError(
+                f"store={store!r} is not a store", hint="give True, a path, a URL or an open store"
+            )
+        if progress and on_event is None:
+            on_event = ProgressLines(lambda text: sys.stderr.write(f"{text}\n"))
+        results = measure(made, conduct=conduct, store=opened, on_event=on_event)
+    if results.run.state is RunState.INTERRUPTED:
+        kept = "" if opened is None else f"; run {results.run.id} is stored so far"
+        raise KeyboardInterrupt(
+            f"interrupted after {len(results)} of {len(made.cases)} cases{kept}"
+        )
+    return results
+
+
+def _check_axes(axes: Mapping[str, object], timing: str | Timing) -> None:
+    """Refuse what warnings name and no op knows, with where it belongs."""
+    fields = [field.name for field in dataclasses.fields(Timing)]
+    for name in (name for name in axes if name in fields):
+        if any(name in ops.registry.get(op).parameters for op in ops.registry.names()):
+            continue
+        preset = timing if isinstance(timing, str) else "default"
+        raise UsageError(
+            f"{name} is a field of the timing, not an argument of run",
+            hint=f'write: timing=km.Timing.preset("{preset}", {name}={axes[name]!r})',
+        )
+
+
+def load(ref: str = "latest", *, store: str | os.PathLike[str] | None = None) -> Results:
+    """A run as `run` returned it: by its id, label, `latest`, `latest~1`, or a JSON file. `store`
+    is a place; by default the user's own."""
+    from kernelmark.api.reading import is_file, read_file
+    from kernelmark.api.roofs import stored_roofs
+
+    if is_file(ref):
+        return Results(read_file(ref))
+    with open_store(store, readonly=True) as opened:
+        found = opened.result_set(opened.run(ref).id)
+        return Results(found, stored_roofs(opened, found))
+
+
+def suite(name_or_path: str | os.PathLike[str]) -> Suite:
+    """A named suite, or that of a TOML file."""
+    return load_suite(os.fspath(name_or_path))
+
+
+def suites() -> list[str]:
+    """Names of the suites that come with kernelmark."""
+    from kernelmark.workloads.suites import names
+
+    return names()
+
+
+def _words(given: Words, name: str) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    if isinstance(given, str):
+        return tuple(word.strip() for word in given.split(",") if word.strip())
+    words = tuple(given) if isinstance(given, Iterable) else (given,)
+    for word in words:
+        if not isinstance(word, str):
+            raise UsageError(
+                f"{name}={word!r} is {type(word).__name__}, not a word",
+                hint=f"give a word or a list of words; {name} is text",
+            )
+    return words
+
+
+def _mapping(config: Config) -> Config:
+    if not isinstance(config, Mapping):
+        raise UsageError(f"config={config!r} is not a mapping", hint='write: config={"tile": 64}')
+    return config
+
+
+def _whole(value: int | None, name: str) -> int | None:
+    value = plain_number(value)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise UsageError(f"{name}={value!r} is not a whole number")
+    return value

@@ -83,7 +83,8 @@ def test_both_are_in_the_table(ended):
     lines = [line for line in ended[1].out.splitlines() if line.startswith("gemm ")]
     assert len(lines) == 2
     assert sum("./mykernel.py" in line for line in lines) == 1
-    assert all(line.endswith("ok") for line in lines)
+    # Other work on the machine may make blocks differ by factors, which is told.
+    assert all(re.search(r"  ok(, unreliable)?$", line) for line in lines)
     head = ended[1].out.splitlines()[0]
     assert all(word in head for word in ("median", "±", "rate", "status"))
 

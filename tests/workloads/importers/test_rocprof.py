@@ -261,6 +261,13 @@ def test_json_has_the_problems_of_its_csv(document, tmp_path):
     assert {(one.device, one.arch) for one in found} == {("unknown", "gfx942")}
 
 
+def test_json_with_a_byte_order_mark_is_the_same(document):
+    path = document(process([dispatch(*row) for row in LAUNCHES]))
+    expected = series(path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert series(path) == expected
+
+
 def test_json_of_several_agents_and_processes(document):
     one = dispatch(*LAUNCHES[0])
     other = dispatch(*LAUNCHES[0], node=5)

@@ -15,19 +15,17 @@ from kernelmark.core.environment import Environment
 from kernelmark.core.errors import NothingToDo
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import (
-    Block,
     Case,
-    Measurement,
     Result,
     ResultSet,
     Run,
     RunState,
     Status,
-    StopReason,
 )
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.suite import rounds_for_one
 from kernelmark.stores import open_store
+from kernelmark.testing.stores import measured
 
 NOISE = (1.0, 1.004, 0.997, 1.002, 0.999, 1.003)
 CANARY = "copy n=1 dtype=f32"
@@ -38,20 +36,7 @@ def result(key: str, factor: float | None, device: str = "cpu") -> Result:
     if factor is None:
         failed = Reason.of("it fell")
         return Result(case=case, device=device, arch="a", status=Status.CRASHED, error=failed)
-    seconds = 1e-5 * factor
-    measurement = Measurement(
-        blocks=tuple(Block(process=0, allocation=i, samples_s=(seconds,)) for i in range(3)),
-        low_s=seconds,
-        high_s=seconds,
-        method="loop",
-        launches=1,
-        sets=1,
-        footprint_bytes=1,
-        stop=StopReason.FIXED,
-        warmup_s=0.0,
-        timed_s=1.0,
-    )
-    return Result(case=case, device=device, arch="a", status=Status.OK, measurement=measurement)
+    return dataclasses.replace(measured(case, *[(1e-5 * factor,)] * 3), device=device)
 
 
 def gemm(m: int, factor: float | None, device: str = "cpu") -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -15,18 +16,15 @@ from kernelmark.api.nightly_file import load
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.result import (
-    Block,
     Case,
-    Measurement,
     Result,
     ResultSet,
     Run,
     RunState,
-    Status,
-    StopReason,
 )
 from kernelmark.core.roof import Roof
 from kernelmark.stores import open_store
+from kernelmark.testing.stores import measured
 
 SUITE = '[[problems]]\nop = "gemm"\nm = 8\nn = 8\nk = 8\ndtype = "f32"\n'
 RUN = '[[run]]\nsuites = ["small.toml"]\nbackends = ["fake"]\ndevices = ["fake"]\n'
@@ -36,20 +34,7 @@ DAY_S = 86400.0
 
 def result(factor: float, device: str) -> Result:
     case = Case(problem=ops.parse("gemm m=8 n=8 k=8 dtype=f32"), backend="fake")
-    blocks = tuple(Block(process=0, allocation=i, samples_s=(1e-5 * factor,) * 3) for i in range(3))
-    measurement = Measurement(
-        blocks=blocks,
-        low_s=1e-5,
-        high_s=1e-5,
-        method="loop",
-        launches=1,
-        sets=1,
-        footprint_bytes=1,
-        stop=StopReason.FIXED,
-        warmup_s=0.0,
-        timed_s=1.0,
-    )
-    return Result(case=case, device=device, arch="a", status=Status.OK, measurement=measurement)
+    return dataclasses.replace(measured(case, *[(1e-5 * factor,) * 3] * 3), device=device)
 
 
 class World:

@@ -23,8 +23,8 @@ from kernelmark.iree.reference import float64_text
 from kernelmark.stores import open_store
 from kernelmark.workloads import suites, workload
 
-pytest.importorskip("iree.compiler")
-pytest.importorskip("iree.runtime")
+pytest.importorskip("iree.compiler", reason="iree-base-compiler is not installed")
+pytest.importorskip("iree.runtime", reason="iree-base-runtime is not installed")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "iree"
 
 MODULE = """

@@ -1,4 +1,4 @@
-"""nightly.toml: what is measured every night, how it is judged, and who is told.
+"""nightly.toml: what is measured every night, how it is judged, and who is notified.
 
 A key that is unknown or of another type is refused with what was meant, before anything runs.
 """
@@ -91,7 +91,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notify:
-    """Who is told, and when: at an alarm, at any change, or always. `$NAME` in the webhook is a
+    """Who is notified, and when: at an alarm, at any change, or always. `$NAME` in the webhook is a
     variable of the environment, which keeps it out of the file."""
 
     when: str = "alarm"

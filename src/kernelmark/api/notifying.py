@@ -45,7 +45,7 @@ def post_webhook(url: str, text: str, *, wait: Callable[[float], None] = time.sl
             failed = str(getattr(error, "reason", error))
         if attempt < _TRIES:
             wait(2.0**attempt)
-    # The address is a secret: whoever has it can post.
+    # The address is a secret: anyone who knows it can post.
     raise NotSent(f"the webhook did not take the message: {failed}", hint="check its address")
 
 

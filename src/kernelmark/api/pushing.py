@@ -114,7 +114,10 @@ class _Server:
         if place.username or place.password:
             raise UsageError("an address with a password is not used", hint="leave it out")
         if place.scheme == "http" and place.hostname not in _LOCAL:
-            tell(f"note: {place.hostname} is reached by http: whoever listens can read the token")
+            tell(
+                f"note: {place.hostname} is reached by http, so others on the network can read the "
+                "token"
+            )
         self._url = url.rstrip("/")
         self._token = token
         self._patience_s = patience_s

@@ -11,7 +11,7 @@ import typer
 
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
-from kernelmark.cli.ab_telling import expected, lone, preview, reporter, told
+from kernelmark.cli.ab_telling import expected, lone, preview, put_report, reporter
 from kernelmark.cli.ending import command_age_s, learn_start
 from kernelmark.cli.output import Outputs, put_table, say
 from kernelmark.core.errors import UsageError
@@ -203,7 +203,7 @@ def ab(
             argv=tuple(context.obj or ()),
             on_event=stack.enter_context(reporter(plan, quiet=quiet)),
         )
-    return told(report, outputs, stored=opened is not None, quiet=quiet)
+    return put_report(report, outputs, stored=opened is not None, quiet=quiet)
 
 
 def plan_of(params: Mapping[str, Any], sides: tuple[Side, Side] | None = None) -> AbPlan:

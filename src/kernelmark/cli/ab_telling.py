@@ -162,7 +162,7 @@ def progress(rounds: Rounds, say: Callable[[str], object] = say) -> Callable[[Ev
     return tell
 
 
-def told(
+def put_report(
     report: AbReport,
     outputs: Outputs,
     *,

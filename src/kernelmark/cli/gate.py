@@ -11,7 +11,7 @@ import typer
 
 from kernelmark.cli import ab as a
 from kernelmark.cli import options as o
-from kernelmark.cli.ab_telling import lone, preview, reporter, told
+from kernelmark.cli.ab_telling import lone, preview, put_report, reporter
 from kernelmark.cli.compare import FailOnWords
 from kernelmark.cli.output import Outputs, say
 from kernelmark.core.errors import UsageError
@@ -192,7 +192,7 @@ def gate(
             argv=_pinned(context.obj or (), facts),
             on_event=stack.enter_context(reporter(plan, quiet=quiet)),
         )
-    code = told(
+    code = put_report(
         report,
         outputs,
         stored=opened is not None,

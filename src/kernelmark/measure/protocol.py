@@ -56,10 +56,11 @@ TOUCH_SHARE = 0.1
 # Half-width of the 95 % spread of medians between processes whose own blocks agree
 # (benchmarks/gpu/replication.py).
 PROCESS_SHARE = 0.003
-# The same at a power cap, told by a clock this far below the device's highest: how warm the chip is
-# and what ran before decide the clock for seconds, longer than the blocks of a measurement. Over
-# 60 cases × 12 processes on an H200 the 95 % intervals of capped cases covered the mean of the
-# processes in as few as 9 of 12 without it, and in 10 or more with it.
+# The same at a power cap, recognised by a clock this far below the device's highest: how warm the
+# chip is and what ran before decide the clock for seconds, longer than the blocks of a measurement.
+# Over 60 cases × 12 processes on an H200 the 95 % intervals of capped cases covered the mean of the
+# processes in as few as 9 of 12 without it. Both numbers were chosen on those runs, where they give
+# 10 or more.
 CAPPED_SHARE = 0.01
 CAPPED_CLOCK = 0.9
 # Share of a block that may be missing where its samples come in batches.

@@ -95,7 +95,7 @@ class Access:
             self._token(authorization, address, bearer_only=False)
 
     def check_write(self, authorization: str, address: str) -> Token:
-        """The token of whoever pushes. A browser cannot be made to send one: it is a header that
+        """The token of a push. A browser cannot be made to send one: it is a header that
         no form can set."""
         if self._public:
             raise Refusal(status=403, code="read-only", message="this server is read-only")

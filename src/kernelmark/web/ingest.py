@@ -85,8 +85,8 @@ async def _body(request: Request, most: int) -> bytes:
     too_large = Refusal(
         status=413, code="too-large", message=f"a body has at most {most} bytes; send fewer results"
     )
-    told = request.headers.get("content-length", "0")
-    if not told.isdigit() or int(told[:20]) > most:
+    length = request.headers.get("content-length", "0")
+    if not length.isdigit() or int(length[:20]) > most:
         raise too_large
     parts, size = [], 0
     async for part in request.stream():

@@ -13,7 +13,7 @@ from kernelmark.core.errors import NothingToDo
 from kernelmark.core.result import RunState, Status
 from kernelmark.core.units import counted, value_text
 from kernelmark.report import figures
-from kernelmark.report import history as told
+from kernelmark.report import history as history_report
 from kernelmark.web.pages import parts
 from kernelmark.web.pages.parts import Asked, Page, Section, Urls, Values, table
 from kernelmark.web.pages.runs import progress, runs_table
@@ -53,11 +53,11 @@ def overview(source: Source, urls: Urls, asked: Asked) -> Page:
             urls,
         ),
         "more": urls("kernels", state="changed") if len(moved) > _MOVERS else None,
-        "commands": told.confirmations(summary.history, stories),
+        "commands": history_report.confirmations(summary.history, stories),
         "grid": _grid(summary, urls),
         "notes": [
             *([f"{counted(held, 'alarm')} suppressed: a canary moved too"] if held else []),
-            *told.notes(summary.history),
+            *history_report.notes(summary.history),
         ],
     }
 
@@ -95,7 +95,7 @@ def _answer(summary: Summary, urls: Urls) -> Values:
     }
     if slower:
         worst = max(slower, key=_rank)
-        known = told.parts(worst.story)
+        known = history_report.parts(worst.story)
         made["worst"] = {
             "problem": known["problem"],
             "backend": known["backend"],
@@ -112,7 +112,7 @@ def _evidence(one: Kernel) -> str:
     step = one.step
     if one.story.screen.flagged or step is None:
         return str(one.story.screen.reason)
-    return f"step with p = {step.p_value:.2g} on {told.date_text(step.started)}"
+    return f"step with p = {step.p_value:.2g} on {history_report.date_text(step.started)}"
 
 
 def _impact(one: Kernel) -> float | None:
@@ -199,7 +199,7 @@ def _is_wanted(one: Kernel, asked: Asked) -> bool:
 def rows_of(summary: Summary) -> dict[int, Values]:
     """The row of each kernel, by its identity, without links; made once for a summary."""
     if "rows" not in summary.derived:
-        timings = told.timings([one.story for one in summary.kernels])
+        timings = history_report.timings([one.story for one in summary.kernels])
         rows = {id(one): _kernel_row(one, timings[one.story.series]) for one in summary.kernels}
         summary.derived["rows"] = rows
     made: dict[int, Values] = summary.derived["rows"]
@@ -242,7 +242,7 @@ def _finish(urls: Urls) -> Callable[[Values], Values]:
 
 
 def _kernel_row(one: Kernel, timing: str) -> Values:
-    known, newest = told.parts(one.story), one.story.newest
+    known, newest = history_report.parts(one.story), one.story.newest
     return {
         "state": one.state,
         "problem": known["problem"],
@@ -285,7 +285,7 @@ def _point_url(point: Point, case_id: str, urls: Urls) -> str | None:
 def series(source: Source, urls: Urls, asked: Asked) -> Page:
     """One series over its runs: noise band, change points, what changed there."""
     found = _series(source, asked["case_id"], asked.get("arch", ""), asked.get("metric", ""))
-    story, known = found.story, told.parts(found.story)
+    story, known = found.story, history_report.parts(found.story)
     newest = judged_s(story.newest)
     points = table(
         [
@@ -355,7 +355,9 @@ def _steps_table(source: Source, found: Kernel, urls: Urls) -> Section:
             "run": step.run_id,
             "ratio": step.ratio,
             "p_value": step.p_value,
-            "what": told.changes_text(difference(places[step.before_id], places[step.run_id])),
+            "what": history_report.changes_text(
+                difference(places[step.before_id], places[step.run_id])
+            ),
             "links": {
                 "run": urls("run", step.run_id),
                 "ratio": urls("compare", base=step.before_id, head=step.run_id),

@@ -90,10 +90,10 @@ def timed_configs(
         yield _config(fields_of(pair[0], here), here), _times(pair[1], here)
 
 
-def _config(told: Mapping[str, Any], place: str) -> dict[str, ConfigValue]:
-    values = dict(fields_of(told.get("kwargs"), f"{place}, kwargs"))
+def _config(stored: Mapping[str, Any], place: str) -> dict[str, ConfigValue]:
+    values = dict(fields_of(stored.get("kwargs"), f"{place}, kwargs"))
     # The rest depends on the version of Triton; a config with a hook is not stored.
-    values |= {name: value for name, value in told.items() if name not in ("kwargs", "pre_hook")}
+    values |= {name: value for name, value in stored.items() if name not in ("kwargs", "pre_hook")}
     return {name: _value(value) for name, value in values.items() if value is not None}
 
 

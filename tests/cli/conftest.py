@@ -40,6 +40,13 @@ def own_places(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def no_store_yet(tmp_path, monkeypatch):
+    """As on a new machine: nobody names a store, and the user's own one is still to be made."""
+    monkeypatch.delenv("KERNELMARK_STORE")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+@pytest.fixture
 def kmark(capsys):
     def call(*words: str) -> Ended:
         capsys.readouterr()

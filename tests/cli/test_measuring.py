@@ -150,6 +150,11 @@ def test_dry_run_tells_what_cannot_be_done(kmark):
     assert "2 cases will be unsupported: numpy has no bf16" in ended.err
 
 
+@pytest.mark.usefixtures("no_store_yet")
+def test_dry_run_needs_no_store(kmark, fake_words):
+    assert kmark(*fake_words, "--dry-run").code == 0
+
+
 def test_dry_run_lists_and_runs_nothing(kmark, fake_words, tmp_path):
     ended = kmark(*fake_words, "--dry-run")
     assert ended.code == 0

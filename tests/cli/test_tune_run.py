@@ -68,6 +68,12 @@ def test_it_tunes_shows_and_writes(kmark, folder):
     )
 
 
+@pytest.mark.usefixtures("no_store_yet")
+def test_it_tunes_before_anything_was_stored(kmark, folder):
+    ended = kmark("tune", "run", str(folder.path), "--only", "SSS_NN_0", *WORDS)
+    assert ended.code == 0, ended.err
+
+
 def test_a_bare_number_is_a_device_of_the_plans_kind(kmark, folder, monkeypatch):
     monkeypatch.setenv("KERNELMARK_FAKE_DEVICES", "2")
     ended = kmark("tune", "run", str(folder.path), "-d", "0,1", *WORDS)

@@ -328,7 +328,7 @@ def _expected_s(plan: Plan, cases: Sequence[Case], context: typer.Context) -> fl
     with contextlib.ExitStack() as stack:
         store = None
         if not params["no_store"]:
-            with contextlib.suppress(StoreError):  # one that is still to be made
+            with contextlib.suppress(NothingToDo, StoreError):  # one that is still to be made
                 store = stack.enter_context(open_store(params["store"], readonly=True))
         shown = Outputs(json=params["json"], csv=params["csv"], md=params["md"]).shows_percent
         if shown or not params["no_store"]:

@@ -151,10 +151,19 @@ struct launch {
         found[y] += data[i] != pool[(table[2 * y + 1] + i) % NUM(3)];              \
     }                                                                              \
   }                                                                                \
-  static void count_##W(struct launch *l) {                                        \
-    T *data = PTR(0);                                                              \
-    NEED(data, NUM(1) * W) NEED(PTR(3), 8)                                         \
-    for (u64 i = 0; i < NUM(1); i++) *(u64 *)PTR(3) += data[i] == (T)NUM(2);       \
+  static void inspect_##W(struct launch *l) {                                      \
+    u64 *found = PTR(5), count = NUM(1), nbytes = NUM(2);                          \
+    NEED(found, l->rows * 16)                                                      \
+    for (u64 y = 0; y < l->rows; y++) {                                            \
+      unsigned char *first = (unsigned char *)(uintptr_t)l->table[2 * y];          \
+      u64 before = l->table[2 * y + 1] >> 32, after = l->table[2 * y + 1] & 0xffffffff;\
+      T *data = (T *)(first + before), wanted;                                     \
+      NEED(first, before + nbytes + after)                                         \
+      memset(&wanted, NUM(3), W);                                                  \
+      for (u64 i = 0; i < count; i++) found[2 * y] += data[i] == wanted;           \
+      for (u64 i = 0; i < before; i++) found[2 * y + 1] += first[i] == NUM(4);     \
+      for (u64 i = 0; i < after; i++) found[2 * y + 1] += first[before + nbytes + i] == NUM(4);\
+    }                                                                              \
   }                                                                                \
   static void gather_##W(struct launch *l) {                                       \
     T *out = PTR(0), *data = PTR(1);                                               \
@@ -239,6 +248,16 @@ static void product(struct launch *l, u64 left_out) {
 static void gemm(struct launch *l) { product(l, 0); }
 static void gemm_short(struct launch *l) { product(l, 1); }
 
+static void signs(struct launch *l) {
+  signed char *sign = PTR(0);
+  double *weights = PTR(1);
+  NEED(sign, NUM(2)) NEED(weights, NUM(2) * 16)
+  for (u64 i = 0; i < NUM(2) && i < l->threads; i++) {
+    weights[2 * i] = sign[i];
+    weights[2 * i + 1] = 1;
+  }
+}
+
 // Weighted sums of float32 rows, as project.cu has them; the two kernels differ in speed alone.
 static void project(struct launch *l) {
   const u64 *size = l->table, *stride = size + 4, *step = size + 8;
@@ -277,9 +296,9 @@ static const struct kernel {
   const char *name, *sizes;
   void (*run)(struct launch *);
 } kernels[] = {
-    WIDTHS(generate, "88844"), WIDTHS(generate_all, "T884"), WIDTHS(changed, "T8848"), WIDTHS(count, "8888"), WIDTHS(gather, "8884"),
+    WIDTHS(generate, "88844"), WIDTHS(generate_all, "T884"), WIDTHS(changed, "T8848"), WIDTHS(inspect, "T88448"), WIDTHS(gather, "8884"),
     {"stamp", "84", stamp}, {"gate", "88", gate}, {"spin", "8", spin}, {"nothing", "", nothing},
-    {"across_f32", "V888884", project}, {"along_f32", "V888884", project},
+    {"signs", "884", signs}, {"across_f32", "V888884", project}, {"along_f32", "V888884", project},
     {"disturb", "44", disturb}, {"poison_all", "T844", poison_all},
     {"evict", "888", evict}, {"strain_bandwidth", "88", strain_bandwidth},
     {"strain_compute", "84", strain_compute}, {"gemm", "888444", gemm},

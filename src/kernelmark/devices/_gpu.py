@@ -197,7 +197,8 @@ class GpuDevice(Device):
     ) -> None:
         """Launch on tensors of one kind; `table` has an address and a pool start for each."""
         count, rows = units(spec), len(table) // 2
-        wide = max(1, min(-(-count // _BLOCK), -(-self.info.units * 32 // rows)))
+        words = -(-spec.nbytes // (8 * _BLOCK))
+        wide = max(1, min(words, -(-self.info.units * 32 // rows)))
         arguments = pack(
             (_u64 * (2 * _TABLE))(*table),
             _ptr(self._pool(spec, seed).address),
@@ -205,9 +206,7 @@ class GpuDevice(Device):
             _u32(period(spec)),
             *more,
         )
-        self.driver.launch(
-            self.function(name), (wide, rows, 1), (_BLOCK, 1, 1), arguments, self._stream
-        )
+        self._start_rows(name, (wide, rows), arguments)
 
     def _pool(self, spec: TensorSpec, seed: int) -> GpuBuffer:
         key = spec.given or (spec.dtype, spec.low, spec.high, seed)
@@ -230,20 +229,31 @@ class GpuDevice(Device):
         self.driver.fill(tensor.address, byte, tensor.spec.nbytes, self._stream)
 
     def poison_all(self, tensors: Sequence[Tensor], byte: int) -> None:
+        for table, wide in self._guarded(tensors):
+            nbytes = tensors[0].spec.nbytes
+            arguments = pack(table, _u64(nbytes), _u32(byte), _u32(GUARD_BYTE))
+            self._start_rows("poison_all", wide, arguments)
+
+    def _guarded(
+        self, tensors: Sequence[Tensor]
+    ) -> Iterator[tuple[ctypes.Array[ctypes.c_uint64], tuple[int, int]]]:
+        """Tables of outputs of one size with their guards, and the grid that goes over each."""
         for start in range(0, len(tensors), _TABLE):
             some = tensors[start : start + _TABLE]
-            table = []
+            rows = []
             for tensor in some:
                 (first, before), (_, after) = guards(tensor)
-                table += [first, before << 32 | after]
-            nbytes = some[0].spec.nbytes
-            wide = max(1, min(-(-nbytes // (8 * _BLOCK)), -(-self.info.units * 32 // len(some))))
-            arguments = pack(
-                (_u64 * (2 * _TABLE))(*table), _u64(nbytes), _u32(byte), _u32(GUARD_BYTE)
-            )
-            function = self.function("poison_all")
-            grid = (wide, len(some), 1)
-            self.driver.launch(function, grid, (_BLOCK, 1, 1), arguments, self._stream)
+                rows += [first, before << 32 | after]
+            words = -(-some[0].spec.nbytes // (8 * _BLOCK))
+            wide = max(1, min(words, -(-self.info.units * 32 // len(some))))
+            yield (_u64 * (2 * _TABLE))(*rows), (wide, len(some))
+
+    def _start_rows(
+        self, name: str, grid: tuple[int, int], arguments: ctypes.Array[ctypes.c_void_p]
+    ) -> None:
+        """Launch a kernel whose blocks of one y are for one row of a table."""
+        function = self.function(name)
+        self.driver.launch(function, (*grid, 1), (_BLOCK, 1, 1), arguments, self._stream)
 
     def count_poison(self, tensor: Tensor, byte: int) -> int:
         return self.inspect([tensor], byte)[0][0]
@@ -254,26 +264,19 @@ class GpuDevice(Device):
     def inspect(self, tensors: Sequence[Tensor], byte: int) -> list[tuple[int, bool]]:
         if not tensors:
             return []
-        # One wait for all of them: it takes longer than the counting.
+        spec = tensors[0].spec
         found = self.scratch("found", 16 * len(tensors))
         self.driver.fill(found.address, 0, 16 * len(tensors), self._stream)
-        for at, tensor in enumerate(tensors):
-            place = found.address + 16 * at
-            self._count(tensor.address, units(tensor.spec), byte, place, width(tensor.spec))
-            for address, nbytes in guards(tensor):
-                self._count(address, nbytes, GUARD_BYTE, place + 8, 1)
+        place = found.address
+        for table, grid in self._guarded(tensors):
+            numbers = _u64(units(spec)), _u64(spec.nbytes), _u32(byte), _u32(GUARD_BYTE)
+            self._start_rows(f"inspect_{width(spec)}", grid, pack(table, *numbers, _ptr(place)))
+            place += 16 * grid[1]
         seen = self.read(found, 0, 16 * len(tensors)).view(np.uint64).reshape(-1, 2)
         return [
-            (elements(tensor.spec, int(same)), int(whole) == sum(n for _, n in guards(tensor)))
+            (elements(spec, int(same)), int(whole) == sum(n for _, n in guards(tensor)))
             for tensor, (same, whole) in zip(tensors, seen, strict=True)
         ]
-
-    def _count(self, address: int, count: int, byte: int, place: int, width: int) -> None:
-        """Add to `place` how many of `count` values of `width` bytes consist of `byte` alone."""
-        if count:
-            pattern = int.from_bytes(bytes([byte]) * width, "little")
-            arguments = _ptr(address), _u64(count), _u64(pattern), _ptr(place)
-            self.start(f"count_{width}", self._blocks(count), _BLOCK, *arguments)
 
     def take(self, tensor: Tensor, where: NDArray[np.int64]) -> NDArray[np.generic]:
         return self.peek(tensor, where)()

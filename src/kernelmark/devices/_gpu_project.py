@@ -16,7 +16,7 @@ from kernelmark.gpu.driver import Driver, pack
 from kernelmark.gpu.rtc import compile_source
 from kernelmark.kernels import rtc as kernels
 from kernelmark.numerics.floats import storage
-from kernelmark.numerics.project import Projection, from_pairs, sign_pairs
+from kernelmark.numerics.project import Projection, from_pairs
 
 _FILE = "project.cu"
 _BLOCK = 256
@@ -45,7 +45,8 @@ class Projector:
 
     def nbytes(self, contraction: Contraction) -> int:
         """Device memory that `project` needs."""
-        return _PAIR * (contraction.cols + contraction.projected + 2 * contraction.rows)
+        pairs = contraction.cols + contraction.projected + 2 * contraction.rows
+        return _PAIR * pairs + contraction.cols
 
     def project(
         self,
@@ -65,10 +66,14 @@ class Projector:
             "expected": expected,
             "got": expected + _PAIR * rows,
         }
-        pairs = sign_pairs(signs)  # alive until the stream is done with it
-        source, size = _ptr(pairs.ctypes.data), ctypes.c_size_t(pairs.nbytes)
-        driver.call("copy_to_device_async", _ptr(places["signs"]), source, size, _ptr(stream))
-        driver.fill(first, 0, places["got"] + _PAIR * rows - first, stream)
+        end = places["got"] + _PAIR * rows
+        short = signs.astype(np.int8)  # alive until the stream is done with it
+        source, size = _ptr(short.ctypes.data), ctypes.c_size_t(short.nbytes)
+        driver.call("copy_to_device_async", _ptr(end), source, size, _ptr(stream))
+        arguments = pack(_ptr(end), _ptr(places["signs"]), _u32(signs.size))
+        grid = (-(-signs.size // _BLOCK), 1, 1)
+        driver.launch(self._function("signs"), grid, (_BLOCK, 1, 1), arguments, stream)
+        driver.fill(first, 0, end - first, stream)
         for step in contraction.steps():
             self._start(step, tensors[step.sum.tensor], places, stream)
         driver.call("stream_synchronize", _ptr(stream))

@@ -360,9 +360,7 @@ class Driver:
 
 def pack(*values: Any) -> ctypes.Array[ctypes.c_void_p]:
     """Return kernel arguments as the address array of a launch; it keeps `values` alive."""
-    packed = (_P * max(1, len(values)))(
-        *(ctypes.cast(ctypes.pointer(value), _P) for value in values)
-    )
+    packed = (_P * max(1, len(values)))(*map(ctypes.addressof, values))
     packed._keep = values  # type: ignore[attr-defined]
     return packed
 

@@ -14,11 +14,13 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelmark.core.contraction import Contraction
 from kernelmark.core.dtype import DType
 from kernelmark.core.errors import OutOfMemory
 from kernelmark.core.problem import Problem
@@ -30,6 +32,7 @@ from kernelmark.measure.project import check_projection
 from kernelmark.measure.sets import Arena, fill_inputs
 from kernelmark.numerics.floats import decode, storage
 from kernelmark.numerics.generate import Inputs
+from kernelmark.numerics.project import Projection
 from kernelmark.ops.base import Op, Reference
 
 SECOND_POISON = 0x55
@@ -249,12 +252,8 @@ class Checker:
             reference = self._op.reference(self._problem, inputs, where)
             return self._compared(index, where, got, reference)
 
-        # In the background it would disturb the next block where it computes on what is measured,
-        # and a block is the longer the longer its set-up took: after the last block, then.
-        if not self._device.two_lengths or self._op.reference_on_device:
-            return compared
-        self._futures.append(_background().submit(compared))
-        return self._futures[-1].result
+        # A reference on the device would disturb the next block: after the last one, then.
+        return compared if self._op.reference_on_device else self._in_background(compared)
 
     def cancel(self) -> None:
         """Drop references that nobody will ask for."""
@@ -269,6 +268,9 @@ class Checker:
             projection = self._device.project(contraction, arena.sets[index], signs)
         except OutOfMemory:  # the sets may take nearly all of it
             return self._sampled(arena, index)
+        return self._in_background(partial(self._judged, index, contraction, projection))
+
+    def _judged(self, index: int, contraction: Contraction, projection: Projection) -> Check:
         found = check_projection(contraction, projection, self._tolerance, self._output.type)
         details, faults = [], []
         if found.bad:
@@ -283,7 +285,15 @@ class Checker:
                 )
             )
             faults.append(Fault.PROJECTION)
-        return _ready(_check(rows=found.rows, worst=found.ratio, faults=faults, details=details))
+        return _check(rows=found.rows, worst=found.ratio, faults=faults, details=details)
+
+    def _in_background(self, check: Pending) -> Pending:
+        """A check that is computed while the host waits for the device. Where the host itself is
+        what is measured it would disturb the next block: there it comes after the last one."""
+        if not self._device.two_lengths:
+            return check
+        self._futures.append(_background().submit(check))
+        return self._futures[-1].result
 
     def _compared(
         self, index: int, where: NDArray[np.int64], got: Floats, reference: Reference

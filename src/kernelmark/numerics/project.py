@@ -37,11 +37,6 @@ class Projection:
     magnitude: Floats
 
 
-def sign_pairs(signs: Floats) -> Floats:
-    """Signs as a vector of weights: the second number of each pair is 1."""
-    return np.stack([signs, np.ones_like(signs)], axis=1)
-
-
 def from_pairs(got: Floats, expected: Floats) -> Projection:
     """The projection whose two vectors of pairs these are."""
     return Projection(
@@ -57,7 +52,7 @@ def project(
 ) -> Projection:
     """Project tensors in host memory, each given as flat bit patterns and a dtype."""
     vectors: dict[Vector, Floats] = {
-        "signs": sign_pairs(signs),
+        "signs": np.stack([signs, np.ones_like(signs)], axis=1),
         "projected": np.zeros((contraction.projected, 2)),
         "expected": np.zeros((contraction.rows, 2)),
         "got": np.zeros((contraction.rows, 2)),

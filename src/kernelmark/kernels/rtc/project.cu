@@ -189,6 +189,12 @@ __device__ void sum_along(const View& view, const typename T::word* data, const 
   }
 }
 
+// Signs as weights, from a byte each: sixteen times fewer bytes come from the host.
+KERNEL signs(const signed char* sign, Pair* weights, u32 count) {
+  const u32 i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count) weights[i] = {(double)sign[i], 1.0};
+}
+
 #define PROJECT(NAME)                                                                              \
   KERNEL across_##NAME(const View view, const NAME::word* data, const Pair* weights, Pair* result, \
                        double factor, double square, u32 chunk) {                                  \

@@ -73,7 +73,9 @@ def _faults(value: Any, where: str, name: str) -> Iterator[tuple[str, str]]:
             yield from _faults(one, f"{where}.{key}", key if key == _INDEX else name)
     elif isinstance(value, tuple):
         for number, one in enumerate(value):
-            yield from _faults(one, f"{where}[{number}]", name)
+            # Most of a result is samples: only for a bad one is its place spelt out.
+            if not isinstance(one, float) or not _is_possible(one, name):
+                yield from _faults(one, f"{where}[{number}]", name)
     elif isinstance(value, int | float) and not _is_possible(value, name):
         yield where, str(value)[:24] if isinstance(value, int) else f"{value:g}"
 

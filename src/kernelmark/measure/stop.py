@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from kernelmark.core.result import Block, StopReason
@@ -26,7 +27,12 @@ def interval_of(blocks: Sequence[Block], timing: Timing, spread: float = 0.0) ->
     """The interval to report, which pays for having been looked at before and for a `spread`
     between processes that one process does not show."""
     first_look = len(blocks) <= timing.allocations
-    return widened(measured_interval(blocks, LEVEL if first_look else LOOKED_LEVEL), spread)
+    return widened(_interval(tuple(blocks), LEVEL if first_look else LOOKED_LEVEL), spread)
+
+
+@functools.lru_cache(maxsize=1)  # whether to stop and what to report is asked of the same blocks
+def _interval(blocks: tuple[Block, ...], level: float) -> Interval:
+    return measured_interval(blocks, level)
 
 
 def stop_reason(

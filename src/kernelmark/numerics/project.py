@@ -25,26 +25,29 @@ _FEW = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
-    """Both sides of out · signs = left · (right · signs) + added · signs, for each row.
+    """Both sides of out · signs = left · (right · signs) + added · signs, a pair for each row: the
+    sum, and the sum of squares beside it."""
 
-    `out_norm` is the norm of the output's row; `magnitude` is at least the norm, over the row's
-    columns, of the sums of absolute terms.
-    """
+    output: Floats
+    inputs: Floats
 
-    got: Floats
-    expected: Floats
-    out_norm: Floats
-    magnitude: Floats
+    @property
+    def got(self) -> Floats:
+        return self.output[:, 0]
 
+    @property
+    def expected(self) -> Floats:
+        return self.inputs[:, 0]
 
-def from_pairs(got: Floats, expected: Floats) -> Projection:
-    """The projection whose two vectors of pairs these are."""
-    return Projection(
-        got=got[:, 0],
-        expected=expected[:, 0],
-        out_norm=np.sqrt(got[:, 1]),
-        magnitude=np.sqrt(expected[:, 1]),
-    )
+    @property
+    def out_norm(self) -> Floats:
+        """The norm of each row of the output."""
+        return np.asarray(np.sqrt(self.output[:, 1]))
+
+    @property
+    def magnitude(self) -> Floats:
+        """At least the norm, over a row's columns, of the sums of absolute terms."""
+        return np.asarray(np.sqrt(self.inputs[:, 1]))
 
 
 def project(
@@ -62,7 +65,7 @@ def project(
         for step in contraction.steps():
             bits, dtype_name = tensors[step.sum.tensor]
             _add(step, bits, dtype_name, vectors[step.weights], vectors[step.result])
-    return from_pairs(vectors["got"], vectors["expected"])
+    return Projection(output=vectors["got"], inputs=vectors["expected"])
 
 
 def _add(step: Step, bits: Bits, dtype_name: str, weights: Floats, result: Floats) -> None:

@@ -74,10 +74,13 @@ class Dispatch:
     def events(self) -> Iterator[Event]:
         """Yield everything that happens until each case has a result.
 
-        A result is reported before its device gets the next case: a killed parent loses what was
-        on the devices, and nothing that had come back."""
+        On a CPU a result is reported before the next case begins: storing and showing it would
+        disturb the timing. A GPU is given its next case first, and does not wait for that."""
+        at_once = self._pool.devices[0].info.kind != "cpu"
         try:
             while True:
+                if at_once:
+                    self._assign()
                 while self._events:
                     yield self._events.popleft()
                 if self.done == self.total and not self._pool.measuring:
@@ -120,12 +123,14 @@ class Dispatch:
         task.clock = task.clock or time.monotonic()
         self._active[slot] = task
         process = len(task.parts)
-        if process == 0:
-            device = slot.info.name
-            self._emit(CaseStarted(case=task.case, device=device, progress=self._progress()))
         # Each process index is a process of its own; the first may be one that did other cases.
         job = MeasureCase(case=task.case, process=process, fresh=process > 0)
         self._pool.submit(slot, job)
+        if process == 0:
+            # After it was handed out: adding up a long queue takes as long as a short case.
+            self._add_up()
+            device = slot.info.name
+            self._emit(CaseStarted(case=task.case, device=device, progress=self._progress()))
 
     def _give_up(self) -> None:
         first = self._pool.devices[0]
@@ -190,6 +195,7 @@ class Dispatch:
         self._compiled += 1
         self._uncompiled.pop(key, None)
         self._forecast.learn_compiled(case, found.status, found.seconds)
+        self._add_up()
         self._emit(
             CaseCompiled(
                 case=case,
@@ -249,10 +255,6 @@ class Dispatch:
 
     def _progress(self) -> Progress:
         now = time.monotonic()
-        # Adding up a long queue at each event would take longer than short cases do.
-        if now - self._summed > 1.0 or len(self._queue) < 100:
-            self._left_s = sum(self._forecast.seconds(task.case) for task in self._queue)
-            self._summed = now
         left = self._left_s + self._forecast.load_s(self._forecast.unloaded(self._backends))
         for task in self._active.values():
             left += max(0.0, self._forecast.seconds(task.case) - (now - task.clock))
@@ -263,6 +265,13 @@ class Dispatch:
             first = self._pool.devices[0].info.kind == "cpu"  # where all is compiled before
             left = left + compiling if first else max(left, compiling)
         return Progress(done=self.done, total=self.total, remaining_s=left)
+
+    def _add_up(self) -> None:
+        """Add up the queue's seconds, but not at each of many short cases."""
+        now = time.monotonic()
+        if now - self._summed > 1.0 or len(self._queue) < 100:
+            self._left_s = sum(self._forecast.seconds(task.case) for task in self._queue)
+            self._summed = now
 
     def _emit(self, event: Event) -> None:
         self._events.append(event)

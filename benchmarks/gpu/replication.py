@@ -27,6 +27,7 @@ import json
 import math
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -275,6 +276,7 @@ def measure(given: argparse.Namespace, info: DeviceInfo) -> Measured:
     """Run the processes of this part."""
     begun = time.monotonic()
     cases = make_cases(info, Timing.preset(given.timing), given.cases)
+    cases = [case for case in cases if re.search(given.only, case.problem.key)]
     part, parts = given.part
     numbers = [n for n in range(given.processes) if n % parts == part - 1]
     spun_numbers = [n for n in range(given.spun_processes) if n % parts == part - 1]
@@ -584,6 +586,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=12)
     parser.add_argument("--spun-processes", type=int, default=5, help="with spinning kernels")
     parser.add_argument("--cases", type=int, help="fewer cases than all")
+    parser.add_argument("--only", default="", help="problems that match this regular expression")
     parser.add_argument("--budget-s", type=float, default=570.0, help="seconds for this call")
     parser.add_argument("--part", type=part_of, default=(1, 1), help="1/3: every third process")
     parser.add_argument("--merge", type=Path, nargs="+", help="judge the files of parts")

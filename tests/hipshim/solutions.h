@@ -127,13 +127,16 @@ class Catalogue {
     return 1 + (lines_[name] ^ mask());
   }
 
+  // The place of a solution in the catalogue, which stays the same when indices are shuffled.
+  static int line(int index) { return (index - 1) ^ mask(); }
+
   // The solution behind an index, or null.
   const Solution* find(int index) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const int line = (index - 1) ^ mask();
+    const int at = line(index);
     if (index < 1) return nullptr;
-    if (line >= (int)solutions_.size()) read();
-    return line < (int)solutions_.size() ? &solutions_[line] : nullptr;
+    if (at >= (int)solutions_.size()) read();
+    return at < (int)solutions_.size() ? &solutions_[at] : nullptr;
   }
 
  private:

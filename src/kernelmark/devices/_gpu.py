@@ -460,11 +460,13 @@ def _tables(
     tensors: Sequence[tuple[Tensor, int]], seed: int
 ) -> Iterator[tuple[TensorSpec, list[int], list[int]]]:
     """Tensors of one kind, as many as a table holds: the kind, the table, and their positions."""
-    groups: dict[TensorSpec, list[tuple[int, int, int]]] = {}
+    # By identity: the sets of a case share their specs, which take long to hash.
+    groups: dict[int, tuple[TensorSpec, list[tuple[int, int, int]]]] = {}
     for at, (tensor, number) in enumerate(tensors):
-        row = tensor.address, first_unit(tensor.spec, seed, number), at
-        groups.setdefault(tensor.spec, []).append(row)
-    for spec, rows in groups.items():
+        spec = tensor.spec
+        row = tensor.address, first_unit(spec, seed, number), at
+        groups.setdefault(id(spec), (spec, []))[1].append(row)
+    for spec, rows in groups.values():
         for start in range(0, len(rows), _TABLE):
             some = rows[start : start + _TABLE]
             yield spec, [n for row in some for n in row[:2]], [row[2] for row in some]

@@ -293,8 +293,8 @@ def _left_out(problems: Sequence[Problem], cases: Sequence[Case]) -> str:
     if not left:
         return ""
     ops = ", ".join(dict.fromkeys(problem.op for problem in left))
-    told = f"{len(left)} of {counted(len(problems), 'problem')} left out"
-    return f"{told}: no backend that is available here can do any of {ops}"
+    summary = f"{len(left)} of {counted(len(problems), 'problem')} left out"
+    return f"{summary}: no backend that is available here can do any of {ops}"
 
 
 def _made_up(chosen: Sequence[str], info: DeviceInfo) -> str:

@@ -265,9 +265,9 @@ def _import(files: Sequence[str], place: str | None, *, quiet: bool) -> int:
     found = [read_file(file) for file in files]
     with open_store(place) as store:
         for file, result_set in zip(files, found, strict=True):
-            told = store.add_result_set(result_set)
+            added = store.add_result_set(result_set)
             if not quiet:
-                say(f"{file}: {told}")
+                say(f"{file}: {added}")
     return 0
 
 
@@ -314,7 +314,7 @@ def _measure(
     argv: tuple[str, ...],
     quiet: bool,
 ) -> Results:
-    """The run. Results are told line by line as they come; `place` is None where nothing is to be
+    """The run. Results are printed as they come; `place` is None where nothing is to be
     stored."""
     from kernelmark.api import micro as api
     from kernelmark.cli.places import redacted
@@ -325,7 +325,7 @@ def _measure(
 
     chosen = list(names) or api.names_for(device)
 
-    told: set[str] = set()
+    noted: set[str] = set()
 
     def on_result(result: Result) -> None:
         name = benchmark_name(result.case.problem)
@@ -334,9 +334,9 @@ def _measure(
         if not quiet or result.status.failed:
             say(f"{name:<16} {status_text(result, result.headlines)}, {took}{reason}")
         for note in result.notes:
-            if note not in told:  # what all of them have is said once
+            if note not in noted:  # what all of them have is said once
                 tell(f"{name}: {note}")
-        told.update(result.notes)
+        noted.update(result.notes)
 
     def tell(text: str) -> None:
         if not quiet:

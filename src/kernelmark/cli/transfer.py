@@ -244,8 +244,8 @@ def import_results(
     with open_store(store) as opened:
         for file, result_set in zip(files, found, strict=True):
             say(str(opened.add_result_set(result_set)))
-            for told in notes(result_set.results):
-                say(f"note: {file}: {told}")
+            for note in notes(result_set.results):
+                say(f"note: {file}: {note}")
     return 0
 
 
@@ -272,7 +272,7 @@ def _check_machine(device: str, arch: str, *, of_log: bool) -> None:
 
 @about("import-file")
 def _results(file: str, given: Given, form: str | None) -> ResultSet:
-    """The run in a file; one that is a log of calls instead is told so."""
+    """Load the run in a file; raise UsageError if it is a log of calls."""
     from kernelmark.api.reading import read_file
     from kernelmark.workloads import importers, logs
 
@@ -296,7 +296,7 @@ def _results(file: str, given: Given, form: str | None) -> ResultSet:
 
 
 def _checked_place(file: str) -> Path:
-    """What is no file is told before any format is tried."""
+    """Raise UsageError for what is no file, before any format is tried."""
     path = Path(file).expanduser()
     if path.is_dir():
         hint = f"name the files in it: {file.rstrip('/')}/*"

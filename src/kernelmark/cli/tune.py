@@ -362,8 +362,8 @@ def _not_timed(done: Planned) -> list[str]:
     """What is left out and has no time that could be below a threshold."""
     failed = sum(cost.no_time for cost in done.left_out)
     later = sum(cost.status is None for cost in done.left_out)
-    told = ((failed, "that could not be timed"), (later, "not timed yet"))
-    return [f"{count} {words}" for count, words in told if count]
+    counts = ((failed, "that could not be timed"), (later, "not timed yet"))
+    return [f"{count} {words}" for count, words in counts if count]
 
 
 app = typer.Typer(

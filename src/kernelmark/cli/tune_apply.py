@@ -251,7 +251,7 @@ def _judged(found: Sequence[Outcome], before: Mapping[str, Outcome], *, quiet: b
     put_table(Table(columns=columns, rows=rows))
     failed = [outcome for outcome in found if not outcome.tuned.verified]
     others = [outcome for outcome in found if replaced(before[outcome.name], outcome)]
-    # Each reason is told as it is found out, but not of a quiet run: errors are told there too.
+    # Reasons are printed as they are found; a quiet run prints only those of failures.
     for outcome in found if quiet else ():
         if outcome in failed or outcome in others:
             say(f"{outcome.name}: {outcome.reason}")
@@ -264,14 +264,14 @@ def _row(outcome: Outcome, before: float) -> tuple[str, ...]:
     from kernelmark.core.units import time_text
     from kernelmark.report.tables import NONE
 
-    def told(seconds: float) -> str:
+    def cell(seconds: float) -> str:
         return NONE if math.isnan(seconds) else time_text(seconds)
 
     ratio = f"{outcome.ratio:.3f} × ({outcome.low:.3f} to {outcome.high:.3f})"
     return (
         outcome.name,
-        told(outcome.tuned.median_s),
-        told(outcome.reference.median_s),
+        cell(outcome.tuned.median_s),
+        cell(outcome.reference.median_s),
         NONE if math.isnan(outcome.ratio) else ratio,
         f"{before:.3f} ×",
     )

@@ -174,11 +174,11 @@ def _some(each: Sequence[str], of: str = "") -> str:
 
 def _left(done: Tuned) -> str:
     """What the clock left undone."""
-    told = []
+    parts = []
     if done.cut:
         searches = "search" if len(done.cut) == 1 else "searches"
         were = "was" if len(done.cut) == 1 else "were"
-        told.append(f"the {searches} of {counted(len(done.cut), 'plan')} {were} cut short")
+        parts.append(f"the {searches} of {counted(len(done.cut), 'plan')} {were} cut short")
     if done.unreached:
-        told.append(f"{counted(len(done.unreached), 'plan')} not reached")
-    return ", ".join(told)
+        parts.append(f"{counted(len(done.unreached), 'plan')} not reached")
+    return ", ".join(parts)

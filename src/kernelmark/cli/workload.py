@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kernelmark.workloads.logs import Reading
     from kernelmark.workloads.logs.skips import Skips
 
-_REASONS = 8  # that are told
+_REASONS = 8  # that are printed
 
 
 def import_workload(

@@ -215,7 +215,7 @@ class Rig(ABC):
     @property
     @abstractmethod
     def clock_mhz(self) -> float:
-        """The core clock that cycles are told in where a timing has none of its own."""
+        """The core clock that converts time to cycles if a timing has none of its own."""
 
     def clock_during(self, samples: Samples) -> float | None:
         """The core clock while `samples` were taken; None where nobody read it then."""

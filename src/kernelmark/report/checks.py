@@ -71,7 +71,7 @@ def check_line(found: Sequence[Check]) -> str:
     """All plans in one sentence."""
     every = [candidate for one in found for candidate in one.candidates]
     counts = Counter(candidate.verdict for candidate in every)
-    told = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict)
+    verdicts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict)
     archs = ", ".join(dict.fromkeys(one.plan.arch for one in found))
     where = f"{counted(len(every), 'candidate')} of {counted(len(found), 'plan')}"
-    return f"{where} compiled for {archs}: {told}"
+    return f"{where} compiled for {archs}: {verdicts}"

@@ -131,15 +131,15 @@ def reasons(refused: Sequence[Refused]) -> list[str]:
 def doubts(found: Summary) -> list[str]:
     """What should be known before shares are believed."""
     wide = [c for c in found.costs if c.total_s and c.rel_half_width > _WIDE]
-    told = []
+    lines = []
     if wide:
         share = math.fsum(cost.share for cost in wide)
-        told.append(
+        lines.append(
             f"the times of {_counted(len(wide), 'problem')} ({percent(share)} of the whole) are "
             f"known to no better than ± {100 * _WIDE:.0f} %: measure on a quiet machine, or with "
             "--timing default"
         )
-    return told
+    return lines
 
 
 def plans_line(
@@ -150,8 +150,8 @@ def plans_line(
 ) -> str:
     """What was planned in one sentence."""
     counts = {fate: sum(one is fate for one in fates.values()) for fate in Fate}
-    told = ", ".join(f"{count} {fate.value}" for fate, count in counts.items() if count)
-    line = _counted(len(drafts), "plan") + (f" ({told})" if told else "")
+    summary = ", ".join(f"{count} {fate.value}" for fate, count in counts.items() if count)
+    line = _counted(len(drafts), "plan") + (f" ({summary})" if summary else "")
     share = math.fsum(draft.plan.share for draft in drafts)
     line += f" for {percent(share)} of the time" if share else ""
     line += f", {_counted(len(refused), 'problem')} that cannot be tuned" if refused else ""
@@ -255,8 +255,8 @@ def _status(cost: Cost) -> str:
 
 
 def _fate(fate: Fate) -> str:
-    told = {Fate.EDITED: "edited by hand, left alone", Fate.UNREADABLE: "cannot be read"}
-    return told.get(fate, fate.value)
+    texts = {Fate.EDITED: "edited by hand, left alone", Fate.UNREADABLE: "cannot be read"}
+    return texts.get(fate, fate.value)
 
 
 def _pct(share: float) -> float | None:

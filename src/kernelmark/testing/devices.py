@@ -303,7 +303,7 @@ class DeviceContract:
         assert reading.clock_mhz is None or reading.clock_mhz > 0
 
     def test_more_launches_take_longer(self, device: Device) -> None:
-        """With the device's own work as the launch; the fake device's takes what it is told."""
+        """With the device's own work as the launch; the fake device's lasts as it is set."""
         tensor = make_tensor(device, "f32", (1 << 18,))
         advance = getattr(device, "advance", lambda seconds: None)
 

@@ -2,7 +2,7 @@
 
 The fastest of many noisy times is partly the luckiest, so the times that chose a candidate never
 say how fast it is. All finalists run two heats; the best of these then plays the final against the
-reference alone, and the final's times are what is told. Both are in turns, first forwards, then
+reference alone, and the final's times are reported. Both are in turns, first forwards, then
 backwards (ABBA), in fresh memory and on fresh inputs. The winner also has to be right on sizes next
 to the problem's, where masks and tails differ.
 """

@@ -61,7 +61,7 @@ class Session:
         self.journal = journal
         self.stop = False
         self.best: Trial | None = None
-        self.best_s: float | None = None  # with what the search was not told yet
+        self.best_s: float | None = None  # includes results not yet reported to the search
         self._failures = 0
         # Not of finals: one that a search comes back from would leave it fewer minutes.
         self._costs: dict[tuple[str, str, str, str], float] = {}
@@ -227,7 +227,7 @@ def _of_search(trial: Trial) -> bool:
 
 
 def library_version(backend: str) -> str:
-    """The version of a backend's library, "" where it cannot be told here."""
+    """The version of a backend's library, "" if it is unknown here."""
     found = backends.find(backend)
     return "" if found.available() is not None else found.version()
 

@@ -55,8 +55,8 @@ def standings(folder: TuningFolder) -> list[Standing]:
 
 
 def standing(folder: TuningFolder, name: str, retired: str = "") -> Standing:
-    """One plan's; what cannot be read is told as its reason. `retired` is why the last run gave
-    it up, if it did."""
+    """Return the standing of a plan; if its file cannot be read, the error is the reason.
+    `retired` is why the last run gave it up, if it did."""
     try:
         plan = planfile.read(folder.plan(name))
     except KernelmarkError as error:

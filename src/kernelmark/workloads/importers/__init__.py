@@ -81,7 +81,7 @@ def read(path: Path, given: Given, name: str | None = None) -> ResultSet:
 def notes(found: Iterable[Result]) -> list[str]:
     """What a reader of these results must know of the file they are of."""
     results = list(found)
-    return [told for told in (doubt(results), unnamed(results), left_out(results)) if told]
+    return [note for note in (doubt(results), unnamed(results), left_out(results)) if note]
 
 
 def left_out(found: Iterable[Result]) -> str:

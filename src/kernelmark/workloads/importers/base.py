@@ -157,8 +157,8 @@ def gathered(
 
 
 def _absurd(row: Found) -> str:
-    """What of a row cannot be, in one sentence; "" where all can. Times of 0 or less are told
-    elsewhere."""
+    """The impossible size or time of a row in one sentence, or "". Times of 0 or less are
+    reported elsewhere."""
     if bad := bad_size(row.problem):
         return f"{row.problem.op}: a size of {bad} is not possible"
     late = next((time_s for time_s in row.samples_s if MOST_S <= time_s < math.inf), None)
@@ -321,7 +321,7 @@ def _error(row: Found) -> Reason:
 
 
 def _left_out(found: Sequence[Found]) -> Reason:
-    """How many times of a case are none, if any is. A row that failed is told anyway."""
+    """Summarise the non-positive times of a case that were dropped."""
     every = [time_s for row in found if row.status is Status.OK for time_s in row.samples_s]
     none = [time_s for time_s in every if not time_s > 0]
     if not none:

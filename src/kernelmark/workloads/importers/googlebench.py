@@ -65,16 +65,16 @@ class GoogleBench(Importer):
         if not isinstance(document, dict) or not isinstance(document.get("benchmarks"), list):
             raise CodecError(f"{path}: there is no list of benchmarks in it")
         context = document.get("context")
-        told: Mapping[str, Any] = context if isinstance(context, dict) else {}
-        executable = str(told.get("executable", ""))
+        fields: Mapping[str, Any] = context if isinstance(context, dict) else {}
+        executable = str(fields.get("executable", ""))
         backend = "iree" if "iree" in executable else "googlebench"
         return gathered(
             path,
             given,
             _rows(path, document["benchmarks"], backend),
             method="Google Benchmark",
-            environment=Environment(host=str(told.get("host_name", ""))),
-            started=iso_time(told.get("date")),
+            environment=Environment(host=str(fields.get("host_name", ""))),
+            started=iso_time(fields.get("date")),
         )
 
 

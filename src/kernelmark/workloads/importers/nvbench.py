@@ -131,10 +131,10 @@ def _times(path: Path, state: Mapping[str, Any], place: str) -> tuple[float, ...
     return ()
 
 
-def _samples(path: Path, told: Mapping[str, Any], place: str) -> tuple[float, ...]:
+def _samples(path: Path, sidecar: Mapping[str, Any], place: str) -> tuple[float, ...]:
     """Little-endian 32-bit floats, in a file whose name is relative to the JSON's place."""
-    count = whole(told.get("size"), f"{place}, size")
-    name = Path(str(told.get("filename")))
+    count = whole(sidecar.get("size"), f"{place}, size")
+    name = Path(str(sidecar.get("filename")))
     candidates = [path.parent / name, path.parent.parent / name, path.parent / name.name]
     file = next((c for c in candidates if c.is_file()), None)
     if file is None:

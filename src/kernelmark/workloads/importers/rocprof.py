@@ -226,8 +226,8 @@ def _dispatches(process: Mapping[str, Any], place: str) -> Iterator[Mapping[str,
         yield fields_of(record, f"{place}, kernel_dispatch")
     if not records:
         for record in items_of(counted.get("counter_collection"), f"{place}, counter_collection"):
-            told = fields_of(record, f"{place}, counter_collection")
-            yield fields_of(told.get("dispatch_data"), f"{place}, dispatch_data")
+            counters = fields_of(record, f"{place}, counter_collection")
+            yield fields_of(counters.get("dispatch_data"), f"{place}, dispatch_data")
 
 
 def _launch(

@@ -114,8 +114,8 @@ def _document(path: Path) -> Iterator[Found]:
 
 def _found(problem: Problem, cells: Iterable[tuple[str, str]], doubt: str) -> Iterator[Found]:
     """The implementations of one input, from their metrics by `{implementation}-{metric}`."""
-    told = {name: cell.strip() for name, cell in cells}
-    for name, cell in told.items():
+    row = {name: cell.strip() for name, cell in cells}
+    for name, cell in row.items():
         if not name.endswith(_LATENCY):
             continue
         implementation = name.removesuffix(_LATENCY)
@@ -125,7 +125,7 @@ def _found(problem: Problem, cells: Iterable[tuple[str, str]], doubt: str) -> It
                 f"{problem.key}: {cell[:40]!r} of {name} is no number of milliseconds",
                 hint="write the file again with tritonbench",
             )
-        error = "" if match else cell or _failure(implementation, told)
+        error = "" if match else cell or _failure(implementation, row)
         if match or error:
             yield Found(
                 problem=problem,
@@ -138,11 +138,11 @@ def _found(problem: Problem, cells: Iterable[tuple[str, str]], doubt: str) -> It
             )
 
 
-def _failure(implementation: str, told: Mapping[str, str]) -> str:
+def _failure(implementation: str, row: Mapping[str, str]) -> str:
     """The words in the first metric of an implementation, where it has no latency; "" where it has
     numbers or nothing."""
-    others = [name for name in told if name.startswith(f"{implementation}-")]
-    cells = [told[name] for name in others if told[name]]
+    others = [name for name in row if name.startswith(f"{implementation}-")]
+    cells = [row[name] for name in others if row[name]]
     return cells[0] if len(cells) == 1 and not _NUMBER.match(cells[0]) else ""
 
 

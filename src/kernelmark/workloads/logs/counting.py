@@ -170,7 +170,7 @@ class Counting:
         if line not in self._headers and len(line) < _HEADER and self._may_be_header(line):
             for reader in self._readers:
                 if (table := reader.table(line, self._place)) is not None:
-                    # Rows of tables with other columns are told apart by the number.
+                    # Rows of tables with other columns are distinguished by the number.
                     self._headers[line] = table, f"{reader.name} {len(self._headers)}"
                     break
         return line in self._headers
@@ -212,8 +212,8 @@ class Counting:
         called = {name for (name, _, _), seen in self._seen.items() if seen.calls}
         readers = [rows for rows, _ in tables]
         readers += [one for name, _, one in self._known if name in called]
-        told = (note for one in readers for note in one.notes())
-        return list(dict.fromkeys(told))
+        notes = (note for one in readers for note in one.notes())
+        return list(dict.fromkeys(notes))
 
     def counted(self) -> Iterator[Counted]:
         """Every call that was found."""

@@ -42,53 +42,41 @@ Head = Annotated[
 ]
 RuleName = Annotated[
     str,
-    typer.Option(
-        "--rule",
-        metavar="NAME|FILE",
+    o.option(
+        "--rule NAME|FILE",
+        JUDGING,
         help="The rule: robust, golden-tot, ratio, or your own TOML file.",
-        rich_help_panel=JUDGING,
     ),
 ]
 FailOnWords = Annotated[
     list[str] | None,
-    typer.Option(
-        "--fail-on",
-        metavar="VERDICT[:SIZE]",
-        help="Exit with code 1 on these verdicts: slower:3%,broken, or none. With held, also "
-        "where a "
-        "canary moved. Default: slower,broken.",
-        rich_help_panel=JUDGING,
+    o.option(
+        "--fail-on VERDICT[:SIZE]",
+        JUDGING,
+        help="Exit with code 1 on these verdicts: slower:3%,broken, or none. With held, also where "
+        "a canary moved. Default: slower,broken.",
     ),
 ]
 Match = Annotated[
     Literal["case", "problem"],
-    typer.Option(
-        "--match",
-        metavar="case|problem",
+    o.option(
+        "--match case|problem",
+        JUDGING,
         help="Match rows by case (problem, backend, config and timing), or by problem, with the "
-        "best "
-        "result of each side.",
-        rich_help_panel=JUDGING,
+        "best result of each side.",
     ),
 ]
 Explain = Annotated[
     str | None,
-    typer.Option(
-        "--explain",
-        metavar="ROW",
-        help="Explain the verdict of one row, by its number or a prefix of its case id. The "
-        "exit code "
-        "is then 0 whatever the verdict.",
-        rich_help_panel=o.OUTPUT,
+    o.option(
+        "--explain ROW",
+        o.OUTPUT,
+        help="Explain the verdict of one row, by its number or a prefix of its case id. The exit "
+        "code is then 0 whatever the verdict.",
     ),
 ]
 All = Annotated[
-    bool,
-    typer.Option(
-        "--all",
-        help="Show every row, not only those that changed.",
-        rich_help_panel=o.OUTPUT,
-    ),
+    bool, o.option("--all", o.OUTPUT, help="Show every row, not only those that changed.")
 ]
 
 

@@ -42,106 +42,92 @@ NewFolder = Annotated[
 ]
 Reference = Annotated[
     str | None,
-    t.option(
-        "-b",
-        "--backend",
-        metavar="BACKEND",
+    o.option(
+        "-b --backend BACKEND",
+        o.SELECTION,
         help="The reference, as the workload's program calls it. Default: the first available of "
         "torch, cublaslt and numpy.",
     ),
 ]
 Tuned = Annotated[
-    str, t.option("-b", "--backend", metavar="BACKEND", help="The backend to tune, or a .py file.")
+    str, o.option("-b --backend BACKEND", o.SELECTION, help="The backend to tune, or a .py file.")
 ]
 ToBeat = Annotated[
     str | None,
-    t.option(
-        "--reference",
-        metavar="BACKEND",
+    o.option(
+        "--reference BACKEND",
+        o.SELECTION,
         help="The reference that winners must beat. Default: that of the summary, else the tuned "
         "backend's default config.",
     ),
 ]
 OneDevice = Annotated[
     str | None,
-    t.option("-d", "--device", metavar="DEVICE", help="Default: that of the summary, else cpu."),
+    o.option("-d --device DEVICE", o.SELECTION, help="Default: that of the summary, else cpu."),
 ]
 Arch = Annotated[
     str | None,
-    t.option("--arch", metavar="ARCH", help="Plan for an absent GPU instead of -d: gfx942, sm_90."),
+    o.option(
+        "--arch ARCH", o.SELECTION, help="Plan for an absent GPU instead of -d: gfx942, sm_90."
+    ),
 ]
-RetryFailed = Annotated[bool, t.option("--retry-failed", help="Measure failed problems again.")]
+RetryFailed = Annotated[
+    bool, o.option("--retry-failed", o.SELECTION, help="Measure failed problems again.")
+]
 _THR = "In percent of the total time: 0.1 is 0.1 %."
 Threshold = Annotated[
     float | None,
-    t.option(
-        "--thr",
-        metavar="PERCENT",
+    o.option(
+        "--thr PERCENT",
+        o.SELECTION,
         help=f"Select problems with at least this share. {_THR} Default: as they are selected in "
         "summary.csv, new ones all.",
     ),
 ]
 PlanThreshold = Annotated[
     float | None,
-    t.option(
-        "--thr",
-        metavar="PERCENT",
+    o.option(
+        "--thr PERCENT",
+        o.SELECTION,
         help=f"Only problems with at least this share. {_THR} Default: those that the summary "
         "selected.",
     ),
 ]
 Limit = Annotated[
     int | None,
-    t.option(
-        "--limit",
-        metavar="N",
+    o.option(
+        "--limit N",
+        o.SELECTION,
         help="Keep the N most expensive problems; with -s, -o or -p an even sample of N.",
     ),
 ]
 StrategyName = Annotated[
-    str,
-    t.option(
-        "--strategy",
-        metavar="NAME",
-        help="The search strategy (kmark list strategies).",
-        panel=SEARCH,
-    ),
+    str, o.option("--strategy NAME", SEARCH, help="The search strategy (kmark list strategies).")
 ]
 Evaluations = Annotated[
-    int,
-    t.option(
-        "--evaluations", metavar="N", help="Limit the candidates of each problem.", panel=SEARCH
-    ),
+    int, o.option("--evaluations N", SEARCH, help="Limit the candidates of each problem.")
 ]
 Minutes = Annotated[
-    float,
-    t.option(
-        "--minutes",
-        metavar="M",
-        help="Limit the minutes of each problem; 0: no limit.",
-        panel=SEARCH,
-    ),
+    float, o.option("--minutes M", SEARCH, help="Limit the minutes of each problem; 0: no limit.")
 ]
-Seed = Annotated[int, t.option("--seed", metavar="N", help="Seed the search.", panel=SEARCH)]
+Seed = Annotated[int, o.option("--seed N", SEARCH, help="Seed the search.")]
 MinRatio = Annotated[
     float,
-    t.option(
-        "--min-ratio",
-        metavar="FACTOR",
+    o.option(
+        "--min-ratio FACTOR",
+        SEARCH,
         help="Keep a winner only if it is at least this many times as fast.",
-        panel=SEARCH,
     ),
 ]
 MinGain = Annotated[
     float,
-    t.option(
-        "--min-gain-us",
-        metavar="US",
+    o.option(
+        "--min-gain-us US",
+        SEARCH,
         help="Keep a winner only if it saves at least this many µs per call.",
-        panel=SEARCH,
     ),
 ]
-Force = Annotated[bool, t.option("--force", help="Also overwrite edited plans.", panel=o.RUNNING)]
+Force = Annotated[bool, o.option("--force", o.RUNNING, help="Also overwrite edited plans.")]
 
 
 def summarise(

@@ -31,44 +31,35 @@ Folder = Annotated[
 ]
 As = Annotated[
     str,
-    typer.Option(
-        "--as",
-        metavar="FORMAT",
+    o.option(
+        "--as FORMAT",
         help="cublaslt, iree-spec, python, sglang, sglang-moe, vllm, vllm-moe; not yet run on AMD "
         "hardware: aiter, hipblaslt, rocblas, tensile, tunableop.",
     ),
 ]
 To = Annotated[
-    str,
-    typer.Option(
-        "--to", metavar="PATH", help="The file, or for aiter and tensile the folder, to change."
-    ),
+    str, o.option("--to PATH", help="The file, or for aiter and tensile the folder, to change.")
 ]
 DryRun = Annotated[
     bool,
-    typer.Option(
-        "--dry-run",
-        help="Write nothing: show the diff, verify it on a copy, and compare.",
-    ),
+    o.option("--dry-run", help="Write nothing: show the diff, verify it on a copy, and compare."),
 ]
 # An option of its own: docs/cli.md would list only the first of --dry-run/--write.
 Write = Annotated[
     bool,
-    typer.Option(
+    o.option(
         "--write",
         help="Write the files of tensile, which is a dry run by default. Other formats always "
         "write.",
     ),
 ]
-NoBackup = Annotated[bool, typer.Option("--no-backup", help="Keep no copy of the old file.")]
+NoBackup = Annotated[bool, o.option("--no-backup", help="Keep no copy of the old file.")]
 NoCompare = Annotated[
-    bool, typer.Option("--no-compare", help="Do not measure reference and winner again.")
+    bool, o.option("--no-compare", help="Do not measure reference and winner again.")
 ]
 With = Annotated[
     list[str] | None,
-    typer.Option(
-        "--with", metavar="NAME=VALUE", help="Set an option of the format (kmark list emitters)."
-    ),
+    o.option("--with NAME=VALUE", help="Set an option of the format (kmark list emitters)."),
 ]
 
 

@@ -60,10 +60,6 @@ class AbReport:
     def sorted_rows(self) -> list[Row]:
         return sorted(self.rows, key=lambda row: (ORDER.index(row.status), -_ratio(row)))
 
-    @property
-    def regressions(self) -> list[Row]:
-        return [row for row in self.rows if row.alarms]
-
     def verdicts(self) -> list[Verdict]:
         return [_verdict(row, self.base.id, self.head.id) for row in self.rows]
 

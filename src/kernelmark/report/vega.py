@@ -96,11 +96,6 @@ def missing() -> str | None:
     return None
 
 
-def chart(spec: Spec) -> Any:
-    """The figure as an Altair chart, for notebooks."""
-    return _library("altair").Chart.from_dict(spec)
-
-
 def _library(name: str) -> Any:
     try:
         return importlib.import_module(name)

@@ -40,10 +40,10 @@ def confirm_paired(
     found: dict[Key, Change] = {}
     budget = Budget(seconds=file.judge.budget_s)
     groups: dict[tuple[str, str], list[Doubt]] = {}
-    for one in doubts:
+    for doubt in doubts:
         # With a repository the base is the commit before the change; else there is one base.
-        before = one.before if file.base.repo else ""
-        groups.setdefault((one.result.device, before), []).append(one)
+        before = doubt.before if file.base.repo else ""
+        groups.setdefault((doubt.result.device, before), []).append(doubt)
     for (device, before), mine in groups.items():
         if budget.left_s <= 0:
             tell("note: the time to confirm suspects is over")
@@ -74,7 +74,7 @@ def paired_changes(
 ) -> dict[Key, Change]:
     """The changes of suspects on one device in paired rounds. `opener` measures elsewhere than in
     workers of this machine, whose `environments` are then given."""
-    cases = {one.key: _round(one.result.case) for one in doubts}
+    cases = {doubt.key: _round(doubt.result.case) for doubt in doubts}
     made = plan(tuple(Pair(base=case, head=case) for case in cases.values()))
     report = compare_sides(
         made, environments or captured(made), store=store, argv=argv, opener=opener

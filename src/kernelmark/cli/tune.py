@@ -174,38 +174,38 @@ def summarise(
     return SOME_FAILED if any(c.status and c.status.failed for c in found.costs) else 0
 
 
-def _put_summary(found: Summary, outputs: Outputs, *, every: bool) -> None:
+def _put_summary(summary: Summary, outputs: Outputs, *, every: bool) -> None:
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import tuning as report
     from kernelmark.report.render import markdown
     from kernelmark.tune.summary import records
 
-    shown = found.costs if every else found.costs[:_TOP]
+    shown = summary.costs if every else summary.costs[:_TOP]
     table = report.summary_table(shown)
     if not outputs.stdout_taken:
         put_table(table, styles=[_style(cost) for cost in shown])
-        if len(shown) < len(found.costs):
-            say(f"and {counted(len(found.costs) - len(shown), 'more problem')}: --all shows them")
+        if len(shown) < len(summary.costs):
+            say(f"and {counted(len(summary.costs) - len(shown), 'more problem')}: --all shows them")
     outputs.put(
-        json=lambda: json_text({"total_us": found.total_s * 1e6, "problems": records(found)}),
-        csv=lambda: csv_text(records(found)),
+        json=lambda: json_text({"total_us": summary.total_s * 1e6, "problems": records(summary)}),
+        csv=lambda: csv_text(records(summary)),
         md=lambda: markdown(table),
     )
 
 
-def _tell_summary(found: Summary, folder: str, *, quiet: bool) -> None:
+def _tell_summary(summary: Summary, folder: str, *, quiet: bool) -> None:
     from kernelmark.report import tuning as report
 
-    if found.failed:
-        calls = sum(cost.count for cost in found.failed)
+    if summary.failed:
+        calls = sum(cost.count for cost in summary.failed)
         say(
-            f"{counted(len(found.failed), 'problem')} ({counted(calls, 'call')}) could not be "
-            f"timed and {'has' if len(found.failed) == 1 else 'have'} no share: see status"
+            f"{counted(len(summary.failed), 'problem')} ({counted(calls, 'call')}) could not be "
+            f"timed and {'has' if len(summary.failed) == 1 else 'have'} no share: see status"
         )
-    for text in report.doubts(found):
+    for text in report.doubts(summary):
         say(f"warning: {text}")
     # Calls without a time are no part of the sum.
-    say(report.summary_line(found.timed if found.total_s else found))
+    say(report.summary_line(summary.timed if summary.total_s else summary))
     if not quiet:
         say(f"next: kmark tune plan {shlex.quote(folder)} -b BACKEND")
 

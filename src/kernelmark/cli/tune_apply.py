@@ -230,7 +230,7 @@ def _compared(kept: Sequence[Outcome], folder: str, *, dry: bool, quiet: bool) -
     return _judged(found, {outcome.name: outcome for outcome in kept}, quiet=quiet)
 
 
-def _judged(found: Sequence[Outcome], before: Mapping[str, Outcome], *, quiet: bool) -> int:
+def _judged(outcomes: Sequence[Outcome], before: Mapping[str, Outcome], *, quiet: bool) -> int:
     from kernelmark.report.tables import Column, Table
     from kernelmark.tune.recompare import replaced
 
@@ -238,17 +238,17 @@ def _judged(found: Sequence[Outcome], before: Mapping[str, Outcome], *, quiet: b
         Column(name=name, align="right" if name != "name" else "left")
         for name in ("name", "tuned", "reference", "ratio", "before")
     )
-    rows = tuple(_row(outcome, before[outcome.name].ratio) for outcome in found)
+    rows = tuple(_row(outcome, before[outcome.name].ratio) for outcome in outcomes)
     put_table(Table(columns=columns, rows=rows))
-    failed = [outcome for outcome in found if not outcome.tuned.verified]
-    others = [outcome for outcome in found if replaced(before[outcome.name], outcome)]
+    failed = [outcome for outcome in outcomes if not outcome.tuned.verified]
+    others = [outcome for outcome in outcomes if replaced(before[outcome.name], outcome)]
     # Reasons are printed as they are found; a quiet run prints only those of failures.
-    for outcome in found if quiet else ():
+    for outcome in outcomes if quiet else ():
         if outcome in failed or outcome in others:
             say(f"{outcome.name}: {outcome.reason}")
     if failed:
         return SOME_FAILED
-    return REGRESSION if others or any(outcome.high < 1.0 for outcome in found) else 0
+    return REGRESSION if others or any(outcome.high < 1.0 for outcome in outcomes) else 0
 
 
 def _row(outcome: Outcome, before: float) -> tuple[str, ...]:

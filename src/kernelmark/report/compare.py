@@ -214,7 +214,7 @@ def comment(
     it again, `more` words after each command that measures. Rows that did not change are counted,
     not listed."""
     changes = of_comparison(comparison, more)
-    asked = failed and not any(one.counts for one in changes)
+    asked = failed and not any(change.counts for change in changes)
     facts = ["It fails, as --fail-on asks"] if asked else []
     lines = notes(comparison, gone_fails=gone_fails)
     if unrecorded(comparison):

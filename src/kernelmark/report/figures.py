@@ -516,11 +516,11 @@ def changes(found: Sequence[Change]) -> Spec:
     }
 
 
-def _bounds(one: Change) -> dict[str, float]:
+def _bounds(change: Change) -> dict[str, float]:
     """The interval, or the ratio alone where there is none that says anything."""
-    ratio = one.ratio or 1.0
-    if one.low and one.high and one.high < 2 * ratio and one.low > ratio / 2:
-        return {"low": one.low, "high": one.high}
+    ratio = change.ratio or 1.0
+    if change.low and change.high and change.high < 2 * ratio and change.low > ratio / 2:
+        return {"low": change.low, "high": change.high}
     return {"low": ratio, "high": ratio}
 
 

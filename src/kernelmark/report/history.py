@@ -355,7 +355,7 @@ def _sides(history: History, story: Story) -> tuple[str, ...]:
     with the first run after. Where more than variables differs, only the user knows the
     interpreters."""
     changes = history.changes.get(story.change, ())
-    variables = [one for one in changes if one[0].startswith(_VARIABLE)]
+    variables = [change for change in changes if change[0].startswith(_VARIABLE)]
     python = "" if changes and len(variables) == len(changes) else "=PYTHON"
     words = ["kmark", "ab", "--env", f"before{python}", "--env", f"after{python}"]
     for what, *values in variables:

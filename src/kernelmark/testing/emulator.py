@@ -59,7 +59,7 @@ def compile_for_emulation(
     if (_KERNELS / name).exists():
         text = emulation_source(name)
     else:  # a user's own
-        macros = "".join(f"#define {one[2:].replace('=', ' ')}\n" for one in options)
+        macros = "".join(f"#define {option[2:].replace('=', ' ')}\n" for option in options)
         text = macros + _PRELUDE.read_text("utf-8") + source
         SOURCES[name] = source
     made = _folder() / f"{digest(text)[:24]}.so"

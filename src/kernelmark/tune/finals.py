@@ -391,7 +391,7 @@ def _outcome(
 
 def neighbours(problem: Problem) -> list[Problem]:
     """Problems that differ from this one by a little in size, the most telling ones first."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for step in _STEPS.get(problem.op, _PRODUCT):
         if not step.keys() <= problem.dims.keys():
             continue
@@ -400,7 +400,7 @@ def neighbours(problem: Problem) -> list[Problem]:
             changed = Problem(
                 op=problem.op, dims=dims, dtypes=problem.dtypes, options=problem.options
             )
-            found.append(ops.parse(changed.key))
+            problems.append(ops.parse(changed.key))
         except KernelmarkError:
             continue
-    return found
+    return problems

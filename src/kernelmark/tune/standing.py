@@ -101,7 +101,7 @@ def _reason(path: Path, last: journal.Finished | None, retired: str) -> str:
 def _state(
     path: Path,
     plan: TunePlan,
-    own: Sequence[journal.Trial],
+    trials: Sequence[journal.Trial],
     last: journal.Finished | None,
     *,
     retired: bool,
@@ -110,12 +110,12 @@ def _state(
         return State.RUNNING
     if last is None:
         return State.FAILED if retired else State.STOPPED
-    if not any(trial.ok for trial in own):
+    if not any(trial.ok for trial in trials):
         return State.FAILED
     # A search that was stopped, or whose plan asks for more by now, goes on.
     if last.plan != plan_digest(plan):
         return State.STOPPED
-    return State.TIME_UP if out_of_minutes(plan, own) else State.DONE
+    return State.TIME_UP if out_of_minutes(plan, trials) else State.DONE
 
 
 def _locked(path: Path) -> bool:

@@ -124,7 +124,7 @@ class Tensile(Emitter):
             tensile.check_folder(target.parent, extra)
             before, place = text_at(target), target.relative_to(into)
             found, after, steps = _merge(before, extra, target, force=forced, no_eff=no_eff)
-            notes += [f"{place}: {one}" for one in steps]
+            notes += [f"{place}: {step}" for step in steps]
             for size, (config, new) in found.items():
                 named = (names or {}).get((target, size), f"{place}: {list(size)}")
                 fields = _asked(place, size)

@@ -187,8 +187,8 @@ class KmarkSearch(Search):
             return np.arange(count)
         near = self._neighbours(NEAR)
         drawn = self._random.choice(count, LISTED, replace=False)
-        made: Numbers = np.unique(np.concatenate([near[: LISTED // 2], drawn]))
-        return made
+        numbers: Numbers = np.unique(np.concatenate([near[: LISTED // 2], drawn]))
+        return numbers
 
 
 def _pressed(logs: Floats) -> Floats:

@@ -109,9 +109,9 @@ def _rows(path: Path, benchmarks: list[Any], devices: Mapping[int, DeviceInfo]) 
 
 def _axes(state: Mapping[str, Any], place: str) -> dict[str, str]:
     entries = [fields_of(one, place) for one in items_of(state.get("axis_values"), place)]
-    if any("name" not in one for one in entries):
+    if any("name" not in entry for entry in entries):
         raise CodecError(f"{place}: one has no name")
-    return {str(one["name"]): str(one.get("value")) for one in entries}
+    return {str(entry["name"]): str(entry.get("value")) for entry in entries}
 
 
 def _times(path: Path, state: Mapping[str, Any], place: str) -> tuple[float, ...]:

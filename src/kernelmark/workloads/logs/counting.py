@@ -67,7 +67,9 @@ class Counting:
         self._readers = readers
         # Asked of every distinct line, so those that never know one are left out.
         self._known = [
-            (one.name, one.part, one) for one in readers if type(one).part is not RowReader.part
+            (reader.name, reader.part, reader)
+            for reader in readers
+            if type(reader).part is not RowReader.part
         ]
         self._given = given
         self._place = place
@@ -76,7 +78,8 @@ class Counting:
         self._headers: dict[bytes, tuple[RowReader, str]] = {}
         self._first = first.strip()
         self._table = next(
-            ((rows, one.name) for one in readers if (rows := one.rows(first)) is not None), None
+            ((rows, reader.name) for reader in readers if (rows := reader.rows(first)) is not None),
+            None,
         )
         self._broken = 0
         self._differ = False
@@ -212,7 +215,7 @@ class Counting:
         called = {name for (name, _, _), seen in self._seen.items() if seen.calls}
         readers = [rows for rows, _ in tables]
         readers += [one for name, _, one in self._known if name in called]
-        notes = (note for one in readers for note in one.notes())
+        notes = (note for reader in readers for note in reader.notes())
         return list(dict.fromkeys(notes))
 
     def counted(self) -> Iterator[Counted]:

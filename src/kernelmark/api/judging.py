@@ -92,7 +92,7 @@ def judge(store: Store, run_ids: Sequence[str], rules: Rules, confirm: Confirm) 
         sentinels=rules.canaries,
     )
     canaries = set(sentinel_keys(rules.canaries))
-    doubted = {one.key: one for one in _against_baseline(store, run_ids, rules)}
+    doubted = {doubt.key: doubt for doubt in _against_baseline(store, run_ids, rules)}
     doubted |= {one.key: one for one in _doubts(known, tonight, run_ids, rules)}
     doubts = [one for one in doubted.values() if one.result.case.problem.key not in canaries]
     confirmed = confirm(doubts) if doubts else {}

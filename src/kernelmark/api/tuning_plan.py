@@ -147,11 +147,11 @@ def _workload_for(place: Place, selection: Selection) -> tuple[TuningFolder, Wor
             raise UsageError("axes and dtypes need an op", hint="for example: -o gemm -a m=512")
         folder = TuningFolder.open(place)
         return folder, read_workload(folder), False
-    wanted = problems_of(selection, Timing())
+    problems = problems_of(selection, Timing())
     folder = TuningFolder(Path(place).expanduser())
     there = read_workload(folder).calls if folder.workload.is_file() else ()
     have = {call.problem for call in there}
-    new = tuple(Call(problem=problem) for problem in wanted if problem not in have)
+    new = tuple(Call(problem=problem) for problem in problems if problem not in have)
     return folder, Workload(name=folder.path.name, calls=(*there, *new)), bool(new)
 
 

@@ -220,7 +220,7 @@ def plan_of(params: Mapping[str, Any], sides: tuple[Side, Side] | None = None) -
         or selection.suites
     ):
         raise UsageError("nothing was asked for", hint=_EXAMPLES)
-    found = problems_of(selection, timing)
+    problems = problems_of(selection, timing)
     _, info = targets.find(params["device"])
     if len(choices[0][0]) != len(choices[1][0]):
         raise UsageError(
@@ -240,10 +240,10 @@ def plan_of(params: Mapping[str, Any], sides: tuple[Side, Side] | None = None) -
 
     pairs = tuple(
         Pair(base=case(problem, 0, place), head=case(problem, 1, place))
-        for problem in found
+        for problem in problems
         for place in range(len(choices[0][0]))
     )
-    made = AbPlan(
+    ab_plan = AbPlan(
         sides=sides,
         pairs=pairs,
         device=info.name,
@@ -264,7 +264,7 @@ def plan_of(params: Mapping[str, Any], sides: tuple[Side, Side] | None = None) -
             f"both sides would measure {both}: nothing differs",
             hint=f"{hint}; --env a --env b compares a thing with itself",
         )
-    return made
+    return ab_plan
 
 
 def _alike(sides: tuple[Side, Side]) -> bool:

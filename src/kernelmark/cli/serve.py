@@ -166,13 +166,13 @@ def list_tokens(store: o.StorePlace = None, json: o.Json = None) -> int:
     from kernelmark.stores import open_store
 
     with open_store(store, readonly=True) as opened:
-        found = opened.tokens()
+        tokens = opened.tokens()
     if json is not None:
-        rows = [{"name": t.name, "scope": t.scope.value, "created": t.created} for t in found]
+        rows = [{"name": t.name, "scope": t.scope.value, "created": t.created} for t in tokens]
         write(json, json_text(rows))
         return 0
     columns = tuple(Column(name=name) for name in ("name", "scope", "created"))
-    cells = tuple((t.name, t.scope.value, f"{date_text(t.created)} UTC") for t in found)
+    cells = tuple((t.name, t.scope.value, f"{date_text(t.created)} UTC") for t in tokens)
     put_table(Table(columns=columns, rows=cells))
     return 0
 

@@ -219,7 +219,7 @@ def _compared(kept: Sequence[Outcome], folder: str, *, dry: bool, quiet: bool) -
     winners = counted(len(kept), "winner")
     say(f"comparing {winners} with the reference again, as kernelmark runs them")
     try:
-        found = comparing.recompare(
+        outcomes = comparing.recompare(
             kept,
             acceptance=_asked(folder),
             on_outcome=lambda one: None if quiet else say(f"{one.name}: {one.reason}"),
@@ -227,7 +227,7 @@ def _compared(kept: Sequence[Outcome], folder: str, *, dry: bool, quiet: bool) -
     except KernelmarkError as error:
         say(f"reference and tuned were not compared to the end: {error.message}; {state}")
         return SOME_FAILED
-    return _judged(found, {outcome.name: outcome for outcome in kept}, quiet=quiet)
+    return _judged(outcomes, {outcome.name: outcome for outcome in kept}, quiet=quiet)
 
 
 def _judged(outcomes: Sequence[Outcome], before: Mapping[str, Outcome], *, quiet: bool) -> int:

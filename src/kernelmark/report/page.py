@@ -117,10 +117,10 @@ def _section(part: Part, *, drawn: bool) -> list[str]:
         *(f'<div class="wide">{html_table(table)}</div>' for table in part.shown),
     ]
     made += [f"<figure>{svg}</figure>" for svg in (_figures(part) if drawn else ())]
-    found = tables.failures(part.rows)
-    if found:
+    failures = tables.failures(part.rows)
+    if failures:
         made.append("<h2>Failures</h2>")
-    for failure in found:
+    for failure in failures:
         count = counted(len(failure.rows), "case")
         text = f"{failure.status.value}, {count}: {failure.reason}"
         again = _escaped("\n".join(failure.commands()))

@@ -353,13 +353,13 @@ class DeviceContract:
 
     def test_telemetry_is_typed(self, device: Device) -> None:
         device.telemetry()
-        found = device.telemetry()
-        assert isinstance(found, Telemetry)
+        telemetry = device.telemetry()
+        assert isinstance(telemetry, Telemetry)
         for name in ("clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "load"):
-            value = getattr(found, name)
+            value = getattr(telemetry, name)
             assert value is None or (isinstance(value, float) and value >= 0)
-        assert isinstance(found.throttle, tuple)
-        assert all(isinstance(reason, str) for reason in found.throttle)
+        assert isinstance(telemetry.throttle, tuple)
+        assert all(isinstance(reason, str) for reason in telemetry.throttle)
 
 
 def make_tensor(

@@ -125,14 +125,14 @@ def _made(name: str, recorded: str) -> Call | str:
     dims, types, strides, values = json.loads(recorded)
     if not isinstance(dims, list) or not isinstance(types, list):
         return f"{name.removeprefix('aten::')} {_NO_SHAPES}"
-    given = Inputs(
+    inputs = Inputs(
         dims=dims,
         types=types,
         strides=strides if isinstance(strides, list) else (),
         values=values if isinstance(values, list) else (),
     )
     try:
-        return (LEAVES.get(name) or WRAPPERS[name])(given)
+        return (LEAVES.get(name) or WRAPPERS[name])(inputs)
     except UsageError as error:
         return f"{name.removeprefix('aten::')} {error.message}"
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark import ops
+from kernelmark.core import codec
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError, KernelmarkError, NothingToDo, UsageError
@@ -219,6 +220,15 @@ def fields_of(value: object, place: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise CodecError(f"{place}: expected an object, found {str(value)[:40]!r}")
     return value
+
+
+def json_object(path: Path) -> Mapping[str, Any]:
+    """Parse a file that is one JSON object."""
+    try:
+        document = codec.parse(text_of(path))
+    except CodecError as error:
+        raise CodecError(f"{path}: {error.message}", hint=error.hint) from None
+    return fields_of(document, str(path))
 
 
 def items_of(value: object, place: str) -> Sequence[Any]:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError
 from kernelmark.core.formats import FormatFacts
@@ -25,9 +24,9 @@ from kernelmark.workloads.importers.base import (
     Importer,
     gathered,
     iso_time,
+    json_object,
     number,
     problem_of,
-    text_of,
 )
 
 # Any of them is enough: people shorten files.
@@ -58,11 +57,8 @@ class GoogleBench(Importer):
         )
 
     def read(self, path: Path, given: Given) -> ResultSet:
-        try:
-            document = codec.parse(text_of(path))
-        except CodecError as error:
-            raise CodecError(f"{path}: {error.message}", hint=error.hint) from None
-        if not isinstance(document, dict) or not isinstance(document.get("benchmarks"), list):
+        document = json_object(path)
+        if not isinstance(document.get("benchmarks"), list):
             raise CodecError(f"{path}: there is no list of benchmarks in it")
         context = document.get("context")
         fields: Mapping[str, Any] = context if isinstance(context, dict) else {}

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.files import read_whole
@@ -24,9 +23,9 @@ from kernelmark.workloads.importers.base import (
     fields_of,
     gathered,
     items_of,
+    json_object,
     number,
     problem_of,
-    text_of,
     whole,
 )
 
@@ -51,11 +50,8 @@ class NvBench(Importer):
         return name.endswith(".json") and b'"meta"' in head and any(word in head for word in _MARKS)
 
     def read(self, path: Path, given: Given) -> ResultSet:
-        try:
-            document = codec.parse(text_of(path))
-        except CodecError as error:
-            raise CodecError(f"{path}: {error.message}", hint=error.hint) from None
-        if not isinstance(document, dict) or not isinstance(document.get("benchmarks"), list):
+        document = json_object(path)
+        if not isinstance(document.get("benchmarks"), list):
             raise CodecError(f"{path}: there is no list of benchmarks in it")
         devices = {}
         for i, entry in enumerate(items_of(document.get("devices"), f"{path}: devices")):

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kernelmark.core import codec
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.result import ResultSet
@@ -37,8 +36,8 @@ from kernelmark.workloads.importers.base import (
     fields_of,
     gathered,
     items_of,
+    json_object,
     number,
-    text_of,
     whole,
 )
 
@@ -200,10 +199,7 @@ def timeline(path: Path) -> list[tuple[str, float]]:
 
 def _document(path: Path) -> Iterator[Found]:
     """results.json: each process has its launches, its kernels by id and its agents by handle."""
-    try:
-        document = fields_of(codec.parse(text_of(path)), str(path))
-    except CodecError as error:
-        raise CodecError(f"{path}: {error.message}", hint=error.hint) from None
+    document = json_object(path)
     groups: dict[Launch, list[float]] = {}
     for order, one in enumerate(items_of(document.get(_JSON), f"{path}: {_JSON}"), 1):
         place = f"{path}: process {order}"

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kernelmark.core import codec
-from kernelmark.core.errors import CodecError, UsageError
+from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import ResultSet, Status
@@ -26,6 +25,7 @@ from kernelmark.workloads.importers.base import (
     Importer,
     fields_of,
     gathered,
+    json_object,
     legal_name,
     name_words,
     problem_of,
@@ -89,10 +89,7 @@ def _table(path: Path) -> Iterator[Found]:
 
 
 def _document(path: Path) -> Iterator[Found]:
-    try:
-        document = fields_of(codec.parse(text_of(path)), str(path))
-    except CodecError as error:
-        raise CodecError(f"{path}: {error.message}", hint=error.hint) from None
+    document = json_object(path)
     # The nightly run puts the metrics of all operators into one file.
     metrics: Mapping[str, Any] = document
     if "metrics" in document:

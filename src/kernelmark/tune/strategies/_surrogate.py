@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.tune._features import Features
+from kernelmark.tune.strategies._features import Features
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]

@@ -17,10 +17,11 @@ from kernelmark.api.running import Conduct, measure
 from kernelmark.compare.suspects import screened_again
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Case, Result, RunState, Status, config_key
+from kernelmark.core.result import Case, Result, RunState, Status
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.changes import Change, of_pairs
 from kernelmark.runners.ab import ROUND, Budget, Opener, Pair, Rule
+from kernelmark.runners.ahead import kernel_key
 from kernelmark.runners.environments import Side, parse_side
 from kernelmark.runners.targets import find
 from kernelmark.stats.paired import Looks
@@ -82,8 +83,8 @@ def paired_changes(
     if report.base.state is RunState.INTERRUPTED:
         raise KeyboardInterrupt
     found = zip(report.rows, of_pairs(report.rows, argv), strict=True)
-    changes = {_identity(row.pair.base): change for row, change in found}
-    return {k: changes[_identity(c)] for k, c in cases.items() if _identity(c) in changes}
+    changes = {kernel_key(row.pair.base): change for row, change in found}
+    return {k: changes[kernel_key(c)] for k, c in cases.items() if kernel_key(c) in changes}
 
 
 def plan_pairs(
@@ -191,10 +192,6 @@ def _round(case: Case) -> Case:
 def _repeated(case: Case, processes: int) -> Case:
     timing = dataclasses.replace(case.timing, processes=max(processes, case.timing.processes))
     return dataclasses.replace(case, timing=timing)
-
-
-def _identity(case: Case) -> tuple[str, str, str]:
-    return case.problem.key, case.backend, config_key(case.config)
 
 
 def _device_words(result: Result) -> tuple[str, ...]:

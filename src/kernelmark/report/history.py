@@ -19,7 +19,7 @@ from kernelmark.core.units import counted, value_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.apart import apart
 from kernelmark.report.compare import TWO_NUMBERS, change_text, moved_text
-from kernelmark.report.names import config_text, short
+from kernelmark.report.names import config_text, option_text, short
 from kernelmark.report.render import markdown
 from kernelmark.report.tables import NONE, Column, Table
 
@@ -375,18 +375,12 @@ def _how(story: Story) -> tuple[str, ...]:
     if (device := _device(story)) != "cpu":
         words += ["-d", device]
     for name, value in sorted(json.loads(known["config"]).items()):
-        words += ["--config", f"{name}={_word(value)}"]
+        words += ["--config", f"{name}={option_text(value)}"]
     timing = dict(word.split("=", 1) for word in known["timing"].split())
     for name in ("cache", "threads"):
         if name in timing and timing[name] != str(getattr(_USUAL, name)):
             words += [f"--{name}", timing[name]]
     return tuple(words)
-
-
-def _word(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value)
 
 
 def _series_document(history: History, story: Story) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from kernelmark.core.units import time_text
+from kernelmark.core.units import counted, time_text
 from kernelmark.report.names import short
 from kernelmark.report.tables import NONE, Column, Table, width_text
 from kernelmark.tune.outcome import Metrics, Outcome
@@ -34,9 +34,9 @@ def summary_table(costs: Sequence[Cost]) -> Table:
         (
             short(cost.problem),
             str(cost.count),
-            _time(cost.time_s),
+            seconds_text(cost.time_s),
             width_text(cost.rel_half_width),
-            _time(cost.total_s) if cost.total_s else NONE,
+            seconds_text(cost.total_s) if cost.total_s else NONE,
             percent(cost.share) if cost.total_s else NONE,
             percent(cost.cumulative) if cost.total_s else NONE,
             _status(cost),
@@ -50,14 +50,14 @@ def summary_line(summary: Summary) -> str:
     """The whole in one sentence."""
     basis = summary.basis
     calls = sum(cost.count for cost in summary.costs)
-    line = f"{_counted(calls, 'call')} of {_counted(len(summary.costs), 'problem')}"
+    line = f"{counted(calls, 'call')} of {counted(len(summary.costs), 'problem')}"
     where = f"with {basis.backend} {basis.version} on {basis.device}"
     if not summary.total_s:
         return f"{line}: none of them could be timed {where}"
-    line += f" take{'s' if calls == 1 else ''} {_time(summary.total_s)} {where}"
+    line += f" take{'s' if calls == 1 else ''} {seconds_text(summary.total_s)} {where}"
     if len(summary.selected) < len(summary.costs):
         line += (
-            f"; {_counted(len(summary.selected), 'problem')} at or above the threshold "
+            f"; {counted(len(summary.selected), 'problem')} at or above the threshold "
             f"{'is' if len(summary.selected) == 1 else 'are'} {percent(summary.coverage)} of it"
         )
     return line
@@ -83,7 +83,7 @@ def plan_table(drafts: Sequence[Draft], fates: Mapping[str, Fate]) -> Table:
             titled(draft.plan),
             str(draft.plan.count),
             percent(draft.plan.share) if draft.plan.share else NONE,
-            _time(draft.plan.reference_s) if draft.plan.reference_s else NONE,
+            seconds_text(draft.plan.reference_s) if draft.plan.reference_s else NONE,
             str(draft.combinations),
             _fate(fates[draft.plan.name]),
         )
@@ -123,7 +123,7 @@ def reasons(refused: Sequence[Refused]) -> list[str]:
     for one in refused:
         groups.setdefault(one.reason, []).append(one)
     return [
-        f"no plan for {_counted(len(group), 'problem')} ({_first(group)}): {reason}"
+        f"no plan for {counted(len(group), 'problem')} ({_first(group)}): {reason}"
         for reason, group in groups.items()
     ]
 
@@ -135,7 +135,7 @@ def doubts(summary: Summary) -> list[str]:
     if wide:
         share = math.fsum(cost.share for cost in wide)
         lines.append(
-            f"the times of {_counted(len(wide), 'problem')} ({percent(share)} of the whole) are "
+            f"the times of {counted(len(wide), 'problem')} ({percent(share)} of the whole) are "
             f"known to no better than ± {100 * _WIDE:.0f} %: measure on a quiet machine, or with "
             "--timing default"
         )
@@ -151,10 +151,10 @@ def plans_line(
     """What was planned in one sentence."""
     counts = {fate: sum(one is fate for one in fates.values()) for fate in Fate}
     summary = ", ".join(f"{count} {fate.value}" for fate, count in counts.items() if count)
-    line = _counted(len(drafts), "plan") + (f" ({summary})" if summary else "")
+    line = counted(len(drafts), "plan") + (f" ({summary})" if summary else "")
     share = math.fsum(draft.plan.share for draft in drafts)
     line += f" for {percent(share)} of the time" if share else ""
-    line += f", {_counted(len(refused), 'problem')} that cannot be tuned" if refused else ""
+    line += f", {counted(len(refused), 'problem')} that cannot be tuned" if refused else ""
     return line + (f", {len(left_out)} below the threshold" if left_out else "")
 
 
@@ -176,7 +176,7 @@ def _standing(standing: Standing) -> tuple[str, ...]:
         standing.state.value,
         _evaluated(standing),
         str(standing.failures) if standing.evaluations else NONE,
-        _time(best),
+        seconds_text(best),
         NONE if math.isnan(ratio) else f"{ratio:.3f} ×",
         standing.reason,
     )
@@ -222,9 +222,9 @@ def standing_records(standings: Sequence[Standing]) -> list[dict[str, str | int 
 def metrics_line(metrics: Metrics) -> str:
     """What tuning came to, in one sentence."""
     if not metrics.kept:
-        return f"none of {_counted(metrics.problems, 'problem')} is kept"
+        return f"none of {counted(metrics.problems, 'problem')} is kept"
     line = (
-        f"{metrics.kept} of {_counted(metrics.problems, 'problem')} kept: "
+        f"{metrics.kept} of {counted(metrics.problems, 'problem')} kept: "
         f"{metrics.geomean_uplift:.3f} × faster in the geometric mean, "
         f"{metrics.average_uplift:.3f} × on average"
     )
@@ -277,9 +277,6 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _time(seconds: float) -> str:
+def seconds_text(seconds: float) -> str:
+    """`12.3 µs`, or a dash for NaN: nothing was measured."""
     return NONE if math.isnan(seconds) else time_text(seconds)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -18,6 +18,7 @@ from kernelmark.core.formats import FormatFacts
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import ResultSet, Status
 from kernelmark.core.timing import Cache, Timer, Timing
+from kernelmark.workloads.importers._launches import SECONDS
 from kernelmark.workloads.importers.base import (
     Found,
     Given,
@@ -31,7 +32,6 @@ from kernelmark.workloads.importers.base import (
 
 # Any of them is enough: people shorten files.
 _MARKS = (b'"library_build_type"', b'"num_cpus"', b'"run_type"')
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 # Parts of a name that say how it was timed, not what was timed.
 _MANNERS = re.compile(
     r"(real_time|process_time|manual_time|repeats:\d+|iterations:\d+|min_time:.*|"
@@ -136,9 +136,9 @@ def _found(place: str, problem: Problem, group: list[Mapping[str, Any]], backend
 
 def _seconds(entry: Mapping[str, Any], key: str, place: str) -> float:
     unit = str(entry.get("time_unit", "ns"))
-    if unit not in _SECONDS:
+    if unit not in SECONDS:
         raise CodecError(f"{place}: unknown time unit {unit!r}")
-    return number(entry.get(key), place) * _SECONDS[unit]
+    return number(entry.get(key), place) * SECONDS[unit]
 
 
 def _problem(name: str, label: str) -> Problem:

@@ -10,7 +10,7 @@ import pytest
 from kernelmark.gpu import rtc
 
 MODULES = (
-    *("torch", "triton", "iree.compiler", "iree.runtime", "altair", "vl_convert", "fastapi"),
+    *("torch", "triton", "iree.compiler", "iree.runtime", "vl_convert", "fastapi"),
     *("uvicorn", "jinja2", "httpx", "pandas", "playwright", "psycopg", "schemathesis", "ziglang"),
 )
 complete = pytest.mark.skipif(

@@ -119,7 +119,7 @@ def test_tables_that_take_no_row_are_told(written, make_result, make_set):
         for words in ('op = "gem"', 'op = "gemm"', 'problem = "m=1 "\nbackend = "numpy"')
     )
     sides = [make_set(make_result(1.0), id=name) for name in ("a", "b")]
-    assert compare(*sides, rule=load(written(text))).told == (
+    assert compare(*sides, rule=load(written(text))).notes == (
         'mine: where 1 (op = "gem") fits no row of this comparison',
         'mine: where 3 (backend = "numpy", problem = "m=1 ") takes no row: tables above it take '
         "those that fit",

@@ -135,7 +135,7 @@ def test_a_short_file_is_a_plan(tmp_path):
         ("rounds = 6", "rounds = 0", "acceptance.rounds = 0 is not a whole number"),
         (
             *("rounds = 6", "rounds = 3"),
-            "acceptance.rounds = 3 is too few: with less than 6 nothing can be told at 95 %",
+            "acceptance.rounds = 3 is too few: with less than 6 nothing can be concluded at 95 %",
         ),
         ("min_ratio = 1.03", 'min_ratio = "3 %"', "acceptance.min_ratio = '3 %' is not a number"),
         ('strategy = "random"', 'strategy = "rando"', "strategy = 'rando' is unknown"),

@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from kernelmark.core.space import Space
-from kernelmark.tune._features import features
-from kernelmark.tune._surrogate import Surrogate
 from kernelmark.tune.points import Points
+from kernelmark.tune.strategies._features import features
+from kernelmark.tune.strategies._surrogate import Surrogate
 
 POINTS = Points.of(
     Space(

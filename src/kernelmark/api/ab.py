@@ -238,9 +238,9 @@ def _measured(
 
 
 def _sifted(events: Iterator[Event], names: tuple[str, str]) -> Iterator[Event]:
-    """Events, but for a side that refuses its config for every pair: that is a slip of who asked,
-    not a regression. Which names a backend knows only its own worker can tell, so nothing is told
-    before something else happens than such a refusal."""
+    """Yield the events; raise if a side refuses its config for every pair: that is a mistake in
+    the command, not a regression. Only a backend's worker can check the names of its options, so
+    refusals are held back until the first event that is none."""
     held: list[Event] = []
     for event in events:
         held.append(event)

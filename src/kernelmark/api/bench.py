@@ -141,10 +141,10 @@ def compare_kernels(
         from kernelmark.api.roofs import known_roofs
 
         roofs = known_roofs(store, [info.name])
-    found = ResultSet(run=run, results=tuple(results), roofs=roofs)
+    result_set = ResultSet(run=run, results=tuple(results), roofs=roofs)
     if store is not None:
-        store.add_result_set(found)
-    return Results(found, notes=call.notes)
+        store.add_result_set(result_set)
+    return Results(result_set, notes=call.notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,10 +269,10 @@ class _CallOp(OwnOp):
         if not self.checked:
             return np.zeros(self.call.output.shape)
         arrays = {spec.name: self._upcast(spec, inputs) for spec in specs}
-        found = self._definition.reference(*self.call.with_arrays(arrays))
+        reference = self._definition.reference(*self.call.with_arrays(arrays))
         if not self.call.parts:
-            return _as_float64(found)
-        given = [_as_float64(part).reshape(-1) for part in _arrays(found)]
+            return _as_float64(reference)
+        given = [_as_float64(part).reshape(-1) for part in _arrays(reference)]
         if tuple(len(part) for part in given) != self.call.parts:
             sizes = ", ".join(str(len(part)) for part in given)
             wanted = ", ".join(map(str, self.call.parts))

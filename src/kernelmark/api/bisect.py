@@ -138,15 +138,15 @@ def document(found: Found) -> dict[str, Any]:
         "candidates": list(found.names),
         "rows": [
             {
-                "problem": one.problem,
-                "backend": one.backend,
-                "verdict": one.status.value,
-                "before_s": one.base,
-                "culprit_s": one.head,
-                **{name: _finite(getattr(one, name)) for name in ("ratio", "low", "high")},
-                "reason": one.reason,
+                "problem": change.problem,
+                "backend": change.backend,
+                "verdict": change.status.value,
+                "before_s": change.base,
+                "culprit_s": change.head,
+                **{name: _finite(getattr(change, name)) for name in ("ratio", "low", "high")},
+                "reason": change.reason,
             }
-            for one in of_pairs(found.rows)
+            for change in of_pairs(found.rows)
         ],
     }
 

@@ -46,7 +46,7 @@ class Commits:
         repository = checkouts.repository
         self._commits = [repository.commit(good), *repository.between(good, bad)]
         self._checkouts, self._where = checkouts, where
-        self.names = [repository.describe(one) for one in self._commits]
+        self.names = [repository.describe(commit) for commit in self._commits]
 
     def opener(self, base: int, head: int) -> Opener:
         sides = [

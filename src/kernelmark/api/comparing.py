@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # Newest runs that are compared with the one before each, to count false alarms.
 _AUDITED = 6
-# Newest runs whose labels are looked at for a label that nobody has, and how many are told.
+# Newest runs whose labels are searched for similar ones, and how many are suggested.
 _LOOKED_AT = 100
 _LABELS = 5
 _NOT_AUDITED = Audit(compared=0, alarms=0)

@@ -17,10 +17,11 @@ from kernelmark.api.running import Conduct, measure
 from kernelmark.compare.suspects import screened_again
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Case, Result, RunState, Status, config_key
+from kernelmark.core.result import Case, Result, RunState, Status
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.changes import Change, of_pairs
 from kernelmark.runners.ab import ROUND, Budget, Opener, Pair, Rule
+from kernelmark.runners.ahead import kernel_key
 from kernelmark.runners.environments import Side, parse_side
 from kernelmark.runners.targets import find
 from kernelmark.stats.paired import Looks
@@ -40,10 +41,10 @@ def confirm_paired(
     found: dict[Key, Change] = {}
     budget = Budget(seconds=file.judge.budget_s)
     groups: dict[tuple[str, str], list[Doubt]] = {}
-    for one in doubts:
+    for doubt in doubts:
         # With a repository the base is the commit before the change; else there is one base.
-        before = one.before if file.base.repo else ""
-        groups.setdefault((one.result.device, before), []).append(one)
+        before = doubt.before if file.base.repo else ""
+        groups.setdefault((doubt.result.device, before), []).append(doubt)
     for (device, before), mine in groups.items():
         if budget.left_s <= 0:
             tell("note: the time to confirm suspects is over")
@@ -74,7 +75,7 @@ def paired_changes(
 ) -> dict[Key, Change]:
     """The changes of suspects on one device in paired rounds. `opener` measures elsewhere than in
     workers of this machine, whose `environments` are then given."""
-    cases = {one.key: _round(one.result.case) for one in doubts}
+    cases = {doubt.key: _round(doubt.result.case) for doubt in doubts}
     made = plan(tuple(Pair(base=case, head=case) for case in cases.values()))
     report = compare_sides(
         made, environments or captured(made), store=store, argv=argv, opener=opener
@@ -82,8 +83,8 @@ def paired_changes(
     if report.base.state is RunState.INTERRUPTED:
         raise KeyboardInterrupt
     found = zip(report.rows, of_pairs(report.rows, argv), strict=True)
-    changes = {_identity(row.pair.base): change for row, change in found}
-    return {k: changes[_identity(c)] for k, c in cases.items() if _identity(c) in changes}
+    changes = {kernel_key(row.pair.base): change for row, change in found}
+    return {k: changes[kernel_key(c)] for k, c in cases.items() if kernel_key(c) in changes}
 
 
 def plan_pairs(
@@ -191,10 +192,6 @@ def _round(case: Case) -> Case:
 def _repeated(case: Case, processes: int) -> Case:
     timing = dataclasses.replace(case.timing, processes=max(processes, case.timing.processes))
     return dataclasses.replace(case, timing=timing)
-
-
-def _identity(case: Case) -> tuple[str, str, str]:
-    return case.problem.key, case.backend, config_key(case.config)
 
 
 def _device_words(result: Result) -> tuple[str, ...]:

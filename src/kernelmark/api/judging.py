@@ -92,12 +92,12 @@ def judge(store: Store, run_ids: Sequence[str], rules: Rules, confirm: Confirm) 
         sentinels=rules.canaries,
     )
     canaries = set(sentinel_keys(rules.canaries))
-    doubted = {one.key: one for one in _against_baseline(store, run_ids, rules)}
+    doubted = {doubt.key: doubt for doubt in _against_baseline(store, run_ids, rules)}
     doubted |= {one.key: one for one in _doubts(known, tonight, run_ids, rules)}
     doubts = [one for one in doubted.values() if one.result.case.problem.key not in canaries]
     confirmed = confirm(doubts) if doubts else {}
-    stories = {one.series: one for one in known.stories}
-    moved = {one.newest.run_id for one in known.stories if one.held and not rules.paired}
+    stories = {story.series: story for story in known.stories}
+    moved = {story.newest.run_id for story in known.stories if story.held and not rules.paired}
     changes = []
     for key, result in tonight.items():
         if result.case.problem.key not in canaries:
@@ -182,35 +182,35 @@ def change_of(result: Result, level: float | None, status: VerdictStatus, reason
     )
 
 
-def _unconfirmed(result: Result, doubt: Doubt | None, one: Story | None) -> Change:
+def _unconfirmed(result: Result, doubt: Doubt | None, story: Story | None) -> Change:
     """What is said of a result that stage two did not judge."""
     if doubt is not None:
         reason = Reason("not-confirmed", verdict=doubt.status.value)
         return change_of(result, doubt.level_s, VerdictStatus.UNSURE, reason)
-    if one is None:  # another run of tonight has the series' newest point
+    if story is None:  # another run of tonight has the series' newest point
         return change_of(result, None, VerdictStatus.UNSURE, Reason("no-level"))
-    status = one.screen.status
-    if status is VerdictStatus.NEW and len(one.points) > 1:
+    status = story.screen.status
+    if status is VerdictStatus.NEW and len(story.points) > 1:
         status = VerdictStatus.UNSURE  # it is not new, there are too few nights to judge it by
-    return change_of(result, level_s(one), status, one.screen.reason)
+    return change_of(result, level_s(story), status, story.screen.reason)
 
 
-def _held(change: Change, one: Story | None, moved: Collection[str]) -> Change:
+def _held(change: Change, story: Story | None, moved: Collection[str]) -> Change:
     """The change, suppressed where a canary moved in its run: the machine is another one."""
-    if one is None or one.newest.run_id not in moved or change.status not in ALARMS:
+    if story is None or story.newest.run_id not in moved or change.status not in ALARMS:
         return change
     return replace(change, held=HELD)
 
 
 def _code(changes: Sequence[Change], failed: int, limits: FailOn) -> int:
-    if any(_verdict(one) in limits and (limits.held or not one.held) for one in changes):
+    if any(_verdict(change) in limits and (limits.held or not change.held) for change in changes):
         return REGRESSION
     return SOME_FAILED if failed else 0
 
 
-def _verdict(one: Change) -> Verdict:
+def _verdict(change: Change) -> Verdict:
     return Verdict(
-        series="", base="", head="", status=one.status, reason=one.reason, ratio=one.ratio
+        series="", base="", head="", status=change.status, reason=change.reason, ratio=change.ratio
     )
 
 
@@ -225,7 +225,9 @@ def _notes(
         notes.append("no canary was measured: a change of the machine looks like one of the code")
     if doubts:
         real = sum(
-            one.status is confirmed[one.key].status for one in doubts if one.key in confirmed
+            doubt.status is confirmed[doubt.key].status
+            for doubt in doubts
+            if doubt.key in confirmed
         )
         notes.append(
             f"{counted(len(doubts), 'suspect')} of the first stage measured again: {real} confirmed"

@@ -172,41 +172,41 @@ def expanded(text: str) -> str:
     return value
 
 
-def _checked(found: Nightly, place: str) -> Nightly:
+def _checked(nightly: Nightly, place: str) -> Nightly:
     from kernelmark.api.reading import check_name
     from kernelmark.compare import fail_on
 
-    if not found.run:
+    if not nightly.run:
         raise UsageError(f"{place}: has no [[run]]", hint='[[run]]\n  suites = ["smoke"]')
-    check_name(found.name, f"{place}: name")
-    if found.notify.when not in WHEN:
+    check_name(nightly.name, f"{place}: name")
+    if nightly.notify.when not in WHEN:
         raise UsageError(
-            f"{place}: notify.when = {found.notify.when!r} is unknown",
+            f"{place}: notify.when = {nightly.notify.when!r} is unknown",
             hint=f"known: {', '.join(WHEN)}",
         )
-    if found.judge.fail_on:
-        fail_on.parse(found.judge.fail_on)
+    if nightly.judge.fail_on:
+        fail_on.parse(nightly.judge.fail_on)
     limits = {
-        "resume_h": found.resume_h,
-        "setup.timeout_s": found.setup.timeout_s,
-        "judge.nights": found.judge.nights,
-        "judge.suspect": found.judge.suspect,
-        "judge.min_effect": found.judge.min_effect,
-        "judge.repeats": found.judge.repeats,
-        "judge.budget_s": found.judge.budget_s,
-        "canaries.roof_limit": found.canaries.roof_limit,
+        "resume_h": nightly.resume_h,
+        "setup.timeout_s": nightly.setup.timeout_s,
+        "judge.nights": nightly.judge.nights,
+        "judge.suspect": nightly.judge.suspect,
+        "judge.min_effect": nightly.judge.min_effect,
+        "judge.repeats": nightly.judge.repeats,
+        "judge.budget_s": nightly.judge.budget_s,
+        "canaries.roof_limit": nightly.canaries.roof_limit,
     }
     for name, value in limits.items():
         if value <= 0:
             raise UsageError(f"{place}: {name} = {value:g} must be positive")
     for name in ("samples", "runs"):
-        if getattr(found.keep, name) < 0:
+        if getattr(nightly.keep, name) < 0:
             raise UsageError(f"{place}: keep.{name} must not be negative")
-    if found.base.build and not found.base.repo:
+    if nightly.base.build and not nightly.base.repo:
         raise UsageError(f"{place}: base.build is for a repository", hint='base.repo = "."')
-    if found.notify.mail_to and not found.notify.mail_from:
+    if nightly.notify.mail_to and not nightly.notify.mail_from:
         raise UsageError(f"{place}: notify.mail_from is missing", hint="mail needs a sender")
-    return found
+    return nightly
 
 
 def _read(table: object, kind: type[T], place: str) -> T:

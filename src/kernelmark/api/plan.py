@@ -242,17 +242,17 @@ def _from_suites(selection: Selection) -> list[Problem]:
         raise UsageError(
             "a suite has its own axes", hint="choose from it with -o, --dtype, --filter or --limit"
         )
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for name in selection.suites:
-        found += suites.load(name, dtypes=selection.dtypes).problems
+        problems += suites.load(name, dtypes=selection.dtypes).problems
     if selection.ops:
-        found = [problem for problem in found if problem.op in selection.ops]
-        if not found:
+        problems = [problem for problem in problems if problem.op in selection.ops]
+        if not problems:
             raise NothingToDo(
                 f"suite {', '.join(selection.suites)} has no problem of {', '.join(selection.ops)}",
                 hint="kmark list suites says what each one holds",
             )
-    return found
+    return problems
 
 
 def _backends(
@@ -293,8 +293,8 @@ def _left_out(problems: Sequence[Problem], cases: Sequence[Case]) -> str:
     if not left:
         return ""
     ops = ", ".join(dict.fromkeys(problem.op for problem in left))
-    told = f"{len(left)} of {counted(len(problems), 'problem')} left out"
-    return f"{told}: no backend that is available here can do any of {ops}"
+    summary = f"{len(left)} of {counted(len(problems), 'problem')} left out"
+    return f"{summary}: no backend that is available here can do any of {ops}"
 
 
 def _made_up(chosen: Sequence[str], info: DeviceInfo) -> str:

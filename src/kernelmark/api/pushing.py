@@ -160,7 +160,7 @@ class _Server:
             with self._open(request, timeout=_TIMEOUT_S) as answer:
                 return json.loads(answer.read())
         except urllib.error.HTTPError as error:
-            raise _told(error) from None
+            raise _error_of(error) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise _TryAgain(str(getattr(error, "reason", error))) from None
 
@@ -183,7 +183,7 @@ _HINTS = {
 }
 
 
-def _told(error: urllib.error.HTTPError) -> Exception:
+def _error_of(error: urllib.error.HTTPError) -> Exception:
     """The error that an answer means."""
     try:
         message = str(json.loads(error.read())["error"]["message"])

@@ -139,9 +139,9 @@ class Results(Sequence[Result]):
         return (row.result for row in self.rows)
 
     def __str__(self) -> str:
-        found = tables.warnings(self.rows)
-        lines = [f"warning: {format_reason(one, PYTHON)}\n" for one in found]
-        lines += [f"hint: {_IN_PYTHON}\n"] if any(map(names_settings, found)) else []
+        reasons = tables.warnings(self.rows)
+        lines = [f"warning: {format_reason(reason, PYTHON)}\n" for reason in reasons]
+        lines += [f"hint: {_IN_PYTHON}\n"] if any(map(names_settings, reasons)) else []
         return "\n".join(map(render.text, self.all_tables)) + "".join(lines)
 
     def __repr__(self) -> str:

@@ -42,11 +42,11 @@ def roofs_for_plan(
     and where other work disturbed them."""
     if mode == "none":
         return ()
-    found: list[Roof] = []
+    roofs: list[Roof] = []
     for info in plan.devices:
         for threads in sorted({_threads(info, case.timing.threads) for case in plan.cases}):
-            found += _roofs(info, threads, store, mode, tell)
-    return tuple(found)
+            roofs += _roofs(info, threads, store, mode, tell)
+    return tuple(roofs)
 
 
 def known_roofs(store: Store | None, devices: Sequence[str]) -> tuple[Roof, ...]:
@@ -112,11 +112,11 @@ def memory_roofs(store: Store, results: ResultSet) -> list[Roof]:
     `kmark micro cache` gives that of a level which `kmark roofs` leaves out on a CPU."""
     known = {(roof.device, roof.name) for roof in stored_roofs(store, results)}
     host = results.run.environment.host
-    found: list[Roof] = []
+    roofs: list[Roof] = []
     for device, arch in sorted({(result.device, result.arch) for result in results.results}):
         every = store.roofs(host=host, device=device, arch=arch, every=True)
-        found += [r for r in every if r.kind == "bytes" and (r.device, r.name) not in known]
-    return found
+        roofs += [r for r in every if r.kind == "bytes" and (r.device, r.name) not in known]
+    return roofs
 
 
 def _roofs(

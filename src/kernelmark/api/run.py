@@ -128,8 +128,8 @@ def load(ref: str = "latest", *, store: str | os.PathLike[str] | None = None) ->
     if is_file(ref):
         return Results(read_file(ref))
     with open_store(store, readonly=True) as opened:
-        found = opened.result_set(opened.run(ref).id)
-        return Results(found, stored_roofs(opened, found))
+        result_set = opened.result_set(opened.run(ref).id)
+        return Results(result_set, stored_roofs(opened, result_set))
 
 
 def suite(name_or_path: str | os.PathLike[str]) -> Suite:

@@ -138,20 +138,20 @@ def _other_floats(
     )
 
 
-def _workload_for(place: Place, asked: Selection) -> tuple[TuningFolder, Workload, bool]:
+def _workload_for(place: Place, selection: Selection) -> tuple[TuningFolder, Workload, bool]:
     """The folder and its problems with those that are asked for, and whether that adds any."""
-    if not _has_problems(asked):
-        if asked.axes or asked.dtypes:
-            if own := own_ops(asked.backends):
-                return _workload_for(place, dataclasses.replace(asked, ops=own))
+    if not _has_problems(selection):
+        if selection.axes or selection.dtypes:
+            if own := own_ops(selection.backends):
+                return _workload_for(place, dataclasses.replace(selection, ops=own))
             raise UsageError("axes and dtypes need an op", hint="for example: -o gemm -a m=512")
         folder = TuningFolder.open(place)
         return folder, read_workload(folder), False
-    wanted = problems_of(asked, Timing())
+    problems = problems_of(selection, Timing())
     folder = TuningFolder(Path(place).expanduser())
     there = read_workload(folder).calls if folder.workload.is_file() else ()
     have = {call.problem for call in there}
-    new = tuple(Call(problem=problem) for problem in wanted if problem not in have)
+    new = tuple(Call(problem=problem) for problem in problems if problem not in have)
     return folder, Workload(name=folder.path.name, calls=(*there, *new)), bool(new)
 
 
@@ -168,17 +168,17 @@ def _summary_for(folder: TuningFolder, thr: float | None) -> Summary | None:
     return known
 
 
-def _has_problems(asked: Selection) -> bool:
-    return bool(asked.ops or asked.suites or asked.problems)
+def _has_problems(selection: Selection) -> bool:
+    return bool(selection.ops or selection.suites or selection.problems)
 
 
-def _picked(costs: list[Cost], asked: Selection, folder: TuningFolder) -> list[Cost]:
+def _picked(costs: list[Cost], selection: Selection, folder: TuningFolder) -> list[Cost]:
     """Those that a filter or limit leaves; one that came with ops or a suite is spent on them."""
-    if not _has_problems(asked):
+    if not _has_problems(selection):
         keep = [cost.problem for cost in costs]
-        if asked.filter is not None:
-            keep = select.matching(keep, asked.filter)
-        chosen = set(keep if asked.limit is None else keep[: asked.limit])
+        if selection.filter is not None:
+            keep = select.matching(keep, selection.filter)
+        chosen = set(keep if selection.limit is None else keep[: selection.limit])
         costs = [cost for cost in costs if cost.problem in chosen]
     if not any(cost.selected for cost in costs):
         raise NothingToDo(
@@ -255,7 +255,7 @@ def _notes(
     known: Summary | None,
     info: DeviceInfo,
     costs: Sequence[Cost],
-    made: Sequence[Draft],
+    drafts: Sequence[Draft],
     fates: Mapping[str, Fate],
 ) -> tuple[str, ...]:
     notes = []
@@ -284,7 +284,7 @@ def _notes(
         if fate is planner.Fate.UNREADABLE:
             wrong = planner.complaint(folder.plan(name))
             notes.append(f"{wrong}; mend it, or --force writes it anew")
-    if old := planner.outdated(folder, made, fates):
+    if old := planner.outdated(folder, drafts, fates):
         notes.append(
             f"{_some(old)} asked for another search before: move its file in {folder.trials} away "
             "to begin anew, or give the plan its former settings to go on"

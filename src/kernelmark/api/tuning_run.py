@@ -44,8 +44,8 @@ class Tuned:
     """What a run left: outcomes of this and of earlier runs, plans that cannot be tuned with the
     reason, plans that were not reached in time, and plans that have an outcome but whose search
     was ended by the clock (`cut`), or by the minutes of the plan itself (`spent`, with the
-    candidates that the plan asks for). `unreadable` are plans that were not asked for, and whose
-    outcome cannot be told for what is wrong with a file of theirs."""
+    candidates that the plan asks for). `unreadable` are plans that were not asked for and have a
+    damaged file, so that their outcome is unknown."""
 
     folder: TuningFolder
     outcomes: tuple[Outcome, ...]

@@ -80,12 +80,12 @@ def summarise(
     todo = book.todo
     if todo:
         check_writable(folder.summary)
-        asked = Selection(
+        selection = Selection(
             problems=tuple(problem.key for problem in todo), backends=(name,), devices=devices
         )
         label = f"tune {folder.path.name}".replace(".", "-")  # never to be read as a file's name
         results = measure(
-            plan_cases(asked, Timing.load(timing)),
+            plan_cases(selection, Timing.load(timing)),
             conduct=Conduct(label=label, roofs="none"),
             store=store,
             argv=argv,

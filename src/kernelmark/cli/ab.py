@@ -31,100 +31,80 @@ _EXAMPLES = (
 
 Env = Annotated[
     list[str] | None,
-    typer.Option(
-        "--env",
-        metavar="NAME[=PYTHON]",
+    o.option(
+        "--env NAME[=PYTHON]",
+        COMPARISON,
         help="One side: a name and its interpreter or virtual environment. Give base, then head.",
-        rich_help_panel=COMPARISON,
     ),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="NAME:VARIABLE=VALUE",
+    o.option(
+        "--set NAME:VARIABLE=VALUE",
+        COMPARISON,
         help="Set a variable of one side: tot:LD_LIBRARY_PATH=/new/lib. Repeatable.",
-        rich_help_panel=COMPARISON,
     ),
 ]
 SideBackend = Annotated[
     list[str] | None,
-    typer.Option(
-        "-b",
-        "--backend",
-        metavar="[NAME:]BACKEND",
-        autocompletion=completing.backends,
+    o.option(
+        "-b --backend [NAME:]BACKEND",
+        COMPARISON,
+        complete=completing.backends,
         help="The backend of both sides, or of the named one. Repeatable.",
-        rich_help_panel=COMPARISON,
     ),
 ]
 SideConfig = Annotated[
     list[str] | None,
-    typer.Option(
-        "--config",
-        metavar="[NAME:]KEY=VALUE",
+    o.option(
+        "--config [NAME:]KEY=VALUE",
+        COMPARISON,
         help="Set a tuning parameter on both sides, or on the named one. Repeatable.",
-        rich_help_panel=COMPARISON,
     ),
 ]
 Device = Annotated[
     str,
-    typer.Option(
-        "-d",
-        "--device",
-        metavar="DEVICE",
-        autocompletion=completing.devices,
+    o.option(
+        "-d --device DEVICE",
+        o.SELECTION,
+        complete=completing.devices,
         help="The device to measure on.",
-        rich_help_panel=o.SELECTION,
     ),
 ]
 Rounds = Annotated[
     str,
-    typer.Option(
-        "--rounds",
-        metavar="N,N,…",
+    o.option(
+        "--rounds N,N,…",
+        COMPARISON,
         help="Evaluate the verdicts after these numbers of rounds; the last one ends the "
         "comparison.",
-        rich_help_panel=COMPARISON,
     ),
 ]
 Alpha = Annotated[
     float,
-    typer.Option(
-        "--alpha",
-        metavar="P",
+    o.option(
+        "--alpha P",
+        COMPARISON,
         help="Limit the false discovery rate of a suite; for a single pair, the false alarm rate.",
-        rich_help_panel=COMPARISON,
     ),
 ]
 Delta = Annotated[
     float,
-    typer.Option(
-        "--delta",
-        metavar="FRACTION",
+    o.option(
+        "--delta FRACTION",
+        COMPARISON,
         callback=o.below_one,
         help="Ignore changes below this fraction: 0.01 is 1 %.",
-        rich_help_panel=COMPARISON,
     ),
 ]
 Budget = Annotated[
     float | None,
-    typer.Option(
-        "--budget",
-        metavar="S",
-        help="Stop after this many seconds; undecided pairs stay unsure.",
-        rich_help_panel=COMPARISON,
+    o.option(
+        "--budget S", COMPARISON, help="Stop after this many seconds; undecided pairs stay unsure."
     ),
 ]
 MinSamples = Annotated[
-    int | None,
-    typer.Option(
-        "--samples",
-        metavar="N",
-        help="Samples in a block.",
-        rich_help_panel=o.MEASUREMENT,
-        hidden=True,
-    ),
+    int | None, o.option("--samples N", o.MEASUREMENT, hidden=True, help="Samples in a block.")
 ]
 
 
@@ -240,7 +220,7 @@ def plan_of(params: Mapping[str, Any], sides: tuple[Side, Side] | None = None) -
         or selection.suites
     ):
         raise UsageError("nothing was asked for", hint=_EXAMPLES)
-    found = problems_of(selection, timing)
+    problems = problems_of(selection, timing)
     _, info = targets.find(params["device"])
     if len(choices[0][0]) != len(choices[1][0]):
         raise UsageError(
@@ -260,10 +240,10 @@ def plan_of(params: Mapping[str, Any], sides: tuple[Side, Side] | None = None) -
 
     pairs = tuple(
         Pair(base=case(problem, 0, place), head=case(problem, 1, place))
-        for problem in found
+        for problem in problems
         for place in range(len(choices[0][0]))
     )
-    made = AbPlan(
+    ab_plan = AbPlan(
         sides=sides,
         pairs=pairs,
         device=info.name,
@@ -284,7 +264,7 @@ def plan_of(params: Mapping[str, Any], sides: tuple[Side, Side] | None = None) -
             f"both sides would measure {both}: nothing differs",
             hint=f"{hint}; --env a --env b compares a thing with itself",
         )
-    return made
+    return ab_plan
 
 
 def _alike(sides: tuple[Side, Side]) -> bool:

@@ -67,7 +67,7 @@ COMMANDS = tuple(_IN_ORDER)
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _interrupts_raised() -> Iterator[None]:
     """Ctrl-C as an error that the parser lets through: it would end without a word."""
     try:
         yield
@@ -86,11 +86,11 @@ class PlainGroup(TyperGroup):
             self.commands = {name: self.commands[name] for name in _IN_ORDER}
 
     def make_context(self, *given: Any, **named: Any) -> Any:
-        with _told():
+        with _interrupts_raised():
             return super().make_context(*given, **named)
 
     def invoke(self, ctx: Any) -> Any:
-        with _told():
+        with _interrupts_raised():
             return super().invoke(ctx)
 
 

@@ -25,50 +25,34 @@ if TYPE_CHECKING:
 
 CANDIDATES = "Candidates"
 
-Good = Annotated[
-    str | None,
-    typer.Option(
-        "--good", metavar="REF", help="A commit that is fast.", rich_help_panel=CANDIDATES
-    ),
-]
-Bad = Annotated[
-    str,
-    typer.Option(
-        "--bad", metavar="REF", help="A later commit that is slow.", rich_help_panel=CANDIDATES
-    ),
-]
+Good = Annotated[str | None, o.option("--good REF", CANDIDATES, help="A commit that is fast.")]
+Bad = Annotated[str, o.option("--bad REF", CANDIDATES, help="A later commit that is slow.")]
 WheelList = Annotated[
     str | None,
-    typer.Option(
-        "--wheels",
-        metavar="FILE",
+    o.option(
+        "--wheels FILE",
+        CANDIDATES,
         help="Search wheels instead of commits: a text file with one path a line, good to bad.",
-        rich_help_panel=CANDIDATES,
     ),
 ]
 ConfigList = Annotated[
     str | None,
-    typer.Option(
-        "--configs",
-        metavar="FILE",
+    o.option(
+        "--configs FILE",
+        CANDIDATES,
         help="Search configs instead of commits: a JSON list, or a line 'name=value …' each.",
-        rich_help_panel=CANDIDATES,
     ),
 ]
 Confidence = Annotated[
     float,
-    typer.Option(
-        "--confidence",
-        metavar="P",
+    o.option(
+        "--confidence P",
+        a.COMPARISON,
         callback=o.below_one,
         help="Stop when one candidate is the culprit with this probability.",
-        rich_help_panel=a.COMPARISON,
     ),
 ]
-Fresh = Annotated[
-    bool,
-    typer.Option("--fresh", help="Forget an unfinished search.", rich_help_panel=o.RUNNING),
-]
+Fresh = Annotated[bool, o.option("--fresh", o.RUNNING, help="Forget an unfinished search.")]
 
 
 def bisect(

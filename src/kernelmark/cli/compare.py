@@ -42,53 +42,41 @@ Head = Annotated[
 ]
 RuleName = Annotated[
     str,
-    typer.Option(
-        "--rule",
-        metavar="NAME|FILE",
+    o.option(
+        "--rule NAME|FILE",
+        JUDGING,
         help="The rule: robust, golden-tot, ratio, or your own TOML file.",
-        rich_help_panel=JUDGING,
     ),
 ]
 FailOnWords = Annotated[
     list[str] | None,
-    typer.Option(
-        "--fail-on",
-        metavar="VERDICT[:SIZE]",
-        help="Exit with code 1 on these verdicts: slower:3%,broken, or none. With held, also "
-        "where a "
-        "canary moved. Default: slower,broken.",
-        rich_help_panel=JUDGING,
+    o.option(
+        "--fail-on VERDICT[:SIZE]",
+        JUDGING,
+        help="Exit with code 1 on these verdicts: slower:3%,broken, or none. With held, also where "
+        "a canary moved. Default: slower,broken.",
     ),
 ]
 Match = Annotated[
     Literal["case", "problem"],
-    typer.Option(
-        "--match",
-        metavar="case|problem",
+    o.option(
+        "--match case|problem",
+        JUDGING,
         help="Match rows by case (problem, backend, config and timing), or by problem, with the "
-        "best "
-        "result of each side.",
-        rich_help_panel=JUDGING,
+        "best result of each side.",
     ),
 ]
 Explain = Annotated[
     str | None,
-    typer.Option(
-        "--explain",
-        metavar="ROW",
-        help="Explain the verdict of one row, by its number or a prefix of its case id. The "
-        "exit code "
-        "is then 0 whatever the verdict.",
-        rich_help_panel=o.OUTPUT,
+    o.option(
+        "--explain ROW",
+        o.OUTPUT,
+        help="Explain the verdict of one row, by its number or a prefix of its case id. The exit "
+        "code is then 0 whatever the verdict.",
     ),
 ]
 All = Annotated[
-    bool,
-    typer.Option(
-        "--all",
-        help="Show every row, not only those that changed.",
-        rich_help_panel=o.OUTPUT,
-    ),
+    bool, o.option("--all", o.OUTPUT, help="Show every row, not only those that changed.")
 ]
 
 
@@ -168,7 +156,7 @@ def _command(refs: Sequence[str], *, rule: str, match: str, fail_on: Sequence[st
 
 
 def _put(
-    found: Comparison,
+    comparison: Comparison,
     outputs: Outputs,
     command: str,
     place: Sequence[str],
@@ -180,14 +168,14 @@ def _put(
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import compare as report
 
-    shown = list(found.rows) if every or len(found.rows) <= _FEW else found.changed
+    shown = list(comparison.rows) if every or len(comparison.rows) <= _FEW else comparison.changed
     if shown and not outputs.stdout_taken:
         put_table(report.table(shown), styles=[_style(row) for row in shown])
     outputs.put(
-        json=lambda: json_text(report.document(found, place)),
-        csv=lambda: csv_text(report.records(found)),
+        json=lambda: json_text(report.document(comparison, place)),
+        csv=lambda: csv_text(report.records(comparison)),
         md=lambda: report.comment(
-            found,
+            comparison,
             command=extended(command, place),
             failed=failed,
             gone_fails=gone_fails,
@@ -197,7 +185,7 @@ def _put(
 
 
 def _tell(
-    found: Comparison,
+    comparison: Comparison,
     bad: list[Row],
     *,
     spared: int,
@@ -208,17 +196,17 @@ def _tell(
     from kernelmark.report import compare as report
 
     if not quiet:
-        for what, base, head in found.environment:
+        for what, base, head in comparison.environment:
             say(f"environment: {what}: {base or '–'} → {head or '–'}")
-        if report.unrecorded(found):
+        if report.unrecorded(comparison):
             say("environment: not recorded on either side")
-        for text in report.notes(found, gone_fails=gone_fails):
+        for text in report.notes(comparison, gone_fails=gone_fails):
             say(f"note: {text}")
-        hidden = len(found.rows) - len(found.changed)
-        if hidden and len(found.rows) > _FEW and not every:
+        hidden = len(comparison.rows) - len(comparison.changed)
+        if hidden and len(comparison.rows) > _FEW and not every:
             rows = "1 row is" if hidden == 1 else f"{hidden} rows are"
             say(f"note: {rows} left out, as no change was found: --all shows them")
-    say(report.summary(found))
+    say(report.summary(comparison))
     if spared:
         say(
             f"{spared} of them would fail but {'is' if spared == 1 else 'are'} held, since a "
@@ -229,10 +217,10 @@ def _tell(
         say(f"{len(bad)} of them fail; why, for one: kmark compare … --explain {bad[0].number}")
 
 
-def _row(found: Comparison, asked: str) -> Row:
+def _row(comparison: Comparison, asked: str) -> Row:
     rows = [
         row
-        for row in found.rows
+        for row in comparison.rows
         if str(row.number) == asked
         or (len(asked) >= _LEAST_OF_ID and row.pair.shown.case.id.startswith(asked))
     ]
@@ -242,7 +230,7 @@ def _row(found: Comparison, asked: str) -> Row:
     if not exact:
         raise UsageError(
             f"there is no row {asked!r}",
-            hint=f"rows are numbered from 1 to {len(found.rows)}: --all shows them",
+            hint=f"rows are numbered from 1 to {len(comparison.rows)}: --all shows them",
         )
     raise UsageError(
         f"{len(exact)} rows have a case that begins with {asked!r}",

@@ -21,7 +21,7 @@ Refs = Annotated[
         help="Runs: their ids or prefixes of them, labels, pinned names, latest.",
     ),
 ]
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+Yes = Annotated[bool, o.option("-y --yes", help="Do not ask.")]
 
 
 def delete(refs: Refs, yes: Yes = False, store: o.StorePlace = None, quiet: o.Quiet = False) -> int:

@@ -46,8 +46,8 @@ def notes(words: Sequence[str]) -> list[str]:
     if not words or words[0] not in _LOADING or {"-h", "--help"} & set(words):
         return []
     return [
-        f"{'' if one.used else 'the '}{one.what} {one.path} is "
-        f"{'unsafe' if one.used else 'not used'}: {one.unsafe}"
-        for one in examined()
-        if one.unsafe is not None
+        f"{'' if folder.used else 'the '}{folder.what} {folder.path} is "
+        f"{'unsafe' if folder.used else 'not used'}: {folder.unsafe}"
+        for folder in examined()
+        if folder.unsafe is not None
     ]

@@ -24,92 +24,65 @@ SIDES = "Sides"
 NAMES = ("base", "head")
 
 Base = Annotated[
-    str | None,
-    typer.Option(
-        "--base",
-        metavar="REF",
-        help="The commit, branch or tag to compare with.",
-        rich_help_panel=SIDES,
-    ),
+    str | None, o.option("--base REF", SIDES, help="The commit, branch or tag to compare with.")
 ]
 Head = Annotated[
     str,
-    typer.Option(
-        "--head",
-        metavar="REF",
+    o.option(
+        "--head REF",
+        SIDES,
         help="The commit, branch or tag to judge; '.' is the working tree with its changes.",
-        rich_help_panel=SIDES,
     ),
 ]
 Repo = Annotated[
     str,
-    typer.Option(
-        "--repo",
-        metavar="DIR",
+    o.option(
+        "--repo DIR",
+        SIDES,
         help="A folder of the git repository. Kernel files, suites and timing files are named from "
         "it. Default: this folder.",
-        rich_help_panel=SIDES,
     ),
 ]
 Build = Annotated[
-    str,
-    typer.Option(
-        "--build",
-        metavar="CMD",
-        help="Build a checkout by this shell command, run in it.",
-        rich_help_panel=SIDES,
-    ),
+    str, o.option("--build CMD", SIDES, help="Build a checkout by this shell command, run in it.")
 ]
 BuildTimeout = Annotated[
-    float,
-    typer.Option(
-        "--build-timeout",
-        metavar="S",
-        help="Limit the seconds of a build.",
-        rich_help_panel=SIDES,
-    ),
+    float, o.option("--build-timeout S", SIDES, help="Limit the seconds of a build.")
 ]
 Python = Annotated[
     str,
-    typer.Option(
-        "--python",
-        metavar="PATH",
+    o.option(
+        "--python PATH",
+        SIDES,
         help="The interpreter of both sides; {tree} is the checkout: {tree}/.venv.",
-        rich_help_panel=SIDES,
     ),
 ]
 BaseEnv = Annotated[
     str | None,
-    typer.Option(
-        "--base-env",
-        metavar="PYTHON",
+    o.option(
+        "--base-env PYTHON",
+        SIDES,
         help="Compare two environments instead of two commits: the interpreter of base.",
-        rich_help_panel=SIDES,
     ),
 ]
 HeadEnv = Annotated[
-    str | None,
-    typer.Option(
-        "--head-env", metavar="PYTHON", help="The interpreter of head.", rich_help_panel=SIDES
-    ),
+    str | None, o.option("--head-env PYTHON", SIDES, help="The interpreter of head.")
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="[SIDE:]VARIABLE=VALUE",
+    o.option(
+        "--set [SIDE:]VARIABLE=VALUE",
+        SIDES,
         help="Set a variable of both sides, or of base or head: PYTHONPATH={tree}/src. Repeatable.",
-        rich_help_panel=SIDES,
     ),
 ]
 Budget = Annotated[
     float,
-    typer.Option(
-        "--budget",
-        metavar="S",
+    o.option(
+        "--budget S",
+        a.COMPARISON,
         help="Stop measuring after this many seconds. If they do not suffice for all kernels, some "
         "are left out at random and listed as undecided.",
-        rich_help_panel=a.COMPARISON,
     ),
 ]
 

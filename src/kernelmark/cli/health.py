@@ -294,7 +294,8 @@ def _folders(place: str | None) -> list[tuple[str, ...]]:
     from kernelmark.core.private import find_unsafe
 
     rows: list[tuple[str, ...]] = [
-        (one.what, str(one.path), one.state, str(one.unsafe or "")) for one in folders.examined()
+        (folder.what, str(folder.path), folder.state, str(folder.unsafe or ""))
+        for folder in folders.examined()
     ]
     try:
         from kernelmark.stores.place import locate

@@ -36,126 +36,80 @@ _MICRO_HINT = (
     "worse"
 )
 
-Runs = Annotated[
-    int,
-    typer.Option(
-        "--runs", metavar="N", help="How many of the newest runs.", rich_help_panel=LOOKING
-    ),
-]
-RunLabel = Annotated[
-    str | None,
-    typer.Option(
-        "--label", metavar="TEXT", help="Only runs of this label.", rich_help_panel=LOOKING
-    ),
-]
-Arch = Annotated[
-    str | None,
-    typer.Option(
-        "--arch", metavar="ARCH", help="Only devices of this kind.", rich_help_panel=LOOKING
-    ),
-]
+Runs = Annotated[int, o.option("--runs N", LOOKING, help="How many of the newest runs.")]
+RunLabel = Annotated[str | None, o.option("--label TEXT", LOOKING, help="Only runs of this label.")]
+Arch = Annotated[str | None, o.option("--arch ARCH", LOOKING, help="Only devices of this kind.")]
 MinEffect = Annotated[
     float,
-    typer.Option(
-        "--min-effect",
-        metavar="SHARE",
-        help="Ignore steps below this fraction: 0.02 is 2 %.",
-        rich_help_panel=LOOKING,
-    ),
+    o.option("--min-effect SHARE", LOOKING, help="Ignore steps below this fraction: 0.02 is 2 %."),
 ]
 Sentinels = Annotated[
     str,
-    typer.Option(
-        "--sentinels",
-        metavar="SUITE",
-        help="Canaries: problems that should never change; if they do, alarms are suppressed. "
-        "'' is "
-        "none.",
-        rich_help_panel=LOOKING,
+    o.option(
+        "--sentinels SUITE",
+        LOOKING,
+        help="Canaries: problems that should never change; if they do, alarms are suppressed. '' "
+        "is none.",
     ),
 ]
 Changed = Annotated[
-    bool,
-    typer.Option(
-        "--changed",
-        help="Show only series with a step or an alarm.",
-        rich_help_panel=o.OUTPUT,
-    ),
+    bool, o.option("--changed", o.OUTPUT, help="Show only series with a step or an alarm.")
 ]
-All = Annotated[
-    bool,
-    typer.Option(
-        "--all",
-        help="Show every series, not only the first 50.",
-        rich_help_panel=o.OUTPUT,
-    ),
-]
+All = Annotated[bool, o.option("--all", o.OUTPUT, help="Show every series, not only the first 50.")]
 Check = Annotated[
     bool,
-    typer.Option(
+    o.option(
         "--check",
-        help="Exit with code 1 if the newest point of a series is slower or broken and no "
-        "canary moved.",
-        rich_help_panel=o.OUTPUT,
+        o.OUTPUT,
+        help="Exit with code 1 if the newest point of a series is slower or broken and no canary "
+        "moved.",
     ),
 ]
 Baseline = Annotated[
     str | None,
-    typer.Option(
-        "--baseline",
-        metavar="RUN",
+    o.option(
+        "--baseline RUN",
+        BASELINES,
         help="Add a column with the change against this run: a pinned name, id or label.",
-        rich_help_panel=BASELINES,
     ),
 ]
 Pin = Annotated[
     str | None,
-    typer.Option(
-        "--pin",
-        metavar="NAME[=RUN]",
-        help="Pin NAME to this run (default: the newest) and exit.",
-        rich_help_panel=BASELINES,
+    o.option(
+        "--pin NAME[=RUN]", BASELINES, help="Pin NAME to this run (default: the newest) and exit."
     ),
 ]
 Unpin = Annotated[
-    str | None,
-    typer.Option(
-        "--unpin", metavar="NAME", help="Forget a pinned name, and end.", rich_help_panel=BASELINES
-    ),
+    str | None, o.option("--unpin NAME", BASELINES, help="Forget a pinned name, and end.")
 ]
 Exclude = Annotated[
     list[str] | None,
-    typer.Option(
-        "--exclude",
-        metavar="RUN",
-        autocompletion=completing.runs,
+    o.option(
+        "--exclude RUN",
+        LOOKING,
+        complete=completing.runs,
         help="Leave this run out of every history from now on, and end. Repeatable.",
-        rich_help_panel=LOOKING,
     ),
 ]
 Include = Annotated[
     list[str] | None,
-    typer.Option(
-        "--include",
-        metavar="RUN",
-        autocompletion=completing.runs,
+    o.option(
+        "--include RUN",
+        LOOKING,
+        complete=completing.runs,
         help="Take an excluded run back in, and end. Repeatable.",
-        rich_help_panel=LOOKING,
     ),
 ]
-Pins = Annotated[
-    bool, typer.Option("--pins", help="List pinned names, and end.", rich_help_panel=BASELINES)
-]
+Pins = Annotated[bool, o.option("--pins", BASELINES, help="List pinned names, and end.")]
 
 
 Micro = Annotated[
     str | None,
-    typer.Option(
-        "--micro",
-        metavar="NAME",
+    o.option(
+        "--micro NAME",
+        LOOKING,
         help="The headline metrics of a microbenchmark instead of series of problems; goes with "
         "--runs and --arch.",
-        rich_help_panel=LOOKING,
     ),
 ]
 

@@ -17,31 +17,25 @@ Module = Annotated[
 ]
 Target = Annotated[
     str,
-    typer.Option(
-        "--target",
-        metavar="TARGET",
+    o.option(
+        "--target TARGET",
         help="What to compile for: cpu, gfx942, gfx90a, gfx1100, sm_80, vulkan … (default: cpu). "
         "Runs where IREE finds such a device; otherwise compiles only.",
     ),
 ]
 Function = Annotated[
-    str,
-    typer.Option(
-        "--function", metavar="NAME", help="The function to call (default: the only one)."
-    ),
+    str, o.option("--function NAME", help="The function to call (default: the only one).")
 ]
 InputWords = Annotated[
     list[str] | None,
-    typer.Option(
-        "--input",
-        metavar="INPUT",
+    o.option(
+        "--input INPUT",
         help="An argument: @FILE.npy, 2x34xf16 (random), 2x34xf16=1.5. Repeatable, one for each "
         "argument (default: random by the function's types).",
     ),
 ]
 Timeout = Annotated[
-    float,
-    typer.Option("--timeout", metavar="SECONDS", help="Limit of one process (default: 300)."),
+    float, o.option("--timeout SECONDS", help="Limit of one process (default: 300).")
 ]
 
 
@@ -49,9 +43,8 @@ def ab(
     module: Module,
     variant: Annotated[
         list[str],
-        typer.Option(
-            "--variant",
-            metavar="NAME:WORDS",
+        o.option(
+            "--variant NAME:WORDS",
             help="A variant: compiler flags, specs (.mlir) and kernel objects (.o, .hsaco). "
             "Repeatable; the first is the base.",
         ),
@@ -61,35 +54,28 @@ def ab(
     inputs: InputWords = None,
     tolerance: Annotated[
         float | None,
-        typer.Option(
-            "--tolerance",
-            metavar="X",
+        o.option(
+            "--tolerance X",
             help="Largest error over |reference| + rms(reference) (default: by output dtype).",
         ),
     ] = None,
     reference: Annotated[
         bool,
-        typer.Option(
-            "--reference/--no-reference", help="Compare with the module computed in float64."
-        ),
+        o.option("--reference/--no-reference", help="Compare with the module computed in float64."),
     ] = True,
     compile_only: Annotated[
-        bool, typer.Option("--compile-only", help="List dispatches and resources; run nothing.")
+        bool, o.option("--compile-only", help="List dispatches and resources; run nothing.")
     ] = False,
-    rounds: Annotated[
-        int, typer.Option("--rounds", metavar="N", help="Interleaved rounds (default: 10).")
-    ] = 10,
+    rounds: Annotated[int, o.option("--rounds N", help="Interleaved rounds (default: 10).")] = 10,
     budget: Annotated[
         float,
-        typer.Option(
-            "--budget", metavar="SECONDS", help="Start no round after this time (default: 120)."
-        ),
+        o.option("--budget SECONDS", help="Start no round after this time (default: 120)."),
     ] = 120.0,
     timeout: Timeout = 300.0,
     threads: o.Threads = None,
     keep: Annotated[
         Path | None,
-        typer.Option("--keep", metavar="DIR", help="Keep binaries, dumps and outputs in a folder."),
+        o.option("--keep DIR", help="Keep binaries, dumps and outputs in a folder."),
     ] = None,
     label: o.Label = "",
     store: o.StorePlace = None,
@@ -153,17 +139,12 @@ def dispatches(
     target: Target = "cpu",
     function: Function = "",
     inputs: InputWords = None,
-    flags: Annotated[
-        str, typer.Option("--flags", metavar="FLAGS", help="Flags for iree-compile.")
-    ] = "",
-    rounds: Annotated[
-        int, typer.Option("--rounds", metavar="N", help="Processes to time (default: 3).")
-    ] = 3,
+    flags: Annotated[str, o.option("--flags FLAGS", help="Flags for iree-compile.")] = "",
+    rounds: Annotated[int, o.option("--rounds N", help="Processes to time (default: 3).")] = 3,
     workload: Annotated[
         str | None,
-        typer.Option(
-            "--workload",
-            metavar="DIR",
+        o.option(
+            "--workload DIR",
             help="Write the contractions, convolutions and attentions as DIR/workload.csv for "
             "'kmark tune' and DIR/suite.toml for 'kmark run -s'.",
         ),

@@ -36,12 +36,9 @@ What = Annotated[
     ),
 ]
 OneOp = Annotated[
-    str | None,
-    typer.Option("-o", "--op", metavar="OP", help="With ops: this op's parameters and tensors."),
+    str | None, o.option("-o --op OP", help="With ops: this op's parameters and tensors.")
 ]
-RunLimit = Annotated[
-    int, typer.Option("--limit", metavar="N", min=1, help="Limit the runs, newest first.")
-]
+RunLimit = Annotated[int, o.option("--limit N", min=1, help="Limit the runs, newest first.")]
 
 
 def list_things(

@@ -23,5 +23,5 @@ def loaded(ref: str, place: str | None) -> Iterator[tuple[Results, Store | None]
         yield Results(read_run(ref, None)), None
         return
     with open_store(place, readonly=True) as store:
-        found = store.result_set(store.run(ref).id)
-        yield Results(found, stored_roofs(store, found)), store
+        result_set = store.result_set(store.run(ref).id)
+        yield Results(result_set, stored_roofs(store, result_set)), store

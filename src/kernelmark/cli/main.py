@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = _run([*(sys.argv[1:] if argv is None else argv)])
         if argv is None:  # nothing is left but to end: a signal hurries that, with the same code
             catch_stops(lambda number, frame: os._exit(code))
-    except KeyboardInterrupt:  # another one, while the end was told
+    except KeyboardInterrupt:  # another one, while the first was reported
         code = INTERRUPTED
     if argv is None and code == INTERRUPTED:
         _end_at_once(code)

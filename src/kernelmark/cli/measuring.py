@@ -116,7 +116,7 @@ def run(
         before_s = command_age_s()
         results = _measured(plan, context, opened, resumed=resumed, roofs=roofs)
         measured_s = command_age_s()
-        code = _told(results, opened, outputs, context)
+        code = _finish(results, opened, outputs, context)
         learn_start("run", before_s + command_age_s() - measured_s)
         return code
 
@@ -258,8 +258,8 @@ def _measured(
         )
 
 
-def _told(results: Results, store: Store | None, outputs: Outputs, context: typer.Context) -> int:
-    """Everything that is said after the last case, and the exit code."""
+def _finish(results: Results, store: Store | None, outputs: Outputs, context: typer.Context) -> int:
+    """Print the results and notes after the last case; return the exit code."""
     from kernelmark.cli.telling import put_results, tell_demo, tell_rest
     from kernelmark.core.result import RunState, Status
 

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -41,10 +41,6 @@ PACKS = "Precompiled bundles"
 _EXAMPLE = "for example: kmark micro cache latency, kmark micro --quick (all), kmark micro list"
 
 
-def _flag(panel: str, name: str, help: str) -> Any:
-    return typer.Option(name, help=help, rich_help_panel=panel)
-
-
 Words = Annotated[
     list[str] | None,
     typer.Argument(
@@ -56,69 +52,56 @@ Words = Annotated[
 ]
 All = Annotated[
     bool,
-    _flag(
-        o.SELECTION,
+    o.option(
         "--all",
-        "All that run on the device; --quick, --full or --brief without a name mean it too.",
+        o.SELECTION,
+        help="All that run on the device; --quick, --full or --brief without a name mean it too.",
     ),
 ]
 Device = Annotated[
-    str,
-    typer.Option(
-        *("-d", "--device"),
-        metavar="DEVICE",
-        help="The device: cpu, cuda:0, hip:1.",
-        rich_help_panel=o.SELECTION,
-    ),
+    str, o.option("-d --device DEVICE", o.SELECTION, help="The device: cpu, cuda:0, hip:1.")
 ]
-Threads = Annotated[
-    int,
-    typer.Option(
-        "--threads", metavar="N", min=0, help="Cores of a CPU; 0 is all.", rich_help_panel=HOW
-    ),
+Threads = Annotated[int, o.option("--threads N", HOW, min=0, help="Cores of a CPU; 0 is all.")]
+Quick = Annotated[
+    bool, o.option("--quick", HOW, help="About a minute for all of them; the default.")
 ]
-Quick = Annotated[bool, _flag(HOW, "--quick", "About a minute for all of them; the default.")]
-Full = Annotated[bool, _flag(HOW, "--full", "Finer sweeps and more samples: minutes.")]
-Brief = Annotated[bool, _flag(HOW, "--brief", "Only what the headline metrics need.")]
+Full = Annotated[bool, o.option("--full", HOW, help="Finer sweeps and more samples: minutes.")]
+Brief = Annotated[bool, o.option("--brief", HOW, help="Only what the headline metrics need.")]
 Chosen = Annotated[
     list[str] | None,
-    typer.Option(
-        *("-p", "--parameter"),
-        metavar="NAME=VALUE",
+    o.option(
+        "-p --parameter NAME=VALUE",
+        HOW,
         help="Set a parameter of the benchmark ('kmark micro list NAME' lists them).",
-        rich_help_panel=HOW,
     ),
 ]
-Points = Annotated[bool, _flag(o.OUTPUT, "--points", "Every point, not the headlines alone.")]
+Points = Annotated[
+    bool, o.option("--points", o.OUTPUT, help="Every point, not the headlines alone.")
+]
 FigureFile = Annotated[
     str | None,
-    typer.Option(
-        *("-f", "--figure"),
-        metavar="FILE",
+    o.option(
+        "-f --figure FILE",
+        o.OUTPUT,
         help="Draw a figure into FILE.png, .svg, .html (offline) or .json (Vega-Lite); with "
-        "several "
-        "benchmarks, FILE-NAME.png and so on.",
-        rich_help_panel=o.OUTPUT,
+        "several benchmarks, FILE-NAME.png and so on.",
     ),
 ]
 Archs = Annotated[
     list[str] | None,
-    typer.Option(
-        "--precompile",
-        metavar="ARCH",
-        help="Compile the devices' own kernels for these architectures. Repeatable: "
-        "sm_90, gfx942. No GPU is needed.",
-        rich_help_panel=PACKS,
+    o.option(
+        "--precompile ARCH",
+        PACKS,
+        help="Compile the devices' own kernels for these architectures. Repeatable: sm_90, gfx942. "
+        "No GPU is needed.",
     ),
 ]
 Folder = Annotated[
     str | None,
-    typer.Option(
-        "-o",
-        "--output",
-        metavar="DIR",
+    o.option(
+        "-o --output DIR",
+        PACKS,
         help="Write the precompiled bundle to DIR. KERNELMARK_PACK=DIR lets every command use it.",
-        rich_help_panel=PACKS,
     ),
 ]
 
@@ -265,9 +248,9 @@ def _import(files: Sequence[str], place: str | None, *, quiet: bool) -> int:
     found = [read_file(file) for file in files]
     with open_store(place) as store:
         for file, result_set in zip(files, found, strict=True):
-            told = store.add_result_set(result_set)
+            added = store.add_result_set(result_set)
             if not quiet:
-                say(f"{file}: {told}")
+                say(f"{file}: {added}")
     return 0
 
 
@@ -314,7 +297,7 @@ def _measure(
     argv: tuple[str, ...],
     quiet: bool,
 ) -> Results:
-    """The run. Results are told line by line as they come; `place` is None where nothing is to be
+    """The run. Results are printed as they come; `place` is None where nothing is to be
     stored."""
     from kernelmark.api import micro as api
     from kernelmark.cli.places import redacted
@@ -325,7 +308,7 @@ def _measure(
 
     chosen = list(names) or api.names_for(device)
 
-    told: set[str] = set()
+    noted: set[str] = set()
 
     def on_result(result: Result) -> None:
         name = benchmark_name(result.case.problem)
@@ -334,9 +317,9 @@ def _measure(
         if not quiet or result.status.failed:
             say(f"{name:<16} {status_text(result, result.headlines)}, {took}{reason}")
         for note in result.notes:
-            if note not in told:  # what all of them have is said once
+            if note not in noted:  # what all of them have is said once
                 tell(f"{name}: {note}")
-        told.update(result.notes)
+        noted.update(result.notes)
 
     def tell(text: str) -> None:
         if not quiet:

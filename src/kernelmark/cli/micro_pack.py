@@ -69,14 +69,14 @@ def _compile_into(folder: Path, archs: list[str], *, quiet: bool) -> int:
         precompile(sources, archs, folder),
         *(precompile({name: sources[name]}, [target], folder) for name, target in special),
     )
-    for one in jobs:
-        if one.path is None:
+    for job in jobs:
+        if job.path is None:
             failed += 1
-            hint = f"; {one.hint}" if one.hint else ""
-            put(f"{one.arch}  {one.name}  failed  {one.reason.splitlines()[0]}{hint}\n")
+            hint = f"; {job.hint}" if job.hint else ""
+            put(f"{job.arch}  {job.name}  failed  {job.reason.splitlines()[0]}{hint}\n")
         else:
             made += 1
-            put(f"{one.arch}  {one.name}  ok  {bytes_text(one.nbytes)}  {one.path}\n")
+            put(f"{job.arch}  {job.name}  ok  {bytes_text(job.nbytes)}  {job.path}\n")
     where = shlex.quote(str(folder.resolve()))
     use = f"use them with KERNELMARK_PACK={where}" if made else "each line above says why"
     if failed or not quiet:

@@ -1,4 +1,4 @@
-"""A command line that the parser refuses, told in our words."""
+"""Usage errors of the command-line parser, in kernelmark's words."""
 
 from __future__ import annotations
 

@@ -12,17 +12,10 @@ from kernelmark.cli import options as o
 from kernelmark.cli.output import check_writable, put, say, write
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="What to do: nightly.toml.")]
-DryRun = Annotated[
-    bool,
-    typer.Option("--dry-run", help="List the steps; run nothing.", rich_help_panel=o.RUNNING),
-]
+DryRun = Annotated[bool, o.option("--dry-run", o.RUNNING, help="List the steps; run nothing.")]
 Fresh = Annotated[
     bool,
-    typer.Option(
-        "--fresh",
-        help="Begin a new night, even if the last one is unfinished.",
-        rich_help_panel=o.RUNNING,
-    ),
+    o.option("--fresh", o.RUNNING, help="Begin a new night, even if the last one is unfinished."),
 ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 import typer
@@ -16,24 +16,24 @@ OUTPUT = "Output"
 RUNNING = "Running"
 
 
-def _option(
-    panel: str,
-    *names: str,
+def option(
+    words: str,
+    panel: str | None = None,
+    *,
     help: str,
-    metavar: str | None = None,
-    callback: Callable[[Any], Any] | None = None,
     complete: completing.Complete | None = None,
-    hidden: bool = False,
+    **settings: Any,
 ) -> Any:
-    """An option of a help panel. Hidden ones set fields that `--timing FILE.toml` has too."""
+    """An option as its help shows it: `"-f --figure FILE"`. Hidden ones set fields that
+    `--timing FILE.toml` has too."""
+    names = [word for word in words.split() if word.startswith("-")]
     return typer.Option(
         *names,
         help=help,
-        metavar=metavar,
+        metavar=" ".join(words.split()[len(names) :]) or None,
         rich_help_panel=panel,
-        callback=callback,
         autocompletion=complete,
-        hidden=hidden,
+        **settings,
     )
 
 
@@ -65,22 +65,18 @@ Words = list[str] | None
 
 Ops = Annotated[
     Words,
-    _option(
+    option(
+        "-o --op OP",
         SELECTION,
-        "-o",
-        "--op",
-        metavar="OP",
         complete=completing.ops,
         help="Ops, separated by commas. Repeatable.",
     ),
 ]
 Backends = Annotated[
     Words,
-    _option(
+    option(
+        "-b --backend BACKEND",
         SELECTION,
-        "-b",
-        "--backend",
-        metavar="BACKEND",
         complete=completing.backends,
         help="Backends, separated by commas. Repeatable. Default: all available ones that support "
         "one of the problems.",
@@ -88,194 +84,162 @@ Backends = Annotated[
 ]
 Devices = Annotated[
     Words,
-    _option(
+    option(
+        "-d --device DEVICE",
         SELECTION,
-        "-d",
-        "--device",
-        metavar="DEVICE",
         complete=completing.devices,
         help="Devices to spread the cases over: cpu, cuda:0, cuda:0-7, all. Default: cpu.",
     ),
 ]
 Suites = Annotated[
     Words,
-    _option(
+    option(
+        "-s --suite SUITE",
         SELECTION,
-        "-s",
-        "--suite",
-        metavar="SUITE",
         complete=completing.suites,
         help="Suites by name (kmark list suites), or your own TOML files.",
     ),
 ]
 Axes = Annotated[
     Words,
-    _option(
+    option(
+        "-a --axis NAME=VALUES",
         SELECTION,
-        "-a",
-        "--axis",
-        metavar="NAME=VALUES",
         help="A parameter and its values: m=512, m=[1,2,4], m=[1024:8192:*2], ta=t. Repeatable.",
     ),
 ]
 Problems = Annotated[
     Words,
-    _option(
+    option(
+        "-p --problem KEY",
         SELECTION,
-        "-p",
-        "--problem",
-        metavar="KEY",
         help="A complete problem: 'gemm m=512 n=512 k=512 dtype=f32'. Repeatable.",
     ),
 ]
 Dtypes = Annotated[
     Words,
-    _option(
+    option(
+        "--dtype DTYPE",
         SELECTION,
-        "--dtype",
-        metavar="DTYPE",
         complete=completing.dtypes,
         help="Dtypes, separated by commas. Repeatable. Override those of a suite.",
     ),
 ]
 Filter = Annotated[
     str | None,
-    _option(
-        SELECTION,
-        "--filter",
-        metavar="REGEX",
-        help="Keep only problems whose key matches the expression.",
+    option(
+        "--filter REGEX", SELECTION, help="Keep only problems whose key matches the expression."
     ),
 ]
 Limit = Annotated[
-    int | None,
-    _option(SELECTION, "--limit", metavar="N", help="A fair sample of at most N problems."),
+    int | None, option("--limit N", SELECTION, help="A fair sample of at most N problems.")
 ]
 ConfigWords = Annotated[
     Words,
-    _option(
-        SELECTION,
-        "--config",
-        metavar="NAME=VALUE",
-        help="Set a tuning parameter of the backend. Repeatable.",
+    option(
+        "--config NAME=VALUE", SELECTION, help="Set a tuning parameter of the backend. Repeatable."
     ),
 ]
 
 TimingName = Annotated[
     str,
-    _option(
+    option(
+        "--timing PRESET|FILE",
         MEASUREMENT,
-        "--timing",
-        metavar="PRESET|FILE",
         help="How thoroughly to measure: quick, default, full, or a TOML file with any fields of a "
         "timing.",
     ),
 ]
 TimingFile = Annotated[
     str | None,
-    _option(
-        MEASUREMENT,
-        "--timing",
-        metavar="FILE.toml",
-        help="Set any field of a round's timing from a file.",
+    option(
+        "--timing FILE.toml", MEASUREMENT, help="Set any field of a round's timing from a file."
     ),
 ]
 CacheState = Annotated[
     Literal["cold", "hot", "flush"] | None,
-    _option(
-        MEASUREMENT,
-        "--cache",
-        metavar="cold|hot|flush",
-        help="Set the state of the caches at each launch.",
+    option(
+        "--cache cold|hot|flush", MEASUREMENT, help="Set the state of the caches at each launch."
     ),
 ]
 TimerKind = Annotated[
     Literal["auto", "loop", "graph", "gate", "profiler"] | None,
-    _option(
+    option(
+        "--timer auto|loop|graph|gate|profiler",
         MEASUREMENT,
-        "--timer",
         hidden=True,
-        metavar="auto|loop|graph|gate|profiler",
         help="Choose what is timed.",
     ),
 ]
 StrainKind = Annotated[
     Literal["none", "bandwidth", "compute"] | None,
-    _option(
+    option(
+        "--strain none|bandwidth|compute",
         MEASUREMENT,
-        "--strain",
-        metavar="none|bandwidth|compute",
         help="Run background load between launches, to imitate a full model.",
     ),
 ]
 DutyKind = Annotated[
     Literal["sustained", "burst"] | None,
-    _option(
+    option(
+        "--duty sustained|burst",
         MEASUREMENT,
-        "--duty",
         hidden=True,
-        metavar="sustained|burst",
         help="Launch back to back, or with idle gaps between samples.",
     ),
 ]
 Threads = Annotated[
     int | None,
-    _option(
+    option(
+        "--threads N",
         MEASUREMENT,
-        "--threads",
-        metavar="N",
         callback=_not_negative,
         help="Use N CPU threads. Default: every usable core.",
     ),
 ]
 Processes = Annotated[
     int | None,
-    _option(
+    option(
+        "--processes N",
         MEASUREMENT,
-        "--processes",
         hidden=True,
-        metavar="N",
         callback=_positive,
         help="Measure each case in N fresh processes.",
     ),
 ]
 MaxSeconds = Annotated[
     float | None,
-    _option(
+    option(
+        "--max-s S",
         MEASUREMENT,
-        "--max-s",
-        metavar="S",
         callback=_positive,
         help="Limit the timed seconds of a case in each process.",
     ),
 ]
 WarmupSeconds = Annotated[
     float | None,
-    _option(
+    option(
+        "--warmup-s S",
         MEASUREMENT,
-        "--warmup-s",
         hidden=True,
-        metavar="S",
         callback=_not_negative,
         help="Limit the warm-up seconds of a case in each process.",
     ),
 ]
 MaxBlocks = Annotated[
     int | None,
-    _option(
+    option(
+        "--max-blocks N",
         MEASUREMENT,
-        "--max-blocks",
         hidden=True,
-        metavar="N",
         help="Limit the blocks (sets of fresh memory) of a case in each process.",
     ),
 ]
 TargetCi = Annotated[
     float | None,
-    _option(
+    option(
+        "--target-ci FRACTION",
         MEASUREMENT,
-        "--target-ci",
-        metavar="FRACTION",
         callback=_share,
         help="Stop when the half-width of the 95 % interval is below this fraction of the median: "
         "0.02 is 2 %.",
@@ -283,107 +247,90 @@ TargetCi = Annotated[
 ]
 Seed = Annotated[
     int | None,
-    _option(
+    option(
+        "--seed N",
         MEASUREMENT,
-        "--seed",
-        metavar="N",
         callback=_not_negative,
         help="Seed the inputs and the sample of --limit.",
     ),
 ]
 Roofs = Annotated[
     Literal["stored", "fresh", "none"],
-    _option(
+    option(
+        "--roofs stored|fresh|none",
         MEASUREMENT,
-        "--roofs",
-        metavar="stored|fresh|none",
         help="Compare with roofs measured in the last week, newly measured ones, or none.",
     ),
 ]
 
 StorePlace = Annotated[
     str | None,
-    _option(
+    option(
+        "--store PATH|URL",
         OUTPUT,
-        "--store",
-        metavar="PATH|URL",
         help="Use this store. Default: $KERNELMARK_STORE, else the user's own.",
     ),
 ]
-NoStore = Annotated[bool, _option(OUTPUT, "--no-store", help="Store nothing.")]
+NoStore = Annotated[bool, option("--no-store", OUTPUT, help="Store nothing.")]
 NoCanaries = Annotated[
     bool,
-    _option(
-        SELECTION,
+    option(
         "--no-canaries",
+        SELECTION,
         help="Leave out the canaries: an empty launch, a copy and a GEMM, measured with every "
         "stored run of a suite to tell a change of the machine from one of the code.",
     ),
 ]
 NoSentinels = Annotated[
-    bool, _option(SELECTION, "--no-sentinels", hidden=True, help="The old name of --no-canaries.")
+    bool, option("--no-sentinels", SELECTION, hidden=True, help="The old name of --no-canaries.")
 ]
-Label = Annotated[str, _option(OUTPUT, "--label", metavar="TEXT", help="Name the run.")]
+Label = Annotated[str, option("--label TEXT", OUTPUT, help="Name the run.")]
 Json = Annotated[
-    str | None,
-    _option(OUTPUT, "--json", metavar="FILE|-", help="Write JSON to a file; - is stdout."),
+    str | None, option("--json FILE|-", OUTPUT, help="Write JSON to a file; - is stdout.")
 ]
 Csv = Annotated[
-    str | None, _option(OUTPUT, "--csv", metavar="FILE|-", help="Write CSV to a file; - is stdout.")
+    str | None, option("--csv FILE|-", OUTPUT, help="Write CSV to a file; - is stdout.")
 ]
 Md = Annotated[
-    str | None,
-    _option(OUTPUT, "--md", metavar="FILE|-", help="Write Markdown to a file; - is stdout."),
+    str | None, option("--md FILE|-", OUTPUT, help="Write Markdown to a file; - is stdout.")
 ]
 Figure = Annotated[
     str | None,
-    _option(
+    option(
+        "-f --figure FILE",
         OUTPUT,
-        *("-f", "--figure"),
-        metavar="FILE",
         help="Draw a figure into FILE.png, .svg, .html (offline) or .json (Vega-Lite).",
     ),
 ]
 Quiet = Annotated[
     bool,
-    _option(
-        OUTPUT,
-        "-q",
-        "--quiet",
-        help="Suppress progress and notes; still report what blocks the run.",
+    option(
+        "-q --quiet", OUTPUT, help="Suppress progress and notes; still report what blocks the run."
     ),
 ]
 
 Resume = Annotated[
     str | None,
-    _option(
+    option(
+        "--resume [RUN]",
         RUNNING,
-        "--resume",
-        metavar="[RUN]",
         complete=completing.runs,
         help="Continue an unfinished run, by default the newest. Cases that have a result are not "
         "measured again.",
     ),
 ]
 RetryFailed = Annotated[
-    bool, _option(RUNNING, "--retry-failed", help="With --resume: measure failed cases again.")
+    bool, option("--retry-failed", RUNNING, help="With --resume: measure failed cases again.")
 ]
 DryRun = Annotated[
-    bool,
-    _option(RUNNING, "--dry-run", help="List the cases and the expected time; run nothing."),
+    bool, option("--dry-run", RUNNING, help="List the cases and the expected time; run nothing.")
 ]
 Timeout = Annotated[
     float,
-    _option(
-        RUNNING,
-        "--timeout",
-        metavar="S",
-        help="Limit the seconds a case may take, without compilation.",
-    ),
+    option("--timeout S", RUNNING, help="Limit the seconds a case may take, without compilation."),
 ]
 Jobs = Annotated[
-    int | None,
-    _option(RUNNING, "--jobs", metavar="N", help="Compile ahead on N host cores. Default: all."),
+    int | None, option("--jobs N", RUNNING, help="Compile ahead on N host cores. Default: all.")
 ]
 
 RunRef = Annotated[
@@ -397,12 +344,7 @@ RunRef = Annotated[
 ]
 StatusWords = Annotated[
     Words,
-    _option(
-        SELECTION,
-        "--status",
-        metavar="STATUS",
-        help="Keep only results with this status: ok, wrong, …",
-    ),
+    option("--status STATUS", SELECTION, help="Keep only results with this status: ok, wrong, …"),
 ]
 
 

@@ -90,8 +90,8 @@ def check_writable(place: str) -> None:
         with tempfile.NamedTemporaryFile(dir=path.resolve().parent, prefix=".kmark."):
             pass
     except OSError as error:
-        told = f"{place} cannot be written: {error.strerror or error}"
-        raise UsageError(told, hint=hint) from None
+        message = f"{place} cannot be written: {error.strerror or error}"
+        raise UsageError(message, hint=hint) from None
 
 
 def write(place: str, text: str) -> None:

@@ -62,8 +62,8 @@ def extended(command: str, words: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def kept_by(words: Sequence[str], store: str | None = None) -> Iterator[None]:
-    """Whoever cannot be written to inside is told of the command of these words, which writes the
-    same again; without words, that nothing is kept."""
+    """If a write fails, suggest the command that regenerates the file; without `words`, say that
+    nothing is stored."""
     try:
         yield
     except UsageError as error:

@@ -50,22 +50,17 @@ Refs = Annotated[
 ]
 File = Annotated[
     str,
-    typer.Option(
-        *("-f", "--figure"),
-        metavar="FILE",
+    o.option(
+        "-f --figure FILE",
+        o.OUTPUT,
         help="Where to draw: FILE.png, .svg, .html (offline, with tooltips) or .json (Vega-Lite).",
-        rich_help_panel=o.OUTPUT,
     ),
 ]
-X = Annotated[str, typer.Option("--x", metavar="DIM", help="The dim on the x axis.")]
-Y = Annotated[str, typer.Option("--y", metavar="DIM", help="The dim on the y axis of a heatmap.")]
-Base = Annotated[
-    str, typer.Option("--base", metavar="BACKEND", help="The backend that others are compared to.")
-]
-Head = Annotated[
-    str, typer.Option("--head", metavar="BACKEND", help="The backend that a heatmap compares.")
-]
-Dark = Annotated[bool, typer.Option("--dark", help="Draw on a dark background.")]
+X = Annotated[str, o.option("--x DIM", help="The dim on the x axis.")]
+Y = Annotated[str, o.option("--y DIM", help="The dim on the y axis of a heatmap.")]
+Base = Annotated[str, o.option("--base BACKEND", help="The backend that others are compared to.")]
+Head = Annotated[str, o.option("--head BACKEND", help="The backend that a heatmap compares.")]
+Dark = Annotated[bool, o.option("--dark", help="Draw on a dark background.")]
 
 
 def plot(

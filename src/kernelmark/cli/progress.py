@@ -39,11 +39,11 @@ def reporter(plan: Plan | None, *, quiet: bool) -> Iterator[OnEvent]:
 def _unharmed(tell: OnEvent) -> OnEvent:
     """As `tell`, for a terminal that may go away: the run goes on to its end."""
 
-    def told(event: e.Event) -> None:
+    def forward(event: e.Event) -> None:
         with contextlib.suppress(OSError):
             tell(event)
 
-    return told
+    return forward
 
 
 class Drawn:

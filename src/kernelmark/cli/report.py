@@ -26,25 +26,12 @@ Refs = Annotated[
     ),
 ]
 Out = Annotated[
-    str,
-    typer.Option(
-        *("-f", "--file"),
-        metavar="FILE",
-        help="FILE.html (one offline page) or FILE.md.",
-        rich_help_panel=o.OUTPUT,
-    ),
+    str, o.option("-f --file FILE", o.OUTPUT, help="FILE.html (one offline page) or FILE.md.")
 ]
-Title = Annotated[
-    str, typer.Option("--title", metavar="TEXT", help="Heading.", rich_help_panel=o.OUTPUT)
-]
+Title = Annotated[str, o.option("--title TEXT", o.OUTPUT, help="Heading.")]
 Svgs = Annotated[
     str | None,
-    typer.Option(
-        "--figures",
-        metavar="DIR",
-        help="Also write the figures as SVG files into DIR.",
-        rich_help_panel=o.OUTPUT,
-    ),
+    o.option("--figures DIR", o.OUTPUT, help="Also write the figures as SVG files into DIR."),
 ]
 
 

@@ -6,8 +6,6 @@ import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from kernelmark.cli import options as o
 from kernelmark.cli.drawing import check_drawable, draw
 from kernelmark.cli.output import check_writable, put_table, say, write
@@ -24,22 +22,10 @@ if TYPE_CHECKING:
 _RECENT = 50
 Found = list[tuple["DeviceInfo | None", "tuple[Roof, ...]"]]
 Stored = Annotated[
-    bool,
-    typer.Option(
-        "--stored",
-        help="Show the newest stored roofs; measure nothing.",
-        rich_help_panel=o.OUTPUT,
-    ),
+    bool, o.option("--stored", o.OUTPUT, help="Show the newest stored roofs; measure nothing.")
 ]
 Threads = Annotated[
-    int,
-    typer.Option(
-        "--threads",
-        metavar="N",
-        min=0,
-        help="CPU cores to use; 0 is all.",
-        rich_help_panel=o.MEASUREMENT,
-    ),
+    int, o.option("--threads N", o.MEASUREMENT, min=0, help="CPU cores to use; 0 is all.")
 ]
 
 

@@ -17,26 +17,20 @@ from kernelmark.core.units import counted
 _NEEDED = ("fastapi", "uvicorn", "jinja2")
 Host = Annotated[
     str,
-    typer.Option(
-        "--host",
-        metavar="ADDRESS",
+    o.option(
+        "--host ADDRESS",
         help="Address to bind to. Any but this machine's own needs a read token, or --public "
         "(default: 127.0.0.1).",
     ),
 ]
 Port = Annotated[
-    int,
-    typer.Option(
-        "--port", metavar="N", min=0, max=65535, help="Port; 0 is any free one (default: 8765)."
-    ),
+    int, o.option("--port N", min=0, max=65535, help="Port; 0 is any free one (default: 8765).")
 ]
 Public = Annotated[
-    bool,
-    typer.Option("--public", help="Let everybody read without a token, and nobody push."),
+    bool, o.option("--public", help="Let everybody read without a token, and nobody push.")
 ]
 TuningFolders = Annotated[
-    list[str] | None,
-    typer.Option("--tuning", metavar="DIR", help="Also show this tuning folder; repeatable."),
+    list[str] | None, o.option("--tuning DIR", help="Also show this tuning folder; repeatable.")
 ]
 
 
@@ -78,17 +72,15 @@ Refs = Annotated[
 ]
 TokenFile = Annotated[
     Path | None,
-    typer.Option(
-        "--token-file",
-        metavar="FILE",
+    o.option(
+        "--token-file FILE",
         help="Read the token from FILE (default: the variable KERNELMARK_TOKEN).",
     ),
 ]
 Patience = Annotated[
     float,
-    typer.Option(
-        "--patience",
-        metavar="SECONDS",
+    o.option(
+        "--patience SECONDS",
         min=0,
         help="Keep trying a server that does not answer for this long (default: 120).",
     ),
@@ -148,8 +140,7 @@ token = typer.Typer(
 )
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Who has it, such as gpu-host-3.")]
 ScopeName = Annotated[
-    str,
-    typer.Option("--scope", metavar="SCOPE", help="read, or write: push too (default: read)."),
+    str, o.option("--scope SCOPE", help="read, or write: push too (default: read).")
 ]
 
 
@@ -175,13 +166,13 @@ def list_tokens(store: o.StorePlace = None, json: o.Json = None) -> int:
     from kernelmark.stores import open_store
 
     with open_store(store, readonly=True) as opened:
-        found = opened.tokens()
+        tokens = opened.tokens()
     if json is not None:
-        rows = [{"name": t.name, "scope": t.scope.value, "created": t.created} for t in found]
+        rows = [{"name": t.name, "scope": t.scope.value, "created": t.created} for t in tokens]
         write(json, json_text(rows))
         return 0
     columns = tuple(Column(name=name) for name in ("name", "scope", "created"))
-    cells = tuple((t.name, t.scope.value, f"{date_text(t.created)} UTC") for t in found)
+    cells = tuple((t.name, t.scope.value, f"{date_text(t.created)} UTC") for t in tokens)
     put_table(Table(columns=columns, rows=cells))
     return 0
 
@@ -197,14 +188,9 @@ def revoke_token(name: Name, store: o.StorePlace = None) -> int:
     return 0
 
 
-SiteFolder = Annotated[
-    Path, typer.Option("-o", "--output", metavar="DIR", help="Folder to write to.")
-]
+SiteFolder = Annotated[Path, o.option("-o --output DIR", help="Folder to write to.")]
 SiteRuns = Annotated[
-    int,
-    typer.Option(
-        "--runs", metavar="N", min=1, help="Write pages of this many newest runs (default: 20)."
-    ),
+    int, o.option("--runs N", min=1, help="Write pages of this many newest runs (default: 20).")
 ]
 
 

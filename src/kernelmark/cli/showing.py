@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from kernelmark.cli import options as o
 from kernelmark.cli.output import Outputs, put, put_tables
 from kernelmark.cli.places import extended, rerun_words, store_words
@@ -17,19 +15,18 @@ if TYPE_CHECKING:
 
 CaseRef = Annotated[
     str | None,
-    typer.Option(
-        "--case",
-        metavar="ID",
+    o.option(
+        "--case ID",
+        o.SELECTION,
         help="Show everything about one case, by its id or a prefix of it.",
-        rich_help_panel=o.SELECTION,
     ),
 ]
 Samples = Annotated[
     bool,
-    typer.Option(
+    o.option(
         "--samples",
+        o.OUTPUT,
         help="Show everything about each result: blocks, samples, clocks, check, kernel, cost.",
-        rich_help_panel=o.OUTPUT,
     ),
 ]
 

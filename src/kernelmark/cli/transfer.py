@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -33,79 +33,65 @@ FOREIGN = "Files of other tools"
 _GPU_ARCH = re.compile(r"(gfx[0-9a-f]{3,4}(:[a-z+-]+)*|sm_[0-9]{2,3}[af]?)\Z")
 
 
-def _foreign(name: str, *, metavar: str, help: str) -> Any:
-    return typer.Option(name, metavar=metavar, help=help, rich_help_panel=FOREIGN)
-
-
 Form = Annotated[
     str | None,
-    _foreign(
-        "--as",
-        metavar="FORMAT",
+    o.option(
+        "--as FORMAT",
+        FOREIGN,
         help="The format: nvbench, googlebench, hipblaslt-bench, tritonbench, ncu, nsys, rocprof, "
         "torch-trace, triton-autotune, inductor, miopen-find-db or reference-csv; with "
         "--workload, one of kmark list logs. Default: detected.",
     ),
 ]
-Label = Annotated[str, _foreign("--label", metavar="TEXT", help="Name the run.")]
-Backend = Annotated[str, _foreign("--backend", metavar="NAME", help="What computed the results.")]
-Device = Annotated[str, _foreign("--device", metavar="DEVICE", help="The device, such as hip:0.")]
+Label = Annotated[str, o.option("--label TEXT", FOREIGN, help="Name the run.")]
+Backend = Annotated[str, o.option("--backend NAME", FOREIGN, help="What computed the results.")]
+Device = Annotated[str, o.option("--device DEVICE", FOREIGN, help="The device, such as hip:0.")]
 Arch = Annotated[
-    str, _foreign("--arch", metavar="ARCH", help="The device's architecture, such as gfx942.")
+    str, o.option("--arch ARCH", FOREIGN, help="The device's architecture, such as gfx942.")
 ]
 Started = Annotated[
     str | None,
-    _foreign(
-        "--started",
-        metavar="DATE",
-        help="The date of the run, such as 2024-10-01. Default: that in the file, else the "
-        "file's own.",
+    o.option(
+        "--started DATE",
+        FOREIGN,
+        help="The date of the run, such as 2024-10-01. Default: that in the file, else the file's "
+        "own.",
     ),
 ]
 LOGS = "Logs of calls"
 
 
-def _log(name: str, *, metavar: str | None = None, help: str) -> Any:
-    return typer.Option(name, metavar=metavar, help=help, rich_help_panel=LOGS)
-
-
 WorkloadFolder = Annotated[
     str | None,
-    _log(
-        "--workload",
-        metavar="DIR",
+    o.option(
+        "--workload DIR",
+        LOGS,
         help="Read call logs, and write the problems and their counts to DIR/workload.csv.",
     ),
 ]
 ListDtype = Annotated[
     str | None,
-    _log(
-        "--dtype",
-        metavar="DTYPE",
-        help="The dtype of tables that have none. Default: bf16 for lists.",
+    o.option(
+        "--dtype DTYPE", LOGS, help="The dtype of tables that have none. Default: bf16 for lists."
     ),
 ]
 KeyNames = Annotated[
     str | None,
-    _log(
-        "--key",
-        metavar="'OP NAME,…'",
+    o.option(
+        "--key 'OP NAME,…'",
+        LOGS,
         help="Name the values of a Triton autotuner's key, and what else is known of the problem: "
         "'gemm m,n,k tb=t'.",
     ),
 ]
 SkippedFile = Annotated[
     str | None,
-    _log("--skipped", metavar="FILE", help="Write every skipped line as CSV; - is stdout."),
+    o.option("--skipped FILE", LOGS, help="Write every skipped line as CSV; - is stdout."),
 ]
 Force = Annotated[
-    bool, _log("--force", help="Replace a workload from other logs, or an edited one.")
+    bool, o.option("--force", LOGS, help="Replace a workload from other logs, or an edited one.")
 ]
 WINNERS = "Winners of a tuning folder"
-
-
-def _winners(*names: str, metavar: str, help: str) -> Any:
-    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=WINNERS)
 
 
 Exported = Annotated[
@@ -120,29 +106,29 @@ Exported = Annotated[
 ]
 As = Annotated[
     str | None,
-    _winners(
-        "--as",
-        metavar="FORMAT",
+    o.option(
+        "--as FORMAT",
+        WINNERS,
         help="Write for this library: cublaslt, iree-spec, python, sglang, sglang-moe, vllm, "
         "vllm-moe; not yet run on AMD hardware: aiter, hipblaslt, rocblas, tensile, tunableop.",
     ),
 ]
 Output = Annotated[
-    str | None, _winners("-o", "--output", metavar="PATH", help="The new file, or folder of files.")
+    str | None, o.option("-o --output PATH", WINNERS, help="The new file, or folder of files.")
 ]
 Base = Annotated[
     str | None,
-    _winners(
-        "--base",
-        metavar="PATH",
-        help="Merge the winners into this folder's content; PATH gets the changed files. "
-        "aiter and tensile need it.",
+    o.option(
+        "--base PATH",
+        WINNERS,
+        help="Merge the winners into this folder's content; PATH gets the changed files. aiter and "
+        "tensile need it.",
     ),
 ]
 With = Annotated[
     list[str] | None,
-    _winners(
-        "--with", metavar="NAME=VALUE", help="Set an option of the format (kmark list emitters)."
+    o.option(
+        "--with NAME=VALUE", WINNERS, help="Set an option of the format (kmark list emitters)."
     ),
 ]
 
@@ -244,8 +230,8 @@ def import_results(
     with open_store(store) as opened:
         for file, result_set in zip(files, found, strict=True):
             say(str(opened.add_result_set(result_set)))
-            for told in notes(result_set.results):
-                say(f"note: {file}: {told}")
+            for note in notes(result_set.results):
+                say(f"note: {file}: {note}")
     return 0
 
 
@@ -272,7 +258,7 @@ def _check_machine(device: str, arch: str, *, of_log: bool) -> None:
 
 @about("import-file")
 def _results(file: str, given: Given, form: str | None) -> ResultSet:
-    """The run in a file; one that is a log of calls instead is told so."""
+    """Load the run in a file; raise UsageError if it is a log of calls."""
     from kernelmark.api.reading import read_file
     from kernelmark.workloads import importers, logs
 
@@ -296,7 +282,7 @@ def _results(file: str, given: Given, form: str | None) -> ResultSet:
 
 
 def _checked_place(file: str) -> Path:
-    """What is no file is told before any format is tried."""
+    """Raise UsageError for what is no file, before any format is tried."""
     path = Path(file).expanduser()
     if path.is_dir():
         hint = f"name the files in it: {file.rstrip('/')}/*"

@@ -42,106 +42,92 @@ NewFolder = Annotated[
 ]
 Reference = Annotated[
     str | None,
-    t.option(
-        "-b",
-        "--backend",
-        metavar="BACKEND",
+    o.option(
+        "-b --backend BACKEND",
+        o.SELECTION,
         help="The reference, as the workload's program calls it. Default: the first available of "
         "torch, cublaslt and numpy.",
     ),
 ]
 Tuned = Annotated[
-    str, t.option("-b", "--backend", metavar="BACKEND", help="The backend to tune, or a .py file.")
+    str, o.option("-b --backend BACKEND", o.SELECTION, help="The backend to tune, or a .py file.")
 ]
 ToBeat = Annotated[
     str | None,
-    t.option(
-        "--reference",
-        metavar="BACKEND",
+    o.option(
+        "--reference BACKEND",
+        o.SELECTION,
         help="The reference that winners must beat. Default: that of the summary, else the tuned "
         "backend's default config.",
     ),
 ]
 OneDevice = Annotated[
     str | None,
-    t.option("-d", "--device", metavar="DEVICE", help="Default: that of the summary, else cpu."),
+    o.option("-d --device DEVICE", o.SELECTION, help="Default: that of the summary, else cpu."),
 ]
 Arch = Annotated[
     str | None,
-    t.option("--arch", metavar="ARCH", help="Plan for an absent GPU instead of -d: gfx942, sm_90."),
+    o.option(
+        "--arch ARCH", o.SELECTION, help="Plan for an absent GPU instead of -d: gfx942, sm_90."
+    ),
 ]
-RetryFailed = Annotated[bool, t.option("--retry-failed", help="Measure failed problems again.")]
+RetryFailed = Annotated[
+    bool, o.option("--retry-failed", o.SELECTION, help="Measure failed problems again.")
+]
 _THR = "In percent of the total time: 0.1 is 0.1 %."
 Threshold = Annotated[
     float | None,
-    t.option(
-        "--thr",
-        metavar="PERCENT",
+    o.option(
+        "--thr PERCENT",
+        o.SELECTION,
         help=f"Select problems with at least this share. {_THR} Default: as they are selected in "
         "summary.csv, new ones all.",
     ),
 ]
 PlanThreshold = Annotated[
     float | None,
-    t.option(
-        "--thr",
-        metavar="PERCENT",
+    o.option(
+        "--thr PERCENT",
+        o.SELECTION,
         help=f"Only problems with at least this share. {_THR} Default: those that the summary "
         "selected.",
     ),
 ]
 Limit = Annotated[
     int | None,
-    t.option(
-        "--limit",
-        metavar="N",
+    o.option(
+        "--limit N",
+        o.SELECTION,
         help="Keep the N most expensive problems; with -s, -o or -p an even sample of N.",
     ),
 ]
 StrategyName = Annotated[
-    str,
-    t.option(
-        "--strategy",
-        metavar="NAME",
-        help="The search strategy (kmark list strategies).",
-        panel=SEARCH,
-    ),
+    str, o.option("--strategy NAME", SEARCH, help="The search strategy (kmark list strategies).")
 ]
 Evaluations = Annotated[
-    int,
-    t.option(
-        "--evaluations", metavar="N", help="Limit the candidates of each problem.", panel=SEARCH
-    ),
+    int, o.option("--evaluations N", SEARCH, help="Limit the candidates of each problem.")
 ]
 Minutes = Annotated[
-    float,
-    t.option(
-        "--minutes",
-        metavar="M",
-        help="Limit the minutes of each problem; 0: no limit.",
-        panel=SEARCH,
-    ),
+    float, o.option("--minutes M", SEARCH, help="Limit the minutes of each problem; 0: no limit.")
 ]
-Seed = Annotated[int, t.option("--seed", metavar="N", help="Seed the search.", panel=SEARCH)]
+Seed = Annotated[int, o.option("--seed N", SEARCH, help="Seed the search.")]
 MinRatio = Annotated[
     float,
-    t.option(
-        "--min-ratio",
-        metavar="FACTOR",
+    o.option(
+        "--min-ratio FACTOR",
+        SEARCH,
         help="Keep a winner only if it is at least this many times as fast.",
-        panel=SEARCH,
     ),
 ]
 MinGain = Annotated[
     float,
-    t.option(
-        "--min-gain-us",
-        metavar="US",
+    o.option(
+        "--min-gain-us US",
+        SEARCH,
         help="Keep a winner only if it saves at least this many µs per call.",
-        panel=SEARCH,
     ),
 ]
-Force = Annotated[bool, t.option("--force", help="Also overwrite edited plans.", panel=o.RUNNING)]
+Force = Annotated[bool, o.option("--force", o.RUNNING, help="Also overwrite edited plans.")]
 
 
 def summarise(
@@ -188,38 +174,38 @@ def summarise(
     return SOME_FAILED if any(c.status and c.status.failed for c in found.costs) else 0
 
 
-def _put_summary(found: Summary, outputs: Outputs, *, every: bool) -> None:
+def _put_summary(summary: Summary, outputs: Outputs, *, every: bool) -> None:
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import tuning as report
     from kernelmark.report.render import markdown
     from kernelmark.tune.summary import records
 
-    shown = found.costs if every else found.costs[:_TOP]
+    shown = summary.costs if every else summary.costs[:_TOP]
     table = report.summary_table(shown)
     if not outputs.stdout_taken:
         put_table(table, styles=[_style(cost) for cost in shown])
-        if len(shown) < len(found.costs):
-            say(f"and {counted(len(found.costs) - len(shown), 'more problem')}: --all shows them")
+        if len(shown) < len(summary.costs):
+            say(f"and {counted(len(summary.costs) - len(shown), 'more problem')}: --all shows them")
     outputs.put(
-        json=lambda: json_text({"total_us": found.total_s * 1e6, "problems": records(found)}),
-        csv=lambda: csv_text(records(found)),
+        json=lambda: json_text({"total_us": summary.total_s * 1e6, "problems": records(summary)}),
+        csv=lambda: csv_text(records(summary)),
         md=lambda: markdown(table),
     )
 
 
-def _tell_summary(found: Summary, folder: str, *, quiet: bool) -> None:
+def _tell_summary(summary: Summary, folder: str, *, quiet: bool) -> None:
     from kernelmark.report import tuning as report
 
-    if found.failed:
-        calls = sum(cost.count for cost in found.failed)
+    if summary.failed:
+        calls = sum(cost.count for cost in summary.failed)
         say(
-            f"{counted(len(found.failed), 'problem')} ({counted(calls, 'call')}) could not be "
-            f"timed and {'has' if len(found.failed) == 1 else 'have'} no share: see status"
+            f"{counted(len(summary.failed), 'problem')} ({counted(calls, 'call')}) could not be "
+            f"timed and {'has' if len(summary.failed) == 1 else 'have'} no share: see status"
         )
-    for text in report.doubts(found):
+    for text in report.doubts(summary):
         say(f"warning: {text}")
     # Calls without a time are no part of the sum.
-    say(report.summary_line(found.timed if found.total_s else found))
+    say(report.summary_line(summary.timed if summary.total_s else summary))
     if not quiet:
         say(f"next: kmark tune plan {shlex.quote(folder)} -b BACKEND")
 
@@ -362,8 +348,8 @@ def _not_timed(done: Planned) -> list[str]:
     """What is left out and has no time that could be below a threshold."""
     failed = sum(cost.no_time for cost in done.left_out)
     later = sum(cost.status is None for cost in done.left_out)
-    told = ((failed, "that could not be timed"), (later, "not timed yet"))
-    return [f"{count} {words}" for count, words in told if count]
+    counts = ((failed, "that could not be timed"), (later, "not timed yet"))
+    return [f"{count} {words}" for count, words in counts if count]
 
 
 app = typer.Typer(

@@ -31,44 +31,35 @@ Folder = Annotated[
 ]
 As = Annotated[
     str,
-    typer.Option(
-        "--as",
-        metavar="FORMAT",
+    o.option(
+        "--as FORMAT",
         help="cublaslt, iree-spec, python, sglang, sglang-moe, vllm, vllm-moe; not yet run on AMD "
         "hardware: aiter, hipblaslt, rocblas, tensile, tunableop.",
     ),
 ]
 To = Annotated[
-    str,
-    typer.Option(
-        "--to", metavar="PATH", help="The file, or for aiter and tensile the folder, to change."
-    ),
+    str, o.option("--to PATH", help="The file, or for aiter and tensile the folder, to change.")
 ]
 DryRun = Annotated[
     bool,
-    typer.Option(
-        "--dry-run",
-        help="Write nothing: show the diff, verify it on a copy, and compare.",
-    ),
+    o.option("--dry-run", help="Write nothing: show the diff, verify it on a copy, and compare."),
 ]
 # An option of its own: docs/cli.md would list only the first of --dry-run/--write.
 Write = Annotated[
     bool,
-    typer.Option(
+    o.option(
         "--write",
         help="Write the files of tensile, which is a dry run by default. Other formats always "
         "write.",
     ),
 ]
-NoBackup = Annotated[bool, typer.Option("--no-backup", help="Keep no copy of the old file.")]
+NoBackup = Annotated[bool, o.option("--no-backup", help="Keep no copy of the old file.")]
 NoCompare = Annotated[
-    bool, typer.Option("--no-compare", help="Do not measure reference and winner again.")
+    bool, o.option("--no-compare", help="Do not measure reference and winner again.")
 ]
 With = Annotated[
     list[str] | None,
-    typer.Option(
-        "--with", metavar="NAME=VALUE", help="Set an option of the format (kmark list emitters)."
-    ),
+    o.option("--with NAME=VALUE", help="Set an option of the format (kmark list emitters)."),
 ]
 
 
@@ -228,7 +219,7 @@ def _compared(kept: Sequence[Outcome], folder: str, *, dry: bool, quiet: bool) -
     winners = counted(len(kept), "winner")
     say(f"comparing {winners} with the reference again, as kernelmark runs them")
     try:
-        found = comparing.recompare(
+        outcomes = comparing.recompare(
             kept,
             acceptance=_asked(folder),
             on_outcome=lambda one: None if quiet else say(f"{one.name}: {one.reason}"),
@@ -236,10 +227,10 @@ def _compared(kept: Sequence[Outcome], folder: str, *, dry: bool, quiet: bool) -
     except KernelmarkError as error:
         say(f"reference and tuned were not compared to the end: {error.message}; {state}")
         return SOME_FAILED
-    return _judged(found, {outcome.name: outcome for outcome in kept}, quiet=quiet)
+    return _judged(outcomes, {outcome.name: outcome for outcome in kept}, quiet=quiet)
 
 
-def _judged(found: Sequence[Outcome], before: Mapping[str, Outcome], *, quiet: bool) -> int:
+def _judged(outcomes: Sequence[Outcome], before: Mapping[str, Outcome], *, quiet: bool) -> int:
     from kernelmark.report.tables import Column, Table
     from kernelmark.tune.recompare import replaced
 
@@ -247,31 +238,31 @@ def _judged(found: Sequence[Outcome], before: Mapping[str, Outcome], *, quiet: b
         Column(name=name, align="right" if name != "name" else "left")
         for name in ("name", "tuned", "reference", "ratio", "before")
     )
-    rows = tuple(_row(outcome, before[outcome.name].ratio) for outcome in found)
+    rows = tuple(_row(outcome, before[outcome.name].ratio) for outcome in outcomes)
     put_table(Table(columns=columns, rows=rows))
-    failed = [outcome for outcome in found if not outcome.tuned.verified]
-    others = [outcome for outcome in found if replaced(before[outcome.name], outcome)]
-    # Each reason is told as it is found out, but not of a quiet run: errors are told there too.
-    for outcome in found if quiet else ():
+    failed = [outcome for outcome in outcomes if not outcome.tuned.verified]
+    others = [outcome for outcome in outcomes if replaced(before[outcome.name], outcome)]
+    # Reasons are printed as they are found; a quiet run prints only those of failures.
+    for outcome in outcomes if quiet else ():
         if outcome in failed or outcome in others:
             say(f"{outcome.name}: {outcome.reason}")
     if failed:
         return SOME_FAILED
-    return REGRESSION if others or any(outcome.high < 1.0 for outcome in found) else 0
+    return REGRESSION if others or any(outcome.high < 1.0 for outcome in outcomes) else 0
 
 
 def _row(outcome: Outcome, before: float) -> tuple[str, ...]:
     from kernelmark.core.units import time_text
     from kernelmark.report.tables import NONE
 
-    def told(seconds: float) -> str:
+    def cell(seconds: float) -> str:
         return NONE if math.isnan(seconds) else time_text(seconds)
 
     ratio = f"{outcome.ratio:.3f} × ({outcome.low:.3f} to {outcome.high:.3f})"
     return (
         outcome.name,
-        told(outcome.tuned.median_s),
-        told(outcome.reference.median_s),
+        cell(outcome.tuned.median_s),
+        cell(outcome.reference.median_s),
         NONE if math.isnan(outcome.ratio) else ratio,
         f"{before:.3f} ×",
     )

@@ -19,20 +19,18 @@ if TYPE_CHECKING:
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A tuning folder with plans for a GPU.")]
 Candidates = Annotated[
     int,
-    t.option(
-        "--candidates",
-        metavar="N",
+    o.option(
+        "--candidates N",
+        o.SELECTION,
         help="Candidates of each plan: the default config, then a random sample by the plan's "
         "seed.",
     ),
 ]
 Jobs = Annotated[
-    int | None,
-    t.option("--jobs", metavar="N", help="Compile on N cores. Default: all.", panel=o.RUNNING),
+    int | None, o.option("--jobs N", o.RUNNING, help="Compile on N cores. Default: all.")
 ]
 Timeout = Annotated[
-    float,
-    t.option("--timeout", metavar="S", help="Limit the seconds of a compilation.", panel=o.RUNNING),
+    float, o.option("--timeout S", o.RUNNING, help="Limit the seconds of a compilation.")
 ]
 
 

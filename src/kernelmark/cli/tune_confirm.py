@@ -5,34 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from kernelmark.cli import options as o
-from kernelmark.cli import tune_options as t
 from kernelmark.cli.ending import REGRESSION, SOME_FAILED
 from kernelmark.cli.output import put_table, say
 from kernelmark.cli.tune_apply import Folder, load_winners
 
 As = Annotated[
     str,
-    typer.Option(
-        "--as",
-        metavar="FORMAT",
-        help="hipblaslt, rocblas, tensile, tunableop; not yet run on AMD hardware.",
+    o.option(
+        "--as FORMAT", help="hipblaslt, rocblas, tensile, tunableop; not yet run on AMD hardware."
     ),
 ]
 To = Annotated[
     str,
-    typer.Option(
-        "--to",
-        metavar="PATH",
+    o.option(
+        "--to PATH",
         help="The file that 'kmark tune apply' wrote; for tensile the folder of the library built "
         "from it.",
     ),
 ]
 Timeout = Annotated[
-    float,
-    t.option("--timeout", metavar="S", help="Limit the seconds of each run.", panel=o.RUNNING),
+    float, o.option("--timeout S", o.RUNNING, help="Limit the seconds of each run.")
 ]
 
 

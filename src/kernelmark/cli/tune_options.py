@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-import typer
+from typing import Annotated
 
 from kernelmark.cli import options as o
 
-
-def option(*names: str, help: str, metavar: str | None = None, panel: str = o.SELECTION) -> Any:
-    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel)
-
-
 Only = Annotated[
-    list[str] | None, option("--only", metavar="NAME,…", help="Only these plans. Repeatable.")
+    list[str] | None, o.option("--only NAME,…", o.SELECTION, help="Only these plans. Repeatable.")
 ]
 Jobs = Annotated[
     int | None,
-    option(
-        "--jobs",
-        metavar="N",
+    o.option(
+        "--jobs N",
+        o.RUNNING,
         help="Compile ahead on N host cores; 0: in the device's own process. Default: all.",
-        panel=o.RUNNING,
     ),
 ]
-Every = Annotated[bool, option("--all", help="Show every row.", panel=o.OUTPUT)]
+Every = Annotated[bool, o.option("--all", o.OUTPUT, help="Show every row.")]

@@ -50,9 +50,9 @@ class Lines:
         elif isinstance(event, e.Began) and event.known:
             self._tell(f"{event.name}: {_known(event)}")
         elif isinstance(event, e.Ended):
-            told = "" if event.fresh else " (as found before)"
+            origin = "" if event.fresh else " (as found before)"
             done, total = event.progress.plans_done, event.progress.plans
-            self._tell(f"[{done:{len(str(total))}}/{total}] {outcome_line(event.outcome)}{told}")
+            self._tell(f"[{done:{len(str(total))}}/{total}] {outcome_line(event.outcome)}{origin}")
         elif isinstance(event, e.Tried) and time.monotonic() - self._last > _EVERY_S:
             self._last = time.monotonic()
             self._tell(f"{far(event.progress)}; {best(event)}")

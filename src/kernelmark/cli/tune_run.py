@@ -26,35 +26,32 @@ _NAMED = 3
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A tuning folder with plans.")]
 Devices = Annotated[
     list[str] | None,
-    t.option(
-        "-d",
-        "--devices",
-        metavar="DEVICE,…",
+    o.option(
+        "-d --devices DEVICE,…",
+        o.SELECTION,
         help="Devices to spread the plans over: cuda:0-3, or 0,1 for those of the plans' kind. "
         "Default: that of the summary.",
     ),
 ]
 Minutes = Annotated[
     float,
-    t.option(
-        "--minutes",
-        metavar="M",
+    o.option(
+        "--minutes M",
+        o.RUNNING,
         help="Stop searching after M minutes and compare what was found; 0: no limit. The same "
         "command continues later.",
-        panel=o.RUNNING,
     ),
 ]
 RetryFailed = Annotated[
     bool,
-    t.option(
+    o.option(
         "--retry-failed",
+        o.RUNNING,
         help="Retry candidates that crashed, ran out of time or memory, or were impossible.",
-        panel=o.RUNNING,
     ),
 ]
 Timeout = Annotated[
-    float,
-    t.option("--timeout", metavar="S", help="Limit the seconds of a candidate.", panel=o.RUNNING),
+    float, o.option("--timeout S", o.RUNNING, help="Limit the seconds of a candidate.")
 ]
 
 
@@ -174,11 +171,11 @@ def _some(each: Sequence[str], of: str = "") -> str:
 
 def _left(done: Tuned) -> str:
     """What the clock left undone."""
-    told = []
+    parts = []
     if done.cut:
         searches = "search" if len(done.cut) == 1 else "searches"
         were = "was" if len(done.cut) == 1 else "were"
-        told.append(f"the {searches} of {counted(len(done.cut), 'plan')} {were} cut short")
+        parts.append(f"the {searches} of {counted(len(done.cut), 'plan')} {were} cut short")
     if done.unreached:
-        told.append(f"{counted(len(done.unreached), 'plan')} not reached")
-    return ", ".join(told)
+        parts.append(f"{counted(len(done.unreached), 'plan')} not reached")
+    return ", ".join(parts)

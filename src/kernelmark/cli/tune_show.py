@@ -57,18 +57,18 @@ def show(
     return 0
 
 
-def _put_standings(found: Sequence[Standing], outputs: Outputs, *, every: bool) -> None:
+def _put_standings(standings: Sequence[Standing], outputs: Outputs, *, every: bool) -> None:
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import tuning as report
     from kernelmark.report.render import markdown
 
-    records = report.standing_records(found)
-    shown = found if every else found[:_TOP]
+    records = report.standing_records(standings)
+    shown = standings if every else standings[:_TOP]
     table = report.standing_table(shown)
     if not outputs.stdout_taken:
         put_table(table, styles=[""] * len(shown))
-        if len(shown) < len(found):
-            say(f"and {counted(len(found) - len(shown), 'more plan')}: --all shows them")
+        if len(shown) < len(standings):
+            say(f"and {counted(len(standings) - len(shown), 'more plan')}: --all shows them")
     outputs.put(
         json=lambda: json_text(records),
         csv=lambda: csv_text(records),
@@ -76,12 +76,12 @@ def _put_standings(found: Sequence[Standing], outputs: Outputs, *, every: bool) 
     )
 
 
-def _tell_standings(found: Sequence[Standing], *, quiet: bool) -> None:
+def _tell_standings(standings: Sequence[Standing], *, quiet: bool) -> None:
     from kernelmark.report import tuning as report
     from kernelmark.tune.outcome import Metrics
 
-    states = Counter(one.state for one in found)
+    states = Counter(standing.state for standing in standings)
     say(", ".join(f"{count} {state.value}" for state, count in sorted(states.items())))
-    outcomes = [one.outcome for one in found if one.outcome is not None]
+    outcomes = [standing.outcome for standing in standings if standing.outcome is not None]
     if outcomes and not quiet:
         say(report.metrics_line(Metrics.of(outcomes)))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kernelmark.workloads.logs import Reading
     from kernelmark.workloads.logs.skips import Skips
 
-_REASONS = 8  # that are told
+_REASONS = 8  # that are printed
 
 
 def import_workload(
@@ -107,7 +107,7 @@ def _table(skips: Skips) -> str:
     text = io.StringIO(newline="")
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(("file", "line", "reason"))
-    rows.writerows((one.file, one.line, one.reason) for one in skips)
+    rows.writerows((skip.file, skip.line, skip.reason) for skip in skips)
     return text.getvalue()
 
 

@@ -232,12 +232,12 @@ def hold(found: Sequence[Story], sentinels: Mapping[str, str]) -> tuple[list[Sto
         _held(one, HELD) if one.screen.flagged and one.newest.run_id in runs else one
         for one in found
     ]
-    told = [
+    reasons = [
         Reason("canary-change", problem=key, verdict=status.value)
         for (run_id, key), status in moved.items()
         if run_id == newest
     ]
-    return held, told
+    return held, reasons
 
 
 def marked(
@@ -249,7 +249,7 @@ def marked(
     for one in found:
         if one.series in sentinels:
             by_key.setdefault(sentinels[one.series], []).append(one)
-    told: dict[str, list[Reason]] = {}
+    reasons: dict[str, list[Reason]] = {}
     for key, mine in by_key.items():
         moves = {one.series: _moves(one, min_effect) for one in mine}
         for run_id in dict.fromkeys(run_id for ratios in moves.values() for run_id in ratios):
@@ -258,8 +258,8 @@ def marked(
             ratios = [ratio for ratio in every if ratio is not None]
             if len(ratios) == len(present) and len({ratio > 1 for ratio in ratios}) == 1:
                 change = Reason("canary-change", problem=key, verdict=_direction(ratios[0]))
-                told.setdefault(run_id, []).append(change)
-    return {run_id: tuple(texts) for run_id, texts in told.items()}
+                reasons.setdefault(run_id, []).append(change)
+    return {run_id: tuple(texts) for run_id, texts in reasons.items()}
 
 
 def _moves(one: Story, min_effect: float) -> dict[str, float]:

@@ -82,10 +82,10 @@ def facts_of(pair: Pair) -> tuple[tuple[str, str], ...]:
     )
 
 
-def taken_ways(one: Result, other: Result) -> list[str]:
+def taken_ways(result: Result, other: Result) -> list[str]:
     """In which ways two results of a benchmark were not taken alike."""
     ways = []
-    problems = one.case.problem, other.case.problem
+    problems = result.case.problem, other.case.problem
     modes = [mode_of(problem) for problem in problems]
     if modes[0] != modes[1]:
         ways.append(f"as {modes[0]} and as {modes[1]}")
@@ -94,7 +94,7 @@ def taken_ways(one: Result, other: Result) -> list[str]:
         names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
         if names:
             ways.append(f"with other {' and '.join(names)}")
-    threads = one.case.timing.threads, other.case.timing.threads
-    if threads[0] != threads[1] and is_cpu(one) and is_cpu(other):
+    threads = result.case.timing.threads, other.case.timing.threads
+    if threads[0] != threads[1] and is_cpu(result) and is_cpu(other):
         ways.append(f"with {threads[0]} and with {counted(threads[1], 'thread')}")
     return ways

@@ -144,9 +144,9 @@ def _stated(rule: Preset) -> dict[str, Any]:
     return {"rule": rule.name, **rule.settings}
 
 
-def _idle(where: Where, found: Sequence[Pair]) -> str:
+def _idle(where: Where, pairs: Sequence[Pair]) -> str:
     """Why no row is judged by a table."""
-    if any(where.fits(pair) for pair in found):
+    if any(where.fits(pair) for pair in pairs):
         return "takes no row: tables above it take those that fit"
     return "fits no row of this comparison"
 

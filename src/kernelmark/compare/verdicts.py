@@ -60,7 +60,7 @@ class Audit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two runs compared by one rule; `told` is what the rule says of the rows as a whole."""
+    """Two runs compared by one rule; `notes` is what the rule says of the rows as a whole."""
 
     base: Run
     head: Run
@@ -68,7 +68,7 @@ class Comparison:
     settings: Mapping[str, Any]
     rows: tuple[Row, ...]
     moved: tuple[Reason, ...] = ()  # sentinels that moved
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def runs(self) -> tuple[Run, Run]:
@@ -133,7 +133,7 @@ def compare(
         settings=rule.settings,
         rows=tuple(_held(row, rule) for row in rows) if seen else rows,
         moved=tuple(seen),
-        told=tuple(rule.notes(found)),
+        notes=tuple(rule.notes(found)),
     )
 
 

@@ -279,7 +279,7 @@ TEMPLATES = {
     "answer-empty": "nothing was compared: no kernel ran on both sides",
     "bisected": (
         "{undecided:if not decided; most probable: }{culprit}{several:if  ({candidates} candidates"
-        " that cannot be told apart)}: {problem} by {backend}, {cause}; {probability:.0%} probable"
+        " not distinguished)}: {problem} by {backend}, {cause}; {probability:.0%} probable"
         "{unconfirmed:if , but the direct comparison with the candidate before does not show it}"
     ),
     # Problems that no plan is made for

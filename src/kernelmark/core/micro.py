@@ -63,8 +63,8 @@ def parameters_of(problem: Problem) -> dict[str, Any]:
 
 
 def _word(value: Value) -> str:
-    """A value as a word of a problem's key. What is none, as text with spaces, is told apart by its
-    hash: parameters only have to be the same where they were."""
+    """A value as a word of a problem's key. Text that is no word is replaced by its hash: keys only
+    have to differ where parameters do."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     text = repr(value) if isinstance(value, float) else str(value)

@@ -191,13 +191,13 @@ def _format(code: str, fields: Mapping[str, Any], style: Style) -> str:
 
 @functools.cache
 def _parts(template: str) -> tuple[Part, ...]:
-    found: list[Part] = []
+    parts: list[Part] = []
     for literal, name, spec, conversion in string.Formatter().parse(template):
         if literal:
-            found.append(functools.partial(_literal, literal))
+            parts.append(functools.partial(_literal, literal))
         if name is not None:
-            found.append(_part(name, spec or "", conversion))
-    return tuple(found)
+            parts.append(_part(name, spec or "", conversion))
+    return tuple(parts)
 
 
 def _part(name: str, spec: str, conversion: str | None) -> Part:
@@ -243,10 +243,10 @@ def _log(ratio: float) -> float:
 def _each(findings: Iterable[Reason], _word: str, style: Style) -> str:
     """Findings of a check; in brief, those of one kind once."""
     if not style.brief:
-        return "; ".join(format_reason(one, style) for one in findings)
+        return "; ".join(format_reason(finding, style) for finding in findings)
     kinds: dict[str, list[str]] = {}
-    for one in findings:
-        kinds.setdefault(one.code, []).append(format_reason(one, style))
+    for finding in findings:
+        kinds.setdefault(finding.code, []).append(format_reason(finding, style))
     return "; ".join(
         texts[0] if len(texts) == 1 else f"{texts[0]} (the first of {len(texts)} like this)"
         for texts in kinds.values()

@@ -56,7 +56,7 @@ def confirmed(round_per_s: Callable[[], float]) -> tuple[float, bool]:
 
 class CpuRig(Rig):
     """All usable cores, or the first `threads` of them. Kernels read nanoseconds as their clock;
-    cycles are told by the clock that dependent additions run at."""
+    cycles are derived from a clock calibrated with a dependent-add loop."""
 
     device: CpuDevice
     exclusive = False

@@ -252,11 +252,11 @@ def _check_number(name: str, value: float, parameter: Parameter) -> None:
     positive = parameter.least is None and 0 not in usual
     hint = f"usual is {name.rpartition(' ')[2]}={usual[0]}"
     if not value >= least or (positive and value == 0):
-        told = f"{least:.15g} is the least" if least or not positive else "it must be above 0"
-        raise UsageError(f"{name}={value} is too small", hint=f"{told}; {hint}")
+        limit = f"{least:.15g} is the least" if least or not positive else "it must be above 0"
+        raise UsageError(f"{name}={value} is too small", hint=f"{limit}; {hint}")
     if not math.isfinite(value) or (parameter.most is not None and value > parameter.most):
-        told = "it must end" if parameter.most is None else f"{parameter.most:.15g} is the most"
-        raise UsageError(f"{name}={value} is too large", hint=f"{told}; {hint}")
+        limit = "it must end" if parameter.most is None else f"{parameter.most:.15g} is the most"
+        raise UsageError(f"{name}={value} is too large", hint=f"{limit}; {hint}")
     if isinstance(value, int) and value % parameter.multiple:
         raise UsageError(f"{name}={value} is not a multiple of {parameter.multiple}", hint=hint)
 

@@ -123,8 +123,8 @@ class _Execution:
             return Status.OUT_OF_MEMORY, text, Findings()
         except ZeroDivisionError:
             # No setting is 0 where it divides, so a clock stood still.
-            told = "something took no time at all by the clock it was timed with"
-            return Status.WRONG, told, Findings()
+            reason = "something took no time at all by the clock it was timed with"
+            return Status.WRONG, reason, Findings()
         except Exception as error:
             return Status.RUNTIME_ERROR, f"{type(error).__name__}: {error}", Findings()
 
@@ -205,5 +205,5 @@ def _unsteady(rows: Sequence[Mapping[str, object]]) -> list[str]:
     wide = [spread for spread in spreads if spread > WIDE]
     if not wide:
         return []
-    told = f"{len(wide)} of {counted(len(spreads), 'point')} spread by over {100 * WIDE:.0f} %"
-    return [f"{told}: did other work run? the column spread tells which"]
+    summary = f"{len(wide)} of {counted(len(spreads), 'point')} spread by over {100 * WIDE:.0f} %"
+    return [f"{summary}: did other work run? the column spread tells which"]

@@ -190,9 +190,9 @@ class Rig(ABC):
 
     def place(self, array: NDArray[Any]) -> Buffer:
         """A copy of `array` in the device's memory."""
-        made = self.memory(max(16, array.nbytes))
-        self.device.write(made, 0, np.ascontiguousarray(array).view(np.uint8).ravel())
-        return made
+        buffer = self.memory(max(16, array.nbytes))
+        self.device.write(buffer, 0, np.ascontiguousarray(array).view(np.uint8).ravel())
+        return buffer
 
     def read(self, buffer: Buffer, kind: DTypeLike, count: int, offset: int = 0) -> NDArray[Any]:
         """`count` numbers out of the device's memory."""
@@ -215,7 +215,7 @@ class Rig(ABC):
     @property
     @abstractmethod
     def clock_mhz(self) -> float:
-        """The core clock that cycles are told in where a timing has none of its own."""
+        """The core clock that converts time to cycles if a timing has none of its own."""
 
     def clock_during(self, samples: Samples) -> float | None:
         """The core clock while `samples` were taken; None where nobody read it then."""
@@ -314,9 +314,9 @@ class Rig(ABC):
     def look(self) -> Telemetry:
         """The device's own readings now, which are kept with the result."""
         self.device.watch()
-        seen = self.device.telemetry()
-        self.ledger.trace.append(seen)
-        return seen
+        telemetry = self.device.telemetry()
+        self.ledger.trace.append(telemetry)
+        return telemetry
 
     def sustain(self, call: Call, seconds: float) -> Sustained:
         """Timings of `call` over at least `seconds`. The device is read while launches run: a

@@ -17,7 +17,7 @@ SOURCES = {"cpu": _CPU, "cuda": _GPU, "hip": _GPU}
 
 
 def measure(device: str, threads: int, tell: Tell) -> list[Result]:
-    """The results that roofs of a device come from; what failed is told."""
+    """The results that roofs of a device come from; failures are reported."""
     sources = SOURCES[device.partition(":")[0]]
     total = sum(len(names) for names, _ in sources)
     results: list[Result] = []

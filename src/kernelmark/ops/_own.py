@@ -296,7 +296,7 @@ def _parameters(problem: Problem) -> dict[str, Any]:
 
 def _wanted(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
     parameters = inspect.signature(function).parameters
-    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(given)
     return {name: given[name] for name in parameters if name in given}
 

@@ -23,7 +23,7 @@ from kernelmark.runners.ab import Row, Rule
 from kernelmark.runners.environments import USUAL_NAMES
 from kernelmark.stats.paired import Paired
 
-# The order in which a reader wants to be told.
+# Most important first.
 ORDER = (
     VerdictStatus.BROKEN,
     VerdictStatus.SLOWER,
@@ -59,10 +59,6 @@ class AbReport:
     @property
     def sorted_rows(self) -> list[Row]:
         return sorted(self.rows, key=lambda row: (ORDER.index(row.status), -_ratio(row)))
-
-    @property
-    def regressions(self) -> list[Row]:
-        return [row for row in self.rows if row.alarms]
 
     def verdicts(self) -> list[Verdict]:
         return [_verdict(row, self.base.id, self.head.id) for row in self.rows]
@@ -108,11 +104,11 @@ def summary(report: AbReport) -> str:
     counts = dict.fromkeys(ORDER, 0)
     for row in report.rows:
         counts[row.status] += 1
-    told = ", ".join(f"{count} {status.value}" for status, count in counts.items() if count)
-    if not told:
+    summary = ", ".join(f"{count} {status.value}" for status, count in counts.items() if count)
+    if not summary:
         return "no pair was measured"
     share = 100 * report.rule.looks.alpha
-    return f"{told}; of those called changed at most {share:g} % are chance, on average"
+    return f"{summary}; of those called changed at most {share:g} % are chance, on average"
 
 
 def audit(report: AbReport) -> str:
@@ -121,8 +117,8 @@ def audit(report: AbReport) -> str:
     wrong = [r for r in same if r.status in (VerdictStatus.SLOWER, VerdictStatus.FASTER)]
     if not same:
         return ""
-    told = f"{counted(len(same), 'pair')} ran the same binary on both sides"
-    return f"{told}: {len(wrong) or 'none'} called changed"
+    pairs = f"{counted(len(same), 'pair')} ran the same binary on both sides"
+    return f"{pairs}: {len(wrong) or 'none'} called changed"
 
 
 def restless(report: AbReport) -> str:

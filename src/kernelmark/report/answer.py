@@ -22,14 +22,14 @@ _Times = Mapping[str, Mapping[str, Measurement]]  # by backend, then by problem
 def answer(rows: Sequence[Row]) -> list[str]:
     """What a person would say of these rows; nothing where there is nothing to compare."""
     ranked = [row for row in rows if row.ranks and not row.sentinel]
-    told = _versus(_shared(ranked))
+    lines = _versus(_shared(ranked))
     found = [row for row in ranked if row.share is not None]
     if len(found) > 1:
         worst = min(found, key=lambda row: row.share.value if row.share else math.inf)
-        told.append(
+        lines.append(
             f"furthest from its roof: {worst.problem} by {worst.backend}, {share_text(worst.share)}"
         )
-    return told
+    return lines
 
 
 def _shared(rows: Sequence[Row]) -> dict[str, dict[str, Measurement]]:

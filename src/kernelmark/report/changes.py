@@ -99,9 +99,9 @@ def of_pairs(
     return made
 
 
-def of_comparison(found: Comparison, more: Sequence[str] = ()) -> list[Change]:
+def of_comparison(comparison: Comparison, more: Sequence[str] = ()) -> list[Change]:
     """The rows of `kmark compare`; `more` words end each command that repeats one."""
-    return [_of_compared(row, _level(found), more) for row in found.rows]
+    return [_of_compared(row, _level(comparison), more) for row in comparison.rows]
 
 
 def answer(changes: Sequence[Change]) -> Reason:
@@ -110,7 +110,7 @@ def answer(changes: Sequence[Change]) -> Reason:
     Codes: answer-broken, answer-slower, answer-held, answer-new, answer-undecided, answer-same and
     answer-empty.
     """
-    compared = [one for one in changes if one.status is not VerdictStatus.IGNORED]
+    compared = [change for change in changes if change.status is not VerdictStatus.IGNORED]
     if not compared:
         return Reason("answer-empty")
     counting = [one for one in compared if one.counts]
@@ -134,13 +134,13 @@ def answer(changes: Sequence[Change]) -> Reason:
 
 def ranked(changes: Iterable[Change]) -> list[Change]:
     """What moved: broken, then slower, then the rest; in each the largest cost a call first."""
-    moved = [one for one in changes if one.status in _MOVED]
+    moved = [change for change in changes if change.status in _MOVED]
     return sorted(moved, key=lambda one: (bool(one.held), _MOVED.index(one.status), -one.impact))
 
 
 def movers_table(changes: Sequence[Change]) -> Table:
     """One line a change: absolute values, the ratio with its interval, and the cost a call."""
-    several = len({one.device for one in changes}) > 1
+    several = len({change.device for change in changes}) > 1
     columns = (
         Column(name="kernel"),
         Column(name="backend"),
@@ -150,12 +150,12 @@ def movers_table(changes: Sequence[Change]) -> Table:
         Column(name="per call", align="right"),
         Column(name="verdict"),
     )
-    return Table(columns=columns, rows=tuple(_cells(one, device=several) for one in changes))
+    return Table(columns=columns, rows=tuple(_cells(change, device=several) for change in changes))
 
 
 def total_text(changes: Sequence[Change]) -> str:
     """The sum over all kernels that have a time on both sides; "" for fewer than two."""
-    timed = [one for one in changes if one.unit == "s" and one.base and one.head]
+    timed = [change for change in changes if change.unit == "s" and change.base and change.head]
     base, head = (sum(getattr(one, side) for one in timed) for side in ("base", "head"))
     if len(timed) < 2:
         return ""
@@ -186,7 +186,11 @@ def comment(
         parts.append(markdown(movers_table(moved[:MOST_ROWS])))
         if len(moved) > MOST_ROWS:
             parts += [f"and {len(moved) - MOST_ROWS} more changed rows.", ""]
-    failed = [one for one in changes if one.status is _BROKEN or one.reason.code == "sides-failed"]
+    failed = [
+        change
+        for change in changes
+        if change.status is _BROKEN or change.reason.code == "sides-failed"
+    ]
     if failed:
         parts += [f"**Failures** ({len(failed)})", ""]
         parts += [
@@ -237,37 +241,39 @@ def _of_compared(row: ComparedRow, level: float, more: Sequence[str]) -> Change:
     )
 
 
-def _level(found: Comparison) -> float:
+def _level(comparison: Comparison) -> float:
     """The confidence of its rule's intervals: 1 - q of robust, 0 for a rule without."""
-    q = found.settings.get("q")
+    q = comparison.settings.get("q")
     return 1 - q if isinstance(q, float) else 0.0
 
 
-def _fields(one: Change) -> dict[str, object]:
-    fields = {name: getattr(one, name) for name in ("problem", "backend", "base", "head", "unit")}
-    fields |= {"cause": one.reason, "ratio": one.ratio, "level": 0.0}
-    if one.ratio is not None and one.low is not None and one.high is not None:
-        fields |= {"low": one.low, "high": one.high, "level": one.level}
+def _fields(change: Change) -> dict[str, object]:
+    fields = {
+        name: getattr(change, name) for name in ("problem", "backend", "base", "head", "unit")
+    }
+    fields |= {"cause": change.reason, "ratio": change.ratio, "level": 0.0}
+    if change.ratio is not None and change.low is not None and change.high is not None:
+        fields |= {"low": change.low, "high": change.high, "level": change.level}
     return fields
 
 
-def _cells(one: Change, *, device: bool) -> tuple[str, ...]:
+def _cells(change: Change, *, device: bool) -> tuple[str, ...]:
     interval = cost = NONE
-    if one.low and one.high and math.isfinite(one.high):
-        interval = span_text(math.log(one.low), math.log(one.high))
-    if one.base is not None and one.head is not None:
-        sign = "+" if one.head >= one.base else "-"
-        cost = f"{sign}{value_text(one.impact, one.unit)}"
-    values = (NONE if v is None else value_text(v, one.unit) for v in (one.base, one.head))
+    if change.low and change.high and math.isfinite(change.high):
+        interval = span_text(math.log(change.low), math.log(change.high))
+    if change.base is not None and change.head is not None:
+        sign = "+" if change.head >= change.base else "-"
+        cost = f"{sign}{value_text(change.impact, change.unit)}"
+    values = (NONE if v is None else value_text(v, change.unit) for v in (change.base, change.head))
     return (
-        one.problem,
-        one.backend,
-        *([one.device] if device else []),
+        change.problem,
+        change.backend,
+        *([change.device] if device else []),
         *values,
-        NONE if not one.ratio else percent_text(math.log(one.ratio)),
+        NONE if not change.ratio else percent_text(math.log(change.ratio)),
         interval,
         cost,
-        f"{one.status.value}, suppressed" if one.held else one.status.value,
+        f"{change.status.value}, suppressed" if change.held else change.status.value,
     )
 
 

@@ -13,27 +13,27 @@ from kernelmark.tune.check import Candidate, Check, Verdict
 from kernelmark.tune.evaluate import spilled_bytes
 
 
-def check_table(found: Sequence[Check]) -> Table:
+def check_table(checks: Sequence[Check]) -> Table:
     """One row a plan. Registers and spills are a thread's, from the least to the most."""
     right = ("compiled", "accepted", "rejected", "failed", "registers", "spilled")
     names = ("plan", *right, "the others, for example")
     columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
-    return Table(columns=columns, rows=tuple(map(_row, found)))
+    return Table(columns=columns, rows=tuple(map(_row, checks)))
 
 
-def _row(one: Check) -> tuple[str, ...]:
-    built = [c for c in one.candidates if c.verdict is not Verdict.FAILED]
+def _row(check: Check) -> tuple[str, ...]:
+    built = [c for c in check.candidates if c.verdict is not Verdict.FAILED]
     registers = [
         c.kernel.resources["registers"] for c in built if "registers" in c.kernel.resources
     ]
     spilled = [spilled_bytes(c.kernel.resources) for c in built]
     return (
-        titled(one.plan),
-        str(len(one.candidates)),
-        *(str(one.count(verdict)) for verdict in Verdict),
+        titled(check.plan),
+        str(len(check.candidates)),
+        *(str(check.count(verdict)) for verdict in Verdict),
         _span(registers, str),
         _span(spilled, bytes_text),
-        next((c.reason for c in one.candidates if c.reason), ""),
+        next((c.reason for c in check.candidates if c.reason), ""),
     )
 
 
@@ -44,17 +44,17 @@ def _span(values: Sequence[int], text: Callable[[int], str]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def check_records(found: Sequence[Check]) -> list[dict[str, str | int | float | None]]:
+def check_records(checks: Sequence[Check]) -> list[dict[str, str | int | float | None]]:
     """One flat record a candidate; what a compiler did not say is None."""
-    return [_record(one, candidate) for one in found for candidate in one.candidates]
+    return [_record(check, candidate) for check in checks for candidate in check.candidates]
 
 
-def _record(one: Check, candidate: Candidate) -> dict[str, str | int | float | None]:
+def _record(check: Check, candidate: Candidate) -> dict[str, str | int | float | None]:
     used = candidate.kernel.resources
     return {
-        "plan": one.plan.name,
-        "problem": one.plan.problem.key,
-        "arch": one.plan.arch,
+        "plan": check.plan.name,
+        "problem": check.plan.problem.key,
+        "arch": check.plan.arch,
         "verdict": candidate.verdict.value,
         "reason": candidate.reason,
         "registers": used.get("registers"),
@@ -67,11 +67,11 @@ def _record(one: Check, candidate: Candidate) -> dict[str, str | int | float | N
     }
 
 
-def check_line(found: Sequence[Check]) -> str:
+def check_line(checks: Sequence[Check]) -> str:
     """All plans in one sentence."""
-    every = [candidate for one in found for candidate in one.candidates]
+    every = [candidate for check in checks for candidate in check.candidates]
     counts = Counter(candidate.verdict for candidate in every)
-    told = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict)
-    archs = ", ".join(dict.fromkeys(one.plan.arch for one in found))
-    where = f"{counted(len(every), 'candidate')} of {counted(len(found), 'plan')}"
-    return f"{where} compiled for {archs}: {told}"
+    verdicts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict)
+    archs = ", ".join(dict.fromkeys(check.plan.arch for check in checks))
+    where = f"{counted(len(every), 'candidate')} of {counted(len(checks), 'plan')}"
+    return f"{where} compiled for {archs}: {verdicts}"

@@ -25,7 +25,7 @@ def explains(row: Row) -> bool:
     return abs(math.log(clocks[1] / clocks[0])) > _FLOOR
 
 
-def told(row: Row) -> str:
+def change_text(row: Row) -> str:
     """`1402 → 1606 MHz: -1.4 % in cycles`; "" where a side did not measure its clock."""
     if row.pair.clocks_mhz is None:
         return ""

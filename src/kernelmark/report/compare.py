@@ -76,8 +76,8 @@ def summary(comparison: Comparison) -> str:
     """`61 rows by robust: 2 slower, 58 same, 1 unsure; 2 of them held`."""
     counts = ", ".join(f"{n} {status.value}" for status, n in comparison.counts.items())
     held = sum(bool(row.held) for row in comparison.rows)
-    told = f"{counted(len(comparison.rows), 'row')} by {comparison.rule}: {counts}"
-    return f"{told}; {held} of them held" if held else told
+    summary = f"{counted(len(comparison.rows), 'row')} by {comparison.rule}: {counts}"
+    return f"{summary}; {held} of them held" if held else summary
 
 
 def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
@@ -87,46 +87,46 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
     twice = [f"base and head are one run, {comparison.base.id}"] if one else []
     held = any(row.held for row in comparison.rows)
     so = "changes of times are held" if held else "other changes may be its"
-    told = twice + [
+    lines = twice + [
         f"sentinel moved: {moved_text(text)}; the machine changed, so {so}"
         for text in comparison.moved
     ]
     single = [row for row in comparison.rows if _one_process(row)]
     if comparison.rule == "robust" and single:
-        told.append(
+        lines.append(
             f"{_rows(len(single))} measured in one process: what differs between "
             "processes and days is not in the interval; kmark ab measures it"
         )
     bare = sum(_is_bare(row) for row in comparison.rows)
     if bare:
-        told.append(
+        lines.append(
             f"{_rows(bare)} compared by a mean without dispersion: only threshold rules and "
             "history apply"
         )
     if otherwise := [row for row in comparison.rows if len(_timings(row)) > 1]:
         base, head = _timings(otherwise[0])
-        told.append(f"{_rows(len(otherwise))} timed in another way in head: {base} → {head}")
+        lines.append(f"{_rows(len(otherwise))} timed in another way in head: {base} → {head}")
     archs = {row.pair.base.arch or "unknown" for row in comparison.rows if row.pair.base}
     others = {row.pair.head.arch or "unknown" for row in comparison.rows if row.pair.head}
     if archs != others:
-        told.append(
+        lines.append(
             f"the devices differ: {', '.join(sorted(archs))} and {', '.join(sorted(others))}"
         )
     found = comparison.audit
     if found.compared:
-        told.append(
+        lines.append(
             f"{_rows(found.compared)} the same binary on both sides, which tests the rule itself: "
             f"{counted(found.alarms, 'false alarm')}"
         )
-    told += _two_numbers(comparison)
-    told += _taken(comparison)
-    told += clocks.notes(comparison)
-    told += comparison.told
-    told += _doubts(comparison)
+    lines += _two_numbers(comparison)
+    lines += _taken(comparison)
+    lines += clocks.notes(comparison)
+    lines += comparison.notes
+    lines += _doubts(comparison)
     if gone := comparison.counts.get(VerdictStatus.GONE):
         what = "1 row of base is" if gone == 1 else f"{gone} rows of base are"
-        told.append(f"{what} not in head{'' if gone_fails else _GONE_HINT}")
-    return told
+        lines.append(f"{what} not in head{'' if gone_fails else _GONE_HINT}")
+    return lines
 
 
 def change_of_medians(row: Row) -> float | None:
@@ -192,7 +192,7 @@ def explain(row: Row, more: Sequence[str] = ()) -> list[Table]:
         ("verdict", row.status.value),
         ("reason", row.judgement.reason),
         *([("held", row.held)] if row.held else []),
-        *([("clock", clocks.told(row))] if row.pair.clocks_mhz else []),
+        *([("clock", clocks.change_text(row))] if row.pair.clocks_mhz else []),
         ("same binary", "yes" if row.pair.same_binary else "no, or not known"),
         *([("again", command)] if (command := rerun(shown, more)) else []),
     ]
@@ -214,15 +214,15 @@ def comment(
     it again, `more` words after each command that measures. Rows that did not change are counted,
     not listed."""
     changes = of_comparison(comparison, more)
-    asked = failed and not any(one.counts for one in changes)
+    asked = failed and not any(change.counts for change in changes)
     facts = ["It fails, as --fail-on asks"] if asked else []
-    told = notes(comparison, gone_fails=gone_fails)
+    lines = notes(comparison, gone_fails=gone_fails)
     if unrecorded(comparison):
-        told.append("the environments were not recorded")
+        lines.append("the environments were not recorded")
     return changes_comment(
         changes,
         facts=[*facts, summary(comparison), _sides_text(comparison)],
-        notes=told,
+        notes=lines,
         environment=None if unrecorded(comparison) else _untitled(environment(comparison)),
         command=command,
     )
@@ -290,7 +290,7 @@ def _cells(row: Row, *, device: bool, timing: Sequence[str], metric: bool) -> tu
         *(NONE if value is None else value_text(value, unit_of(row)) for value in values_of(row)),
         change_text(judged.ratio, judged.low, judged.high),
         f"{row.status.value}, held" if row.held else row.status.value,
-        f"{judged.reason}; {clocks.told(row)}" if clocks.explains(row) else judged.reason,
+        f"{judged.reason}; {clocks.change_text(row)}" if clocks.explains(row) else judged.reason,
     )
 
 
@@ -376,8 +376,8 @@ def _doubts(comparison: Comparison) -> list[str]:
     found = []
     for side in ("base", "head"):
         results = [getattr(row.pair, side) for row in comparison.rows]
-        told = file_notes(result for result in results if result is not None)
-        found += [f"{side}: {text}" for text in told]
+        texts = file_notes(result for result in results if result is not None)
+        found += [f"{side}: {text}" for text in texts]
     return found
 
 

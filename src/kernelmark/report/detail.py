@@ -126,13 +126,13 @@ def _blocks(measured: Measurement) -> Table:
 
 
 def _block(block: Block) -> tuple[str, ...]:
-    told = block.telemetry
+    telemetry = block.telemetry
     spread = NONE
     if len(block.samples_s) > 1:
         middle = block.median_s
         deviation = statistics.median(abs(s - middle) for s in block.samples_s)
         spread = f"{100 * deviation / middle:.2f} %"
-    clock = told.clock_mhz if block.clock_mhz is None else block.clock_mhz
+    clock = telemetry.clock_mhz if block.clock_mhz is None else block.clock_mhz
     return (
         str(block.process),
         str(block.allocation),
@@ -140,8 +140,8 @@ def _block(block: Block) -> tuple[str, ...]:
         time_text(block.median_s),
         spread,
         NONE if clock is None else f"{clock:.0f} MHz",
-        NONE if told.load is None else f"{told.load:.2f}",
-        ", ".join(told.throttle) or NONE,
+        NONE if telemetry.load is None else f"{telemetry.load:.2f}",
+        ", ".join(telemetry.throttle) or NONE,
     )
 
 

@@ -19,12 +19,11 @@ from kernelmark.core.units import time_text, value_text
 from kernelmark.report.changes import Change, ranked
 from kernelmark.report.names import rerun
 from kernelmark.report.tables import Row, rate, share_text
-from kernelmark.report.vega import Spec
+from kernelmark.report.vega import SCHEMA, Spec
 
 WIDTH, HEIGHT = 620, 360
 # Okabe and Ito's colours: distinguishable with every common colour blindness, in print and on dark.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
-_SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 _INK = {False: ("#ffffff", "#222222", "#dddddd"), True: ("#16181d", "#e6e6e6", "#3a3f4a")}
 _PAGE_INK = ("transparent", "currentColor", "var(--line)")
 _MOST_BARS = 40  # problems in a bar chart
@@ -56,7 +55,7 @@ def themed(
     paper, ink, grid = _PAGE_INK if inline else _INK[dark]
     words = {"labelColor": ink, "titleColor": ink, "labelFontSize": 11, "titleFontSize": 12}
     return {
-        "$schema": _SCHEMA,
+        "$schema": SCHEMA,
         "background": paper,
         "title": {"text": title, "subtitle": subtitle},
         "config": {
@@ -516,11 +515,11 @@ def changes(found: Sequence[Change]) -> Spec:
     }
 
 
-def _bounds(one: Change) -> dict[str, float]:
+def _bounds(change: Change) -> dict[str, float]:
     """The interval, or the ratio alone where there is none that says anything."""
-    ratio = one.ratio or 1.0
-    if one.low and one.high and one.high < 2 * ratio and one.low > ratio / 2:
-        return {"low": one.low, "high": one.high}
+    ratio = change.ratio or 1.0
+    if change.low and change.high and change.high < 2 * ratio and change.low > ratio / 2:
+        return {"low": change.low, "high": change.high}
     return {"low": ratio, "high": ratio}
 
 

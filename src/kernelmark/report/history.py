@@ -19,7 +19,7 @@ from kernelmark.core.units import counted, value_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.apart import apart
 from kernelmark.report.compare import TWO_NUMBERS, change_text, moved_text
-from kernelmark.report.names import config_text, short
+from kernelmark.report.names import config_text, option_text, short
 from kernelmark.report.render import markdown
 from kernelmark.report.tables import NONE, Column, Table
 
@@ -37,12 +37,12 @@ def table(history: History, shown: Sequence[Story]) -> Table:
     """One line a series: its trend, its newest time, how that fits, and its last step."""
     several = len({parts(story)["arch"] for story in shown}) > 1
     metrics = any(story.newest.metric for story in shown)
-    told = timings(shown)
+    timing_of = timings(shown)
     columns = [
         Column(name="problem"),
         Column(name="backend"),
         *([Column(name="arch")] if several else []),
-        *([Column(name="timing")] if any(told.values()) else []),
+        *([Column(name="timing")] if any(timing_of.values()) else []),
         *([Column(name="metric")] if metrics else []),
         Column(name="runs", align="right"),
         Column(name="trend"),
@@ -58,7 +58,7 @@ def table(history: History, shown: Sequence[Story]) -> Table:
             story,
             arch=several,
             more=[
-                *([told[story.series]] if any(told.values()) else []),
+                *([timing_of[story.series]] if any(timing_of.values()) else []),
                 *([story.newest.metric or "time"] if metrics else []),
             ],
         )
@@ -71,8 +71,8 @@ def steps(history: History, shown: Sequence[Story]) -> Table:
     """Every step with what changed in the environment there, newest first."""
     found = [(step, story) for story in shown for step in story.steps]
     found.sort(key=lambda pair: pair[0].started, reverse=True)
-    told = timings(shown)
-    timed = any(told[story.series] for _, story in found)
+    timing_of = timings(shown)
+    timed = any(timing_of[story.series] for _, story in found)
     names = ["when", "run", "problem", "backend", "change", "what changed in the environment"]
     names[4:4] = ["timing"] if timed else []
     rows = [
@@ -81,7 +81,7 @@ def steps(history: History, shown: Sequence[Story]) -> Table:
             step.run_id,
             " ".join(filter(None, (parts(story)["problem"], story.newest.metric))),
             parts(story)["backend"],
-            *([told[story.series]] if timed else []),
+            *([timing_of[story.series]] if timed else []),
             change_text(step.ratio),
             _why(history, step),
         )
@@ -112,37 +112,37 @@ def by_worry(shown: Sequence[Story]) -> list[Story]:
 
 def notes(history: History) -> list[str]:
     """Sentinels that moved, and how often the rule was wrong where nothing had changed."""
-    told = [
+    lines = [
         f"sentinel moved in run {history.runs[-1].id}: {moved_text(text)}; its alarms are held"
         for text in history.moved
     ]
-    told += [
+    lines += [
         f"sentinel moved with run {run_id}: {moved_text(text)}; changes there may be the machine's"
         for run_id, texts in history.marked.items()
         for text in texts
     ]
     if not history.watched:
-        told.append(
+        lines.append(
             f"run {history.runs[-1].id} has no sentinels, which tell a change of the machine from "
             "one of the code: kmark run -s SUITE measures them beside the suite"
         )
     rate = history.audit.rate
     if rate is not None:
-        told.append(
+        lines.append(
             "same binary in runs that follow each other: "
             f"{counted(history.audit.compared, 'comparison')}, "
             f"{counted(history.audit.alarms, 'false alarm')} ({100 * rate:.1f} %)"
         )
-    return told
+    return lines
 
 
 def alarm_lines(history: History, alarms: Sequence[Story], shown: Sequence[Story]) -> list[str]:
     """A line for each alarm: how far it is from what was expected, and what changed there."""
-    told = timings(shown)
+    timing_of = timings(shown)
     made = []
     for story in alarms:
         known, screen = parts(story), story.screen
-        backend = f"{known['backend']} {told[story.series]}".rstrip()
+        backend = f"{known['backend']} {timing_of[story.series]}".rstrip()
         metric = f", {known['metric']}" if known["metric"] else ""
         change = "" if screen.ratio is None else f", {_against(story)}"
         first = f"; since run {story.change[1]}" if screen.gone else ""
@@ -159,10 +159,10 @@ def _against(story: Story) -> str:
     """`+8.1 % against the median of 12 runs`; where comparing two runs gives another number, that
     too."""
     screen, before = story.screen, story.since_before
-    told = f"{change_text(screen.ratio)} against the median of {counted(screen.runs, 'run')}"
+    text = f"{change_text(screen.ratio)} against the median of {counted(screen.runs, 'run')}"
     if before and screen.ratio and abs(before - screen.ratio) > TWO_NUMBERS:
-        told += f" ({change_text(before)} against run {story.change[0]} alone)"
-    return told
+        text += f" ({change_text(before)} against run {story.change[0]} alone)"
+    return text
 
 
 def markdown_page(
@@ -179,8 +179,8 @@ def markdown_page(
         made += ["", "Confirm by paired rounds:", "", "```sh", *commands, "```"]
     if others := unconfirmed(alarms):
         made += ["", f"{others}."]
-    if told := notes(history):
-        made += ["", *(f"- {line}" for line in told)]
+    if lines := notes(history):
+        made += ["", *(f"- {line}" for line in lines)]
     return "\n".join(made).rstrip() + "\n"
 
 
@@ -302,10 +302,10 @@ def date_text(seconds: float) -> str:
 
 def changes_text(changes: Sequence[tuple[str, str, str]]) -> str:
     """`library torch 2.12 → 2.13; commit a1b2 → c3d4`; the first few of them."""
-    told = [f"{what} {base or NONE} → {head or NONE}" for what, base, head in changes]
-    if len(told) > _MOST_CHANGES:
-        told = [*told[:_MOST_CHANGES], f"and {len(told) - _MOST_CHANGES} more"]
-    return "; ".join(told) or "nothing that was recorded"
+    shown = [f"{what} {base or NONE} → {head or NONE}" for what, base, head in changes]
+    if len(shown) > _MOST_CHANGES:
+        shown = [*shown[:_MOST_CHANGES], f"and {len(shown) - _MOST_CHANGES} more"]
+    return "; ".join(shown) or "nothing that was recorded"
 
 
 def _why(history: History, step: SeriesStep) -> str:
@@ -355,7 +355,7 @@ def _sides(history: History, story: Story) -> tuple[str, ...]:
     with the first run after. Where more than variables differs, only the user knows the
     interpreters."""
     changes = history.changes.get(story.change, ())
-    variables = [one for one in changes if one[0].startswith(_VARIABLE)]
+    variables = [change for change in changes if change[0].startswith(_VARIABLE)]
     python = "" if changes and len(variables) == len(changes) else "=PYTHON"
     words = ["kmark", "ab", "--env", f"before{python}", "--env", f"after{python}"]
     for what, *values in variables:
@@ -375,18 +375,12 @@ def _how(story: Story) -> tuple[str, ...]:
     if (device := _device(story)) != "cpu":
         words += ["-d", device]
     for name, value in sorted(json.loads(known["config"]).items()):
-        words += ["--config", f"{name}={_word(value)}"]
+        words += ["--config", f"{name}={option_text(value)}"]
     timing = dict(word.split("=", 1) for word in known["timing"].split())
     for name in ("cache", "threads"):
         if name in timing and timing[name] != str(getattr(_USUAL, name)):
             words += [f"--{name}", timing[name]]
     return tuple(words)
-
-
-def _word(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value)
 
 
 def _series_document(history: History, story: Story) -> dict[str, Any]:

@@ -33,12 +33,12 @@ _WORKGROUP = re.compile(r"workgroup_size = (\[[\d, ]+\])")
 def tables(report: Report) -> list[Table]:
     """The variants' times, their divergences, and their dispatches."""
     made = [_variants(report)]
-    if rows := [row for one in report.outcomes for row in _divergences(one, report)]:
+    if rows := [row for outcome in report.outcomes for row in _divergences(outcome, report)]:
         names = ("variant", "output", "against", "max abs", "max rel", "bad", "first bad")
         left = {"variant", "against", "first bad"}
         ulps = [f"≤ {bound:g} ulp" for bound in ULP_BOUNDS] + ["more"]
         made.append(_table("divergence", (*names, *ulps), rows, left))
-    made += [_dispatches(one) for one in report.outcomes if one.built]
+    made += [_dispatches(outcome) for outcome in report.outcomes if outcome.built]
     return made
 
 
@@ -54,33 +54,35 @@ def document(report: Report) -> dict[str, Any]:
         "seed": plan.seed,
         "not_run": report.not_run,
         "no_reference": report.no_reference,
-        "variants": [_outcome(one) for one in report.outcomes],
+        "variants": [_outcome(outcome) for outcome in report.outcomes],
     }
 
 
-def _outcome(one: Outcome) -> dict[str, Any]:
+def _outcome(outcome: Outcome) -> dict[str, Any]:
     return {
-        "name": one.variant.name,
-        "arguments": list(one.variant.arguments),
-        "status": one.status.value,
-        "error": one.error,
-        "specs_applied": one.specs_applied,
-        "compile_s": one.built.compile_s if one.built else None,
-        "end_to_end": _times_document(one.end_to_end),
-        "kernels": _times_document(one.kernels),
-        "end_to_end_verdict": _verdict_document(one.end_to_end_verdict),
-        "kernels_verdict": _verdict_document(one.kernels_verdict),
-        "against_first": [_divergence_document(d) for d in one.against_first],
-        "against_f64": [_divergence_document(d) for d in one.against_f64],
+        "name": outcome.variant.name,
+        "arguments": list(outcome.variant.arguments),
+        "status": outcome.status.value,
+        "error": outcome.error,
+        "specs_applied": outcome.specs_applied,
+        "compile_s": outcome.built.compile_s if outcome.built else None,
+        "end_to_end": _times_document(outcome.end_to_end),
+        "kernels": _times_document(outcome.kernels),
+        "end_to_end_verdict": _verdict_document(outcome.end_to_end_verdict),
+        "kernels_verdict": _verdict_document(outcome.kernels_verdict),
+        "against_first": [_divergence_document(d) for d in outcome.against_first],
+        "against_f64": [_divergence_document(d) for d in outcome.against_f64],
         "dispatches": [
             {
                 "name": dispatch.name,
                 "config": list(dispatch.config),
                 "resources": dict(dispatch.resources),
-                "seconds": time.seconds if (time := one.dispatch_s.get(dispatch.name)) else None,
+                "seconds": time.seconds
+                if (time := outcome.dispatch_s.get(dispatch.name))
+                else None,
                 "calls": time.calls if time else None,
             }
-            for dispatch in (one.built.dispatches if one.built else ())
+            for dispatch in (outcome.built.dispatches if outcome.built else ())
         ],
     }
 
@@ -97,29 +99,29 @@ def _times_document(times: Times | None) -> dict[str, Any] | None:
     }
 
 
-def _verdict_document(found: Paired | None) -> dict[str, Any] | None:
-    if found is None:
+def _verdict_document(paired: Paired | None) -> dict[str, Any] | None:
+    if paired is None:
         return None
-    bounds = {"low": found.low, "high": found.high}
+    bounds = {"low": paired.low, "high": paired.high}
     return {
-        "status": found.status.value,
-        "ratio": found.ratio,
+        "status": paired.status.value,
+        "ratio": paired.ratio,
         **{name: value if math.isfinite(value) else None for name, value in bounds.items()},
-        "rounds": found.rounds,
+        "rounds": paired.rounds,
     }
 
 
-def _divergence_document(one: Divergence) -> dict[str, Any]:
+def _divergence_document(divergence: Divergence) -> dict[str, Any]:
     return {
-        "count": one.count,
-        "tolerance": one.tolerance,
-        "max_abs": one.max_abs if math.isfinite(one.max_abs) else None,
-        "max_rel": one.max_rel if math.isfinite(one.max_rel) else None,
-        "bad": one.bad,
-        "fraction_bad": one.fraction_bad,
-        "first_bad": list(one.first_bad) if one.first_bad is not None else None,
+        "count": divergence.count,
+        "tolerance": divergence.tolerance,
+        "max_abs": divergence.max_abs if math.isfinite(divergence.max_abs) else None,
+        "max_rel": divergence.max_rel if math.isfinite(divergence.max_rel) else None,
+        "bad": divergence.bad,
+        "fraction_bad": divergence.fraction_bad,
+        "first_bad": list(divergence.first_bad) if divergence.first_bad is not None else None,
         "ulp_bounds": list(ULP_BOUNDS),
-        "ulps": list(one.ulps),
+        "ulps": list(divergence.ulps),
     }
 
 
@@ -130,14 +132,14 @@ def _variants(report: Report) -> Table:
         columns += ("end to end", *timed, "kernels only", *timed)
     rows = [
         (
-            one.variant.name,
-            one.status.value,
-            time_text(one.built.compile_s) if one.built else NONE,
-            {None: NONE, True: "yes", False: "NO"}[one.specs_applied],
-            *_cells(one.end_to_end, one.end_to_end_verdict),
-            *_cells(one.kernels, one.kernels_verdict),
+            outcome.variant.name,
+            outcome.status.value,
+            time_text(outcome.built.compile_s) if outcome.built else NONE,
+            {None: NONE, True: "yes", False: "NO"}[outcome.specs_applied],
+            *_cells(outcome.end_to_end, outcome.end_to_end_verdict),
+            *_cells(outcome.kernels, outcome.kernels_verdict),
         )[: len(columns)]
-        for one in report.outcomes
+        for outcome in report.outcomes
     ]
     name = f" @{report.function}" if report.function else ""
     title = f"{report.plan.module.name}{name} on {report.target}"
@@ -153,34 +155,40 @@ def _cells(times: Times | None, verdict: Paired | None) -> tuple[str, str, str, 
     return time_text(times.median_s), interval, f"{times.cv:.1%}", shown
 
 
-def _divergences(one: Outcome, report: Report) -> list[tuple[str, ...]]:
+def _divergences(outcome: Outcome, report: Report) -> list[tuple[str, ...]]:
     first = report.outcomes[0].variant.name
     return [
         (
-            *(one.variant.name, str(at), against, f"{found.max_abs:.3g}", f"{found.max_rel:.3g}"),
+            *(
+                outcome.variant.name,
+                str(at),
+                against,
+                f"{found.max_abs:.3g}",
+                f"{found.max_rel:.3g}",
+            ),
             f"{found.fraction_bad:.2%}",
             str(list(found.first_bad)) if found.first_bad is not None else NONE,
             *(f"{count / found.count:.1%}" if found.count else NONE for count in found.ulps),
         )
-        for against, every in (("float64", one.against_f64), (first, one.against_first))
+        for against, every in (("float64", outcome.against_f64), (first, outcome.against_first))
         for at, found in enumerate(every)
     ]
 
 
-def _dispatches(one: Outcome) -> Table:
-    assert one.built is not None
-    used = dict.fromkeys(name for d in one.built.dispatches for name in d.resources)
-    title = f"dispatches of {one.variant.name}"
-    timed = ("calls", "time") if one.dispatch_s else ()
+def _dispatches(outcome: Outcome) -> Table:
+    assert outcome.built is not None
+    used = dict.fromkeys(name for d in outcome.built.dispatches for name in d.resources)
+    title = f"dispatches of {outcome.variant.name}"
+    timed = ("calls", "time") if outcome.dispatch_s else ()
     columns = ("dispatch", *timed, *(_SHORT.get(name, name) for name in used), "config")
     rows = [
         (
             dispatch.name,
-            *_time_cells(one.dispatch_s.get(dispatch.name))[: len(timed)],
+            *_time_cells(outcome.dispatch_s.get(dispatch.name))[: len(timed)],
             *(str(dispatch.resources.get(name, NONE)) for name in used),
             config_text(dispatch),
         )
-        for dispatch in _by_time(one.built.dispatches, one.dispatch_s)
+        for dispatch in _by_time(outcome.built.dispatches, outcome.dispatch_s)
     ]
     return _table(title, columns, rows, {"dispatch", "config"})
 
@@ -215,14 +223,14 @@ def costs_table(costs: Sequence[DispatchCost]) -> Table:
     """Dispatches by time, with the problems that they compute."""
     rows = [
         (
-            one.name,
-            str(one.calls),
-            time_text(one.seconds),
-            f"{one.fraction:.1%}",
-            one.computed.problem.key if one.computed.problem else NONE,
-            " ".join(one.computed.lost) or one.computed.why or NONE,
+            cost.name,
+            str(cost.calls),
+            time_text(cost.seconds),
+            f"{cost.fraction:.1%}",
+            cost.computed.problem.key if cost.computed.problem else NONE,
+            " ".join(cost.computed.lost) or cost.computed.why or NONE,
         )
-        for one in costs
+        for cost in costs
     ]
     columns = ("dispatch", "calls", "time × calls", "of all", "problem", "left out")
     return _table("", columns, rows, {"dispatch", "problem", "left out"})
@@ -232,14 +240,14 @@ def costs_document(costs: Sequence[DispatchCost]) -> list[dict[str, Any]]:
     """Dispatches by time, in seconds."""
     return [
         {
-            "name": one.name,
-            "calls": one.calls,
-            "seconds": one.seconds,
-            "fraction": one.fraction,
-            "problem": one.computed.problem.key if one.computed.problem else None,
-            "lost": list(one.computed.lost),
-            "why": one.computed.why,
-            "resources": dict(one.resources),
+            "name": cost.name,
+            "calls": cost.calls,
+            "seconds": cost.seconds,
+            "fraction": cost.fraction,
+            "problem": cost.computed.problem.key if cost.computed.problem else None,
+            "lost": list(cost.computed.lost),
+            "why": cost.computed.why,
+            "resources": dict(cost.resources),
         }
-        for one in costs
+        for cost in costs
     ]

@@ -16,10 +16,9 @@ from kernelmark.core.result import Result
 from kernelmark.core.units import bytes_text
 from kernelmark.micro.base import Figure, Panel
 from kernelmark.micro.session import named
-from kernelmark.report.vega import Spec
+from kernelmark.report.vega import SCHEMA, Spec
 
 WIDTH, _HEIGHT = 560, 260
-_SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 _BOUND = "#888888"
 _PALETTE = ["#2f6db3", "#d9772b", "#3a9159", "#b0413e", "#7d5ba6", "#8c6d46", "#c75d9b", "#5f7a8a"]
 _PALETTE += ["#a3a635", "#2aa0a4"]
@@ -41,7 +40,7 @@ def figure(results: Result | Sequence[Result], models: Sequence[str] = ()) -> Sp
     panels = [panel for panel in design.panels if any(panel.y in value for value in values)]
     drawn = [spec for panel in panels for spec in _facets(design, panel, every, values)]
     return {
-        "$schema": _SCHEMA,
+        "$schema": SCHEMA,
         "title": {"text": _title(every, devices), "subtitle": _subtitle(every), "anchor": "start"},
         "data": {"values": values},
         "config": {

@@ -64,8 +64,8 @@ def _chosen(problem: Problem) -> dict[str, str]:
 
     mode = next((one for one in MODES if one == mode_of(problem)), None)
     usual = micro.get(problem.op).settings(mode, {}).plain() if mode else {}
-    given = {name: _value_text(value) for name, value in parameters_of(problem).items()}
-    return {n: text for n, text in given.items() if text != _value_text(usual.get(n))}
+    given = {name: option_text(value) for name, value in parameters_of(problem).items()}
+    return {n: text for n, text in given.items() if text != option_text(usual.get(n))}
 
 
 def _abbreviated(value: str) -> str:
@@ -141,7 +141,7 @@ def _text(op: str, words: Mapping[str, str]) -> str:
 
 def config_text(config: Config) -> str:
     """`tile=64 stages=2`; empty for the backend's own default."""
-    return " ".join(f"{name}={_value_text(value)}" for name, value in sorted(config.items()))
+    return " ".join(f"{name}={option_text(value)}" for name, value in sorted(config.items()))
 
 
 def backend_text(case: Case) -> str:
@@ -164,7 +164,7 @@ def rerun(result: Result, more: Sequence[str] = ()) -> str:
     if result.device != "cpu":
         words += ["-d", result.device]
     for name, value in sorted(case.config.items()):
-        words += ["--config", f"{name}={_value_text(value)}"]
+        words += ["--config", f"{name}={option_text(value)}"]
     words += _timing_words(case.timing)
     for name in ("cache", "timer", "strain", "duty", "threads"):
         value = getattr(case.timing, name)
@@ -198,7 +198,7 @@ def _timing_words(timing: Timing) -> list[str]:
     return min(found, key=len)
 
 
-def _value_text(value: object) -> str:
+def option_text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value)

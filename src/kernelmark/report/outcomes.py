@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from kernelmark.core.units import time_text
 from kernelmark.report.tables import NONE, Column, Table
-from kernelmark.report.tuning import percent, titled
+from kernelmark.report.tuning import percent, seconds_text, titled
 from kernelmark.tune.outcome import Outcome
 
 
@@ -33,8 +32,8 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
     return (
         titled(outcome),
         percent(outcome.share) if outcome.share else NONE,
-        _time(outcome.reference.median_s),
-        _time(outcome.tuned.median_s),
+        seconds_text(outcome.reference.median_s),
+        seconds_text(outcome.tuned.median_s),
         NONE if math.isnan(outcome.ratio) else f"{outcome.ratio:.3f} ×",
         str(outcome.evaluations),
         f"{'kept' if outcome.kept else 'not kept'}, {outcome.reason}",
@@ -44,7 +43,3 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
 def outcome_line(outcome: Outcome) -> str:
     """One outcome in one line."""
     return f"{outcome.name}: {'kept' if outcome.kept else 'not kept'}, {outcome.reason}"
-
-
-def _time(seconds: float) -> str:
-    return NONE if math.isnan(seconds) else time_text(seconds)

@@ -117,10 +117,10 @@ def _section(part: Part, *, drawn: bool) -> list[str]:
         *(f'<div class="wide">{html_table(table)}</div>' for table in part.shown),
     ]
     made += [f"<figure>{svg}</figure>" for svg in (_figures(part) if drawn else ())]
-    found = tables.failures(part.rows)
-    if found:
+    failures = tables.failures(part.rows)
+    if failures:
         made.append("<h2>Failures</h2>")
-    for failure in found:
+    for failure in failures:
         count = counted(len(failure.rows), "case")
         text = f"{failure.status.value}, {count}: {failure.reason}"
         again = _escaped("\n".join(failure.commands()))
@@ -163,15 +163,17 @@ def markdown_page(parts: Sequence[Part], title: str, changes: Sequence[Change] =
     return "\n".join(lines) + "\n"
 
 
-def environment_table(found: Environment) -> tables.Table:
+def environment_table(environment: Environment) -> tables.Table:
     """Host, devices, libraries and variables of a run."""
-    pairs = [("host", found.host), ("os", found.os), ("python", found.python)]
-    pairs += [("kernelmark", found.kernelmark_version), ("container", found.container)]
-    pairs += [("commit", found.commit + (" (changed)" if found.dirty else ""))]
-    for info in found.devices:
+    pairs = [("host", environment.host), ("os", environment.os), ("python", environment.python)]
+    pairs += [("kernelmark", environment.kernelmark_version), ("container", environment.container)]
+    pairs += [("commit", environment.commit + (" (changed)" if environment.dirty else ""))]
+    for info in environment.devices:
         facts = [info.model, info.arch, f"{info.units} units", bytes_text(info.memory_bytes)]
         pairs.append((info.name, ", ".join(filter(None, facts))))
-    pairs += list(found.libraries.items()) + [(f"${k}", v) for k, v in found.variables.items()]
+    pairs += list(environment.libraries.items()) + [
+        (f"${k}", v) for k, v in environment.variables.items()
+    ]
     return tables.Table(
         columns=(tables.Column(name="what"), tables.Column(name="is")),
         rows=tuple((name, value) for name, value in pairs if value),

@@ -50,17 +50,17 @@ def html_list(items: Sequence[str]) -> str:
     return f"<ul>{made}</ul>" if made else ""
 
 
-def records(results: ResultSet, made: Sequence[Row]) -> list[dict[str, Cell]]:
+def records(results: ResultSet, rows: Sequence[Row]) -> list[dict[str, Cell]]:
     """One flat record a result, in seconds and bytes, with the union of all problems' parameters
     after the common columns. Where some have metrics, one record a metric, time being one."""
     parameters: dict[str, None] = {}
-    for row in made:
+    for row in rows:
         problem = row.result.case.problem
         parameters |= dict.fromkeys((*problem.dims, *problem.dtypes, *problem.options))
-    every = [_record(results, row, list(parameters)) for row in made]
-    if not any(row.result.metrics for row in made):
+    every = [_record(results, row, list(parameters)) for row in rows]
+    if not any(row.result.metrics for row in rows):
         return every
-    pairs = zip(every, made, strict=True)
+    pairs = zip(every, rows, strict=True)
     return [record | value for record, row in pairs for value in _metrics(row.result)]
 
 

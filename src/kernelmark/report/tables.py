@@ -261,9 +261,11 @@ def warnings(made: Sequence[Row]) -> list[Reason]:
 
 
 def _worst(warnings: Sequence[Reason]) -> Reason:
-    def badness(one: Reason) -> float:
-        numbers = (v for v in one.fields.values() if isinstance(v, int | float))
-        return _BADNESS[one.code](one.fields) if one.code in _BADNESS else next(numbers, 0.0)
+    def badness(reason: Reason) -> float:
+        numbers = (v for v in reason.fields.values() if isinstance(v, int | float))
+        return (
+            _BADNESS[reason.code](reason.fields) if reason.code in _BADNESS else next(numbers, 0.0)
+        )
 
     return max(warnings, key=badness)
 

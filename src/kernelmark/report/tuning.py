@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from kernelmark.core.units import time_text
+from kernelmark.core.units import counted, time_text
 from kernelmark.report.names import short
 from kernelmark.report.tables import NONE, Column, Table, width_text
 from kernelmark.tune.outcome import Metrics, Outcome
@@ -34,9 +34,9 @@ def summary_table(costs: Sequence[Cost]) -> Table:
         (
             short(cost.problem),
             str(cost.count),
-            _time(cost.time_s),
+            seconds_text(cost.time_s),
             width_text(cost.rel_half_width),
-            _time(cost.total_s) if cost.total_s else NONE,
+            seconds_text(cost.total_s) if cost.total_s else NONE,
             percent(cost.share) if cost.total_s else NONE,
             percent(cost.cumulative) if cost.total_s else NONE,
             _status(cost),
@@ -46,19 +46,19 @@ def summary_table(costs: Sequence[Cost]) -> Table:
     return Table(columns=columns, rows=rows)
 
 
-def summary_line(found: Summary) -> str:
+def summary_line(summary: Summary) -> str:
     """The whole in one sentence."""
-    basis = found.basis
-    calls = sum(cost.count for cost in found.costs)
-    line = f"{_counted(calls, 'call')} of {_counted(len(found.costs), 'problem')}"
+    basis = summary.basis
+    calls = sum(cost.count for cost in summary.costs)
+    line = f"{counted(calls, 'call')} of {counted(len(summary.costs), 'problem')}"
     where = f"with {basis.backend} {basis.version} on {basis.device}"
-    if not found.total_s:
+    if not summary.total_s:
         return f"{line}: none of them could be timed {where}"
-    line += f" take{'s' if calls == 1 else ''} {_time(found.total_s)} {where}"
-    if len(found.selected) < len(found.costs):
+    line += f" take{'s' if calls == 1 else ''} {seconds_text(summary.total_s)} {where}"
+    if len(summary.selected) < len(summary.costs):
         line += (
-            f"; {_counted(len(found.selected), 'problem')} at or above the threshold "
-            f"{'is' if len(found.selected) == 1 else 'are'} {percent(found.coverage)} of it"
+            f"; {counted(len(summary.selected), 'problem')} at or above the threshold "
+            f"{'is' if len(summary.selected) == 1 else 'are'} {percent(summary.coverage)} of it"
         )
     return line
 
@@ -83,7 +83,7 @@ def plan_table(drafts: Sequence[Draft], fates: Mapping[str, Fate]) -> Table:
             titled(draft.plan),
             str(draft.plan.count),
             percent(draft.plan.share) if draft.plan.share else NONE,
-            _time(draft.plan.reference_s) if draft.plan.reference_s else NONE,
+            seconds_text(draft.plan.reference_s) if draft.plan.reference_s else NONE,
             str(draft.combinations),
             _fate(fates[draft.plan.name]),
         )
@@ -123,23 +123,23 @@ def reasons(refused: Sequence[Refused]) -> list[str]:
     for one in refused:
         groups.setdefault(one.reason, []).append(one)
     return [
-        f"no plan for {_counted(len(group), 'problem')} ({_first(group)}): {reason}"
+        f"no plan for {counted(len(group), 'problem')} ({_first(group)}): {reason}"
         for reason, group in groups.items()
     ]
 
 
-def doubts(found: Summary) -> list[str]:
+def doubts(summary: Summary) -> list[str]:
     """What should be known before shares are believed."""
-    wide = [c for c in found.costs if c.total_s and c.rel_half_width > _WIDE]
-    told = []
+    wide = [c for c in summary.costs if c.total_s and c.rel_half_width > _WIDE]
+    lines = []
     if wide:
         share = math.fsum(cost.share for cost in wide)
-        told.append(
-            f"the times of {_counted(len(wide), 'problem')} ({percent(share)} of the whole) are "
+        lines.append(
+            f"the times of {counted(len(wide), 'problem')} ({percent(share)} of the whole) are "
             f"known to no better than ± {100 * _WIDE:.0f} %: measure on a quiet machine, or with "
             "--timing default"
         )
-    return told
+    return lines
 
 
 def plans_line(
@@ -150,77 +150,81 @@ def plans_line(
 ) -> str:
     """What was planned in one sentence."""
     counts = {fate: sum(one is fate for one in fates.values()) for fate in Fate}
-    told = ", ".join(f"{count} {fate.value}" for fate, count in counts.items() if count)
-    line = _counted(len(drafts), "plan") + (f" ({told})" if told else "")
+    summary = ", ".join(f"{count} {fate.value}" for fate, count in counts.items() if count)
+    line = counted(len(drafts), "plan") + (f" ({summary})" if summary else "")
     share = math.fsum(draft.plan.share for draft in drafts)
     line += f" for {percent(share)} of the time" if share else ""
-    line += f", {_counted(len(refused), 'problem')} that cannot be tuned" if refused else ""
+    line += f", {counted(len(refused), 'problem')} that cannot be tuned" if refused else ""
     return line + (f", {len(left_out)} below the threshold" if left_out else "")
 
 
-def standing_table(found: Sequence[Standing]) -> Table:
+def standing_table(standings: Sequence[Standing]) -> Table:
     """How far each plan is."""
     names = ("plan", "share", "state", "evaluated", "failed", "best", "ratio", "reason")
     right = ("share", "evaluated", "failed", "best", "ratio")
     columns = tuple(Column(name=n, align="right" if n in right else "left") for n in names)
-    return Table(columns=columns, rows=tuple(_standing(one) for one in found))
+    return Table(columns=columns, rows=tuple(_standing(standing) for standing in standings))
 
 
-def _standing(one: Standing) -> tuple[str, ...]:
-    plan, outcome = one.plan, one.outcome
-    best = outcome.tuned.median_s if outcome else one.best_s
+def _standing(standing: Standing) -> tuple[str, ...]:
+    plan, outcome = standing.plan, standing.outcome
+    best = outcome.tuned.median_s if outcome else standing.best_s
     ratio = outcome.ratio if outcome else math.nan
     return (
-        titled(plan) if plan else one.name,
+        titled(plan) if plan else standing.name,
         percent(plan.share) if plan and plan.share else NONE,
-        one.state.value,
-        _evaluated(one),
-        str(one.failures) if one.evaluations else NONE,
-        _time(best),
+        standing.state.value,
+        _evaluated(standing),
+        str(standing.failures) if standing.evaluations else NONE,
+        seconds_text(best),
         NONE if math.isnan(ratio) else f"{ratio:.3f} ×",
-        one.reason,
+        standing.reason,
     )
 
 
-def _evaluated(one: Standing) -> str:
+def _evaluated(standing: Standing) -> str:
     """Of how many: not where the budget was lowered to less than there was already."""
-    if one.plan is None:
+    if standing.plan is None:
         return NONE
-    asked = one.plan.budget.evaluations
-    return f"{one.evaluations} of {asked}" if one.evaluations <= asked else str(one.evaluations)
+    asked = standing.plan.budget.evaluations
+    return (
+        f"{standing.evaluations} of {asked}"
+        if standing.evaluations <= asked
+        else str(standing.evaluations)
+    )
 
 
-def standing_records(found: Sequence[Standing]) -> list[dict[str, str | int | float | None]]:
+def standing_records(standings: Sequence[Standing]) -> list[dict[str, str | int | float | None]]:
     """One flat record a plan; times in microseconds."""
     return [
         {
-            "plan": one.name,
-            "problem": one.plan.problem.key if one.plan else "",
-            "state": one.state.value,
-            "count": one.plan.count if one.plan else None,
-            "pct_of_total": _pct(one.plan.share) if one.plan else None,
-            "budget": one.plan.budget.evaluations if one.plan else None,
-            "evaluations": one.evaluations,
-            "failures": one.failures,
-            "best_us": _us(one.best_s),
-            "reference_us": _us(one.outcome.reference.median_s) if one.outcome else None,
-            "tuned_us": _us(one.outcome.tuned.median_s) if one.outcome else None,
-            "ratio": _number(one.outcome.ratio) if one.outcome else None,
-            "low": _number(one.outcome.low) if one.outcome else None,
-            "high": _number(one.outcome.high) if one.outcome else None,
-            "kept": ("yes" if one.outcome.kept else "no") if one.outcome else None,
-            "reason": one.reason,
+            "plan": standing.name,
+            "problem": standing.plan.problem.key if standing.plan else "",
+            "state": standing.state.value,
+            "count": standing.plan.count if standing.plan else None,
+            "pct_of_total": _pct(standing.plan.share) if standing.plan else None,
+            "budget": standing.plan.budget.evaluations if standing.plan else None,
+            "evaluations": standing.evaluations,
+            "failures": standing.failures,
+            "best_us": _us(standing.best_s),
+            "reference_us": _us(standing.outcome.reference.median_s) if standing.outcome else None,
+            "tuned_us": _us(standing.outcome.tuned.median_s) if standing.outcome else None,
+            "ratio": _number(standing.outcome.ratio) if standing.outcome else None,
+            "low": _number(standing.outcome.low) if standing.outcome else None,
+            "high": _number(standing.outcome.high) if standing.outcome else None,
+            "kept": ("yes" if standing.outcome.kept else "no") if standing.outcome else None,
+            "reason": standing.reason,
         }
-        for one in found
+        for standing in standings
     ]
 
 
 def metrics_line(metrics: Metrics) -> str:
     """What tuning came to, in one sentence."""
     if not metrics.kept:
-        return f"none of {_counted(metrics.problems, 'problem')} is kept"
+        return f"none of {counted(metrics.problems, 'problem')} is kept"
     line = (
-        f"{metrics.kept} of {_counted(metrics.problems, 'problem')} kept: "
+        f"{metrics.kept} of {counted(metrics.problems, 'problem')} kept: "
         f"{metrics.geomean_uplift:.3f} × faster in the geometric mean, "
         f"{metrics.average_uplift:.3f} × on average"
     )
@@ -255,8 +259,8 @@ def _status(cost: Cost) -> str:
 
 
 def _fate(fate: Fate) -> str:
-    told = {Fate.EDITED: "edited by hand, left alone", Fate.UNREADABLE: "cannot be read"}
-    return told.get(fate, fate.value)
+    texts = {Fate.EDITED: "edited by hand, left alone", Fate.UNREADABLE: "cannot be read"}
+    return texts.get(fate, fate.value)
 
 
 def _pct(share: float) -> float | None:
@@ -273,9 +277,6 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _time(seconds: float) -> str:
+def seconds_text(seconds: float) -> str:
+    """`12.3 µs`, or a dash for NaN: nothing was measured."""
     return NONE if math.isnan(seconds) else time_text(seconds)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

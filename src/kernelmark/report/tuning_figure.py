@@ -103,7 +103,10 @@ def coordinates(name: str, trials: Sequence[Trial]) -> Spec | None:
     step = max(1, math.ceil(len(found) / _MOST_LINES))
     half = found[-_MOST_LINES // 2 :]
     shown = [*found[: -len(half) : step], *half]
-    places = {one: _places([trial.config.get(one) for trial in found]) for one in parameters}
+    places = {
+        parameter: _places([trial.config.get(parameter) for trial in found])
+        for parameter in parameters
+    }
     times = [math.log(trial.seconds or 1.0) for trial in found]
     low, high = min(times), max(times)
     lines: Values = []
@@ -113,13 +116,14 @@ def coordinates(name: str, trials: Sequence[Trial]) -> Spec | None:
         common = {"line": number, "us": seconds * 1e6, "time": time_text(seconds)}
         common["config"] = " ".join(f"{n}={v}" for n, v in sorted(trial.config.items()))
         lines += [
-            {**common, "axis": one, "y": places[one][trial.config.get(one)]} for one in parameters
+            {**common, "axis": parameter, "y": places[parameter][trial.config.get(parameter)]}
+            for parameter in parameters
         ]
         lines.append({**common, "axis": _TIME, "y": height})
     labels: Values = [
-        {"axis": one, "y": y, "value": "default" if value is None else str(value)}
-        for one in parameters
-        for value, y in places[one].items()
+        {"axis": parameter, "y": y, "value": "default" if value is None else str(value)}
+        for parameter in parameters
+        for value, y in places[parameter].items()
     ]
     ends = ((0.0, low), (1.0, high))
     labels += [{"axis": _TIME, "y": y, "value": time_text(math.exp(at))} for y, at in ends]

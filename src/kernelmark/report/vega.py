@@ -12,6 +12,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.printable import printable
 
 Spec = dict[str, Any]
+SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 _LESS = "\ue000less\ue000"  # no text of ours or of the libraries
 KINDS = (".png", ".svg", ".html", ".json")
 _INSTALL = 'pip install "kernelmark[plots]"'
@@ -94,11 +95,6 @@ def missing() -> str | None:
     except UsageError as error:
         return f"{error.message}; {error.hint}"
     return None
-
-
-def chart(spec: Spec) -> Any:
-    """The figure as an Altair chart, for notebooks."""
-    return _library("altair").Chart.from_dict(spec)
 
 
 def _library(name: str) -> Any:

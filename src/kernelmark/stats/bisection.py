@@ -116,9 +116,8 @@ class Search:
 
     @property
     def best(self) -> tuple[int, int, float]:
-        """The places (first, last) between which the step is, as near as can be told, and their
-        probability: one place, and those after it that only a place that cannot be measured keeps
-        apart."""
+        """The narrowest range (first, last) of places that holds the step, and its probability: one
+        place, and those after it that only a place that cannot be measured keeps apart."""
         chances = self.probabilities
         found = []
         places = [*(q for q in range(1, self.last) if q not in self.untestable), self.last]

@@ -22,8 +22,3 @@ def adjusted(p_values: Sequence[float]) -> list[float]:
     found = np.empty_like(lifted)
     found[order] = lifted
     return [float(value) for value in found]
-
-
-def discoveries(p_values: Sequence[float], q: float) -> list[bool]:
-    """Which p-values are discoveries when a share `q` of them may be false."""
-    return [value <= q for value in adjusted(p_values)]

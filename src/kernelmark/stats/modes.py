@@ -12,7 +12,7 @@ modes where a clear gap separates each from the next, which is shown in one of t
 
 The constants are those with which simulation (tests/stats/test_modes.py) flags less than 1 % of
 each unimodal family and finds over 95 % of each mixture. Blocks that are each far narrower than
-their own spread of 1.5 % cannot be told from modes by four of them: 5 % are flagged.
+their own spread of 1.5 % cannot be distinguished from modes by four of them: 5 % are flagged.
 """
 
 from __future__ import annotations

@@ -15,7 +15,10 @@ Samples = Sequence[float] | NDArray[np.float64]
 
 def median(samples: Samples) -> float:
     """The middle value, or the mean of the two middle ones."""
-    return float(np.median(_filled(samples)))
+    values = np.asarray(samples, dtype=np.float64)
+    if values.size == 0:
+        raise ValueError("no samples")
+    return float(np.median(values))
 
 
 def mad(samples: Samples, *, scaled: bool = False) -> float:
@@ -44,22 +47,3 @@ def _interpolated(values: Sequence[float], share: float) -> float:
     below = int(place)
     above = min(below + 1, len(values) - 1)
     return values[below] + (place - below) * (values[above] - values[below])
-
-
-def hodges_lehmann(samples: Samples) -> float:
-    """The median of all pairwise means (each sample also with itself)."""
-    values = _filled(samples)
-    first, second = np.triu_indices(len(values))
-    return float(np.median((values[first] + values[second]) / 2))
-
-
-def hodges_lehmann_shift(base: Samples, head: Samples) -> float:
-    """How far `head` lies above `base`: the median of all differences. On logs, a log ratio."""
-    return float(np.median(np.subtract.outer(_filled(head), _filled(base))))
-
-
-def _filled(samples: Samples) -> NDArray[np.float64]:
-    values = np.asarray(samples, dtype=np.float64)
-    if values.size == 0:
-        raise ValueError("no samples")
-    return values

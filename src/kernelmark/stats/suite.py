@@ -54,26 +54,26 @@ def rounds_for_one(looks: Looks, pairs: int) -> int:
     return least_rounds(looks.alpha_at(looks.last) / max(1, pairs))
 
 
-def _among(found: Paired, share: float, part: float, alpha: float, delta: float) -> Paired:
-    status, reason = found.status, found.reason
+def _among(paired: Paired, share: float, part: float, alpha: float, delta: float) -> Paired:
+    status, reason = paired.status, paired.reason
     if status in _CHANGED and share > alpha:
         status = VerdictStatus.UNSURE
         reason = Reason("perhaps-chance", cause=reason, rows="pairs")
     return dataclasses.replace(
-        found,
+        paired,
         status=status,
         reason=reason,
         q_value=share,
-        detectable=_detectable(found, part, delta),
+        detectable=_detectable(paired, part, delta),
     )
 
 
-def _detectable(found: Paired, part: float, delta: float) -> float:
+def _detectable(paired: Paired, part: float, delta: float) -> float:
     """What one more pair with this spread would have to be slower by to be a discovery."""
-    bar = found.alpha * part
-    if not math.isfinite(found.high) or found.rounds < least_rounds(bar):
+    bar = paired.alpha * part
+    if not math.isfinite(paired.high) or paired.rounds < least_rounds(bar):
         return math.inf
-    wide = NormalDist().inv_cdf(1 - found.alpha / 2)
-    half = (math.log(found.high) - math.log(found.low)) / 2
+    wide = NormalDist().inv_cdf(1 - paired.alpha / 2)
+    half = (math.log(paired.high) - math.log(paired.low)) / 2
     scaled = half / wide * NormalDist().inv_cdf(1 - bar / 2)
     return detectable(scaled, math.log1p(delta), bar)

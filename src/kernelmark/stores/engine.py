@@ -100,7 +100,7 @@ def _connect_sqlite(place: Place, path: Path, *, readonly: bool) -> Engine:
         return _sqlite_engine(path, "mode=rw", "query_only=ON")
     engine = _sqlite_engine(path, "mode=ro")
     try:
-        with trouble.told(place.shown), engine.connect() as connection:
+        with trouble.explained(place.shown), engine.connect() as connection:
             connection.exec_driver_sql("SELECT count(*) FROM sqlite_master")
     except StoreError:
         engine.dispose()
@@ -189,7 +189,7 @@ def _connect_postgres(place: Place, *, readonly: bool) -> Engine:
                 cursor.execute("SET default_transaction_read_only = on")
         connection.commit()
 
-    with trouble.told(place.shown), engine.connect() as connection:
+    with trouble.explained(place.shown), engine.connect() as connection:
         connection.exec_driver_sql("SELECT 1")
     return engine
 

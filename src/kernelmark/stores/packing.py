@@ -74,7 +74,7 @@ def _json(value: str | tuple[str, ...]) -> str:
 
 
 def _reasons(reasons: tuple[Reason, ...]) -> str:
-    return _encode([reason_document(one) for one in reasons]) if reasons else "[]"
+    return _encode([reason_document(reason) for reason in reasons]) if reasons else "[]"
 
 
 def _pack_map(values: Mapping[str, float], floats: list[float]) -> str:

@@ -124,8 +124,8 @@ def newest(
     and then the first of it, so that the answer for a time never changes again."""
     best: dict[tuple[str | int, ...], Roof] = {}
     for host, roof in sorted(_every(found), key=lambda pair: pair[1].measured):
-        told = {"host": host, "threads": roof.threads}
-        if any(told[name] != wanted[name] for name in told if wanted[name] is not None):
+        actual = {"host": host, "threads": roof.threads}
+        if any(actual[name] != wanted[name] for name in actual if wanted[name] is not None):
             continue
         key = (host, roof.device, roof.arch, roof.kind, roof.name, roof.unit, roof.threads)
         known = best.get(key)

@@ -29,7 +29,7 @@ from kernelmark.stores.place import locate
 from kernelmark.stores.reading import CaseSelection, Selection
 from kernelmark.stores.roofs import newest, recorded
 from kernelmark.stores.schema import cases, pins, results, runs
-from kernelmark.stores.trouble import told
+from kernelmark.stores.trouble import explained
 from kernelmark.stores.values import Imported, Place, SeriesPoint
 from kernelmark.stores.writing import clean
 
@@ -62,7 +62,7 @@ class Store:
         place = locate(where)
         engine = engines.connect(place, readonly=readonly)
         try:
-            with told(place.shown):
+            with explained(place.shown):
                 _prepare(engine, place, readonly=readonly)
         except BaseException:
             engine.dispose()
@@ -88,7 +88,7 @@ class Store:
     def version(self) -> str:
         """A text that is another one after every change of the store, by this process or another:
         what was read while it stays the same is still so."""
-        with told(self.where):
+        with explained(self.where):
             return self._watch.version()
 
     # Runs
@@ -237,7 +237,7 @@ class Store:
     def results(self, run_id: str, **selection: Unpack[CaseSelection]) -> Iterator[Result]:
         """Results of a run in the order they came, exactly as they were added."""
         query = reading.results_query(self._number(run_id), selection)
-        with told(self.where), engines.reading(self._engine) as connection:
+        with explained(self.where), engines.reading(self._engine) as connection:
             yield from self._decoder.results(connection, query)
 
     def finished(self, run_id: str, device: str | None = None) -> set[str]:
@@ -413,7 +413,7 @@ class Store:
         return self._run_numbers[run_id]
 
     def _read(self, work: Callable[[Connection], T]) -> T:
-        with told(self.where), engines.reading(self._engine) as connection:
+        with explained(self.where), engines.reading(self._engine) as connection:
             return work(connection)
 
     def _write(self, work: Callable[[Connection], T]) -> T:
@@ -423,7 +423,7 @@ class Store:
                 hint="open it without readonly",
             )
         attempt = 0
-        with told(self.where):
+        with explained(self.where):
             while True:
                 try:
                     with engines.writing(self._engine) as connection:

@@ -63,7 +63,7 @@ RETRIED = ("40001", "40P01")  # a deadlock or a serialisation failure: the same 
 
 
 @contextmanager
-def told(shown: str) -> Iterator[None]:
+def explained(shown: str) -> Iterator[None]:
     """Turn the database's errors into a `StoreError` about the store called `shown`."""
     try:
         yield

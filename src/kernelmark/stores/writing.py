@@ -200,13 +200,13 @@ def add_missing(connection: Connection, table: Table, rows: Sequence[dict[str, A
 def lookup(connection: Connection, table: Table, column: str, values: Iterable[str]) -> Numbers:
     """Numbers of the rows whose `column` is one of `values`."""
     wanted = list(values)
-    found: Numbers = {}
+    numbers: Numbers = {}
     for start in range(0, len(wanted), _LOOKUP):
         query = select(table.c[column], table.c.no).where(
             table.c[column].in_(wanted[start : start + _LOOKUP])
         )
-        found.update((text, no) for text, no in connection.execute(query))
-    return found
+        numbers.update((text, no) for text, no in connection.execute(query))
+    return numbers
 
 
 def packed(result: Result) -> bytes:

@@ -264,7 +264,7 @@ def examples_of_all_ops() -> list[str]:
 
 
 def _declares(patterns: Sequence[str], key: str) -> bool:
-    found = [one for one in patterns if fnmatchcase(key, one.removeprefix("!"))]
+    found = [pattern for pattern in patterns if fnmatchcase(key, pattern.removeprefix("!"))]
     return bool(found) and not found[-1].startswith("!")
 
 

@@ -303,7 +303,7 @@ class DeviceContract:
         assert reading.clock_mhz is None or reading.clock_mhz > 0
 
     def test_more_launches_take_longer(self, device: Device) -> None:
-        """With the device's own work as the launch; the fake device's takes what it is told."""
+        """With the device's own work as the launch; the fake device's lasts as it is set."""
         tensor = make_tensor(device, "f32", (1 << 18,))
         advance = getattr(device, "advance", lambda seconds: None)
 
@@ -353,13 +353,13 @@ class DeviceContract:
 
     def test_telemetry_is_typed(self, device: Device) -> None:
         device.telemetry()
-        found = device.telemetry()
-        assert isinstance(found, Telemetry)
+        telemetry = device.telemetry()
+        assert isinstance(telemetry, Telemetry)
         for name in ("clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "load"):
-            value = getattr(found, name)
+            value = getattr(telemetry, name)
             assert value is None or (isinstance(value, float) and value >= 0)
-        assert isinstance(found.throttle, tuple)
-        assert all(isinstance(reason, str) for reason in found.throttle)
+        assert isinstance(telemetry.throttle, tuple)
+        assert all(isinstance(reason, str) for reason in telemetry.throttle)
 
 
 def make_tensor(

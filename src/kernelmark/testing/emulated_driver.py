@@ -338,5 +338,5 @@ def _arguments(file: str, name: str, addresses: int) -> list[Any]:
 
 
 def _generic(file: str, name: str) -> int:
-    """Bytes of a type parameter: told by the kernel's name."""
+    """Bytes of a type parameter, from the kernel's name."""
     return 8 if re.search(r"_(f64|u64|i64)(_|$)", name) else 4

@@ -59,7 +59,7 @@ def compile_for_emulation(
     if (_KERNELS / name).exists():
         text = emulation_source(name)
     else:  # a user's own
-        macros = "".join(f"#define {one[2:].replace('=', ' ')}\n" for one in options)
+        macros = "".join(f"#define {option[2:].replace('=', ' ')}\n" for option in options)
         text = macros + _PRELUDE.read_text("utf-8") + source
         SOURCES[name] = source
     made = _folder() / f"{digest(text)[:24]}.so"
@@ -106,7 +106,7 @@ def _resources(code: bytes) -> dict[str, dict[str, int]]:
 @contextlib.contextmanager
 def emulated(memory_bytes: int = 2**30, block: int = 128, devices: int = 1) -> Iterator[None]:
     """While this holds, there is a small emulated GPU called cuda:0; blocks are `block` wide."""
-    made = drivers.Driver(CUDA, EmulatedLibrary(memory_bytes, devices))  # type: ignore[arg-type]
+    driver = drivers.Driver(CUDA, EmulatedLibrary(memory_bytes, devices))  # type: ignore[arg-type]
     targets = {
         "kernelmark.devices._gpu.compile_source": compile_for_emulation,
         "kernelmark.devices._gpu_project.compile_source": compile_for_emulation,
@@ -117,7 +117,7 @@ def emulated(memory_bytes: int = 2**30, block: int = 128, devices: int = 1) -> I
         "kernelmark.micro._gpu_rig.FULL_BLOCK": block,
         "kernelmark.micro._gpu_rig._WARM_UP_S": 0.0,
         "kernelmark.devices._gpu_kind.unavailable": lambda vendor: None,
-        "kernelmark.devices._gpu_kind.driver": lambda vendor: made,
+        "kernelmark.devices._gpu_kind.driver": lambda vendor: driver,
         "kernelmark.gpu.rtc.unavailable": lambda vendor: None,
         # The emulator's times are those of a busy host: an audit may not judge by them.
         "kernelmark.measure.audit.FACTOR": math.inf,

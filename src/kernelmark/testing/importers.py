@@ -53,7 +53,7 @@ class ImporterContract:
 
     def test_reads_the_sample(self, tmp_path: Path) -> None:
         found = self.read(tmp_path, self.text)
-        assert any(one.status is Status.OK for one in found.results)
+        assert any(result.status is Status.OK for result in found.results)
         again = self.the_importer.read(tmp_path / self.file, Given())
         assert again == found, "the same file is the same run"
 

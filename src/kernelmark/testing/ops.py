@@ -125,11 +125,11 @@ class OpContract(ABC):
         assert len(where) < _SMALL, "examples must be small"
         expected = self.dense(problem, arrays_of(self.op, problem))
         assert expected.shape == self.op.output(problem).shape
-        found = self.op.reference(problem, inputs_of(self.op, problem), where)
-        assert found.value.shape == found.magnitude.shape == where.shape
-        np.testing.assert_allclose(found.value, expected.ravel(), rtol=1e-9, atol=1e-12)
-        assert np.isfinite(found.magnitude).all()
-        assert (found.magnitude >= 0).all()
+        reference = self.op.reference(problem, inputs_of(self.op, problem), where)
+        assert reference.value.shape == reference.magnitude.shape == where.shape
+        np.testing.assert_allclose(reference.value, expected.ravel(), rtol=1e-9, atol=1e-12)
+        assert np.isfinite(reference.magnitude).all()
+        assert (reference.magnitude >= 0).all()
 
     def test_reference_at_some_positions_is_that_at_all(self, example: Example) -> None:
         problem = self.op.problem(**example)
@@ -159,13 +159,13 @@ class OpContract(ABC):
         parts = (tolerance.per_magnitude, tolerance.per_value, tolerance.absolute)
         assert all(np.isfinite(part) and part >= 0 for part in parts)
         where = self.op.positions(problem, 1)
-        found = self.op.reference(problem, inputs_of(self.op, problem), where)
-        allowed = parts[0] * found.magnitude + parts[1] * np.abs(found.value) + parts[2]
+        reference = self.op.reference(problem, inputs_of(self.op, problem), where)
+        allowed = parts[0] * reference.magnitude + parts[1] * np.abs(reference.value) + parts[2]
         out = self.op.output(problem).dtype
-        rounded = decode(encode(found.value, out), out)
-        assert (np.abs(rounded - found.value) <= allowed).all()
+        rounded = decode(encode(reference.value, out), out)
+        assert (np.abs(rounded - reference.value) <= allowed).all()
         other = self.op.reference(problem, inputs_of(self.op, problem, seed=2), where)
-        assert (np.abs(other.value - found.value) > allowed).any(), "other inputs would pass"
+        assert (np.abs(other.value - reference.value) > allowed).any(), "other inputs would pass"
 
     def test_contraction_is_the_reference(self, example: Example) -> None:
         """Also with float64 in place of the output's dtype, where nothing is rounded."""
@@ -174,21 +174,21 @@ class OpContract(ABC):
         if contraction is None:
             return
         inputs, output = inputs_of(self.op, problem), self.op.output(problem)
-        found = self.op.reference(problem, inputs, np.arange(output.count))
+        reference = self.op.reference(problem, inputs, np.arange(output.count))
         tensors: dict[str, tuple[NDArray[np.generic], str]] = {}
         for spec in self.op.tensors(problem)[:-1]:
             values = inputs.take(spec.name, np.arange(spec.count))
             tensors[spec.name] = encode(values, spec.dtype), spec.dtype
-        tensors[output.name] = found.value.view(np.uint64), "f64"
+        tensors[output.name] = reference.value.view(np.uint64), "f64"
         assert contraction.rows * contraction.cols == output.count
         for seed in range(3):
             signs = np.random.default_rng(seed).choice([-1.0, 1.0], contraction.cols)
             both = project(contraction, tensors, signs)
             scale = both.magnitude.max() * contraction.cols**0.5
             np.testing.assert_allclose(both.got, both.expected, rtol=0, atol=1e-12 * scale)
-        np.testing.assert_allclose((both.out_norm**2).sum(), (found.value**2).sum(), rtol=1e-9)
+        np.testing.assert_allclose((both.out_norm**2).sum(), (reference.value**2).sum(), rtol=1e-9)
         # The bound holds in each row, so it holds for all of them together.
-        assert (both.magnitude**2).sum() * (1 + 1e-9) >= (found.magnitude**2).sum()
+        assert (both.magnitude**2).sum() * (1 + 1e-9) >= (reference.magnitude**2).sum()
 
     def test_unknown_parameter_is_refused(self, example: Example) -> None:
         with pytest.raises(ProblemError, match="no_such_parameter"):

@@ -65,7 +65,7 @@ def disturbance(
 
 
 def decide(
-    asked: Acceptance,
+    acceptance: Acceptance,
     *,
     reference: Choice,
     tuned: Choice,
@@ -101,8 +101,8 @@ def decide(
         return False, Reason("not-faster", least=few if rounds < few else None, **shown)
     if score.high > _WIDEST * score.low:
         return False, Reason("too-noisy", **shown)
-    if score.ratio < asked.min_ratio:
-        return False, Reason("ratio-too-small", least=asked.min_ratio, **shown)
-    if gain_s < asked.min_gain_us * _US:
-        return False, Reason("gain-too-small", least_s=asked.min_gain_us * _US, **shown)
+    if score.ratio < acceptance.min_ratio:
+        return False, Reason("ratio-too-small", least=acceptance.min_ratio, **shown)
+    if gain_s < acceptance.min_gain_us * _US:
+        return False, Reason("gain-too-small", least_s=acceptance.min_gain_us * _US, **shown)
     return True, Reason("faster", **shown)

@@ -57,7 +57,7 @@ class Check:
     candidates: tuple[Candidate, ...]
 
     def count(self, verdict: Verdict) -> int:
-        return sum(one.verdict is verdict for one in self.candidates)
+        return sum(candidate.verdict is verdict for candidate in self.candidates)
 
 
 def check(
@@ -134,18 +134,18 @@ def _compiled(plan: TunePlan, configs: Sequence[Config], pool: Pool) -> list[Com
     return [found[job] for job in jobs]
 
 
-def _judge(config: Config, found: Compiled, info: DeviceInfo) -> Candidate:
+def _judge(config: Config, compiled: Compiled, info: DeviceInfo) -> Candidate:
     reason: str | None
-    if found.status is Status.OK:
-        reason = static_reason(found.kernel.resources, info)
+    if compiled.status is Status.OK:
+        reason = static_reason(compiled.kernel.resources, info)
         verdict = Verdict.REJECTED if reason else Verdict.ACCEPTED
     else:
         verdict = Verdict.FAILED
-        reason = Reason("failed", status=found.status.value, cause=found.error)
+        reason = Reason("failed", status=compiled.status.value, cause=compiled.error)
     return Candidate(
         config=config,
         verdict=verdict,
         reason=reason or "",
-        kernel=found.kernel,
-        seconds=found.seconds,
+        kernel=compiled.kernel,
+        seconds=compiled.seconds,
     )

@@ -70,7 +70,7 @@ def confirm(
         )
     if not path.exists():
         raise UsageError(f"{path}: there is no such file")
-    return (_confirmed(override, one, path.resolve(), timeout_s) for one in outcomes)
+    return (_confirmed(override, outcome, path.resolve(), timeout_s) for outcome in outcomes)
 
 
 def _confirmed(override: Override, outcome: Outcome, path: Path, timeout_s: float) -> Confirmation:

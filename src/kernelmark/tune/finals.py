@@ -2,7 +2,7 @@
 
 The fastest of many noisy times is partly the luckiest, so the times that chose a candidate never
 say how fast it is. All finalists run two heats; the best of these then plays the final against the
-reference alone, and the final's times are what is told. Both are in turns, first forwards, then
+reference alone, and the final's times are reported. Both are in turns, first forwards, then
 backwards (ABBA), in fresh memory and on fresh inputs. The winner also has to be right on sizes next
 to the problem's, where masks and tails differ.
 """
@@ -391,7 +391,7 @@ def _outcome(
 
 def neighbours(problem: Problem) -> list[Problem]:
     """Problems that differ from this one by a little in size, the most telling ones first."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for step in _STEPS.get(problem.op, _PRODUCT):
         if not step.keys() <= problem.dims.keys():
             continue
@@ -400,7 +400,7 @@ def neighbours(problem: Problem) -> list[Problem]:
             changed = Problem(
                 op=problem.op, dims=dims, dtypes=problem.dtypes, options=problem.options
             )
-            found.append(ops.parse(changed.key))
+            problems.append(ops.parse(changed.key))
         except KernelmarkError:
             continue
-    return found
+    return problems

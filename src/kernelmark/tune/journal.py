@@ -186,9 +186,9 @@ class Journal:
         for name, what in _SAME.items():
             mine, asked = getattr(self.header, name), getattr(header, name)
             if mine != asked:
-                told = "" if name in _DIGESTS else f": {mine} there, {asked} here"
+                difference = "" if name in _DIGESTS else f": {mine} there, {asked} here"
                 raise UsageError(
-                    f"{self.path} was made for another {what}{told}",
+                    f"{self.path} was made for another {what}{difference}",
                     hint="go back to what it was, or move the file away to tune from the start",
                 )
         return self.header

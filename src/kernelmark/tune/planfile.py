@@ -112,7 +112,7 @@ def _comment(words: str) -> list[str]:
 
 
 def read(path: Path) -> TunePlan:
-    """The plan in a file. What is wrong with it is told in one sentence with the file and key."""
+    """Load a plan; raise a one-line error with the file and key if it is invalid."""
     document = _document(path)
     place = str(path)
     _known(document, _TOP, place, "")
@@ -158,7 +158,7 @@ def learn_ops(folder: TuningFolder) -> None:
     """Make the ops known that the kernel files of a folder's plans define."""
     for name in folder.names():
         path = folder.plan(name)
-        with contextlib.suppress(OSError, KernelmarkError):  # told where the plan is needed
+        with contextlib.suppress(OSError, KernelmarkError):  # reported where the plan is needed
             if _NAMES_A_FILE.search(path.read_bytes()) and backends.is_file(target(path)[0]):
                 backends.find(target(path)[0])
 
@@ -168,7 +168,7 @@ def too_few(rounds: int) -> str:
     if rounds >= LEAST_ROUNDS:
         return ""
     sure = f"{100 * (1 - ALPHA):g} %"
-    return f"too few: with less than {LEAST_ROUNDS} nothing can be told at {sure}"
+    return f"too few: with less than {LEAST_ROUNDS} nothing can be concluded at {sure}"
 
 
 def _document(path: Path) -> dict[str, Any]:

@@ -98,8 +98,8 @@ def drafts(
     timed_by: str = "",
 ) -> tuple[list[Draft], list[Refused]]:
     """A plan for each problem that can be tuned, in the order given. `timed_by` is the backend
-    that the costs were timed with: what it could not do is no reference, and its times are only
-    told as the reference's if it is the reference."""
+    that the costs were timed with: what it could not do is no reference, and its times count
+    as the reference's only if it is the reference."""
     backend, reference = backends.find(settings.backend), backends.find(settings.reference)
     made: list[Draft] = []
     refused: list[Refused] = []

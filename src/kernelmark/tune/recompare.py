@@ -73,14 +73,14 @@ def _check_one(outcome: Outcome, info: DeviceInfo) -> None:
             raise UsageError(reason)
 
 
-def _again(outcome: Outcome, pool: Pool, asked: Acceptance) -> Outcome:
+def _again(outcome: Outcome, pool: Pool, acceptance: Acceptance) -> Outcome:
     plan = TunePlan(
         name=outcome.name,
         problem=outcome.problem,
         backend=outcome.tuned.backend,
         reference_backend=outcome.reference.backend,
         reference_config=outcome.reference.config,
-        acceptance=dataclasses.replace(asked, finalists=1),
+        acceptance=dataclasses.replace(acceptance, finalists=1),
         count=outcome.count,
         share=outcome.share,
         blas=outcome.blas,

@@ -186,8 +186,8 @@ def dumps(outcomes: Sequence[Outcome]) -> str:
 def loads(text: str | bytes) -> tuple[Outcome, ...]:
     """What `dumps` wrote."""
     fields = codec.open_envelope(codec.parse(text), _KIND)
-    found: tuple[Outcome, ...] = codec.read(fields.get("outcomes"), tuple[Outcome, ...], _KIND)
-    return found
+    outcomes: tuple[Outcome, ...] = codec.read(fields.get("outcomes"), tuple[Outcome, ...], _KIND)
+    return outcomes
 
 
 def read(folder: TuningFolder) -> tuple[Outcome, ...]:

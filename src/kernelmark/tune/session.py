@@ -7,7 +7,6 @@ journal walks the same way, without measuring, up to where it was cut off.
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -19,6 +18,7 @@ from kernelmark.core.diskcache import digest
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Config, config_key
+from kernelmark.runners.capture import kernelmark_version
 from kernelmark.tune import strategies, transfer
 from kernelmark.tune.digests import decision_digest, plan_digest, search_digest
 from kernelmark.tune.evaluate import Evaluator, Work
@@ -61,7 +61,7 @@ class Session:
         self.journal = journal
         self.stop = False
         self.best: Trial | None = None
-        self.best_s: float | None = None  # with what the search was not told yet
+        self.best_s: float | None = None  # includes results not yet reported to the search
         self._failures = 0
         # Not of finals: one that a search comes back from would leave it fewer minutes.
         self._costs: dict[tuple[str, str, str, str], float] = {}
@@ -82,7 +82,7 @@ class Session:
                 problem=plan.problem.key,
                 backend=plan.backend,
                 version=library_version(plan.backend),
-                kernelmark_version=_own_version(),
+                kernelmark_version=kernelmark_version(),
                 arch=info.arch,
                 model=info.model,
                 device=info.name,
@@ -227,13 +227,6 @@ def _of_search(trial: Trial) -> bool:
 
 
 def library_version(backend: str) -> str:
-    """The version of a backend's library, "" where it cannot be told here."""
+    """The version of a backend's library, "" if it is unknown here."""
     found = backends.find(backend)
     return "" if found.available() is not None else found.version()
-
-
-def _own_version() -> str:
-    try:
-        return importlib.metadata.version("kernelmark")
-    except importlib.metadata.PackageNotFoundError:  # only put on a path
-        return ""

@@ -55,8 +55,8 @@ def standings(folder: TuningFolder) -> list[Standing]:
 
 
 def standing(folder: TuningFolder, name: str, retired: str = "") -> Standing:
-    """One plan's; what cannot be read is told as its reason. `retired` is why the last run gave
-    it up, if it did."""
+    """Return the standing of a plan; if its file cannot be read, the error is the reason.
+    `retired` is why the last run gave it up, if it did."""
     try:
         plan = planfile.read(folder.plan(name))
     except KernelmarkError as error:
@@ -101,7 +101,7 @@ def _reason(path: Path, last: journal.Finished | None, retired: str) -> str:
 def _state(
     path: Path,
     plan: TunePlan,
-    own: Sequence[journal.Trial],
+    trials: Sequence[journal.Trial],
     last: journal.Finished | None,
     *,
     retired: bool,
@@ -110,12 +110,12 @@ def _state(
         return State.RUNNING
     if last is None:
         return State.FAILED if retired else State.STOPPED
-    if not any(trial.ok for trial in own):
+    if not any(trial.ok for trial in trials):
         return State.FAILED
     # A search that was stopped, or whose plan asks for more by now, goes on.
     if last.plan != plan_digest(plan):
         return State.STOPPED
-    return State.TIME_UP if out_of_minutes(plan, own) else State.DONE
+    return State.TIME_UP if out_of_minutes(plan, trials) else State.DONE
 
 
 def _locked(path: Path) -> bool:

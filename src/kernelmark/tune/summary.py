@@ -102,10 +102,6 @@ class Summary:
         return math.fsum(cost.share for cost in self.selected)
 
     @property
-    def untimed(self) -> int:
-        return sum(cost.status is None for cost in self.costs)
-
-    @property
     def failed(self) -> tuple[Cost, ...]:
         """What the reference could not do or did wrongly."""
         return tuple(cost for cost in self.costs if cost.no_time)

@@ -46,13 +46,13 @@ def starts(
     return list(found.values())
 
 
-def distance(one: Problem, other: Problem) -> float:
+def distance(problem: Problem, other: Problem) -> float:
     """How far apart sizes are, in doublings; infinite when anything else differs."""
-    if (one.op, one.dtypes, one.options) != (other.op, other.dtypes, other.options):
+    if (problem.op, problem.dtypes, problem.options) != (other.op, other.dtypes, other.options):
         return math.inf
-    if one.dims.keys() != other.dims.keys():
+    if problem.dims.keys() != other.dims.keys():
         return math.inf
-    return math.sqrt(sum(_doublings(one.dims[n], other.dims[n]) ** 2 for n in one.dims))
+    return math.sqrt(sum(_doublings(problem.dims[n], other.dims[n]) ** 2 for n in problem.dims))
 
 
 def mapped(config: Config, points: Points) -> Config | None:

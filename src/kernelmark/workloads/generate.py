@@ -67,7 +67,7 @@ class Dice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Category:
-    """A kind of problem: how one is drawn, and how one is told from the others."""
+    """A kind of problem: how one is drawn, and how one is recognised."""
 
     draw: Callable[[Dice, Sizes], Given]
     holds: Callable[[Op, Given], bool]

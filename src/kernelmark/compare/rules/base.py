@@ -71,13 +71,12 @@ class Rule(ABC):
         return True
 
     def judge(self, found: Sequence[Pair]) -> list[Judgement]:
-        """One judgement a pair. What one side lacks or failed at is told apart here, and metrics
-        are judged by how well they repeat; the rule itself sees only pairs of right results with
-        times."""
-        told = [_of_metric(pair) if pair.metric else _without_times(pair) for pair in found]
-        rest = [pair for pair, known in zip(found, told, strict=True) if known is None]
+        """Judge each pair. Missing and failed sides and metrics are judged here; the rule itself
+        sees only pairs of right results with times."""
+        judged = [_of_metric(pair) if pair.metric else _without_times(pair) for pair in found]
+        rest = [pair for pair, known in zip(found, judged, strict=True) if known is None]
         weighed = iter(self.weigh(rest))
-        return [next(weighed) if known is None else known for known in told]
+        return [next(weighed) if known is None else known for known in judged]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

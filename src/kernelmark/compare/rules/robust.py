@@ -150,7 +150,7 @@ class Robust(Preset):
         base, head = times(pair)
         return Judgement(
             status=status,
-            reason=_told(reason, pair, row.sides),
+            reason=_at_equal_clock(reason, pair, row.sides),
             base_s=centre_s(base, pair),
             head_s=centre_s(head, pair),
             ratio=math.exp(row.centre),
@@ -254,7 +254,7 @@ def _side(by_process: Sequence[Sequence[float]]) -> _Side:
     return _Side(logs=tuple(sorted(map(math.log, replicates(by_process)))))
 
 
-def _told(reason: Reason, pair: Pair, sides: _Sides) -> Reason:
+def _at_equal_clock(reason: Reason, pair: Pair, sides: _Sides) -> Reason:
     """The reason, with what it was judged by."""
     if sides.line is None:
         return noted(reason, pair)

@@ -303,7 +303,7 @@ class Latency(Microbenchmark[_State, _Raw]):
 def _levels_text(raw: _Raw) -> str:
     """The levels with the sizes that the metrics have, where those were searched for."""
     if not raw.levels:
-        return "no levels are told: no two sizes in a row were followed at the same pace"
+        return "no levels detected: no two sizes in a row have the same latency"
     ends = [edge.size for edge in raw.edges]
     ends += [level.last for level in raw.levels[len(ends) :]]
     shown = (

@@ -147,7 +147,7 @@ class Lines(Microbenchmark[_State, _Raw]):
         if state.chaser.wrong is not None or raw.near < raw.far < raw.outside:
             return state.chaser.wrong
         return (
-            f"levels cannot be told apart: {raw.near:.0f}, {raw.far:.0f} and {raw.outside:.0f} "
+            f"levels cannot be distinguished: {raw.near:.0f}, {raw.far:.0f} and {raw.outside:.0f} "
             "cycles a hop"
         )
 

@@ -118,17 +118,17 @@ class Peer(Microbenchmark[_State, _Raw]):
         )
 
     def timed(self, rig: Rig, state: _State) -> _Raw:
-        found: _Raw = {}
+        raw: _Raw = {}
         for sender in state.ends:
             for receiver in state.ends:
                 if sender.index == receiver.index:
                     continue
                 self._reach(state, sender, receiver)
-                found[sender.index, receiver.index, "one"] = self._one(state, sender, receiver)
+                raw[sender.index, receiver.index, "one"] = self._one(state, sender, receiver)
                 if sender.index < receiver.index:
                     both = self._both(state, sender, receiver)
-                    found[sender.index, receiver.index, "both"] = both
-        return found
+                    raw[sender.index, receiver.index, "both"] = both
+        return raw
 
     def _reach(self, state: _State, sender: _End, receiver: _End) -> None:
         for one, other in ((sender, receiver), (receiver, sender)):

@@ -200,7 +200,7 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
         rows: list[Record] = []
         for (dtype, steps), point in zip(state.points, raw, strict=True):
             count = point.nbytes // _BYTES[dtype]
-            seconds, told = point.run.samples.typical_s, point.run.seen or Telemetry()
+            seconds, telemetry = point.run.samples.typical_s, point.run.seen or Telemetry()
             flops = count * (2 * steps + 1)  # the sum of all numbers is one more each
             rows.append(
                 {
@@ -209,9 +209,9 @@ class Roofline(Microbenchmark[_State, list[_Point]]):
                     "intensity": flops / point.nbytes,
                     "flops_per_s": flops / seconds,
                     "bytes_per_s": point.nbytes / seconds,
-                    "clock_mhz": _clock(rig, point.run.samples, told),
+                    "clock_mhz": _clock(rig, point.run.samples, telemetry),
                     "power_w": point.run.power_w,
-                    "temperature_c": told.temperature_c,
+                    "temperature_c": telemetry.temperature_c,
                     "throttle": point.run.throttle,
                 }
             )
@@ -234,8 +234,8 @@ def _nearest(steps: int) -> int:
     return min((*_FEW, *sixteens), key=lambda known: (abs(known - steps), -known))
 
 
-def _clock(rig: Rig, samples: Samples, told: Telemetry) -> float | None:
-    return samples.clock_mhz or told.clock_mhz or rig.clock_during(samples)
+def _clock(rig: Rig, samples: Samples, telemetry: Telemetry) -> float | None:
+    return samples.clock_mhz or telemetry.clock_mhz or rig.clock_during(samples)
 
 
 benchmark = Roofline()

@@ -312,9 +312,9 @@ def _fit(points: list[tuple[int, float]]) -> tuple[float | None, float | None]:
     design = np.stack([np.ones_like(sizes), sizes], axis=1) * weights[:, None]
     (start, slope), *_ = np.linalg.lstsq(design, times * weights, rcond=None)
     # A start that is lost in the shortest time is a guess.
-    told = start > _TOLD * times.min()
+    measurable = start > _TOLD * times.min()
     grown = slope * sizes.max() > _GROWN * times.max()
-    return float(start) * 1e9 if told else None, 1 / float(slope) if grown else None
+    return float(start) * 1e9 if measurable else None, 1 / float(slope) if grown else None
 
 
 def _launcher(rig: Rig) -> tuple[Callable[[Call, int], None], str]:

@@ -239,8 +239,8 @@ def _on_cpu(rig: Rig, state: _State, kernel: str, grid: int) -> _Point:
         return _by_numpy(state, grid)
     parts = _streams.parts(state.arrays)
     if kernel == "read":  # of all arrays: one alone is not far larger than the cache
-        parts = [replace(one, b=where) for one in parts for where in (one.b, one.c, one.d)]
-    calls = [_streams.call(rig, one, kernel, grid=grid, block=1) for one in parts]
+        parts = [replace(part, b=where) for part in parts for where in (part.b, part.c, part.d)]
+    calls = [_streams.call(rig, part, kernel, grid=grid, block=1) for part in parts]
     seconds: list[float] = []
 
     def one_round() -> float:

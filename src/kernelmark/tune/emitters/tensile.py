@@ -123,8 +123,8 @@ class Tensile(Emitter):
             forced = "arcturus" not in extra.place if force is None else force
             tensile.check_folder(target.parent, extra)
             before, place = text_at(target), target.relative_to(into)
-            found, after, told = _merge(before, extra, target, force=forced, no_eff=no_eff)
-            notes += [f"{place}: {one}" for one in told]
+            found, after, steps = _merge(before, extra, target, force=forced, no_eff=no_eff)
+            notes += [f"{place}: {step}" for step in steps]
             for size, (config, new) in found.items():
                 named = (names or {}).get((target, size), f"{place}: {list(size)}")
                 fields = _asked(place, size)
@@ -182,7 +182,7 @@ def _merge(
             found[step.size] = (_config(solution, 0.0 if no_eff else efficiency), True)
     # What no size of it has won leaves the file alone, tidy or not.
     text = tensile.text_of(logic, before) if any(new for _, new in found.values()) else before
-    return found, text, [_told(step) for step in steps]
+    return found, text, [_step_text(step) for step in steps]
 
 
 class _Library:
@@ -305,7 +305,7 @@ def _config(solution: dict[str, Any], efficiency: float) -> Config:
     return FrozenDict(config)
 
 
-def _told(step: tensile.Step) -> str:
+def _step_text(step: tensile.Step) -> str:
     before = "absent" if step.before is None else f"{step.before:g}"
     if step.fate is tensile.Fate.KEPT:
         return f"{step.fate} {list(step.size)} efficiency {before} stays: {step.after:g} is offered"

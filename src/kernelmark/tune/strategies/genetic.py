@@ -51,7 +51,7 @@ class GeneticSearch(Search):
         self._known = Known(len(points), starts)
         self._people: list[int] = []
         self._founders = size  # random individuals still to be asked for
-        self._told = 0
+        self._reported = 0
         self._bests: list[float] = []
         self._means: list[float] = []
 
@@ -99,8 +99,8 @@ class GeneticSearch(Search):
             self._people.append(point)
         self._people.sort(key=lambda p: (self._known.seconds[p], p))
         del self._people[self._size :]
-        self._told += 1
-        if self._told % self._size == 0:
+        self._reported += 1
+        if self._reported % self._size == 0:
             self._generation()
 
     def _generation(self) -> None:

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.tune._features import features
-from kernelmark.tune._surrogate import Surrogate
 from kernelmark.tune.points import Points
+from kernelmark.tune.strategies._features import features
 from kernelmark.tune.strategies._known import Known
+from kernelmark.tune.strategies._surrogate import Surrogate
 from kernelmark.tune.strategies.base import Search, Strategy
 
 Floats = NDArray[np.float64]
@@ -187,8 +187,8 @@ class KmarkSearch(Search):
             return np.arange(count)
         near = self._neighbours(NEAR)
         drawn = self._random.choice(count, LISTED, replace=False)
-        made: Numbers = np.unique(np.concatenate([near[: LISTED // 2], drawn]))
-        return made
+        numbers: Numbers = np.unique(np.concatenate([near[: LISTED // 2], drawn]))
+        return numbers
 
 
 def _pressed(logs: Floats) -> Floats:

@@ -81,14 +81,14 @@ def read(path: Path, given: Given, name: str | None = None) -> ResultSet:
 def notes(found: Iterable[Result]) -> list[str]:
     """What a reader of these results must know of the file they are of."""
     results = list(found)
-    return [told for told in (doubt(results), unnamed(results), left_out(results)) if told]
+    return [note for note in (doubt(results), unnamed(results), left_out(results)) if note]
 
 
-def left_out(found: Iterable[Result]) -> str:
+def left_out(results: Iterable[Result]) -> str:
     """How many times of a file are none, and of what they are; "" if all are times."""
     counts = [
         (int(one.fields["count"]), f"{result.case.problem.key} by {result.case.backend}")
-        for result in found
+        for result in results
         for one in _reasons(result)
         if one.code == "times-left-out"
     ]
@@ -100,15 +100,15 @@ def left_out(found: Iterable[Result]) -> str:
     return f"{total} of 0 or less left out: {', '.join(some)}{rest}"
 
 
-def unnamed(found: Iterable[Result]) -> Reason:
+def unnamed(results: Iterable[Result]) -> Reason:
     """Return the note on kernels that a file does not name, if there are any."""
-    every = (one for result in found for one in _reasons(result))
+    every = (one for result in results for one in _reasons(result))
     return next((one for one in every if one.code == "graphs-untraced"), NO_REASON)
 
 
-def doubt(found: Iterable[Result]) -> str:
+def doubt(results: Iterable[Result]) -> str:
     """Whether the file may have been cut, and where; "" if not."""
-    for result in found:
+    for result in results:
         for one in _reasons(result):
             if one.code == "may-be-cut":
                 return f"{one} ({result.case.problem.key} by {result.case.backend})"

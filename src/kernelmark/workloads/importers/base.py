@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark import ops
+from kernelmark.core import codec
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError, KernelmarkError, NothingToDo, UsageError
@@ -157,8 +158,8 @@ def gathered(
 
 
 def _absurd(row: Found) -> str:
-    """What of a row cannot be, in one sentence; "" where all can. Times of 0 or less are told
-    elsewhere."""
+    """The impossible size or time of a row in one sentence, or "". Times of 0 or less are
+    reported elsewhere."""
     if bad := bad_size(row.problem):
         return f"{row.problem.op}: a size of {bad} is not possible"
     late = next((time_s for time_s in row.samples_s if MOST_S <= time_s < math.inf), None)
@@ -219,6 +220,15 @@ def fields_of(value: object, place: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise CodecError(f"{place}: expected an object, found {str(value)[:40]!r}")
     return value
+
+
+def json_object(path: Path) -> Mapping[str, Any]:
+    """Parse a file that is one JSON object."""
+    try:
+        document = codec.parse(text_of(path))
+    except CodecError as error:
+        raise CodecError(f"{path}: {error.message}", hint=error.hint) from None
+    return fields_of(document, str(path))
 
 
 def items_of(value: object, place: str) -> Sequence[Any]:
@@ -321,7 +331,7 @@ def _error(row: Found) -> Reason:
 
 
 def _left_out(found: Sequence[Found]) -> Reason:
-    """How many times of a case are none, if any is. A row that failed is told anyway."""
+    """Summarise the non-positive times of a case that were dropped."""
     every = [time_s for row in found if row.status is Status.OK for time_s in row.samples_s]
     none = [time_s for time_s in every if not time_s > 0]
     if not none:

@@ -12,27 +12,26 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import ResultSet, Status
 from kernelmark.core.timing import Cache, Timer, Timing
+from kernelmark.workloads.importers._launches import SECONDS
 from kernelmark.workloads.importers.base import (
     Found,
     Given,
     Importer,
     gathered,
     iso_time,
+    json_object,
     number,
     problem_of,
-    text_of,
 )
 
 # Any of them is enough: people shorten files.
 _MARKS = (b'"library_build_type"', b'"num_cpus"', b'"run_type"')
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 # Parts of a name that say how it was timed, not what was timed.
 _MANNERS = re.compile(
     r"(real_time|process_time|manual_time|repeats:\d+|iterations:\d+|min_time:.*|"
@@ -58,23 +57,20 @@ class GoogleBench(Importer):
         )
 
     def read(self, path: Path, given: Given) -> ResultSet:
-        try:
-            document = codec.parse(text_of(path))
-        except CodecError as error:
-            raise CodecError(f"{path}: {error.message}", hint=error.hint) from None
-        if not isinstance(document, dict) or not isinstance(document.get("benchmarks"), list):
+        document = json_object(path)
+        if not isinstance(document.get("benchmarks"), list):
             raise CodecError(f"{path}: there is no list of benchmarks in it")
         context = document.get("context")
-        told: Mapping[str, Any] = context if isinstance(context, dict) else {}
-        executable = str(told.get("executable", ""))
+        fields: Mapping[str, Any] = context if isinstance(context, dict) else {}
+        executable = str(fields.get("executable", ""))
         backend = "iree" if "iree" in executable else "googlebench"
         return gathered(
             path,
             given,
             _rows(path, document["benchmarks"], backend),
             method="Google Benchmark",
-            environment=Environment(host=str(told.get("host_name", ""))),
-            started=iso_time(told.get("date")),
+            environment=Environment(host=str(fields.get("host_name", ""))),
+            started=iso_time(fields.get("date")),
         )
 
 
@@ -140,9 +136,9 @@ def _found(place: str, problem: Problem, group: list[Mapping[str, Any]], backend
 
 def _seconds(entry: Mapping[str, Any], key: str, place: str) -> float:
     unit = str(entry.get("time_unit", "ns"))
-    if unit not in _SECONDS:
+    if unit not in SECONDS:
         raise CodecError(f"{place}: unknown time unit {unit!r}")
-    return number(entry.get(key), place) * _SECONDS[unit]
+    return number(entry.get(key), place) * SECONDS[unit]
 
 
 def _problem(name: str, label: str) -> Problem:

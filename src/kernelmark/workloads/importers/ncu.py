@@ -193,7 +193,7 @@ def _check_locale(value: str, place: str) -> None:
 
 def _foreign(value: str, place: str) -> UsageError:
     return UsageError(
-        f"{place}: {value[:40]!r} is printed with a decimal comma, or cannot be told from that",
+        f"{place}: {value[:40]!r} is printed with a decimal comma or looks like it",
         hint="print the table again: LC_ALL=C ncu --import REPORT --csv --page raw",
     )
 

@@ -152,15 +152,15 @@ def _trace(rows: Iterator[Row], duration: str, devices: dict[int, DeviceInfo]) -
             for what, columns in _SHAPES.items()
             for axis, column in zip("xyz", columns, strict=True)
         )
-        told = _DEVICE.match(row.cells.get("Device", ""))
-        if told is None:
+        match = _DEVICE.match(row.cells.get("Device", ""))
+        if match is None:
             raise UsageError(f"{row.place}: the device has no number", hint=_HINT)
         device = DeviceInfo(
-            name=f"cuda:{int(told[2])}",
+            name=f"cuda:{int(match[2])}",
             kind="cuda",
-            model=told[1].strip(),
+            model=match[1].strip(),
             arch="",
-            index=int(told[2]),
+            index=int(match[2]),
         )
         devices[device.index] = device
         last, doubt = Launch(kernel=_name(row), sizes=sizes, device=device.name), row.doubt
@@ -187,10 +187,10 @@ def _summed_sizes(row: Row) -> tuple[tuple[str, int], ...]:
     sizes: list[tuple[str, int]] = []
     for what, column in _SUMMED.items():
         if column in row.cells:
-            told = row.cells[column].split()
-            if len(told) != 3:
+            words = row.cells[column].split()
+            if len(words) != 3:
                 raise UsageError(f"{row.place}: {column} are not three sizes", hint=_HINT)
-            named = zip("xyz", told, strict=True)
+            named = zip("xyz", words, strict=True)
             sizes += [(f"{what}_{axis}", whole(n, f"{row.place}, {column}")) for axis, n in named]
     return tuple(sizes)
 
@@ -269,10 +269,10 @@ def _devices(connection: sqlite3.Connection, path: Path) -> dict[int, DeviceInfo
     known = {"computeMajor", "computeMinor"} <= there
     columns = "computeMajor, computeMinor" if known else "NULL, NULL"
     found_here: dict[int, DeviceInfo] = {}
-    for told, name, major, minor in connection.execute(
+    for gpu_id, name, major, minor in connection.execute(
         f"SELECT id, name, {columns} FROM TARGET_INFO_GPU"
     ):
-        index = whole(told, f"{path}: TARGET_INFO_GPU, id")
+        index = whole(gpu_id, f"{path}: TARGET_INFO_GPU, id")
         arch = f"sm_{major}{minor}" if isinstance(major, int) and isinstance(minor, int) else ""
         found_here[index] = DeviceInfo(
             name=f"cuda:{index}", kind="cuda", model=str(name), arch=arch, index=index
@@ -298,8 +298,8 @@ def _started(connection: sqlite3.Connection) -> float | None:
     if "utcEpochNs" not in columns_of(connection, "TARGET_INFO_SESSION_START_TIME"):
         return None
     query = "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME"
-    told = next(iter(connection.execute(query)), (None,))[0]
-    return told * SECONDS["ns"] if isinstance(told, int) else None
+    start_ns = next(iter(connection.execute(query)), (None,))[0]
+    return start_ns * SECONDS["ns"] if isinstance(start_ns, int) else None
 
 
 importer = Nsys()

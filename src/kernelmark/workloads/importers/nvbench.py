@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kernelmark.core import codec
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.files import read_whole
@@ -24,9 +23,9 @@ from kernelmark.workloads.importers.base import (
     fields_of,
     gathered,
     items_of,
+    json_object,
     number,
     problem_of,
-    text_of,
     whole,
 )
 
@@ -51,11 +50,8 @@ class NvBench(Importer):
         return name.endswith(".json") and b'"meta"' in head and any(word in head for word in _MARKS)
 
     def read(self, path: Path, given: Given) -> ResultSet:
-        try:
-            document = codec.parse(text_of(path))
-        except CodecError as error:
-            raise CodecError(f"{path}: {error.message}", hint=error.hint) from None
-        if not isinstance(document, dict) or not isinstance(document.get("benchmarks"), list):
+        document = json_object(path)
+        if not isinstance(document.get("benchmarks"), list):
             raise CodecError(f"{path}: there is no list of benchmarks in it")
         devices = {}
         for i, entry in enumerate(items_of(document.get("devices"), f"{path}: devices")):
@@ -109,9 +105,9 @@ def _rows(path: Path, benchmarks: list[Any], devices: Mapping[int, DeviceInfo]) 
 
 def _axes(state: Mapping[str, Any], place: str) -> dict[str, str]:
     entries = [fields_of(one, place) for one in items_of(state.get("axis_values"), place)]
-    if any("name" not in one for one in entries):
+    if any("name" not in entry for entry in entries):
         raise CodecError(f"{place}: one has no name")
-    return {str(one["name"]): str(one.get("value")) for one in entries}
+    return {str(entry["name"]): str(entry.get("value")) for entry in entries}
 
 
 def _times(path: Path, state: Mapping[str, Any], place: str) -> tuple[float, ...]:
@@ -131,10 +127,10 @@ def _times(path: Path, state: Mapping[str, Any], place: str) -> tuple[float, ...
     return ()
 
 
-def _samples(path: Path, told: Mapping[str, Any], place: str) -> tuple[float, ...]:
+def _samples(path: Path, sidecar: Mapping[str, Any], place: str) -> tuple[float, ...]:
     """Little-endian 32-bit floats, in a file whose name is relative to the JSON's place."""
-    count = whole(told.get("size"), f"{place}, size")
-    name = Path(str(told.get("filename")))
+    count = whole(sidecar.get("size"), f"{place}, size")
+    name = Path(str(sidecar.get("filename")))
     candidates = [path.parent / name, path.parent.parent / name, path.parent / name.name]
     file = next((c for c in candidates if c.is_file()), None)
     if file is None:

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kernelmark.core import codec
 from kernelmark.core.errors import CodecError, UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.result import ResultSet
@@ -37,8 +36,8 @@ from kernelmark.workloads.importers.base import (
     fields_of,
     gathered,
     items_of,
+    json_object,
     number,
-    text_of,
     whole,
 )
 
@@ -200,10 +199,7 @@ def timeline(path: Path) -> list[tuple[str, float]]:
 
 def _document(path: Path) -> Iterator[Found]:
     """results.json: each process has its launches, its kernels by id and its agents by handle."""
-    try:
-        document = fields_of(codec.parse(text_of(path)), str(path))
-    except CodecError as error:
-        raise CodecError(f"{path}: {error.message}", hint=error.hint) from None
+    document = json_object(path)
     groups: dict[Launch, list[float]] = {}
     for order, one in enumerate(items_of(document.get(_JSON), f"{path}: {_JSON}"), 1):
         place = f"{path}: process {order}"
@@ -226,8 +222,8 @@ def _dispatches(process: Mapping[str, Any], place: str) -> Iterator[Mapping[str,
         yield fields_of(record, f"{place}, kernel_dispatch")
     if not records:
         for record in items_of(counted.get("counter_collection"), f"{place}, counter_collection"):
-            told = fields_of(record, f"{place}, counter_collection")
-            yield fields_of(told.get("dispatch_data"), f"{place}, dispatch_data")
+            counters = fields_of(record, f"{place}, counter_collection")
+            yield fields_of(counters.get("dispatch_data"), f"{place}, dispatch_data")
 
 
 def _launch(

@@ -66,8 +66,8 @@ def _rows(path: Path) -> Iterator[Found]:
 
 
 def _launch(event: Mapping[str, Any]) -> Launch:
-    told = event.get("args")
-    arguments = told if isinstance(told, dict) else {}
+    args = event.get("args")
+    arguments = args if isinstance(args, dict) else {}
     sizes: list[tuple[str, int]] = []
     for name in _SHAPES:
         shape = arguments.get(name)

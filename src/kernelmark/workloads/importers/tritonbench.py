@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kernelmark.core import codec
-from kernelmark.core.errors import CodecError, UsageError
+from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import ResultSet, Status
@@ -26,6 +25,7 @@ from kernelmark.workloads.importers.base import (
     Importer,
     fields_of,
     gathered,
+    json_object,
     legal_name,
     name_words,
     problem_of,
@@ -89,10 +89,7 @@ def _table(path: Path) -> Iterator[Found]:
 
 
 def _document(path: Path) -> Iterator[Found]:
-    try:
-        document = fields_of(codec.parse(text_of(path)), str(path))
-    except CodecError as error:
-        raise CodecError(f"{path}: {error.message}", hint=error.hint) from None
+    document = json_object(path)
     # The nightly run puts the metrics of all operators into one file.
     metrics: Mapping[str, Any] = document
     if "metrics" in document:
@@ -114,8 +111,8 @@ def _document(path: Path) -> Iterator[Found]:
 
 def _found(problem: Problem, cells: Iterable[tuple[str, str]], doubt: str) -> Iterator[Found]:
     """The implementations of one input, from their metrics by `{implementation}-{metric}`."""
-    told = {name: cell.strip() for name, cell in cells}
-    for name, cell in told.items():
+    row = {name: cell.strip() for name, cell in cells}
+    for name, cell in row.items():
         if not name.endswith(_LATENCY):
             continue
         implementation = name.removesuffix(_LATENCY)
@@ -125,7 +122,7 @@ def _found(problem: Problem, cells: Iterable[tuple[str, str]], doubt: str) -> It
                 f"{problem.key}: {cell[:40]!r} of {name} is no number of milliseconds",
                 hint="write the file again with tritonbench",
             )
-        error = "" if match else cell or _failure(implementation, told)
+        error = "" if match else cell or _failure(implementation, row)
         if match or error:
             yield Found(
                 problem=problem,
@@ -138,11 +135,11 @@ def _found(problem: Problem, cells: Iterable[tuple[str, str]], doubt: str) -> It
             )
 
 
-def _failure(implementation: str, told: Mapping[str, str]) -> str:
+def _failure(implementation: str, row: Mapping[str, str]) -> str:
     """The words in the first metric of an implementation, where it has no latency; "" where it has
     numbers or nothing."""
-    others = [name for name in told if name.startswith(f"{implementation}-")]
-    cells = [told[name] for name in others if told[name]]
+    others = [name for name in row if name.startswith(f"{implementation}-")]
+    cells = [row[name] for name in others if row[name]]
     return cells[0] if len(cells) == 1 and not _NUMBER.match(cells[0]) else ""
 
 

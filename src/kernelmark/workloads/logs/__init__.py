@@ -4,7 +4,7 @@
     reading.workload.calls
 
 Formats are found out by what a file holds, and lines of several may be in one file between lines of
-anything else. A line that cannot be read is skipped and told, never the file.
+anything else. A line that cannot be read is skipped and reported, never the file.
 """
 
 from __future__ import annotations

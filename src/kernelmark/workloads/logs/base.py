@@ -36,7 +36,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What is told once of a document: how it was taken, what of it was not read."""
+    """Notes on a document: how it was interpreted, what was not read."""
 
     text: str
 
@@ -67,7 +67,7 @@ class RowReader:
         return ()
 
     def notes(self) -> tuple[str, ...]:
-        """What is told once of a log with such lines: how they were taken, what was not read."""
+        """Notes on a log with such lines: how they were interpreted, what was not read."""
         return ()
 
 

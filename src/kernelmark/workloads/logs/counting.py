@@ -67,7 +67,9 @@ class Counting:
         self._readers = readers
         # Asked of every distinct line, so those that never know one are left out.
         self._known = [
-            (one.name, one.part, one) for one in readers if type(one).part is not RowReader.part
+            (reader.name, reader.part, reader)
+            for reader in readers
+            if type(reader).part is not RowReader.part
         ]
         self._given = given
         self._place = place
@@ -76,7 +78,8 @@ class Counting:
         self._headers: dict[bytes, tuple[RowReader, str]] = {}
         self._first = first.strip()
         self._table = next(
-            ((rows, one.name) for one in readers if (rows := one.rows(first)) is not None), None
+            ((rows, reader.name) for reader in readers if (rows := reader.rows(first)) is not None),
+            None,
         )
         self._broken = 0
         self._differ = False
@@ -170,7 +173,7 @@ class Counting:
         if line not in self._headers and len(line) < _HEADER and self._may_be_header(line):
             for reader in self._readers:
                 if (table := reader.table(line, self._place)) is not None:
-                    # Rows of tables with other columns are told apart by the number.
+                    # Rows of tables with other columns are distinguished by the number.
                     self._headers[line] = table, f"{reader.name} {len(self._headers)}"
                     break
         return line in self._headers
@@ -212,8 +215,8 @@ class Counting:
         called = {name for (name, _, _), seen in self._seen.items() if seen.calls}
         readers = [rows for rows, _ in tables]
         readers += [one for name, _, one in self._known if name in called]
-        told = (note for one in readers for note in one.notes())
-        return list(dict.fromkeys(told))
+        notes = (note for reader in readers for note in reader.notes())
+        return list(dict.fromkeys(notes))
 
     def counted(self) -> Iterator[Counted]:
         """Every call that was found."""

@@ -180,7 +180,9 @@ def _read_one(
 def _counting(source: opening.Source, given: Given, form: str | None, skips: Skips) -> Counting:
     readers, first = _readers(form), _first_line(source.head)
     if form is None:
-        readers = [one for one in readers if not one.alone or _begins(one, first, source.place)]
+        readers = [
+            reader for reader in readers if not reader.alone or _begins(reader, first, source.place)
+        ]
     else:
         lines = source.head[:_HEAD].splitlines()
         first = next((line for line in lines if readers[0].rows(line) is not None), first)

@@ -68,11 +68,11 @@ class Inputs:
             raise BadLine(f"has {self.word(index)[:24]!r} where sizes should be") from None
 
 
-def _matrix(given: Inputs, index: int, *, weights: bool) -> dict[str, Any]:
+def _matrix(inputs: Inputs, index: int, *, weights: bool) -> dict[str, Any]:
     """How one operand lies in memory: letter, leading dimension and stride of the batch."""
-    shape = given.shape(index, (2, 3))
+    shape = inputs.shape(index, (2, 3))
     rows, columns = shape[-2:]
-    steps = given.steps(index)
+    steps = inputs.steps(index)
     if steps is None:
         letter = "t" if weights else "n"
         return {"letter": letter, "leading": rows if weights else columns, "known": False}
@@ -88,13 +88,15 @@ def _matrix(given: Inputs, index: int, *, weights: bool) -> dict[str, Any]:
     return found | {"known": known, "step": steps[0] if len(shape) == 3 else 0}
 
 
-def _product(given: Inputs, first: int, second: int, *, weights: bool = False, **more: str) -> Call:
+def _product(
+    inputs: Inputs, first: int, second: int, *, weights: bool = False, **more: str
+) -> Call:
     """Of the arguments at two places; row-major, so that BLAS is asked for the other order."""
-    left, right = given.shape(first, (2, 3)), given.shape(second, (2, 3))
+    left, right = inputs.shape(first, (2, 3)), inputs.shape(second, (2, 3))
     if len(left) != len(right) or left[-1] != right[-2] or left[:-2] != right[:-2]:
         raise BadLine(f"has shapes that do not fit: {left} and {right}")
-    a, b = _matrix(given, first, weights=False), _matrix(given, second, weights=weights)
-    kind = given.dtype(first)
+    a, b = _matrix(inputs, first, weights=False), _matrix(inputs, second, weights=weights)
+    kind = inputs.dtype(first)
     fields = {
         "transA": b["letter"],
         "transB": a["letter"],
@@ -104,7 +106,7 @@ def _product(given: Inputs, first: int, second: int, *, weights: bool = False, *
         "batch_count": str(left[0] if len(left) == 3 else 1),
         "lda": str(b["leading"]),
         "ldb": str(a["leading"]),
-        "a_type": blas_words.token(given.dtype(second)),
+        "a_type": blas_words.token(inputs.dtype(second)),
         "b_type": blas_words.token(kind),
         "compute_type": {"f64": "f64_r", "i8": "i32_r"}.get(kind, "f32_r"),
     }
@@ -118,55 +120,55 @@ def _product(given: Inputs, first: int, second: int, *, weights: bool = False, *
     return dataclasses.replace(call, lost=(*call.lost, "layout"))
 
 
-def _mm(given: Inputs) -> Call:
-    return _product(given, 0, 1)
+def _mm(inputs: Inputs) -> Call:
+    return _product(inputs, 0, 1)
 
 
-def _addmm(given: Inputs, **more: str) -> Call:
+def _addmm(inputs: Inputs, **more: str) -> Call:
     """A row that is added with factor 1 is a bias, anything else is C."""
-    added = given.shape(0, (0, 1, 2, 3))
-    beta, alpha = given.number(3, 1.0), given.number(4, 1.0)
+    added = inputs.shape(0, (0, 1, 2, 3))
+    beta, alpha = inputs.number(3, 1.0), inputs.number(4, 1.0)
     row = math.prod(added[:-1]) == 1
     fields = {"alpha": repr(alpha), "beta": repr(0.0 if row and beta == 1 else beta)}
     if row and beta == 1:
         fields["bias_vector"] = "1"
-    return _product(given, 1, 2, weights=row, **fields, **more)
+    return _product(inputs, 1, 2, weights=row, **fields, **more)
 
 
-def _addmm_activation(given: Inputs) -> Call:
-    return _addmm(given, activation_type="gelu" if given.word(5) == "True" else "relu")
+def _addmm_activation(inputs: Inputs) -> Call:
+    return _addmm(inputs, activation_type="gelu" if inputs.word(5) == "True" else "relu")
 
 
-def _scaled_mm(given: Inputs) -> Call:
+def _scaled_mm(inputs: Inputs) -> Call:
     """Arguments: a, b, their scales, bias, scale of the result, out_dtype, fast accumulation."""
-    out = given.word(6)
+    out = inputs.word(6)
     if not out.isdigit() or int(out) not in _SCALAR_TYPES:
         raise BadLine(f"has the output type {out[:24]!r}, which is unknown")
     token = blas_words.token(_SCALAR_TYPES[int(out)])
     scales = {
-        name: "2" if len(given.shape(index, (0, 1, 2))) == 2 else "1"
+        name: "2" if len(inputs.shape(index, (0, 1, 2))) == 2 else "1"
         for name, index in (("scaleB", 2), ("scaleA", 3))
     }
-    bias = str(int(given.given(4)))
+    bias = str(int(inputs.given(4)))
     types = {"c_type": token, "d_type": token, "bias_vector": bias}
-    return _product(given, 0, 1, weights=True, **types, **scales)
+    return _product(inputs, 0, 1, weights=True, **types, **scales)
 
 
-def _linear(given: Inputs) -> Call:
+def _linear(inputs: Inputs) -> Call:
     """Where no product was recorded inside: x of any rank, w stored n×k."""
-    shape, weights = given.shape(0, range(2, 9)), given.shape(1, (2,))
+    shape, weights = inputs.shape(0, range(2, 9)), inputs.shape(1, (2,))
     flat = Inputs(
         dims=[[math.prod(shape[:-1]), shape[-1]], weights[::-1]],
-        types=given.types,
+        types=inputs.types,
         strides=[[shape[-1], 1], [1, weights[-1]]],
         values=(),
     )
-    return _product(flat, 0, 1, bias_vector=str(int(given.given(2))))
+    return _product(flat, 0, 1, bias_vector=str(int(inputs.given(2))))
 
 
-def _matmul(given: Inputs) -> Call:
+def _matmul(inputs: Inputs) -> Call:
     """Where no product was recorded inside."""
-    left, right = given.shape(0, range(2, 9)), given.shape(1, range(2, 9))
+    left, right = inputs.shape(0, range(2, 9)), inputs.shape(1, range(2, 9))
     if len(right) == 2:
         dims = [[math.prod(left[:-1]), left[-1]], right]
     elif left[:-2] == right[:-2]:
@@ -174,7 +176,7 @@ def _matmul(given: Inputs) -> Call:
         dims = [[batch, *left[-2:]], [batch, *right[-2:]]]
     else:
         raise BadLine(f"repeats matrices: {left} and {right}")
-    return _product(Inputs(dims=dims, types=given.types, strides=(), values=()), 0, 1)
+    return _product(Inputs(dims=dims, types=inputs.types, strides=(), values=()), 0, 1)
 
 
 def _attention(
@@ -182,21 +184,21 @@ def _attention(
 ) -> Callable[[Inputs], Call]:
     """By where its arguments are; -1 for one that it has not."""
 
-    def read(given: Inputs) -> Call:
-        q, k, v = (given.shape(index, (4,)) for index in range(3))
+    def read(inputs: Inputs) -> Call:
+        q, k, v = (inputs.shape(index, (4,)) for index in range(3))
         seq, heads = (1, 2) if layout == "bshd" else (2, 1)
-        steps = given.steps(0)
+        steps = inputs.steps(0)
         swapped = steps is not None and q[1] > 1 and q[2] > 1 and steps[1] < steps[2]
         stored = {"bhsd": "bshd", "bshd": "bhsd"}[layout] if swapped else layout
-        is_causal = given.word(causal) == "True"
+        is_causal = inputs.word(causal) == "True"
         lost = []
-        if mask >= 0 and given.given(mask):
+        if mask >= 0 and inputs.given(mask):
             lost.append("mask")
-        if given.number(dropout, 0.0) > 0:
+        if inputs.number(dropout, 0.0) > 0:
             lost.append("dropout")
         if is_causal and q[seq] != k[seq]:
             lost.append("causal")  # PyTorch aligns at the first query, our op at the last
-        factor = given.word(scale)
+        factor = inputs.word(scale)
         problem = ops.registry.get("attention").problem(
             batch=q[0],
             heads_q=q[heads],
@@ -205,9 +207,9 @@ def _attention(
             seq_kv=k[seq],
             dim_qk=q[3],
             dim_v=v[3],
-            dtype=given.dtype(0),
+            dtype=inputs.dtype(0),
             causal=is_causal,
-            scale=given.number(scale, 0.0) if factor else "auto",
+            scale=inputs.number(scale, 0.0) if factor else "auto",
             layout=stored,
         )
         return Call(problem=problem, lost=tuple(lost))
@@ -215,16 +217,16 @@ def _attention(
     return read
 
 
-def _convolution(given: Inputs) -> Call:
+def _convolution(inputs: Inputs) -> Call:
     """Arguments: x, w, bias, stride, padding, dilation, transposed, output padding, groups."""
-    x, w = given.shape(0, (3, 4)), given.shape(1, (3, 4))
-    if given.word(6) == "True":
+    x, w = inputs.shape(0, (3, 4)), inputs.shape(1, (3, 4))
+    if inputs.word(6) == "True":
         raise BadLine("is a transposed convolution, which no op computes")
-    steps = given.steps(0)
+    steps = inputs.steps(0)
     by_channel = steps is not None and len(x) == 4 and x[1] > 1 and steps[1] == 1
     sizes: dict[str, int] = {}
     for name, index, default in (("stride", 3, 1), ("pad", 4, 0), ("dilation", 5, 1)):
-        *rest, width = given.sizes(index)
+        *rest, width = inputs.sizes(index)
         sizes |= {f"{name}_h": rest[0] if rest else default, f"{name}_w": width}
     if len(x) == 3:  # along one axis: an image of one row
         x, w = [*x[:2], 1, x[2]], [*w[:2], 1, w[2]]
@@ -233,14 +235,14 @@ def _convolution(given: Inputs) -> Call:
         **dict(zip(("n", "c", "h", "w"), x, strict=True)),
         **dict(zip(("k", "r", "s"), (w[0], *w[2:]), strict=True)),
         **sizes,
-        groups=int(given.number(8, 1)),
-        dtype=given.dtype(0),
+        groups=int(inputs.number(8, 1)),
+        dtype=inputs.dtype(0),
         layout="nhwc" if by_channel else "nchw",
     )
-    return Call(problem=problem, lost=("bias",) if given.given(2) else ())
+    return Call(problem=problem, lost=("bias",) if inputs.given(2) else ())
 
 
-def _backward(given: Inputs) -> Call:
+def _backward(inputs: Inputs) -> Call:
     raise BadLine("is a backward pass, which no op computes")
 
 

@@ -81,10 +81,10 @@ class ShapeTable(Table):
         return super().calls(kind, part, given)
 
     def notes(self) -> tuple[str, ...]:
-        told = [ASSUMED_DTYPE] if self._assumes_dtype else []
+        notes = [ASSUMED_DTYPE] if self._assumes_dtype else []
         if self._unread:
-            told.append(f"columns that were not read: {', '.join(self._unread)}")
-        return tuple(told)
+            notes.append(f"columns that were not read: {', '.join(self._unread)}")
+        return tuple(notes)
 
 
 def dtype(cells: Cells, name: str, given: Given) -> str:

@@ -28,11 +28,10 @@ _LONGEST_NAME = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """Seconds of all kernels, of those that ops launched which were read, and of those that graphs
-    replayed; `missed` are the kernels of no such op by name, the longest first."""
+    """Seconds of all kernels and of those that graphs replayed; `missed` are the kernels, longest
+    first, that no op which was read launched."""
 
     total_s: float
-    read_s: float
     replayed_s: float
     missed: tuple[tuple[str, float], ...]
 
@@ -99,20 +98,18 @@ class Kernels:
         launched = self._launched(read)
         names = list(self._names)
         missed: dict[str, float] = {}
-        total = covered = replayed = 0.0
+        total = replayed = 0.0
         for number, us, correlation, by_graph in zip(
             self._name, self._us, self._correlation, self._replayed, strict=True
         ):
             total += us
             if correlation in launched:
-                covered += us
                 continue
             replayed += us if by_graph or correlation in self._graphs else 0.0
             missed[names[number]] = missed.get(names[number], 0.0) + us
         longest = sorted(missed.items(), key=lambda one: (-one[1], one[0]))
         return Coverage(
             total_s=total * _US,
-            read_s=covered * _US,
             replayed_s=replayed * _US,
             missed=tuple((name, us * _US) for name, us in longest),
         )

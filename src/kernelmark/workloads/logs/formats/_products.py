@@ -79,8 +79,8 @@ class Products(_columns.ShapeTable):
         self._by_columns = False
 
     def notes(self) -> tuple[str, ...]:
-        told = self._by_columns and not self._of_library
-        return (*((_NOTE,) if told else ()), *super().notes())
+        noted = self._by_columns and not self._of_library
+        return (*((_NOTE,) if noted else ()), *super().notes())
 
     def row(self, cells: Cells, given: Given) -> Iterator[Call]:
         times = _columns.count(cells)

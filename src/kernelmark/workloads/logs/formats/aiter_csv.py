@@ -74,14 +74,14 @@ class _Rows(Table):
         self._assumed_f8 = False
 
     def notes(self) -> tuple[str, ...]:
-        told = []
+        notes = []
         if len(self._archs) > 1:
             archs = " and ".join(sorted(self._archs))
             once = "a shape counts once for each dtype, and fp8 of gfx942 is another than OCP's"
-            told.append(f"rows of {archs}: {once}; --arch reads the rows of one")
+            notes.append(f"rows of {archs}: {once}; --arch reads the rows of one")
         if self._assumed_f8:
-            told.append("fp8 was read as OCP's e4m3; for gfx940 to gfx942: --arch gfx942")
-        return tuple(told)
+            notes.append("fp8 was read as OCP's e4m3; for gfx940 to gfx942: --arch gfx942")
+        return tuple(notes)
 
     def row(self, cells: Mapping[str, str], given: Given) -> Iterator[Call]:
         arch = self._arch(cells, given)

@@ -3,7 +3,7 @@
 Operators call each other: linear calls addmm, matmul calls bmm, attention may call either. Each is
 counted once, by the operator that does the work: what is inside a product, a fused attention or a
 convolution is not looked at, and what wraps one is left out. Kernels of no op that was read, as of
-replayed graphs and of a framework's own ops, are told with their share of the time.
+replayed graphs and of a framework's own ops, are reported with their share of the time.
 """
 
 from __future__ import annotations
@@ -125,14 +125,14 @@ def _made(name: str, recorded: str) -> Call | str:
     dims, types, strides, values = json.loads(recorded)
     if not isinstance(dims, list) or not isinstance(types, list):
         return f"{name.removeprefix('aten::')} {_NO_SHAPES}"
-    given = Inputs(
+    inputs = Inputs(
         dims=dims,
         types=types,
         strides=strides if isinstance(strides, list) else (),
         values=values if isinstance(values, list) else (),
     )
     try:
-        return (LEAVES.get(name) or WRAPPERS[name])(given)
+        return (LEAVES.get(name) or WRAPPERS[name])(inputs)
     except UsageError as error:
         return f"{name.removeprefix('aten::')} {error.message}"
 

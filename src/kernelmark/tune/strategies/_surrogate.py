@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.tune._features import Features
+from kernelmark.tune.strategies._features import Features
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -118,8 +118,8 @@ class Surrogate:
         square = (
             np.square(here).sum(axis=1)[:, None] + self._asked_square - 2 * here @ self._asked.T
         )
-        made: Singles = np.float32(self._signal) * _matern_only(np.maximum(square, 0))
-        return made
+        singles: Singles = np.float32(self._signal) * _matern_only(np.maximum(square, 0))
+        return singles
 
     def add(self, point: int) -> None:
         """Take one more observed point in."""

@@ -26,7 +26,7 @@ Refs = Annotated[
     ),
 ]
 Out = Annotated[
-    str, o.option("-f --file FILE", o.OUTPUT, help="FILE.html (one offline page) or FILE.md.")
+    str, o.option("-o -f --file FILE", o.OUTPUT, help="FILE.html (one offline page) or FILE.md.")
 ]
 Title = Annotated[str, o.option("--title TEXT", o.OUTPUT, help="Heading.")]
 Svgs = Annotated[
@@ -47,7 +47,7 @@ def report(
 
     With several runs it begins with what changed from the first to the last.
 
-    Without 'kernelmark[plots]' the page has no figures.
+    Without the extra 'plots' of kernelmark the page has no figures.
     """
     from kernelmark.cli.loading import loaded
     from kernelmark.report import page, vega

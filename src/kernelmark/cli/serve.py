@@ -204,7 +204,7 @@ def site(
     """Write the dashboard as static files, for any web host or as a CI artifact.
 
     The pages of the newest runs, their results and every series, with their JSON twins; links are
-    relative. Without 'kernelmark[plots]' there are no figures.
+    relative. Without the extra 'plots' there are no figures.
 
     For example: kmark site -o public
     """

@@ -20,6 +20,8 @@ class Point:
     status: Status
     fingerprint: str
     median_s: float | None
+    low_s: float | None = None
+    high_s: float | None = None
     modes: tuple[Mode, ...] = ()
     metric: str = ""
     value: float | None = None
@@ -53,6 +55,21 @@ def test_a_step_is_found_where_it_is():
     assert (step.run_id, step.before_id, step.started) == ("night20", "night19", 20.0)
     assert step.ratio == pytest.approx(1.06, rel=0.01)
     assert found.screen.status.value == "same"
+
+
+def test_a_point_whose_blocks_disagree_is_not_judged():
+    """427.9 µs and 22.47 ms became 11.45 ms, between two modes that nobody saw."""
+    points = series([*noisy(20), 11.45e-3])
+    wide = replace(points[-1], low_s=4.279e-4, high_s=math.inf)
+    assert story(points).screen.status.value == "slower"
+    screen = story([*points[:-1], wide]).screen
+    assert (screen.status.value, screen.reason.code) == ("unsure", "point-wide")
+    # Nor does it move the level of those after it.
+    later = [
+        replace(p, run_id=f"later{i}", started=30.0 + i) for i, p in enumerate(series(noisy(1)))
+    ]
+    found = story([*points[:-1], wide, *later])
+    assert (found.steps, found.screen.status.value) == ((), "same")
 
 
 @pytest.mark.parametrize(

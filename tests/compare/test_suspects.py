@@ -18,6 +18,8 @@ class Point:
     series: str
     run_id: str
     median_s: float | None
+    low_s: float | None = None
+    high_s: float | None = None
     status: Status = Status.OK
     started: float = 0.0
     fingerprint: str = ""

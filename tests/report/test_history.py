@@ -18,6 +18,8 @@ from kernelmark.report import history as report
 @dataclass(frozen=True)
 class Point:
     median_s: float | None
+    low_s: float | None = None
+    high_s: float | None = None
     series: str = "gemm m=8 | a | {} | t | x"
     run_id: str = "r"
     started: float = 0.0

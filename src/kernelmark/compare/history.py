@@ -19,7 +19,7 @@ from typing import Protocol
 
 from kernelmark.compare.verdicts import HELD, Audit
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Mode, Run, Status
+from kernelmark.core.result import DISAGREEMENT, Mode, Run, Status
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.stats.changepoint import change_points
 from kernelmark.stats.modes import mean_of
@@ -54,6 +54,10 @@ class Point(Protocol):
     def fingerprint(self) -> str: ...
     @property
     def median_s(self) -> float | None: ...
+    @property
+    def low_s(self) -> float | None: ...
+    @property
+    def high_s(self) -> float | None: ...
     @property
     def modes(self) -> tuple[Mode, ...]: ...
     @property
@@ -173,6 +177,13 @@ def judged_s(point: Point) -> float | None:
     return mean_of(point.modes) if point.modes else point.median_s
 
 
+def is_reliable(point: Point) -> bool:
+    """Whether the blocks of a point agreed. Where they did not, its median may be a time that no
+    launch took: it is shown, and neither judged nor part of a level."""
+    low_s, high_s = point.low_s, point.high_s
+    return bool(point.metric) or not low_s or high_s is None or high_s <= DISAGREEMENT * low_s
+
+
 def stories(points: Iterable[Point], *, min_effect: float = MIN_EFFECT) -> list[Story]:
     """Each series with its steps and its screen; `points` are in the order of time."""
     found: dict[str, list[Point]] = {}
@@ -185,8 +196,7 @@ def story(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> Story:
     """One series, oldest point first. Of several results of a run, on many devices of one kind, the
     middle one stands for it; a failure stands for all."""
     points = [_middle(list(group)) for _, group in itertools.groupby(points, lambda p: p.run_id)]
-    timed = [(p, time_s) for p in points if p.status is Status.OK and (time_s := judged_s(p))]
-    timed = timed[-_MOST_POINTS:]
+    timed = _timed(points)
     logs = [math.log(time_s) for _, time_s in timed]
     steps = change_points(logs, min_effect=math.log1p(min_effect))
     screen = _screened(points, _levels(logs, [step.index for step in steps]), min_effect)
@@ -207,6 +217,16 @@ def story(points: Sequence[Point], *, min_effect: float = MIN_EFFECT) -> Story:
         ),
         screen=_by_modes(screen, points[-1], before[: len(before) - screen.gone]),
     )
+
+
+def _timed(points: Sequence[Point]) -> list[tuple[Point, float]]:
+    """The newest points that can be judged, with the time of each."""
+    judged = [
+        (p, time_s)
+        for p in points
+        if p.status is Status.OK and is_reliable(p) and (time_s := judged_s(p))
+    ]
+    return judged[-_MOST_POINTS:]
 
 
 def hold(found: Sequence[Story], sentinels: Mapping[str, str]) -> tuple[list[Story], list[Reason]]:
@@ -266,9 +286,7 @@ def _moves(one: Story, min_effect: float) -> dict[str, float]:
     """How far the series moved in a run, by run: its steps, and points that the rest of their level
     lets nobody expect. The newest point is the screen's."""
     moves = {step.run_id: step.ratio for step in one.steps}
-    timed = [
-        (p.run_id, time_s) for p in one.points if p.status is Status.OK and (time_s := judged_s(p))
-    ][-_MOST_POINTS:]
+    timed = [(point.run_id, time_s) for point, time_s in _timed(one.points)]
     places = [i for i, (run_id, _) in enumerate(timed) if run_id in moves]
     for a, b in itertools.pairwise([0, *places, len(timed)]):
         logs = [math.log(time_s) for _, time_s in timed[a:b]]
@@ -317,6 +335,11 @@ def _screened(
         return Screen(status=VerdictStatus.IGNORED, reason=_failed(newest))
     if len(points) > 1 and points[-2].status is not Status.OK:
         return Screen(status=VerdictStatus.FIXED, reason=_was(points[-2]))
+    if not is_reliable(newest):
+        low_s, high_s = newest.low_s, newest.high_s
+        return Screen(
+            status=VerdictStatus.UNSURE, reason=Reason("point-wide", low_s=low_s, high_s=high_s)
+        )
     level, log = levels[-1], math.log(judged)
     if len(level) >= LEAST_POINTS:
         gone = _gone(level, log, min_effect)

@@ -239,6 +239,7 @@ TEMPLATES = {
         " be decided"
     ),
     "few-points": "{points} points at this level, {least} are needed",
+    "point-wide": "unreliable: its interval goes from {low_s:time} to {high_s:time}",
     "expected": "{modes:if multimodal: }expected {low_s:time} to {high_s:time}",
     "metric-expected": "expected {low:value {unit}} to {high:value {unit}}",
     "metric-changed": "{better} is better",

@@ -25,6 +25,9 @@ ConfigValue = str | int | float | bool
 Config = Mapping[str, ConfigValue]
 # Codes of warnings that say that a median is no headline: it is shown, marked, and does not rank.
 UNRELIABLE = ("few-blocks", "blocks-disagree")
+# Blocks disagree where the interval of their median spans this factor: the median may then lie
+# between two modes, at a time that no launch took.
+DISAGREEMENT = 4.0
 _IMPOSSIBLE = "no run has such times: was the file edited? measure or export it again"
 _config_text = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 

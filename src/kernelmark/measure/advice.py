@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import UNRELIABLE, Block
+from kernelmark.core.result import DISAGREEMENT, UNRELIABLE, Block
 from kernelmark.core.timing import Duty, Timing
 from kernelmark.measure.warmup import Warmup
 from kernelmark.stats.interval import Interval
@@ -13,9 +13,6 @@ from kernelmark.stats.interval import Interval
 # Below these shares a disturbance is lost in the spread anyway.
 LOAD_SHARE = 0.1
 CLOCK_SHARE = 0.03
-# Blocks disagree where the interval of their median spans this factor: the median may then lie
-# between two modes, at a time that no launch took.
-DISAGREEMENT = 4.0
 # Warnings of the interval: joining processes makes them anew.
 INTERVAL_WARNINGS = (
     "interval-above-target",

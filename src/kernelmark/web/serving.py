@@ -64,7 +64,9 @@ def serve(
 def _bind(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        made = socket.socket(family, socket.SOCK_STREAM)
+        # asyncio turns Nagle's algorithm off only for sockets that name TCP. With it, the body of
+        # a response waits for the acknowledgement of its headers, which clients delay by 40 ms.
+        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
         made.listen(_BACKLOG)  # from here on a client waits instead of being refused

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
-from typing import TypeVar
+from typing import TypeVar, overload
 
 V = TypeVar("V")
+D = TypeVar("D")
 
 
 class FrozenDict(Mapping[str, V]):
@@ -29,7 +30,16 @@ class FrozenDict(Mapping[str, V]):
     def __len__(self) -> int:
         return len(self._items)
 
-    # The inherited views look up every item by a call in Python: too slow for a million results.
+    # The inherited views and `get` look up items by calls in Python: too slow for a million.
+    @overload
+    def get(self, key: str, /) -> V | None: ...
+
+    @overload
+    def get(self, key: str, /, default: V | D) -> V | D: ...
+
+    def get(self, key: str, /, default: object = None) -> object:
+        return self._items.get(key, default)
+
     def keys(self) -> KeysView[str]:
         return self._items.keys()
 

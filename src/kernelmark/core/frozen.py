@@ -16,7 +16,8 @@ class FrozenDict(Mapping[str, V]):
     _items: dict[str, V]
 
     def __init__(self, items: Mapping[str, V] | Iterable[tuple[str, V]] = ()) -> None:
-        object.__setattr__(self, "_items", dict(items))
+        held = items._items if isinstance(items, FrozenDict) else dict(items)
+        object.__setattr__(self, "_items", held)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("FrozenDict cannot be changed")

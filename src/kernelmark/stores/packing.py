@@ -207,7 +207,7 @@ def unpack(
         error=read_reason(exact.get("reason"), exact.get("error", error)),
         started=started,
         cost=cost,
-        **{name: codec.read(exact[name], _hints()[name], name) for name in _LATER if name in exact},
+        **{name: codec.read(exact[name], _hints()[name], name) for name in exact if name in _LATER},
     )
 
 

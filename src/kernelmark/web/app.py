@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import hashlib
 import logging
+import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ from kernelmark.web.source import Source
 
 _KEPT = 512  # pages
 _KEPT_BYTES = 64 * 2**20
+_BUILT = 8  # pages before they are rendered: the figure of a page is asked for right after it
 _SMALL = 1024  # bytes that are not worth compressing
 _LONGEST = 300  # characters of a parameter
 _MOST_OFFSET = 10**9
@@ -38,10 +40,11 @@ _TYPES = {
     "html": "text/html; charset=utf-8",
     "json": "application/json",
     "csv": "text/csv; charset=utf-8",
+    "svg": "image/svg+xml",
 }
 _LOG = logging.getLogger(__name__)
 FORMATS = tuple(_TYPES)
-_FORMAT = Field(name="format", help="html, json or csv", choices=FORMATS)
+_FORMAT = Field(name="format", help="html, json, csv or svg: the figure", choices=FORMATS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,8 @@ class _Pages:
         self._bytes = 0
         self._pending: dict[tuple[object, ...], asyncio.Future[_Made]] = {}
         self._threads = ThreadPoolExecutor(_BUILDERS, thread_name_prefix="page")
+        self._built: OrderedDict[tuple[object, ...], tuple[Page, int]] = OrderedDict()
+        self._building = threading.Lock()
 
     async def page(self, name: str, form: str, asked: Mapping[str, str]) -> _Made:
         key = (name, form, *sorted(asked.items()))
@@ -92,18 +97,43 @@ class _Pages:
 
     def _make(self, name: str, form: str, asked: Mapping[str, str], stamp: str) -> _Made:
         whole = {**asked, "rows": "all"} if form == "csv" else asked
+        page, status = self._page(name, whole, stamp)
+        if form != "svg":
+            body = self._render(name, form, page, asked, status)
+        elif (drawn := rendering.svg_bytes(page) if status == 200 else None) is not None:
+            body = drawn
+        else:
+            if status == 200:
+                page, status = _problem(NothingToDo("this page has no figure"), "nothing"), 404
+            body, form = _error_json(page), "json"
+        return _packed(body, stamp, form, status)
+
+    def _page(self, name: str, asked: Mapping[str, str], stamp: str) -> tuple[Page, int]:
+        """The page before it is rendered, and its HTTP status."""
+        key = (stamp, name, *sorted(asked.items()))
+        with self._building:
+            if key in self._built:
+                return self._built[key]
+        made = self._build(name, asked)
+        if "rows" not in asked:  # with every row they are large
+            with self._building:
+                self._built[key] = made
+                while len(self._built) > _BUILT:
+                    self._built.popitem(last=False)
+        return made
+
+    def _build(self, name: str, asked: Mapping[str, str]) -> tuple[Page, int]:
         try:
-            page, status = VIEWS[name].build(self._source, server_url, whole), 200
+            return VIEWS[name].build(self._source, server_url, asked), 200
         except StoreError as error:
-            page, status = _problem(error, "store"), 503
+            return _problem(error, "store"), 503
         except NothingToDo as error:
-            page, status = _problem(error, "nothing"), 404
+            return _problem(error, "nothing"), 404
         except KernelmarkError as error:
-            page, status = _problem(error, "usage"), 404
+            return _problem(error, "usage"), 404
         except Exception:
             _LOG.exception("page %s", name)
-            page, status = _problem(KernelmarkError("this page could not be made"), "internal"), 500
-        return _packed(self._render(name, form, page, asked, status), stamp, form, status)
+            return _problem(KernelmarkError("this page could not be made"), "internal"), 500
 
     def _render(
         self, name: str, form: str, page: Page, asked: Mapping[str, str], status: int
@@ -119,9 +149,14 @@ class _Pages:
         twins = {"JSON": f"{address}{join}format=json"}
         if page.get("tables"):
             twins["CSV"] = f"{address}{join}format=csv"
+        figure_url = f"{address}{join}format=svg" if page.get("figures") else ""
+        if figure_url:
+            twins["SVG"] = figure_url
         if status != 200:
             return rendering.html("search", page, server_url)
-        return rendering.html(name, page, server_url, twins=twins, live="/events")
+        return rendering.html(
+            name, page, server_url, twins=twins, figure_url=figure_url, live="/events"
+        )
 
 
 _TITLES = {"store": "The store does not answer", "internal": "Internal error"}

@@ -160,20 +160,19 @@ def spark(values: Sequence[float | None]) -> str:
     )
 
 
-def warm_up() -> None:
-    """Draw nothing once: the library takes a second to start."""
-    figure({"data": {"values": []}, "mark": "point"})
+def can_draw() -> bool:
+    """Whether the library that draws figures is installed."""
+    return vega.missing() is None
 
 
 def figure(spec: Mapping[str, Any]) -> Markup:
     """A Vega-Lite spec as an SVG element in the colours of the page; "" where none can be drawn."""
-    return (
-        Markup(_drawn(json.dumps(spec, sort_keys=True))) if vega.missing() is None else Markup("")
-    )
+    return Markup(_drawn(json.dumps(spec, sort_keys=True))) if can_draw() else Markup("")
 
 
 @functools.lru_cache(maxsize=256)
 def _drawn(spec: str) -> str:
-    # The page's policy allows no inline styles; a dark blue line cannot be seen on a dark page.
+    # The page's policy allows no inline styles; a dark blue line cannot be seen on a dark page. An
+    # image of its own has no page whose colours it could take.
     svg = _STYLE.sub("", vega.svg(json.loads(spec)))
-    return svg.replace(f'="{PALETTE[0]}"', '="var(--chart)"')
+    return svg.replace(f'="{PALETTE[0]}"', f'="var(--chart, {PALETTE[0]})"')

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 import kernelmark
+from kernelmark.compare.rules import preset
 from kernelmark.core.files import csv_text
 from kernelmark.core.printable import printable
 from kernelmark.report.history import date_text
@@ -133,6 +134,7 @@ def _templates() -> Environment:
         "table_row": cells.table_row,
         "state": cells.state,
         "figure": cells.figure,
+        "can_draw": cells.can_draw,
         "date": date_text,
         "numbers": cells.NUMBERS,
         "version": kernelmark.__version__,
@@ -147,9 +149,11 @@ def html(
     *,
     static: Callable[[str], str] = "/static/{}".format,
     twins: Mapping[str, str | None] | None = None,
+    figure_url: str = "",
     live: str = "",
 ) -> bytes:
-    """The page for people. `live` is where changes are announced, `twins` other forms of it."""
+    """The page for people. `live` is where changes are announced, `twins` other forms of it. Its
+    figure is loaded from `figure_url` once the page is shown, or drawn into it where that is ""."""
     menu = [
         {"text": view.menu, "href": urls(key), "current": key == name}
         for key, view in VIEWS.items()
@@ -163,8 +167,24 @@ def html(
         search=urls("search"),
         twins=twins or {},
         static=static,
+        figure_url=figure_url,
         live=live,
     ).encode("utf-8", "backslashreplace")
+
+
+def svg_bytes(page: Page) -> bytes | None:
+    """The page's figure as an image; None where it has none or none can be drawn."""
+    drawn = [cells.figure(one["spec"]) for one in page.get("figures", ())[:1]]
+    return drawn[0].encode("utf-8", "backslashreplace") if drawn and drawn[0] else None
+
+
+def warm_up() -> None:
+    """Load what takes long at first: the library that draws, the templates, and the rule."""
+    cells.figure({"data": {"values": []}, "mark": "point"})
+    for view in VIEWS.values():
+        _templates().get_template(view.template)
+    _templates().get_template("parts.html")
+    preset(runs.RULES[0])
 
 
 def json_bytes(page: Page) -> bytes:

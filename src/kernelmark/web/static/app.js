@@ -125,6 +125,8 @@ async function draw(figure) {
   figure.querySelector("svg")?.remove();
   figure.append(document.importNode(drawn, true));
   figure.classList.add("drawn");
+  // On a phone a history is wider than the window: its newest points matter most.
+  if (figure.matches(".of-series")) figure.scrollLeft = figure.scrollWidth;
 }
 
 // The page at an address, as a document; null where it is none that can be shown here.

@@ -68,6 +68,7 @@ class _Pages:
         self._bytes = 0
         self._pending: dict[tuple[object, ...], asyncio.Future[_Made]] = {}
         self._threads = ThreadPoolExecutor(_BUILDERS, thread_name_prefix="page")
+        self._drawing = ThreadPoolExecutor(1, thread_name_prefix="figure")
         self._built: OrderedDict[tuple[object, ...], tuple[Page, int]] = OrderedDict()
         self._building = threading.Lock()
 
@@ -81,7 +82,8 @@ class _Pages:
         waiting = self._pending.get(key)
         if waiting is None:
             loop = asyncio.get_running_loop()
-            waiting = loop.run_in_executor(self._threads, self._make, name, form, asked, stamp)
+            threads = self._drawing if form == "svg" else self._threads
+            waiting = loop.run_in_executor(threads, self._make, name, form, asked, stamp)
             self._pending[key] = waiting
             waiting.add_done_callback(lambda _: self._pending.pop(key, None))
         made = await asyncio.shield(waiting)
@@ -98,15 +100,9 @@ class _Pages:
     def _make(self, name: str, form: str, asked: Mapping[str, str], stamp: str) -> _Made:
         whole = {**asked, "rows": "all"} if form == "csv" else asked
         page, status = self._page(name, whole, stamp)
-        if form != "svg":
-            body = self._render(name, form, page, asked, status)
-        elif (drawn := rendering.svg_bytes(page) if status == 200 else None) is not None:
-            body = drawn
-        else:
-            if status == 200:
-                page, status = _problem(NothingToDo("this page has no figure"), "nothing"), 404
-            body, form = _error_json(page), "json"
-        return _packed(body, stamp, form, status)
+        if form == "svg":
+            return _figure(page, stamp, status)
+        return _packed(self._render(name, form, page, asked, status), stamp, form, status)
 
     def _page(self, name: str, asked: Mapping[str, str], stamp: str) -> tuple[Page, int]:
         """The page before it is rendered, and its HTTP status."""
@@ -167,6 +163,20 @@ def _problem(error: KernelmarkError, code: str) -> Page:
         "title": _TITLES.get(code, "Not found"),
         "error": {"code": code, "message": str(error.message), "hint": str(error.hint or "")},
     }
+
+
+def _figure(page: Page, stamp: str, status: int) -> _Made:
+    """The page's figure as an image; an error is JSON."""
+    if status == 200:
+        try:
+            drawn = rendering.svg_bytes(page)
+        except KernelmarkError as error:
+            page, status = _problem(error, "internal"), 500
+        else:
+            if drawn is not None:
+                return _packed(drawn, stamp, "svg", status)
+            page, status = _problem(NothingToDo("this page has no figure"), "nothing"), 404
+    return _packed(_error_json(page), stamp, "json", status)
 
 
 def _packed(body: bytes, stamp: str, form: str, status: int) -> _Made:

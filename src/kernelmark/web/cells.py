@@ -172,7 +172,10 @@ def figure(spec: Mapping[str, Any]) -> Markup:
 
 @functools.lru_cache(maxsize=256)
 def _drawn(spec: str) -> str:
-    # The page's policy allows no inline styles; a dark blue line cannot be seen on a dark page. An
-    # image of its own has no page whose colours it could take.
-    svg = _STYLE.sub("", vega.svg(json.loads(spec)))
-    return svg.replace(f'="{PALETTE[0]}"', f'="var(--chart, {PALETTE[0]})"')
+    return with_page_colours(vega.svg(json.loads(spec)))
+
+
+def with_page_colours(svg: str) -> str:
+    """An SVG element for a page: its policy allows no inline styles, and a dark blue line cannot be
+    seen on a dark page. An image of its own has no page whose colours it could take."""
+    return _STYLE.sub("", svg).replace(f'="{PALETTE[0]}"', f'="var(--chart, {PALETTE[0]})"')

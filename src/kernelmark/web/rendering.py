@@ -19,6 +19,7 @@ from kernelmark.core.files import csv_text
 from kernelmark.core.printable import printable
 from kernelmark.report.history import date_text
 from kernelmark.web import cells
+from kernelmark.web.drawing import drawer
 from kernelmark.web.pages import kernels, machines, runs
 from kernelmark.web.pages.parts import BACKEND, OP, TABLE_FIELDS, Field, Page, Q, Urls
 
@@ -174,17 +175,19 @@ def html(
 
 def svg_bytes(page: Page) -> bytes | None:
     """The page's figure as an image; None where it has none or none can be drawn."""
-    drawn = [cells.figure(one["spec"]) for one in page.get("figures", ())[:1]]
-    return drawn[0].encode("utf-8", "backslashreplace") if drawn and drawn[0] else None
+    if not page.get("figures") or not cells.can_draw():
+        return None
+    drawn = cells.with_page_colours(drawer().svg(page["figures"][0]["spec"]))
+    return drawn.encode("utf-8", "backslashreplace")
 
 
 def warm_up() -> None:
     """Load what takes long at first: the library that draws, the templates, and the rule."""
-    cells.figure({"data": {"values": []}, "mark": "point"})
-    for view in VIEWS.values():
-        _templates().get_template(view.template)
-    _templates().get_template("parts.html")
+    for name in ("parts.html", *{view.template for view in VIEWS.values()}):
+        _templates().get_template(name)
     preset(runs.RULES[0])
+    if cells.can_draw():
+        drawer().svg({"data": {"values": []}, "mark": "point"})
 
 
 def json_bytes(page: Page) -> bytes:

@@ -64,6 +64,7 @@ BACKENDS = ("torch", "triton", "cublaslt", "rtc")
 PAINT_MS, INTERACTION_MS, REQUESTS_PER_S = 300, 100, 200
 CLIENTS, PUSHED_RUNS = 8, 100
 LOAD_S = 10.0
+_LOOK_MS = 300.0  # that a person looks at a page at least before acting on it
 STARTED = 1.7e9
 DAY_S = 86400.0
 RESULTS = Path(__file__).parent / "results" / "web.json"
@@ -453,7 +454,8 @@ def paint(place: Path, url: str, times: int = 7) -> dict[str, Any]:
             found = []
             for n in range(times):
                 address, *action = way(n)
-                page.goto(url + address)
+                painted(address)
+                page.wait_for_timeout(_LOOK_MS)
                 found.append(float(page.evaluate(_ACT, action)))
             figures[f"interaction_{name}_ms"] = statistics.median(found)
         page.goto(f"{url}/search?q=attention")

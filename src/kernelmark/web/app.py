@@ -42,6 +42,7 @@ _TYPES = {
     "csv": "text/csv; charset=utf-8",
     "svg": "image/svg+xml",
 }
+_MAIN = b'<main id="main"'
 _LOG = logging.getLogger(__name__)
 FORMATS = tuple(_TYPES)
 _FORMAT = Field(name="format", help="html, json, csv or svg: the figure", choices=FORMATS)
@@ -150,9 +151,11 @@ class _Pages:
             twins["SVG"] = figure_url
         if status != 200:
             return rendering.html("search", page, server_url)
-        return rendering.html(
+        made = rendering.html(
             name, page, server_url, twins=twins, figure_url=figure_url, live="/events"
         )
+        # By this a browser sees whether a page has changed, without reading all of it.
+        return made.replace(_MAIN, b'%s data-digest="%s"' % (_MAIN, _digest(made).encode()), 1)
 
 
 _TITLES = {"store": "The store does not answer", "internal": "Internal error"}
@@ -179,12 +182,16 @@ def _figure(page: Page, stamp: str, status: int) -> _Made:
     return _packed(_error_json(page), stamp, "json", status)
 
 
+def _digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:24]
+
+
 def _packed(body: bytes, stamp: str, form: str, status: int) -> _Made:
     return _Made(
         stamp=stamp,
         body=body,
         packed=gzip.compress(body, 5, mtime=0) if len(body) > _SMALL else b"",
-        etag=f'"{hashlib.sha256(body).hexdigest()[:24]}"',
+        etag=f'"{_digest(body)}"',
         type=_TYPES[form],
         status=status,
     )
@@ -299,7 +306,7 @@ def create_app(
         if name not in rendering.STATIC:
             raise Refusal(status=404, code="nothing", message="there is no such file")
         body = rendering.STATIC[name]
-        etag = f'"{hashlib.sha256(body).hexdigest()[:24]}"'
+        etag = f'"{_digest(body)}"'
         headers = {"etag": etag, "cache-control": "max-age=60"}
         if etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)

@@ -137,21 +137,34 @@ async function load(address, signal) {
   return found.querySelector("main") ? found : null;
 }
 
-function show(page) {
+// Rows that a window has room for. The others of a table follow after the first frame: laying out
+// all of them takes longer than everything else after a click.
+const FIRST_ROWS = 25;
+
+function show(page, { gradual = false } = {}) {
   const main = document.querySelector("main");
   const fresh = page.querySelector("main");
-  shown = fresh.innerHTML;
   // A figure stays until the new one is drawn.
   for (const figure of fresh.querySelectorAll("figure[data-figure]")) {
     const old = main.querySelector("figure.drawn > svg");
     if (old) figure.append(old);
   }
+  const rest = [];
+  for (const body of gradual ? fresh.querySelectorAll("tbody") : []) {
+    const rows = [...body.rows].slice(FIRST_ROWS);
+    rows.forEach((row) => row.remove());
+    if (rows.length) rest.push([body, rows]);
+  }
   main.replaceChildren(...fresh.childNodes);
+  main.dataset.digest = fresh.dataset.digest;
   document.title = page.title;
   for (const one of ["nav[aria-label=Pages]", "footer .twins"]) {
     document.querySelector(one).replaceWith(page.querySelector(one));
   }
   enhance(main);
+  if (rest.length) {
+    requestAnimationFrame(() => setTimeout(() => rest.forEach(([body, rows]) => body.append(...rows)), 0));
+  }
 }
 
 // Finds the control that had the focus among those that took its place.
@@ -176,20 +189,21 @@ async function visit(url, { add = true, top = false } = {}) {
     if (!page) { location.assign(url); return; }
     if (add) history.pushState(null, "", url);
     here = path();
-    show(page);
+    if (top) scrollTo(0, 0);
+    show(page, { gradual: scrollY < innerHeight / 2 });  // a shorter page would move what is seen
   } catch (error) {
     if (!signal.aborted) location.assign(url);
     return;
   }
   successor(focused)?.focus({ preventScroll: true });
-  if (top) scrollTo(0, 0);
 }
 
 async function refresh() {
   const address = location.href;
   const page = await load(address).catch(() => null);
   const main = document.querySelector("main");
-  if (!page || address !== location.href || page.querySelector("main").innerHTML === shown) return;
+  if (!page || address !== location.href) return;
+  if (page.querySelector("main").dataset.digest === main.dataset.digest) return;
   const focused = document.activeElement;
   if (focused && main.contains(focused) && focused.matches("input, select")) return;
   show(page);
@@ -210,7 +224,6 @@ function follow(address) {
   source.onerror = () => { live.textContent = "○ not connected"; };
 }
 
-let shown = document.querySelector("main").innerHTML;
 document.body.append(tip);
 enhance(document);
 document.addEventListener("keydown", (event) => {

@@ -137,9 +137,20 @@ async function load(address, signal) {
   return found.querySelector("main") ? found : null;
 }
 
-// Rows that a window has room for. The others of a table follow after the first frame: laying out
-// all of them takes longer than everything else after a click.
-const FIRST_ROWS = 25;
+// Rows beyond those that the window has room for follow after the first frame: laying them out takes
+// longer than everything else between a click and what it shows.
+const ROW_PX = 36;
+
+function postpone(root) {
+  const rest = [];
+  for (const body of root.querySelectorAll("tbody")) {
+    const rows = [...body.rows].slice(Math.ceil(innerHeight / ROW_PX));
+    rows.forEach((row) => row.remove());
+    if (rows.length) rest.push([body, rows]);
+  }
+  if (!rest.length) return;
+  requestAnimationFrame(() => setTimeout(() => rest.forEach(([body, rows]) => body.append(...rows)), 0));
+}
 
 function show(page, { gradual = false } = {}) {
   const main = document.querySelector("main");
@@ -149,12 +160,7 @@ function show(page, { gradual = false } = {}) {
     const old = main.querySelector("figure.drawn > svg");
     if (old) figure.append(old);
   }
-  const rest = [];
-  for (const body of gradual ? fresh.querySelectorAll("tbody") : []) {
-    const rows = [...body.rows].slice(FIRST_ROWS);
-    rows.forEach((row) => row.remove());
-    if (rows.length) rest.push([body, rows]);
-  }
+  if (gradual) postpone(fresh);
   main.replaceChildren(...fresh.childNodes);
   main.dataset.digest = fresh.dataset.digest;
   document.title = page.title;
@@ -162,9 +168,6 @@ function show(page, { gradual = false } = {}) {
     document.querySelector(one).replaceWith(page.querySelector(one));
   }
   enhance(main);
-  if (rest.length) {
-    requestAnimationFrame(() => setTimeout(() => rest.forEach(([body, rows]) => body.append(...rows)), 0));
-  }
 }
 
 // Finds the control that had the focus among those that took its place.

@@ -5,7 +5,8 @@
 
 Runs of 1,000 cases; results repeat in another order from run to run, as making each anew takes
 longer than storing it. Pages are painted by Chromium, each time one that the server has not made
-before. The machine that paints and asks is the one that serves.
+before. An interaction is what a person does on a page, until the frame that shows the rows asked
+for. The machine that paints and asks is the one that serves.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ BACKENDS = ("torch", "triton", "cublaslt", "rtc")
 PAINT_MS, INTERACTION_MS, REQUESTS_PER_S = 300, 100, 200
 CLIENTS, PUSHED_RUNS = 8, 100
 LOAD_S = 10.0
+_LOOK_MS = 300.0  # that a person looks at a page at least before acting on it
 STARTED = 1.7e9
 DAY_S = 86400.0
 RESULTS = Path(__file__).parent / "results" / "web.json"
@@ -369,6 +371,23 @@ _SORT = """() => new Promise((done) => {
   heads[0].click();
   requestAnimationFrame(() => setTimeout(() => done(performance.now() - began), 0));
 })"""
+# An action on a page, until the frame after its <main> has been filled anew.
+_ACT = """(action) => new Promise((done) => {
+  const main = document.querySelector("main");
+  const began = performance.now();
+  new MutationObserver((_, observer) => {
+    observer.disconnect();
+    requestAnimationFrame(() => setTimeout(() => done(performance.now() - began), 0));
+  }).observe(main, { childList: true });
+  const [selector, value] = action;
+  const control = document.querySelector(selector);
+  if (value === null) control.click();
+  else {
+    control.value = value;
+    if (control.matches("select")) control.dispatchEvent(new Event("change"));
+    else control.form.requestSubmit();
+  }
+})"""
 
 
 def paint(place: Path, url: str, times: int = 7) -> dict[str, Any]:
@@ -423,18 +442,23 @@ def paint(place: Path, url: str, times: int = 7) -> dict[str, Any]:
             found = [painted(address()) for _ in range(times)]
             figures[f"paint_{name}_ms"] = statistics.median(found)
             figures[f"slowest_paint_{name}_ms"] = max(found)
-        ways = {
-            "filter": lambda n: f"/kernels?backend={BACKENDS[n % 4]}&sort=ratio",
-            "next_rows": lambda n: f"/kernels?offset={100 * (n + 1)}",
-            "sort": lambda n: f"/kernels?op=gemm&sort={('share', 'value', 'ratio')[n % 3]}",
-            "filter_run": lambda n: f"/run/{runs[0]}?q={n}&backend=torch",
-            "search": lambda n: f"/search?q=m={64 * (n + 1)}",
+        # By name: the page to start from, the control, and the value it is given; None clicks it.
+        ways: dict[str, Callable[[int], tuple[str, str, str | None]]] = {
+            "filter": lambda n: (f"/kernels?q={n}", "[name=backend]", BACKENDS[n % 4]),
+            "next_rows": lambda n: (f"/kernels?offset={50 * n}", "a[rel=next]", None),
+            "sort": lambda n: (f"/kernels?op=gemm&q={n}", "th.k-share a", None),
+            "filter_run": lambda n: (f"/run/{runs[0]}?q={n}", "[name=backend]", "torch"),
+            "search": lambda n: ("/runs", ".search input", f"m={64 * (n + 1)}"),
         }
         for name, way in ways.items():
-            figures[f"interaction_{name}_ms"] = statistics.median(
-                painted(way(n)) for n in range(times)
-            )
-        page.goto(f"{url}/kernels?q=seq&backend=torch")
+            found = []
+            for n in range(times):
+                address, *action = way(n)
+                painted(address)
+                page.wait_for_timeout(_LOOK_MS)
+                found.append(float(page.evaluate(_ACT, action)))
+            figures[f"interaction_{name}_ms"] = statistics.median(found)
+        page.goto(f"{url}/search?q=attention")
         figures["interaction_sort_in_place_ms"] = statistics.median(
             float(page.evaluate(_SORT)) for _ in range(times)
         )

@@ -16,7 +16,7 @@ import pytest
 from kernelmark.core.result import RunState
 from kernelmark.stores import open_store
 
-from .conftest import PROBLEMS, RUNS, a_run, fill, results_of
+from .conftest import BACKENDS, PROBLEMS, RUNS, a_run, fill, results_of
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 pytestmark = [
@@ -163,7 +163,7 @@ def test_a_regression_is_followed_to_its_command(browser, base):
         open_answer(page)
         page.locator(".answer").get_by_role("link").click()
         page.get_by_text("slower").first.wait_for()
-        assert page.locator("figure svg").count() == 1
+        page.locator("figure svg").wait_for()
         page.locator("table").last.get_by_role("link", name=re.compile("ms$")).first.click()
         page.get_by_text("Samples by block").wait_for()
         page.get_by_role("button", name="Copy").click()
@@ -191,6 +191,40 @@ def test_filters_and_sorting_are_in_the_address(browser, base):
             "td.k-value", "(all) => all.map((one) => Number(one.dataset.v))"
         )
         assert again == shown
+
+
+def test_a_filter_keeps_the_page_and_the_focus(browser, base):
+    with tab(browser, base) as page:
+        open_answer(page)
+        page.goto("/kernels")
+        page.evaluate("window.kept = true")
+        page.get_by_label("Backend").focus()
+        page.get_by_label("Backend").select_option("torch")
+        page.wait_for_url("**/kernels?backend=torch")
+        page.locator("tbody tr").nth(len(PROBLEMS)).wait_for(state="detached")
+        assert page.evaluate("window.kept && document.activeElement.name") == "backend"
+        csv = page.get_by_role("link", name="CSV").get_attribute("href")
+        assert csv == "/kernels?backend=torch&format=csv"
+        page.go_back()
+        page.wait_for_url("**/kernels")
+        page.locator("tbody tr").nth(len(PROBLEMS) * len(BACKENDS) - 1).wait_for()
+        page.locator("h1").click()  # in a control, "/" is a character
+        page.keyboard.press("/")
+        page.keyboard.type("m=256")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/search?q=m%3D256")
+        page.get_by_role("heading", name="Search: m=256").wait_for()
+        assert page.evaluate("window.kept")
+        assert page.title() == "Search: m=256 · kernelmark"
+        assert page.locator("nav [aria-current]").count() == 0
+
+
+def test_a_figure_is_shown_without_scripts(browser, base):
+    with tab(browser, base, java_script_enabled=False) as page:
+        page.goto("/roofline")
+        image = page.locator("figure img")
+        image.wait_for()
+        assert image.bounding_box()["width"] > 300
 
 
 def test_a_point_of_a_figure_tells_what_it_is(browser, base):

@@ -5,6 +5,8 @@ import dataclasses
 import io
 import subprocess
 import sys
+from urllib.parse import parse_qsl, urlsplit
+from xml.etree import ElementTree
 
 import pytest
 
@@ -145,13 +147,53 @@ def test_hostile_names_stay_text(client, addresses):
         assert [a for tag, a in found if tag == "script"] == [
             {"src": "/static/app.js", "defer": None}
         ], name
-        assert not [tag for tag, _ in found if tag in ("img", "iframe", "object")], name
+        assert not [tag for tag, _ in found if tag in ("iframe", "object")], name
+        images = [attributes["src"] for tag, attributes in found if tag == "img"]
+        assert all(one.startswith("/") and one.endswith("format=svg") for one in images), name
         assert HOSTILE not in text, name
         seen += "alert(1)" in text
     assert seen >= 4
     answer = client.get("/search", params={"q": HOSTILE})
     assert HOSTILE not in answer.text
     assert "&lt;script&gt;" in answer.text
+
+
+def test_a_figure_is_an_image_of_its_own(client, addresses):
+    """Names of logs are in its labels: none becomes an element or a script."""
+    drawn = 0
+    for name, address in addresses.items():
+        answer = client.get(
+            address, params={"format": "svg"} | dict(parse_qsl(urlsplit(address).query))
+        )
+        if not twin(client, address).get("figures"):
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "nothing"), name
+            continue
+        assert answer.headers["content-type"] == "image/svg+xml"
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        parts = list(ElementTree.fromstring(answer.text).iter())
+        assert parts[0].tag == "{http://www.w3.org/2000/svg}svg"
+        assert not [one.tag for one in parts if one.tag.endswith(("script", "image", "}a"))]
+        assert not [n for one in parts for n in one.attrib if n == "style" or n.startswith("on")]
+        drawn += 1
+        (figure,) = [a for tag, a in Tags(client.get(address).text).found if tag == "figure"]
+        assert client.get(figure["data-figure"]).content == answer.content, name
+    assert drawn == 3  # series, result, roofline
+
+
+def test_a_page_is_built_once_for_all_its_forms(serve, monkeypatch):
+    built = []
+    view = VIEWS["roofline"]
+
+    def build(*given):
+        built.append(given)
+        return view.build(*given)
+
+    counted = {**VIEWS, "roofline": dataclasses.replace(view, build=build)}
+    monkeypatch.setattr("kernelmark.web.app.VIEWS", counted)
+    client = serve()
+    for form in ("html", "svg", "json"):
+        assert client.get(f"/roofline?format={form}").status_code == 200
+    assert len(built) == 1
 
 
 def test_headers_forbid_what_pages_do_not_need(client):
@@ -281,7 +323,7 @@ def test_figures_have_the_colours_of_the_page(source):
     assert spec["config"]["axis"]["labelColor"] == "currentColor"
     drawn = cells.figure(spec)
     assert 'fill="currentColor"' in drawn
-    assert "#0072B2" not in drawn
+    assert '="#0072B2"' not in drawn
 
 
 def test_a_step_of_the_last_runs_is_news_though_the_newest_point_fits(store):

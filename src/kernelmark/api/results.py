@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -34,7 +35,11 @@ class Results(Sequence[Result]):
         self.result_set = result_set
         self.roofs = tuple(roofs) or result_set.roofs
         self.notes = tuple(notes)
-        self.rows = tables.rows(result_set, self.roofs, _sentinels(result_set.run))
+
+    @functools.cached_property
+    def rows(self) -> list[tables.Row]:
+        """One row a result; a comparison needs none."""
+        return tables.rows(self.result_set, self.roofs, _sentinels(self.run))
 
     @property
     def run(self) -> Run:

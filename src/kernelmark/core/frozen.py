@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
-from typing import TypeVar
+from typing import TypeVar, overload
 
 V = TypeVar("V")
+D = TypeVar("D")
 
 
 class FrozenDict(Mapping[str, V]):
@@ -15,7 +16,8 @@ class FrozenDict(Mapping[str, V]):
     _items: dict[str, V]
 
     def __init__(self, items: Mapping[str, V] | Iterable[tuple[str, V]] = ()) -> None:
-        object.__setattr__(self, "_items", dict(items))
+        held = items._items if isinstance(items, FrozenDict) else dict(items)
+        object.__setattr__(self, "_items", held)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("FrozenDict cannot be changed")
@@ -29,7 +31,16 @@ class FrozenDict(Mapping[str, V]):
     def __len__(self) -> int:
         return len(self._items)
 
-    # The inherited views look up every item by a call in Python: too slow for a million results.
+    # The inherited views and `get` look up items by calls in Python: too slow for a million.
+    @overload
+    def get(self, key: str, /) -> V | None: ...
+
+    @overload
+    def get(self, key: str, /, default: V | D) -> V | D: ...
+
+    def get(self, key: str, /, default: object = None) -> object:
+        return self._items.get(key, default)
+
     def keys(self) -> KeysView[str]:
         return self._items.keys()
 

@@ -57,7 +57,9 @@ class Reason(str):
     @classmethod
     def of(cls, text: str) -> Reason:
         """`text` itself where it is a reason, else a reason without a code of its own."""
-        return text if isinstance(text, Reason) else cls._made(text, TEXT, _NO_FIELDS)
+        if isinstance(text, Reason):
+            return text
+        return cls._made(text, TEXT, _NO_FIELDS) if text else NO_REASON
 
     @property
     def root(self) -> Reason:
@@ -83,7 +85,7 @@ class Reason(str):
         return _restored, (str(self), self.code, dict(self.fields))
 
 
-NO_REASON = Reason.of("")
+NO_REASON = Reason._made("", TEXT, _NO_FIELDS)
 
 
 def _restored(text: str, code: str, fields: Mapping[str, Any]) -> Reason:
@@ -121,8 +123,10 @@ def reason_document(reason: Reason) -> Any:
 def read_reason(document: Any, text: str = "") -> Reason:
     """The reason of a document, or of a mere sentence. What no template of this version can format
     keeps its `text`."""
-    if not isinstance(document, Mapping):
-        return Reason.of(text if document is None else str(document))
+    if document is None:
+        return Reason.of(text)
+    if isinstance(document, str) or not isinstance(document, Mapping):
+        return Reason.of(str(document))
     code = str(document.get("code", TEXT))
     fields = _read_fields(document.get("fields"))
     try:

@@ -17,6 +17,7 @@ from kernelmark.core.metric import Metric, PointColumn, Value, impossible
 from kernelmark.core.optional import OPTIONAL as OPTIONAL
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
+from kernelmark.core.remembered import remembered
 from kernelmark.core.roof import Roof
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import plain_number
@@ -37,8 +38,12 @@ def config_key(config: Config) -> str:
     return _config_text(dict(config)) if config else "{}"
 
 
+class _CaseMemory:
+    __slots__ = ("_id", "_series")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(_CaseMemory):
     """What a worker executes: a problem by a backend with a config, measured in one way. `name` is
     what a user's own kernel file goes by in history, whatever its path is."""
 
@@ -61,13 +66,13 @@ class Case:
             if isinstance(value, float) and not math.isfinite(value):
                 raise UsageError(f"config: {name}={value} is not finite")
 
-    @property
+    @remembered
     def series(self) -> str:
         """Identity in history, up to the device's architecture."""
         name = self.name or self.backend
         return " | ".join((self.problem.key, name, config_key(self.config), self.timing.identity))
 
-    @property
+    @remembered
     def id(self) -> str:
         """Short stable hash of `series`: names a case inside a run."""
         return hashlib.sha256(self.series.encode()).hexdigest()[:16]
@@ -115,8 +120,12 @@ class Telemetry:
     throttle: tuple[str, ...] = ()
 
 
+class _MedianMemory:
+    __slots__ = ("_median_s",)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class Block(_MedianMemory):
     """Samples that share one process and one set of allocations: the unit of replication."""
 
     process: int
@@ -135,7 +144,7 @@ class Block:
                 f"samples_s has {wrong}, and a time is positive and finite", hint=_IMPOSSIBLE
             )
 
-    @property
+    @remembered
     def median_s(self) -> float:
         return statistics.median(self.samples_s)
 
@@ -160,7 +169,7 @@ class Mode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class Measurement(_MedianMemory):
     """All numbers of a case. Times are seconds a launch.
 
     `low_s` and `high_s` bound the median at 95 %, over blocks, not over samples.
@@ -190,10 +199,10 @@ class Measurement:
                 "blocks is empty: a measurement has at least one block", hint=_IMPOSSIBLE
             )
 
-    @property
+    @remembered
     def median_s(self) -> float:
         """The headline: the median over blocks of each block's median."""
-        return statistics.median(block.median_s for block in self.blocks)
+        return statistics.median([block.median_s for block in self.blocks])
 
     @property
     def rel_half_width(self) -> float:

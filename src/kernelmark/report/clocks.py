@@ -17,12 +17,10 @@ _FLOOR = 0.01
 
 def explains(row: Row) -> bool:
     """Whether the row's time changed and the core clock is another one too."""
+    if row.status not in ALARMS or row.judgement.reason.code == "at-equal-clock":
+        return False
     clocks = row.pair.clocks_mhz
-    if row.status not in ALARMS or clocks is None:
-        return False
-    if row.judgement.reason.code == "at-equal-clock":
-        return False
-    return abs(math.log(clocks[1] / clocks[0])) > _FLOOR
+    return clocks is not None and abs(math.log(clocks[1] / clocks[0])) > _FLOOR
 
 
 def change_text(row: Row) -> str:

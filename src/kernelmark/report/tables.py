@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -112,13 +111,12 @@ def rows(
     together. `sentinels`, keys of problems, come after everything else."""
     infos = {info.name: info for info in results.run.environment.devices}
     best = _best(results.results)
-    made = [_row(result, roofs, infos.get(result.device), best) for result in results.results]
-    marked = [
-        dataclasses.replace(row, sentinel=row.result.case.problem.key in sentinels) for row in made
+    made = [
+        _row(result, roofs, infos.get(result.device), best, sentinels) for result in results.results
     ]
-    problems = list(dict.fromkeys(row.result.case.problem.key for row in marked))
+    problems = list(dict.fromkeys(row.result.case.problem.key for row in made))
     places = {key: place for place, key in enumerate(problems)}
-    return sorted(marked, key=lambda row: (row.sentinel, places[row.result.case.problem.key]))
+    return sorted(made, key=lambda row: (row.sentinel, places[row.result.case.problem.key]))
 
 
 def divided(made: Sequence[Row]) -> list[Row | None]:
@@ -306,7 +304,11 @@ def width_text(share_of_median: float) -> str:
 
 
 def _row(
-    result: Result, roofs: Sequence[Roof], info: DeviceInfo | None, best: dict[str, Measurement]
+    result: Result,
+    roofs: Sequence[Roof],
+    info: DeviceInfo | None,
+    best: dict[str, Measurement],
+    sentinels: Collection[str],
 ) -> Row:
     fastest = best.get(result.case.problem.key)
     ratio, tied = None, False
@@ -320,6 +322,7 @@ def _row(
         share=share(result, roofs, info),
         times_best=ratio,
         tied=tied,
+        sentinel=result.case.problem.key in sentinels,
     )
 
 

@@ -8,11 +8,11 @@ by the work before. On an H200 the block medians of products at the cap had spre
 
 from __future__ import annotations
 
+import math
+import operator
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
 
 # A slope from fewer blocks is a guess.
 _LEAST_BLOCKS = 8
@@ -44,24 +44,29 @@ def clock_line(times: Groups, clocks: Groups) -> ClockLine | None:
     between them does not bend it. None where times do not follow the clock.
 
     `times` and `clocks` are logarithms, one list a run."""
-    within_t, within_c, count = [], [], 0
-    for some_times, some_clocks in zip(times, clocks, strict=True):
-        t, c = np.asarray(some_times), np.asarray(some_clocks)
-        within_t.append(t - t.mean())
-        within_c.append(c - c.mean())
-        count += len(t)
-    t, c = np.concatenate(within_t), np.concatenate(within_c)
+    count = sum(map(len, times))
     free = count - len(times) - 1
-    total, spread = float(t @ t), float(c @ c)
-    if count < _LEAST_BLOCKS or free < 1 or total == 0 or spread == 0:
+    if count < _LEAST_BLOCKS or free < 1:
         return None
-    slope = float(c @ t) / spread
-    left = _squares(t - slope * c)
+    # Plain floats: arrays of ten values take several times as long, for each row of a suite.
+    t = [value for some in times for value in _centred(some)]
+    c = [value for some in clocks for value in _centred(some)]
+    total, spread = _product(t, t), _product(c, c)
+    if total == 0 or spread == 0:
+        return None
+    slope = _product(c, t) / spread
+    rest = [time - slope * clock for time, clock in zip(t, c, strict=True)]
+    left = _product(rest, rest)
     if not _STEEPEST <= slope <= _FLATTEST or left > (1 - _LEAST_EXPLAINED) * total:
         return None
-    middle = float(np.mean([np.mean(some) for some in clocks]))
+    middle = statistics.fmean(map(statistics.fmean, clocks))
     return ClockLine(slope=slope, error=(left / free / spread) ** 0.5, at=middle)
 
 
-def _squares(values: NDArray[np.float64]) -> float:
-    return float(values @ values)
+def _centred(values: Sequence[float]) -> list[float]:
+    mean = statistics.fmean(values)
+    return [value - mean for value in values]
+
+
+def _product(a: Sequence[float], b: Sequence[float]) -> float:
+    return math.fsum(map(operator.mul, a, b))

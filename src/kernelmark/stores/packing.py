@@ -44,6 +44,7 @@ _gauges = operator.attrgetter(*_GAUGES)
 
 # Fields that only microbenchmarks have, as plain JSON beside the skeleton.
 _LATER = ("metrics", "columns", "rows", "trace", "notes")
+_SHORT = 1024  # bytes of a skeleton that is kept: with the points of a microbenchmark it is larger
 _later = operator.attrgetter(*_LATER)
 
 Skeleton = list[Any]
@@ -179,7 +180,8 @@ def unpack(
             hint="upgrade kernelmark",
         )
     start = _HEAD.size + length
-    skeleton = json.loads(detail[_HEAD.size : start])
+    text = detail[_HEAD.size : start]
+    skeleton = _shared_skeleton(text) if length <= _SHORT else json.loads(text)
     floats = _Floats(struct.unpack_from(f"<{(len(detail) - start) // 8}d", detail, start))
     exact = skeleton[4] if len(skeleton) > 4 else {}
     (started,) = floats.take(1)
@@ -207,8 +209,16 @@ def unpack(
         error=read_reason(exact.get("reason"), exact.get("error", error)),
         started=started,
         cost=cost,
-        **{name: codec.read(exact[name], _hints()[name], name) for name in _LATER if name in exact},
+        **{name: codec.read(exact[name], _hints()[name], name) for name in exact if name in _LATER},
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def _shared_skeleton(text: bytes) -> Skeleton:
+    """The structure of a result. Results of a case have the same one in every run, so it is parsed
+    once; nobody may change it."""
+    found: Skeleton = json.loads(text)
+    return found
 
 
 @functools.cache

@@ -166,6 +166,12 @@ class Store:
 
         return self._read(find)
 
+    def run_before(self, run: Run) -> Run | None:
+        """The newest run that started before this one and has its label and suite."""
+        same = (runs.c.label == clean(run.label), runs.c.suite == clean(run.suite))
+        query = reading.runs_query(*same, runs.c.started < run.started).limit(1)
+        return next(iter(self._read(lambda c: self._decoder.runs(c, query))), None)
+
     def delete_run(self, run_id: str) -> int:
         """Remove a run with its results, roofs and pinned names, and return how many results it
         had. Problems, cases and environments stay, as other runs may share them."""

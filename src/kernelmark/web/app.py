@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import hashlib
 import logging
+import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ from kernelmark.web.source import Source
 
 _KEPT = 512  # pages
 _KEPT_BYTES = 64 * 2**20
+_BUILT = 8  # pages before they are rendered: the figure of a page is asked for right after it
 _SMALL = 1024  # bytes that are not worth compressing
 _LONGEST = 300  # characters of a parameter
 _MOST_OFFSET = 10**9
@@ -38,10 +40,12 @@ _TYPES = {
     "html": "text/html; charset=utf-8",
     "json": "application/json",
     "csv": "text/csv; charset=utf-8",
+    "svg": "image/svg+xml",
 }
+_MAIN = b'<main id="main"'
 _LOG = logging.getLogger(__name__)
 FORMATS = tuple(_TYPES)
-_FORMAT = Field(name="format", help="html, json or csv", choices=FORMATS)
+_FORMAT = Field(name="format", help="html, json, csv or svg: the figure", choices=FORMATS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,9 @@ class _Pages:
         self._bytes = 0
         self._pending: dict[tuple[object, ...], asyncio.Future[_Made]] = {}
         self._threads = ThreadPoolExecutor(_BUILDERS, thread_name_prefix="page")
+        self._drawing = ThreadPoolExecutor(1, thread_name_prefix="figure")
+        self._built: OrderedDict[tuple[object, ...], tuple[Page, int]] = OrderedDict()
+        self._building = threading.Lock()
 
     async def page(self, name: str, form: str, asked: Mapping[str, str]) -> _Made:
         key = (name, form, *sorted(asked.items()))
@@ -76,7 +83,8 @@ class _Pages:
         waiting = self._pending.get(key)
         if waiting is None:
             loop = asyncio.get_running_loop()
-            waiting = loop.run_in_executor(self._threads, self._make, name, form, asked, stamp)
+            threads = self._drawing if form == "svg" else self._threads
+            waiting = loop.run_in_executor(threads, self._make, name, form, asked, stamp)
             self._pending[key] = waiting
             waiting.add_done_callback(lambda _: self._pending.pop(key, None))
         made = await asyncio.shield(waiting)
@@ -92,18 +100,37 @@ class _Pages:
 
     def _make(self, name: str, form: str, asked: Mapping[str, str], stamp: str) -> _Made:
         whole = {**asked, "rows": "all"} if form == "csv" else asked
+        page, status = self._page(name, whole, stamp)
+        if form == "svg":
+            return _figure(page, stamp, status)
+        return _packed(self._render(name, form, page, asked, status), stamp, form, status)
+
+    def _page(self, name: str, asked: Mapping[str, str], stamp: str) -> tuple[Page, int]:
+        """The page before it is rendered, and its HTTP status."""
+        key = (stamp, name, *sorted(asked.items()))
+        with self._building:
+            if key in self._built:
+                return self._built[key]
+        made = self._build(name, asked)
+        if "rows" not in asked:  # with every row they are large
+            with self._building:
+                self._built[key] = made
+                while len(self._built) > _BUILT:
+                    self._built.popitem(last=False)
+        return made
+
+    def _build(self, name: str, asked: Mapping[str, str]) -> tuple[Page, int]:
         try:
-            page, status = VIEWS[name].build(self._source, server_url, whole), 200
+            return VIEWS[name].build(self._source, server_url, asked), 200
         except StoreError as error:
-            page, status = _problem(error, "store"), 503
+            return _problem(error, "store"), 503
         except NothingToDo as error:
-            page, status = _problem(error, "nothing"), 404
+            return _problem(error, "nothing"), 404
         except KernelmarkError as error:
-            page, status = _problem(error, "usage"), 404
+            return _problem(error, "usage"), 404
         except Exception:
             _LOG.exception("page %s", name)
-            page, status = _problem(KernelmarkError("this page could not be made"), "internal"), 500
-        return _packed(self._render(name, form, page, asked, status), stamp, form, status)
+            return _problem(KernelmarkError("this page could not be made"), "internal"), 500
 
     def _render(
         self, name: str, form: str, page: Page, asked: Mapping[str, str], status: int
@@ -119,9 +146,16 @@ class _Pages:
         twins = {"JSON": f"{address}{join}format=json"}
         if page.get("tables"):
             twins["CSV"] = f"{address}{join}format=csv"
+        figure_url = f"{address}{join}format=svg" if page.get("figures") else ""
+        if figure_url:
+            twins["SVG"] = figure_url
         if status != 200:
             return rendering.html("search", page, server_url)
-        return rendering.html(name, page, server_url, twins=twins, live="/events")
+        made = rendering.html(
+            name, page, server_url, twins=twins, figure_url=figure_url, live="/events"
+        )
+        # By this a browser sees whether a page has changed, without reading all of it.
+        return made.replace(_MAIN, b'%s data-digest="%s"' % (_MAIN, _digest(made).encode()), 1)
 
 
 _TITLES = {"store": "The store does not answer", "internal": "Internal error"}
@@ -134,12 +168,30 @@ def _problem(error: KernelmarkError, code: str) -> Page:
     }
 
 
+def _figure(page: Page, stamp: str, status: int) -> _Made:
+    """The page's figure as an image; an error is JSON."""
+    if status == 200:
+        try:
+            drawn = rendering.svg_bytes(page)
+        except KernelmarkError as error:
+            page, status = _problem(error, "internal"), 500
+        else:
+            if drawn is not None:
+                return _packed(drawn, stamp, "svg", status)
+            page, status = _problem(NothingToDo("this page has no figure"), "nothing"), 404
+    return _packed(_error_json(page), stamp, "json", status)
+
+
+def _digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:24]
+
+
 def _packed(body: bytes, stamp: str, form: str, status: int) -> _Made:
     return _Made(
         stamp=stamp,
         body=body,
         packed=gzip.compress(body, 5, mtime=0) if len(body) > _SMALL else b"",
-        etag=f'"{hashlib.sha256(body).hexdigest()[:24]}"',
+        etag=f'"{_digest(body)}"',
         type=_TYPES[form],
         status=status,
     )
@@ -254,7 +306,7 @@ def create_app(
         if name not in rendering.STATIC:
             raise Refusal(status=404, code="nothing", message="there is no such file")
         body = rendering.STATIC[name]
-        etag = f'"{hashlib.sha256(body).hexdigest()[:24]}"'
+        etag = f'"{_digest(body)}"'
         headers = {"etag": etag, "cache-control": "max-age=60"}
         if etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)

@@ -49,16 +49,20 @@ _SIMPLE: dict[str, Callable[[Any], str]] = {
 _STYLE = re.compile(r'\sstyle="[^"]*"')
 
 
-def table_row(row: Mapping[str, Any], columns: Sequence[Mapping[str, str]]) -> Markup:
-    """A row of a table. Made here and not by a template, which takes several times as long."""
+def table_row(
+    row: Mapping[str, Any], columns: Sequence[Mapping[str, str]], *, sortable: bool
+) -> Markup:
+    """A row of a table; `sortable` ones have the values that a browser sorts by. Made here and not
+    by a template, which takes several times as long."""
     cells: list[str] = []
     for column in columns:
         kind, key = column["kind"], column["key"]
         number = " num" if kind in NUMBERS else ""
         title = f' title="{_escaped(row["why"])}"' if not cells and row.get("why") else ""
+        value = f' data-v="{_escaped(_sort_text(row.get(key)))}"' if sortable else ""
         cells.append(
-            f'<td class="k-{kind}{number}" data-l="{_escaped(column["title"])}" '
-            f'data-v="{_escaped(_sort_text(row.get(key)))}"{title}>{_cell(row, key, kind)}</td>'
+            f'<td class="k-{kind}{number}" data-l="{_escaped(column["title"])}"{value}{title}>'
+            f"{_cell(row, key, kind)}</td>"
         )
     return Markup(f"<tr>{''.join(cells)}</tr>")
 
@@ -160,20 +164,22 @@ def spark(values: Sequence[float | None]) -> str:
     )
 
 
-def warm_up() -> None:
-    """Draw nothing once: the library takes a second to start."""
-    figure({"data": {"values": []}, "mark": "point"})
+def can_draw() -> bool:
+    """Whether the library that draws figures is installed."""
+    return vega.missing() is None
 
 
 def figure(spec: Mapping[str, Any]) -> Markup:
     """A Vega-Lite spec as an SVG element in the colours of the page; "" where none can be drawn."""
-    return (
-        Markup(_drawn(json.dumps(spec, sort_keys=True))) if vega.missing() is None else Markup("")
-    )
+    return Markup(_drawn(json.dumps(spec, sort_keys=True))) if can_draw() else Markup("")
 
 
 @functools.lru_cache(maxsize=256)
 def _drawn(spec: str) -> str:
-    # The page's policy allows no inline styles; a dark blue line cannot be seen on a dark page.
-    svg = _STYLE.sub("", vega.svg(json.loads(spec)))
-    return svg.replace(f'="{PALETTE[0]}"', '="var(--chart)"')
+    return with_page_colours(vega.svg(json.loads(spec)))
+
+
+def with_page_colours(svg: str) -> str:
+    """An SVG element for a page: its policy allows no inline styles, and a dark blue line cannot be
+    seen on a dark page. An image of its own has no page whose colours it could take."""
+    return _STYLE.sub("", svg).replace(f'="{PALETTE[0]}"', f'="var(--chart, {PALETTE[0]})"')

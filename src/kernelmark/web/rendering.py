@@ -14,10 +14,12 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 import kernelmark
+from kernelmark.compare.rules import preset
 from kernelmark.core.files import csv_text
 from kernelmark.core.printable import printable
 from kernelmark.report.history import date_text
 from kernelmark.web import cells
+from kernelmark.web.drawing import drawer
 from kernelmark.web.pages import kernels, machines, runs
 from kernelmark.web.pages.parts import BACKEND, OP, TABLE_FIELDS, Field, Page, Q, Urls
 
@@ -133,6 +135,7 @@ def _templates() -> Environment:
         "table_row": cells.table_row,
         "state": cells.state,
         "figure": cells.figure,
+        "can_draw": cells.can_draw,
         "date": date_text,
         "numbers": cells.NUMBERS,
         "version": kernelmark.__version__,
@@ -147,9 +150,11 @@ def html(
     *,
     static: Callable[[str], str] = "/static/{}".format,
     twins: Mapping[str, str | None] | None = None,
+    figure_url: str = "",
     live: str = "",
 ) -> bytes:
-    """The page for people. `live` is where changes are announced, `twins` other forms of it."""
+    """The page for people. `live` is where changes are announced, `twins` other forms of it. Its
+    figure is loaded from `figure_url` once the page is shown, or drawn into it where that is ""."""
     menu = [
         {"text": view.menu, "href": urls(key), "current": key == name}
         for key, view in VIEWS.items()
@@ -163,8 +168,26 @@ def html(
         search=urls("search"),
         twins=twins or {},
         static=static,
+        figure_url=figure_url,
         live=live,
     ).encode("utf-8", "backslashreplace")
+
+
+def svg_bytes(page: Page) -> bytes | None:
+    """The page's figure as an image; None where it has none or none can be drawn."""
+    if not page.get("figures") or not cells.can_draw():
+        return None
+    drawn = cells.with_page_colours(drawer().svg(page["figures"][0]["spec"]))
+    return drawn.encode("utf-8", "backslashreplace")
+
+
+def warm_up() -> None:
+    """Load what takes long at first: the library that draws, the templates, and the rule."""
+    for name in ("parts.html", *{view.template for view in VIEWS.values()}):
+        _templates().get_template(name)
+    preset(runs.RULES[0])
+    if cells.can_draw():
+        drawer().svg({"data": {"values": []}, "mark": "point"})
 
 
 def json_bytes(page: Page) -> bytes:

@@ -6,8 +6,8 @@ import dataclasses
 import math
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from kernelmark.compare import metrics
@@ -26,8 +26,9 @@ Facts = tuple[tuple[str, str], ...]
 class Judgement:
     """What a rule says of a pair. `base_s` and `head_s` are the times to show beside it: the
     medians, or what the rule made of each side alone; `ratio` is what it judged, and need not be
-    their quotient. `detectable` is the least slowdown it would have found (0.02 is 2 %); `facts`
-    is its arithmetic, for a reader who asks why."""
+    their quotient. `detectable` is the least slowdown it would have found (0.02 is 2 %).
+    `explanation` gives the `facts`, or a function that formats them: a suite has a thousand rows,
+    and a reader asks why about one."""
 
     status: VerdictStatus
     reason: Reason
@@ -38,10 +39,15 @@ class Judgement:
     high: float | None = None
     p_value: float | None = None
     detectable: float | None = None
-    facts: Facts = ()
+    explanation: Facts | Callable[[], Facts] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", Reason.of(self.reason))
+
+    @property
+    def facts(self) -> Facts:
+        """The rule's arithmetic, for a reader who asks why."""
+        return self.explanation() if callable(self.explanation) else self.explanation
 
 
 class Rule(ABC):
@@ -154,7 +160,7 @@ def _of_metric(pair: Pair) -> Judgement:
         status=status,
         reason=reason,
         ratio=metrics.ratio_of(*pair.metrics),
-        facts=metrics.facts_of(pair),
+        explanation=metrics.facts_of(pair),
     )
 
 
@@ -179,19 +185,19 @@ def _without_times(pair: Pair) -> Judgement | None:
         if str(one) == str(other):  # whatever else is known of each
             reason = Reason("both-failed", cause=one)
         facts = (("base", _whole(base)), ("head", _whole(head)))
-        return Judgement(status=VerdictStatus.IGNORED, reason=reason, facts=facts)
+        return Judgement(status=VerdictStatus.IGNORED, reason=reason, explanation=facts)
     if good[0]:
         return Judgement(
             status=VerdictStatus.BROKEN,
             reason=_failure(head),
             base_s=_time(base),
-            facts=(("base", _shown(base)), ("head", _whole(head))),
+            explanation=(("base", _shown(base)), ("head", _whole(head))),
         )
     return Judgement(
         status=VerdictStatus.FIXED,
         reason=Reason("failed-before", cause=_failure(base)),
         head_s=_time(head),
-        facts=(("base", _whole(base)), ("head", _shown(head))),
+        explanation=(("base", _whole(base)), ("head", _shown(head))),
     )
 
 

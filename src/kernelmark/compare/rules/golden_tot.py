@@ -96,7 +96,7 @@ class GoldenTot(Preset):
             base_s=golden.time_s,
             head_s=tot.time_s,
             ratio=tot.time_s / golden.time_s,
-            facts=(
+            explanation=(
                 ("golden", self._side(golden)),
                 ("tot", self._side(tot)),
                 *mode_facts(pair, ("golden", "tot")),

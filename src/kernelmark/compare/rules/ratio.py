@@ -52,7 +52,7 @@ class Ratio(Preset):
             base_s=base_s,
             head_s=head_s,
             ratio=ratio,
-            facts=(
+            explanation=(
                 ("base", time_text(base_s)),
                 ("head", time_text(head_s)),
                 *mode_facts(pair),

@@ -17,6 +17,7 @@ Swapping base and head mirrors every verdict.
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -51,20 +52,11 @@ _RESOLUTION = 1e-5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
-    """Logarithms of the times that count as independent."""
+    """Logarithms of the times that count as independent, their mean and variance."""
 
     logs: tuple[float, ...]
-
-    @property
-    def centre(self) -> float:
-        return statistics.fmean(self.logs)
-
-    @property
-    def variance(self) -> float:
-        # statistics.variance computes in fractions, which takes ten times as long.
-        centre = self.centre
-        squares = [(log - centre) ** 2 for log in self.logs]
-        return math.fsum(squares) / (len(squares) - 1) if len(squares) > 1 else 0.0
+    centre: float
+    variance: float
 
     @property
     def dof(self) -> int:
@@ -88,16 +80,13 @@ class _Sides:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Weighed:
-    """A row's log ratio (head over base), its standard error and degrees of freedom."""
+    """A row's log ratio (head over base), its standard error, degrees of freedom and p-value."""
 
     sides: _Sides
     centre: float
     error: float
     dof: float
-
-    @property
-    def p_value(self) -> float:
-        return float(2 * stdtr(self.dof, -abs(self.centre) / self.error))
+    p_value: float
 
     def half_width(self, alpha: float) -> float:
         return self.error * float(stdtrit(self.dof, 1 - alpha / 2))
@@ -128,14 +117,13 @@ class Robust(Preset):
             [side.dof for both in sides for side in both],
         )
         weighed = [_weigh(both, known) for both, good in zip(sides, enough, strict=True) if good]
-        shares = iter(adjusted([row.p_value for row in weighed]))
-        alarms = sum(share <= self.q for share in adjusted([row.p_value for row in weighed]))
-        rows = iter(weighed)
+        shares = adjusted([row.p_value for row in weighed])
+        alarms = sum(share <= self.q for share in shares)
+        rows = iter(zip(weighed, shares, strict=True))
         made = []
         for pair, good in zip(found, enough, strict=True):
             if good:
-                row = next(rows)
-                made.append(self._judged(pair, row, next(shares), len(weighed), alarms))
+                made.append(self._judged(pair, *next(rows), len(weighed), alarms))
             else:
                 made.append(_too_few(pair))
         return made
@@ -158,30 +146,44 @@ class Robust(Preset):
             high=exp(high),
             p_value=row.p_value,
             detectable=found,
-            facts=(
-                ("base", _side_text(row.sides.base, base)),
-                ("head", _side_text(row.sides.head, head)),
-                *mode_facts(pair),
-                *_clock_facts(row.sides),
-                ("log ratio", f"{row.centre:+.5f} (head / base = {math.exp(row.centre):.4f})"),
-                (
-                    "standard error",
-                    f"{row.error:.5f}, {row.dof:.1f} degrees of freedom, "
-                    "with what the suite's rows have in common",
-                ),
-                (
-                    f"{100 * (1 - self.q):g} % interval",
-                    span_text(low, high),
-                ),
-                ("effect floor", f"{100 * self.delta:g} %"),
-                (
-                    "chance",
-                    f"p = {row.p_value:.2g}; as one of {rows} rows {share:.2g}, "
-                    f"which must be at most {self.q:g}",
-                ),
-                ("would be found", f"a slowdown of {detectable_text(found)}, nine times of ten"),
-                ("verdict", f"{status.value}: {reason}"),
+            explanation=functools.partial(
+                self._facts, pair, row, low, high, share, rows, found, status, reason
             ),
+        )
+
+    def _facts(
+        self,
+        pair: Pair,
+        row: _Weighed,
+        low: float,
+        high: float,
+        share: float,
+        rows: int,
+        found: float,
+        status: VerdictStatus,
+        reason: Reason,
+    ) -> Facts:
+        base, head = times(pair)
+        return (
+            ("base", _side_text(row.sides.base, base)),
+            ("head", _side_text(row.sides.head, head)),
+            *mode_facts(pair),
+            *_clock_facts(row.sides),
+            ("log ratio", f"{row.centre:+.5f} (head / base = {math.exp(row.centre):.4f})"),
+            (
+                "standard error",
+                f"{row.error:.5f}, {row.dof:.1f} degrees of freedom, "
+                "with what the suite's rows have in common",
+            ),
+            (f"{100 * (1 - self.q):g} % interval", span_text(low, high)),
+            ("effect floor", f"{100 * self.delta:g} %"),
+            (
+                "chance",
+                f"p = {row.p_value:.2g}; as one of {rows} rows {share:.2g}, "
+                f"which must be at most {self.q:g}",
+            ),
+            ("would be found", f"a slowdown of {detectable_text(found)}, nine times of ten"),
+            ("verdict", f"{status.value}: {reason}"),
         )
 
     def _status(
@@ -212,11 +214,14 @@ def _weigh(sides: _Sides, known: Common) -> _Weighed:
         parts.append((max(variance, _RESOLUTION**2) / len(side.logs), dof))
     total = parts[0][0] + parts[1][0]
     dof = total**2 / sum(part**2 / free for part, free in parts)
+    centre = sides.head.centre - sides.base.centre
+    error = math.hypot(math.sqrt(total), sides.line_error)
     return _Weighed(
         sides=sides,
-        centre=sides.head.centre - sides.base.centre,
-        error=math.hypot(math.sqrt(total), sides.line_error),
+        centre=centre,
+        error=error,
         dof=dof,
+        p_value=float(2 * stdtr(dof, -abs(centre) / error)),
     )
 
 
@@ -251,7 +256,12 @@ def _block_clocks(measurement: Measurement) -> list[float]:
 
 
 def _side(by_process: Sequence[Sequence[float]]) -> _Side:
-    return _Side(logs=tuple(sorted(map(math.log, replicates(by_process)))))
+    logs = tuple(sorted(map(math.log, replicates(by_process))))
+    centre = statistics.fmean(logs)
+    # statistics.variance computes in fractions, which takes ten times as long.
+    squares = [(log - centre) ** 2 for log in logs]
+    variance = math.fsum(squares) / (len(squares) - 1) if len(squares) > 1 else 0.0
+    return _Side(logs=logs, centre=centre, variance=variance)
 
 
 def _at_equal_clock(reason: Reason, pair: Pair, sides: _Sides) -> Reason:
@@ -284,7 +294,11 @@ def _too_few(pair: Pair) -> Judgement:
         base_s=base_s,
         head_s=head_s,
         ratio=head_s / base_s,
-        facts=(("base", time_text(base_s)), ("head", time_text(head_s)), ("verdict", reason)),
+        explanation=(
+            ("base", time_text(base_s)),
+            ("head", time_text(head_s)),
+            ("verdict", reason),
+        ),
     )
 
 

@@ -277,11 +277,6 @@ def _series_url(one: Kernel, urls: Urls) -> str | None:
     return urls("series", one.case_id, arch=one.arch, metric=one.story.newest.metric)
 
 
-def _point_url(point: Point, case_id: str, urls: Urls) -> str | None:
-    device = str(getattr(point, "device", ""))
-    return urls("result", point.run_id, case_id, device="" if device == "cpu" else device)
-
-
 def series(source: Source, urls: Urls, asked: Asked) -> Page:
     """One series over its runs: noise band, change points, what changed there."""
     found = _series(source, asked["case_id"], asked.get("arch", ""), asked.get("metric", ""))
@@ -292,7 +287,7 @@ def series(source: Source, urls: Urls, asked: Asked) -> Page:
             *("started:date:when", "run:name", "status:state", "value:value", "low_s:time:low"),
             *("high_s:time:high", "device", "environment:code"),
         ],
-        [_point_row(point, found.case_id, urls) for point in reversed(story.points)],
+        [_point_row(point) for point in reversed(story.points)],
         title="Points",
     )
     return {
@@ -317,7 +312,9 @@ def series(source: Source, urls: Urls, asked: Asked) -> Page:
         else [],
         "tables": [
             *([_steps_table(source, found, urls)] if story.steps else []),
-            parts.paged(points, asked, urls, "series", found.case_id),
+            parts.paged(
+                points, asked, urls, "series", found.case_id, finish=_finish_point(found, urls)
+            ),
         ],
     }
 
@@ -370,7 +367,7 @@ def _steps_table(source: Source, found: Kernel, urls: Urls) -> Section:
     return table(columns, rows, title="Change points")
 
 
-def _point_row(point: Point, case_id: str, urls: Urls) -> Values:
+def _point_row(point: Point) -> Values:
     return {
         "run": point.run_id,
         "started": point.started,
@@ -381,12 +378,23 @@ def _point_row(point: Point, case_id: str, urls: Urls) -> Values:
         "high_s": parts.finite(getattr(point, "high_s", None)),
         "device": str(getattr(point, "device", "")),
         "environment": point.fingerprint[:8],
-        "links": {
-            "run": urls("run", point.run_id),
-            "value": _point_url(point, case_id, urls),
-            "environment": urls("environment", point.fingerprint),
-        },
+        "of": point,
     }
+
+
+def _finish_point(found: Kernel, urls: Urls) -> Callable[[Values], Values]:
+    """A row with what only rows that are shown need."""
+
+    def finished(row: Values) -> Values:
+        device = "" if row["device"] == "cpu" else row["device"]
+        links = {
+            "run": urls("run", row["run"]),
+            "value": urls("result", row["run"], found.case_id, device=device),
+            "environment": urls("environment", row["of"].fingerprint),
+        }
+        return {name: value for name, value in row.items() if name != "of"} | {"links": links}
+
+    return finished
 
 
 def search(source: Source, urls: Urls, asked: Asked) -> Page:

@@ -13,7 +13,7 @@ from kernelmark.report import figures, micro_figure
 from kernelmark.report.tables import Table
 from kernelmark.report.vega import Spec
 
-PAGE_ROWS = 100
+PAGE_ROWS = 50  # a browser takes about a millisecond to lay out a row
 _ALL_ROWS = 100_000
 _WIDTH = 1160  # pixels of a figure: a wide page's
 _WIDTHS = (figures.WIDTH, micro_figure.WIDTH)  # of one figure in a row

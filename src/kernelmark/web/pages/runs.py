@@ -98,7 +98,7 @@ def run(source: Source, urls: Urls, asked: Asked) -> Page:
     results = source.results(asked["run_id"])
     one, every = results.run, results.rows
     rows = [row for row in every if _is_wanted(row, asked)]
-    before = _before(source, one)
+    before = source.store.run_before(one)
     here = one.environment
     page: Page = {
         "title": f"Run {one.label or one.id}",
@@ -230,17 +230,10 @@ def result_url(run_id: str, result: Result, urls: Urls) -> str | None:
     return urls("result", run_id, result.case.id, device=device)
 
 
-def _before(source: Source, one: Run) -> Run | None:
-    """The run before this one with the same label and suite."""
-    found, _ = source.store.find_runs(limit=_CHOICES, label=one.label, suite=one.suite)
-    same = (run for run in found if (run.label, run.suite) == (one.label, one.suite))
-    return next((run for run in same if run.started < one.started), None)
-
-
 def comparison(source: Source, urls: Urls, asked: Asked) -> Page:
     """Two runs side by side, changed rows first."""
     head = source.store.run(asked.get("head") or "latest")
-    before = _before(source, head) if not asked.get("base") else None
+    before = source.store.run_before(head) if not asked.get("base") else None
     base = before or source.store.run(asked.get("base") or "latest~1")
     rule, shown = asked.get("rule") or "robust", asked.get("show") or "changed"
     made = source.comparison(base.id, head.id, rule)

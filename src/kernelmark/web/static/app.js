@@ -1,4 +1,5 @@
-// Everything works without this file; it adds live updates, copying, sorting in place, tooltips.
+// Everything works without this file; it adds live updates, copying, sorting in place, tooltips, and
+// filters, sorting and pages of a table without loading the whole page again.
 "use strict";
 
 function enhance(root) {
@@ -22,11 +23,25 @@ function enhance(root) {
   for (const select of root.querySelectorAll(".filters select")) {
     select.addEventListener("change", () => select.form.requestSubmit());
   }
-  for (const form of root.querySelectorAll(".filters")) {
-    form.addEventListener("submit", () => {
-      for (const one of form.elements) if (one.name && !one.value) one.disabled = true;
+  for (const form of root.querySelectorAll(".filters, .search")) {
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const given = [...new FormData(form)].filter(([, value]) => value);
+      const url = new URL(form.getAttribute("action") || location.pathname, location.href);
+      url.search = new URLSearchParams(given);
+      visit(url, { top: url.pathname !== location.pathname });
     });
   }
+  for (const link of root.querySelectorAll(".pager a, thead a")) {
+    link.addEventListener("click", (event) => {
+      if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.shiftKey || !document.body.dataset.live) return;
+      event.preventDefault();
+      visit(new URL(link.href), { top: Boolean(link.closest(".pager")) });
+    });
+  }
+  // After the first frame: drawing a figure takes longer than all the rest of a page.
+  const figures = root.querySelectorAll("figure[data-figure]");
+  if (figures.length) requestAnimationFrame(() => setTimeout(() => figures.forEach(draw), 0));
   for (const table of root.querySelectorAll("table[data-sortable]")) sortable(table);
   if (!document.body.dataset.live) {
     for (const table of root.querySelectorAll(".wide > table")) {
@@ -79,6 +94,7 @@ function sortable(table) {
         const url = new URL(link.href);
         url.searchParams.set("order", up ? "asc" : "desc");
         if (document.body.dataset.live) history.replaceState(null, "", url);
+        here = path();
       }
     };
     head.addEventListener("click", sort);
@@ -101,17 +117,99 @@ document.addEventListener("mouseover", (event) => {
   tip.style.top = `${event.pageY + 14}px`;
 });
 
-async function refresh() {
-  const answer = await fetch(location.href, { headers: { accept: "text/html" } });
-  if (!answer.ok) return;
-  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
+async function draw(figure) {
+  const answer = await fetch(figure.dataset.figure).catch(() => null);
+  if (!answer || !answer.ok) return;
+  const drawn = new DOMParser().parseFromString(await answer.text(), "image/svg+xml").documentElement;
+  if (drawn.localName !== "svg") return;
+  figure.querySelector("svg")?.remove();
+  figure.append(document.importNode(drawn, true));
+  figure.classList.add("drawn");
+  // On a phone a history is wider than the window: its newest points matter most.
+  if (figure.matches(".of-series")) figure.scrollLeft = figure.scrollWidth;
+}
+
+// The page at an address, as a document; null where it is none that can be shown here.
+async function load(address, signal) {
+  const answer = await fetch(address, { headers: { accept: "text/html" }, signal });
+  if (!answer.ok) return null;
+  const found = new DOMParser().parseFromString(await answer.text(), "text/html");
+  return found.querySelector("main") ? found : null;
+}
+
+// Rows beyond those that the window has room for follow after the first frame: laying them out takes
+// longer than everything else between a click and what it shows.
+const ROW_PX = 36;
+
+function postpone(root) {
+  const rest = [];
+  for (const body of root.querySelectorAll("tbody")) {
+    const rows = [...body.rows].slice(Math.ceil(innerHeight / ROW_PX));
+    rows.forEach((row) => row.remove());
+    if (rows.length) rest.push([body, rows]);
+  }
+  if (!rest.length) return;
+  requestAnimationFrame(() => setTimeout(() => rest.forEach(([body, rows]) => body.append(...rows)), 0));
+}
+
+function show(page, { gradual = false } = {}) {
   const main = document.querySelector("main");
-  if (!fresh || fresh.innerHTML === shown) return;
-  shown = fresh.innerHTML;
+  const fresh = page.querySelector("main");
+  // A figure stays until the new one is drawn.
+  for (const figure of fresh.querySelectorAll("figure[data-figure]")) {
+    const old = main.querySelector("figure.drawn > svg");
+    if (old) figure.append(old);
+  }
+  if (gradual) postpone(fresh);
+  main.replaceChildren(...fresh.childNodes);
+  main.dataset.digest = fresh.dataset.digest;
+  document.title = page.title;
+  for (const one of ["nav[aria-label=Pages]", "footer .twins"]) {
+    document.querySelector(one).replaceWith(page.querySelector(one));
+  }
+  enhance(main);
+}
+
+// Finds the control that had the focus among those that took its place.
+function successor(control) {
+  if (!control || control.isConnected) return null;
+  if (control.form) return document.querySelector(`.filters [name="${control.name}"]`);
+  const same = [...document.querySelectorAll("thead a")].find((one) => one.textContent === control.textContent);
+  return control.closest("thead") && same ? same : document.querySelector("main .wide");
+}
+
+const path = () => location.pathname + location.search;
+let here = path();
+let visiting = null;
+
+async function visit(url, { add = true, top = false } = {}) {
+  visiting?.abort();
+  visiting = new AbortController();
+  const { signal } = visiting;
+  const focused = document.activeElement;
+  try {
+    const page = await load(url, signal);
+    if (!page) { location.assign(url); return; }
+    if (add) history.pushState(null, "", url);
+    here = path();
+    if (top) scrollTo(0, 0);
+    show(page, { gradual: scrollY < innerHeight / 2 });  // a shorter page would move what is seen
+  } catch (error) {
+    if (!signal.aborted) location.assign(url);
+    return;
+  }
+  successor(focused)?.focus({ preventScroll: true });
+}
+
+async function refresh() {
+  const address = location.href;
+  const page = await load(address).catch(() => null);
+  const main = document.querySelector("main");
+  if (!page || address !== location.href) return;
+  if (page.querySelector("main").dataset.digest === main.dataset.digest) return;
   const focused = document.activeElement;
   if (focused && main.contains(focused) && focused.matches("input, select")) return;
-  main.replaceChildren(...fresh.childNodes);
-  enhance(main);
+  show(page);
 }
 
 function follow(address) {
@@ -129,7 +227,6 @@ function follow(address) {
   source.onerror = () => { live.textContent = "○ not connected"; };
 }
 
-let shown = document.querySelector("main").innerHTML;
 document.body.append(tip);
 enhance(document);
 document.addEventListener("keydown", (event) => {
@@ -137,4 +234,6 @@ document.addEventListener("keydown", (event) => {
   const box = document.querySelector(".search input");
   if (box) { event.preventDefault(); box.focus(); }
 });
+// A link to a part of the page is a change of the address too.
+window.addEventListener("popstate", () => { if (path() !== here) visit(new URL(location.href), { add: false }); });
 if (document.body.dataset.live) follow(document.body.dataset.live);

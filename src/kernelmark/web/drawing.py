@@ -1,0 +1,82 @@
+"""A process that draws the figures of the server's pages.
+
+vl-convert holds Python's global lock for the 100 ms that a figure takes: drawn in the server's own
+process, no request would be answered meanwhile. What makes the library abort ends only this one.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+from kernelmark.core.errors import KernelmarkError
+from kernelmark.report import vega
+
+_NICENESS = 5  # pages come first
+_MOST_S = 60.0
+
+
+class Drawer:
+    """Draws one figure at a time, in a process that is started when it is first needed."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+
+    def svg(self, spec: vega.Spec) -> str:
+        """As `vega.svg`."""
+        with self._lock:
+            process = self._running()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            ends = threading.Timer(_MOST_S, process.kill)
+            ends.start()
+            try:
+                process.stdin.write(f"{json.dumps(spec)}\n")
+                process.stdin.flush()
+                answer = process.stdout.readline()
+            except OSError:
+                answer = ""
+            finally:
+                ends.cancel()
+            if not answer:
+                process.kill()
+                process.wait()
+                raise KernelmarkError("the figure could not be drawn")
+        return str(json.loads(answer))
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is None or self._process.poll() is not None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+                start_new_session=True,  # Ctrl-C ends the server, whose end ends this one
+            )
+        return self._process
+
+
+@functools.cache
+def drawer() -> Drawer:
+    """The drawer of this process."""
+    return Drawer()
+
+
+def _serve() -> None:
+    """Answer each line, a spec, with one: its SVG. The end of the input is the server's."""
+    os.nice(_NICENESS)
+    for line in sys.stdin:
+        spec: dict[str, Any] = json.loads(line)
+        sys.stdout.write(f"{json.dumps(vega.svg(spec))}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,51 @@
+"""Values that are computed once do not change what an object is."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+
+from kernelmark import ops
+from kernelmark.core import codec
+from kernelmark.core.remembered import remembered
+from kernelmark.core.result import Block, Case
+
+
+def test_it_is_computed_once():
+    asked = []
+
+    class Memory:
+        __slots__ = ("_half",)
+
+    @dataclasses.dataclass(frozen=True, slots=True)
+    class Number(Memory):
+        value: int
+
+        @remembered
+        def half(self) -> float:
+            asked.append(self.value)
+            return self.value / 2
+
+    one, other = Number(4), Number(6)
+    assert (one.half, one.half, other.half) == (2, 2, 3)
+    assert asked == [4, 6]
+
+
+def test_it_is_no_part_of_the_value():
+    block = Block(process=0, allocation=0, samples_s=(1.0, 2.0, 4.0))
+    fresh = Block(process=0, allocation=0, samples_s=(1.0, 2.0, 4.0))
+    assert block.median_s == 2.0
+    assert block == fresh
+    assert hash(block) == hash(fresh)
+    assert codec.plain(block) == codec.plain(fresh)
+    for copied in (pickle.loads(pickle.dumps(block)), copy.deepcopy(block)):
+        assert copied == block
+        assert copied.median_s == 2.0
+    assert dataclasses.replace(block, samples_s=(5.0,)).median_s == 5.0
+
+
+def test_another_case_has_another_id():
+    case = Case(problem=ops.parse("gemm m=64 n=64 k=64 dtype=f32"), backend="numpy")
+    assert case.id == case.id
+    assert dataclasses.replace(case, backend="torch").id != case.id

@@ -190,12 +190,12 @@ CacheState = Annotated[
     ),
 ]
 TimerKind = Annotated[
-    Literal["auto", "loop", "graph", "gate", "profiler"] | None,
+    Literal["auto", "loop", "cpu", "graph", "gate", "profiler"] | None,
     _option(
         MEASUREMENT,
         "--timer",
         hidden=True,
-        metavar="auto|loop|graph|gate|profiler",
+        metavar="auto|loop|cpu|graph|gate|profiler",
         help="Choose what is timed.",
     ),
 ]

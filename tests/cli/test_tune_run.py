@@ -68,6 +68,14 @@ def test_it_tunes_shows_and_writes(kmark, folder):
     )
 
 
+def test_it_needs_no_store(kmark, folder, tmp_path, monkeypatch):
+    monkeypatch.delenv("KERNELMARK_STORE")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    ended = kmark("tune", "run", str(folder.path), *WORDS)
+    assert ended.code == 0, ended.err
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_bare_number_is_a_device_of_the_plans_kind(kmark, folder, monkeypatch):
     monkeypatch.setenv("KERNELMARK_FAKE_DEVICES", "2")
     ended = kmark("tune", "run", str(folder.path), "-d", "0,1", *WORDS)

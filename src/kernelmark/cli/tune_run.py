@@ -13,7 +13,7 @@ from kernelmark.cli import options as o
 from kernelmark.cli import tune_options as t
 from kernelmark.cli.ending import INTERRUPTED, SOME_FAILED
 from kernelmark.cli.output import Outputs, put_table, say
-from kernelmark.core.errors import StoreError
+from kernelmark.core.errors import NothingToDo, StoreError
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _for_roofs(place: str | None) -> Iterator[Store | None]:
     with contextlib.ExitStack() as stack:
         try:
             opened = stack.enter_context(open_store(place, readonly=True))
-        except StoreError:
+        except (NothingToDo, StoreError):
             if place is not None:
                 raise
             opened = None

@@ -44,7 +44,7 @@ LISTED = 1000
 LISTED_S = 2.0
 # A ratio in a fresh process may be this much lower than the one that was tuned.
 REPRODUCED = 0.9
-ROUNDS = 4
+ROUNDS = 8
 IREE_DEFAULT = {"data_tiling": False}
 NAMED_CONV = {**IREE_DEFAULT, "im2col": False}
 
@@ -428,6 +428,8 @@ def judged(
     gain, slower = geomean(gains), sum(ratio < 1 for ratio in gains)
     tuned_gain = geomean([outcome.ratio for outcome in outcomes if outcome.name in again])
     fresh = geomean(list(again.values()))
+    # Tuned with cold caches, repeated with hot ones: small gains need not be there in both.
+    lost = sum(ratio < 1 for ratio in again.values())
     tried = sum(candidates.values())
     built = tried - candidates.get("compile_error", 0)
     amd_tried, amd_built, amd_applied = (
@@ -442,7 +444,7 @@ def judged(
         ("no problem slower than the default", f"{slower} slower", not slower),
         (
             f"the exported spec in a fresh process: at least {REPRODUCED} of the tuned geomean",
-            f"{fresh:.2f} against {tuned_gain:.2f}",
+            f"{fresh:.2f} against {tuned_gain:.2f}; {lost} of {len(again)} below 1, caches hot",
             fresh >= REPRODUCED * tuned_gain,
         ),
         (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kernelmark import ops
 from kernelmark.backends.iree import choices, compiler
 from kernelmark.backends.iree.spec import EMPTY, Entry, missing, parse_spec
-from kernelmark.backends.iree.targets import Target, target
+from kernelmark.backends.iree.targets import Target, target, vector_unit
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported, UsageError
 from kernelmark.core.space import Space
@@ -49,6 +49,70 @@ def space(key: str, arch: str = "x86_64") -> Space | None:
 
 
 ALL = [*(("x86_64", key) for key in CPU), *AMD]
+
+
+def test_a_named_convolution_on_a_cpu_is_left_to_the_compiler() -> None:
+    problem = ops.parse("conv n=2 c=16 h=14 w=14 k=32 r=3 s=3 pad=1 dtype=f32 layout=nhwc")
+    assert not choices.choose(problem, {"im2col": False}, goal("x86_64")).entries
+
+
+@pytest.mark.parametrize(("arch", "key"), ALL)
+def test_seeds_are_distinct_points_of_the_space(arch: str, key: str) -> None:
+    found = space(key, arch)
+    assert found is not None
+    starts = [found.default, *found.seeds]
+    points = Points.of(found)
+    assert None not in {points.index(one) for one in starts}
+    assert len(set(starts)) == len(starts)
+
+
+@pytest.mark.parametrize(
+    ("size", "vector"),
+    [
+        # A wide register tile pays where it divides n, a narrow one leaves less of a tail.
+        ("m=256 n=256 k=256", (6, 64, 1)),
+        ("m=100 n=100 k=100", (14, 32, 1)),
+        ("m=64 n=784 k=64", (8, 16, 16)),
+    ],
+)
+def test_the_first_seed_fits_the_size_and_the_registers(size: str, vector: tuple[int, ...]) -> None:
+    wide = replace(goal("x86_64"), vector_bytes=64, registers=32)
+    found = choices.space(ops.parse(f"gemm {size} dtype=f32"), wide)
+    assert found is not None
+    assert tuple(found.default[f"vector_{dim}"] for dim in "mnk") == vector
+    narrow = choices.space(
+        ops.parse(f"gemm {size} dtype=f32"), replace(wide, vector_bytes=16, registers=16)
+    )
+    assert narrow is not None
+    assert narrow.default["vector_n"] <= 8  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("isa", "unit"),
+    [
+        (("sse4_2", "avx", "avx2", "avx512f"), (64, 32)),
+        (("sse4_2", "avx", "avx2"), (32, 16)),
+        (("sse4_2",), (16, 16)),
+        (("asimd",), (16, 32)),
+    ],
+)
+def test_the_vector_unit_follows_the_instruction_sets(
+    isa: tuple[str, ...], unit: tuple[int, int]
+) -> None:
+    assert vector_unit(isa) == unit
+
+
+def test_flags_of_the_softmax_are_those_of_an_attention_on_a_cpu() -> None:
+    attention = ops.parse("attention heads=2 seq=32 dim=16 dtype=f32")
+    cpu = goal("x86_64")
+    plain = choices.choose(attention, {"data_tiling": False}, cpu)
+    both = choices.choose(attention, {"data_tiling": False, "peel": True, "reassociate": True}, cpu)
+    assert set(both.flags) - set(plain.flags) == {
+        "--iree-llvmcpu-vector-pproc-strategy=peel",
+        "--iree-llvmcpu-reassociate-fp-reductions=true",
+    }
+    with pytest.raises(Unsupported):
+        choices.choose(ops.parse("gemm m=64 n=64 k=64 dtype=f32"), {"peel": True}, cpu)
 
 
 @pytest.mark.parametrize(("arch", "key"), ALL)

@@ -6,6 +6,7 @@ import platform
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -119,6 +120,24 @@ def test_blas_obeys_the_worker_variables() -> None:
 def test_timers_of_a_gpu_are_unsupported(device: CpuDevice, timer: Timer) -> None:
     with pytest.raises(Unsupported, match="needs a GPU"):
         device.record(lambda stream, index: None, [0], timer)
+
+
+def test_cpu_time_leaves_out_what_the_process_waits_for() -> None:
+    device = kind.open(0, threads=1)
+    try:
+        waiting = device.record(lambda stream, index: time.sleep(0.05), [0], Timer.CPU)
+        assert waiting.method is Timer.CPU
+        assert waiting.run().elapsed_s < 0.025
+        by_clock = device.record(lambda stream, index: time.sleep(0.05), [0], Timer.AUTO)
+        assert by_clock.run().elapsed_s >= 0.05
+    finally:
+        device.close()
+
+
+def test_cpu_time_is_of_one_thread(device: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "threads", 2)
+    with pytest.raises(Unsupported, match="one thread"):
+        device.record(lambda stream, index: None, [0], Timer.CPU)
 
 
 def test_no_collection_while_timing(device: CpuDevice) -> None:

@@ -265,6 +265,51 @@ def test_noise_is_no_gain(tmp_path):
     assert outcome.reason.code == "not-faster"
 
 
+def scripted_rounds(gains):
+    """Answers where the reference is `gains[round]` times as slow, 1.0 in rounds beyond."""
+    asked = []
+
+    def say(side, what):
+        number = int(what.split()[-1]) if what != "near" else 0
+        asked.append((side, what))
+        gain = gains[number] if number < len(gains) else gains[-1]
+        return 20.0 * (gain if side == "ref" else 1.0), Status.OK
+
+    return say, asked
+
+
+def rounds_of(asked):
+    return len({what for _, what in asked if what.startswith("round")})
+
+
+def test_a_final_that_leaves_the_winner_open_is_played_on(tmp_path):
+    say, asked = scripted_rounds([1.2, 0.95, 1.3, 1.1, 1.2, 1.15, 1.2])
+    outcome = played(tmp_path / "j", say, configs=({"a": 1},))
+    assert rounds_of(asked) == 2 * ASKED.rounds
+    assert outcome.kept
+    assert outcome.reason.fields["rounds"] == 2 * ASKED.rounds
+
+
+def test_no_final_is_played_for_ever(tmp_path):
+    say, asked = scripted_rounds([1.4, 0.8] * 20)
+    outcome = played(tmp_path / "j", say, configs=({"a": 1},))
+    assert rounds_of(asked) == 3 * ASKED.rounds
+    assert outcome.reason.code == "not-faster"
+
+
+def test_a_final_without_a_gain_is_not_played_on(tmp_path):
+    say, asked = scripted_rounds([1.02, 0.99, 1.01, 0.98, 1.0, 1.01])
+    assert not played(tmp_path / "j", say, configs=({"a": 1},)).kept
+    assert rounds_of(asked) == ASKED.rounds
+
+
+def test_every_further_look_at_a_final_needs_more_certainty():
+    ratios = [0.1, 0.12, 0.09, 0.2, 0.15, -0.01, 0.11, 0.12, 0.1, 0.05, 0.13, 0.09]
+    first, third = Score.of(ratios), Score.of(ratios, looks=3)
+    assert first.ratio == third.ratio
+    assert third.low < first.low
+
+
 # A machine that did other work
 
 
@@ -289,6 +334,12 @@ def test_a_little_other_work_is_in_every_interval(tmp_path, load):
     outcome = doubled(tmp_path / "j", load=load, info=CPU)
     assert outcome.kept, outcome.reason
     assert not outcome.disturbed
+
+
+def test_cpu_time_is_judged_beside_other_work(tmp_path):
+    one_core = dataclasses.replace(INFO, kind="cpu", units=1)
+    outcome = doubled(tmp_path / "j", load=[0.9], info=one_core)
+    assert outcome.kept, outcome.reason
 
 
 def test_a_winner_that_is_far_slower_than_in_the_search_is_not_judged(tmp_path):

@@ -389,7 +389,8 @@ def test_a_final_that_was_disturbed_is_played_again_and_nothing_else(tmp_path):
     assert went_on(busy)[0] == final
     assert went_on(most=5)[0] == final[:5]
     again, outcome = went_on()
-    assert again[-1] == final[-1]
+    assert again[-1] in final
+    assert again[-1] != final[-1]  # an undisturbed final needs no more than one set of rounds
     assert len(again) < len(final)  # rounds of the one that was cut off count
     assert outcome is not None
     assert outcome.kept, outcome.reason

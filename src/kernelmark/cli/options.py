@@ -163,9 +163,9 @@ CacheState = Annotated[
     ),
 ]
 TimerKind = Annotated[
-    Literal["auto", "loop", "graph", "gate", "profiler"] | None,
+    Literal["auto", "loop", "cpu", "graph", "gate", "profiler"] | None,
     option(
-        "--timer auto|loop|graph|gate|profiler",
+        "--timer auto|loop|cpu|graph|gate|profiler",
         MEASUREMENT,
         hidden=True,
         help="Choose what is timed.",

@@ -17,11 +17,13 @@ def _anything(config: Config) -> str | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
     """Parameters in order, each with its values in order. `forbids` gives the reason a
-    combination is illegal, or None. A list of solutions is one parameter."""
+    combination is illegal, or None. A list of solutions is one parameter. `seeds` are combinations
+    that a search should try first, the most promising first, after the default."""
 
     parameters: Mapping[str, tuple[ConfigValue, ...]]
     default: Config = field(default_factory=FrozenDict)
     forbids: Callable[[Config], str | None] = _anything
+    seeds: tuple[Config, ...] = ()
 
     @property
     def size(self) -> int:

@@ -31,6 +31,7 @@ class Timer(StrEnum):
 
     AUTO = "auto"
     LOOP = "loop"  # a host clock around launches that return when done (CPU)
+    CPU = "cpu"  # the CPU time of the process around such launches, on one thread
     GRAPH = "graph"  # captured graphs of N and 2N launches
     GATE = "gate"  # launches queued behind a gate, device events around them
     PROFILER = "profiler"  # the vendor's profiler

@@ -56,22 +56,22 @@ THREAD_VARIABLES = (
 class CpuReplay(Replay):
     """Launches that return when done, timed outside the loop."""
 
-    method = Timer.LOOP
-
-    def __init__(self, launch: Launch, order: Sequence[int]) -> None:
+    def __init__(self, launch: Launch, order: Sequence[int], method: Timer = Timer.LOOP) -> None:
         self._launch = launch
         self._order = tuple(order)
         self.launches = len(self._order)
+        self.method = method
+        self._clock = time.process_time_ns if method is Timer.CPU else time.perf_counter_ns
 
     def run(self) -> Reading:
-        launch, order = self._launch, self._order
+        launch, order, clock = self._launch, self._order, self._clock
         collecting = gc.isenabled()
         gc.disable()
         try:
-            start = time.perf_counter_ns()
+            start = clock()
             for index in order:
                 launch(0, index)
-            end = time.perf_counter_ns()
+            end = clock()
         finally:
             if collecting:
                 gc.enable()
@@ -119,12 +119,19 @@ class CpuDevice(HostDevice):
         self._pages.give(cast(HostBuffer, buffer))
 
     def record(self, launch: Launch, order: Sequence[int], timer: Timer) -> CpuReplay:
-        if timer not in (Timer.AUTO, Timer.LOOP):
+        if timer is Timer.CPU and self.threads > 1:
+            # Summed over threads it is no time of a launch: two threads that wait for each other
+            # would look as good as one.
+            raise Unsupported(
+                f"timer=cpu needs one thread, and the device has {self.threads}",
+                hint="use threads=1, or timer=loop",
+            )
+        if timer not in (Timer.AUTO, Timer.LOOP, Timer.CPU):
             raise Unsupported(
                 f"timer={timer} needs a GPU; the CPU has a clock around its launches",
                 hint="use timer=loop or leave it out",
             )
-        return CpuReplay(launch, order)
+        return CpuReplay(launch, order, Timer.CPU if timer is Timer.CPU else Timer.LOOP)
 
     def evict_cache(self) -> None:
         """Read through twice the last-level cache, a part on each core so that private caches are

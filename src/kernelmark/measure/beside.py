@@ -68,7 +68,7 @@ class Beside:
         self._sampler.close()
 
     def _applies(self, method: Timer) -> bool:
-        return method is not Timer.LOOP or own_queue(self._kernel.launch) is not None
+        return method not in (Timer.LOOP, Timer.CPU) or own_queue(self._kernel.launch) is not None
 
     def _choose(self, launch_s: float, method: Timer) -> Pace:
         pace = choose_pace(

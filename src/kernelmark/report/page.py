@@ -22,6 +22,7 @@ from kernelmark.report.history import date_text
 from kernelmark.report.micro import result_tables
 from kernelmark.report.names import rerun
 from kernelmark.report.render import html_table, markdown
+from kernelmark.report.wins import wins_table
 
 _KINDS = ("roofline", "bars", "sweep", "heatmap")  # what has nothing to draw is left out
 _STYLE = """
@@ -59,8 +60,10 @@ class Part:
 
     @property
     def shown(self) -> list[tables.Table]:
-        """The tables of results."""
-        return result_tables(self.timed, self.results.results)
+        """The tables of results, with that of wins in front where backends are compared."""
+        wins = wins_table(self.timed)
+        found = result_tables(self.timed, self.results.results)
+        return found if wins is None else [wins, *found]
 
     @property
     def name(self) -> str:

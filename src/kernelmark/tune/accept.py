@@ -35,11 +35,14 @@ class Score:
     rounds: int
 
     @classmethod
-    def of(cls, log_ratios: Sequence[float]) -> Score | None:
-        """From the logarithm of the ratio in each round; None without a round."""
+    def of(cls, log_ratios: Sequence[float], looks: int = 1) -> Score | None:
+        """From the logarithm of the ratio in each round; None without a round.
+
+        `looks` is how often the rounds were judged, this time included: a final that goes on until
+        it is won has as many chances to be won by luck (Bonferroni)."""
         if not log_ratios:
             return None
-        found = signed_rank(log_ratios, ALPHA)
+        found = signed_rank(log_ratios, ALPHA / looks)
         return cls(
             ratio=math.exp(found.centre),
             low=0.0 if found.low == -math.inf else math.exp(found.low),
@@ -49,15 +52,16 @@ class Score:
 
 
 def disturbance(
-    trials: Sequence[Trial], cores: int, *, searched_s: float, final_s: float
+    trials: Sequence[Trial], cores: int, *, searched_s: float, final_s: float, cpu_time: bool
 ) -> Reason | None:
     """What says that the machine did other work during the `trials` of a final, if anything.
 
     Other work only makes times longer: a search that was slower than the final is no sign of it.
+    `cpu_time` does not hold what others take of a core, so that their load alone is no sign.
     """
     loads = [trial.load for trial in trials if trial.load is not None]
     load = statistics.fmean(loads) if loads else 0.0
-    if load > LOAD_SHARE * cores:
+    if load > LOAD_SHARE * cores and not cpu_time:
         return Reason("load-in-final", load=load, cores=cores)
     if final_s > _LONGEST * searched_s:
         return Reason("slower-than-searched", final_s=final_s, searched_s=searched_s)

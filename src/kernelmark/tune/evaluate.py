@@ -25,7 +25,7 @@ from kernelmark.core.result import (
     Status,
     config_key,
 )
-from kernelmark.core.timing import Timing
+from kernelmark.core.timing import Timer, Timing
 from kernelmark.core.units import bytes_text
 from kernelmark.tune.journal import COMPILE, Journal, Trial, now
 from kernelmark.tune.plan import TunePlan
@@ -79,10 +79,11 @@ def ladder(info: DeviceInfo) -> tuple[Step, ...]:
             Step(name="short", timing=_timing(0.008, 0.004, samples=3), within=1.06),
             Step(name="full", timing=_timing(0.06, 0.02, blocks=3)),
         )
+    timer = _cpu_timer(info)
     return (
-        Step(name="look", timing=_timing(0.02, 0.005, samples=1), within=1.3),
-        Step(name="short", timing=_timing(0.1, 0.03, samples=3), within=1.06),
-        Step(name="full", timing=_timing(0.4, 0.05, blocks=3)),
+        Step(name="look", timing=_timing(0.02, 0.005, samples=1, timer=timer), within=1.3),
+        Step(name="short", timing=_timing(0.1, 0.03, samples=3, timer=timer), within=1.06),
+        Step(name="full", timing=_timing(0.4, 0.05, blocks=3, timer=timer)),
     )
 
 
@@ -90,13 +91,30 @@ def final_timing(info: DeviceInfo, seed: int) -> Timing:
     """One side of one final round: fresh memory, and inputs of a seed of its own."""
     if info.kind != "cpu":
         return _timing(0.03, 0.01, blocks=2, seed=seed)
-    return _timing(0.15, 0.03, blocks=2, seed=seed)
+    return _timing(0.15, 0.03, blocks=2, seed=seed, timer=_cpu_timer(info))
+
+
+def uses_cpu_time(info: DeviceInfo) -> bool:
+    """Whether candidates are timed by CPU time: on one core, where it is the time of a launch
+    without what other processes take of the core."""
+    return info.kind == "cpu" and info.units == 1
+
+
+def _cpu_timer(info: DeviceInfo) -> Timer:
+    return Timer.CPU if uses_cpu_time(info) else Timer.AUTO
 
 
 def _timing(
-    max_s: float, warmup_s: float, *, blocks: int = 1, samples: int = 5, seed: int = 1
+    max_s: float,
+    warmup_s: float,
+    *,
+    blocks: int = 1,
+    samples: int = 5,
+    seed: int = 1,
+    timer: Timer = Timer.AUTO,
 ) -> Timing:
     return Timing(
+        timer=timer,
         allocations=blocks,
         max_allocations=blocks,
         min_samples=samples,

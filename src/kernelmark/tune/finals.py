@@ -3,8 +3,9 @@
 The fastest of many noisy times is partly the luckiest, so the times that chose a candidate never
 say how fast it is. All finalists run two heats; the best of these then plays the final against the
 reference alone, and the final's times are reported. Both are in turns, first forwards, then
-backwards (ABBA), in fresh memory and on fresh inputs. The winner also has to be right on sizes next
-to the problem's, where masks and tails differ.
+backwards (ABBA), in fresh memory and on fresh inputs. A final that was disturbed, or leaves open
+which side is faster, is played on. The winner also has to be right on sizes next to the problem's,
+where masks and tails differ.
 """
 
 from __future__ import annotations
@@ -24,12 +25,22 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Config, KernelInfo, Status, config_key
 from kernelmark.tune.accept import Score, decide, disturbance
-from kernelmark.tune.evaluate import Request, Round, Work, final_timing, ladder
+from kernelmark.tune.evaluate import (
+    Request,
+    Round,
+    Work,
+    final_timing,
+    ladder,
+    uses_cpu_time,
+)
 from kernelmark.tune.journal import FINAL_STEP, OF_THE_MACHINE, Journal, Trial
 from kernelmark.tune.outcome import Choice, Outcome
 from kernelmark.tune.plan import TunePlan
 
 _HEATS = 2  # once forwards, once backwards
+# How often the rounds of a plan are played at most, and the verdicts that ask for more of them.
+_SETS = 3
+_OPEN = ("disturbed", "too-noisy", "not-faster")
 _FIRST_SEED = 1001  # far from those of the search
 # What a config may be on a size it was not made for: not there, which is no fault.
 _NOT_THERE = (Status.UNSUPPORTED, Status.COMPILE_ERROR, Status.SKIPPED)
@@ -89,6 +100,8 @@ def finals(
         yield from match.verify(side)
         if match.fault(side) is None:
             yield from match.play(match.final(side))
+            while match.goes_on(side):
+                yield from match.play(match.final(side))
         if match.fault(side) is None:
             return match.outcome(side, evaluations)
     return match.outcome((ranked or match.sides)[0], evaluations)
@@ -129,6 +142,7 @@ class _Match:
         self.reference = Side(backend=plan.reference_backend, config=plan.reference_config)
         self.sides = [Side(backend=plan.backend, config=trial.config) for trial in best]
         self._searched_s = [_seconds(trial) for trial in best]
+        self._sets: dict[str, int] = {}
         everyone = (self.reference, *self.sides)
         alone = len(self.sides) == 1
         seeds = plan.acceptance.seeds
@@ -137,7 +151,21 @@ class _Match:
     def final(self, side: Side) -> Stage:
         asked = self.plan.acceptance
         both = (self.reference, side)
-        return Stage(name="round", sides=both, rounds=_even(asked.rounds), seeds=asked.seeds)
+        rounds = _even(asked.rounds) * self._sets.get(side.key, 1)
+        return Stage(name="round", sides=both, rounds=rounds, seeds=asked.seeds)
+
+    def goes_on(self, side: Side) -> bool:
+        """Ask for another set of rounds if those played leave open whether the side wins."""
+        played = self._sets.get(side.key, 1)
+        if played == _SETS or self.fault(side) is not None or self.fault(self.reference):
+            return False
+        _, reason = self._verdict(side)
+        score = self._score(side)
+        close = score is not None and score.ratio >= self.plan.acceptance.min_ratio
+        if reason.code not in _OPEN or not close:
+            return False
+        self._sets[side.key] = played + 1
+        return True
 
     # Timing
 
@@ -281,20 +309,26 @@ class _Match:
             version="" if found.available() is not None else found.version(),
         )
 
+    def _score(self, side: Side) -> Score | None:
+        return Score.of(self.ratios(side, self.final(side)), self._sets.get(side.key, 1))
+
+    def _verdict(self, side: Side) -> tuple[bool, Reason]:
+        stage = self.final(side)
+        tuned = self.choice(side, stage)
+        return decide(
+            self.plan.acceptance,
+            reference=self.choice(self.reference, stage),
+            tuned=tuned,
+            score=self._score(side),
+            fault=self.fault(side),
+            reference_fault=self.fault(self.reference),
+            disturbed=self._disturbed(side, tuned.median_s),
+        )
+
     def outcome(self, side: Side, evaluations: int) -> Outcome:
         stage = self.final(side)
         reference, tuned = self.choice(self.reference, stage), self.choice(side, stage)
-        score, fault = Score.of(self.ratios(side, stage)), self.fault(side)
-        disturbed = self._disturbed(side, tuned.median_s) if score and fault is None else None
-        kept, reason = decide(
-            self.plan.acceptance,
-            reference=reference,
-            tuned=tuned,
-            score=score,
-            fault=fault,
-            reference_fault=self.fault(self.reference),
-            disturbed=disturbed,
-        )
+        kept, reason = self._verdict(side)
         ran, asked = len(self._near_run(side)), self.plan.acceptance.neighbours
         if kept and ran < asked:
             reason = Reason("few-neighbours", cause=reason, ran=ran or "none", asked=asked)
@@ -303,20 +337,24 @@ class _Match:
             self.info,
             reference=reference,
             tuned=tuned,
-            score=score,
+            score=self._score(side),
             kept=kept,
             reason=reason,
             evaluations=evaluations,
         )
-        return dataclasses.replace(made, disturbed=disturbed is not None)
+        disturbed = self._disturbed(side, tuned.median_s) is not None
+        return dataclasses.replace(made, disturbed=disturbed)
 
     def _disturbed(self, side: Side, final_s: float) -> Reason | None:
         stage = self.final(side)
+        if self.fault(side) is not None or not self.ratios(side, stage):
+            return None
         return disturbance(
             [trial for one in stage.sides for trial in self._trials(one, stage)],
             max(1, self.info.units),
             searched_s=self._searched_s[self.sides.index(side)],
             final_s=final_s,
+            cpu_time=uses_cpu_time(self.info),
         )
 
 

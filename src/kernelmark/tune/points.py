@@ -41,7 +41,7 @@ class Points:
     @classmethod
     def of(cls, space: Space, *, limit: int = 200_000, seed: int = 1) -> Points:
         """Every legal point of `space`, in the space's order. Of a space with more than `limit`
-        there is a sample; the default and its neighbours are always in it."""
+        there is a sample; the default, its neighbours and the seeds are always in it."""
         names = list(space.parameters)
         values = [tuple(v) for v in space.parameters.values()]
         dims = [len(v) for v in values]
@@ -151,13 +151,17 @@ def _distinct(codes: Codes) -> Codes:
 
 
 def _round_default(space: Space, values: Sequence[Sequence[ConfigValue]]) -> Codes:
-    """Codes of the default and of everything one parameter away; no row without a default."""
-    row = []
-    for name, known in zip(space.parameters, values, strict=True):
-        if name not in space.default or space.default[name] not in known:
-            return np.zeros((0, len(values)), np.int64)
-        row.append(known.index(space.default[name]))
-    return np.concatenate([np.array([row]), _one_changed(np.array(row), [len(v) for v in values])])
+    """Codes of the default and of everything one parameter away, and of the seeds; a config with
+    values that the space does not have is left out."""
+    rows = []
+    for config in (space.default, *space.seeds):
+        pairs = list(zip(space.parameters, values, strict=True))
+        if all(name in config and config[name] in known for name, known in pairs):
+            rows.append([known.index(config[name]) for name, known in pairs])
+    found = np.array(rows, np.int64).reshape(len(rows), len(values))
+    if not rows or not space.default:
+        return found
+    return np.concatenate([found, _one_changed(found[0], [len(v) for v in values])])
 
 
 def _one_changed(row: Codes, dims: Sequence[int]) -> Codes:

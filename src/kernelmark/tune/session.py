@@ -72,7 +72,7 @@ class Session:
             )
         self._space = space = space_of(plan, info)
         pipeline = pipeline or Pipeline()
-        starts = [space.default] if space.default else []
+        starts = [*([space.default] if space.default else []), *space.seeds]
         if journal.header is None:
             starts += transfer.starts(plan, info.arch, winners, self._points)
         self.header = journal.begin(

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from kernelmark.backends.iree import compiler
+from kernelmark.backends.iree.spec import parse_spec
 from kernelmark.tune import apply as applying
 from kernelmark.tune.emitters import registry
 from kernelmark.tune.emitters.iree_spec import emitter
@@ -60,6 +61,17 @@ def test_a_winner_that_the_compiler_does_not_apply_is_held(winner, tmp_path, mon
     assert held(emitter.emit([winner], tmp_path / "spec.mlir", {})) == [winner.name]
     monkeypatch.setattr(choices, "unapplied", lambda problem, choice, spec: [])
     assert emitter.emit([winner], tmp_path / "spec.mlir", {}).written == 1
+
+
+def test_the_flags_of_a_winner_are_in_its_comment(winner, tmp_path):
+    path = tmp_path / "spec.mlir"
+    change = emitter.emit([winner], path, NO)
+    (note, *_) = parse_spec(change.edits[0].after).notes.values()
+    assert note["flags"] == [
+        "--iree-input-demote-f64-to-f32=false",
+        "--iree-opt-data-tiling=false",
+    ]
+    assert all(flag in change.notes[-1] for flag in note["flags"])
 
 
 @pytest.mark.slow

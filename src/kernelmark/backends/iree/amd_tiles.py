@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -114,8 +114,11 @@ class AmdTiles:
             **_OPTIONS,
         }
 
-    def start(self, root: Root) -> Config:
+    def seeds(self, root: Root) -> Sequence[Config]:
         """As IREE itself often chooses."""
+        return [self._start(root)]
+
+    def _start(self, root: Root) -> Config:
         mma = next(iter(self._instructions(root)))
         common: dict[str, ConfigValue] = {"mma": mma, "subgroups_m": 2, "waves_per_eu": 0}
         if root.kind == "attention":

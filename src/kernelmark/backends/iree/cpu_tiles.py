@@ -1,61 +1,127 @@
-"""Tiles of a product on a CPU: `tile` is a workgroup's part of the result, `cache` a part of that
+"""Tiles of a GEMM on a CPU: `tile` is a workgroup's part of the result, `cache` a part of that
 (0: no such level), `vector` what is computed in registers at once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from kernelmark.backends.iree.spec import Lowering, Root
 from kernelmark.core.result import Config, ConfigValue
 
-_VALUES: Mapping[str, tuple[int, ...]] = {
+_TILES: Mapping[str, tuple[int, ...]] = {
     "tile_m": (8, 16, 32, 64, 128, 256),
     "tile_n": (16, 32, 64, 128, 256),
-    "vector_m": (1, 2, 4, 6, 8, 12, 14, 16),
-    "vector_n": (8, 16, 32, 64),
-    "vector_k": (1, 4, 8, 16),
 }
 _CACHE: Mapping[str, tuple[int, ...]] = {
     "cache_m": (0, 32),
     "cache_n": (0, 16, 32),
     "cache_k": (0, 64),
 }
-# Of one product among several: what is combined has to stay enumerable.
+_VECTOR_M = (1, 2, 4, 6, 8, 10, 12, 14, 16)
+_VECTOR_K = (1, 4, 8, 16)
+# Of one GEMM among several: what is combined has to stay enumerable.
 _FEW: Mapping[str, tuple[int, ...]] = {
-    "tile_m": (32, 64, 128),
-    "tile_n": (32, 64, 128),
-    "vector_m": (4, 8, 12, 16),
-    "vector_n": (16, 32, 64),
-    "vector_k": (1, 8, 16),
+    "tile_m": (64, 256),
+    "tile_n": (64, 256),
+    "vector_m": (4, 6, 8, 16),
+    "vector_k": (1, 4, 16),
 }
+_VECTOR = ("vector_m", "vector_n", "vector_k")
 # The compiler refuses vectors of this size. With a cache tile along k it keeps that tile of the
 # result in one vector.
 _VECTOR_BYTES = 8192
-# The largest register file, of AVX-512 and SVE 512, has 32 × 64 bytes. Twice that spills all of
-# the result at every step.
-_REGISTER_BYTES = 4096
 # All of a vector's multiplications are unrolled: more of them take the compiler many seconds.
 _UNROLLED = 4096
 
+# Register tiles as rows × registers along n × steps along k, with their speed relative to the best
+# one on sizes that they divide, from f32 GEMMs on one AVX-512 core: with B by rows the best reached
+# 114 GFLOP/s (OpenBLAS: 94 to 111, IREE's default: 75), with B along k, which is transposed in
+# registers, 71 (default: 53).
+_BY_ROWS = (
+    *((6, 4, 1, 1.0), (4, 4, 1, 0.95), (14, 2, 1, 0.93), (8, 2, 4, 0.92), (10, 2, 1, 0.9)),
+    *((8, 2, 1, 0.89), (8, 1, 16, 0.86), (6, 2, 1, 0.84), (16, 1, 1, 0.82), (4, 2, 1, 0.8)),
+    *((12, 1, 1, 0.76), (8, 1, 1, 0.72)),
+)
+_ALONG_K = (
+    *((16, 1, 16, 1.0), (8, 2, 4, 0.95), (12, 1, 16, 0.88), (8, 1, 16, 0.8), (8, 1, 4, 0.75)),
+    *((4, 2, 4, 0.7), (4, 1, 4, 0.6)),
+)
+# What an element of the result costs outside of full vectors, which peeled loops compute one by one
+# along n and in shorter tiles along m and k.
+_TAIL = {"m": 2.0, "n": 8.0, "k": 2.0}
+_SEEDS = 8
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CpuTiles:
-    """Lowerings for llvm-cpu by the pipeline of tiled products."""
+    """Lowerings for llvm-cpu by the pipeline of tiled GEMMs."""
+
+    vector_bytes: int
+    registers: int
 
     def values(self, root: Root) -> Mapping[str, tuple[ConfigValue, ...]]:
-        listed = _FEW if root.prefix else {**_VALUES, **_CACHE}
-        return {name: _clipped(values, _size(root, name)) for name, values in listed.items()}
+        if root.kind != "contraction":  # a named convolution has other loops
+            return {}
+        lanes = self._lanes(root)
+        listed: dict[str, tuple[int, ...]] = {}
+        for name in ("tile_m", "tile_n"):
+            size = _size(root, name)
+            tiles = (_FEW if root.prefix else _TILES)[name]
+            listed[name] = tuple(sorted({*_clipped(tiles, size), *_even_tile(size)}))
+        listed["vector_m"] = _FEW["vector_m"] if root.prefix else _VECTOR_M
+        listed["vector_n"] = tuple(lanes * by // 2 for by in (1, 2, 4, 8) if lanes * by > 1)
+        if root.prefix:
+            listed["vector_n"] = listed["vector_n"][-3:]
+        listed["vector_k"] = _FEW["vector_k"] if root.prefix else _VECTOR_K
+        for name in _VECTOR:
+            listed[name] = _clipped(listed[name], _size(root, name))
+        if not root.prefix:
+            listed |= {name: _clipped(v, _size(root, name)) for name, v in _CACHE.items()}
+        return dict(listed)
 
-    def start(self, root: Root) -> Config:
-        """B that is read along k is transposed in registers, 16 × 16 elements at a time."""
-        transposed = root.maps[1].endswith("j, k)>")
-        vector = (16, 16, 16) if transposed else (8, 32, 1)
-        names = ("vector_m", "vector_n", "vector_k")
-        start = {"tile_m": 64, "tile_n": 128, **dict(zip(names, vector, strict=True))}
-        return start if root.prefix else start | dict.fromkeys(_CACHE, 0)
+    def seeds(self, root: Root) -> Sequence[Config]:
+        """The register tiles that a model of their tails ranks first, in two sizes of workgroups:
+        the largest, which reads least, and one that leaves something to other threads."""
+        values = self.values(root)
+        large = {name: _large(_ints(values[name]), _size(root, name)) for name in _TILES}
+        small = {name: _closest(values[name], to) for name, to in (("tile_m", 64), ("tile_n", 128))}
+        best = self._ranked(root, values, large)
+        order = [*((v, large) for v in best[:2]), *((v, small) for v in best[:2])]
+        order += [(vector, large) for vector in best[2:]]
+        made = []
+        for vector, tiles in order:
+            config: dict[str, ConfigValue] = {**tiles, **dict(zip(_VECTOR, vector, strict=True))}
+            if not root.prefix:
+                config |= dict.fromkeys(_CACHE, 0)
+            if config not in made and self.forbids(root, config) is None:
+                made.append(config)
+        return made[:_SEEDS]
+
+    def _ranked(
+        self, root: Root, values: Mapping[str, tuple[ConfigValue, ...]], tiles: Mapping[str, int]
+    ) -> list[tuple[int, ...]]:
+        """Register tiles of the space, the fastest within `tiles` first."""
+        lanes = self._lanes(root)
+        costs: dict[tuple[int, ...], float] = {}
+        for rows, by, steps, speed in _ALONG_K if _along_k(root) else _BY_ROWS:
+            # Sums, a row of B and one element of A.
+            if rows * by + by + 1 > self.registers:
+                continue
+            wanted = (rows, by * lanes, steps)
+            vector = tuple(
+                _closest(values[name], to) for name, to in zip(_VECTOR, wanted, strict=True)
+            )
+            cost = 1 / speed
+            for name, size in zip(_VECTOR, vector, strict=True):
+                whole = min(_size(root, name), tiles.get(f"tile_{name[-1]}", _size(root, name)))
+                cost *= 1 + (_TAIL[name[-1]] - 1) * (whole % size) / whole
+            costs[vector] = min(cost, costs.get(vector, cost))
+        return sorted(costs, key=lambda vector: costs[vector])
 
     def forbids(self, root: Root, config: Config) -> str | None:
         t = {"cache_m": 0, "cache_n": 0, "cache_k": 0}
-        for name in _FEW if root.prefix else (*_VALUES, *_CACHE):
+        for name in (*_TILES, *_VECTOR, *(() if root.prefix else _CACHE)):
             value = config.get(name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 return f"{root.prefix}{name}={value!r} is not a size"
@@ -70,9 +136,10 @@ class CpuTiles:
             return "cache_m and cache_n go together, and cache_k goes with them"
         if t["cache_k"] % t["vector_k"]:
             return f"cache_k={t['cache_k']} is not a multiple of vector_k={t['vector_k']}"
-        width = int("".join(filter(str.isdecimal, root.types["output_type"]))) // 8
+        width = _bits(root) // 8
         vector = t["vector_m"] * t["vector_n"]
-        if vector * width > _REGISTER_BYTES:
+        # Twice the register file spills all of the result at every step.
+        if vector * width > 2 * self.registers * self.vector_bytes:
             return "vector_m × vector_n exceeds the registers"
         if vector * t["vector_k"] > _UNROLLED:
             return f"vector_m × vector_n × vector_k exceeds {_UNROLLED}"
@@ -82,7 +149,7 @@ class CpuTiles:
 
     def lowering(self, root: Root, config: Config) -> Lowering:
         lead = [1] if root.sizes["batch"] else []
-        t = {name: int(value) for name, value in config.items() if name != "data_tiling"}
+        t = {name: int(config[name]) for name in (*_TILES, *_VECTOR, *_CACHE) if name in config}
         levels = [("distribution", [*lead, t["tile_m"], t["tile_n"], 0])]
         if t.get("cache_m"):
             levels.append(("cache_parallel", [*lead, t["cache_m"], t["cache_n"], 0]))
@@ -99,6 +166,19 @@ class CpuTiles:
             "pipeline = #iree_cpu.pipeline<DoubleTilingExpert>, {enable_loop_peeling}>",
         )
 
+    def _lanes(self, root: Root) -> int:
+        """Elements of the result in a register."""
+        return max(1, 8 * self.vector_bytes // _bits(root))
+
+
+def _bits(root: Root) -> int:
+    return int("".join(filter(str.isdecimal, root.types["output_type"])))
+
+
+def _along_k(root: Root) -> bool:
+    """Whether B is read along k, and so transposed in registers."""
+    return root.maps[1].endswith("j, k)>")
+
 
 def _size(root: Root, name: str) -> int:
     (size,) = root.sizes[name[-1]]
@@ -109,3 +189,23 @@ def _clipped(values: tuple[int, ...], size: int) -> tuple[int, ...]:
     """Values up to the first that covers the dim: one beyond is the same as any other."""
     enough = next((i for i, value in enumerate(values) if value >= size), len(values))
     return values[: enough + 1]
+
+
+def _even_tile(size: int) -> tuple[int, ...]:
+    """The largest tile in multiples of 16 that divides a dim into several: no tails in any."""
+    return tuple(t for t in range(256, 31, -16) if t < size and size % t == 0)[:1]
+
+
+def _large(values: Sequence[int], size: int) -> int:
+    """The tile that covers a dim; of a longer one, the largest that divides it evenly."""
+    covering = [one for one in values if one >= size]
+    even = [one for one in values if size % one == 0 and one > 64]
+    return min(covering) if covering else max(even or values)
+
+
+def _closest(values: Sequence[ConfigValue], to: int) -> int:
+    return min(_ints(values), key=lambda one: abs(one - to))
+
+
+def _ints(values: Sequence[ConfigValue]) -> list[int]:
+    return [int(value) for value in values]

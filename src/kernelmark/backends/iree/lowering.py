@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from kernelmark.backends.iree.amd_tiles import FREE, AmdTiles
@@ -27,8 +27,9 @@ class Tiles(Protocol):
     def values(self, root: Root) -> Mapping[str, tuple[ConfigValue, ...]]:
         """Parameters with their values; empty if there is nothing to try."""
 
-    def start(self, root: Root) -> Config:
-        """A combination that is rarely bad; its sizes need not be among the values."""
+    def seeds(self, root: Root) -> Sequence[Config]:
+        """Combinations to begin with, one that is rarely bad first; their sizes need not be among
+        the values."""
 
     def forbids(self, root: Root, config: Config) -> str | None:
         """Why a combination cannot be compiled or cannot be good, or None."""
@@ -44,11 +45,6 @@ def space(problem: Problem, form: Form, target: Target) -> Space | None:
     if tiles is None or not listed or not all(one and all(one.values()) for one in listed.values()):
         return None
     parameters = {p + name: v for p, one in listed.items() for name, v in one.items()}
-    start = {
-        root.prefix + name: _nearest(value, listed[root.prefix][name])
-        for root in found
-        for name, value in tiles.start(root).items()
-    }
     known: dict[tuple[ConfigValue, ...], str | None] = {}
 
     def forbids(config: Config) -> str | None:
@@ -62,11 +58,32 @@ def space(problem: Problem, form: Form, target: Target) -> Space | None:
         return None
 
     names = {p: [p + name for name in one if name not in FREE] for p, one in listed.items()}
+    seeds = [one for one in _seeds(tiles, found, listed) if forbids(one) is None]
     return Space(
         parameters=parameters,
-        default=FrozenDict(start) if forbids(start) is None else FrozenDict(),
+        default=seeds[0] if seeds else FrozenDict(),
         forbids=forbids,
+        seeds=tuple(seeds[1:]),
     )
+
+
+def _seeds(
+    tiles: Tiles, found: Sequence[Root], listed: Mapping[str, Mapping[str, tuple[ConfigValue, ...]]]
+) -> list[Config]:
+    """The first seeds of all roots together, then the second; a shorter list repeats its last."""
+    each = {root.prefix: tiles.seeds(root) for root in found}
+    count = max(map(len, each.values())) if all(each.values()) else 0
+    made = [
+        FrozenDict(
+            {
+                prefix + name: _nearest(value, listed[prefix][name])
+                for prefix, seeds in each.items()
+                for name, value in seeds[min(number, len(seeds) - 1)].items()
+            }
+        )
+        for number in range(count)
+    ]
+    return list(dict.fromkeys(made))
 
 
 def entries(problem: Problem, form: Form, target: Target, config: Config) -> tuple[Entry, ...]:
@@ -81,7 +98,7 @@ def entries(problem: Problem, form: Form, target: Target, config: Config) -> tup
 
 def _tiles(target: Target) -> Tiles | None:
     if not target.gpu:
-        return CpuTiles()
+        return CpuTiles(vector_bytes=target.vector_bytes, registers=target.registers)
     arch = target.name.removeprefix("rocm ")
     return AmdTiles(arch=arch) if arch in AmdTiles.archs() else None
 

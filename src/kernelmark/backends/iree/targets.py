@@ -6,11 +6,13 @@ import functools
 import hashlib
 import platform
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
+from kernelmark.devices._cores import describe
 from kernelmark.gpu.objects import resources
 
 # What IREE's CUDA target accepts, with the short floats that each multiplies without emulation.
@@ -42,7 +44,8 @@ _HOST_LINES = ("flags", "features", "model name", "cpu implementer", "cpu part",
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """`identity` tells apart machines for which equal flags give different code; `floats` are the
-    floats of 16 bits and less that are multiplied as they are; `pack` is the folder in a pack."""
+    floats of 16 bits and less that are multiplied as they are; `pack` is the folder in a pack.
+    `registers` of `vector_bytes` each are a CPU core's."""
 
     name: str
     driver: str
@@ -51,6 +54,8 @@ class Target:
     identity: str = ""
     floats: tuple[str, ...] = ("f16", "bf16")
     pack: str = ""
+    vector_bytes: int = 16
+    registers: int = 32
 
     @property
     def device_flags(self) -> tuple[str, ...]:
@@ -104,6 +109,7 @@ def kernel_resources(binary: bytes) -> dict[str, dict[str, int]]:
 
 @functools.cache
 def _cpu() -> Target:
+    vector_bytes, registers = vector_unit(describe().isa)
     return Target(
         name="llvm-cpu",
         driver="local-task",
@@ -114,7 +120,20 @@ def _cpu() -> Target:
         ),
         gpu=False,
         identity=_host_identity(),
+        vector_bytes=vector_bytes,
+        registers=registers,
     )
+
+
+def vector_unit(isa: Sequence[str]) -> tuple[int, int]:
+    """The bytes of a vector register and the number of them, by a CPU's instruction sets.
+
+    SVE is not asked for by `host` code of fixed vectors, which then has 128 bits."""
+    if "avx512f" in isa:
+        return 64, 32
+    if "avx" in isa:
+        return 32, 16
+    return 16, 16 if "sse4_2" in isa else 32
 
 
 def _cuda(arch: str) -> Target | None:

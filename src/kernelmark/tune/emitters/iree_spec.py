@@ -73,7 +73,8 @@ class IreeSpec(Emitter):
             if kept:
                 notes.append(f"compiled with the spec: {len(kept)} of {len(kept)} winners applied")
         if kept:
-            notes.append(f"compile with --iree-opt-data-tiling=false and {SPEC_FLAG}=FILE")
+            flags = dict.fromkeys(flag for one in kept.values() for flag in _flags(one))
+            notes.append(f"compile with {' '.join(flags)} {SPEC_FLAG}=FILE")
         merged = _merged(base, kept)
         wanted = [
             Wanted(fields=fields, config=outcome.tuned.config, name=outcome.name)
@@ -119,15 +120,27 @@ def _fields(arch: str, names: Iterable[str]) -> Fields:
 
 def _spec_entries(problem: Problem, config: Config, arch: str) -> tuple[SpecEntry, ...]:
     """A config's entries, with what it is for; Unfit where it has none."""
+    goal = _target(arch)
     try:
-        entries = choices.choose(problem, config, _target(arch)).entries
+        choice = choices.choose(problem, config, goal)
     except KernelmarkError as error:
         raise Unfit(error.message) from None
-    if not entries:
+    if not choice.entries:
         raise Unfit("its config is no lowering that a spec could apply")
-    names = [entry.root.name for entry in entries]
-    note = {"arch": arch, "config": dict(config), "match": names, "problem": problem.key}
-    return tuple(replace(entry, note=note) for entry in entries)
+    note = {
+        "arch": arch,
+        "config": dict(config),
+        "flags": list(choices.codegen_flags(choice, goal)),
+        "match": [entry.root.name for entry in choice.entries],
+        "problem": problem.key,
+    }
+    return tuple(replace(entry, note=note) for entry in choice.entries)
+
+
+def _flags(outcome: Outcome) -> tuple[str, ...]:
+    """What a module with this winner is compiled with, beside the spec and the target."""
+    goal = _target(outcome.arch)
+    return choices.codegen_flags(choices.choose(outcome.problem, outcome.tuned.config, goal), goal)
 
 
 def _target(arch: str) -> Target:

@@ -323,3 +323,21 @@ def test_arrays_of_cupy_are_known_by_their_package(monkeypatch):
     array = type("ndarray", (), {"__module__": "cupy", "device": SimpleNamespace(id=2)})()
     assert _form(array) == "cupy"
     assert _device_of(array) == "cuda:2"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: km.bench(np.abs, x, ref=x),
+        lambda x: km.bench(x),
+        lambda x: km.bench(np.abs, x, reff=np.abs),
+        lambda x: km.bench(np.abs, x, store=5),
+        lambda x: km.compare_kernels([np.abs], inputs=[x]),
+        lambda x: km.compare_kernels({}, inputs=[x]),
+        lambda x: km.compare_kernels({"abs": np.abs}, inputs=x),
+    ],
+)
+def test_a_wrong_type_is_a_usage_error_with_a_hint(call):
+    with pytest.raises(UsageError) as caught:
+        call(np.ones((8, 8), np.float32))
+    assert caught.value.hint

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from kernelmark.core.reason import Reason
 from kernelmark.report.answer import answer
 from kernelmark.report.tables import rows
 
@@ -61,6 +62,24 @@ def test_the_third_backend_is_not_named(told):
     (line,) = told(*cases)
     assert line.startswith("b is fastest in 3 of 3 problems")
     assert line.endswith(" c")
+
+
+def test_ties_are_nobodys_wins(told):
+    (line,) = told(*[(m, n, t) for m in (1, 2) for n, t in (("a", 1.01e-3), ("b", 1e-3))])
+    assert numbers(line)[:3] == [0, 2, 2]
+
+
+def test_problems_that_are_not_ranked_are_counted(make_result, make_set):
+    problems = [f"gemm m={m} n=64 k=64 dtype=f32" for m in (1, 2, 3)]
+    made = [make_result(problems[0], backend=name, median_s=t) for name, t in (("a", 2), ("b", 1))]
+    few = Reason("few-blocks", blocks=1, wanted=4)
+    for problem in problems[1:]:
+        for name in ("a", "b"):
+            one = make_result(problem, backend=name, median_s=1.0)
+            measured = dataclasses.replace(one.measurement, warnings=(few,))
+            made.append(dataclasses.replace(one, measurement=measured))
+    (line,) = answer(rows(make_set(*made), []))
+    assert numbers(line)[-2:] == [1, 2]
 
 
 def test_one_backend_has_no_rival(told):

@@ -68,6 +68,12 @@ def bench(
 ) -> Results:
     """Measure `fn(*inputs)`, and check it against `ref(*inputs)`. For `options` see
     `compare_kernels`; `name` is the kernel's, by default that of the function."""
+    known = set(inspect.signature(compare_kernels).parameters) - {"kernels", "inputs"}
+    if unknown := sorted(set(options) - known):
+        raise UsageError(
+            f"km.bench has no option {unknown[0]!r}",
+            hint=f"its options: {', '.join(sorted(known))}",
+        )
     called = name or getattr(fn, "__name__", "") or type(fn).__name__
     return compare_kernels({called: fn}, inputs=inputs, ref=ref, **options)
 
@@ -98,11 +104,7 @@ def compare_kernels(
     until the interval is within ±2 %; `timing="default"` is that of `run`. `op` names what is
     computed, by default `ref` or the first kernel. With a `store` the run is kept in it.
     """
-    if not kernels:
-        raise UsageError("there is no kernel to measure", hint='give {"name": function}')
-    for called, fn in kernels.items():
-        if not callable(fn):
-            raise UsageError(f"{called} is {type(fn).__name__}, not a function")
+    _check_types(kernels, inputs, ref, store)
     check_name(label)
     first = next(iter(kernels.values()))
     call = _Call.of(first, inputs, rotate=rotate)
@@ -145,6 +147,34 @@ def compare_kernels(
     if store is not None:
         store.add_result_set(result_set)
     return Results(result_set, notes=call.notes)
+
+
+def _check_types(kernels: object, inputs: object, ref: object, store: object) -> None:
+    """Raise UsageError for what Python would refuse later, in words of its own."""
+    example = 'km.compare_kernels({"mine": f, "torch": g}, inputs=[x, y], ref=reference)'
+    if not isinstance(kernels, Mapping) or not kernels:
+        raise UsageError("kernels are a dict of functions by name, one at least", hint=example)
+    for called, fn in kernels.items():
+        if not callable(fn):
+            kind = type(fn).__name__
+            raise UsageError(
+                f"the kernel {called!r} is of type {kind}, not a function",
+                hint="km.bench(f, x, y, ref=reference): the function comes first",
+            )
+    if not isinstance(inputs, list | tuple):
+        kind = type(inputs).__name__
+        raise UsageError(f"inputs are a list of arguments, not one of type {kind}", hint=example)
+    if ref is not None and not callable(ref):
+        kind = type(ref).__name__
+        raise UsageError(
+            f"ref is of type {kind}, not a function",
+            hint="ref=lambda x: ...: it gets the same inputs in float64",
+        )
+    if store is not None and not hasattr(store, "roofs"):
+        kind = type(store).__name__
+        raise UsageError(
+            f"store is of type {kind}, not a store", hint="with km.open_store() as store: ..."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

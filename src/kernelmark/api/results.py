@@ -120,7 +120,8 @@ class Results(Sequence[Result]):
         return _kept(csv_text(self.records()), path)
 
     def to_md(self, path: str | Path | None = None) -> str:
-        found = [format_reason(reason, PYTHON) for reason in tables.warnings(self.rows)]
+        found = [failure.sentence for failure in tables.failures(self.rows)]
+        found += [format_reason(reason, PYTHON) for reason in tables.warnings(self.rows)]
         marked = [f"\n`{tables.MARK}` marks results with a warning:\n\n"] if found else []
         lines = [f"- {markdown_cell(text)}\n" for text in found]
         whole = "\n".join(map(render.markdown, self.all_tables))
@@ -145,7 +146,8 @@ class Results(Sequence[Result]):
 
     def __str__(self) -> str:
         reasons = tables.warnings(self.rows)
-        lines = [f"warning: {format_reason(reason, PYTHON)}\n" for reason in reasons]
+        lines = [f"{failure.sentence}\n" for failure in tables.failures(self.rows)]
+        lines += [f"warning: {format_reason(reason, PYTHON)}\n" for reason in reasons]
         lines += [f"hint: {_IN_PYTHON}\n"] if any(map(names_settings, reasons)) else []
         return "\n".join(map(render.text, self.all_tables)) + "".join(lines)
 
@@ -153,7 +155,8 @@ class Results(Sequence[Result]):
         return f"<Results of run {self.run.id}: {tables.summary(self.rows) or 'empty'}>"
 
     def _repr_html_(self) -> str:
-        found = [format_reason(reason, PYTHON) for reason in tables.warnings(self.rows)]
+        found = [failure.sentence for failure in tables.failures(self.rows)]
+        found += [format_reason(reason, PYTHON) for reason in tables.warnings(self.rows)]
         return "".join(map(render.html_table, self.all_tables)) + render.html_list(found)
 
 

@@ -102,7 +102,7 @@ def _tell_failure(
     failure: tables.Failure, run_id: str | None, place: Sequence[str], more: Sequence[str]
 ) -> None:
     count = len(failure.rows)
-    say(f"{failure.status.value}, {counted(count, 'case')}: {failure.reason}")
+    say(failure.sentence)
     if failure.cut and run_id is not None:
         case = f"kmark show {run_id} --case {failure.rows[0].result.case.id}"
         say(f"  all of it: {extended(case, place)}")

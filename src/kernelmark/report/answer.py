@@ -21,8 +21,9 @@ _Times = Mapping[str, Mapping[str, Measurement]]  # by backend, then by problem
 
 def answer(rows: Sequence[Row]) -> list[str]:
     """What a person would say of these rows; nothing where there is nothing to compare."""
-    ranked = [row for row in rows if row.ranks and not row.sentinel]
-    lines = _versus(_shared(ranked))
+    asked = [row for row in rows if not row.sentinel]
+    ranked = [row for row in asked if row.ranks]
+    lines = _versus(_shared(ranked), _left_out(asked, ranked))
     found = [row for row in ranked if row.share is not None]
     if len(found) > 1:
         worst = min(found, key=lambda row: row.share.value if row.share else math.inf)
@@ -30,6 +31,18 @@ def answer(rows: Sequence[Row]) -> list[str]:
             f"furthest from its roof: {worst.problem} by {worst.backend}, {share_text(worst.share)}"
         )
     return lines
+
+
+def _left_out(asked: Sequence[Row], ranked: Sequence[Row]) -> int:
+    """Problems that several backends were asked for and fewer than two are ranked in."""
+
+    def compared(rows: Sequence[Row]) -> set[str]:
+        backends: dict[str, set[str]] = {}
+        for row in rows:
+            backends.setdefault(row.result.case.problem.key, set()).add(row.backend)
+        return {key for key, names in backends.items() if len(names) > 1}
+
+    return len(compared(asked) - compared(ranked))
 
 
 def _shared(rows: Sequence[Row]) -> dict[str, dict[str, Measurement]]:
@@ -43,26 +56,36 @@ def _shared(rows: Sequence[Row]) -> dict[str, dict[str, Measurement]]:
     return found
 
 
-def _versus(times: _Times) -> list[str]:
+def _versus(times: _Times, left_out: int) -> list[str]:
     problems = dict.fromkeys(key for found in times.values() for key in found)
     if len(times) < 2:
         return []
-    best = {
-        key: min((name for name in times if key in times[name]), key=lambda n: _s(times[n][key]))
-        for key in problems
-    }
-    wins = Counter(best.values())
+    clear = [_fastest(times, key) for key in problems]
+    wins = Counter(name for name in clear if name)
     first = max(times, key=lambda name: (wins[name], -_total(times[name])))
     others = [name for name in times if name != first and times[name].keys() & times[first].keys()]
     if not others:
         return []
     ratios = {name: _ratios(times, first, name) for name in others}
     second = min(others, key=lambda name: statistics.geometric_mean(ratios[name]))
+    rest = f"; {counted(left_out, 'problem')} not ranked" if left_out else ""
     if len(problems) == 1:
         key = next(iter(problems))
-        return [_one(first, times[first][key], second, times[second][key])]
-    share = f"{first} is fastest in {wins[first]} of {counted(len(problems), 'problem')}"
-    return [f"{share}, {_geomean(ratios[second])} the speed of {second}"]
+        where = f" in {counted(1, 'problem')}" if left_out else ""
+        return [_one(first, times[first][key], second, times[second][key]) + where + rest]
+    ties = clear.count("")
+    noise = f" ({ties} within the noise)" if ties else ""
+    share = f"{first} is fastest in {wins[first]} of {counted(len(problems), 'problem')}{noise}"
+    return [f"{share}, {_geomean(ratios[second])} the speed of {second}{rest}"]
+
+
+def _fastest(times: _Times, key: str) -> str:
+    """The backend that is fastest in a problem beyond the intervals of the others; "" for none."""
+    found = sorted((_s(times[name][key]), name) for name in times if key in times[name])
+    if len(found) < 2:
+        return found[0][1]
+    (_, first), (_, second) = found[:2]
+    return first if times[first][key].high_s < times[second][key].low_s else ""
 
 
 def _one(first: str, fast: Measurement, second: str, slow: Measurement) -> str:

@@ -12,7 +12,7 @@ from kernelmark.core.printable import printable
 from kernelmark.core.reason import BRIEF, TEXT, Reason, format_reason
 from kernelmark.core.result import Measurement, Result, ResultSet, Status
 from kernelmark.core.roof import Roof
-from kernelmark.core.units import rate_text, time_text
+from kernelmark.core.units import counted, rate_text, time_text
 from kernelmark.report.apart import apart
 from kernelmark.report.names import backend_text, rerun, short
 from kernelmark.report.percent import Share, share
@@ -98,6 +98,10 @@ class Failure:
     reason: str
     rows: tuple[Row, ...]
     cut: bool = False
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.status.value}, {counted(len(self.rows), 'case')}: {self.reason}"
 
     def commands(self, more: Sequence[str] = ()) -> tuple[str, ...]:
         """As `rerun` of each."""

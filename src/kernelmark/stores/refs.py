@@ -38,7 +38,8 @@ def resolve(connection: Connection, ref: str) -> int:
         found = _find(connection, condition, limit=1) if ref else []
         if found:
             return int(found[0].no)
-    begun = _find(connection, runs.c.id.startswith(ref, autoescape=True)) if ref else []
+    begins = runs.c.id.startswith(ref, autoescape=True)
+    begun = (_find(connection, begins, _ASKED_FOR) or _find(connection, begins)) if ref else []
     if len(begun) == 1:
         return int(begun[0].no)
     if begun:

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import NothingToDo, StoreError, UsageError
 from kernelmark.core.metric import Metric, PointColumn
+from kernelmark.core.micro import ROOFS_SUITE
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import (
@@ -230,6 +231,8 @@ class StoreContract:
         assert store.run("latest~1") == runs[1]
         assert store.run("base") == runs[1]
         assert store.run("run-0000") == runs[0]
+        # The roofs of a run have an id of the same second.
+        new_run(id="20260101-000000-roofsx", started=0.5, suite=ROOFS_SUITE)
         assert store.run("2026") == other
         store.pin("golden", runs[0].id)
         assert store.run("golden") == runs[0]

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from kernelmark.backends._lineage import identify, remember
+from kernelmark.backends._lineage import identify, place_of, remember
 from kernelmark.core.errors import UsageError
 
 
@@ -91,3 +91,20 @@ def test_damaged_memories_are_none(tmp_path, text):
     write(tmp_path / "cache" / "kernels.json", text)
     assert measured(write(tmp_path / "mine.py")).name == "./mine.py"
     assert list(json.loads((tmp_path / "cache" / "kernels.json").read_text())) == ["./mine.py"]
+
+
+def test_a_kernel_is_named_by_its_file_below_the_working_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "mine" / "k.py"
+    file.parent.mkdir()
+    file.write_text("x = 1")
+    (kernel,) = identify([file])
+    remember([kernel])
+    monkeypatch.chdir(tmp_path)
+    assert place_of(kernel.name) == "./mine/k.py"
+    monkeypatch.chdir(file.parent)
+    assert place_of(kernel.name) == "./k.py"
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert place_of(kernel.name) == kernel.name
+    assert place_of("unknown") == "unknown"

@@ -74,6 +74,16 @@ def remember(kernels: Iterable[OwnKernel]) -> None:
         write_whole(place, json.dumps(dict(list(known.items())[-_MOST_FILES:])).encode())
 
 
+def place_of(name: str) -> str:
+    """How `-b` names an own kernel: by the file below the working folder that it was measured from
+    last. `name` itself for any other: a report must not tell where a user's files are."""
+    path = Path(_load().get(name, {}).get("path", ""))
+    with contextlib.suppress(ValueError, OSError):
+        if path.is_file():
+            return f"./{path.relative_to(Path.cwd().resolve())}"
+    return name
+
+
 def _undeclared(path: Path, digest: str, known: dict[str, dict[str, str]]) -> str:
     mine = [name for name, one in known.items() if one["path"] == str(path)]
     copies = [name for name, one in known.items() if one["digest"] == digest]

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from kernelmark import backends, ops
+from kernelmark.backends._lineage import place_of
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.micro import benchmark_name, is_micro, mode_of, parameters_of
 from kernelmark.core.problem import Problem, parse_key
@@ -160,7 +161,8 @@ def rerun(result: Result, more: Sequence[str] = ()) -> str:
     known = case.backend in backends.registry or backends.is_file(case.backend)
     if result.device == "unknown" or not (ours or known):
         return ""
-    words = ["kmark", "run", "-p", short(case.problem), "-b", case.backend]
+    place = case.backend if case.backend in backends.registry else place_of(case.backend)
+    words = ["kmark", "run", "-p", short(case.problem), "-b", place]
     if result.device != "cpu":
         words += ["-d", result.device]
     for name, value in sorted(case.config.items()):

@@ -186,7 +186,10 @@ def _evaluated(standing: Standing) -> str:
     """Of how many: not where the budget was lowered to less than there was already."""
     if standing.plan is None:
         return NONE
-    asked = standing.plan.budget.evaluations
+    plan = standing.plan
+    # A space that the plan lists may have fewer; one that it leaves to the backend is not known.
+    listed = math.prod(len(values) for values in plan.space.values()) if plan.space else math.inf
+    asked = int(min(plan.budget.evaluations, listed))
     return (
         f"{standing.evaluations} of {asked}"
         if standing.evaluations <= asked

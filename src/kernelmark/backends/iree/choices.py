@@ -59,7 +59,7 @@ class Choice:
 def choose(problem: Problem, config: Config, target: Target) -> Choice:
     """The config's choice with defaults filled in; an impossible config is `Unsupported`."""
     form = form_of(problem, config, target)
-    tunable = lowering.space(problem, form, target)
+    tunable = lowering.space(problem, form, target, seeded=False)
     names = () if tunable is None else tuple(tunable.parameters)
     refuse_unknown("iree", config, (*known_flags(problem, target), *names))
     tiles = FrozenDict({name: value for name, value in config.items() if name in names})

@@ -38,8 +38,9 @@ class Tiles(Protocol):
         """IREE's attributes for a combination."""
 
 
-def space(problem: Problem, form: Form, target: Target) -> Space | None:
-    """What can be tried; None where a spec cannot match the problem's root ops."""
+def space(problem: Problem, form: Form, target: Target, *, seeded: bool = True) -> Space | None:
+    """What can be tried; None where a spec cannot match the problem's root ops. Without seeds it
+    has no default either, and is made in half the time: checking a config needs none."""
     tiles, found = _tiles(target), roots(problem, form)
     listed = {root.prefix: tiles.values(root) for root in found} if tiles else {}
     if tiles is None or not listed or not all(one and all(one.values()) for one in listed.values()):
@@ -58,7 +59,8 @@ def space(problem: Problem, form: Form, target: Target) -> Space | None:
         return None
 
     names = {p: [p + name for name in one if name not in FREE] for p, one in listed.items()}
-    seeds = [one for one in _seeds(tiles, found, listed) if forbids(one) is None]
+    every = _seeds(tiles, found, listed) if seeded else []
+    seeds = [one for one in every if forbids(one) is None]
     return Space(
         parameters=parameters,
         default=seeds[0] if seeds else FrozenDict(),

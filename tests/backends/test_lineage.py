@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from kernelmark.api.plan import changes
 from kernelmark.backends._lineage import identify, place_of, remember
 from kernelmark.core.errors import UsageError
 
@@ -108,3 +109,16 @@ def test_a_kernel_is_named_by_its_file_below_the_working_folder(tmp_path, monkey
     monkeypatch.chdir(tmp_path / "other")
     assert place_of(kernel.name) == kernel.name
     assert place_of("unknown") == "unknown"
+
+
+def test_a_second_file_of_a_name_is_noted_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "cache"))
+    for folder in "ab":
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "k.py").write_text(f"x = '{folder}'")
+    notes = []
+    for folder in "abb":
+        kernels = identify([tmp_path / folder / "k.py"])
+        notes.append(len(changes(kernels)))
+        remember(kernels)
+    assert notes == [0, 1, 0]

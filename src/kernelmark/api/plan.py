@@ -131,13 +131,21 @@ def own_kernels(backends: Sequence[str]) -> dict[str, OwnKernel]:
 
 
 def changes(kernels: Iterable[OwnKernel]) -> list[str]:
-    """Notes on kernel files that are not what was last measured under their name."""
-    return [
-        f"{kernel.path} has changed since it was last measured as {kernel.name} "
-        f"(content {kernel.before[:8]} → {kernel.digest[:8]})"
-        for kernel in kernels
-        if kernel.changed
-    ]
+    """Notes on kernel files that are not what was last measured under their name, or that another
+    file of the same name makes go by a name with a mark."""
+    notes = []
+    for kernel in kernels:
+        if kernel.changed:
+            notes.append(
+                f"{kernel.path} has changed since it was last measured as {kernel.name} "
+                f"(content {kernel.before[:8]} → {kernel.digest[:8]})"
+            )
+        elif kernel.marked and not kernel.before:
+            notes.append(
+                f"another file is known as {kernel.name.partition('@')[0]}, so {kernel.path} goes "
+                f'by {kernel.name}: name = "..." in the file chooses a name'
+            )
+    return notes
 
 
 def problems_of(selection: Selection, timing: Timing) -> tuple[Problem, ...]:

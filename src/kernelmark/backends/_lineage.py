@@ -41,6 +41,11 @@ class OwnKernel:
     def changed(self) -> bool:
         return bool(self.before) and self.before != self.digest
 
+    @property
+    def marked(self) -> bool:
+        """Whether its name tells it apart from that of another file."""
+        return "@" in self.name
+
 
 def identify(paths: Iterable[Path]) -> list[OwnKernel]:
     """The kernels that these files are, in their order. Nothing is remembered yet."""

@@ -119,12 +119,12 @@ def _tell_trace(error: BaseException) -> None:
 
 
 def _plain_help(words: Sequence[str]) -> None:
-    """Help without `<bool>` behind flags, which take no value; under NO_COLOR without bold and dim
-    too, as all our own output is."""
+    """Help without `<bool>` behind flags, which take no value, and without types of arguments,
+    whose help says what they are; under NO_COLOR without bold and dim too, as all our output is."""
     if "--help" not in words and "-h" not in words:
         return
     from typer import rich_utils
-    from typer.core import TyperOption
+    from typer.core import TyperArgument, TyperOption
 
     if os.environ.get("NO_COLOR"):
         rich_utils.COLOR_SYSTEM = None
@@ -136,6 +136,7 @@ def _plain_help(words: Sequence[str]) -> None:
 
         of_values.of_values = True  # type: ignore[attr-defined]
         TyperOption.display_type_rich = of_values  # type: ignore[method-assign, assignment]
+        TyperArgument.display_type_rich = lambda *_, **__: None  # type: ignore[method-assign]
 
 
 def _open_streams() -> None:

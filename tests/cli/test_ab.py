@@ -167,7 +167,7 @@ def test_ctrl_c_says_what_is_kept(kmark, monkeypatch, events, told):
     assert ended.code == 130
     assert "interrupted" in ended.err.splitlines()[-1]
     assert told in ended.err.splitlines()[-1]
-    assert ("chance" in ended.err) == ("verdict" in ended.out) == bool(events)
+    assert ("1 unsure" in ended.err) == ("verdict" in ended.out) == bool(events)
     assert kmark("list", "runs").out.count("interrupted") == 2
 
 

@@ -187,7 +187,8 @@ def put_report(
         md=lambda: made.to_md(report, facts),
     )
     code = outcome(report, limits)
-    kept = f"stored as {report.base.label} ({report.base.id}) and {report.head.label}"
+    sides = [f"{run.label} ({run.id})" for run in (report.base, report.head)]
+    kept = f"stored as {' and '.join(sides)}"
     if not quiet and report.rows:
         say(made.summary(report))
         for line in filter(None, (made.audit(report), made.restless(report))):

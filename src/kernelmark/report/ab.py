@@ -107,6 +107,8 @@ def summary(report: AbReport) -> str:
     summary = ", ".join(f"{count} {status.value}" for status, count in counts.items() if count)
     if not summary:
         return "no pair was measured"
+    if not counts[VerdictStatus.SLOWER] + counts[VerdictStatus.FASTER]:
+        return summary
     share = 100 * report.rule.looks.alpha
     return f"{summary}; of those called changed at most {share:g} % are chance, on average"
 

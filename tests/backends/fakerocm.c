@@ -146,6 +146,10 @@ static int solution_of(int index) {
 static void name_of(char *out, size_t room, int solution) {
   snprintf(out, room, "Cijk_Ailk_Bljk_SB_MT%dx%dx16_MI32x32x1_SN", 32 << solution % 3, 64 << solution / 3);
 }
+// Several solutions may share a kernel: its name leaves out what only the host decides.
+static void kernel_name_of(char *out, size_t room, int solution) {
+  snprintf(out, room, "Cijk_Ailk_Bljk_SB_MT%dx%dx16_MI32x32x1", 32 << solution % 3, 64 << solution / 3);
+}
 
 int hipblasLtCreate(P *handle) {
   ENTER;
@@ -262,8 +266,9 @@ __attribute__((destructor)) static void write_log(void) {
   FILE *file = path && env_number("HIPBLASLT_LOG_MASK") & 128 && logged_count ? fopen(path, "w") : NULL;
   for (int i = 0; file && i < logged_count; i++) {
     const struct gemm *g = &logged_calls[i].g;
-    char name[128];
+    char name[128], kernel[128];
     name_of(name, sizeof name, logged_calls[i].solution);
+    kernel_name_of(kernel, sizeof kernel, logged_calls[i].solution);
     fprintf(file,
             "- { function: matmul, M: %llu, N: %llu, K: %llu, lda: %llu, ldb: %llu, ldc: %llu, ldd: %llu, "
             "stride_a: %llu, stride_b: %llu, stride_c: %llu, stride_d: %llu, alpha: %f, beta: %f, transA: %c, "
@@ -276,11 +281,16 @@ __attribute__((destructor)) static void write_log(void) {
             (long long)g->ldc, (long long)g->ldd, (long long)g->sa, (long long)g->sb, (long long)g->sc,
             (long long)g->sd, g->alpha, g->beta, g->ta ? 'T' : 'N', g->tb ? 'T' : 'N', (long long)g->batch,
             g->bias ? "true" : "false", type_word(g->type_a), type_word(g->type_b), type_word(g->type_c),
-            type_word(g->type_c), index_of(logged_calls[i].solution), name, name, logged_calls[i].calls);
+            type_word(g->type_c), index_of(logged_calls[i].solution), name, kernel, logged_calls[i].calls);
   }
   if (file) fclose(file);
 }
 static void log_call(const struct gemm *g, int solution) {
+  if (env_number("TENSILE_DB") & 0x8000) {  // TensileLite prints the kernel, not the solution
+    char kernel[128];
+    kernel_name_of(kernel, sizeof kernel, solution);
+    printf("Running kernel: %s\n", kernel), fflush(stdout);
+  }
   for (int i = 0; i < logged_count; i++)
     if (logged_calls[i].solution == solution && !memcmp(&logged_calls[i].g, g, 6 * sizeof(u64))) {
       logged_calls[i].calls++;

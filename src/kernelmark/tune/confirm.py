@@ -2,8 +2,9 @@
 
 A library that does not like a file, an entry or an index says nothing and runs its own choice. So
 each winner's problem is run once by the library itself, in a process that has the file installed,
-and the kernel's name is taken from the library's own log: hipBLASLt's extended profile, which it
-writes when the process ends, and Tensile's line for each launch, on standard output.
+and the name is taken from the library's own log: hipBLASLt's extended profile, which it writes when
+the process ends, else Tensile's line for each launch, on standard output. hipBLASLt prints such
+lines too, but of kernels: their names differ from those of solutions, which winners have.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def _confirmed(override: Override, outcome: Outcome, path: Path, timeout_s: floa
         log = folder / _LOG
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     out = done.stdout.decode(errors="replace")
-    ran = list(dict.fromkeys((*logged_names(text, call), *_RUNNING.findall(out))))
+    ran = list(dict.fromkeys(logged_names(text, call) or _RUNNING.findall(out)))
     if done.returncode or not ran:
         detail = last_line(done.stderr) if done.returncode else "the library logged no kernel"
         return Confirmation(outcome=outcome, proof=Proof.UNKNOWN, detail=detail)

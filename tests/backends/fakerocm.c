@@ -3,7 +3,8 @@
 //
 // hipBLASLt has SOLUTIONS solutions for every problem, each with a time of its own; one is fast and
 // leaves an element out. $FAKE_ROCM_BUILD shifts which index a solution has, as a new build would.
-// rocBLAS has Tensile solutions of other names, and those of hipBLASLt by their index + 1.
+// rocBLAS has Tensile solutions of other names, by negative numbers, or those of hipBLASLt by their
+// index + 1 where $ROCBLAS_USE_HIPBLASLT is 1. With $FAKE_ROCBLAS=4.3 the numbers of both are positive.
 // $HIPBLASLT_TUNING_OVERRIDE_FILE, $HIPBLASLT_LOG_FILE (mask 128), $TENSILE_DB and
 // $ROCBLAS_TENSILE_GEMM_OVERRIDE_PATH do what they do in ROCm 7.
 #define HIP
@@ -348,6 +349,7 @@ static int rocblas_type(int type) {
     if (known[i][0] == type) return known[i][1];
   return -1;
 }
+static int is_positive(void) { return getenv("FAKE_ROCBLAS") && !strcmp(getenv("FAKE_ROCBLAS"), "4.3"); }
 struct rocblas { P stream; void *workspace; size_t bytes; };
 static int handles;
 int fake_handles(void) { return handles; }
@@ -360,12 +362,14 @@ int rocblas_set_workspace(struct rocblas *h, void *at, size_t bytes) {
 }
 int rocblas_get_version_string_size(size_t *size) { *size = 32; return OK; }
 int rocblas_get_version_string(char *text, size_t size) {
-  snprintf(text, size, "5.2.0.fa4e%04d", env_number("FAKE_ROCM_BUILD"));
+  snprintf(text, size, "%s.0.fa4e%04d", is_positive() ? "4.3" : "5.2", env_number("FAKE_ROCM_BUILD"));
   return OK;
 }
 
-static int tensile_of(int index) {  // of a rocBLAS number, or -1
-  const int place = -index - 11;
+static int uses_hipblaslt(void) { return env_number("ROCBLAS_USE_HIPBLASLT") == 1; }
+static int number_of(int place) { return is_positive() ? place + 1 : -place - 11; }  // of Tensile's index
+static int place_of(int number) { return is_positive() ? number - 1 : -number - 11; }
+static int tensile_of(int place) {  // the solution at Tensile's index, or -1
   return place < 0 || place >= TENSILE ? -1 : (place + TENSILE - env_number("FAKE_ROCM_BUILD") % TENSILE) % TENSILE;
 }
 static void tensile_name(char *out, size_t room, int solution) {
@@ -387,20 +391,21 @@ static int rocblas_override(const struct gemm *g) {
       found = atoi(last + 1);
   }
   if (file) fclose(file);
-  return found > 0 ? -found - 10 : 0;
+  return found;
 }
 
 static int rocblas_run(struct rocblas *h, struct gemm g, const void *alpha, const void *beta, int compute,
                        int algo, int index, unsigned flags) {
   if (!format_of(compute) || !format_of(g.type_a) || !format_of(g.type_c)) return ROCBLAS_NOT_IMPLEMENTED;
-  if (!algo) index = rocblas_override(&g);
-  const int lt = index > 0 ? solution_of(index - 1) : -1, tensile = tensile_of(index ? index : -11);
+  const int place = algo ? place_of(index) : rocblas_override(&g) > 0 ? rocblas_override(&g) - 1 : 0;
+  const int by_lt = uses_hipblaslt() && (!algo || index > 0);
+  const int lt = by_lt ? (algo ? solution_of(index - 1) : 0) : -1, tensile = by_lt ? -1 : tensile_of(place);
   if (lt < 0 && tensile < 0) return ROCBLAS_INVALID_VALUE;
   char name[128];
   if (lt < 0) {
     tensile_name(name, sizeof name, tensile);
     if (algo && env_number("TENSILE_DB") & 4)
-      printf("Selection solution with index: %d and name: '%s'\n", -index - 11, name), fflush(stdout);
+      printf("Selection solution with index: %d and name: '%s'\n", place, name), fflush(stdout);
     if (!(flags & 8) && env_number("TENSILE_DB") & 0x8000) printf("Running kernel: %s\n", name), fflush(stdout);
   }
   if (flags & 8) return OK;
@@ -411,10 +416,9 @@ static int rocblas_run(struct rocblas *h, struct gemm g, const void *alpha, cons
   return submit(h->stream, &g);
 }
 static int rocblas_list(int *list, int *size) {
-  const int only_tensile = getenv("ROCBLAS_USE_HIPBLASLT") && !env_number("ROCBLAS_USE_HIPBLASLT");
-  const int count = TENSILE + (only_tensile ? 0 : SOLUTIONS);
+  const int count = uses_hipblaslt() ? SOLUTIONS : TENSILE;
   if (list)
-    for (int i = 0; i < *size && i < count; i++) list[i] = i < TENSILE ? -11 - i : index_of(i - TENSILE) + 1;
+    for (int i = 0; i < *size && i < count; i++) list[i] = uses_hipblaslt() ? index_of(i) + 1 : number_of(i);
   *size = count;
   return OK;
 }

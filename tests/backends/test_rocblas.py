@@ -53,16 +53,36 @@ def test_closing_a_kernel_gives_its_workspace_back(gpu: GpuDevice) -> None:
 
 
 @pytest.mark.parametrize("op", ["gemm", "batched_gemm batch=2"])
-def test_solutions_of_tensile_and_of_hipblaslt_have_names(gpu: GpuDevice, op: str) -> None:
+@pytest.mark.parametrize(
+    ("variables", "name", "number", "tensile", "count"),
+    [
+        ({}, TENSILE, -13, 2, 4),
+        ({"FAKE_ROCBLAS": "4.3"}, TENSILE, 3, 2, 4),
+        ({"ROCBLAS_USE_HIPBLASLT": "1"}, LT, 4, None, 6),
+        ({"ROCBLAS_USE_HIPBLASLT": "1", "FAKE_ROCBLAS": "4.3"}, LT, 4, None, 6),
+    ],
+)
+def test_solutions_have_names_and_tensile_s_their_index(
+    gpu: GpuDevice,
+    monkeypatch: pytest.MonkeyPatch,
+    op: str,
+    variables: dict[str, str],
+    name: str,
+    number: int,
+    tensile: int | None,
+    count: int,
+) -> None:
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
     problem = ops.parse(f"{op} m=5 n=7 k=3 dtype=f32")
-    found = {one.name: one.index for one in rocblas.solutions(0, problem)}
-    assert len(found) == 10
-    assert (found[TENSILE], found[LT]) == (-13, 4)
-    for name in (TENSILE, LT):
-        with bench(BACKEND, problem, gpu, config={"solution": name}) as made:
-            assert made.kernel.info.name == name
-            assert made.kernel.info.resources["solution_index"] == found[name]
-            BackendContract().check(made)
+    found = {one.name: one for one in rocblas.solutions(0, problem)}
+    assert len(found) == count
+    assert (found[name].index, found[name].tensile_index) == (number, tensile)
+    with bench(BACKEND, problem, gpu, config={"solution": name}) as made:
+        assert made.kernel.info.name == name
+        assert made.kernel.info.resources["solution_index"] == number
+        assert made.kernel.info.resources.get("tensile_index") == tensile
+        BackendContract().check(made)
 
 
 def test_a_name_finds_its_number_in_another_build(
@@ -82,13 +102,6 @@ def test_a_name_finds_its_number_in_another_build(
         assert raised.value.message.code == "solution-moved"
 
 
-def test_only_tensile_is_listed_without_hipblaslt(
-    rocm: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ROCBLAS_USE_HIPBLASLT", "0")
-    assert all(one.index < -10 for one in rocblas.solutions(0, ops.parse(PLAIN)))
-
-
 def test_names_follow_the_number_that_was_asked_for() -> None:
     text = (
         "@-11\nSelection solution with index: 0 and name: 'Cijk_A'\n@4\nother words\n"
@@ -96,7 +109,7 @@ def test_names_follow_the_number_that_was_asked_for() -> None:
         "Selection solution with index: 1 and name: 'Cijk_B'\n"
         "@-13\nTried selecting solution with index: 2. Not solution found.\n"
     )
-    assert rocblas.parse_names(text) == {-11: "Cijk_A", -12: "Cijk_B"}
+    assert rocblas.parse_names(text) == {-11: ("Cijk_A", 0), -12: ("Cijk_B", 1)}
 
 
 def test_failures_name_the_call(rocm: ctypes.CDLL, gpu: GpuDevice) -> None:

@@ -106,6 +106,7 @@ class Solution:
     name: str
     index: int
     algorithm: bytes
+    tensile_index: int | None = None  # of rocBLAS's Tensile library, if Tensile named it
 
 
 @functools.cache

@@ -3,13 +3,18 @@
 rocBLAS lists the numbers of its solutions and has no function for their names. Tensile prints the
 name of a solution that is looked up where TENSILE_DB has the bit 4 when the process starts, so a
 child is asked: `python -m kernelmark.backends.rocblas DEVICE PROBLEM` has rocBLAS check each number
-without launching anything. What Tensile does not name is hipBLASLt's: rocBLAS 4.3 and later compute
-by it, and list its index + 1.
+without launching anything. The line also has Tensile's own index, which override files count from.
+
+The sign of a number does not tell the library: rocBLAS 5 lists Tensile's solutions as negative
+numbers, 4.4 and earlier as index + 1. hipBLASLt's are index + 1 in both. One list has solutions of
+one library: hipBLASLt's where rocBLAS computes by it, which depends on the architecture and on
+ROCBLAS_USE_HIPBLASLT.
 """
 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import os
 import re
@@ -42,7 +47,7 @@ NOT_SUPPORTED = (2, 14, 15)  # not implemented, excluded from build, architectur
 _P = ctypes.c_void_p
 _NAMES_TIMEOUT_S = 300.0
 _ASKED = "@"
-_NAMED = re.compile(r"^Selection solution with index: -?\d+ and name: '(.+)'$")
+_NAMED = re.compile(r"^Selection solution with index: (\d+) and name: '(.+)'$")
 # Where nothing is launched an address is looked at, and never read from.
 _SOME_ADDRESS = 4096
 
@@ -136,25 +141,21 @@ def solutions(index: int, problem: Problem) -> tuple[hipblaslt.Solution, ...]:
         numbers = _listed(handle, gemm)
     finally:
         handle.close()
-    names = _tensile_names(index, problem)
-    if any(number > 0 and number not in names for number in numbers):
-        names |= _hipblaslt_names(index, problem)
-    return tuple(
-        hipblaslt.Solution(name=names[number], index=number, algorithm=b"")
-        for number in numbers
-        if number in names
-    )
+    found = _tensile_solutions(index, problem) or _hipblaslt_solutions(index, problem)
+    return tuple(found[number] for number in numbers if number in found)
 
 
-def _hipblaslt_names(index: int, problem: Problem) -> dict[int, str]:
+def _hipblaslt_solutions(index: int, problem: Problem) -> dict[int, hipblaslt.Solution]:
     try:
         found = hipblaslt.solutions(index, problem)
     except KernelmarkError:  # a rocBLAS that was built without it, or that has another
         return {}
-    return {one.index + 1: one.name for one in found if one.name}
+    return {
+        one.index + 1: dataclasses.replace(one, index=one.index + 1) for one in found if one.name
+    }
 
 
-def _tensile_names(index: int, problem: Problem) -> dict[int, str]:
+def _tensile_solutions(index: int, problem: Problem) -> dict[int, hipblaslt.Solution]:
     command = [sys.executable, "-m", "kernelmark.backends.rocblas", str(index), problem.key]
     try:
         done = run_child(
@@ -164,18 +165,21 @@ def _tensile_names(index: int, problem: Problem) -> dict[int, str]:
         raise CaseError("rocBLAS took too long to name its solutions") from None
     if done.returncode:
         raise CaseError(f"rocBLAS could not name its solutions: {last_line(done.stderr)}")
-    return parse_names(done.stdout.decode(errors="replace"))
+    return {
+        number: hipblaslt.Solution(name=name, index=number, algorithm=b"", tensile_index=at)
+        for number, (name, at) in parse_names(done.stdout.decode(errors="replace")).items()
+    }
 
 
-def parse_names(text: str) -> dict[int, str]:
-    """Return the names that Tensile printed, by the number that was asked for before each."""
-    names: dict[int, str] = {}
+def parse_names(text: str) -> dict[int, tuple[str, int]]:
+    """Return the names and indices that Tensile printed, by the number that was asked for."""
+    names: dict[int, tuple[str, int]] = {}
     number = 0
     for line in text.splitlines():
         if line.startswith(_ASKED):
             number = int(line.removeprefix(_ASKED))
         elif found := _NAMED.match(line):
-            names.setdefault(number, found[1])
+            names.setdefault(number, (found[2], int(found[1])))
     return names
 
 
@@ -208,6 +212,8 @@ class RocblasKernel(Kernel):
         resources = {"workspace_bytes": _lt.WORKSPACE_BYTES}
         if solution:
             resources["solution_index"] = solution.index
+            if solution.tensile_index is not None:
+                resources["tensile_index"] = solution.tensile_index
         name = solution.name if solution else f"rocblas_{gemm.name}"
         self.info = KernelInfo(name=name, resources=resources)
         algorithm = (BY_INDEX, solution.index, 0) if solution else (STANDARD, 0, 0)

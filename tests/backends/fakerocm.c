@@ -4,7 +4,9 @@
 // hipBLASLt has SOLUTIONS solutions for every problem, each with a time of its own; one is fast and
 // leaves an element out. $FAKE_ROCM_BUILD shifts which index a solution has, as a new build would.
 // rocBLAS has Tensile solutions of other names, by negative numbers, or those of hipBLASLt by their
-// index + 1 where $ROCBLAS_USE_HIPBLASLT is 1. With $FAKE_ROCBLAS=4.3 the numbers of both are positive.
+// index + 1 where $ROCBLAS_USE_HIPBLASLT is 1. With $FAKE_ROCBLAS=4.3 the numbers of both are positive,
+// and hipBLASLt launches where only a check was asked for. As on gfx90a, vectors are not given to Tensile.
+// One of Tensile's needs a workspace larger than a handle's, which $ROCBLAS_DEVICE_MEMORY_SIZE sets.
 // $HIPBLASLT_TUNING_OVERRIDE_FILE, $HIPBLASLT_LOG_FILE (mask 128), $TENSILE_DB and
 // $ROCBLAS_TENSILE_GEMM_OVERRIDE_PATH do what they do in ROCm 7.
 #define HIP
@@ -13,7 +15,7 @@
 #include <math.h>
 
 enum { N = 111, T = 112 };
-enum { NOT_SUPPORTED = 7, INVALID_VALUE = 3, ROCBLAS_NOT_IMPLEMENTED = 2, ROCBLAS_INVALID_VALUE = 11 };
+enum { NOT_SUPPORTED = 7, INVALID_VALUE = 3, ROCBLAS_NOT_IMPLEMENTED = 2, ROCBLAS_INVALID_VALUE = 11, ROCBLAS_MEMORY_ERROR = 5 };
 enum { SOLUTIONS = 6, TENSILE = 4, WRONG = 4 };
 static const int ns_of[SOLUTIONS] = {20000, 26000, 14000, 31000, 9000, 23000};
 static const int tensile_ns_of[TENSILE] = {21000, 19000, 15000, 33000};
@@ -353,10 +355,19 @@ static int is_positive(void) { return getenv("FAKE_ROCBLAS") && !strcmp(getenv("
 struct rocblas { P stream; void *workspace; size_t bytes; };
 static int handles;
 int fake_handles(void) { return handles; }
-int rocblas_create_handle(struct rocblas **out) { ENTER; *out = calloc(1, sizeof **out), handles++; return OK; }
-int rocblas_destroy_handle(struct rocblas *h) { free(h), handles--; return OK; }
+enum { LARGE = 3 };  // the solution that needs 64 MiB
+static size_t workspace_of(int tensile) { return tensile == LARGE ? 64 << 20 : 0; }
+int rocblas_create_handle(struct rocblas **out) {
+  ENTER;
+  *out = calloc(1, sizeof **out), handles++;
+  (*out)->bytes = getenv("ROCBLAS_DEVICE_MEMORY_SIZE") ? env_number("ROCBLAS_DEVICE_MEMORY_SIZE") : 32 << 20;
+  return OK;
+}
+int rocblas_destroy_handle(struct rocblas *h) { free(h), handles--; ENTER; return OK; }
+int rocblas_get_device_memory_size(struct rocblas *h, size_t *bytes) { *bytes = h->bytes; return OK; }
 int rocblas_set_stream(struct rocblas *h, P stream) { h->stream = stream; return OK; }
 int rocblas_set_workspace(struct rocblas *h, void *at, size_t bytes) {
+  ENTER;
   h->workspace = at, h->bytes = bytes;
   return OK;
 }
@@ -400,7 +411,11 @@ static int rocblas_run(struct rocblas *h, struct gemm g, const void *alpha, cons
   const int place = algo ? place_of(index) : rocblas_override(&g) > 0 ? rocblas_override(&g) - 1 : 0;
   const int by_lt = uses_hipblaslt() && (!algo || index > 0);
   const int lt = by_lt ? (algo ? solution_of(index - 1) : 0) : -1, tensile = by_lt ? -1 : tensile_of(place);
+  const int gemv = (g.m == 1 || g.n == 1) && g.c == g.d && index <= 0 && !is_positive();
+  g.alpha = scalar(alpha, compute), g.beta = scalar(beta, compute);
+  if (gemv) return submit(h->stream, &g);  // whatever the number and the flags are
   if (lt < 0 && tensile < 0) return ROCBLAS_INVALID_VALUE;
+  if (lt < 0 && workspace_of(tensile) > h->bytes) return ROCBLAS_MEMORY_ERROR;
   char name[128];
   if (lt < 0) {
     tensile_name(name, sizeof name, tensile);
@@ -408,17 +423,19 @@ static int rocblas_run(struct rocblas *h, struct gemm g, const void *alpha, cons
       printf("Selection solution with index: %d and name: '%s'\n", place, name), fflush(stdout);
     if (!(flags & 8) && env_number("TENSILE_DB") & 0x8000) printf("Running kernel: %s\n", name), fflush(stdout);
   }
-  if (flags & 8) return OK;
-  if (!h->workspace) return ROCBLAS_INVALID_VALUE;
-  g.alpha = scalar(alpha, compute), g.beta = scalar(beta, compute);
+  if (flags & 8 && !(lt >= 0 && is_positive())) return OK;
+  if (!h->workspace && !(flags & 8)) return ROCBLAS_INVALID_VALUE;
   g.ns = lt < 0 ? tensile_ns_of[tensile] : ns_of[lt], g.wrong = lt == WRONG;
   if (lt >= 0) log_call(&g, lt);
   return submit(h->stream, &g);
 }
-static int rocblas_list(int *list, int *size) {
-  const int count = uses_hipblaslt() ? SOLUTIONS : TENSILE;
-  if (list)
-    for (int i = 0; i < *size && i < count; i++) list[i] = uses_hipblaslt() ? index_of(i) + 1 : number_of(i);
+static int rocblas_list(const struct rocblas *h, int m, int n, int *list, int *size) {
+  int count = 0, found[SOLUTIONS + TENSILE + 1];
+  for (int i = 0; i < SOLUTIONS && uses_hipblaslt(); i++) found[count++] = index_of(i) + 1;
+  for (int i = 0; i < TENSILE && !uses_hipblaslt(); i++)
+    if (workspace_of(tensile_of(i)) <= h->bytes) found[count++] = number_of(i);
+  if ((m == 1 || n == 1) && !is_positive()) found[count++] = -9;
+  if (list) memcpy(list, found, (*size < count ? *size : count) * sizeof *list);
   *size = count;
   return OK;
 }
@@ -453,10 +470,10 @@ int rocblas_gemm_ex_get_solutions(struct rocblas *h, int ta, int tb, int m, int 
                                   const void *a, int a_type, int lda, const void *b, int b_type, int ldb,
                                   const void *beta, const void *c, int c_type, int ldc, void *d, int d_type,
                                   int ldd, int compute, int algo, unsigned flags, int *list, int *size) {
-  (void)h, (void)ta, (void)tb, (void)m, (void)n, (void)k, (void)alpha, (void)a, (void)a_type, (void)lda;
+  (void)ta, (void)tb, (void)k, (void)alpha, (void)a, (void)a_type, (void)lda;
   (void)b, (void)b_type, (void)ldb, (void)beta, (void)c, (void)c_type, (void)ldc, (void)d, (void)d_type;
   (void)ldd, (void)compute, (void)flags;
-  return algo == 1 ? rocblas_list(list, size) : ROCBLAS_INVALID_VALUE;
+  return algo == 1 ? rocblas_list(h, m, n, list, size) : ROCBLAS_INVALID_VALUE;
 }
 int rocblas_gemm_strided_batched_ex_get_solutions(
     struct rocblas *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int a_type,

@@ -40,6 +40,8 @@ SHAPES = (
 )
 # By tuned library, the files that are written for its winners.
 WRITTEN = {"hipblaslt": ("hipblaslt", "tunableop", "tensile"), "rocblas": ("rocblas", "tunableop")}
+# rocBLAS's override file holds solutions of Tensile alone: hipBLASLt's could not be written.
+VARIABLES = {"rocblas": {"ROCBLAS_USE_HIPBLASLT": "0"}}
 MACHINE = (
     ("rocminfo",),
     ("amd-smi", "static"),
@@ -170,7 +172,7 @@ def check(session: Session, skipped: Sequence[str]) -> None:
     folder = session.folder
     session.run("doctor", *KMARK, "doctor", "--json", folder / "doctor.json", good=(0, 3))
     session.run("devices", *KMARK, "list", "devices")
-    session.run("backends", *KMARK, "list", "backends")
+    session.run("backends", *KMARK, "list", "backends", "--json", folder / "backends.json")
     tests = ("tests/contract/test_devices_contract.py", "tests/contract/test_backends_contract.py")
     names = "(hip and (TestDevices or Test_rtc) or Test_hipblaslt or Test_rocblas)"
     names += "".join(f" and not {word}" for word in skipped)
@@ -178,8 +180,28 @@ def check(session: Session, skipped: Sequence[str]) -> None:
     session.run("contract tests", sys.executable, "-m", "pytest", *options, *tests)
 
 
+def available(listed: Path, device: str) -> list[str]:
+    """Return the backends that `kmark list backends --json` lists as available for a device."""
+    kind = device.partition(":")[0]
+    try:
+        rows = json.loads(listed.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # the step that writes it has failed, and is recorded
+        return []
+    return [
+        row["backend"]
+        for row in rows
+        if row["available"] == "yes" and kind in row["devices"].split(", ")
+    ]
+
+
 def measure(session: Session, device: str, backends: str) -> None:
     """A suite on all backends, once by graphs and once behind a gate, and the roofs."""
+    if not backends:
+        backends = ",".join(available(session.folder / "backends.json", device))
+    if not backends:
+        why = "no backend is available"
+        session.add("suite", "", code=None, seconds=0, passed=False, why=why)
+        return
     store = ("--store", session.folder / "acceptance.sqlite")
     some = ("-d", device, "-b", backends, "--timing", "quick", *store)
     # Exit code 3: some backend does not support some problem, which its row says.
@@ -209,9 +231,11 @@ def plan_command(folder: Path, backend: str, device: str, problems: int) -> list
 def tune(session: Session, device: str, backend: str, given: argparse.Namespace) -> None:
     """Tune GEMMs, write the winners for each library, and confirm that it runs them."""
     folder = session.folder / f"tune-{backend}"
-    plan = plan_command(folder, backend, device, given.problems)
-    session.run(f"{backend}: plan", *plan, "--evaluations", given.evaluations)
-    session.run(f"{backend}: tune", *KMARK, "tune", "run", folder, "-d", device, "-q", seconds=3)
+    own = VARIABLES.get(backend)
+    plan = (*plan_command(folder, backend, device, given.problems), "--evaluations")
+    session.run(f"{backend}: plan", *plan, given.evaluations, variables=own)
+    run = (*KMARK, "tune", "run", folder, "-d", device, "-q")
+    session.run(f"{backend}: tune", *run, seconds=3, variables=own)
     session.run(f"{backend}: show", *KMARK, "tune", "show", folder, "--all")
     for emitter in WRITTEN[backend]:
         options: list[object] = []
@@ -227,7 +251,7 @@ def tune(session: Session, device: str, backend: str, given: argparse.Namespace)
         # Tensile's files want a library built from them; TunableOp is PyTorch's.
         if emitter == backend or (emitter == "tunableop" and has_torch()):
             command = [*KMARK, "tune", "confirm", folder, "--as", emitter, "--to", place]
-            session.run(f"{backend}: confirm {emitter}", *command)
+            session.run(f"{backend}: confirm {emitter}", *command, variables=own)
 
 
 def has_torch() -> bool:
@@ -271,7 +295,7 @@ def main() -> None:
     session = Session(given.folder.resolve(), given.seconds, given.step_seconds)
     describe_machine(session)
     check(session, given.skip_tests)
-    measure(session, given.device, given.backends or "hipblaslt,rocblas,rtc,torch,triton")
+    measure(session, given.device, given.backends)
     micro(session, given.device, given.micro)
     for backend in WRITTEN:
         tune(session, given.device, backend, given)

@@ -3,7 +3,10 @@
 //
 // hipBLASLt has SOLUTIONS solutions for every problem, each with a time of its own; one is fast and
 // leaves an element out. $FAKE_ROCM_BUILD shifts which index a solution has, as a new build would.
-// rocBLAS has Tensile solutions of other names, and those of hipBLASLt by their index + 1.
+// rocBLAS has Tensile solutions of other names, by negative numbers, or those of hipBLASLt by their
+// index + 1 where $ROCBLAS_USE_HIPBLASLT is 1. With $FAKE_ROCBLAS=4.3 the numbers of both are positive,
+// and hipBLASLt launches where only a check was asked for. As on gfx90a, vectors are not given to Tensile.
+// One of Tensile's needs a workspace larger than a handle's, which $ROCBLAS_DEVICE_MEMORY_SIZE sets.
 // $HIPBLASLT_TUNING_OVERRIDE_FILE, $HIPBLASLT_LOG_FILE (mask 128), $TENSILE_DB and
 // $ROCBLAS_TENSILE_GEMM_OVERRIDE_PATH do what they do in ROCm 7.
 #define HIP
@@ -12,7 +15,7 @@
 #include <math.h>
 
 enum { N = 111, T = 112 };
-enum { NOT_SUPPORTED = 7, INVALID_VALUE = 3, ROCBLAS_NOT_IMPLEMENTED = 2, ROCBLAS_INVALID_VALUE = 11 };
+enum { NOT_SUPPORTED = 7, INVALID_VALUE = 3, ROCBLAS_NOT_IMPLEMENTED = 2, ROCBLAS_INVALID_VALUE = 11, ROCBLAS_MEMORY_ERROR = 5 };
 enum { SOLUTIONS = 6, TENSILE = 4, WRONG = 4 };
 static const int ns_of[SOLUTIONS] = {20000, 26000, 14000, 31000, 9000, 23000};
 static const int tensile_ns_of[TENSILE] = {21000, 19000, 15000, 33000};
@@ -146,6 +149,10 @@ static int solution_of(int index) {
 static void name_of(char *out, size_t room, int solution) {
   snprintf(out, room, "Cijk_Ailk_Bljk_SB_MT%dx%dx16_MI32x32x1_SN", 32 << solution % 3, 64 << solution / 3);
 }
+// Several solutions may share a kernel: its name leaves out what only the host decides.
+static void kernel_name_of(char *out, size_t room, int solution) {
+  snprintf(out, room, "Cijk_Ailk_Bljk_SB_MT%dx%dx16_MI32x32x1", 32 << solution % 3, 64 << solution / 3);
+}
 
 int hipblasLtCreate(P *handle) {
   ENTER;
@@ -262,8 +269,9 @@ __attribute__((destructor)) static void write_log(void) {
   FILE *file = path && env_number("HIPBLASLT_LOG_MASK") & 128 && logged_count ? fopen(path, "w") : NULL;
   for (int i = 0; file && i < logged_count; i++) {
     const struct gemm *g = &logged_calls[i].g;
-    char name[128];
+    char name[128], kernel[128];
     name_of(name, sizeof name, logged_calls[i].solution);
+    kernel_name_of(kernel, sizeof kernel, logged_calls[i].solution);
     fprintf(file,
             "- { function: matmul, M: %llu, N: %llu, K: %llu, lda: %llu, ldb: %llu, ldc: %llu, ldd: %llu, "
             "stride_a: %llu, stride_b: %llu, stride_c: %llu, stride_d: %llu, alpha: %f, beta: %f, transA: %c, "
@@ -276,11 +284,16 @@ __attribute__((destructor)) static void write_log(void) {
             (long long)g->ldc, (long long)g->ldd, (long long)g->sa, (long long)g->sb, (long long)g->sc,
             (long long)g->sd, g->alpha, g->beta, g->ta ? 'T' : 'N', g->tb ? 'T' : 'N', (long long)g->batch,
             g->bias ? "true" : "false", type_word(g->type_a), type_word(g->type_b), type_word(g->type_c),
-            type_word(g->type_c), index_of(logged_calls[i].solution), name, name, logged_calls[i].calls);
+            type_word(g->type_c), index_of(logged_calls[i].solution), name, kernel, logged_calls[i].calls);
   }
   if (file) fclose(file);
 }
 static void log_call(const struct gemm *g, int solution) {
+  if (env_number("TENSILE_DB") & 0x8000) {  // TensileLite prints the kernel, not the solution
+    char kernel[128];
+    kernel_name_of(kernel, sizeof kernel, solution);
+    printf("Running kernel: %s\n", kernel), fflush(stdout);
+  }
   for (int i = 0; i < logged_count; i++)
     if (logged_calls[i].solution == solution && !memcmp(&logged_calls[i].g, g, 6 * sizeof(u64))) {
       logged_calls[i].calls++;
@@ -338,24 +351,36 @@ static int rocblas_type(int type) {
     if (known[i][0] == type) return known[i][1];
   return -1;
 }
+static int is_positive(void) { return getenv("FAKE_ROCBLAS") && !strcmp(getenv("FAKE_ROCBLAS"), "4.3"); }
 struct rocblas { P stream; void *workspace; size_t bytes; };
 static int handles;
 int fake_handles(void) { return handles; }
-int rocblas_create_handle(struct rocblas **out) { ENTER; *out = calloc(1, sizeof **out), handles++; return OK; }
-int rocblas_destroy_handle(struct rocblas *h) { free(h), handles--; return OK; }
+enum { LARGE = 3 };  // the solution that needs 64 MiB
+static size_t workspace_of(int tensile) { return tensile == LARGE ? 64 << 20 : 0; }
+int rocblas_create_handle(struct rocblas **out) {
+  ENTER;
+  *out = calloc(1, sizeof **out), handles++;
+  (*out)->bytes = getenv("ROCBLAS_DEVICE_MEMORY_SIZE") ? env_number("ROCBLAS_DEVICE_MEMORY_SIZE") : 32 << 20;
+  return OK;
+}
+int rocblas_destroy_handle(struct rocblas *h) { free(h), handles--; ENTER; return OK; }
+int rocblas_get_device_memory_size(struct rocblas *h, size_t *bytes) { *bytes = h->bytes; return OK; }
 int rocblas_set_stream(struct rocblas *h, P stream) { h->stream = stream; return OK; }
 int rocblas_set_workspace(struct rocblas *h, void *at, size_t bytes) {
+  ENTER;
   h->workspace = at, h->bytes = bytes;
   return OK;
 }
 int rocblas_get_version_string_size(size_t *size) { *size = 32; return OK; }
 int rocblas_get_version_string(char *text, size_t size) {
-  snprintf(text, size, "5.2.0.fa4e%04d", env_number("FAKE_ROCM_BUILD"));
+  snprintf(text, size, "%s.0.fa4e%04d", is_positive() ? "4.3" : "5.2", env_number("FAKE_ROCM_BUILD"));
   return OK;
 }
 
-static int tensile_of(int index) {  // of a rocBLAS number, or -1
-  const int place = -index - 11;
+static int uses_hipblaslt(void) { return env_number("ROCBLAS_USE_HIPBLASLT") == 1; }
+static int number_of(int place) { return is_positive() ? place + 1 : -place - 11; }  // of Tensile's index
+static int place_of(int number) { return is_positive() ? number - 1 : -number - 11; }
+static int tensile_of(int place) {  // the solution at Tensile's index, or -1
   return place < 0 || place >= TENSILE ? -1 : (place + TENSILE - env_number("FAKE_ROCM_BUILD") % TENSILE) % TENSILE;
 }
 static void tensile_name(char *out, size_t room, int solution) {
@@ -377,34 +402,40 @@ static int rocblas_override(const struct gemm *g) {
       found = atoi(last + 1);
   }
   if (file) fclose(file);
-  return found > 0 ? -found - 10 : 0;
+  return found;
 }
 
 static int rocblas_run(struct rocblas *h, struct gemm g, const void *alpha, const void *beta, int compute,
                        int algo, int index, unsigned flags) {
   if (!format_of(compute) || !format_of(g.type_a) || !format_of(g.type_c)) return ROCBLAS_NOT_IMPLEMENTED;
-  if (!algo) index = rocblas_override(&g);
-  const int lt = index > 0 ? solution_of(index - 1) : -1, tensile = tensile_of(index ? index : -11);
+  const int place = algo ? place_of(index) : rocblas_override(&g) > 0 ? rocblas_override(&g) - 1 : 0;
+  const int by_lt = uses_hipblaslt() && (!algo || index > 0);
+  const int lt = by_lt ? (algo ? solution_of(index - 1) : 0) : -1, tensile = by_lt ? -1 : tensile_of(place);
+  const int gemv = (g.m == 1 || g.n == 1) && g.c == g.d && index <= 0 && !is_positive();
+  g.alpha = scalar(alpha, compute), g.beta = scalar(beta, compute);
+  if (gemv) return submit(h->stream, &g);  // whatever the number and the flags are
   if (lt < 0 && tensile < 0) return ROCBLAS_INVALID_VALUE;
+  if (lt < 0 && workspace_of(tensile) > h->bytes) return ROCBLAS_MEMORY_ERROR;
   char name[128];
   if (lt < 0) {
     tensile_name(name, sizeof name, tensile);
     if (algo && env_number("TENSILE_DB") & 4)
-      printf("Selection solution with index: %d and name: '%s'\n", -index - 11, name), fflush(stdout);
+      printf("Selection solution with index: %d and name: '%s'\n", place, name), fflush(stdout);
     if (!(flags & 8) && env_number("TENSILE_DB") & 0x8000) printf("Running kernel: %s\n", name), fflush(stdout);
   }
-  if (flags & 8) return OK;
-  if (!h->workspace) return ROCBLAS_INVALID_VALUE;
-  g.alpha = scalar(alpha, compute), g.beta = scalar(beta, compute);
+  if (flags & 8 && !(lt >= 0 && is_positive())) return OK;
+  if (!h->workspace && !(flags & 8)) return ROCBLAS_INVALID_VALUE;
   g.ns = lt < 0 ? tensile_ns_of[tensile] : ns_of[lt], g.wrong = lt == WRONG;
   if (lt >= 0) log_call(&g, lt);
   return submit(h->stream, &g);
 }
-static int rocblas_list(int *list, int *size) {
-  const int only_tensile = getenv("ROCBLAS_USE_HIPBLASLT") && !env_number("ROCBLAS_USE_HIPBLASLT");
-  const int count = TENSILE + (only_tensile ? 0 : SOLUTIONS);
-  if (list)
-    for (int i = 0; i < *size && i < count; i++) list[i] = i < TENSILE ? -11 - i : index_of(i - TENSILE) + 1;
+static int rocblas_list(const struct rocblas *h, int m, int n, int *list, int *size) {
+  int count = 0, found[SOLUTIONS + TENSILE + 1];
+  for (int i = 0; i < SOLUTIONS && uses_hipblaslt(); i++) found[count++] = index_of(i) + 1;
+  for (int i = 0; i < TENSILE && !uses_hipblaslt(); i++)
+    if (workspace_of(tensile_of(i)) <= h->bytes) found[count++] = number_of(i);
+  if ((m == 1 || n == 1) && !is_positive()) found[count++] = -9;
+  if (list) memcpy(list, found, (*size < count ? *size : count) * sizeof *list);
   *size = count;
   return OK;
 }
@@ -439,10 +470,10 @@ int rocblas_gemm_ex_get_solutions(struct rocblas *h, int ta, int tb, int m, int 
                                   const void *a, int a_type, int lda, const void *b, int b_type, int ldb,
                                   const void *beta, const void *c, int c_type, int ldc, void *d, int d_type,
                                   int ldd, int compute, int algo, unsigned flags, int *list, int *size) {
-  (void)h, (void)ta, (void)tb, (void)m, (void)n, (void)k, (void)alpha, (void)a, (void)a_type, (void)lda;
+  (void)ta, (void)tb, (void)k, (void)alpha, (void)a, (void)a_type, (void)lda;
   (void)b, (void)b_type, (void)ldb, (void)beta, (void)c, (void)c_type, (void)ldc, (void)d, (void)d_type;
   (void)ldd, (void)compute, (void)flags;
-  return algo == 1 ? rocblas_list(list, size) : ROCBLAS_INVALID_VALUE;
+  return algo == 1 ? rocblas_list(h, m, n, list, size) : ROCBLAS_INVALID_VALUE;
 }
 int rocblas_gemm_strided_batched_ex_get_solutions(
     struct rocblas *h, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int a_type,

@@ -122,6 +122,13 @@ def test_a_config_that_means_another_kernel_is_refused(
     assert (rocm.fake_made(), gpu.free_bytes()) == (0, before)
 
 
+def test_a_failure_leaks_no_workspace(rocm: ctypes.CDLL, gpu: GpuDevice) -> None:
+    before = gpu.free_bytes()
+    with pytest.raises(KeyError):  # an argument set without its arguments
+        BACKEND.prepare(ops.parse(PLAIN), {}, gpu, [{}])
+    assert (rocm.fake_made(), gpu.free_bytes()) == (0, before)
+
+
 @pytest.mark.parametrize("build", range(1, 6))
 def test_every_shuffle_of_the_indices_is_noticed(
     gpu: GpuDevice, monkeypatch: pytest.MonkeyPatch, build: int

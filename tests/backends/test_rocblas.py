@@ -52,17 +52,84 @@ def test_closing_a_kernel_gives_its_workspace_back(gpu: GpuDevice) -> None:
     assert gpu.free_bytes() == before
 
 
-@pytest.mark.parametrize("op", ["gemm", "batched_gemm batch=2"])
-def test_solutions_of_tensile_and_of_hipblaslt_have_names(gpu: GpuDevice, op: str) -> None:
-    problem = ops.parse(f"{op} m=5 n=7 k=3 dtype=f32")
-    found = {one.name: one.index for one in rocblas.solutions(0, problem)}
-    assert len(found) == 10
-    assert (found[TENSILE], found[LT]) == (-13, 4)
-    for name in (TENSILE, LT):
-        with bench(BACKEND, problem, gpu, config={"solution": name}) as made:
-            assert made.kernel.info.name == name
-            assert made.kernel.info.resources["solution_index"] == found[name]
+def test_the_workspace_is_as_large_as_the_library_s_own(
+    gpu: GpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its default depends on the architecture, and decides which solutions are listed."""
+    monkeypatch.setenv("ROCBLAS_DEVICE_MEMORY_SIZE", str(128 * 2**20))
+    problem = ops.parse(PLAIN)
+    found = rocblas.solutions(0, problem)
+    assert len(found) == 4
+    for one in found:
+        with bench(BACKEND, problem, gpu, config={"solution": one.name}) as made:
+            assert made.kernel.info.resources["workspace_bytes"] == 128 * 2**20
             BackendContract().check(made)
+
+
+@pytest.mark.parametrize("call", ["rocblas_set_workspace", "rocblas_destroy_handle", ""])
+def test_a_failure_leaks_no_workspace(rocm: ctypes.CDLL, gpu: GpuDevice, call: str) -> None:
+    before = gpu.free_bytes()
+    if call:
+        rocm.fake_fail(call.encode(), 6, 1)
+        with pytest.raises(CaseError, match=call):
+            BACKEND.prepare(ops.parse(PLAIN), {}, gpu, []).close()
+    else:
+        with pytest.raises(KeyError):  # an argument set without its arguments
+            BACKEND.prepare(ops.parse(PLAIN), {}, gpu, [{}])
+    assert (rocm.fake_handles(), gpu.free_bytes()) == (0, before)
+
+
+@pytest.mark.parametrize("shape", ["m=1 n=7", "m=7 n=1"])
+def test_vectors_have_no_solutions_where_rocblas_runs_gemv(gpu: GpuDevice, shape: str) -> None:
+    """There it launches gemv whatever solution of Tensile is asked for, even to check one."""
+    problem = ops.parse(f"gemm {shape} k=3 dtype=f32")
+    assert rocblas.solutions(0, problem) == ()
+    assert BACKEND.space(problem, gpu.info) is None
+
+
+@pytest.mark.parametrize(
+    ("arch", "runs"),
+    [
+        *((arch, True) for arch in ("gfx906", "gfx908", "gfx90a", "gfx1030", "gfx1100")),
+        *((arch, False) for arch in ("gfx942", "gfx950", "gfx1201")),
+    ],
+)
+def test_which_architectures_run_gemv(arch: str, runs: bool) -> None:
+    assert rocblas.runs_gemv(ops.parse("gemm m=1 n=7 k=3 dtype=f32"), arch) is runs
+    assert not rocblas.runs_gemv(ops.parse("gemm m=2 n=7 k=3 dtype=f32"), arch)
+
+
+@pytest.mark.parametrize("op", ["gemm", "batched_gemm batch=2"])
+@pytest.mark.parametrize(
+    ("variables", "name", "number", "tensile", "count"),
+    [
+        ({}, TENSILE, -13, 2, 3),
+        ({"FAKE_ROCBLAS": "4.3"}, TENSILE, 3, 2, 3),
+        ({"ROCBLAS_USE_HIPBLASLT": "1"}, LT, 4, None, 6),
+        ({"ROCBLAS_USE_HIPBLASLT": "1", "FAKE_ROCBLAS": "4.3"}, LT, 4, None, 6),
+    ],
+)
+def test_solutions_have_names_and_tensile_s_their_index(
+    gpu: GpuDevice,
+    monkeypatch: pytest.MonkeyPatch,
+    op: str,
+    variables: dict[str, str],
+    name: str,
+    number: int,
+    tensile: int | None,
+    count: int,
+) -> None:
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    problem = ops.parse(f"{op} m=5 n=7 k=3 dtype=f32")
+    found = {one.name: one for one in rocblas.solutions(0, problem)}
+    assert len(found) == count
+    assert (found[name].index, found[name].tensile_index) == (number, tensile)
+    with bench(BACKEND, problem, gpu, config={"solution": name}) as made:
+        assert made.kernel.info.name == name
+        assert made.kernel.info.resources["solution_index"] == number
+        assert made.kernel.info.resources.get("tensile_index") == tensile
+        BackendContract().check(made)
 
 
 def test_a_name_finds_its_number_in_another_build(
@@ -82,13 +149,6 @@ def test_a_name_finds_its_number_in_another_build(
         assert raised.value.message.code == "solution-moved"
 
 
-def test_only_tensile_is_listed_without_hipblaslt(
-    rocm: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ROCBLAS_USE_HIPBLASLT", "0")
-    assert all(one.index < -10 for one in rocblas.solutions(0, ops.parse(PLAIN)))
-
-
 def test_names_follow_the_number_that_was_asked_for() -> None:
     text = (
         "@-11\nSelection solution with index: 0 and name: 'Cijk_A'\n@4\nother words\n"
@@ -96,7 +156,7 @@ def test_names_follow_the_number_that_was_asked_for() -> None:
         "Selection solution with index: 1 and name: 'Cijk_B'\n"
         "@-13\nTried selecting solution with index: 2. Not solution found.\n"
     )
-    assert rocblas.parse_names(text) == {-11: "Cijk_A", -12: "Cijk_B"}
+    assert rocblas.parse_names(text) == {-11: ("Cijk_A", 0), -12: ("Cijk_B", 1)}
 
 
 def test_failures_name_the_call(rocm: ctypes.CDLL, gpu: GpuDevice) -> None:

@@ -6,6 +6,7 @@ import csv
 import errno
 import io
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -323,6 +324,17 @@ def test_a_library_that_lists_its_own_choices_is_planned_where_it_is(kmark, tmp_
     assert "hint: what can be tuned for it: triton, " in ended.err
 
 
+def test_iree_can_be_planned_for_an_absent_amd_gpu(kmark, tmp_path):
+    if backends.find("hipblaslt").available() is None:
+        pytest.skip("hipBLASLt is here")
+    pytest.importorskip("iree.compiler")
+    words = ("-b", "hipblaslt", "--arch", "gfx942", *SMALL)
+    ended = kmark("tune", "plan", str(tmp_path / "lt"), *words)
+    assert ended.code == 4
+    (hint,) = [line for line in ended.err.splitlines() if line.startswith("hint: ")]
+    assert {"iree", "triton"} <= set(re.findall(r"\w+", hint))
+
+
 def test_the_next_step_is_one_that_works(kmark, tmp_path):
     mine = tmp_path / "mine.py"
     mine.write_text(
@@ -463,6 +475,7 @@ def test_floats_that_were_asked_for_are_of_no_log(kmark, tmp_path):
     ended = kmark(*words, *one)
     assert ended.code == 4
     assert "import" not in ended.err
+    assert " f8e4m3fnuz" in ended.err
 
 
 def test_a_final_that_could_tell_nothing_is_refused(folder):

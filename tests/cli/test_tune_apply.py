@@ -14,6 +14,7 @@ from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import KernelInfo
 from kernelmark.tune import recompare, results
+from kernelmark.tune.confirm import Proof
 from kernelmark.tune.emitters import registry
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.outcome import Choice, Outcome
@@ -286,3 +287,32 @@ def test_help_names_every_format_and_what_was_not_tried(kmark):
 def test_emitters_are_listed(kmark):
     ended = kmark("list", "emitters")
     assert all(name in ended.out for name in registry.names())
+
+
+@pytest.mark.parametrize(
+    ("form", "file", "code"),
+    [("aiter", "there", 2), ("hipblaslt", "missing", 2), ("hipblaslt", "there", 4)],
+)
+def test_confirm_checks_the_file_before_it_loads_winners(kmark, tmp_path, form, file, code):
+    (tmp_path / "there").touch()
+    empty = tmp_path / "tuning"
+    empty.mkdir()
+    ended = kmark("tune", "confirm", str(empty), "--as", form, "--to", str(tmp_path / file))
+    assert ended.code == code, ended
+
+
+def test_confirm_ends_with_3_if_a_winner_is_not_in_the_file(kmark, tuned, tmp_path):
+    (tmp_path / "empty.txt").touch()
+    tuned_with_it = Choice(
+        backend="hipblaslt",
+        config=FrozenDict({"solution_index": 3}),
+        median_s=1e-5,
+        worst=0.1,
+        kernel=KernelInfo(name="Cijk"),
+    )
+    folder = tuned(outcome(tuned=tuned_with_it))
+    ended = kmark(
+        "tune", "confirm", folder, "--as", "hipblaslt", "--to", str(tmp_path / "empty.txt")
+    )
+    assert ended.code == 3, ended
+    assert f" {Proof.ABSENT.value} " in ended.out

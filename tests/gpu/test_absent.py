@@ -5,16 +5,24 @@ from __future__ import annotations
 import pytest
 
 from kernelmark.core.errors import UsageError
-from kernelmark.gpu.absent import absent
+from kernelmark.gpu.absent import absent, known_names
 
 
 def test_a_gpu_is_called_as_it_calls_itself() -> None:
     assert absent("sm_90a") == absent("sm_90")
     assert absent("sm_90a").arch == "sm_90"
     assert absent("gfx90a").arch == "gfx90a"
+    assert absent("gfx942:sramecc+:xnack-") == absent("gfx942")
 
 
 def test_one_that_is_unknown() -> None:
     with pytest.raises(UsageError, match="sm_999 is unknown") as told:
         absent("sm_999")
     assert "sm_90" in (told.value.hint or "")
+
+
+@pytest.mark.parametrize("arch", ["mi300x", "sm_999", "gfx9", "sm_90:xnack-"])
+def test_an_unknown_architecture_gets_the_list_of_known_ones(arch: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        absent(arch)
+    assert raised.value.hint == known_names()

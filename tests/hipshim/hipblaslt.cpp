@@ -2,7 +2,7 @@
 // Attributes, enumerators and structs are those of ROCm's headers; see solutions.h for indices.
 //
 //   HIPBLASLT_TUNING_OVERRIDE_FILE, HIPBLASLT_LOG_MASK (32, 64, 128), HIPBLASLT_LOG_FILE
-//                           as in hipBLASLt
+//   TENSILE_DB bit 0x8000   as in hipBLASLt
 //   SHIM_IGNORE_OVERRIDE=1  read no override file, as a library without that feature
 #include <functional>
 #include <new>
@@ -198,8 +198,8 @@ class Log {
     field("cold_iters", 0), field("iters", 0);
     if (mask_ & 128) {
       const Solution* solution = Catalogue::get().find(index);
-      const std::string name = solution ? solution->name() : "";
-      field("solution_index", index), field("solution_Name", name), field("kernel_name", name);
+      field("solution_index", index), field("solution_Name", solution ? solution->name() : "");
+      field("kernel_name", solution ? solution->kernel_name() : "");
     }
     ++calls_[text.str()];
   }
@@ -362,6 +362,10 @@ API hipblasLtMatmul(void*, const Desc* desc, const void* alpha, const void* A, c
     choice = found[0];
   }
   Log::get().add(desc, call, alpha, beta, choice.index);
+  if (strtol(variable("TENSILE_DB", "0"), nullptr, 0) & 0x8000) {
+    printf("Running kernel: %s\n", Catalogue::get().find(choice.index)->kernel_name().c_str());
+    fflush(stdout);
+  }
   return status(LT(cublasLtMatmul)(lt_handle(), call.desc, alpha, A, call.a, B, call.b, beta, C,
                                    call.c, D, call.d, &choice.algorithm, workspace, bytes,
                                    stream));
@@ -375,7 +379,10 @@ NAMING getSolutionNameFromAlgo(void*, _hipblasLtMatmulAlgo_t& algorithm) {
   const Solution* solution = Catalogue::get().find(index);
   return solution ? solution->name() : "";
 }
-NAMING getKernelNameFromAlgo(void* handle, _hipblasLtMatmulAlgo_t& algorithm) {
-  return getSolutionNameFromAlgo(handle, algorithm);
+NAMING getKernelNameFromAlgo(void*, _hipblasLtMatmulAlgo_t& algorithm) {
+  int index;
+  memcpy(&index, algorithm.data, 4);
+  const Solution* solution = Catalogue::get().find(index);
+  return solution ? solution->kernel_name() : "";
 }
 }  // namespace hipblaslt_ext

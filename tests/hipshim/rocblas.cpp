@@ -1,7 +1,10 @@
-// librocblas over cuBLASLt: gemm_ex and gemm_strided_batched_ex with numbered solutions. Of these,
-// three in four are given out as Tensile's (negative numbers), the others as hipBLASLt's.
+// librocblas over cuBLASLt: gemm_ex and gemm_strided_batched_ex with numbered solutions. As in
+// rocBLAS, one list has solutions of one library: Tensile's, which are negative numbers, or with
+// ROCBLAS_USE_HIPBLASLT=1 hipBLASLt's, which are its index + 1.
 //
 //   TENSILE_DB bits 0x4 and 0x8000, ROCBLAS_TENSILE_GEMM_OVERRIDE_PATH   as in rocBLAS
+//   ROCBLAS_DEVICE_MEMORY_SIZE              bytes of a handle's workspace, as in rocBLAS
+//   SHIM_ROCBLAS=4.3                        number Tensile's solutions from 1, as rocBLAS 4.3 and 4.4
 //   SHIM_IGNORE_OVERRIDE=1                  read no override file
 #include "solutions.h"
 
@@ -45,11 +48,18 @@ static int compute_of(int type) {
   }
 }
 
-// Another build renumbers solutions, and leaves each to its library.
-static bool is_hipblaslt(int index) { return Catalogue::line(index) % 4 == 2; }
-// As rocBLAS lists them: Tensile's below its own numbers, hipBLASLt's index plus one.
-static int number_of(int index) { return is_hipblaslt(index) ? index + 1 : -index - RESERVED; }
-static int index_of(int number) { return number > 0 ? number - 1 : -number - RESERVED; }
+static bool uses_hipblaslt() { return variable("ROCBLAS_USE_HIPBLASLT", "0")[0] == '1'; }
+static bool is_old() { return !strcmp(variable("SHIM_ROCBLAS", "5.0"), "4.3"); }
+// Catalogue's indices are from 1; Tensile's own are from 0.
+static int number_of(int index) {
+  if (uses_hipblaslt()) return index + 1;
+  return is_old() ? index : -index - RESERVED;
+}
+static int index_of(int number) {  // 0: no solution of the library that is in use
+  if (uses_hipblaslt()) return number > 0 ? number - 1 : 0;
+  if (is_old()) return number > 0 ? number : 0;
+  return number < -RESERVED ? -number - RESERVED : 0;
+}
 
 // Descriptors of one call, made anew each time: the shim is not meant to be fast.
 struct Matmul {
@@ -172,18 +182,18 @@ static int run(Handle* handle, const Matmul& matmul, const void* alpha, const vo
   const Call& call = matmul.call;
   Choice choice = {};
   if (algorithm == 1 && number != 0) {
-    if (number < 0 && number >= -RESERVED) return INVALID_VALUE;
     const int index = index_of(number);
-    const Solution* solution = Catalogue::get().find(index);
-    // A number of the other kind is no solution of that library.
-    if (!solution || number_of(index) != number) return INVALID_VALUE;
+    const Solution* solution = index ? Catalogue::get().find(index) : nullptr;
+    if (!solution) return INVALID_VALUE;
     if (const cublasStatus_t code = check(call, index, &choice)) return status(code);
-    if (number < 0)
-      tell(0x4, "Selection solution with index: %d and name: '%s'\n", index, solution->name());
+    if (!uses_hipblaslt())
+      tell(0x4, "Selection solution with index: %d and name: '%s'\n", index - 1, solution->name());
     if (flags & CHECK_ONLY) return 0;
   } else {
     const auto entry = overrides().find(key_of(call, scalar(beta, call.types.scale)));
-    if (entry == overrides().end() || check(call, entry->second, &choice)) {
+    // hipBLASLt does not read rocBLAS's file.
+    const bool found_entry = !uses_hipblaslt() && entry != overrides().end();
+    if (!found_entry || check(call, entry->second, &choice)) {
       std::vector<Choice> found;
       if (const cublasStatus_t code = choose(call, handle->bytes, 1, &found)) return status(code);
       if (found.empty()) return NOT_IMPLEMENTED;
@@ -191,7 +201,9 @@ static int run(Handle* handle, const Matmul& matmul, const void* alpha, const vo
     }
   }
   if (choice.workspace > handle->bytes) return 5;
-  tell(0x8000, "Running kernel: %s\n", 0, Catalogue::get().find(choice.index)->name());
+  const Solution* solution = Catalogue::get().find(choice.index);
+  const std::string name = uses_hipblaslt() ? solution->kernel_name() : solution->name();
+  tell(0x8000, "Running kernel: %s\n", 0, name);
   return status(LT(cublasLtMatmul)(lt_handle(), call.desc, alpha, a, call.a, b, call.b, beta, c,
                                    call.c, d, call.d, &choice.algorithm, handle->workspace,
                                    handle->bytes, handle->stream));
@@ -211,16 +223,23 @@ static int list(Handle* handle, const Matmul& matmul, int* numbers, int* count) 
 
 #define API EXPORT int
 
-API rocblas_create_handle(Handle** made) { return *made = new Handle{}, lt_handle() ? 0 : 6; }
+API rocblas_create_handle(Handle** made) {
+  const char* bytes = variable("ROCBLAS_DEVICE_MEMORY_SIZE", "134217728");  // gfx942's default
+  *made = new Handle{nullptr, nullptr, strtoul(bytes, nullptr, 0)};
+  return lt_handle() ? 0 : 6;
+}
+API rocblas_get_device_memory_size(Handle* handle, size_t* bytes) {
+  return *bytes = handle->bytes, 0;
+}
 API rocblas_destroy_handle(Handle* handle) { return delete handle, 0; }
 API rocblas_set_stream(Handle* handle, cudaStream_t stream) { return handle->stream = stream, 0; }
 API rocblas_set_workspace(Handle* handle, void* at, size_t bytes) {
   return handle->workspace = at, handle->bytes = bytes, 0;
 }
-static const char version[] = "5.0.2.hipshim";
-API rocblas_get_version_string_size(size_t* bytes) { return *bytes = sizeof version, 0; }
+static const char* version() { return is_old() ? "4.3.0.hipshim" : "5.0.2.hipshim"; }
+API rocblas_get_version_string_size(size_t* bytes) { return *bytes = strlen(version()) + 1, 0; }
 API rocblas_get_version_string(char* text, size_t bytes) {
-  return snprintf(text, bytes, "%s", version), 0;
+  return snprintf(text, bytes, "%s", version()), 0;
 }
 
 API rocblas_gemm_ex(Handle* handle, int trans_a, int trans_b, int m, int n, int k,

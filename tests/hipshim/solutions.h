@@ -64,16 +64,24 @@ struct Solution {
   int values[ATTRIBUTES];  // -1 where the algorithm has no such attribute
 
   // As Tensile begins its names: which operands are transposed, and types by their letters.
-  std::string name() const {
+  std::string name() const { return written(false); }
+  // A kernel's name leaves out what only the host decides: solutions may share a kernel.
+  std::string kernel_name() const { return written(true); }
+
+ private:
+  std::string written(bool kernel) const {
     std::ostringstream out;
     out << "Cijk_" << (types.transposed_a ? "Alik" : "Ailk") << "_"
         << (types.transposed_b ? "Bjlk" : "Bljk") << "_" << letter(types.a) << letter(types.b)
         << letter(types.c) << letter(types.d) << "_C" << types.compute << "S" << types.scale
-        << "_SHIM";
+        << (kernel ? "_SHIMK" : "_SHIM");
     for (int i = 0; i < ATTRIBUTES; ++i)
-      if (values[i] >= 0) out << "_" << attributes[i].name << values[i];
+      if (values[i] >= 0 && !(kernel && attributes[i].attribute == CUBLASLT_ALGO_CONFIG_SPLITK_NUM))
+        out << "_" << attributes[i].name << values[i];
     return out.str();
   }
+
+ public:
   static std::string letter(int type) {
     switch (type) {
       case CUDA_R_32F: return "S";

@@ -105,7 +105,13 @@ def test_hip_sources_are_compiled_for_the_nvidia_gpu(build: Path, tmp_path: Path
     ("source", "symbols"),
     [
         ("hipblaslt", ("hipblasLtCreate", "hipblasLtMatmul", hipblaslt.SOLUTION_NAME)),
-        ("rocblas", ("rocblas_create_handle", "rocblas_gemm_ex", "rocblas_gemm_ex_get_solutions")),
+        (
+            "rocblas",
+            (
+                *("rocblas_create_handle", "rocblas_get_device_memory_size"),
+                *("rocblas_gemm_ex", "rocblas_gemm_ex_get_solutions"),
+            ),
+        ),
     ],
 )
 def test_the_blas_libraries_export_their_calls(
@@ -143,6 +149,36 @@ def test_the_structures_have_the_sizes_of_rocm(source: str, facts: Mapping[str, 
     command = ["g++", "-std=c++17", "-fsyntax-only", *include, "-x", "c++", "-"]
     checked = subprocess.run(command, input=text, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
+
+
+NUMBERS = """
+int main() {
+  for (const int number : {7, 8, -17}) printf("%d ", index_of(number));
+  printf("%d\\n", number_of(7));
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "printed"),
+    [
+        ({}, "0 0 7 -17"),
+        ({"SHIM_ROCBLAS": "4.3"}, "7 8 0 7"),
+        ({"ROCBLAS_USE_HIPBLASLT": "1"}, "6 7 0 8"),
+        ({"ROCBLAS_USE_HIPBLASLT": "1", "SHIM_ROCBLAS": "4.3"}, "6 7 0 8"),
+    ],
+)
+def test_rocblas_numbers_solutions_of_one_library(
+    tmp_path: Path, variables: dict[str, str], printed: str
+) -> None:
+    need("rocblas")
+    program = tmp_path / "numbers"
+    text = f'#include "{HERE / "rocblas"}.cpp"\n{NUMBERS}'
+    include = [word for folder in folders() for word in ("-isystem", str(folder))]
+    command = ["g++", "-std=c++17", *include, "-x", "c++", "-", "-o", str(program), "-ldl"]
+    subprocess.run(command, input=text, check=True, text=True)
+    ran = subprocess.run([program], env=variables, capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == printed.split()
 
 
 @pytest.fixture(scope="module")

@@ -84,6 +84,22 @@ def test_a_library_runs_what_its_file_says_or_ignores_it(
     assert found.ran != name
 
 
+@pytest.mark.parametrize("form", ["hipblaslt", "rocblas"])
+def test_a_winner_without_its_entry_is_told_from_an_ignored_one(
+    rocm: ctypes.CDLL, tmp_path: Path, form: str
+) -> None:
+    name, index = (LT, 3) if form == "hipblaslt" else (TENSILE, -13)
+    version = "100202-fa4e0000" if form == "hipblaslt" else "5.2.0.fa4e0000"
+    there = winner("gemm m=6 n=4 k=8 dtype=f32", form, name, index, version)
+    path = written(form, there, tmp_path / "tuned")
+    other = winner("gemm m=7 n=4 k=8 dtype=f32", form, name, index, version)
+    moved = winner("gemm m=6 n=4 k=8 dtype=f32", form, name, index - 1, version)
+    # hipBLASLt's number in rocBLAS's file, and one that hipBLASLt's reader skips.
+    unfit = winner("gemm m=6 n=4 k=8 dtype=f32", form, LT, 4 if form == "rocblas" else 0, version)
+    found = list(confirm(registry.get(form), [other, moved, unfit, there], path))
+    assert [one.proof for one in found] == [Proof.ABSENT] * 3 + [Proof.CONFIRMED]
+
+
 def test_a_run_that_fails_proves_nothing(
     rocm: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

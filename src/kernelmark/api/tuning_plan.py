@@ -125,13 +125,14 @@ def _way_out(backend: str, refused: Sequence[Refused], info: DeviceInfo) -> str:
 def _other_floats(
     folder: TuningFolder, refused: Sequence[Refused], info: DeviceInfo
 ) -> tuple[str, ...]:
-    """What to do about 8-bit floats that the architecture has in another form than they were
-    taken for: BLAS logs have the same letters for both."""
-    taken = any(F8_OCP & set(one.cost.problem.dtypes.values()) for one in refused)
+    """Return what to do about 8-bit floats that the architecture has in another form. BLAS logs
+    have the same letters for both forms."""
+    taken = {kind for one in refused for kind in one.cost.problem.dtypes.values()} & F8_OCP
     if not (taken and info.arch.startswith(FNUZ_ARCHS)):
         return ()
     if not SHARED_BY & inputs.formats(folder.workload):
-        return ()
+        names = ", ".join(f"{kind}fnuz instead of {kind}" for kind in sorted(taken))
+        return (f"{info.arch} has FNUZ 8-bit floats: use {names}",)
     return (
         f"{info.arch} has FNUZ 8-bit floats, and the log's were read as OCP's; import it again: "
         f"kmark import LOG --workload {folder.path} --arch {info.arch}",

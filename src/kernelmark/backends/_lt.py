@@ -227,7 +227,11 @@ class LtKernel(Kernel):
         self._beta = scalar(first.scale_type, float(options.get("beta", 0.0)))
         self._device = device
         self._workspace = device.allocate(WORKSPACE_BYTES)
-        self._calls = [self._arguments(i, arguments) for i, arguments in enumerate(sets)]
+        try:
+            self._calls = [self._arguments(i, arguments) for i, arguments in enumerate(sets)]
+        except BaseException:
+            device.free(self._workspace)
+            raise
 
     def _arguments(self, index: int, arguments: ArgumentSet) -> tuple[object, ...]:
         matmul = self._matmuls[min(index, len(self._matmuls) - 1)]
@@ -255,8 +259,10 @@ class LtKernel(Kernel):
         self._library.call("Matmul", *self._calls[set_index], _P(stream))
 
     def close(self) -> None:
-        _close_all(self._matmuls)
-        self._device.free(self._workspace)
+        try:
+            _close_all(self._matmuls)
+        finally:
+            self._device.free(self._workspace)
 
 
 def prepare(

@@ -106,6 +106,7 @@ class Solution:
     name: str
     index: int
     algorithm: bytes
+    tensile_index: int | None = None  # of rocBLAS's Tensile library, if Tensile named it
 
 
 @functools.cache
@@ -232,7 +233,9 @@ class HipblasLt(Backend):
             return reason
         for kind in problem.dtypes.values():
             if kind.startswith(("f8", "f4")) and kind not in _NARROW.get(info.arch, ()):
-                return f"hipblaslt has no {kind} on {info.arch}"
+                other = f"{kind}fnuz"
+                instead = f"; it has {other}" if other in _NARROW.get(info.arch, ()) else ""
+                return f"hipblaslt has no {kind} on {info.arch}{instead}"
         if problem.op == "batched_gemm_quant":
             return _scaled(problem)
         return _lt.supports(problem, TABLE, self.name)

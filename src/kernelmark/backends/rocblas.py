@@ -2,14 +2,21 @@
 
 rocBLAS lists the numbers of its solutions and has no function for their names. Tensile prints the
 name of a solution that is looked up where TENSILE_DB has the bit 4 when the process starts, so a
-child is asked: `python -m kernelmark.backends.rocblas DEVICE PROBLEM` has rocBLAS check each number
-without launching anything. What Tensile does not name is hipBLASLt's: rocBLAS 4.3 and later compute
-by it, and list its index + 1.
+child has rocBLAS check each number: `python -m kernelmark.backends.rocblas DEVICE PROBLEM`. It has
+real buffers, as rocBLAS 4.3 launches hipBLASLt's solutions where only a check was asked for. The
+line also has Tensile's own index, which override files count from.
+
+The sign of a number does not tell the library: rocBLAS 5 lists Tensile's solutions as negative
+numbers, 4.4 and earlier as index + 1. hipBLASLt's are index + 1 in both. One list has solutions of
+one library: hipBLASLt's where rocBLAS computes by it, which depends on the architecture and on
+ROCBLAS_USE_HIPBLASLT.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import dataclasses
 import functools
 import os
 import re
@@ -42,9 +49,14 @@ NOT_SUPPORTED = (2, 14, 15)  # not implemented, excluded from build, architectur
 _P = ctypes.c_void_p
 _NAMES_TIMEOUT_S = 300.0
 _ASKED = "@"
-_NAMED = re.compile(r"^Selection solution with index: -?\d+ and name: '(.+)'$")
-# Where nothing is launched an address is looked at, and never read from.
+_NAMED = re.compile(r"^Selection solution with index: (\d+) and name: '(.+)'$")
+# To list solutions an address is looked at, and never read from.
 _SOME_ADDRESS = 4096
+# Numbers from -10 to -1 are rocBLAS's own kernels: -9 is gemv, which runs even if only checked.
+_RESERVED = 10
+# Where rocBLAS prefers gemv to any solution with a negative number, if m or n is 1: the
+# architectures of rocblas_use_gemv_in_gemm.
+_GEMV_ARCHS = re.compile(r"gfx(906|908|90a|10..|11..)")
 
 
 @functools.cache
@@ -77,6 +89,13 @@ class Handle:
 
     def close(self) -> None:
         _call("destroy_handle", self.value)
+
+    def workspace_bytes(self) -> int:
+        """Return the size of the workspace: the library's default for the architecture, or
+        ROCBLAS_DEVICE_MEMORY_SIZE. Solutions that need more are not listed."""
+        size = ctypes.c_size_t()
+        _call("get_device_memory_size", self.value, ctypes.byref(size))
+        return size.value
 
 
 class Gemm:
@@ -117,44 +136,51 @@ class Gemm:
         return (*found, *([self.batch] if self.batch else []), self._compute)
 
 
-def _listed(handle: Handle, gemm: Gemm) -> list[int]:
-    """Return the numbers of the solutions that can solve a problem."""
+def runs_gemv(problem: Problem, arch: str) -> bool:
+    """Return whether rocBLAS runs gemv instead of the solution that is asked for."""
+    return 1 in (problem.dims["m"], problem.dims["n"]) and bool(_GEMV_ARCHS.fullmatch(arch))
+
+
+def _listed(handle: Handle, index: int, problem: Problem) -> list[int]:
+    """Return the numbers of the solutions that can solve a problem and would be run."""
+    gemm = Gemm(problem)
     size, nowhere = ctypes.c_int(), (_SOME_ADDRESS,) * 4
     arguments = (*gemm.arguments(handle, nowhere), BY_INDEX, 0)
     _call(f"{gemm.name}_get_solutions", *arguments, None, ctypes.byref(size))
     found = (ctypes.c_int * max(1, size.value))()
     _call(f"{gemm.name}_get_solutions", *arguments, found, ctypes.byref(size))
     # 0 fills the list up where fewer were found.
-    return [number for number in dict.fromkeys(found[: size.value]) if number]
+    numbers = [one for one in dict.fromkeys(found[: size.value]) if one > 0 or one < -_RESERVED]
+    if runs_gemv(problem, drivers.driver("hip").arch(index)):
+        return [number for number in numbers if number > 0]
+    return numbers
 
 
 @functools.lru_cache(maxsize=8)
 def solutions(index: int, problem: Problem) -> tuple[hipblaslt.Solution, ...]:
     """Return every solution that rocBLAS on device `index` has a name for."""
-    handle, gemm = Handle(index), Gemm(problem)
+    handle = Handle(index)
     try:
-        numbers = _listed(handle, gemm)
+        numbers = _listed(handle, index, problem)
     finally:
         handle.close()
-    names = _tensile_names(index, problem)
-    if any(number > 0 and number not in names for number in numbers):
-        names |= _hipblaslt_names(index, problem)
-    return tuple(
-        hipblaslt.Solution(name=names[number], index=number, algorithm=b"")
-        for number in numbers
-        if number in names
-    )
+    if not numbers:
+        return ()
+    found = _tensile_solutions(index, problem) or _hipblaslt_solutions(index, problem)
+    return tuple(found[number] for number in numbers if number in found)
 
 
-def _hipblaslt_names(index: int, problem: Problem) -> dict[int, str]:
+def _hipblaslt_solutions(index: int, problem: Problem) -> dict[int, hipblaslt.Solution]:
     try:
         found = hipblaslt.solutions(index, problem)
     except KernelmarkError:  # a rocBLAS that was built without it, or that has another
         return {}
-    return {one.index + 1: one.name for one in found if one.name}
+    return {
+        one.index + 1: dataclasses.replace(one, index=one.index + 1) for one in found if one.name
+    }
 
 
-def _tensile_names(index: int, problem: Problem) -> dict[int, str]:
+def _tensile_solutions(index: int, problem: Problem) -> dict[int, hipblaslt.Solution]:
     command = [sys.executable, "-m", "kernelmark.backends.rocblas", str(index), problem.key]
     try:
         done = run_child(
@@ -164,18 +190,21 @@ def _tensile_names(index: int, problem: Problem) -> dict[int, str]:
         raise CaseError("rocBLAS took too long to name its solutions") from None
     if done.returncode:
         raise CaseError(f"rocBLAS could not name its solutions: {last_line(done.stderr)}")
-    return parse_names(done.stdout.decode(errors="replace"))
+    return {
+        number: hipblaslt.Solution(name=name, index=number, algorithm=b"", tensile_index=at)
+        for number, (name, at) in parse_names(done.stdout.decode(errors="replace")).items()
+    }
 
 
-def parse_names(text: str) -> dict[int, str]:
-    """Return the names that Tensile printed, by the number that was asked for before each."""
-    names: dict[int, str] = {}
+def parse_names(text: str) -> dict[int, tuple[str, int]]:
+    """Return the names and indices that Tensile printed, by the number that was asked for."""
+    names: dict[int, tuple[str, int]] = {}
     number = 0
     for line in text.splitlines():
         if line.startswith(_ASKED):
             number = int(line.removeprefix(_ASKED))
         elif found := _NAMED.match(line):
-            names.setdefault(number, found[1])
+            names.setdefault(number, (found[2], int(found[1])))
     return names
 
 
@@ -183,11 +212,14 @@ def main(arguments: Sequence[str]) -> None:
     """Have Tensile print the name of each solution of a problem, after its number."""
     index, problem = int(arguments[0]), ops.parse(arguments[1])
     handle, gemm = Handle(index), Gemm(problem)
-    library = _shared_object()
+    library, hip = _shared_object(), drivers.driver("hip")
     assert library is not None
     function = library[f"rocblas_{gemm.name}"]
-    common = gemm.arguments(handle, (_SOME_ADDRESS,) * 4)
-    for number in _listed(handle, gemm):
+    specs = ops.registry.get(problem.op).tensors(problem)
+    places = {one.name: hip.allocate(max(1, one.nbytes)) for one in specs}
+    d = places["d"]
+    common = gemm.arguments(handle, (places["b"], places["a"], places.get("c", d), d))
+    for number in _listed(handle, index, problem):
         sys.stdout.write(f"{_ASKED}{number}\n")
         sys.stdout.flush()
         function(*common, BY_INDEX, number, CHECK_ONLY)
@@ -205,33 +237,38 @@ class RocblasKernel(Kernel):
     ) -> None:
         gemm = Gemm(problem)
         self._name = gemm.name
-        resources = {"workspace_bytes": _lt.WORKSPACE_BYTES}
+        algorithm = (BY_INDEX, solution.index, 0) if solution else (STANDARD, 0, 0)
+        with contextlib.ExitStack() as undo:
+            memory = undo.enter_context(contextlib.ExitStack())  # outlives the handle that uses it
+            self._handle = Handle(device.info.index)
+            undo.callback(self._handle.close)
+            size = self._handle.workspace_bytes()
+            if size:
+                # Its own workspace would grow by an allocation inside a launch. One of the same
+                # size, since it decides which solutions rocBLAS can run.
+                workspace = device.allocate(size)
+                memory.callback(device.free, workspace)
+                address, count = _P(workspace.address), ctypes.c_size_t(size)
+                _call("set_workspace", self._handle.value, address, count)
+            self._gemm = gemm  # owns alpha and beta
+            self._calls = [
+                (*gemm.arguments(self._handle, _addresses(one)), *algorithm) for one in sets
+            ]
+            self._undo = undo.pop_all()
+        resources = {"workspace_bytes": size}
         if solution:
             resources["solution_index"] = solution.index
+            if solution.tensile_index is not None:
+                resources["tensile_index"] = solution.tensile_index
         name = solution.name if solution else f"rocblas_{gemm.name}"
         self.info = KernelInfo(name=name, resources=resources)
-        algorithm = (BY_INDEX, solution.index, 0) if solution else (STANDARD, 0, 0)
-        self._device = device
-        self._handle = Handle(device.info.index)
-        try:
-            self._workspace = device.allocate(_lt.WORKSPACE_BYTES)
-            # Its own workspace would grow by an allocation inside a launch.
-            address = _P(self._workspace.address)
-            size = ctypes.c_size_t(_lt.WORKSPACE_BYTES)
-            _call("set_workspace", self._handle.value, address, size)
-        except BaseException:
-            self._handle.close()
-            raise
-        self._gemm = gemm  # owns alpha and beta
-        self._calls = [(*gemm.arguments(self._handle, _addresses(one)), *algorithm) for one in sets]
 
     def launch(self, stream: Stream, set_index: int) -> None:
         _call("set_stream", self._handle.value, _P(stream))
         _call(self._name, *self._calls[set_index])
 
     def close(self) -> None:
-        self._handle.close()
-        self._device.free(self._workspace)
+        self._undo.close()
 
 
 def _addresses(arguments: ArgumentSet) -> tuple[int, int, int, int]:

@@ -35,16 +35,20 @@ def confirm(
     """Run each winner's problem by its library with the file installed, and check which kernel ran.
 
     A library that ignores an entry does not say so. The kernel's name comes from the library's own
-    log. The exit code is 1 if another kernel ran, and 3 if a name is not known.
+    log. The exit code is 1 if another kernel ran, and 3 if a name is not known or the file lacks a
+    winner.
     """
     from kernelmark.report.tables import NONE, Column, Table
     from kernelmark.tune import confirm as confirming
     from kernelmark.tune.confirm import Proof
+    from kernelmark.tune.emitters import registry
 
+    path = Path(to).expanduser()
+    confirming.check_file(registry.get(form), path)
     emitter, outcomes, _, missing = load_winners(folder, form, ())
     kept = [outcome for outcome in outcomes if outcome.kept]
     found = []
-    for one in confirming.confirm(emitter, kept, Path(to).expanduser(), timeout_s=timeout):
+    for one in confirming.confirm(emitter, kept, path, timeout_s=timeout):
         found.append(one)
         if not quiet:
             say(f"[{len(found)}/{len(kept)}] {one.outcome.name}: {one.proof.value}")
@@ -54,7 +58,10 @@ def confirm(
         for one in found
     )
     put_table(Table(columns=columns, rows=tuple(tuple(x or NONE for x in row) for row in rows)))
-    if any(one.proof is Proof.IGNORED for one in found):
+    proofs = {one.proof for one in found}
+    if Proof.ABSENT in proofs:
+        say("a winner is not in the file: kmark tune apply writes it, or says why it cannot")
+    if Proof.IGNORED in proofs:
         say("an entry is ignored: is the file of this build of the library, and its path right?")
         return REGRESSION
-    return SOME_FAILED if any(one.proof is Proof.UNKNOWN for one in found) else missing
+    return missing if proofs <= {Proof.CONFIRMED} else SOME_FAILED

@@ -41,8 +41,14 @@ def is_known(arch: str) -> bool:
 
 
 def absent(arch: str) -> DeviceInfo:
-    """Return the facts of an architecture; raise UsageError for an unknown one."""
-    kind = vendor_of(arch)
+    """Return the facts of an architecture; raise UsageError for an unknown one. Features of a
+    target, as in gfx942:sramecc+:xnack-, are left out."""
+    if arch.startswith("gfx"):
+        arch = arch.partition(":")[0]
+    try:
+        kind = vendor_of(arch)
+    except UsageError as error:
+        raise UsageError(error.message, hint=known_names()) from None
     # A GPU calls itself sm_90, also where kernels for it are built as sm_90a.
     name = arch.rstrip("af") if kind == "cuda" else arch
     if name not in _SHARED_KIB_UNITS:

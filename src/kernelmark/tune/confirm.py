@@ -2,8 +2,9 @@
 
 A library that does not like a file, an entry or an index says nothing and runs its own choice. So
 each winner's problem is run once by the library itself, in a process that has the file installed,
-and the kernel's name is taken from the library's own log: hipBLASLt's extended profile, which it
-writes when the process ends, and Tensile's line for each launch, on standard output.
+and the name is taken from the library's own log: hipBLASLt's extended profile, which it writes when
+the process ends, else Tensile's line for each launch, on standard output. hipBLASLt prints such
+lines too, but of kernels: their names differ from those of solutions, which winners have.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Proof(StrEnum):
 
     CONFIRMED = "confirmed"  # the tuned kernel ran
     IGNORED = "ignored"  # another kernel ran
+    ABSENT = "not in the file"  # there is no entry that the library could follow
     UNKNOWN = "unknown"  # nothing ran, or its name is not known
 
 
@@ -61,19 +63,29 @@ class Confirmation:
 def confirm(
     emitter: Emitter, outcomes: Sequence[Outcome], path: Path, *, timeout_s: float = TIMEOUT_S
 ) -> Iterator[Confirmation]:
-    """Run each winner's problem by the library with `path` installed, one process each."""
-    override = emitter.override
-    if override is None:
+    """Run each winner's problem by the library with `path` installed, one process each. A winner
+    that has no entry in the file is not run."""
+    override = check_file(emitter, path)
+    return (_confirmed(emitter, override, one, path.resolve(), timeout_s) for one in outcomes)
+
+
+def check_file(emitter: Emitter, path: Path) -> Override:
+    """Return how a library is made to read `path`; refuse what none reads and what is not there."""
+    if emitter.override is None:
         raise UsageError(
             f"no library reads {emitter.name} files by itself",
             hint="kmark tune apply measures its winners through kernelmark",
         )
     if not path.exists():
         raise UsageError(f"{path}: there is no such file")
-    return (_confirmed(override, outcome, path.resolve(), timeout_s) for outcome in outcomes)
+    return emitter.override
 
 
-def _confirmed(override: Override, outcome: Outcome, path: Path, timeout_s: float) -> Confirmation:
+def _confirmed(
+    emitter: Emitter, override: Override, outcome: Outcome, path: Path, timeout_s: float
+) -> Confirmation:
+    if emitter.has_winner(outcome, path) is False:
+        return Confirmation(outcome=outcome, proof=Proof.ABSENT)
     try:
         call = blas_call(outcome)
     except Unfit as error:
@@ -96,7 +108,7 @@ def _confirmed(override: Override, outcome: Outcome, path: Path, timeout_s: floa
         log = folder / _LOG
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     out = done.stdout.decode(errors="replace")
-    ran = list(dict.fromkeys((*logged_names(text, call), *_RUNNING.findall(out))))
+    ran = list(dict.fromkeys(logged_names(text, call) or _RUNNING.findall(out)))
     if done.returncode or not ran:
         detail = last_line(done.stderr) if done.returncode else "the library logged no kernel"
         return Confirmation(outcome=outcome, proof=Proof.UNKNOWN, detail=detail)

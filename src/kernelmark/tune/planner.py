@@ -234,7 +234,7 @@ def tunable(problem: Problem, info: DeviceInfo) -> list[str]:
     for name in backends.registry.names():
         try:
             backend = backends.find(name)
-            able = info.kind in backend.device_kinds and backend.supports(problem, info) is None
+            able = info.kind in backend.device_kinds and not _refusal(backend, problem, info)
             if able and (name != "fake" or info.kind == "fake") and backend.space(problem, info):
                 found.append(name)
         except KernelmarkError:

@@ -219,9 +219,9 @@ def _moe(style: str) -> Callable[[Path], Path]:
     return make
 
 
-def blas_outcomes(backend: str, **more) -> tuple[Outcome, ...]:
+def blas_outcomes(backend: str, first: int = 500, **more) -> tuple[Outcome, ...]:
     made = [
-        outcome(f"BBS_TN_{i}", product(m=m), backend, {"solution_index": 500 + i}, **more)
+        outcome(f"BBS_TN_{i}", product(m=m), backend, {"solution_index": first + i}, **more)
         for i, m in enumerate((16, 32, 48))
     ]
     return (*made, outcome("BBS_TN_3", product(m=64), backend, {"solution_index": 9}, kept=False))
@@ -286,7 +286,7 @@ WORLDS: dict[str, World] = {
         ),
         base=_file("tuned.py"),
     ),
-    "rocblas": World(outcomes=blas_outcomes("rocblas", version="4.2.1"), base=_file("rocblas.csv")),
+    "rocblas": World(outcomes=blas_outcomes("rocblas", first=-512), base=_file("rocblas.csv")),
     "tensile": World(
         outcomes=(
             outcome("BBS_TN_0", product(m=16), "hipblaslt", {"solution_index": 1}, kernel="fast"),

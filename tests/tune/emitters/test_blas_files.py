@@ -158,7 +158,7 @@ def test_the_fp8_of_gfx942_has_its_own_name_whatever_its_log_said(w, tmp_path, e
         outcome = w.outcome(
             problem=w.product(dtype=dtype, c="bf16"),
             backend=emitter.name,
-            config={"solution_index": 9},
+            config={"solution_index": 9 if emitter is hipblaslt.emitter else -19},
             version="1-cafe",
             arch="gfx942",
             blas=logged,
@@ -187,19 +187,33 @@ def test_rocblas_s_reader_takes_a_blank_before_a_letter_for_a_transpose(tmp_path
     assert entries(rocblas.emitter, spaced + "\n", tmp_path)[0].fields["transB"] == "T"
 
 
+def with_tensile_index(outcome, index):
+    """The outcome as the backend makes it of a solution that Tensile named."""
+    resources = {**outcome.tuned.kernel.resources, "tensile_index": index}
+    kernel = dataclasses.replace(outcome.tuned.kernel, resources=resources)
+    return dataclasses.replace(outcome, tuned=dataclasses.replace(outcome.tuned, kernel=kernel))
+
+
 @pytest.mark.parametrize(
-    ("api", "version", "file"),
-    [(3788, "4.2.1", 3788), (-3798, "5.2.0.5b515cf1bc", 3788), (-11, "", 1)],
+    ("api", "version"), [(3788, "4.2.1"), (3788, "4.3.0"), (3788, "4.4.1"), (-3798, "5.2.0")]
 )
-def test_rocblas_s_index_as_its_file_counts(w, tmp_path, api, version, file):
+def test_a_solution_that_tensile_named_has_its_index_in_the_file(w, tmp_path, api, version):
+    """rocBLAS 4.3 and 4.4 count Tensile's solutions from 1 unless hipBLASLt is in use."""
     outcome = w.outcome(backend="rocblas", config={"solution_index": api}, version=version)
+    change = after(rocblas.emitter, [with_tensile_index(outcome, 3787)], tmp_path)
+    assert change.edits[0].after.rstrip().endswith(",f32_r,3788")
+
+
+@pytest.mark.parametrize(("api", "file"), [(-3798, 3788), (-11, 1)])
+def test_a_negative_number_is_always_tensile_s(w, tmp_path, api, file):
+    outcome = w.outcome(backend="rocblas", config={"solution_index": api})
     change = after(rocblas.emitter, [outcome], tmp_path)
     assert change.edits[0].after.rstrip().endswith(f",f32_r,{file}")
 
 
-@pytest.mark.parametrize("version", ["", "4.3.0", "5.2.0.5b515cf1bc", "develop"])
-def test_a_positive_index_of_rocblas_is_hipblaslt_s(w, tmp_path, version):
-    """Since rocBLAS 4.3 may compute by hipBLASLt; its file holds indices of Tensile alone."""
+@pytest.mark.parametrize("version", ["", "4.2.1", "4.3.0", "5.2.0.5b515cf1bc", "develop"])
+def test_a_positive_number_that_tensile_did_not_name_is_refused(w, tmp_path, version):
+    """It may be hipBLASLt's; rocBLAS's file holds indices of Tensile alone."""
     outcome = w.outcome(backend="rocblas", config={"solution_index": 3788}, version=version)
     change = after(rocblas.emitter, [outcome], tmp_path)
     assert not change.edits
@@ -391,8 +405,11 @@ def test_what_is_written_is_read_back(tmp_path_factory, w_module, pairs):
     unique = {problem.key: (problem, index) for problem, index in pairs}
     for backend, emitter in (*EMITTERS.items(), ("hipblaslt", tunableop.emitter)):
         outcomes = [
-            w_module.outcome(
-                f"X_{i}", problem, backend, {"solution_index": index}, version="1-cafe"
+            with_tensile_index(
+                w_module.outcome(
+                    f"X_{i}", problem, backend, {"solution_index": index}, version="1-cafe"
+                ),
+                index - 1,
             )
             for i, (problem, index) in enumerate(unique.values())
         ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmark.core.errors import UsageError
+from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import Config
 from kernelmark.tune.emitters.base import (
     Change,
@@ -20,6 +21,7 @@ from kernelmark.tune.emitters.base import (
     Wanted,
     settle,
     text_at,
+    unwritable,
 )
 from kernelmark.tune.outcome import Outcome
 
@@ -105,6 +107,19 @@ class LineEmitter(Emitter):
                 table.setdefault(row.entry.fields, row.entry)
             self._seen = (text, table)
         return self._seen[1].get(fields)
+
+    def has_winner(self, outcome: Outcome, path: Path) -> bool | None:
+        if unwritable(self, outcome):
+            return False
+        lines = (text_at(path) or "").splitlines()
+        given = self.generation(self.rows(lines, path), FrozenDict())
+        try:
+            fields = self.question(outcome, given)
+            config, _ = self.entry(outcome, fields)
+        except Unfit:
+            return False
+        found = self.find(path, fields)
+        return found is not None and found.config == config
 
     _seen: tuple[str, Mapping[Fields, Entry]] = ("", {})
 

@@ -117,6 +117,10 @@ class Emitter(ABC):
     def find(self, path: Path, fields: Fields) -> Entry | None:
         """What the library would find for a question."""
 
+    def has_winner(self, outcome: Outcome, path: Path) -> bool | None:
+        """Return whether a file holds a winner's entry; None where it cannot be looked up."""
+        return None
+
     def takes(self, backend: str) -> bool:
         """Whether it can write a backend's configs."""
         return backend in self.backends

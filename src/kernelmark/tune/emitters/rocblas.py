@@ -5,14 +5,13 @@
 
 The reader goes by position: 15 values, or 18 with stride_a, stride_b, stride_c before input_type.
 It trims nothing (" N" is transposed to it), skips lines without a comma, and takes only positive
-indices: those of the Tensile library, counted from 1. rocblas_gemm_ex_get_solutions gives such a
-solution a negative number, which is converted here; its positive numbers are hipBLASLt's, except
-before rocBLAS 4.3, which does not compute by hipBLASLt. Kernel names stand in comment lines.
+indices: those of the Tensile library, counted from 1. The backend records Tensile's own index for
+every solution that Tensile named; hipBLASLt's have none and cannot be written. Kernel names stand
+in comment lines.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,8 +31,6 @@ _SHORT = (*_SHAPE, *_TYPES, "solution_index")
 _LONG = (*_SHAPE, *_STRIDES, *_TYPES, "solution_index")
 _RESERVED = 10  # rocBLAS keeps the numbers down to -10 for itself
 _COMMENT = "# kernel: "
-_VERSION = re.compile(r"(\d+)(?:\.(\d+))?")
-_HIPBLASLT_SINCE = (4, 3)
 _ROUNDED = frozenset(("xf32_r", "f32_f16_r", "f32_bf16_r"))
 
 
@@ -74,7 +71,7 @@ class Rocblas(LineEmitter):
         return _question(cells)
 
     def entry(self, outcome: Outcome, fields: Fields) -> tuple[Config, list[str]]:
-        index = _file_index(solution_index(outcome), outcome.tuned.version)
+        index = _file_index(outcome)
         call = blas_call(outcome)
         batched = call["batch_count"] != "1"
         cells = dict(fields) | {"alpha": call["alpha"], "solution_index": str(index)}
@@ -86,16 +83,18 @@ class Rocblas(LineEmitter):
         return [",".join(_SHORT)]
 
 
-def _file_index(index: int, version: str) -> int:
-    """The number for the file of a solution as the API of this rocBLAS counts it."""
-    if index > 0:
-        found = _VERSION.match(version)
-        if found and (int(found[1]), int(found[2] or 0)) < _HIPBLASLT_SINCE:
-            return index
-        raise Unfit(f"the solution {index} is hipBLASLt's, and the file names Tensile's")
-    if index < -_RESERVED:
-        return -index - _RESERVED
-    raise Unfit(f"the solution {index} is rocBLAS's own and has no place in the file")
+def _file_index(outcome: Outcome) -> int:
+    """Return the file's index of a winner, which counts Tensile's solutions from 1."""
+    number = solution_index(outcome)
+    tensile = outcome.tuned.kernel.resources.get("tensile_index")
+    if tensile is not None:
+        return tensile + 1
+    # Without a record only negative numbers are known to be Tensile's.
+    if number < -_RESERVED:
+        return -number - _RESERVED
+    if number > 0:
+        raise Unfit(f"Tensile did not name the solution {number}, and the file names Tensile's")
+    raise Unfit(f"the solution {number} is rocBLAS's own and has no place in the file")
 
 
 def _question(cells: Fields) -> Fields:

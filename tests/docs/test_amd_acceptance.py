@@ -1,0 +1,95 @@
+"""scripts/amd_acceptance.py: what it measures with and under which variables, on any machine."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "amd_acceptance.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("amd_acceptance", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["amd_acceptance"] = module  # its dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+class Recorder:
+    """A session that records its steps instead of running them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ran: dict[str, tuple[list[str], dict[str, str]]] = {}
+        self.failed: list[str] = []
+
+    def run(self, name: str, *command: object, variables: Any = None, **_: object) -> str:
+        self.ran[name] = [str(word) for word in command], dict(variables or {})
+        return ""
+
+    def add(self, name: str, *_: object, passed: bool, **__: object) -> None:
+        if not passed:
+            self.failed.append(name)
+
+    def option(self, step: str, name: str) -> str:
+        words = self.ran[step][0]
+        return words[words.index(name) + 1]
+
+
+def test_only_backends_that_are_available_are_measured(script: ModuleType, tmp_path: Path) -> None:
+    session = script.Session(tmp_path, 300)
+    listed = tmp_path / "backends.json"
+    session.run("backends", *script.KMARK, "list", "backends", "--json", listed)
+    assert not session.failed
+    here = script.available(listed, "cpu")
+    assert "numpy" in here
+    assert "hipblaslt" not in here
+    recorder = Recorder(tmp_path)
+    script.measure(recorder, "cpu", "")
+    assert recorder.option("suite smoke", "-b") == ",".join(here)
+
+
+def test_those_that_depend_on_an_installation_are_taken_if_there(
+    script: ModuleType, tmp_path: Path
+) -> None:
+    rows = [
+        {"backend": "aiter", "available": "yes", "devices": "hip"},
+        {"backend": "iree", "available": "yes", "devices": "cpu, cuda, hip"},
+        {"backend": "numpy", "available": "yes", "devices": "cpu"},
+        {"backend": "torch", "available": "no", "devices": "cpu, cuda, hip"},
+        {"backend": "triton", "available": "no device", "devices": "cuda, hip"},
+    ]
+    (tmp_path / "backends.json").write_text(json.dumps(rows))
+    recorder = Recorder(tmp_path)
+    script.measure(recorder, "hip:0", "")
+    assert recorder.option("suite gemm", "-b") == "aiter,iree"
+
+
+def test_without_a_backend_the_suite_fails(script: ModuleType, tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    script.measure(recorder, "hip:0", "")
+    assert recorder.failed == ["suite"]
+    assert not recorder.ran
+
+
+def test_rocblas_is_tuned_and_confirmed_without_hipblaslt(
+    script: ModuleType, tmp_path: Path
+) -> None:
+    given = argparse.Namespace(problems=1, evaluations=2, validators=[], tensile_logic=None)
+    recorder = Recorder(tmp_path)
+    for backend in script.WRITTEN:
+        script.tune(recorder, "hip:0", backend, given)
+    for step in ("plan", "tune", "confirm rocblas"):
+        assert recorder.ran[f"rocblas: {step}"][1] == {"ROCBLAS_USE_HIPBLASLT": "0"}
+    assert recorder.ran["hipblaslt: tune"][1] == {}

@@ -32,7 +32,7 @@ def test_the_devices_kernels_compile(nvrtc: None, arch: str) -> None:
     found = resources(binary.code)
     wanted = {"stamp", "gate", "spin", "nothing", "evict", "strain_bandwidth", "strain_compute"}
     wanted |= {"disturb", "poison_all"}
-    words = ("generate", "generate_all", "changed", "count", "gather")
+    words = ("generate", "generate_all", "changed", "inspect", "gather")
     wanted |= {f"{word}_{n}" for word in words for n in (1, 2, 4, 8)}
     assert found.keys() == wanted
     assert all(used["registers"] > 0 and used["stack_bytes"] == 0 for used in found.values())
@@ -43,7 +43,8 @@ def test_the_projections_kernels_compile(nvrtc: None) -> None:
     binary = rtc.compile_source(kernels.source("project.cu"), arch="sm_90", name="project.cu")
     found = resources(binary.code)
     kinds = {kind for rule in PRODUCTS.values() for kind in (*rule.partners, *rule.out)}
-    assert found.keys() == {f"{walk}_{kind}" for walk in ("along", "across") for kind in kinds}
+    sums = {f"{walk}_{kind}" for walk in ("along", "across") for kind in kinds}
+    assert found.keys() == {"signs", *sums}
     assert all(used["stack_bytes"] == 0 for used in found.values())
 
 

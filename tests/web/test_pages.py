@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from kernelmark.core.errors import StoreError
 from kernelmark.core.result import RunState
 from kernelmark.stores import open_store
 from kernelmark.web import cells
@@ -194,6 +195,20 @@ def test_a_page_is_built_once_for_all_its_forms(serve, monkeypatch):
     for form in ("html", "svg", "json"):
         assert client.get(f"/roofline?format={form}").status_code == 200
     assert len(built) == 1
+
+
+def test_a_store_that_could_not_be_read_is_asked_again(serve, monkeypatch):
+    view, failures = VIEWS["roofline"], [StoreError("the store is locked")]
+
+    def build(*given):
+        if failures:
+            raise failures.pop()
+        return view.build(*given)
+
+    failing = {**VIEWS, "roofline": dataclasses.replace(view, build=build)}
+    monkeypatch.setattr("kernelmark.web.app.VIEWS", failing)
+    client = serve()
+    assert [client.get("/roofline").status_code for _ in range(2)] == [503, 200]
 
 
 def test_headers_forbid_what_pages_do_not_need(client):

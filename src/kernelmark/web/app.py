@@ -88,7 +88,8 @@ class _Pages:
             self._pending[key] = waiting
             waiting.add_done_callback(lambda _: self._pending.pop(key, None))
         made = await asyncio.shield(waiting)
-        self._keep(key, made)
+        if made.status < 500:  # a store that was locked may be free by the next request
+            self._keep(key, made)
         return made
 
     def _keep(self, key: tuple[object, ...], made: _Made) -> None:
@@ -112,7 +113,8 @@ class _Pages:
             if key in self._built:
                 return self._built[key]
         made = self._build(name, asked)
-        if "rows" not in asked:  # with every row they are large
+        # With every row they are large.
+        if "rows" not in asked and made[1] < 500:
             with self._building:
                 self._built[key] = made
                 while len(self._built) > _BUILT:

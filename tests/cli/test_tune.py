@@ -327,7 +327,7 @@ def test_a_library_that_lists_its_own_choices_is_planned_where_it_is(kmark, tmp_
 def test_iree_can_be_planned_for_an_absent_amd_gpu(kmark, tmp_path):
     if backends.find("hipblaslt").available() is None:
         pytest.skip("hipBLASLt is here")
-    pytest.importorskip("iree.compiler")
+    pytest.importorskip("iree.compiler", reason="iree-base-compiler is not installed")
     words = ("-b", "hipblaslt", "--arch", "gfx942", *SMALL)
     ended = kmark("tune", "plan", str(tmp_path / "lt"), *words)
     assert ended.code == 4

@@ -27,8 +27,6 @@ _BLOCKS_PER_UNIT = 16
 _FEWEST_COLS = {"along": 256, "across": 32}
 _u32, _u64 = ctypes.c_uint32, ctypes.c_uint64
 _ptr, _double = ctypes.c_void_p, ctypes.c_double
-_PLANS = 64
-_Plan = tuple[str, int, int, "ctypes.Array[ctypes.c_uint64]"]  # kernel, blocks, columns, view
 
 
 class Projector:
@@ -39,7 +37,6 @@ class Projector:
         self._driver = driver
         self._units = units
         self._pinned = self._pinned_bytes = 0
-        self._plans: dict[int, tuple[WeightedSum, _Plan]] = {}
         pool = ThreadPoolExecutor(1)
         self._binary = pool.submit(compile_source, kernels.source(_FILE), arch=arch, name=_FILE)
 
@@ -101,10 +98,14 @@ class Projector:
 
     def _start(self, step: Step, tensor: Tensor, places: dict[Vector, int], stream: int) -> None:
         one = step.sum
-        walk, blocks, chunk, view = self._planned(one)
+        rows = _ordered(one)
+        walk = "along" if _is_along(one) else "across"
+        blocks, chunk = self._split(walk, rows, one.cols)
+        view = [getattr(axis, name) for name in ("size", "stride", "result") for axis in rows]
+        view += [one.cols, one.col_stride, one.group_weight]
         width = storage(tensor.spec.dtype).itemsize
         arguments = pack(
-            view,
+            (_u64 * len(view))(*view),
             _ptr(tensor.address + width * one.start),
             _ptr(places[step.weights] + _PAIR * one.weight_start),
             _ptr(places[step.result] + _PAIR * one.result_start),
@@ -114,20 +115,6 @@ class Projector:
         )
         function = self._function(f"{walk}_{tensor.spec.dtype}")
         self._driver.launch(function, (blocks, 1, 1), (_BLOCK, 1, 1), arguments, stream)
-
-    def _planned(self, one: WeightedSum) -> _Plan:
-        """The kernel, its blocks, their columns and the view of a sum. They are kept for the sums
-        of one problem, which is projected many times; hashing a sum takes as long as planning."""
-        if id(one) not in self._plans or self._plans[id(one)][0] is not one:
-            rows = _ordered(one)
-            walk = "along" if _is_along(one) else "across"
-            blocks, chunk = self._split(walk, rows, one.cols)
-            view = [getattr(axis, name) for name in ("size", "stride", "result") for axis in rows]
-            view += [one.cols, one.col_stride, one.group_weight]
-            if len(self._plans) >= _PLANS:
-                self._plans.clear()
-            self._plans[id(one)] = one, (walk, blocks, chunk, (_u64 * len(view))(*view))
-        return self._plans[id(one)][1]
 
     @functools.cache  # noqa: B019  (as long as the device)
     def _function(self, name: str) -> int:

@@ -132,6 +132,25 @@ def test_solutions_have_names_and_tensile_s_their_index(
         BackendContract().check(made)
 
 
+def test_names_are_asked_for_once_for_all_sizes(
+    gpu: GpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child takes half a second, and tuning looks at many sizes."""
+    children = []
+    run = rocblas.run_child
+
+    def counted(command: list[str], **how: Any) -> Any:
+        children.append(command)
+        return run(command, **how)
+
+    monkeypatch.setattr(rocblas, "run_child", counted)
+    found = [rocblas.solutions(0, ops.parse(f"gemm m={m} n=7 k=3 dtype=f32")) for m in (5, 6, 9)]
+    assert found[0] and found[0] == found[1] == found[2]
+    assert len(children) == 1
+    assert rocblas.solutions(0, ops.parse("gemm m=5 n=7 k=3 dtype=f16"))
+    assert len(children) == 2
+
+
 def test_a_name_finds_its_number_in_another_build(
     gpu: GpuDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +158,7 @@ def test_a_name_finds_its_number_in_another_build(
     tuned = rocblas.solutions(0, problem)
     monkeypatch.setenv("FAKE_ROCM_BUILD", "1")
     rocblas.solutions.cache_clear()
+    rocblas._named.cache_clear()
     rocblas.hipblaslt.solutions.cache_clear()
     with bench(BACKEND, problem, gpu, config={"solution": TENSILE}) as made:
         assert made.kernel.info.resources["solution_index"] == -14

@@ -145,7 +145,8 @@ def test_names_are_asked_for_once_for_all_sizes(
 
     monkeypatch.setattr(rocblas, "run_child", counted)
     found = [rocblas.solutions(0, ops.parse(f"gemm m={m} n=7 k=3 dtype=f32")) for m in (5, 6, 9)]
-    assert found[0] and found[0] == found[1] == found[2]
+    assert found[0]
+    assert found[0] == found[1] == found[2]
     assert len(children) == 1
     assert rocblas.solutions(0, ops.parse("gemm m=5 n=7 k=3 dtype=f16"))
     assert len(children) == 2

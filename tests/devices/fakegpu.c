@@ -550,6 +550,11 @@ API(cuMemcpyDtoH_v2, hipMemcpyDtoH)(P to, P from, size_t n) {
   memcpy(to, from, n);
   return OK;
 }
+API(cuMemcpyDtoHAsync_v2, hipMemcpyDtoHAsync)(P to, P from, size_t n, P stream) {
+  ENTER;
+  if (!get(HOST, to) || !inside(from, n)) return INVALID;
+  return enqueue(stream, (struct work){.kind = COPY, .to = to, .from = from, .nbytes = n});
+}
 API(cuMemcpyDtoDAsync_v2, hipMemcpyDtoDAsync)(P to, P from, size_t n, P stream) {
   ENTER;
   if (!inside(to, n) || !inside(from, n)) return INVALID;

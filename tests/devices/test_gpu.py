@@ -199,6 +199,26 @@ def test_out_of_memory_says_how_much_there_is(device: GpuDevice, kind_name: str)
 
 
 @both
+def test_freed_memory_is_given_back_later_or_when_it_is_needed(
+    device: GpuDevice, model: Model
+) -> None:
+    device.give_back()
+    before, free = model.live()["buffers"], device.free_bytes()
+    part = int(0.04 * device.info.memory_bytes)
+    device.free(device.allocate(part))
+    device.free(device.allocate(part))
+    assert (model.live()["buffers"], device.free_bytes()) == (before + 2, free)
+    device.give_back()
+    assert model.live()["buffers"] == before
+    for _ in range(3):  # more than a tenth of the memory is not kept
+        device.free(device.allocate(part))
+    assert model.live()["buffers"] == before
+    device.free(device.allocate(part))
+    device.free(device.allocate(free))  # there is room only without what was freed
+    assert device.free_bytes() == free
+
+
+@both
 def test_what_is_written_is_there_for_the_next_launch(device: GpuDevice) -> None:
     """A plain copy is not ordered with the stream, and returns before it is done."""
     source, target = device.allocate(64), device.allocate(64)
@@ -401,6 +421,7 @@ def test_whatever_a_library_raises_while_captured_falls_back_to_the_gate(
         if capturing[0]:
             raise error("not while the stream is captured")
 
+    device.record(work, [0], Timer.GATE).run()  # the device's own events are there
     before = model.live()
     with pytest.raises(error):
         device.record(picky, [0], Timer.GRAPH)

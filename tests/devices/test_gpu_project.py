@@ -74,7 +74,7 @@ def projected(device: Device, problem: Problem, seed: int = 1) -> Projection:
     assert contraction is not None
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], contraction.cols)
     tensors = filled(device, problem, seed)
-    found = device.project(contraction, tensors, signs)
+    found = device.project(contraction, tensors, signs)()
     for tensor in tensors.values():
         device.free(tensor.buffer)
     return found
@@ -124,7 +124,7 @@ def test_every_code_has_its_value(gpu: Device, cpu: Device, kind: str) -> None:
     for device in (cpu, gpu):
         tensors = filled(device, problem, 1)
         device.write(tensors["d"].buffer, 0, bits.view(np.uint8))
-        found.append(device.project(contraction, tensors, np.ones(1)).got)
+        found.append(device.project(contraction, tensors, np.ones(1))().got)
         for tensor in tensors.values():
             device.free(tensor.buffer)
     finite = np.isfinite(found[0])

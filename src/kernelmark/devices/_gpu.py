@@ -18,6 +18,7 @@ from kernelmark.core.timing import Strain, Timer
 from kernelmark.devices._gpu_info import info
 from kernelmark.devices._gpu_project import Projector
 from kernelmark.devices._layout import elements, first_unit, guards, pairs, units, width
+from kernelmark.devices._mailbox import Mailbox
 from kernelmark.devices._replay import (
     Gate,
     GateReplay,
@@ -33,6 +34,7 @@ from kernelmark.devices.base import (
     Before,
     Buffer,
     Device,
+    Later,
     Launch,
     Peek,
     Reading,
@@ -54,6 +56,8 @@ _BLOCK = 256
 _TABLE = 64  # tensors that one launch of the generator fills; device.cu has the same number
 _STRAIN_ROUNDS = 20_000
 _DISTURB_CYCLES = 500
+# Of the memory, what may be kept that is free already: libraries allocate too, and do not know.
+_FREED_SHARE = 0.1
 _u32, _u64, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
 
 
@@ -84,6 +88,8 @@ class GpuDevice(Device):
         self._functions: dict[str, int] = {}
         self._scratch: dict[str, GpuBuffer] = {}
         self._pools: dict[object, GpuBuffer] = {}
+        self._mailbox = Mailbox(driver, self._stream)
+        self._freed: list[GpuBuffer] = []  # not given back yet
 
     # -- its own kernels
 
@@ -114,19 +120,31 @@ class GpuDevice(Device):
         return self._stream
 
     def allocate(self, nbytes: int) -> GpuBuffer:
-        try:
-            return GpuBuffer(self.driver.allocate(max(1, nbytes)), nbytes)
-        except OutOfMemory as error:
-            raise OutOfMemory(
-                f"{nbytes / 2**30:.2f} GiB asked on {self.info.name}, "
-                f"{self.free_bytes() / 2**30:.2f} GiB free ({error.message})"
-            ) from None
+        for _ in range(2):
+            try:
+                return GpuBuffer(self.driver.allocate(max(1, nbytes)), nbytes)
+            except OutOfMemory as error:
+                reason = error.message
+            if not self._freed:
+                break
+            self.give_back()
+        raise OutOfMemory(
+            f"{nbytes / 2**30:.2f} GiB asked on {self.info.name}, "
+            f"{self.free_bytes() / 2**30:.2f} GiB free ({reason})"
+        )
 
     def free(self, buffer: Buffer) -> None:
-        self.driver.free(buffer.address)
+        # Giving memory back waits until the device is idle, and keeps it so meanwhile.
+        self._freed.append(GpuBuffer(buffer.address, buffer.nbytes))
+        if sum(one.nbytes for one in self._freed) > self.info.memory_bytes * _FREED_SHARE:
+            self.give_back()
+
+    def give_back(self) -> None:
+        while self._freed:
+            self.driver.free(self._freed.pop().address)
 
     def free_bytes(self) -> int:
-        return self.driver.memory_info()[0]
+        return self.driver.memory_info()[0] + sum(one.nbytes for one in self._freed)
 
     def write(self, buffer: Buffer, offset: int, data: NDArray[np.uint8]) -> None:
         self._upload(buffer.address + offset, data, self._stream)
@@ -175,7 +193,7 @@ class GpuDevice(Device):
         for spec, rows, _ in _tables(tensors, seed):
             self._start_table(f"generate_all_{width(spec)}", spec, seed, rows)
 
-    def count_changed(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> list[int]:
+    def count_changed(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> Later[list[int]]:
         changed = self.scratch("changed", 8 * len(tensors))
         self.driver.fill(changed.address, 0, 8 * len(tensors), self._stream)
         places: list[int] = []
@@ -183,9 +201,13 @@ class GpuDevice(Device):
             found = _ptr(changed.address + 8 * len(places))
             self._start_table(f"changed_{width(spec)}", spec, seed, rows, found)
             places += which
-        counts = self.read(changed, 0, 8 * len(tensors)).view(np.uint64)
-        by_place = dict(zip(places, counts.tolist(), strict=True))
-        return [elements(tensor.spec, by_place[at]) for at, (tensor, _) in enumerate(tensors)]
+        letter = self._mailbox.send(changed.address, 8 * len(tensors))
+
+        def counts() -> list[int]:
+            by_place = dict(zip(places, letter().view(np.uint64).tolist(), strict=True))
+            return [elements(tensor.spec, by_place[at]) for at, (tensor, _) in enumerate(tensors)]
+
+        return counts
 
     def _start_table(
         self,
@@ -256,14 +278,14 @@ class GpuDevice(Device):
         self.driver.launch(function, (*grid, 1), (_BLOCK, 1, 1), arguments, self._stream)
 
     def count_poison(self, tensor: Tensor, byte: int) -> int:
-        return self.inspect([tensor], byte)[0][0]
+        return self.inspect([tensor], byte)()[0][0]
 
     def guards_intact(self, tensor: Tensor) -> bool:
-        return self.inspect([tensor], 0)[0][1]
+        return self.inspect([tensor], 0)()[0][1]
 
-    def inspect(self, tensors: Sequence[Tensor], byte: int) -> list[tuple[int, bool]]:
+    def inspect(self, tensors: Sequence[Tensor], byte: int) -> Later[list[tuple[int, bool]]]:
         if not tensors:
-            return []
+            return list
         spec = tensors[0].spec
         found = self.scratch("found", 16 * len(tensors))
         self.driver.fill(found.address, 0, 16 * len(tensors), self._stream)
@@ -272,11 +294,16 @@ class GpuDevice(Device):
             numbers = _u64(units(spec)), _u64(spec.nbytes), _u32(byte), _u32(GUARD_BYTE)
             self._start_rows(f"inspect_{width(spec)}", grid, pack(table, *numbers, _ptr(place)))
             place += 16 * grid[1]
-        seen = self.read(found, 0, 16 * len(tensors)).view(np.uint64).reshape(-1, 2)
-        return [
-            (elements(spec, int(same)), int(whole) == sum(n for _, n in guards(tensor)))
-            for tensor, (same, whole) in zip(tensors, seen, strict=True)
-        ]
+        letter = self._mailbox.send(found.address, 16 * len(tensors))
+
+        def seen() -> list[tuple[int, bool]]:
+            figures = letter().view(np.uint64).reshape(-1, 2)
+            return [
+                (elements(spec, int(same)), int(whole) == sum(n for _, n in guards(tensor)))
+                for tensor, (same, whole) in zip(tensors, figures, strict=True)
+            ]
+
+        return seen
 
     def take(self, tensor: Tensor, where: NDArray[np.int64]) -> NDArray[np.generic]:
         return self.peek(tensor, where)()
@@ -306,7 +333,7 @@ class GpuDevice(Device):
 
     def project(
         self, contraction: Contraction, tensors: ArgumentSet, signs: NDArray[np.float64]
-    ) -> Projection:
+    ) -> Later[Projection]:
         memory = self.scratch("projection", self._projector.nbytes(contraction))
         return self._projector.project(contraction, tensors, signs, memory, self._stream)
 
@@ -315,7 +342,7 @@ class GpuDevice(Device):
 
     @functools.cached_property
     def _projector(self) -> Projector:
-        return Projector(self.driver, self.info.arch, self.info.units)
+        return Projector(self.driver, self._mailbox, self.info.arch, self.info.units)
 
     # -- timing
 
@@ -376,7 +403,9 @@ class GpuDevice(Device):
         # A slot that no unit has must not look like a stamp.
         self.driver.fill(buffer.address, 0, buffer.nbytes, self._stream)
         function = self.function("stamp")
-        return Stamps(self.driver, function, buffer, units, kilohertz, self.info.units)
+        return Stamps(
+            self.driver, self._mailbox, function, buffer, units, kilohertz, self.info.units
+        )
 
     @functools.cached_property
     def _gate(self) -> Gate:
@@ -443,8 +472,10 @@ class GpuDevice(Device):
         self.synchronize()
         for buffer in [*self._scratch.values(), *self._pools.values()]:
             self.free(buffer)
+        self.give_back()
         self._scratch.clear()
         self._pools.clear()
+        self._mailbox.close()
         if "_gate" in self.__dict__:
             self._gate.close()
         if "_series" in self.__dict__:

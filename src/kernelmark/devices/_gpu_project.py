@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmark.core.contraction import AXES, Axis, Contraction, Step, Vector, WeightedSum
-from kernelmark.devices.base import ArgumentSet, Buffer, Tensor
+from kernelmark.devices._mailbox import Mailbox
+from kernelmark.devices.base import ArgumentSet, Buffer, Later, Tensor
 from kernelmark.gpu.driver import Driver, pack
 from kernelmark.gpu.rtc import compile_source
 from kernelmark.kernels import rtc as kernels
@@ -33,10 +34,10 @@ class Projector:
     """The projections of one GPU. Its kernels are compiled from the start in the background: where
     no cache has them, that takes seconds, in which the first case is warmed up and timed."""
 
-    def __init__(self, driver: Driver, arch: str, units: int) -> None:
+    def __init__(self, driver: Driver, mailbox: Mailbox, arch: str, units: int) -> None:
         self._driver = driver
+        self._mailbox = mailbox
         self._units = units
-        self._pinned = self._pinned_bytes = 0
         pool = ThreadPoolExecutor(1)
         self._binary = pool.submit(compile_source, kernels.source(_FILE), arch=arch, name=_FILE)
 
@@ -56,8 +57,8 @@ class Projector:
         signs: NDArray[np.float64],
         memory: Buffer,
         stream: int,
-    ) -> Projection:
-        """Enqueue everything on `stream` and wait once, for the results."""
+    ) -> Later[Projection]:
+        """Enqueue everything on `stream`."""
         driver, rows = self._driver, contraction.rows
         first = memory.address + _PAIR * contraction.cols
         expected = first + _PAIR * contraction.projected
@@ -68,33 +69,25 @@ class Projector:
             "got": expected + _PAIR * rows,
         }
         end = places["got"] + _PAIR * rows
-        short = signs.astype(np.int8)  # alive until the stream is done with it
-        source, size = _ptr(short.ctypes.data), ctypes.c_size_t(short.nbytes)
-        driver.call("copy_to_device_async", _ptr(end), source, size, _ptr(stream))
+        shape = (2, rows, 2)
+        nbytes = 8 * math.prod(shape)
+        slot = self._mailbox.slot(max(signs.size, nbytes))  # for both ways
+        slot.bytes[: signs.size] = signs.astype(np.int8).view(np.uint8)
+        size = ctypes.c_size_t(signs.size)
+        driver.call("copy_to_device_async", _ptr(end), _ptr(slot.address), size, _ptr(stream))
         arguments = pack(_ptr(end), _ptr(places["signs"]), _u32(signs.size))
         grid = (-(-signs.size // _BLOCK), 1, 1)
         driver.launch(self._function("signs"), grid, (_BLOCK, 1, 1), arguments, stream)
         driver.fill(first, 0, end - first, stream)
         for step in contraction.steps():
             self._start(step, tensors[step.sum.tensor], places, stream)
-        driver.call("stream_synchronize", _ptr(stream))
-        found = self._to_host(places["expected"], (2, rows, 2))
-        return Projection(inputs=found[0], output=found[1])
+        letter = self._mailbox.send(places["expected"], nbytes, slot)
 
-    def _to_host(self, address: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        """Copy by way of pinned memory: a megabyte is there several times as soon."""
-        nbytes = 8 * math.prod(shape)
-        if nbytes > self._pinned_bytes:
-            self._free_pinned()
-            self._pinned, self._pinned_bytes = self._driver.host_allocate(nbytes), nbytes
-        self._driver.copy_to_host(self._pinned, address, nbytes)
-        whole = (ctypes.c_double * (nbytes // 8)).from_address(self._pinned)
-        return np.array(whole).reshape(shape)
+        def projection() -> Projection:
+            found = letter().view(np.float64).reshape(shape)
+            return Projection(inputs=found[0], output=found[1])
 
-    def _free_pinned(self) -> None:
-        if self._pinned_bytes:
-            self._driver.host_free(self._pinned)
-        self._pinned = self._pinned_bytes = 0
+        return projection
 
     def _start(self, step: Step, tensor: Tensor, places: dict[Vector, int], stream: int) -> None:
         one = step.sum
@@ -133,7 +126,6 @@ class Projector:
         return tiles * -(-cols // chunk), chunk
 
     def close(self) -> None:
-        self._free_pinned()
         if "_module" in self.__dict__:
             self._driver.destroy("module", self._module)
 

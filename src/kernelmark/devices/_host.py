@@ -15,7 +15,15 @@ from kernelmark.core.dtype import dtype
 from kernelmark.core.errors import OutOfMemory
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.units import bytes_text
-from kernelmark.devices.base import GUARD_BYTE, GUARD_BYTES, Buffer, Device, Stream, Tensor
+from kernelmark.devices.base import (
+    GUARD_BYTE,
+    GUARD_BYTES,
+    Buffer,
+    Device,
+    Later,
+    Stream,
+    Tensor,
+)
 from kernelmark.numerics.floats import storage
 from kernelmark.numerics.generate import POOL, offset, source_bits
 
@@ -131,8 +139,9 @@ class HostDevice(Device):
         for part, values in _pool_parts(pool, start, count):
             target[part] = values
 
-    def count_changed(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> list[int]:
-        return [self._changed(tensor, seed, number) for tensor, number in tensors]
+    def count_changed(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> Later[list[int]]:
+        found = [self._changed(tensor, seed, number) for tensor, number in tensors]
+        return lambda: found
 
     def _changed(self, tensor: Tensor, seed: int, number: int) -> int:
         spec = tensor.spec

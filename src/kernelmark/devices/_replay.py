@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.timing import Timer
-from kernelmark.devices.base import Before, Buffer, Launch, OwnQueue, Reading, Replay
+from kernelmark.devices._mailbox import Mailbox
+from kernelmark.devices.base import Before, Buffer, Later, Launch, OwnQueue, Reading, Replay
 from kernelmark.gpu.driver import Driver, pack
 
 _u32, _u64, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
@@ -38,6 +39,7 @@ class Stamps:
     def __init__(
         self,
         driver: Driver,
+        mailbox: Mailbox,
         function: int,
         buffer: Buffer,
         slots: int,
@@ -45,6 +47,7 @@ class Stamps:
         units: int,
     ) -> None:
         self._driver = driver
+        self._mailbox = mailbox
         self._function = function
         self._address = buffer.address
         self._slots = slots
@@ -77,16 +80,20 @@ class Stamps:
 
     def clock_mhz(self) -> float | None:
         """Return the mean core clock between the stamps."""
-        return self._clocks(self._address, 1)[0]
+        return self._clocks(self._address, 1)()[0]
 
-    def kept_clocks(self, count: int) -> list[float | None]:
-        """Return the mean core clocks of the first kept pairs."""
+    def kept_clocks(self, count: int) -> Later[list[float | None]]:
+        """Enqueue a copy of the first kept pairs; it gives their mean core clocks."""
         return self._clocks(self._address + self._pair_bytes, count)
 
-    def _clocks(self, address: int, count: int) -> list[float | None]:
+    def _clocks(self, address: int, count: int) -> Later[list[float | None]]:
+        letter = self._mailbox.send(address, count * self._pair_bytes)
+        return lambda: self._clocks_of(letter().view(np.uint64), count)
+
+    def _clocks_of(self, stamps: NDArray[np.uint64], count: int) -> list[float | None]:
         raw = np.empty((1 + count, 2, self._slots, 2), np.uint64)
         raw[0] = self._last
-        self._driver.copy_to_host(raw[1:].ctypes.data, address, raw[1:].nbytes)
+        raw[1:] = stamps.reshape(raw[1:].shape)
         self._last = raw[-1].copy()
         passed = (raw[1:, 1] - raw[1:, 0]).view(np.int64)
         # Nobody clears the stamps. A unit that wrote none, or only one, holds what it held in the
@@ -205,13 +212,13 @@ class Series:
         runs on the host while the first replays run."""
         readings: list[Reading] = []
         for start in range(0, len(replays), ROOM):
-            self._enqueue(replays[start : start + ROOM], start, before)
+            clocks = self._enqueue(replays[start : start + ROOM], start, before)
             try:
                 if not start and meanwhile is not None:
                     meanwhile()
             finally:
                 self._driver.call("stream_synchronize", _ptr(self._stream))
-            readings += self._readings(len(replays[start : start + ROOM]))
+            readings += self._readings(clocks())
         return readings
 
     def run_ahead(self, replays: Sequence[GraphReplay]) -> Callable[[], float]:
@@ -226,7 +233,9 @@ class Series:
         driver.record(end, stream)
         return lambda: driver.elapsed_s(start, end)
 
-    def _enqueue(self, replays: Sequence[GraphReplay], first: int, before: Before) -> None:
+    def _enqueue(
+        self, replays: Sequence[GraphReplay], first: int, before: Before
+    ) -> Later[list[float | None]]:
         driver, stream = self._driver, self._stream
         while len(self._events) < len(replays):
             self._events.append((driver.event(), driver.event()))
@@ -236,9 +245,9 @@ class Series:
             replay.enqueue()
             driver.record(end, stream)
             self._stamps.keep(stream, place)
+        return self._stamps.kept_clocks(len(replays))
 
-    def _readings(self, count: int) -> list[Reading]:
-        clocks = self._stamps.kept_clocks(count)
+    def _readings(self, clocks: Sequence[float | None]) -> list[Reading]:
         return [
             Reading(elapsed_s=self._driver.between_s(*events), clock_mhz=clock)
             for events, clock in zip(self._events, clocks, strict=False)

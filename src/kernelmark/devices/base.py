@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,10 @@ GUARD_BYTE = 0xA5
 Stream = int  # a native stream handle; 0 on devices without streams
 Launch = Callable[[Stream, int], None]  # (stream, argument set): enqueue once, allocate nothing
 Peek = Callable[[], NDArray[np.generic]]  # bit patterns as they are now
+_T = TypeVar("_T")
+# What a device was asked to find. It is enqueued where the device enqueues, and stands for the
+# memory as it is then; calling the result waits for it.
+Later = Callable[[], _T]
 Before = Callable[[int], None]  # enqueue what comes before the replay of this position
 
 
@@ -121,7 +125,11 @@ class Device(ABC):
         is none."""
 
     @abstractmethod
-    def free(self, buffer: Buffer) -> None: ...
+    def free(self, buffer: Buffer) -> None:
+        """Take memory back, at once or in `give_back`."""
+
+    def give_back(self) -> None:
+        """Give what was freed back to the system, for other processes and libraries."""
 
     @abstractmethod
     def free_bytes(self) -> int:
@@ -147,9 +155,8 @@ class Device(ABC):
             self.generate(tensor, seed, set_index)
 
     @abstractmethod
-    def count_changed(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> list[int]:
-        """Return for each input the number of elements that differ from what `generate` wrote for
-        its set."""
+    def count_changed(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> Later[list[int]]:
+        """Count for each input the elements that differ from what `generate` wrote for its set."""
 
     @abstractmethod
     def poison(self, tensor: Tensor, byte: int) -> None:
@@ -167,9 +174,10 @@ class Device(ABC):
     @abstractmethod
     def guards_intact(self, tensor: Tensor) -> bool: ...
 
-    def inspect(self, tensors: Sequence[Tensor], byte: int) -> list[tuple[int, bool]]:
-        """Return `count_poison` and `guards_intact` of many outputs."""
-        return [(self.count_poison(one, byte), self.guards_intact(one)) for one in tensors]
+    def inspect(self, tensors: Sequence[Tensor], byte: int) -> Later[list[tuple[int, bool]]]:
+        """Find `count_poison` and `guards_intact` of many outputs."""
+        found = [(self.count_poison(one, byte), self.guards_intact(one)) for one in tensors]
+        return lambda: found
 
     @abstractmethod
     def take(self, tensor: Tensor, where: NDArray[np.int64]) -> NDArray[np.generic]:
@@ -180,10 +188,11 @@ class Device(ABC):
 
     def project(
         self, contraction: Contraction, tensors: ArgumentSet, signs: NDArray[np.float64]
-    ) -> Projection:
+    ) -> Later[Projection]:
         """Compare the whole output with the inputs along random `signs`, one for each column."""
         read = {name: (self._bits(tensor), tensor.spec.dtype) for name, tensor in tensors.items()}
-        return project(contraction, read, signs)
+        found = project(contraction, read, signs)
+        return lambda: found
 
     def _bits(self, tensor: Tensor) -> NDArray[np.generic]:
         """Return all elements of a tensor as flat bit patterns."""

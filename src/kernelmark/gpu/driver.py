@@ -245,6 +245,10 @@ class Driver:
     def copy_to_host(self, target: int, source: int, nbytes: int) -> None:
         self.call("copy_to_host", _P(target), _P(source), ctypes.c_size_t(nbytes))
 
+    def copy_to_host_async(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Enqueue a copy to pinned host memory."""
+        self.call("copy_to_host_async", _P(target), _P(source), ctypes.c_size_t(nbytes), _P(stream))
+
     def copy_on_device(self, target: int, source: int, nbytes: int, stream: int) -> None:
         self.call(
             "copy_on_device_async", _P(target), _P(source), ctypes.c_size_t(nbytes), _P(stream)
@@ -270,9 +274,13 @@ class Driver:
     def record(self, event: int, stream: int) -> None:
         self.call("event_record", _P(event), _P(stream))
 
+    def wait(self, event: int) -> None:
+        """Wait until the device has come to where an event was recorded."""
+        self.call("event_synchronize", _P(event))
+
     def elapsed_s(self, start: int, end: int) -> float:
         """Wait for `end` and return the seconds between two events."""
-        self.call("event_synchronize", _P(end))
+        self.wait(end)
         return self.between_s(start, end)
 
     def between_s(self, start: int, end: int) -> float:

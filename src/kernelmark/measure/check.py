@@ -27,7 +27,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import NO_REASON, Reason
 from kernelmark.core.result import Check, Fault, KernelInfo
 from kernelmark.core.tensor import Tolerance
-from kernelmark.devices.base import Device, Stream, Tensor
+from kernelmark.devices.base import Device, Later, Stream, Tensor
 from kernelmark.measure.project import check_projection
 from kernelmark.measure.sets import Arena, fill_inputs
 from kernelmark.numerics.floats import decode, storage
@@ -58,6 +58,23 @@ _NUMBER_BITS = 62
 
 Floats = NDArray[np.float64]
 Pending = Callable[[], Check]  # waits for the reference
+
+
+class _Receiving:
+    """A check whose figures are on their way from the device."""
+
+    def __init__(self, receive: Later[Pending]) -> None:
+        self._receive = receive
+        self._pending: Pending | None = None
+
+    def settle(self) -> None:
+        if self._pending is None:
+            self._pending = self._receive()
+
+    def __call__(self) -> Check:
+        self.settle()
+        assert self._pending is not None
+        return self._pending()
 
 
 class Launchable(Protocol):
@@ -114,6 +131,7 @@ class Checker:
         if self._contraction is not None:
             device.prepare_projection()
         self._futures: list[Future[Check]] = []
+        self._receiving: list[_Receiving] = []
         self._byte = poison_byte(self._output.type)
         # Not the timing's seed: what is drawn here must not be foreseeable.
         self._rng = np.random.default_rng(secrets.randbits(128))
@@ -154,32 +172,51 @@ class Checker:
         sampled too. `untouched` sets were not launched and must hold the poison. A glanced position
         that changes later, other than by `collect`, was written after the launch ended.
 
-        The device is done with the outputs on return, and what is returned gives the check:
-        references are computed when it is called, or in the background where the host only waits
-        for the device."""
+        All that has to be looked at is enqueued on return, and what is returned gives the check.
+        A GPU goes on to the next block meanwhile: its figures are received by `settle`, and
+        compared in the background."""
         device = self._device
         device.synchronize()
         late = self._collect(kernel, arena, launched, glances)
         inspected = [*launched, *untouched]
         looked_into = inspected if device.two_lengths else inspected[:CHECKED_SETS]
-        changed = sum(device.count_changed(arena.inputs(looked_into), self._seed))
+        changed = device.count_changed(arena.inputs(looked_into), self._seed)
         tensors = [self._out(arena, index) for index in inspected]
         seen = device.inspect(tensors, self._byte)
-        stray = [
-            index
-            for index, (poisoned, intact) in zip(untouched, seen[len(launched) :], strict=True)
-            if poisoned < self._output.count or not intact
-        ]
-        parts: list[Pending] = [_ready(self._side_effects(changed, stray, late()))]
-        for at, (index, (poisoned, intact)) in enumerate(zip(launched, seen, strict=False)):
-            # Before looking for unwritten elements, which may launch again.
+        parts: list[Later[Pending]] = []
+        for at, index in enumerate(launched):
             if at < projected and self._contraction is not None:
                 parts.append(self._projected(arena, index))
             if at < sampled or (at < projected and self._contraction is None):
                 parts.append(self._sampled(arena, index))
-            unwritten = self._unwritten(kernel, tensors[at], index, poisoned)
-            parts.append(_ready(self._written(index, unwritten, intact=intact)))
-        return lambda: combine([part() for part in parts])
+        late_writes = late()
+
+        def receive() -> Pending:
+            looks = seen()
+            stray = [
+                index
+                for index, (poisoned, intact) in zip(untouched, looks[len(launched) :], strict=True)
+                if poisoned < self._output.count or not intact
+            ]
+            received = [part() for part in parts]
+            found = [self._side_effects(sum(changed()), stray, late_writes)]
+            for tensor, index, (poisoned, intact) in zip(tensors, launched, looks, strict=False):
+                unwritten = self._unwritten(kernel, tensor, index, poisoned)
+                found.append(self._written(index, unwritten, intact=intact))
+            return lambda: combine([*found, *(part() for part in received)])
+
+        check = _Receiving(receive)
+        self._receiving.append(check)
+        # Elements that look unwritten may have to be launched again, while all is as it was.
+        if not device.two_lengths or self._output.dtype not in _CERTAIN:
+            self.settle()
+        return check
+
+    def settle(self) -> None:
+        """Receive the figures of the checks so far, which the device has sent or sends soon."""
+        for check in self._receiving:
+            check.settle()
+        self._receiving.clear()
 
     def _out(self, arena: Arena, index: int) -> Tensor:
         return arena.sets[index][self._output.name]
@@ -239,7 +276,7 @@ class Checker:
             faults.append(Fault.GUARDS)
         return _check(unwritten=unwritten, guards_intact=intact, faults=faults, details=details)
 
-    def _sampled(self, arena: Arena, index: int) -> Pending:
+    def _sampled(self, arena: Arena, index: int) -> Later[Pending]:
         """The output of a set against float64 at positions that are drawn now."""
         where = self._op.positions(self._problem, int(self._rng.integers(1 << 32)))
         if self._contraction is None:
@@ -253,14 +290,15 @@ class Checker:
             return self._compared(index, where, got, reference)
 
         # A reference on the device would disturb the next block: after the last one, then.
-        return compared if self._op.reference_on_device else self._in_background(compared)
+        pending = compared if self._op.reference_on_device else self._in_background(compared)
+        return lambda: pending
 
     def cancel(self) -> None:
         """Drop references that nobody will ask for."""
         for future in self._futures:
             future.cancel()
 
-    def _projected(self, arena: Arena, index: int) -> Pending:
+    def _projected(self, arena: Arena, index: int) -> Later[Pending]:
         contraction = self._contraction
         assert contraction is not None
         signs = 2.0 * self._rng.integers(0, 2, contraction.cols, np.int8) - 1.0
@@ -268,7 +306,7 @@ class Checker:
             projection = self._device.project(contraction, arena.sets[index], signs)
         except OutOfMemory:  # the sets may take nearly all of it
             return self._sampled(arena, index)
-        return self._in_background(partial(self._judged, index, contraction, projection))
+        return lambda: self._in_background(partial(self._judged, index, contraction, projection()))
 
     def _judged(self, index: int, contraction: Contraction, projection: Projection) -> Check:
         found = check_projection(contraction, projection, self._tolerance, self._output.type)
@@ -387,10 +425,6 @@ def less_work(fresh_s: float, timed_s: float, *, faked: bool) -> Check:
         return _check(fresh_ratio=ratio)
     detail = Reason("less-work", fresh_s=fresh_s, timed_s=timed_s)
     return _check(fresh_ratio=ratio, faults=[Fault.LESS_WORK], details=[detail])
-
-
-def _ready(check: Check) -> Pending:
-    return lambda: check
 
 
 def combine(checks: Sequence[Check]) -> Check:

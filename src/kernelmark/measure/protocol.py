@@ -422,7 +422,8 @@ class _Measuring:
                     self._block_s - spent_s, (timing.min_samples - len(samples)) * took_s
                 )
                 count = samples_in(min(wanted_s, longest - timed_s), self._pace, self._launch_s)
-            for sample in sampler.samples(self._pace, count):
+            # The check of the block before has been sent by now, or will be soon.
+            for sample in sampler.samples(self._pace, count, self._checker.settle):
                 samples.append(sample)
                 timed_s += sample.timed_s
                 wall_s += sample.wall_s

@@ -29,6 +29,9 @@ from kernelmark.core.result import Case, Status
 from kernelmark.runners.protocol import PROTOCOL, Message, decode, encode
 
 _PR_SET_PDEATHSIG = 1
+# Checks are compared on a thread while the GPU is busy. By default Python lets it go on for 5 ms
+# when the thread that has to enqueue the next block wants to; that is half a block.
+_SWITCH_S = 2e-4
 
 
 class Server:
@@ -56,7 +59,9 @@ class Server:
         # The parent's name for the device: one that sees a single GPU would call it 0.
         self.info = dataclasses.replace(info, name=self.device)
         if touch:
-            self.opened = kind.open(info.index, self.threads)
+            self.opened = opened = kind.open(info.index, self.threads)
+            if opened.two_lengths:
+                sys.setswitchinterval(_SWITCH_S)
 
     def send(self, kind: str, **fields: object) -> None:
         about = {name: value for name, value in self._request.items() if name in ("id", "nonce")}
@@ -102,6 +107,7 @@ class Server:
             result = execute(case, self.opened, process, self.send_phase, profile_s=profile_s)
         result = dataclasses.replace(result, device=self.device)
         self.send("reply", result=codec.to_document(result))
+        self.opened.give_back()  # while the parent reads the result and sends the next case
         if case.backend not in self._loaded:
             # A collection that looks at all a library brought takes a tenth of a second.
             self._loaded.add(case.backend)

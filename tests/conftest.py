@@ -265,7 +265,7 @@ def rocm(rocm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.
     library = ctypes.CDLL(str(rocm_folder / "model.so"))
     caches = (
         *(drivers.driver, hipblaslt._shared_object, hipblaslt.library, hipblaslt.solutions),
-        *(rocblas._shared_object, rocblas.solutions, rocblas._named),
+        *(rocblas._shared_object, rocblas.solutions, rocblas._names_of, rocblas._numbers),
     )
     for one in caches:
         one.cache_clear()

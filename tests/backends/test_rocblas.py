@@ -152,6 +152,18 @@ def test_names_are_asked_for_once_for_all_sizes(
     assert len(children) == 2
 
 
+def test_a_name_that_is_known_needs_no_others(
+    gpu: GpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another size may list numbers that nobody has named yet."""
+    rocblas.solutions(0, ops.parse(PLAIN))
+    other = ops.parse("gemm m=6 n=7 k=3 dtype=f32")
+    monkeypatch.setattr(rocblas, "_listed", lambda handle, index, problem: [-1000, -13])
+    monkeypatch.setattr(rocblas, "run_child", None)  # nobody may be asked
+    with bench(BACKEND, other, gpu, config={"solution": TENSILE}) as made:
+        assert made.kernel.info.resources["solution_index"] == -13
+
+
 def test_a_name_finds_its_number_in_another_build(
     gpu: GpuDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,7 +171,8 @@ def test_a_name_finds_its_number_in_another_build(
     tuned = rocblas.solutions(0, problem)
     monkeypatch.setenv("FAKE_ROCM_BUILD", "1")
     rocblas.solutions.cache_clear()
-    rocblas._named.cache_clear()
+    rocblas._names_of.cache_clear()
+    rocblas._numbers.cache_clear()
     rocblas.hipblaslt.solutions.cache_clear()
     with bench(BACKEND, problem, gpu, config={"solution": TENSILE}) as made:
         assert made.kernel.info.resources["solution_index"] == -14

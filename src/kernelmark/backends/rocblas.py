@@ -156,25 +156,45 @@ def _listed(handle: Handle, index: int, problem: Problem) -> list[int]:
     return numbers
 
 
+def _named(index: int, problem: Problem) -> dict[int, hipblaslt.Solution]:
+    """Return what is named already of a problem's kind, by negative number: rocBLAS 5 numbers its
+    whole library, so that a number has one name whatever the sizes."""
+    return _names_of(index, problem.op, problem.dtypes, *(problem.options[x] for x in ("ta", "tb")))
+
+
 @functools.cache
-def _named(index: int, *kind: object) -> dict[int, hipblaslt.Solution]:
-    """Return what is named already, by negative number: rocBLAS 5 numbers its whole library, so
-    that a number has one name whatever the sizes. A child for each size that tuning looks at took
-    two thirds of its time."""
+def _names_of(*kind: object) -> dict[int, hipblaslt.Solution]:
     return {}
+
+
+@functools.lru_cache(maxsize=8)
+def _numbers(index: int, problem: Problem) -> tuple[int, ...]:
+    handle = Handle(index)
+    try:
+        return tuple(_listed(handle, index, problem))
+    finally:
+        handle.close()
+
+
+def chosen(index: int, problem: Problem, config: Config) -> hipblaslt.Solution:
+    """Return the solution of a config. A name that is known from other sizes needs no child: one
+    for each size that tuning looks at took two thirds of its time."""
+    if config.keys() == {"solution"}:
+        named = _named(index, problem)
+        known = (named.get(number) for number in _numbers(index, problem))
+        same = (one for one in known if one is not None and one.name == config["solution"])
+        if (one := next(same, None)) is not None:
+            return one
+    return hipblaslt.chosen(solutions(index, problem), config)
 
 
 @functools.lru_cache(maxsize=8)
 def solutions(index: int, problem: Problem) -> tuple[hipblaslt.Solution, ...]:
     """Return every solution that rocBLAS on device `index` has a name for."""
-    handle = Handle(index)
-    try:
-        numbers = _listed(handle, index, problem)
-    finally:
-        handle.close()
+    numbers = _numbers(index, problem)
     if not numbers:
         return ()
-    found = _named(index, problem.op, problem.dtypes, problem.options["ta"], problem.options["tb"])
+    found = _named(index, problem)
     if not found.keys() >= set(numbers):
         named = _tensile_solutions(index, problem) or _hipblaslt_solutions(index, problem)
         found.update({number: one for number, one in named.items() if number < 0})
@@ -331,7 +351,7 @@ class Rocblas(Backend):
         _rules.refuse_unknown(self.name, config, ("solution", "solution_index"))
         solution = None
         if config:
-            solution = hipblaslt.chosen(solutions(device.info.index, problem), config)
+            solution = chosen(device.info.index, problem, config)
         return RocblasKernel(problem, solution, device, sets)
 
 

@@ -162,6 +162,11 @@ def test_a_name_that_is_known_needs_no_others(
     monkeypatch.setattr(rocblas, "run_child", None)  # nobody may be asked
     with bench(BACKEND, other, gpu, config={"solution": TENSILE}) as made:
         assert made.kernel.info.resources["solution_index"] == -13
+    rocblas._numbers.cache_clear()
+    monkeypatch.setattr(rocblas, "_listed", lambda handle, index, problem: [-1000])
+    with pytest.raises(Unsupported) as raised:
+        BACKEND.prepare(other, {"solution": TENSILE}, gpu, [])
+    assert raised.value.message.code == "solution-unknown"
 
 
 def test_a_name_finds_its_number_in_another_build(

@@ -32,6 +32,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, KernelmarkError, Unsupported, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, KernelInfo
 from kernelmark.core.space import Space
 from kernelmark.devices.base import ArgumentSet, Device, Stream
@@ -178,14 +179,15 @@ def _numbers(index: int, problem: Problem) -> tuple[int, ...]:
 
 def chosen(index: int, problem: Problem, config: Config) -> hipblaslt.Solution:
     """Return the solution of a config. A name that is known from other sizes needs no child: one
-    for each size that tuning looks at took two thirds of its time."""
-    if config.keys() == {"solution"}:
-        named = _named(index, problem)
-        known = (named.get(number) for number in _numbers(index, problem))
-        same = (one for one in known if one is not None and one.name == config["solution"])
-        if (one := next(same, None)) is not None:
-            return one
-    return hipblaslt.chosen(solutions(index, problem), config)
+    for each size that tuning looks at took half of its time."""
+    known = {one.name: number for number, one in _named(index, problem).items()}
+    name = config.get("solution")
+    if config.keys() != {"solution"} or name not in known:
+        return hipblaslt.chosen(solutions(index, problem), config)
+    numbers = _numbers(index, problem)
+    if known[name] not in numbers:
+        raise Unsupported(Reason("solution-unknown", name=name, count=len(numbers)))
+    return _named(index, problem)[known[name]]
 
 
 @functools.lru_cache(maxsize=8)

@@ -21,6 +21,7 @@ from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.devices.base import Tensor
 from kernelmark.devices.cpu import CpuDevice
+from kernelmark.gpu.absent import absent
 from kernelmark.testing.backends import bench
 
 ARM = DeviceInfo(name="cpu", kind="cpu", model="", arch="aarch64")
@@ -232,6 +233,33 @@ def test_bits_of_every_dtype_are_seen_as_they_are(device):
         expected = np.rint(values) if name.startswith("i") else values
         assert np.array_equal(seen.numpy(), expected), name
         device.free(tensor.buffer)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "arch", "runs"),
+    [
+        ("f8e4m3fnuz", "gfx942", True),
+        ("f8e4m3", "gfx942", False),
+        ("f8e4m3", "gfx950", True),
+        ("f8e4m3fnuz", "gfx950", False),
+        ("f8e4m3", "gfx1201", True),
+        ("f8e4m3", "gfx90a", False),
+        ("f8e4m3fnuz", "gfx90a", False),
+        ("f8e4m3", "sm_90", True),
+        ("f8e4m3fnuz", "sm_90", False),
+    ],
+)
+def test_the_kind_of_8_bit_floats_is_the_architectures(dtype: str, arch: str, runs: bool) -> None:
+    problem = ops.parse(f"gemm m=64 n=64 k=64 a={dtype} b={dtype} c=bf16 tb=t")
+    assert (backend.supports(problem, absent(arch)) is None) == runs
+
+
+def test_cudnn_is_no_attention_kernel_of_an_amd_gpu() -> None:
+    problem = ops.parse("attention heads=2 seq=64 dim=64 dtype=bf16")
+    for arch, there in (("sm_90", True), ("gfx942", False)):
+        space = backend.space(problem, absent(arch))
+        assert space is not None
+        assert ("cudnn" in space.parameters["kernel"]) == there
 
 
 @needs_torch

@@ -10,6 +10,19 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, config_key
 
+_FNUZ = ("f8e4m3fnuz", "f8e5m2fnuz")
+_OCP = ("f8e4m3", "f8e5m2")
+# Floats below 16 bits that AMD's matrix units multiply: FNUZ on MI300, OCP on later GPUs.
+AMD_NARROW_TYPES: Mapping[str, tuple[str, ...]] = {
+    "gfx940": _FNUZ,
+    "gfx941": _FNUZ,
+    "gfx942": _FNUZ,
+    "gfx950": (*_OCP, "f4e2m1"),
+    "gfx1200": _OCP,
+    "gfx1201": _OCP,
+    "gfx1250": (*_OCP, "f4e2m1"),
+}
+
 
 def wrong_device(backend: str, kinds: Collection[str], info: DeviceInfo) -> str | None:
     """Why a backend cannot run on a device of this kind, or None."""
@@ -21,6 +34,17 @@ def wrong_device(backend: str, kinds: Collection[str], info: DeviceInfo) -> str 
 def unknown_op(backend: str, ops: Collection[str], problem: Problem) -> str | None:
     """Why a backend cannot do this op at all, or None."""
     return None if problem.op in ops else f"{backend} has no {problem.op} (it has {', '.join(ops)})"
+
+
+def wrong_narrow_type(backend: str, problem: Problem, info: DeviceInfo) -> str | None:
+    """Return which float below 16 bits an AMD GPU does not multiply, or None."""
+    native = AMD_NARROW_TYPES.get(info.arch, ())
+    for kind in problem.dtypes.values():
+        if kind.startswith(("f8", "f4")) and kind not in native:
+            other = kind.removesuffix("fnuz") if kind.endswith("fnuz") else f"{kind}fnuz"
+            instead = f"; it has {other}" if other in native else ""
+            return f"{backend} has no {kind} on {info.arch}{instead}"
+    return None
 
 
 def refuse_unknown(

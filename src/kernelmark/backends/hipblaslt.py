@@ -74,18 +74,6 @@ TABLE = _lt.LtTable(
     state_offset=32,
     not_supported=7,
 )
-_F8_FNUZ = ("f8e4m3fnuz", "f8e5m2fnuz")
-_F8_OCP = ("f8e4m3", "f8e5m2")
-# What matrix units multiply: MI300 the FNUZ kind of 8-bit floats, later ones that of the OCP.
-_NARROW = {
-    "gfx940": _F8_FNUZ,
-    "gfx941": _F8_FNUZ,
-    "gfx942": _F8_FNUZ,
-    "gfx950": (*_F8_OCP, "f4e2m1"),
-    "gfx1200": _F8_OCP,
-    "gfx1201": _F8_OCP,
-    "gfx1250": (*_F8_OCP, "f4e2m1"),
-}
 _EXAMPLES = ("gemm *", "batched_gemm *", "!*acc=f16*", "!*i8 *bias=yes*")
 
 
@@ -231,11 +219,8 @@ class HipblasLt(Backend):
     def supports(self, problem: Problem, info: DeviceInfo) -> str | None:
         if reason := _rules.wrong_device(self.name, self.device_kinds, info):
             return reason
-        for kind in problem.dtypes.values():
-            if kind.startswith(("f8", "f4")) and kind not in _NARROW.get(info.arch, ()):
-                other = f"{kind}fnuz"
-                instead = f"; it has {other}" if other in _NARROW.get(info.arch, ()) else ""
-                return f"hipblaslt has no {kind} on {info.arch}{instead}"
+        if reason := _rules.wrong_narrow_type(self.name, problem, info):
+            return reason
         if problem.op == "batched_gemm_quant":
             return _scaled(problem)
         return _lt.supports(problem, TABLE, self.name)

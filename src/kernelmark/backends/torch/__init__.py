@@ -82,7 +82,7 @@ class TorchBackend(Backend):
         if self.supports(problem, info) is not None:
             return None
         if info.kind != "cpu":
-            return gpu.space(problem)
+            return gpu.space(problem, info)
         if problem.op == "attention":
             return None
         return Space(

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from kernelmark import ops
-from kernelmark.backends._rules import arithmetic, refuse_unknown
+from kernelmark.backends._rules import arithmetic, refuse_unknown, wrong_narrow_type
 from kernelmark.backends.base import Kernel
 from kernelmark.backends.torch.moe import experts
 from kernelmark.core.dtype import TORCH_NAMES
@@ -96,7 +96,9 @@ def missing(problem: Problem, info: DeviceInfo) -> str | None:
     if problem.op in ("gemm", "batched_gemm"):
         if info.kind == "cuda" and "fnuz" in problem.dtypes["a"] + problem.dtypes["b"]:
             return "torch multiplies FNUZ 8-bit floats on AMD GPUs only"
-        return _missing_product(problem)
+        # _scaled_mm is hipBLASLt on AMD GPUs.
+        narrow = wrong_narrow_type("torch", problem, info) if info.kind == "hip" else None
+        return narrow or _missing_product(problem)
     if problem.op == "attention":
         types = problem.dtypes
         if (
@@ -151,10 +153,11 @@ def _missing_product(problem: Problem) -> str | None:
     return None
 
 
-def space(problem: Problem) -> Space | None:
-    """On a GPU: which of torch's attention kernels; whether cuDNN times its convolutions."""
+def space(problem: Problem, info: DeviceInfo) -> Space | None:
+    """On a GPU: which of torch's attention kernels; whether cuDNN or MIOpen times convolutions."""
     if problem.op == "attention":
-        return Space(parameters={"kernel": tuple(SDPA)}, default={"kernel": "flash"})
+        kernels = tuple(name for name in SDPA if info.kind == "cuda" or name != "cudnn")
+        return Space(parameters={"kernel": kernels}, default={"kernel": "flash"})
     if problem.op == "conv":
         return Space(parameters={"benchmark": (False, True)}, default={"benchmark": False})
     return None

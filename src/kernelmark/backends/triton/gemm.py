@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from kernelmark.backends._rules import AMD_NARROW_TYPES
 from kernelmark.backends.triton._copy import reading
 from kernelmark.backends.triton._gemm_rules import (
     GROUPS,
@@ -68,11 +69,11 @@ def dtype_reason(name: str, info: DeviceInfo) -> str | None:
     if name in ("f8e4m3", "f8e5m2"):
         if vendor_of(info.arch) == "cuda":
             return None if level(info) >= 89 else f"{info.arch} has no 8-bit float matrix unit"
-        if info.arch in ("gfx950", "gfx1200", "gfx1201", "gfx1250"):
+        if name in AMD_NARROW_TYPES.get(info.arch, ()):
             return None
         return f"{info.arch} has no OCP 8-bit floats"
     if name.endswith("fnuz"):
-        if info.arch in ("gfx940", "gfx941", "gfx942"):
+        if name in AMD_NARROW_TYPES.get(info.arch, ()):
             return None
         return f"FNUZ 8-bit floats are only native on gfx942, not {info.arch}"
     if name in ("f32", "f16", "bf16", "i8"):

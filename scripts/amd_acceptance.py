@@ -8,6 +8,8 @@ Runs kmark doctor, the contract tests, a suite on every backend that is there, m
 two tuning runs with the files they write, and confirms that the libraries run the tuned kernels. A
 step that fails is recorded and the next one runs. The file holds the results, every command with
 its output, and a description of the machine: read it before you send it.
+
+Exit code: 0 if every step passed, 3 if one failed, 2 if there is no such GPU and nothing was run.
 """
 
 from __future__ import annotations
@@ -51,6 +53,16 @@ MACHINE = (
     ("hipconfig", "--full"),
     ("uname", "-a"),
 )
+# In a process of its own: the runtime would keep the GPU open in this one.
+FIND_DEVICE = """
+import sys
+from kernelmark.core.errors import KernelmarkError
+from kernelmark.runners.targets import find
+try:
+    find(sys.argv[1])
+except KernelmarkError as error:
+    print(error)
+"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +170,14 @@ def run_child(
         return None, out.decode("utf-8", "replace"), f"stopped after {seconds:.0f} s"
 
 
+def missing_device(device: str) -> str:
+    """Return why there is no such AMD GPU; empty if there is one."""
+    if device.partition(":")[0] != "hip":
+        return f"{device} is no AMD GPU; they are hip:0, hip:1, ..."
+    command = [sys.executable, "-c", FIND_DEVICE, device]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
+
+
 def describe_machine(session: Session) -> None:
     """Record what ROCm's own tools say; one that is missing is no failure."""
     for command in MACHINE:
@@ -195,7 +215,7 @@ def available(listed: Path, device: str) -> list[str]:
 
 
 def measure(session: Session, device: str, backends: str) -> None:
-    """A suite on all backends, once by graphs and once behind a gate, and the roofs."""
+    """A suite and GEMMs on all backends, and one GEMM under rocprofv3 if it is installed."""
     if not backends:
         backends = ",".join(available(session.folder / "backends.json", device))
     if not backends:
@@ -210,6 +230,10 @@ def measure(session: Session, device: str, backends: str) -> None:
     types = ("--dtype", "bf16,f16,f32")
     session.run("suite gemm", *KMARK, "run", *gemm, *types, *some, good=(0, 3))
     session.run("export", *KMARK, "export", "latest", *store, "--json", session.folder / "run.json")
+    rocm = os.environ.get("ROCM_PATH", "/opt/rocm")
+    if shutil.which("rocprofv3") or shutil.which(f"{rocm}/bin/rocprofv3"):
+        one = ("-p", "gemm m=4096 n=4096 k=4096 dtype=bf16 tb=t", "--timer", "profiler")
+        session.run("profiler", *KMARK, "run", *one, *some, good=(0, 3))
 
 
 def micro(session: Session, device: str, names: Sequence[str]) -> None:
@@ -240,6 +264,8 @@ def tune(session: Session, device: str, backend: str, given: argparse.Namespace)
     for emitter in WRITTEN[backend]:
         options: list[object] = []
         if emitter == "tunableop":
+            if not given.validators and not has_torch():
+                continue  # PyTorch refuses a file without its version
             options = [word for one in given.validators for word in ("--with", one)]
         elif emitter == "tensile":
             if given.tensile_logic is None:
@@ -291,6 +317,9 @@ def main() -> None:
     missing = subprocess.run([sys.executable, "-c", f"import {','.join(MODULES)}"], check=False)
     if missing.returncode:
         sys.exit("hint: python3 -m pip install -e . pytest installs what is missing")
+    if reason := missing_device(given.device):
+        print(f"Nothing was run: {reason}", file=sys.stderr)
+        sys.exit(2)
     shutil.rmtree(given.folder, ignore_errors=True)
     session = Session(given.folder.resolve(), given.seconds, given.step_seconds)
     describe_machine(session)

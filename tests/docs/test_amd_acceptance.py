@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -93,3 +95,61 @@ def test_rocblas_is_tuned_and_confirmed_without_hipblaslt(
     for step in ("plan", "tune", "confirm rocblas"):
         assert recorder.ran[f"rocblas: {step}"][1] == {"ROCBLAS_USE_HIPBLASLT": "0"}
     assert recorder.ran["hipblaslt: tune"][1] == {}
+
+
+@pytest.mark.parametrize("device", ["hip:0", "cpu"])
+def test_without_an_amd_gpu_nothing_runs(tmp_path: Path, device: str) -> None:
+    """No GPU is visible here, whatever the machine has; an older report stays."""
+    folder, report = tmp_path / "work", tmp_path / "report.tar.gz"
+    folder.mkdir()
+    (folder / "log.txt").write_text("of the run before")
+    command = [sys.executable, str(SCRIPT), "-d", device, "--folder", folder, "-o", report]
+    hidden = {**os.environ, "HIP_VISIBLE_DEVICES": "-1", "ROCM_PATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=hidden, timeout=120)
+    assert done.returncode == 2
+    assert not report.exists()
+    assert [one.name for one in folder.iterdir()] == ["log.txt"]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_gpu_that_is_there_is_found(
+    script: ModuleType, rocm_folder: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("ROCM_PATH", str(rocm_folder))
+    assert script.missing_device("hip:0") == ""
+    assert script.missing_device("hip:7")
+
+
+@pytest.mark.parametrize(
+    ("validators", "torch", "written"),
+    [([], False, False), ([], True, True), (["PT_VERSION=2.9.1"], False, True)],
+)
+def test_tunableop_is_written_where_its_versions_are_known(
+    script: ModuleType,
+    tmp_path: Path,
+    monkeypatch: Any,
+    validators: Any,
+    torch: bool,
+    written: bool,
+) -> None:
+    monkeypatch.setattr(script, "has_torch", lambda: torch)
+    given = argparse.Namespace(problems=1, evaluations=2, validators=validators, tensile_logic=None)
+    recorder = Recorder(tmp_path)
+    script.tune(recorder, "hip:0", "hipblaslt", given)
+    assert ("hipblaslt: write tunableop" in recorder.ran) == written
+    assert ("hipblaslt: confirm tunableop" in recorder.ran) == torch
+
+
+def test_rocprofv3_is_tried_where_it_is_installed(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
+    recorder = Recorder(tmp_path)
+    script.measure(recorder, "hip:0", "hipblaslt")
+    assert "profiler" not in recorder.ran
+    tool = tmp_path / "bin" / "rocprofv3"
+    tool.parent.mkdir()
+    tool.touch(0o755)
+    script.measure(recorder, "hip:0", "hipblaslt")
+    assert recorder.option("profiler", "--timer") == "profiler"

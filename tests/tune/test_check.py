@@ -77,7 +77,9 @@ def test_candidates_for_a_gpu_that_is_not_here_are_judged_by_what_they_use():
     assert check_line([good, bad]).endswith("compiled for gfx942: 2 accepted, 1 rejected, 0 failed")
     record = check_records([bad])[0]
     assert record["verdict"] == "rejected"
-    assert record["spilled_registers"] == worst.kernel.resources["spilled_registers"]
+    kinds = ("registers", "accumulation_registers", "scalar_registers")
+    for name in (*kinds, "spilled_registers", "spilled_scalar_registers", "shared_bytes"):
+        assert record[name] == worst.kernel.resources[name]
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import kernelmark
 from kernelmark.core.environment import Environment
@@ -54,6 +55,19 @@ def test_variables_that_matter_are_kept_and_no_others(monkeypatch):
     assert kept["LD_LIBRARY_PATH"] == "/opt/lib"
     assert "SOME_PASSWORD" not in kept
     assert "KERNELMARK_STORE" not in kept
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_MAX_HW_QUEUES"),
+        *("AMD_SERIALIZE_KERNEL", "ROCBLAS_USE_HIPBLASLT", "HIPBLASLT_TUNING_OVERRIDE_FILE"),
+        *("AMDGCN_USE_BUFFER_OPS", "AITER_CONFIG_GEMM_BF16", "PYTORCH_TUNABLEOP_ENABLED"),
+    ],
+)
+def test_what_changes_an_amd_gpus_times_is_kept(monkeypatch, name):
+    monkeypatch.setenv(name, "1")
+    assert capture.variables()[name] == "1"
 
 
 def test_the_python_path_is_kept_without_our_own_folder(monkeypatch):

@@ -18,6 +18,9 @@ from kernelmark.runners.targets import find
 
 # Variables that change what a library computes with, or how fast.
 _PREFIXES = (
+    "AITER_",
+    "AMD_",
+    "AMDGCN_",  # Triton's code for AMD GPUs
     "CUBLAS_",
     "CUDA_",
     "CUDNN_",
@@ -45,6 +48,7 @@ _PREFIXES = (
 )
 _NAMES = (
     "GPU_DEVICE_ORDINAL",
+    "GPU_MAX_HW_QUEUES",
     "LD_LIBRARY_PATH",
     "LD_PRELOAD",
     "MALLOC_ARENA_MAX",

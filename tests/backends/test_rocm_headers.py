@@ -23,6 +23,7 @@ from kernelmark.core.errors import CaseError, UsageError
 from kernelmark.gpu import driver as drivers
 from kernelmark.gpu import table as hip_table
 from kernelmark.gpu.absent import absent
+from kernelmark.gpu.library import find_library
 from kernelmark.testing.backends import bench
 
 pytestmark = pytest.mark.slow
@@ -265,3 +266,13 @@ def test_a_real_library_without_a_device_is_an_answer_in_our_words(module: Any) 
     assert module.backend.available() == reason
     with pytest.raises((UsageError, CaseError)):
         module.backend.space(ops.parse("gemm m=4 n=4 k=4 dtype=f32"), absent("gfx942"))
+
+
+def test_the_real_libraries_export_what_is_called_by_name() -> None:
+    """The C++ function has a mangled name, which no header check can see."""
+    runtime, lt = find_library(hip_table.HIP), hipblaslt._shared_object()
+    if runtime is None or lt is None:
+        pytest.skip("this needs ROCm's libraries")
+    assert not [name for name in hip_table.HIP.symbols.values() if not hasattr(runtime, name)]
+    assert hasattr(lt, hipblaslt.SOLUTION_NAME)
+    assert hasattr(lt, hipblaslt._DELETE)

@@ -364,11 +364,15 @@ def test_the_newest_nvrtc_of_the_wheels_comes_first(
     ]
 
 
-def test_a_real_hiprtc(cache: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx950", "gfx1100"])
+def test_a_real_hiprtc_compiles_every_kernel(cache: Path, arch: str) -> None:
     if rtc._library("hip") is None:
         pytest.skip("hipRTC is not installed")
-    binary = rtc.compile_source(kernels.source("device.cu"), arch="gfx90a", name="device.cu")
-    assert "stamp" in resources(binary.code)
+    assert kernels.__file__ is not None
+    for file in sorted(Path(kernels.__file__).parent.glob("*.cu")):
+        binary = rtc.compile_source(kernels.source(file.name), arch=arch, name=file.name)
+        assert resources(binary.code), file.name
 
 
 def test_an_old_library_without_a_function_is_a_sentence(cache: Path) -> None:

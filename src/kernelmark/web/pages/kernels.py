@@ -287,7 +287,7 @@ def series(source: Source, urls: Urls, asked: Asked) -> Page:
             *("started:date:when", "run:name", "status:state", "value:value", "low_s:time:low"),
             *("high_s:time:high", "device", "environment:code"),
         ],
-        [_point_row(point) for point in reversed(story.points)],
+        story.points[::-1],
         title="Points",
     )
     return {
@@ -313,7 +313,9 @@ def series(source: Source, urls: Urls, asked: Asked) -> Page:
         "tables": [
             *([_steps_table(source, found, urls)] if story.steps else []),
             parts.paged(
-                points, asked, urls, "series", found.case_id, finish=_finish_point(found, urls)
+                *(points, asked, urls, "series", found.case_id),
+                make=_point_row,
+                finish=_finish_point(found, urls),
             ),
         ],
     }

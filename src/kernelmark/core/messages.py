@@ -251,7 +251,7 @@ TEMPLATES = {
     "base-zero": "base is 0",
     "no-metric-in-common": "no metric in common",
     "canary-change": "{problem}: {verdict}",
-    "canary-moved": "a sentinel moved: the machine is not what it was",
+    "canary-moved": "a canary moved: the machine is not what it was",
     # The answer to a comparison
     "answer-broken": (
         "{broken} of {rows:n kernel} stopped working{slower:if  and {slower} got slower}; first"

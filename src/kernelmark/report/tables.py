@@ -18,7 +18,7 @@ from kernelmark.report.percent import Known, Share, share
 from kernelmark.stats.modes import modes_text
 
 NONE = "–"
-_SENTINELS = "sentinels:"
+_SENTINELS = "canaries:"
 MARK = "!"  # beside the ± of a result with a warning
 _MOST_MULTIMODAL = 5  # rows that are listed
 _MOST_TEXTS = 5  # warnings without a code that are listed

@@ -114,6 +114,17 @@ def test_a_failure_is_a_row_with_its_reason_and_command(client):
     assert failure["commands"][0].startswith("kmark run -p 'gemm m=128 ")
 
 
+def test_a_failure_without_a_time_is_followed_by_its_state(client):
+    row = row_of(client, size=128)
+    assert (row["state"], row["value"]) == ("broken", None)
+    assert twin(client, row["links"]["state"])["status"] == "crashed"
+    newest, before = twin(client, row["links"]["problem"])["tables"][-1]["rows"][:2]
+    assert newest["links"]["status"] == row["links"]["state"]
+    assert "status" not in before["links"]
+    page = client.get(row["links"]["problem"]).text
+    assert f'<a href="{escape(newest["links"]["status"])}"><span class="badge is-crashed' in page
+
+
 def test_compare_shows_changed_rows_first(client):
     page = client.get("/compare.json").json()
     assert page["counts"] == {"slower": 1, "same": 4, "broken": 1}

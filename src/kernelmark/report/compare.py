@@ -271,7 +271,7 @@ def change_text(ratio: float | None, low: float | None = None, high: float | Non
     wide that its figure means nothing."""
     if ratio is None:
         return NONE
-    text = f"{100 * (ratio - 1):+.1f} %"
+    text = f"{100 * (ratio - 1):+z.1f} %"
     if low is None or high is None or not math.isfinite(high - low):
         return text
     half = 50 * (high - low)

@@ -236,6 +236,8 @@ def _finish(urls: Urls) -> Callable[[Values], Values]:
             "started": urls("run", row["run"]),
             "value": urls("result", row["run"], row["case"], device=device),
         }
+        if row["value"] is None:  # what failed has no time to follow: its state leads to the reason
+            links["state"] = links["value"]
         return row | {"links": links}
 
     return linked
@@ -394,6 +396,8 @@ def _finish_point(found: Kernel, urls: Urls) -> Callable[[Values], Values]:
             "value": urls("result", row["run"], found.case_id, device=device),
             "environment": urls("environment", row["of"].fingerprint),
         }
+        if row["value"] is None:
+            links["status"] = links["value"]
         return {name: value for name, value in row.items() if name != "of"} | {"links": links}
 
     return finished

@@ -268,7 +268,7 @@ TEMPLATES = {
     ),
     "answer-new": "there is nothing yet to compare {rows:n kernel} with",
     "answer-undecided": (
-        "no slowdown was found, but {unsure} of {rows:n kernel} are undecided"
+        "no slowdown was found; {unsure} of {rows:n kernel} undecided"
         "{faster:if ; {faster} got faster}"
     ),
     "answer-same": (

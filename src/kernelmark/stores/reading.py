@@ -29,6 +29,7 @@ from kernelmark.stores.schema import (
 from kernelmark.stores.values import Place, SeriesPoint
 
 _REMEMBERED = 100_000
+_MOST_RUNS = 2000  # kept in memory
 T = TypeVar("T")
 
 
@@ -59,6 +60,7 @@ class Decoder:
 
     def __init__(self) -> None:
         self._cases: dict[tuple[int, int], Case] = {}
+        self._runs: dict[tuple[str, int], Run] = {}
         self._timings: dict[int, Timing] = {}
         self._environments: dict[int, Environment] = {}
 
@@ -124,8 +126,17 @@ class Decoder:
             yield self._environment(row.environment_no, row.environment), self.decode(row)
 
     def _run(self, document: str, environment_no: int, environment: str) -> Run:
-        run = codec.loads(document, Run)
-        return dataclasses.replace(run, environment=self._environment(environment_no, environment))
+        """The run of a row. Pages list the same fifty again and again; one that changed has
+        another document."""
+        key = (document, environment_no)
+        run = self._runs.get(key)
+        if run is None:
+            if len(self._runs) > _MOST_RUNS:
+                self._runs.clear()
+            where = self._environment(environment_no, environment)
+            run = dataclasses.replace(codec.loads(document, Run), environment=where)
+            self._runs[key] = run
+        return run
 
     def _environment(self, number: int, document: str) -> Environment:
         if number not in self._environments:

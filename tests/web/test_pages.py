@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from fastapi.testclient import TestClient
 
+from kernelmark.cli.main import main
 from kernelmark.core.errors import StoreError
 from kernelmark.core.result import RunState
 from kernelmark.stores import open_store
@@ -430,3 +431,15 @@ def test_importing_the_cli_does_not_import_the_web():
     """Starting kmark must stay quick, and work without the extra."""
     code = "import kernelmark.cli.app, sys; sys.exit('fastapi' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_tuning_session_has_its_plans_in_a_table(store, tmp_path):
+    words = ["-b", "fake", "-d", "fake", "-o", "gemm", "-a", "m=64", "-a", "n=64", "-a", "k=64"]
+    folder = tmp_path / "try"
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", "plan", str(folder), *words, "--dtype", "f32", "--evaluations", "5"])
+    assert not ended.value.code
+    source = Source(store, [folder])
+    client = TestClient(create_app(source), base_url="http://localhost")
+    (link,) = [row["links"]["session"] for row in rows(client, "/tuning.json")]
+    assert len(twin(client, link)["tables"][-1]["rows"]) == 1

@@ -114,7 +114,7 @@ def plan(selection: Selection, timing: Timing) -> Plan:
         cases += added
         named = (*named, SENTINELS) if added else named
         if others := {case.backend for case in added} - chosen.keys():
-            notes.append(f"sentinels are measured by {', '.join(sorted(others))}")
+            notes.append(f"canaries are measured by {', '.join(sorted(others))}")
     return Plan(
         cases=tuple(cases),
         devices=tuple(infos),

@@ -251,7 +251,7 @@ TEMPLATES = {
     "base-zero": "base is 0",
     "no-metric-in-common": "no metric in common",
     "canary-change": "{problem}: {verdict}",
-    "canary-moved": "a sentinel moved: the machine is not what it was",
+    "canary-moved": "a canary moved: the machine is not what it was",
     # The answer to a comparison
     "answer-broken": (
         "{broken} of {rows:n kernel} stopped working{slower:if  and {slower} got slower}; first"
@@ -268,7 +268,7 @@ TEMPLATES = {
     ),
     "answer-new": "there is nothing yet to compare {rows:n kernel} with",
     "answer-undecided": (
-        "no slowdown was found, but {unsure} of {rows:n kernel} are undecided"
+        "no slowdown was found; {unsure} of {rows:n kernel} undecided"
         "{faster:if ; {faster} got faster}"
     ),
     "answer-same": (

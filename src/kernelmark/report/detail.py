@@ -98,7 +98,7 @@ def _measured(row: Row, measured: Measurement) -> list[tuple[str, str]]:
         ("traffic", rate_text(result.bytes_per_s or 0.0, "B/s")),
         ("of roof", share_text(row.share)),
         ("stopped", measured.stop.value),
-        ("method", f"{measured.method}, {measured.launches} launches a sample"),
+        ("method", f"{measured.method}, launches a sample: {measured.launches}"),
         ("argument sets", f"{measured.sets} of {bytes_text(measured.footprint_bytes)}"),
         ("warm-up", time_text(measured.warmup_s)),
         ("timed", time_text(measured.timed_s)),

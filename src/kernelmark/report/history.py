@@ -113,17 +113,17 @@ def by_worry(shown: Sequence[Story]) -> list[Story]:
 def notes(history: History) -> list[str]:
     """Sentinels that moved, and how often the rule was wrong where nothing had changed."""
     lines = [
-        f"sentinel moved in run {history.runs[-1].id}: {moved_text(text)}; its alarms are held"
+        f"canary moved in run {history.runs[-1].id}: {moved_text(text)}; its alarms are suppressed"
         for text in history.moved
     ]
     lines += [
-        f"sentinel moved with run {run_id}: {moved_text(text)}; changes there may be the machine's"
+        f"canary moved with run {run_id}: {moved_text(text)}; changes there may be the machine's"
         for run_id, texts in history.marked.items()
         for text in texts
     ]
     if not history.watched:
         lines.append(
-            f"run {history.runs[-1].id} has no sentinels, which tell a change of the machine from "
+            f"run {history.runs[-1].id} has no canaries, which tell a change of the machine from "
             "one of the code: kmark run -s SUITE measures them beside the suite"
         )
     rate = history.audit.rate
@@ -310,7 +310,7 @@ def changes_text(changes: Sequence[tuple[str, str, str]]) -> str:
 
 def _why(history: History, step: SeriesStep) -> str:
     changes = changes_text(history.changes.get((step.before_id, step.run_id), ()))
-    return f"{changes}; a sentinel moved too" if step.run_id in history.marked else changes
+    return f"{changes}; a canary moved too" if step.run_id in history.marked else changes
 
 
 def _cells(history: History, story: Story, *, arch: bool, more: Sequence[str]) -> tuple[str, ...]:
@@ -334,7 +334,7 @@ def _cells(history: History, story: Story, *, arch: bool, more: Sequence[str]) -
             if history.baseline_name
             else []
         ),
-        f"{state}, held" if story.held else state,
+        f"{state}, suppressed" if story.held else state,
         f"{change_text(last.ratio)} on {date_text(last.started)}" if last else NONE,
     )
 

@@ -16,6 +16,7 @@ from kernelmark.backends.iree.compiler import explain
 from kernelmark.backends.iree.targets import Target, target
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
 
 CPU = DeviceInfo(name="cpu", kind="cpu", model="some", arch="x86_64")
@@ -155,6 +156,33 @@ def test_tiles_exclude_data_tiling() -> None:
 def test_refuses_bad_configs(key: str, config: Config, says: str) -> None:
     with pytest.raises(Unsupported, match=says):
         chosen(key, config)
+
+
+@pytest.mark.parametrize(
+    ("given", "dynamic"),
+    [("all", ("m", "n", "k")), ("k,m", ("m", "k")), ("n", ("n",)), (False, ())],
+)
+def test_dynamic_dims_are_a_choice(given: str | bool, dynamic: tuple[str, ...]) -> None:
+    choice = chosen("gemm m=8 n=8 k=8 dtype=f32", {"dynamic": given})
+    assert choice.form.dynamic == dynamic
+    assert choice.label == " ".join(
+        ["gemm llvm-cpu", *["dynamic " + ",".join(dynamic)] * bool(dynamic)]
+    )
+
+
+@pytest.mark.parametrize("given", ["x", "m,x", "m,", "all,m", True, 3, "batch"])
+def test_unknown_dynamic_dims_are_refused(given: str | bool | int) -> None:
+    with pytest.raises(Unsupported) as raised:
+        chosen("gemm m=8 n=8 k=8 dtype=f32", {"dynamic": given})
+    reason = Reason.of(raised.value.message)
+    assert reason.code == "dynamic-unknown-dim"
+    assert reason.fields["known"] == ("m", "n", "k")
+
+
+def test_tiles_exclude_dynamic_dims() -> None:
+    with pytest.raises(Unsupported) as raised:
+        chosen("gemm m=512 n=512 k=512 dtype=f32", GOOD | {"dynamic": "m"})
+    assert Reason.of(raised.value.message).code == "dynamic-with-tiles"
 
 
 def test_nothing_to_tune_or_compile_where_it_cannot_run() -> None:

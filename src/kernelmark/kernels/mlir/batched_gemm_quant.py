@@ -117,11 +117,11 @@ def _split(graph: Graph, value: Value, groups: int, group: int) -> Value:
     """The last dim as (groups, group), with zeros where it ends inside a group."""
     *lines, k = value.dims
     shape = (*lines, groups * group)
-    if k < shape[-1]:
+    missing = shape[-1] - k
+    if missing != 0:
         zero = graph.constant(0, value.type)
-        missing = shape[-1] - k
         value = graph.add(
-            f"tensor.pad {value.name} low[0, 0, 0] high[0, 0, {missing}] {{ "
+            f"tensor.pad {value.name} low[0, 0, 0] high[0, 0, {graph.size(missing)}] {{ "
             f"^bb0(%at0: index, %at1: index, %at2: index): tensor.yield {zero.name} : {value.type} "
             f"}} : {value.text} to {tensor_type(shape, value.type)}",
             shape,

@@ -187,6 +187,26 @@ def test_compiles_for_absent_gpus(kind: str, arch: str, key: str, config: Config
     assert built.resources["binary_bytes"] > 1000
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("key", "compiles"),
+    [
+        ("gemm m=64 n=64 k=64 dtype=f8e4m3", False),
+        ("gemm m=64 n=64 k=64 dtype=f8e4m3fnuz", True),
+        ("attention heads=2 seq=64 dim=64 dtype=f8e4m3fnuz", True),
+    ],
+)
+def test_8_bit_floats_of_gfx942(key: str, compiles: bool) -> None:
+    """It multiplies fnuz floats; of the others IREE itself says that it has none."""
+    info = DeviceInfo(name="hip:0", kind="hip", model="absent", arch="gfx942")
+    if compiles:
+        assert backend.compile(ops.parse(key), {}, info).resources["binary_bytes"] > 1000
+        return
+    with pytest.raises(CompileError) as raised:
+        backend.compile(ops.parse(key), {}, info)
+    assert "F8E4M3FN" in raised.value.message.splitlines()[0]
+
+
 def workers() -> int:
     """IREE's threads in this process."""
     count = 0

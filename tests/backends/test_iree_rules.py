@@ -230,6 +230,14 @@ def test_explains_with_the_line_of_the_mlir() -> None:
     assert rest == LOG
 
 
+def test_explains_with_the_first_error_and_the_first_line() -> None:
+    """The cause comes first and has no place; what it made fail has one."""
+    log = "<unknown>:0: error: no such type on gfx942\n<stdin>:3:10: error: translation failed"
+    assert explain(1, log, SOURCE).splitlines()[0] == (
+        "iree-compile: no such type on gfx942 (line 3 of the MLIR: %0 = bad)"
+    )
+
+
 @pytest.mark.parametrize(
     ("code", "log", "first"),
     [

@@ -54,6 +54,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         ("hip", "gfx942", "attention heads=2 seq=8 dim=8 dtype=f8e4m3fnuz"),
         ("hip", "gfx942", "attention heads=2 seq=8 dim=8 dtype=f16 kv=f8e4m3"),
         ("hip", "gfx950", "batched_gemm batch=2 m=8 n=8 k=8 dtype=f8e5m2"),
+        ("hip", "gfx950", "batched_gemm_quant batch=2 m=8 n=8 k=32 scheme=afp4wfp4"),
     ],
 )
 def test_the_compiler_decides_which_types_a_gpu_has(kind: str, arch: str, key: str) -> None:

@@ -105,6 +105,9 @@ def quantised(draw: st.DrawFn) -> Problem:
     op = ops.registry.get("batched_gemm_quant")
     if draw(yes_no):
         return op.problem(scheme="a8w8", k=draw(small), **given)
+    if draw(yes_no):
+        scheme, k = draw(st.sampled_from(["a16wfp4", "afp4wfp4"])), 32 * draw(st.integers(1, 3))
+        return op.problem(scheme=scheme, k=k, **(given | {"bias": False}))
     types = st.sampled_from(["i8", "f8e4m3", "f8e4m3fnuz"])
     return op.problem(
         scheme="a8w8_group", k=draw(st.integers(1, 99)), group=32, b=draw(types), **given
@@ -183,6 +186,16 @@ def test_dims_that_can_be_dynamic() -> None:
     assert dynamic_dims(conv) == ("n", "c", "h", "w", "k", "r", "s")
     gqa = ops.parse("attention heads_q=4 heads_kv=2 seq=4 dim=8 dtype=f16")
     assert dynamic_dims(gqa) == tuple(gqa.dims)
+
+
+def test_elements_of_half_a_byte_come_as_bytes() -> None:
+    key = "batched_gemm_quant batch=2 m=3 n=5 k=64 scheme={}"
+    head = next(x for x in written(key.format("afp4wfp4")).splitlines() if "func.func" in x)
+    assert "%b: tensor<2x5x32xi8>" in head
+    assert "%b_scale: tensor<2x5x2xf8E8M0FNU>" in head
+    # Where no argument has all of k, none tells it.
+    assert dynamic_dims(ops.parse(key.format("afp4wfp4"))) == ("batch", "m", "n")
+    assert dynamic_dims(ops.parse(key.format("a16wfp4"))) == ("batch", "m", "n", "k")
 
 
 def test_arithmetic_of_sizes() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from kernelmark import ops
 from kernelmark.core.problem import Problem
+from kernelmark.core.tensor import TensorSpec
 
 # The name of a dim, or an arith op with its two operands.
 Term = str | tuple[str, "Term | int", "Term | int"]
@@ -93,11 +94,18 @@ def _operand(size: int) -> Term | int:
 
 
 def dynamic_dims(problem: Problem) -> tuple[str, ...]:
-    """The dims that a tensor of the problem has as one of its own; a stride has no tensor."""
-    sized = with_dynamic(problem, problem.dims)
-    tensors = ops.registry.get(problem.op).tensors(sized)
-    found = {size.term for one in tensors for size in one.shape if isinstance(size, Size)}
+    """The dims that an argument has as one of its own: the code reads them there. A stride is of
+    no argument."""
+    tensors = ops.registry.get(problem.op).tensors(with_dynamic(problem, problem.dims))
+    sizes = [size for one in tensors for size in argument_shape(one)]
+    found = {size.term for size in sizes if isinstance(size, Size)}
     return tuple(name for name in problem.dims if name in found)
+
+
+def argument_shape(spec: TensorSpec) -> tuple[int, ...]:
+    """The shape of a tensor as an argument: elements of less than a byte come as whole bytes."""
+    per_byte = 8 // min(8, spec.type.bits)
+    return (*spec.shape[:-1], spec.shape[-1] // per_byte)
 
 
 def with_dynamic(problem: Problem, names: Collection[str]) -> Problem:

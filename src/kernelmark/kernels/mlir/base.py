@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Problem
 from kernelmark.core.tensor import TensorSpec
-from kernelmark.kernels.mlir._sizes import Size, Term
+from kernelmark.kernels.mlir._sizes import Size, Term, argument_shape
 
 FUNCTION = "main"
 
@@ -24,6 +24,8 @@ _TYPES = {
     "f8e5m2": "f8E5M2",
     "f8e4m3fnuz": "f8E4M3FNUZ",
     "f8e5m2fnuz": "f8E5M2FNUZ",
+    "f8e8m0": "f8E8M0FNU",
+    "f4e2m1": "f4E2M1FN",
     "i8": "i8",
     "i32": "i32",
 }
@@ -108,8 +110,25 @@ class Graph:
         self._known: dict[Term | int, str] = {}
         self._count = 0
         self._tensors = tensors
-        self.inputs = {spec.name: _argument(spec) for spec in tensors if spec.role == "in"}
+        self.inputs = {spec.name: self._input(spec) for spec in tensors if spec.role == "in"}
         self.output = _argument(tensors[-1])
+
+    def _input(self, spec: TensorSpec) -> Value:
+        """A tensor in its own type. IREE has no arguments of less than a byte an element."""
+        given, element = _argument(spec), element_type(spec.dtype) or ""
+        if given.type == element:
+            return given
+        whole = tensor_type(spec.shape, element)
+        text = (
+            f"iree_tensor_ext.bitcast {given.name} : {given.text}{self._unknown(given.dims)} -> "
+            f"{whole}{self._unknown(spec.shape)}"
+        )
+        return self.add(text, spec.shape, element)
+
+    def _unknown(self, shape: Sequence[int]) -> str:
+        """The sizes that a type leaves open, as they follow it."""
+        names = ", ".join(self.size(size) for size in shape if isinstance(size, Size))
+        return f"{{{names}}}" if names else ""
 
     def module(self, result: Value) -> str:
         """The module whose function writes `result` into its last argument."""
@@ -298,7 +317,13 @@ _INFINITIES = {
 def _argument(spec: TensorSpec) -> Value:
     element = element_type(spec.dtype)
     assert element is not None, spec.dtype
-    return Value(name=f"%{spec.name}", shape=spec.shape, type=element)
+    shape = argument_shape(spec)
+    return Value(name=f"%{spec.name}", shape=shape, type="i8" if _BITS[element] < 8 else element)
+
+
+def argument_type(spec: TensorSpec) -> str:
+    """The type of the function's argument for a tensor."""
+    return _argument(spec).text
 
 
 def _cast_op(source: str, target: str) -> str:

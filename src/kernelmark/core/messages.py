@@ -38,6 +38,10 @@ TEMPLATES = {
         "iree cannot use tile sizes together with dynamic dims: a tuning spec matches sizes that"
         " the compiler knows"
     ),
+    "variant-diverges": (
+        "output {output} diverges from {against} in {fraction:.2%} of its elements, first at"
+        " {first}; the tolerance is {tolerance:g}"
+    ),
     "solution-unknown": (
         "the library has no solution called {name!r} among its {count} for this problem: it is of"
         " another build, or of another problem"

@@ -30,6 +30,18 @@ _REFERENCE = "{reference_fault:if ; the reference itself: {reference_fault}}"
 TEMPLATES = {
     # Refusals
     "config-unknown-name": "{backend} does not know {name!r} in the config {config}; {why}",
+    "dynamic-unknown-dim": (
+        "dynamic={given} in the config: {op} has no such dim in the shapes of its tensors; give"
+        " all, or dims separated by commas, of {listed}"
+    ),
+    "dynamic-with-tiles": (
+        "iree cannot use tile sizes together with dynamic dims: a tuning spec matches sizes that"
+        " the compiler knows"
+    ),
+    "variant-diverges": (
+        "output {output} diverges from {against} in {fraction:.2%} of its elements, first at"
+        " {first}; the tolerance is {tolerance:g}"
+    ),
     "solution-unknown": (
         "the library has no solution called {name!r} among its {count} for this problem: it is of"
         " another build, or of another problem"

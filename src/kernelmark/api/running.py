@@ -34,6 +34,7 @@ class Conduct:
     compile_timeout_s: float = 600.0
     jobs: int | None = None
     retry_failed: bool = False
+    refuse_config: bool = False  # raise if no case knows the names of its config
 
     def __post_init__(self) -> None:
         check_name(self.label)
@@ -91,6 +92,7 @@ def measure(
             on_event=on_event,
             resume=resumed is not None,
             retry_failed=conduct.retry_failed,
+            refuse_config=conduct.refuse_config,
             roofs=roofs,
         )
     if resumed is not None and store is not None:

@@ -246,6 +246,7 @@ def _measured(
         timeout_s=params["timeout"],
         jobs=params["jobs"],
         retry_failed=params["retry_failed"],
+        refuse_config=True,
     )
     with reporter(plan, quiet=params["quiet"]) as on_event:
         return measure(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kernelmark.core.environment import difference
-from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.result import Case, Result, ResultSet, Run, RunState
 from kernelmark.core.roof import Roof
 from kernelmark.core.stopping import caught_stops, interruptible
@@ -32,6 +33,7 @@ def run_cases(
     on_event: OnEvent | None = None,
     resume: bool = False,
     retry_failed: bool = False,
+    refuse_config: bool = False,
     roofs: Sequence[Roof] = (),
 ) -> ResultSet:
     """Run `cases`, storing each result before the next begins on its device.
@@ -40,7 +42,8 @@ def run_cases(
     `interrupted`; a second one raises at once, and so does an error, both with the store told. With
     `resume`, `run` is one that the store knows: what it has a result for is not measured again,
     failures included, because a failure is a result too and would most likely fail again;
-    `retry_failed` asks for those once more. A result that `roofs` show to be faster than its
+    `retry_failed` asks for those once more. With `refuse_config`, a config of which no case knows
+    the names raises and leaves no run behind. A result that `roofs` show to be faster than its
     device can be is stored as `impossible`.
     """
     kept: list[Result] = []
@@ -50,18 +53,24 @@ def run_cases(
     # A runner that refuses the cases does so here, before the store knows of a run.
     events = runner.run([case for case in cases if case.id not in have])
     run = dataclasses.replace(run, cases=len({case.id for case in cases}), state=RunState.RUNNING)
+    configured = {case.id for case in cases if case.config}
     session = _Session(
         run=run,
         store=store,
         on_event=on_event or (lambda event: None),
         retrying=resume and retry_failed,
         roofs=roofs,
+        configured=len(configured) if refuse_config and not resume else 0,
     )
     with caught_stops():
         try:
             if store is not None:
                 (store.update_run if resume else store.add_run)(run)
             run = session.ended(session.drive(events, keep_environment=bool(kept)))
+        except ConfigRefused:
+            if store is not None:
+                store.delete_run(run.id)
+            raise
         except BaseException as error:
             # A store that refuses the run may hold another one of the same id.
             if session.begun or not isinstance(error, KernelmarkError):
@@ -80,8 +89,32 @@ def _kept(run: Run, store: Store, *, retry_failed: bool) -> list[Result]:
     return [result for result in stored if not (retry_failed and result.status.failed)]
 
 
+class ConfigRefused(UsageError):
+    """No case knows the names of its config: a mistake in the request, not a result."""
+
+
+def _sifted(events: Iterator[Event], configured: int) -> Iterator[Event]:
+    """Yield the events; raise `ConfigRefused` if all `configured` cases refuse their config. Only
+    a backend's worker can check the names, so refusals are held back until a case takes them."""
+    held: list[Event] = []
+    for event in events:
+        if not (configured and isinstance(event, CaseFinished) and event.result.case.config):
+            yield event
+        elif (reason := event.result.error.root).code == "config-unknown-name":
+            held.append(event)
+            if len(held) == configured:
+                close = difflib.get_close_matches(reason.fields["name"], reason.fields["known"], 1)
+                meant = f"did you mean {close[0]}? " if close else ""
+                raise ConfigRefused(reason, hint=f"{meant}nothing was measured or stored")
+        else:
+            configured = 0
+            yield from held
+            yield event
+
+
 class _Session:
-    """The state of a run while it goes on."""
+    """The state of a run while it goes on. `configured` counts the cases of which one at least must
+    know the names of its config; 0 where none has to."""
 
     def __init__(
         self,
@@ -91,6 +124,7 @@ class _Session:
         on_event: OnEvent,
         retrying: bool,
         roofs: Sequence[Roof],
+        configured: int,
     ) -> None:
         self.run = run
         self.results: list[Result] = []
@@ -99,12 +133,13 @@ class _Session:
         self._on_event = on_event
         self._retrying = retrying
         self._roofs = roofs
+        self._configured = configured
 
     def drive(self, events: Iterator[Event], *, keep_environment: bool) -> RunState:
         self.begun = True
         try:
             with interruptible() as guard:
-                for event in events:
+                for event in _sifted(events, self._configured):
                     with guard.finishing():
                         if isinstance(event, CaseFinished):
                             event = dataclasses.replace(event, result=self._judged(event.result))

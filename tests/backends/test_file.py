@@ -21,7 +21,6 @@ from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.local import LocalRunner
 from kernelmark.stores import open_store
 from kernelmark.testing.backends import bench
-from kernelmark.stores import open_store
 
 PROBLEM = parse("gemm m=48 n=32 k=40 dtype=f32")
 COLD = Timing(max_s=0.03, warmup_s=0.0, max_allocations=3, threads=1)

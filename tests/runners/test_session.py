@@ -142,9 +142,7 @@ class Refusing(Scripted):
         )
         for event in super().run(cases):
             if isinstance(event, CaseFinished) and event.result.case not in self._known:
-                refused = dataclasses.replace(
-                    event.result, status=Status.UNSUPPORTED, error=error
-                )
+                refused = dataclasses.replace(event.result, status=Status.UNSUPPORTED, error=error)
                 event = dataclasses.replace(event, result=refused)
             yield event
 

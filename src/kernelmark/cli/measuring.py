@@ -117,7 +117,7 @@ def run(
         results = _measured(plan, context, opened, resumed=resumed, roofs=roofs)
         measured_s = command_age_s()
         code = _finish(results, opened, outputs, context)
-        learn_start("run", before_s + command_age_s() - measured_s)
+        learn_start(before_s + command_age_s() - measured_s, "run")
         return code
 
 

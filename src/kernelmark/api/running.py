@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kernelmark.api.folders import remember_folder
 from kernelmark.api.plan import Plan
 from kernelmark.api.reading import check_name
 from kernelmark.api.results import Results
@@ -81,6 +82,8 @@ def measure(
             argv=tuple(argv),
             cases=len(plan.cases),
         )
+        if store is not None:
+            remember_folder(run.id)
     else:
         run = resumed
     with living([run.id] if store is not None else []):

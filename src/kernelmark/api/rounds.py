@@ -37,7 +37,7 @@ class Rounds:
         cases = [case for pair in plan.pairs for case in pair.cases]
         loaded = [{pair.cases[side].backend for pair in plan.pairs} for side in (0, 1)]
         self._loads_s = sum(map(self._machine.load_s, loaded))
-        model = Forecast(info, self._machine.means.rates())
+        model = Forecast(info, self._machine.means.best_rates())
         self._pair_s = sum(map(model.seconds, cases)) / max(1, self.pairs)
         self._first_factor = sum(map(self._machine.seconds, cases)) / max(
             1e-9, self._pair_s * self.pairs

@@ -45,6 +45,7 @@ _CACHES = 3
 _ALIKE = 10
 # A backend that refused so many cases and measured none will refuse the others too.
 _REFUSES = 10
+_BEST = "best-rate"
 # Launches of a case beside the timed ones: the first of all, and those of checks.
 _UNTIMED = 3
 
@@ -65,10 +66,11 @@ class Means:
         """The means that commands on this machine have left."""
         return cls(cache_root() / "seconds.json")
 
-    def rates(self) -> Means:
-        """Only how fast backends launch: what a model needs whose other parts are learnt as one."""
+    def best_rates(self) -> Means:
+        """Only the best rates of ops: what a model needs whose other parts are learnt as one. They
+        hardly change, while those of a backend may be a hundredth on a busy machine."""
         made = Means()
-        made._of = {name: of for name, of in self._of.items() if name.endswith("/rate")}
+        made._of = {name: of for name, of in self._of.items() if name.endswith(f"/{_BEST}")}
         return made
 
     def get(self, *names: str) -> float | None:
@@ -159,10 +161,10 @@ class Forecast:
         self.means.learn(self._budget_key(case), launches / budget_s(case))
         if size := self._work(case):
             # The fastest rate: large problems run closer to it than small ones.
-            key = self._rate_key(case)
             rate = size / result.measurement.median_s
-            self.means.learn(key, max(rate, self.means.get(key) or 0.0))
-            self._largest[key] = max(size, self._largest.get(key, 0.0))
+            for key in self._rate_keys(case):
+                self.means.learn(key, max(rate, self.means.get(key) or 0.0))
+                self._largest[key] = max(size, self._largest.get(key, 0.0))
 
     def learn_compiled(self, case: Case, status: Status, seconds: float) -> None:
         """Take in what compiling a case took on one core."""
@@ -208,9 +210,9 @@ class Forecast:
         timing = case.timing
         share = self.means.get(self._budget_key(case))
         launches = budget_s(case) * (1.0 if share is None else share)
-        size, key = self._work(case), self._rate_key(case)
-        if size and (rate := self.means.get(key)):
-            largest = self._largest.get(key)
+        size, keys = self._work(case), self._rate_keys(case)
+        if size and (rate := self.means.get(*keys)):
+            largest = self._largest.get(keys[0])
             if largest is None or size <= _ALIKE * largest:
                 one = size / rate
                 # A block has its samples, or as many as its part of the seconds allows.
@@ -255,11 +257,12 @@ class Forecast:
     def _budget_key(self, case: Case) -> str:
         return self._key(case.backend, f"{case.timing.warmup_s + case.timing.max_s:g}", "launches")
 
-    def _rate_key(self, case: Case) -> str:
+    def _rate_keys(self, case: Case) -> tuple[str, str]:
+        """Names of the rate of a backend, and of the best of all."""
         problem = case.problem
         dtypes = ",".join(dict.fromkeys(problem.dtypes.values()))
-        threads = str(case.timing.threads)
-        return self._key(case.backend, problem.op, dtypes, threads, "rate")
+        like = problem.op, dtypes, str(case.timing.threads)
+        return self._key(case.backend, *like, "rate"), self._key(*like, _BEST)
 
     def _key(self, *words: str) -> str:
         return "/".join((self._place, *words))

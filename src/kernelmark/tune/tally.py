@@ -40,7 +40,7 @@ class Tally:
         self._fresh = 0
         self._forecast = Forecast.of_machine(info)
         # What timings are weighed by does not depend on what other commands learn.
-        model = Forecast(info, self._forecast.means.rates())
+        model = Forecast(info, self._forecast.means.best_rates())
         steps = ladder(info)[0].timing, final_timing(info, 1)
         self._searching, self._finishing = (
             {p.name: model.seconds(_case(p, timing)) for p in plans} for timing in steps

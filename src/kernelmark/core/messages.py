@@ -13,14 +13,15 @@ template does not name: they are for programs.
 
 from __future__ import annotations
 
-# A setting as a field of Timing, as an option of the command line, and in Python.
+# A setting as a field of Timing, as it is given on the command line, and in Python.
+_FILE = "--timing FILE.toml"
 SETTINGS = {
     "max_s": ("max_s", "--max-s", "Timing.max_s"),
-    "max_allocations": ("max_allocations", "--max-blocks", "Timing.max_allocations"),
-    "min_samples": ("min_samples", "--samples", "Timing.min_samples"),
-    "warmup_s": ("warmup_s", "--warmup-s", "Timing.warmup_s"),
+    "max_allocations": ("max_allocations", f"max_allocations in {_FILE}", "Timing.max_allocations"),
+    "min_samples": ("min_samples", f"min_samples in {_FILE}", "Timing.min_samples"),
+    "warmup_s": ("warmup_s", f"warmup_s in {_FILE}", "Timing.warmup_s"),
     "target_rel_ci": ("target_rel_ci", "--target-ci", "Timing.target_rel_ci"),
-    "duty_burst": ("duty=burst", "--duty burst", 'Timing.duty="burst"'),
+    "duty_burst": ("duty=burst", f'duty = "burst" in {_FILE}', 'Timing.duty="burst"'),
     "roofs_fresh": ("--roofs fresh", "--roofs fresh", 'roofs="fresh"'),
 }
 _REST = "{sustained:if , or rest between samples ({@duty_burst})}"

@@ -294,3 +294,17 @@ def test_no_sentence_names_an_option_that_help_does_not_show():
     }
     words = {word for names in SETTINGS.values() for word in names[1].split()}
     assert {word for word in words if word.startswith("--")} <= shown
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("run", "exclude"), "kmark history --exclude"),
+        (("run", "gemm"), "-o gemm"),
+        (("run", "demo", "-b", "numpy"), "-s demo"),
+        (("ab", "numpy"), "-b numpy"),
+        (("run", "mine.py"), "-b mine.py"),
+    ],
+)
+def test_a_word_without_its_option_is_told_where_it_belongs(refused, words, meant):
+    assert meant in refused(*words).err

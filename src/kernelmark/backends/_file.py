@@ -41,6 +41,7 @@ from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, ProblemError, Unsupported, UsageError
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue, KernelInfo
 from kernelmark.core.space import Space
 from kernelmark.devices.base import ArgumentSet, Device, Stream, Tensor
@@ -241,7 +242,7 @@ class SourceBackend(FileBackend):
 
 def _load(path: Path) -> ModuleType:
     if not path.is_file():
-        raise UsageError(f"there is no file {path}", hint="-b takes a backend's name or a .py file")
+        raise UsageError(f"there is no file {path}", hint=Reason("name-backend"))
     if path.suffix in _source.SUFFIXES:
         return _source.module_of(path)
     name = f"kernelmark_user_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"

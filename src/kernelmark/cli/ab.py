@@ -15,6 +15,7 @@ from kernelmark.cli.ab_telling import expected, lone, preview, put_report, refus
 from kernelmark.cli.ending import command_age_s, learn_start
 from kernelmark.cli.output import Outputs, put_table, say
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from kernelmark.api.ab import AbPlan
@@ -303,7 +304,7 @@ def _choices(
         if not known.is_file(one):  # a file is read by its side, which may have what it imports
             find_backend(one)
         elif not Path(one).is_file():
-            raise UsageError(f"there is no file {one}", hint="-b takes a name or a .py file")
+            raise UsageError(f"there is no file {one}", hint=Reason("name-backend"))
     return found, parse_config(_of_side(params["config"] or (), name, names))
 
 

@@ -21,6 +21,8 @@ from kernelmark.runners.possible import judged
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
 
+_UNKNOWN_NAME = "config-unknown-name"
+
 OnEvent = Callable[[Event], None]
 
 
@@ -67,11 +69,11 @@ def run_cases(
             if store is not None:
                 (store.update_run if resume else store.add_run)(run)
             run = session.ended(session.drive(events, keep_environment=bool(kept)))
-        except ConfigRefused:
-            if store is not None:
-                store.delete_run(run.id)
-            raise
         except BaseException as error:
+            if isinstance(error, UsageError) and error.message.code == _UNKNOWN_NAME:
+                if store is not None:
+                    store.delete_run(run.id)
+                raise
             # A store that refuses the run may hold another one of the same id.
             if session.begun or not isinstance(error, KernelmarkError):
                 with suppress(KernelmarkError):  # what ended the run may be the store itself
@@ -89,23 +91,20 @@ def _kept(run: Run, store: Store, *, retry_failed: bool) -> list[Result]:
     return [result for result in stored if not (retry_failed and result.status.failed)]
 
 
-class ConfigRefused(UsageError):
-    """No case knows the names of its config: a mistake in the request, not a result."""
-
-
 def _sifted(events: Iterator[Event], configured: int) -> Iterator[Event]:
-    """Yield the events; raise `ConfigRefused` if all `configured` cases refuse their config. Only
-    a backend's worker can check the names, so refusals are held back until a case takes them."""
+    """Yield the events; raise if all `configured` cases refuse the names of their config: that is a
+    mistake in the request, not a result. Only a backend's worker can check them, so refusals are
+    held back until a case takes the config."""
     held: list[Event] = []
     for event in events:
         if not (configured and isinstance(event, CaseFinished) and event.result.case.config):
             yield event
-        elif (reason := event.result.error.root).code == "config-unknown-name":
+        elif (reason := event.result.error.root).code == _UNKNOWN_NAME:
             held.append(event)
             if len(held) == configured:
                 close = difflib.get_close_matches(reason.fields["name"], reason.fields["known"], 1)
                 meant = f"did you mean {close[0]}? " if close else ""
-                raise ConfigRefused(reason, hint=f"{meant}nothing was measured or stored")
+                raise UsageError(reason, hint=f"{meant}nothing was measured or stored")
         else:
             configured = 0
             yield from held

@@ -158,7 +158,8 @@ class Forecast:
             load_s = (seconds - launches) / processes - self._expected_around_s(case)
             self.means.learn(self._key(name, "load"), max(0.0, load_s))
         self._loaded.add(name)
-        self.means.learn(self._budget_key(case), launches / budget_s(case))
+        for key in self._budget_keys(case):
+            self.means.learn(key, launches / budget_s(case))
         if size := self._work(case):
             # The fastest rate: large problems run closer to it than small ones.
             rate = size / result.measurement.median_s
@@ -208,7 +209,7 @@ class Forecast:
 
     def _full_s(self, case: Case) -> float:
         timing = case.timing
-        share = self.means.get(self._budget_key(case))
+        share = self.means.get(*self._budget_keys(case))
         launches = budget_s(case) * (1.0 if share is None else share)
         size, keys = self._work(case), self._rate_keys(case)
         if size and (rate := self.means.get(*keys)):
@@ -254,8 +255,10 @@ class Forecast:
         filled = max(_bytes(case), _CACHES * cache)
         return _BLOCK_S + filled / _FILLED_BYTES_S.get(kind, _FILLED_BY_GPU)
 
-    def _budget_key(self, case: Case) -> str:
-        return self._key(case.backend, f"{case.timing.warmup_s + case.timing.max_s:g}", "launches")
+    def _budget_keys(self, case: Case) -> tuple[str, ...]:
+        """Names of the share of its seconds that a timing uses, the closest first."""
+        seconds = f"{case.timing.warmup_s + case.timing.max_s:g}"
+        return self._key(case.backend, seconds, "launches"), self._key(case.backend, "launches")
 
     def _rate_keys(self, case: Case) -> tuple[str, str]:
         """Names of the rate of a backend, and of the best of all."""

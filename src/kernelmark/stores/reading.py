@@ -15,6 +15,7 @@ from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError, StoreError
 from kernelmark.core.problem import Problem, parse_key
+from kernelmark.core.reason import read_reason
 from kernelmark.core.result import Case, Config, Mode, Result, Run, Status, config_key
 from kernelmark.core.timing import Timing
 from kernelmark.stores.packing import unpack
@@ -224,6 +225,7 @@ _POINT = (
     results.c.bytes,
     results.c.modes,
     results.c.metrics,
+    results.c.doubt,
 )
 
 
@@ -335,6 +337,7 @@ def _points(connection: Connection, rows: Sequence[Any]) -> list[SeriesPoint]:
             flops=row.flops,
             bytes=row.bytes,
             modes=_modes(row.modes),
+            doubt=read_reason(json.loads(row.doubt)) if row.doubt else None,
         )
         failed = list(known.get((row.case_no, row.arch), {}).values())
         metrics = json.loads(row.metrics) if row.metrics else failed

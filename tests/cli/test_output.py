@@ -64,6 +64,13 @@ def test_commands_stay_whole_to_be_copied(text):
     assert any(line.endswith(command) for line in folded(text, 80).split("\n"))
 
 
+@pytest.mark.parametrize("unit", ["%", "ms", "µs", "×"])
+def test_a_number_stays_with_its_unit(unit):
+    for width in range(20, 60):
+        lines = folded(f"warning: some words and then {'x' * 9} by 12.5 {unit} of it", width)
+        assert f"12.5 {unit}" in lines
+
+
 def test_a_word_longer_than_the_line_is_not_broken():
     word = "/" + "x" * 100
     assert word in folded(f"cannot open {word}: it is gone", 80).split("\n")[1]

@@ -129,7 +129,9 @@ def _check_files(selection: Selection) -> None:
         if backend_folder.is_file(name):
             raise UsageError(f"{name} is a kernel file, not an op", hint=Reason("file-is-no-op"))
     for name in selection.backends:
-        if backend_folder.is_file(name):
+        if name not in backend_folder.registry and not backend_folder.is_file(name):
+            find_backend(name)  # which refuses it
+        elif backend_folder.is_file(name):
             ops: tuple[str, ...] = getattr(find_backend(name), "ops", ())
             if selection.ops and not set(ops) & set(selection.ops):
                 raise UsageError(
@@ -356,6 +358,11 @@ def find_backend(name: str) -> Backend:
     except UsageError as error:
         if name in backend_folder.registry or backend_folder.is_file(name):
             raise
+        if _is_file(name):
+            raise UsageError(
+                f"{name} is no kernel file",
+                hint="one ends in .py, .cu or .hip; a .py file calls a compiled library by ctypes",
+            ) from None
         hint = f"{error.hint}, or a .py file"
         if _is_file(f"{name}.py"):
             known = ", ".join(backend_folder.registry.names())

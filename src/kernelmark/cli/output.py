@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Text = Callable[[], str]
 _COMMAND = re.compile(r"(.*?)(?:(?<=: )(kmark [^:]*))?", re.DOTALL)
+# Between a number and its unit, which stay on one line.
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|×|[nmµ]?s|min|h)(?!\w))")
 _STYLES = {"title": "italic", "head": "bold", "name": "cyan"}
 
 
@@ -165,9 +167,14 @@ def _folded(line: str, width: int) -> str:
     if len(line) <= width or line.startswith(" "):
         return line
     words, command = _COMMAND.fullmatch(line).groups()  # type: ignore[union-attr]
-    made = textwrap.wrap(
-        words, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    whole = textwrap.wrap(
+        _UNIT.sub("\u00a0", words),
+        width,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
     )
+    made = [line.replace("\u00a0", " ") for line in whole]
     if command and (not made or len(made[-1]) + 1 + len(command) > width):
         return "\n".join([*made, f"  {command}"])
     return "\n".join([*made[:-1], " ".join(filter(None, (made[-1], command)))])

@@ -182,15 +182,15 @@ def ab(
         opened = None if no_store else stack.enter_context(open_store(store))
         # The budget is that of the command, not of its rounds alone.
         spent_s = command_age_s()
-        budget = plan.budget(spent_s)
+        remaining = plan.budget(spent_s)
         learn_start(spent_s, Rounds(plan).command, "ab")
         report = compare_sides(
             plan,
             environments,
             store=opened,
             argv=tuple(context.obj or ()),
-            on_event=stack.enter_context(reporter(plan, quiet=quiet, budget=budget)),
-            budget=budget,
+            on_event=stack.enter_context(reporter(plan, quiet=quiet, budget=remaining)),
+            budget=remaining,
         )
     return put_report(report, outputs, stored=opened is not None, quiet=quiet)
 

@@ -141,7 +141,7 @@ def test_dry_run(kmark):
         (("--rounds", "9"), "one order more often"),
         (("--rounds", "x"), "'x' is not a whole number"),
         (("--rounds", "4,-6"), "'-6' is not a whole number"),
-        (("--samples", "0"), "--samples must be at least 1"),
+        (("--samples", "0"), "min_samples in --timing FILE.toml must be at least 1"),
         (("--alpha", "2"), "--alpha 2"),
         (("--delta", "0"), "least that counts"),
         (("-b", "base:numpy"), "compared one with one"),

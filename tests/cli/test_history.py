@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shlex
@@ -11,6 +12,7 @@ import pytest
 
 from kernelmark.core.environment import Environment
 from kernelmark.core.problem import parse_key
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import (
     Block,
     Case,
@@ -360,3 +362,21 @@ def test_excluded_runs_take_no_part_until_they_are_included_again(kmark, fake_wo
     assert kmark("history", "--exclude", "nosuch", "--include", "two").code == 2
     assert kmark("history", "--include", "two").code == 0
     assert json.loads(kmark("history", "--json", "-").out)["runs"] == both["runs"]
+
+
+def test_a_newest_point_with_too_few_blocks_is_shown_and_not_judged(kmark, tmp_path):
+    """One block of three is no level of its own, however far off it is."""
+    random = np.random.default_rng(1)
+    with open_store(tmp_path / "store.sqlite") as store:
+        for night, factor in enumerate((1, 1, 1, 1, 1, 1, 3)):
+            made = result(WORK, 1e-3 * factor, "triton", random, "")
+            if factor > 1:
+                few = Reason("few-blocks", blocks=1, wanted=3)
+                measured = dataclasses.replace(made.measurement, warnings=(few,))
+                made = dataclasses.replace(made, measurement=measured)
+            store.add_run(Run(id=f"n-{night}", started=night * DAY_S, environment=Environment()))
+            store.add_results(f"n-{night}", [made])
+    ended = kmark("history", "--check", "--json", "-")
+    (story,) = json.loads(ended.out)["series"]
+    assert (ended.code, story["state"]) == (0, "unsure")
+    assert "unreliable" in kmark("history").out

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelmark import backends, ops
-from kernelmark.compare.history import History, Point, SeriesStep, Story, judged_s
+from kernelmark.compare.history import History, Point, SeriesStep, Story, is_reliable, judged_s
 from kernelmark.core.files import Cell
 from kernelmark.core.problem import parse_key
 from kernelmark.core.result import Status
@@ -320,6 +320,7 @@ def _cells(history: History, story: Story, *, arch: bool, more: Sequence[str]) -
     base = history.baseline.get(story.series)
     state = story.screen.status.value if story.screen.status is not VerdictStatus.SAME else "steady"
     state += ", multimodal" if story.newest.modes else ""
+    state += "" if is_reliable(story.newest) else ", unreliable"
     return (
         known["problem"],
         known["backend"],

@@ -15,6 +15,7 @@ from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import CodecError, StoreError
 from kernelmark.core.problem import Problem, parse_key
+from kernelmark.core.reason import read_reason
 from kernelmark.core.result import Case, Config, Mode, Result, Run, Status, config_key
 from kernelmark.core.timing import Timing
 from kernelmark.stores.packing import unpack
@@ -236,6 +237,7 @@ _POINT = (
     results.c.bytes,
     results.c.modes,
     results.c.metrics,
+    results.c.doubt,
 )
 
 
@@ -334,8 +336,8 @@ def _points(connection: Connection, rows: Sequence[Any]) -> list[SeriesPoint]:
     points = []
     for row in rows:
         # In the order of `_POINT`: by name, the columns take longer than the query.
-        case_no, arch, run_id, started, status, device, fingerprint, *times, modes, headlines = row
-        median_s, low_s, high_s, flops, size = times
+        case_no, arch, run_id, started, status, device, fingerprint, *rest = row
+        median_s, low_s, high_s, flops, size, modes, headlines, doubt = rest
         series = f"{texts[case_no]} | {arch}"
         point = SeriesPoint(
             series=series,
@@ -350,6 +352,7 @@ def _points(connection: Connection, rows: Sequence[Any]) -> list[SeriesPoint]:
             flops=flops,
             bytes=size,
             modes=_modes(modes) if modes else (),
+            doubt=read_reason(json.loads(doubt)) if doubt else None,
         )
         metrics = json.loads(headlines) if headlines else known.get((case_no, arch), {}).values()
         points += [

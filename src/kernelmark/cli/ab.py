@@ -319,13 +319,18 @@ def _timing(params: Mapping[str, Any]) -> Timing:
     import dataclasses
     from pathlib import Path
 
-    from kernelmark.core.timing import load_timing_fields
+    from kernelmark.core.timing import PRESETS, load_timing_fields
     from kernelmark.runners.ab import ROUND
 
     names = ("cache", "strain", "duty", "threads", "max_s", "warmup_s", "seed")
     changes = {name: params[name] for name in names if params[name] is not None}
     if params["samples"] is not None:
         changes["min_samples"] = params["samples"]
+    if params["timing"] in PRESETS:
+        raise UsageError(
+            f"--timing {params['timing']}: kmark ab has no presets",
+            hint="--rounds and --budget set how long it takes, --timing FILE.toml a round's fields",
+        )
     given = load_timing_fields(Path(params["timing"]).expanduser()) if params["timing"] else {}
     if "preset" in given:
         raise UsageError(

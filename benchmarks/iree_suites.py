@@ -1,22 +1,33 @@
 """How many suite problems IREE compiles for an AMD GPU, without one.
 
-    python benchmarks/iree_suites.py [--arch gfx942] [--each 3] [-o results.json]
+    python benchmarks/iree_suites.py --state iree_suites.jsonl [--seconds 3600] [--part 1/4]
 
-Of the GEMMs, convolutions and attentions of every suite, `--each` problems per suite, op and input
-dtype, spread evenly over the suite's order; `--each 0` takes all, which takes hours. What does not
-compile is stored with the first line of iree-compile's diagnostic, and what kernelmark refuses
-before that with its reason. Modules are cached: the same command goes on where it was interrupted.
+Takes the GEMMs, convolutions and attentions of all suites and compiles each MLIR text once, which
+takes hours. Every outcome is appended to the state file at once: the same command goes on where it
+was interrupted, and files of several parts can be concatenated. Texts are taken in the order of
+their hashes, so that those compiled so far are a random sample of all.
+
+What does not compile has the first line of iree-compile's diagnostic; what kernelmark refuses
+before that, which is to be nothing, its reason.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import re
 import sys
-from collections.abc import Iterator
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelmark.backends.iree import backend
+from kernelmark.backends.iree import backend, choices
+from kernelmark.backends.iree.compiler import compiler_version
+from kernelmark.backends.iree.targets import target
+from kernelmark.core.diskcache import digest
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CompileError, Unsupported
 from kernelmark.core.problem import Problem
@@ -25,49 +36,101 @@ from kernelmark.testing import evidence
 from kernelmark.workloads import suites
 
 RESULT = Path(__file__).resolve().parent / "results" / "iree_suites.json"
-OPS = {"gemm": "a", "batched_gemm": "a", "conv": "x", "attention": "q"}
+# The dtype that a problem is counted by.
+OPS = {"gemm": "a", "batched_gemm": "a", "batched_gemm_quant": "b", "conv": "x", "attention": "q"}
 F16_OPS = ("gemm", "batched_gemm", "conv")
 AT_LEAST = 0.95
+STATUSES = ("ok", "compile_error", "unsupported")
 
 
-def sampled(each: int) -> Iterator[tuple[str, Problem]]:
-    """Problems with the suite they are of, each problem once."""
-    seen: set[str] = set()
-    for name in suites.names():
-        groups: dict[tuple[str, str], list[Problem]] = {}
-        for problem in suites.load(name).problems:
+@dataclass(kw_only=True)
+class Module:
+    """Problems of the same MLIR text and flags, and a suite that each is of."""
+
+    key: str
+    problems: dict[str, tuple[str, Problem]] = field(default_factory=dict)
+
+    @property
+    def first(self) -> Problem:
+        return next(iter(self.problems.values()))[1]
+
+
+def modules(info: DeviceInfo) -> list[Module]:
+    """Everything to compile, in the order of the hashes."""
+    found: dict[str, Module] = {}
+    for suite in suites.names():
+        for problem in suites.load(suite).problems:
             if problem.op in OPS:
-                group = (problem.op, problem.dtypes[OPS[problem.op]])
-                groups.setdefault(group, []).append(problem)
-        for found in groups.values():
-            step = max(1, len(found) // each) if each else 1
-            for problem in found[::step][: each or None]:
-                if problem.key not in seen:
-                    seen.add(problem.key)
-                    yield name, problem
+                key = key_of(problem, info)
+                module = found.setdefault(key, Module(key=key))
+                module.problems.setdefault(problem.key, (suite, problem))
+    return sorted(found.values(), key=lambda one: one.key)
 
 
-def compiled(suite: str, problem: Problem, info: DeviceInfo) -> dict[str, Any]:
-    row = {"suite": suite, "op": problem.op, "dtype": problem.dtypes[OPS[problem.op]]}
-    row["problem"] = problem.key
+def key_of(problem: Problem, info: DeviceInfo) -> str:
+    """The hash of a problem's text, flags and compiler; of the problem where it has no text."""
+    goal = target(info)
+    if goal is None or backend.refuses(problem, info):
+        return digest(problem.key, info.arch)
+    choice = choices.choose(problem, {}, goal)
+    return digest(choices.source(problem, choice), "\n".join(choice.flags), compiler_version())
+
+
+def compiled(problem: Problem, info: DeviceInfo) -> dict[str, Any]:
+    start = time.monotonic()
     try:
-        made = backend.compile(problem, {}, info)
+        backend.compile(problem, {}, info)
+        outcome = {"status": "ok"}
     except CompileError as error:
-        return row | {"status": "compile_error", "reason": error.message.splitlines()[0]}
+        outcome = {"status": "compile_error", "reason": error.message.splitlines()[0]}
     except Unsupported as error:
-        return row | {"status": "unsupported", "reason": error.message.splitlines()[0]}
-    return row | {"status": "ok", "resources": dict(made.resources)}
+        outcome = {"status": "unsupported", "reason": error.message.splitlines()[0]}
+    return {**outcome, "seconds": round(time.monotonic() - start, 2)}
 
 
-def bars_of(rows: list[dict[str, Any]], arch: str) -> list[tuple[str, str, bool]]:
-    by_status = {
-        status: [row for row in rows if row["status"] == status]
-        for status in ("ok", "compile_error", "unsupported")
-    }
-    explained = all(row["reason"] for row in rows if row["status"] != "ok")
-    counts = ", ".join(f"{len(found)} {status}" for status, found in by_status.items())
-    asked = f"{arch}: each of {len(rows)} problems sampled from all suites compiles or has a reason"
-    bars = [(asked, counts, explained)]
+def load_state(path: Path | None) -> dict[str, dict[str, Any]]:
+    """Outcomes by key. A last line that is half written is ended, so that the next has its own."""
+    known = {}
+    if path is not None and path.exists():
+        text = path.read_text(encoding="utf-8")
+        if text and not text.endswith("\n"):
+            path.write_text(text + "\n", encoding="utf-8")
+        for line in text.splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            known[row["key"]] = row
+    return known
+
+
+def kind_of(reason: str) -> str:
+    """A diagnostic without what differs between problems: sizes and its line of the MLIR."""
+    text = reason.partition(" (line ")[0]
+    text = re.sub(r"(\d+x)+", "…x", text)
+    return re.sub(r"(?<![\w.])\d+(?!\w)", "…", text)[:300]
+
+
+def rows_of(made: Sequence[Module], known: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A row for each problem whose module has an outcome."""
+    for module in made:
+        outcome = known.get(module.key)
+        for suite, problem in module.problems.values() if outcome else ():
+            dtype = problem.dtypes[OPS[problem.op]]
+            row = {"suite": suite, "op": problem.op, "dtype": dtype, "problem": problem.key}
+            yield row | {"reason": "", **outcome}
+
+
+def bars_of(rows: list[dict[str, Any]], total: int, arch: str) -> list[tuple[str, str, bool]]:
+    counts = Counter(row["status"] for row in rows)
+    failed = [row for row in rows if row["status"] != "ok"]
+    asked = f"{arch}: all {total} GEMM, convolution and attention problems of the suites are tried"
+    bars = [(asked, f"{len(rows)} of {total}", len(rows) == total)]
+    asked = f"{arch}: each tried problem compiles or has IREE's own diagnostic"
+    measured = f"{counts['ok']} compile, {counts['compile_error']} have a diagnostic"
+    bars.append((asked, measured, bool(rows) and all(row["reason"] for row in failed)))
+    asked = f"{arch}: kernelmark refuses none before IREE is asked"
+    bars.append((asked, str(counts["unsupported"]), not counts["unsupported"]))
     halves = [row for row in rows if row["dtype"] == "f16" and row["op"] in F16_OPS]
     built = sum(row["status"] == "ok" for row in halves)
     asked = f"{arch}: at least {AT_LEAST:.0%} of f16 GEMMs and convolutions compile"
@@ -75,25 +138,72 @@ def bars_of(rows: list[dict[str, Any]], arch: str) -> list[tuple[str, str, bool]
     return bars
 
 
+def figures_of(rows: list[dict[str, Any]], total: int) -> dict[str, Any]:
+    """Counts by op and dtype, and every problem that does not compile, by diagnostic."""
+    by: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    kinds: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        by[row["op"], row["dtype"]][row["status"]] += 1
+        if row["status"] != "ok":
+            kinds[row["status"], kind_of(row["reason"])].append(row)
+    return {
+        "total": total,
+        "tried": len(rows),
+        "by_op_and_dtype": [
+            {"op": op, "dtype": dtype, **{status: counts[status] for status in STATUSES}}
+            for (op, dtype), counts in sorted(by.items())
+        ],
+        "diagnostics": [
+            {
+                "status": status,
+                "kind": kind,
+                "count": len(found),
+                "reason": found[0]["reason"],
+                "problems": sorted(row["problem"] for row in found),
+            }
+            for (status, kind), found in sorted(kinds.items(), key=lambda one: -len(one[1]))
+        ],
+    }
+
+
+def part(text: str) -> tuple[int, int]:
+    number, _, count = text.partition("/")
+    chosen, parts = int(number), int(count)
+    if not 1 <= chosen <= parts:
+        raise ValueError(text)
+    return chosen, parts
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--arch", default="gfx942")
-    parser.add_argument("--each", type=int, default=3)
+    parser.add_argument("--state", type=Path, help="append outcomes here, and go on from them")
+    parser.add_argument("--part", type=part, default=(1, 1), help="I/N: each Nth, from the Ith on")
+    parser.add_argument("--seconds", type=float, help="start no compilation after so many")
     parser.add_argument("-o", "--output", type=Path, default=RESULT)
     given = parser.parse_args()
     info = absent(given.arch)
-    rows = []
-    for suite, problem in sampled(given.each):
-        rows.append(compiled(suite, problem, info))
-        shown = rows[-1].get("reason", "")
-        print(rows[-1]["status"], suite, problem.key, shown, flush=True)
-    bars = bars_of(rows, given.arch)
+    made, known = modules(info), load_state(given.state)
+    total = sum(len(module.problems) for module in made)
+    print(f"{total} problems, {len(made)} texts, {len(known)} known", flush=True)
+    start, (number, parts) = time.monotonic(), given.part
+    for module in made[number - 1 :: parts]:
+        if given.seconds is not None and time.monotonic() - start > given.seconds:
+            break
+        if module.key not in known:
+            outcome = known[module.key] = {"key": module.key, **compiled(module.first, info)}
+            print(outcome["status"], module.first.key, outcome.get("reason", ""), flush=True)
+            if given.state is not None:
+                with given.state.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(outcome) + "\n")
+    rows = list(rows_of(made, known))
+    bars = bars_of(rows, total, given.arch)
     print(evidence.told(bars))
     evidence.write(
         given.output,
         title="Suite problems that IREE compiles for an AMD GPU",
         bars=bars,
-        figures={"each": given.each, "problems": rows},
+        figures=figures_of(rows, total),
         libraries=evidence.libraries("iree"),
     )
     return 0 if all(holds for _, _, holds in bars) else 1

@@ -30,7 +30,8 @@ HEAD = """\
 - An invalid request ends with code 2 before anything runs; so does an unavailable backend given by
   `-b`. Without `-b`, unavailable backends are left out with a note.
 - A problem that a backend does not support is a row `unsupported`; so is one whose `--config`,
-  `--timer`, `--cache` or `--strain` the backend or device does not support.
+  `--timer`, `--cache` or `--strain` the backend or device does not support. If no case knows a name
+  in `--config`, the command ends with code 2 and stores nothing.
 - Suggested commands include the given `--store`, without its password.
 
 | exit code | meaning |

@@ -117,7 +117,7 @@ def fill(folder: Path, arch: str, only: list[str]) -> None:
 
 
 def answered(case: Case, info: DeviceInfo) -> bool:
-    """Whether IREE can do this without its compiler: from a pack, or by saying why it cannot."""
+    """Whether IREE can do this without its compiler: from a pack, or by refusing the problem."""
     from kernelmark.backends.iree import backend, choices
     from kernelmark.backends.iree.compiler import pack_key
     from kernelmark.backends.iree.targets import target

@@ -341,3 +341,10 @@ def test_a_wrong_type_is_a_usage_error_with_a_hint(call):
     with pytest.raises(UsageError) as caught:
         call(np.ones((8, 8), np.float32))
     assert caught.value.hint
+
+
+def test_a_run_of_functions_says_how_long_it_took():
+    x = np.ones((8, 8), dtype=np.float32)
+    run = km.compare_kernels({"a": np.sqrt}, inputs=[x], ref=np.sqrt, timing=BRIEF).run
+    assert run.finished is not None
+    assert run.started <= run.finished

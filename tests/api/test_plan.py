@@ -189,3 +189,33 @@ def test_a_file_on_the_scripted_device_is_told_of_its_clock(tmp_path):
 
     assert f"it checks the answers of {path}, and its times are made up" in notes("fake", str(path))
     assert "made up" not in notes("cpu", str(path)) + notes("fake", "fake")
+
+
+OWN_GEMM = "op = 'gemm'\ndef prepare(problem, config, sets): ...\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "hint"),
+    [
+        ({"ops": ("conv",), "backends": ("./mine.py",)}, "leave-out-op"),
+        ({"ops": ("gemm",), "backends": ("./gone.py",)}, "name-backend"),
+        ({"ops": ("./mine.py",)}, "file-is-no-op"),
+        ({}, "ask-for"),
+        ({"suites": ("demo",), "axes": SMALL}, "choose-from-suite"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_told_before_what_its_op_misses(
+    tmp_path, monkeypatch, asked, hint
+):
+    (tmp_path / "mine.py").write_text(OWN_GEMM)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as refused:
+        plan(Selection(**asked), Timing())
+    assert refused.value.hint.code == hint
+
+
+def test_a_kernel_file_and_axes_need_no_op(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(OWN_GEMM)
+    monkeypatch.chdir(tmp_path)
+    asked = Selection(backends=("./mine.py",), axes=SMALL, dtypes=("f32",))
+    assert [problem.op for problem in plan(asked, Timing()).problems] == ["gemm"]

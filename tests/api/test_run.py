@@ -217,3 +217,28 @@ def test_a_stored_run_is_loaded_with_its_roofs(tmp_path):
     assert [one.case.id for one in found] == [one.case.id for one in made]
     made.to_json(tmp_path / "r.json")
     assert km.load(str(tmp_path / "r.json")).run.id == made.run.id
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"op": "./mine.py"},
+        {"suite": "demo", "m": 8},
+        {"op": "gemm", "backend": "./gone.py"},
+        {"op": "gemm", "m": 8, "n": 8, "k": 8, "dtype": "f32", "backend": "cublaslt"},
+        {"op": "gemm", "m": 8, "n": 8, "k": 8, "dtype": "f32", "filter": "nothing like it"},
+    ],
+)
+def test_hints_are_in_the_words_of_python(asked):
+    with pytest.raises(km.KernelmarkError) as refused:
+        km.run(**asked)
+    words = str(refused.value).split()
+    assert not [word for word in words if word.startswith("-")]
+    assert "=" in str(refused.value).partition("\nhint: ")[2]
+
+
+def test_an_unknown_field_of_a_preset_is_refused_with_the_known_ones():
+    with pytest.raises(UsageError) as refused:
+        km.Timing.preset("quick", max_sec=1)
+    assert "did you mean max_s? " in refused.value.hint

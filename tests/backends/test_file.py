@@ -19,6 +19,7 @@ from kernelmark.devices import registry as devices
 from kernelmark.ops import parse
 from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.local import LocalRunner
+from kernelmark.stores import open_store
 from kernelmark.testing.backends import bench
 
 PROBLEM = parse("gemm m=48 n=32 k=40 dtype=f32")
@@ -449,7 +450,16 @@ def test_the_command_line_says_what_a_space_has(kmark, tmp_path):
     assert code == 4
     assert "unsupported" in out
     assert "mine.py: rows is one of 64, 128, not 77" in err
-    assert "it knows rows" in kmark("mine.py", "--config", "cols=3")[2]
+
+
+@pytest.mark.parametrize("space", ["", "space = {'rows': [64, 128]}\n"])
+def test_the_command_line_stores_nothing_of_a_misspelt_config(kmark, tmp_path, space):
+    write(tmp_path, "mine", kernel_text(f"config.get('rows'); {LAUNCHES['good']}") + space)
+    code, out, err = kmark("mine.py", "--config", "rowz=64")
+    assert (code, out) == (2, "")
+    assert "rows" in err  # the name that it has
+    with open_store(tmp_path / "store.sqlite") as store:
+        assert store.runs() == []
 
 
 @pytest.mark.parametrize(
@@ -497,3 +507,17 @@ def test_a_misspelt_config_of_a_file_without_a_space_is_refused(tmp_path, cpu, h
         backend.prepare(PROBLEM, {"rows": 8, "row": 8}, cpu, [])
     assert refused.value.message.root.code == "config-unknown-name"
     assert refused.value.message.root.fields["name"] == "row"
+    assert refused.value.message.root.fields["known"] == ("rows",)
+
+
+@pytest.mark.parametrize("body", ["launch = print", "launch = lambda index: config.get('rows')"])
+def test_the_refusal_lists_what_a_file_without_a_space_reads(tmp_path, cpu, body):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        f"op = 'gemm'\ndef prepare(problem, config, sets):\n    {body}\n    return launch\n"
+    )
+    with pytest.raises(Unsupported) as refused:
+        FileBackend(str(path)).prepare(PROBLEM, {"row": 8}, cpu, [])
+    reason = refused.value.message.root
+    known = ("rows",) if "rows" in body else ()
+    assert (reason.code, reason.fields["known"]) == ("config-unknown-name", known)

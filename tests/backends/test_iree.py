@@ -84,6 +84,47 @@ def test_is_right_everywhere(key: str, config: Config, device: Device) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("key", "config"),
+    [
+        ("gemm m=100 n=97 k=33 dtype=f32 ta=t bias=yes", {"dynamic": "all", "data_tiling": True}),
+        ("gemm m=20 n=36 k=40 dtype=bf16 c=f32 tb=t", {"dynamic": "m"}),
+        ("batched_gemm batch=2 m=9 n=7 k=11 dtype=i8 beta=2.0", {"dynamic": "batch,k"}),
+        (
+            "attention batch=2 heads_q=4 heads_kv=2 seq_q=5 seq_kv=9 dim=8 dtype=f16 causal=yes",
+            {"dynamic": "all"},
+        ),
+        (
+            "attention heads=3 seq=7 dim_qk=5 dim_v=6 dtype=bf16 layout=bshd",
+            {"dynamic": "heads_kv,seq_kv"},
+        ),
+        ("conv n=2 c=3 h=9 w=8 k=5 r=3 s=2 stride_w=2 pad_h=1 dtype=f32", {"dynamic": "all"}),
+        ("conv n=1 c=4 h=7 w=7 k=6 r=3 s=3 pad=1 dtype=f16 layout=nhwc", {"dynamic": "h,w"}),
+        (
+            "conv n=2 c=4 h=7 w=7 k=6 r=3 s=3 groups=2 dtype=f32",
+            {"dynamic": "all"},
+        ),
+        ("batched_gemm_quant batch=2 m=5 n=7 k=33 scheme=a8w8", {"dynamic": "all"}),
+        (
+            "batched_gemm_quant batch=2 m=5 n=7 k=40 group=32 scheme=a8w8_group b=i8",
+            {"dynamic": "k"},
+        ),
+        ("copy n=100 dtype=f32", {"dynamic": "all"}),
+    ],
+)
+def test_dynamic_dims_are_right(key: str, config: Config, device: Device) -> None:
+    assert worst(key, device, config) <= 1
+
+
+def test_one_dynamic_module_serves_other_sizes(own_cache: Path, device: Device) -> None:
+    first, second = "gemm m=8 n=8 k=8 dtype=f32", "gemm m=5 n=9 k=3 dtype=f32"
+    config = {"dynamic": "all"}
+    assert not backend.compile(ops.parse(first), config, device.info).cached
+    assert backend.compile(ops.parse(second), config, device.info).cached
+    assert worst(second, device, config) <= 1
+
+
+@pytest.mark.slow
 def test_tile_configs_are_right(device: Device) -> None:
     key = "gemm m=70 n=50 k=40 dtype=f32 tb=t"
     found = backend.space(ops.parse(key), device.info)
@@ -120,17 +161,74 @@ def test_forms_for_gpus_agree(key: str, device: Device) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "arch", "key"),
+    ("key", "dynamic"),
     [
-        ("hip", "gfx942", "attention heads=2 seq=64 dim=64 dtype=f16 causal=yes"),
-        ("cuda", "sm_90", "gemm m=64 n=64 k=64 dtype=f16 tb=t"),
-        ("cuda", "sm_90", "attention heads=2 seq=64 dim=64 dtype=f64"),
+        ("batched_gemm_quant batch=2 m=5 n=7 k=96 scheme=a16wfp4 a_order=mbk", False),
+        ("batched_gemm_quant batch=2 m=5 n=7 k=96 scheme=a16wfp4 dtype=f16", "all"),
+        ("batched_gemm_quant batch=3 m=5 n=7 k=64 scheme=afp4wfp4 c_order=mbn", False),
+        ("batched_gemm_quant batch=3 m=5 n=7 k=64 scheme=afp4wfp4", "all"),
+        ("batched_gemm_quant batch=2 m=5 n=7 k=300 scheme=a8w8_group", False),
+        ("gemm m=20 n=36 k=40 dtype=f8e4m3", "m"),
+        ("attention heads=2 seq=32 dim=32 dtype=f8e4m3", False),
     ],
 )
-def test_compiles_for_absent_gpus(kind: str, arch: str, key: str) -> None:
+def test_short_floats_are_right(
+    key: str, dynamic: str | bool, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backend leaves them to GPUs; a CPU can emulate them, and so check the text."""
+    monkeypatch.setattr("kernelmark.backends.iree._emulated", lambda problem: None)
+    assert worst(key, device, {"dynamic": dynamic}) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "arch", "key", "config"),
+    [
+        ("hip", "gfx942", "attention heads=2 seq=64 dim=64 dtype=f16 causal=yes", {}),
+        (
+            "hip",
+            "gfx942",
+            "attention heads=2 seq=64 dim=64 dtype=f16 causal=yes",
+            {"dynamic": "batch,seq_q,seq_kv"},
+        ),
+        (
+            "hip",
+            "gfx942",
+            "conv n=2 c=32 h=16 w=16 k=32 r=3 s=3 pad=1 dtype=f16",
+            {"dynamic": "n,h,w"},
+        ),
+        ("cuda", "sm_90", "gemm m=64 n=64 k=64 dtype=f16 tb=t", {}),
+        ("cuda", "sm_90", "gemm m=64 n=64 k=64 dtype=f16 tb=t", {"dynamic": "all"}),
+        ("cuda", "sm_90", "attention heads=2 seq=64 dim=64 dtype=f64", {}),
+    ],
+)
+def test_compiles_for_absent_gpus(kind: str, arch: str, key: str, config: Config) -> None:
     info = DeviceInfo(name=f"{kind}:0", kind=kind, model="absent", arch=arch)
-    built = backend.compile(ops.parse(key), {}, info)
+    built = backend.compile(ops.parse(key), config, info)
     assert built.resources["binary_bytes"] > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("key", "compiles"),
+    [
+        ("gemm m=64 n=64 k=64 dtype=f8e4m3", False),
+        ("gemm m=64 n=64 k=64 dtype=f8e4m3fnuz", True),
+        ("attention heads=2 seq=64 dim=64 dtype=f8e4m3fnuz", True),
+        ("batched_gemm_quant batch=2 m=64 n=64 k=128 scheme=a16wfp4", True),
+        ("batched_gemm_quant batch=2 m=64 n=64 k=128 scheme=afp4wfp4", True),
+    ],
+)
+def test_short_floats_of_gfx942(key: str, compiles: bool) -> None:
+    """It multiplies fnuz floats, and IREE emulates MXFP4; of the other 8-bit floats IREE itself
+    says that there are none."""
+    info = DeviceInfo(name="hip:0", kind="hip", model="absent", arch="gfx942")
+    if compiles:
+        assert backend.compile(ops.parse(key), {}, info).resources["binary_bytes"] > 1000
+        return
+    with pytest.raises(CompileError) as raised:
+        backend.compile(ops.parse(key), {}, info)
+    assert "F8E4M3FN" in raised.value.message.splitlines()[0]
 
 
 def workers() -> int:

@@ -87,6 +87,17 @@ def test_the_first_seed_fits_the_size_and_the_registers(size: str, vector: tuple
     assert narrow.default["vector_n"] <= 8  # type: ignore[operator]
 
 
+@pytest.mark.parametrize(("vector_bytes", "fits"), [(16, False), (32, True), (64, True)])
+def test_a_contraction_fits_the_compilers_largest_vector(vector_bytes: int, fits: bool) -> None:
+    """8 × 16 × 16 products of 4 bytes are 8 KiB, as much as 512 registers of NEON."""
+    some = replace(goal("x86_64"), vector_bytes=vector_bytes, registers=32)
+    found = choices.space(ops.parse("gemm m=64 n=64 k=64 dtype=f32"), some)
+    assert found is not None
+    config = dict.fromkeys(("cache_m", "cache_n", "cache_k"), 0) | {"tile_m": 64, "tile_n": 64}
+    config |= {"vector_m": 8, "vector_n": 16, "vector_k": 16}
+    assert (found.forbids(config) is None) == fits
+
+
 @pytest.mark.parametrize(
     ("isa", "unit"),
     [

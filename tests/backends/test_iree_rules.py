@@ -16,6 +16,7 @@ from kernelmark.backends.iree.compiler import explain
 from kernelmark.backends.iree.targets import Target, target
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config
 
 CPU = DeviceInfo(name="cpu", kind="cpu", model="some", arch="x86_64")
@@ -140,7 +141,12 @@ def test_tiles_exclude_data_tiling() -> None:
         ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"tile_m": 48}, "must fit"),
         ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"vector_m": 64}, "must fit"),
         ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"cache_k": 2}, "multiple"),
-        ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"cache_m": 64, "cache_n": 64}, "largest vector"),
+        # Too large for the widest registers, too.
+        (
+            "gemm m=8 n=8 k=8 dtype=f32",
+            GOOD | dict.fromkeys(("tile_m", "tile_n", "cache_m", "cache_n"), 128),
+            "largest vector",
+        ),
         ("gemm m=8 n=8 k=8 dtype=f32", GOOD | {"cache_m": 0}, "go together"),
         ("gemm m=1 n=8 k=8 dtype=f32", GOOD, "tile_m"),
         ("gemm m=8 n=8 k=8 dtype=f32", {"im2col": True}, "im2col"),
@@ -150,6 +156,33 @@ def test_tiles_exclude_data_tiling() -> None:
 def test_refuses_bad_configs(key: str, config: Config, says: str) -> None:
     with pytest.raises(Unsupported, match=says):
         chosen(key, config)
+
+
+@pytest.mark.parametrize(
+    ("given", "dynamic"),
+    [("all", ("m", "n", "k")), ("k,m", ("m", "k")), ("n", ("n",)), (False, ())],
+)
+def test_dynamic_dims_are_a_choice(given: str | bool, dynamic: tuple[str, ...]) -> None:
+    choice = chosen("gemm m=8 n=8 k=8 dtype=f32", {"dynamic": given})
+    assert choice.form.dynamic == dynamic
+    assert choice.label == " ".join(
+        ["gemm llvm-cpu", *["dynamic " + ",".join(dynamic)] * bool(dynamic)]
+    )
+
+
+@pytest.mark.parametrize("given", ["x", "m,x", "m,", "all,m", True, 3, "batch"])
+def test_unknown_dynamic_dims_are_refused(given: str | bool | int) -> None:
+    with pytest.raises(Unsupported) as raised:
+        chosen("gemm m=8 n=8 k=8 dtype=f32", {"dynamic": given})
+    reason = Reason.of(raised.value.message)
+    assert reason.code == "dynamic-unknown-dim"
+    assert reason.fields["known"] == ("m", "n", "k")
+
+
+def test_tiles_exclude_dynamic_dims() -> None:
+    with pytest.raises(Unsupported) as raised:
+        chosen("gemm m=512 n=512 k=512 dtype=f32", GOOD | {"dynamic": "m"})
+    assert Reason.of(raised.value.message).code == "dynamic-with-tiles"
 
 
 def test_nothing_to_tune_or_compile_where_it_cannot_run() -> None:
@@ -195,6 +228,14 @@ def test_explains_with_the_line_of_the_mlir() -> None:
         "iree-compile: use of undeclared SSA value name (line 3 of the MLIR: %0 = bad)"
     )
     assert rest == LOG
+
+
+def test_explains_with_the_first_error_and_the_first_line() -> None:
+    """The cause comes first and has no place; what it made fail has one."""
+    log = "<unknown>:0: error: no such type on gfx942\n<stdin>:3:10: error: translation failed"
+    assert explain(1, log, SOURCE).splitlines()[0] == (
+        "iree-compile: no such type on gfx942 (line 3 of the MLIR: %0 = bad)"
+    )
 
 
 @pytest.mark.parametrize(

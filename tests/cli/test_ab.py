@@ -116,6 +116,15 @@ def test_a_budget_that_ended_before_the_first_look_has_judged_nothing(kmark):
     assert kmark(*FAKE, *AA, *SLOW_BY_HALF, "--budget", "0.1").code == 4
 
 
+def test_a_budget_that_is_known_to_end_before_the_first_round_starts_nothing(kmark, monkeypatch):
+    from kernelmark.api.rounds import Rounds
+
+    monkeypatch.setattr(Rounds, "start_s", 5.0)
+    ended = kmark(*FAKE, *AA, "--budget", "4")
+    assert (ended.code, ended.out) == (4, "")
+    assert kmark(*FAKE, *AA, "--budget", "600").code == 0
+
+
 def test_dry_run(kmark):
     ended = kmark(*FAKE, "--config", "base:time_us=5.0", "--dry-run")
     assert ended.code == 0
@@ -132,7 +141,7 @@ def test_dry_run(kmark):
         (("--rounds", "9"), "one order more often"),
         (("--rounds", "x"), "'x' is not a whole number"),
         (("--rounds", "4,-6"), "'-6' is not a whole number"),
-        (("--samples", "0"), "--samples must be at least 1"),
+        (("--samples", "0"), "min_samples in --timing FILE.toml must be at least 1"),
         (("--alpha", "2"), "--alpha 2"),
         (("--delta", "0"), "least that counts"),
         (("-b", "base:numpy"), "compared one with one"),

@@ -28,6 +28,26 @@ def test_names_are_completed_after_the_last_comma(complete, incomplete, offered)
     assert complete(incomplete) == offered
 
 
+@pytest.mark.parametrize(
+    ("complete", "incomplete", "offered"),
+    [
+        (completing.timings, "", ["quick", "default", "full", "mine.toml", "sub/"]),
+        (completing.timings, "q", ["quick"]),
+        (completing.timings, "m", ["mine.toml"]),
+        (completing.timings, "sub/", ["sub/other.toml"]),
+        (completing.timings, "./m", ["./mine.toml"]),
+        (completing.timings, "gone/", []),
+        (completing.timing_files, "", ["mine.toml", "sub/"]),
+    ],
+)
+def test_presets_and_toml_files_are_timings(tmp_path, monkeypatch, complete, incomplete, offered):
+    (tmp_path / "sub").mkdir()
+    for name in ("mine.toml", "mine.py", ".hidden.toml", "sub/other.toml"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    assert complete(incomplete) == offered
+
+
 def test_runs_are_offered_by_id_and_label(kmark, fake_words):
     assert kmark(*fake_words, "--limit", "1", "--label", "nightly").code == 0
     assert completing.runs("night") == ["nightly"]

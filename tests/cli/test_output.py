@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelmark.cli.output import Outputs
+from kernelmark.cli.output import Outputs, folded
 from kernelmark.core.errors import UsageError
 
 
@@ -38,3 +38,39 @@ def test_stdout_is_written_before_files(tmp_path):
         json=text("json"), csv=text("csv"), md=text("md")
     )
     assert made[0] == "md"
+
+
+LONG = "warning: " + "some words of a sentence that goes on and on, " * 4 + "/a/long/path" * 3
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_sentences_are_folded_between_words(width):
+    lines = folded(LONG, width).split("\n")
+    assert all(len(line) <= width for line in lines)
+    assert " ".join(line.strip() for line in lines) == LONG
+    assert folded("short: words", width) == "short: words"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "  again: kmark run " + "-a m=512 " * 20,
+        "interrupted; everything so far is stored: kmark run --resume " + "x" * 70,
+        "note: " + "words " * 20 + "see: kmark show latest --samples --store here.sqlite",
+    ],
+)
+def test_commands_stay_whole_to_be_copied(text):
+    command = "kmark " + text.rpartition("kmark ")[2]
+    assert any(line.endswith(command) for line in folded(text, 80).split("\n"))
+
+
+@pytest.mark.parametrize("unit", ["%", "ms", "µs", "×"])
+def test_a_number_stays_with_its_unit(unit):
+    for width in range(20, 60):
+        lines = folded(f"warning: some words and then {'x' * 9} by 12.5 {unit} of it", width)
+        assert f"12.5 {unit}" in lines
+
+
+def test_a_word_longer_than_the_line_is_not_broken():
+    word = "/" + "x" * 100
+    assert word in folded(f"cannot open {word}: it is gone", 80).split("\n")[1]

@@ -140,3 +140,51 @@ def test_ctrl_c_before_the_first_case(kmark, fake_words, tmp_path, monkeypatch):
     assert ended.err.strip() == "kmark: interrupted before the first case; nothing was stored"
     with open_store(tmp_path / "store.sqlite") as store:
         assert not list(store.runs(limit=1))
+
+
+_OWN = """
+def inputs(size=64):
+    return {"x": ((size,), "f32")}
+
+def reference(x):
+    return x + 1
+
+def prepare(problem, config, sets):
+    def launch(index):
+        sets[index]["out"][:] = sets[index]["x"] + ADDED
+    return launch
+"""
+
+
+@pytest.mark.parametrize("op", ["plus", "plus_other"])
+def test_a_run_of_own_files_is_resumed_from_another_folder(kmark, tmp_path, monkeypatch, op):
+    """What a run named relative to its folder is what it goes on with, even if the folder of the
+    resuming command has another file of that name."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    (first / f"{op}.py").write_text(_OWN.replace("ADDED", "2"))
+    (first / "short.toml").write_text('preset = "quick"\nmax_s = 0.03\nwarmup_s = 0.0\n')
+    (first / "all.toml").write_text(f'[[problems]]\nop = "{op}"\nsize = [8, 16]\n')
+    if op == "plus_other":
+        (second / f"{op}.py").write_text(_OWN.replace("ADDED", "3"))
+    monkeypatch.chdir(first)
+    words = ("-s", "./all.toml", "--timing", "short.toml", "--no-canaries", "--roofs", "none")
+    assert kmark("run", "-b", f"./{op}.py", *words).code == 3
+    (first / f"{op}.py").write_text(_OWN.replace("ADDED", "1"))
+    monkeypatch.chdir(second)
+    ended = kmark("run", "--resume", "--retry-failed", "--json", "out.json")
+    assert ended.code == 0, ended.err
+    assert (second / "out.json").is_file(), "outputs are of the folder that they are asked for in"
+    with open_store(tmp_path / "store.sqlite") as store:
+        (run,) = store.runs()
+        assert [r.status.value for r in store.results(run.id)] == ["ok", "ok"]
+
+
+def test_a_run_whose_folder_is_not_known_says_where_its_files_are_looked_for(
+    kmark, refused, tmp_path, monkeypatch
+):
+    store_run(tmp_path / "store.sqlite", "elsewhere", "run -b ./gone.py")
+    ended = refused("run", "--resume", "elsewhere")
+    assert "gone.py" in ended.err
+    assert "folder" in ended.err

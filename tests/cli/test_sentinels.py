@@ -55,7 +55,7 @@ def test_a_stored_suite_has_them_last_in_its_table(document, kmark, tmp_path):
     file = tmp_path / "run.json"
     file.write_text(json.dumps(document))
     lines = kmark("show", str(file)).out.splitlines()[2:]
-    starts = ["gemm m=8 ", "sentinels:", "copy n=1 ", "copy n=16777216 ", "gemm m=1024 "]
+    starts = ["gemm m=8 ", "canaries:", "copy n=1 ", "copy n=16777216 ", "gemm m=1024 "]
     assert [line.startswith(start) for line, start in zip(lines, starts, strict=True)] == [True] * 5
     assert "sentinels" not in kmark("show", str(file), "-o", "copy").out
 

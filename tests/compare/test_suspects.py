@@ -24,6 +24,7 @@ class Point:
     started: float = 0.0
     fingerprint: str = ""
     modes: tuple[Mode, ...] = ()
+    doubt: None = None
     metric: str = ""
     value: float | None = None
     unit: str = ""

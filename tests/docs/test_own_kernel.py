@@ -139,7 +139,7 @@ def test_the_table_of_names_is_that_of_the_loader():
 def test_an_own_op_is_run_by_both_files(ended):
     for one, rows in zip(ended[9:], (2, 1, 2), strict=True):
         table = [line.split() for line in one.out.splitlines() if line.startswith("softmax ")]
-        assert [line[-1] for line in table] == ["ok"] * rows
+        assert [{"ok", "ok,"} & set(line) != set() for line in table] == [True] * rows
 
 
 def test_the_python_example_measures(tmp_path):

@@ -261,6 +261,8 @@ def test_variants_are_checked_and_timed(module, tmp_path):
     assert "16x8x16" in outcomes["half"].built.dispatches[0].name
     assert all(d.passed for d in outcomes["base"].against_f64)
     assert outcomes["half"].against_f64[0].fraction_bad > 0.5
+    assert outcomes["half"].error.code == "variant-diverges"
+    assert outcomes["half"].error.fields["against"] == "float64"
     assert outcomes["half"].against_first[0].first_bad is not None
     for name in ("base", "same", "half"):
         one = outcomes[name]
@@ -309,6 +311,7 @@ def test_the_example_with_a_planted_error_fails(tmp_path, capsys, monkeypatch):
     document = json.loads(capsys.readouterr().out)
     assert document["variants"][2]["status"] == "wrong"
     assert document["variants"][2]["against_f64"][0]["fraction_bad"] > 0.9
+    assert document["variants"][2]["error"]
     with open_store(None) as store:
         stored = store.result_set(store.run("latest").id).results
     found = {(r.case.config["variant"], r.case.problem.options["part"]): r for r in stored}

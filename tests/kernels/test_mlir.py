@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from kernelmark import ops
 from kernelmark.core.errors import ProblemError
 from kernelmark.core.problem import Problem
 from kernelmark.kernels.mlir import registry
+from kernelmark.kernels.mlir._sizes import Size, dynamic_dims, with_dynamic
 from kernelmark.kernels.mlir.base import Form, Graph, element_type
 
 TYPES = ("f64", "f32", "f16", "bf16", "i8", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
@@ -25,6 +27,7 @@ yes_no = st.booleans()
 
 def written(key_or_problem: str | Problem, form: Form | None = None) -> str:
     problem = ops.parse(key_or_problem) if isinstance(key_or_problem, str) else key_or_problem
+    problem = with_dynamic(problem, form.dynamic) if form else problem
     tensors = ops.registry.get(problem.op).tensors(problem)
     return registry.get(problem.op).text(problem, tensors, form or Form())
 
@@ -102,6 +105,9 @@ def quantised(draw: st.DrawFn) -> Problem:
     op = ops.registry.get("batched_gemm_quant")
     if draw(yes_no):
         return op.problem(scheme="a8w8", k=draw(small), **given)
+    if draw(yes_no):
+        scheme, k = draw(st.sampled_from(["a16wfp4", "afp4wfp4"])), 32 * draw(st.integers(1, 3))
+        return op.problem(scheme=scheme, k=k, **(given | {"bias": False}))
     types = st.sampled_from(["i8", "f8e4m3", "f8e4m3fnuz"])
     return op.problem(
         scheme="a8w8_group", k=draw(st.integers(1, 99)), group=32, b=draw(types), **given
@@ -122,6 +128,86 @@ def test_is_well_formed(context: Any, problem: Problem, form: Form) -> None:
     verify(text, context)
     assert text.count("iree.abi.output") == 1
     assert registry.get(problem.op).refuses(problem) is None
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    data=st.data(),
+    problem=st.one_of(products(), attentions(), convolutions(), quantised(), copies()),
+    form=FORMS,
+)
+def test_dynamic_dims_are_well_formed(
+    context: Any, data: st.DataObject, problem: Problem, form: Form
+) -> None:
+    names = dynamic_dims(problem)
+    chosen = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
+    text = written(problem, replace(form, dynamic=tuple(chosen)))
+    verify(text, context)
+    assert "?x" in next(line for line in text.splitlines() if "func.func" in line)
+
+
+@pytest.mark.parametrize("form", [Form(), Form(gpu=True), Form(im2col=True)])
+@pytest.mark.parametrize(
+    ("key", "other"),
+    [
+        ("gemm m=2 n=3 k=4 dtype=f16 bias=yes", "gemm m=9 n=1 k=6 dtype=f16 bias=yes"),
+        (
+            "batched_gemm batch=1 m=2 n=3 k=4 dtype=bf16 tb=t",
+            "batched_gemm batch=5 m=1 n=1 k=1 dtype=bf16 tb=t",
+        ),
+        (
+            "attention heads=2 seq=4 dim=8 dtype=f16 causal=yes",
+            "attention batch=3 heads_q=6 heads_kv=2 seq_q=1 seq_kv=5 dim_qk=7 dim_v=9 dtype=f16 "
+            "causal=yes",
+        ),
+        (
+            "conv n=1 c=4 h=5 w=5 k=4 r=1 s=1 dtype=f32 layout=nhwc",
+            "conv n=2 c=3 h=9 w=7 k=1 r=3 s=2 dtype=f32 layout=nhwc",
+        ),
+        (
+            "conv n=1 c=4 h=5 w=5 k=4 r=1 s=1 pad=1 groups=2 dtype=f32",
+            "conv n=2 c=2 h=9 w=7 k=6 r=3 s=2 pad=1 groups=2 dtype=f32",
+        ),
+        (
+            "batched_gemm_quant scheme=a8w8_group batch=1 m=2 n=3 k=64 group=32 b=i8",
+            "batched_gemm_quant scheme=a8w8_group batch=4 m=5 n=6 k=33 group=32 b=i8",
+        ),
+        ("copy n=7 dtype=f32", "copy n=1 dtype=f32"),
+    ],
+)
+def test_the_same_text_serves_all_sizes(key: str, other: str, form: Form) -> None:
+    problem = ops.parse(key)
+    form = replace(form, dynamic=dynamic_dims(problem))
+    assert written(problem, form) == written(other, form)
+
+
+def test_dims_that_can_be_dynamic() -> None:
+    conv = ops.parse("conv n=1 c=4 h=5 w=5 k=4 r=3 s=3 pad=1 dtype=f32")
+    assert dynamic_dims(conv) == ("n", "c", "h", "w", "k", "r", "s")
+    gqa = ops.parse("attention heads_q=4 heads_kv=2 seq=4 dim=8 dtype=f16")
+    assert dynamic_dims(gqa) == tuple(gqa.dims)
+
+
+def test_elements_of_half_a_byte_come_as_bytes() -> None:
+    key = "batched_gemm_quant batch=2 m=3 n=5 k=64 scheme={}"
+    head = next(x for x in written(key.format("afp4wfp4")).splitlines() if "func.func" in x)
+    assert "%b: tensor<2x5x32xi8>" in head
+    assert "%b_scale: tensor<2x5x2xf8E8M0FNU>" in head
+    # Where no argument has all of k, none tells it.
+    assert dynamic_dims(ops.parse(key.format("afp4wfp4"))) == ("batch", "m", "n")
+    assert dynamic_dims(ops.parse(key.format("a16wfp4"))) == ("batch", "m", "n", "k")
+
+
+def test_arithmetic_of_sizes() -> None:
+    size = Size(7, "m")
+    assert (int(size + 2), int(2 - size), int(3 * size), int(size // 2)) == (9, -5, 21, 3)
+    assert int(-(-size // 2)) == 4
+    assert math.prod([2, size, 3]).term == ("muli", ("muli", 2, "m"), 3)  # type: ignore[union-attr]
+    assert all(one is size for one in (size + 0, 0 + size, size * 1, 1 * size, size // 1))
+    assert size == Size(8, "m")
+    assert size != Size(7, "n")
+    assert size != 7
+    assert size not in (7,)
 
 
 def test_each_is_of_an_op() -> None:

@@ -117,7 +117,7 @@ def with_clocks(result, clocks):
 @pytest.mark.parametrize(
     ("status", "low", "duty", "told"),
     [
-        ("unsure", 1400.0, "sustained", "--duty burst"),
+        ("unsure", 1400.0, "sustained", "burst"),
         ("unsure", 1400.0, "burst", "lock the clock"),
         ("unsure", 1630.0, "sustained", ""),
         ("same", 1400.0, "sustained", ""),

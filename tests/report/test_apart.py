@@ -44,7 +44,7 @@ def test_results_and_comparisons_have_the_column_where_they_need_it(make_result,
 def test_series_are_told_apart(make_result):
     class Point:
         run_id, started, median_s, status = "r", 0.0, 1.0, make_result().status
-        low_s, high_s, modes, metric = None, None, (), ""
+        low_s, high_s, modes, doubt, metric = None, None, (), None, ""
 
         def __init__(self, series):
             self.series = series

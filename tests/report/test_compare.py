@@ -203,7 +203,8 @@ def test_notes(make_result, found):
         rule=ratio,
         sentinels=[sides[0].results[0].case.problem.key],
     )
-    assert "sentinel moved" in report.notes(moved)[0]
+    assert [one.code for one in moved.moved] == ["canary-change"]
+    assert report.moved_text(moved.moved[0]) in report.notes(moved)[0]
 
 
 def test_explain(found):

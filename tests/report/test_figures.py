@@ -157,6 +157,29 @@ def test_cases_without_a_time_are_left_out(made):
     assert figures.samples([dataclasses.replace(made[0], result=broken), *made[1:]])
 
 
+def test_failures_are_drawn_in_a_history():
+    good = SeriesPoint(
+        series="gemm m=8 | numpy | {} | t | x", run_id="a", started=1.0, status=Status.OK,
+        device="cpu", fingerprint="f", median_s=1e-3, low_s=1e-3, high_s=1e-3, flops=1, bytes=1,
+    )  # fmt: skip
+    bad = dataclasses.replace(
+        good, run_id="b", started=2.0, status=Status.CRASHED, median_s=None, low_s=None, high_s=None
+    )
+    skipped = dataclasses.replace(bad, run_id="c", started=3.0, status=Status.SKIPPED)
+    (panel,) = figures.history([story([good, bad, skipped])])["vconcat"]
+    drawn = [layer["data"]["values"] for layer in panel["layer"] if "data" in layer]
+    assert [(one["run"], one["state"]) for one in drawn[-1]] == [("b", "crashed")]
+
+
+def test_the_ridge_is_drawn_beside_points_that_are_far_from_it(make_result, make_set):
+    many = make_result("gemm m=4096 n=4096 k=4096 dtype=f32", median_s=1.0)
+    spec = figures.roofline(rows(make_set(many), ROOFS), ROOFS)
+    lines = spec["layer"][0]["data"]["values"]
+    ridge = ROOFS[1].value / ROOFS[0].value
+    assert min(one["x"] for one in lines) < ridge < max(one["x"] for one in lines)
+    assert {one["kind"] for one in lines} == {"memory", "compute"}
+
+
 def test_history_of_a_metric_is_drawn_in_its_unit():
     name = "gemm m=1 | a | {} | t | x"
     timed = SeriesPoint(

@@ -26,6 +26,7 @@ class Point:
     fingerprint: str = ""
     device: str = "cuda:1"
     modes: tuple[Mode, ...] = ()
+    doubt: None = None
     metric: str = ""
     value: float | None = None
     unit: str = ""

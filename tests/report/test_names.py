@@ -97,3 +97,10 @@ def test_what_another_tool_measured_has_no_command(make_result, changes, command
     result = make_result(**changes)
     measured = dataclasses.replace(result.measurement, timed_s=timed_s)
     assert bool(rerun(dataclasses.replace(result, measurement=measured))) is command
+
+
+def test_an_op_that_no_backend_takes_has_no_command(make_result):
+    result = make_result(backend="iree", device="cpu")
+    module = Problem(op="iree_module", dims={}, dtypes={}, options={"module": "small_conv"})
+    case = dataclasses.replace(result.case, problem=module)
+    assert rerun(dataclasses.replace(result, case=case)) == ""

@@ -151,3 +151,9 @@ def test_modes_are_in_the_csv_and_the_detail(make_result, make_set):
     shown = {row.backend: dict(detail(row)[1].rows) for row in made}
     assert "modes" not in shown["numpy"]
     assert shown["torch"]["modes"] == "10.00 ms (75 %), 20.00 ms (25 %)"
+
+
+def test_a_rate_that_the_op_does_not_count_is_not_zero(make_result, make_set):
+    (row,) = tables.rows(make_set(make_result(flops=0, bytes=0)))
+    found = {t.title: dict(t.rows) for t in detail(row, samples=False) if t.title == "measurement"}
+    assert {found["measurement"][name] for name in ("speed", "traffic")} == {tables.NONE}

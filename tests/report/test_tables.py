@@ -226,7 +226,7 @@ def test_sentinels_come_last_under_a_line_of_their_own(make_result, make_set):
     first = [row[0] for row in table.rows]
     assert [text.split()[:2] for text in first] == [
         ["gemm", "m=8"],
-        ["sentinels:"],
+        ["canaries:"],
         ["gemm", "m=1"],
     ]
     assert {len(row) for row in table.rows} == {len(table.columns)}

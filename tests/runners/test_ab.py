@@ -387,6 +387,19 @@ def test_a_budget_that_ends_after_a_look_keeps_what_the_look_found():
     assert all(row.paired is not None and row.paired.rounds == 10 for row in rows)
 
 
+def test_a_round_that_does_not_fit_into_the_budget_is_not_begun():
+    clock = Clock(1.0)
+    budget = Budget(seconds=46.0, clock=clock)  # 4 s a round
+    experiment = Experiment([pair(8), pair(16)], Rule(), Slow(clock, noise=0.05), budget=budget)
+    assert list(experiment.events())
+    assert clock.now == 44.0
+
+
+def test_what_was_spent_before_is_of_the_budget():
+    budget = Budget(seconds=10.0, clock=Clock(1.0), before=7.0)
+    assert (budget.spent_s, budget.left_s) == (7.0, 3.0)
+
+
 def test_the_last_round_within_the_budget_is_looked_at():
     rows, _ = within(20.0, [pair(8)], slower=1.5)  # exactly ten rounds
     assert [row.status for row in rows] == [VerdictStatus.SLOWER]

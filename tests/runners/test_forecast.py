@@ -18,10 +18,10 @@ def gemm(size: int, backend: str = "numpy", **timing: float) -> Case:
     return Case(problem=problem, backend=backend, timing=Timing(**timing))
 
 
-def result(case: Case, median_s: float = 1e-6, timed_s: float = 0.0) -> Result:
+def result(case: Case, median_s: float = 1e-6, timed_s: float = 0.0, blocks: int = 1) -> Result:
     block = Block(process=0, allocation=0, samples_s=(median_s,))
     measurement = Measurement(
-        blocks=(block,),
+        blocks=(block,) * blocks,
         low_s=median_s,
         high_s=median_s,
         method="loop",
@@ -59,6 +59,26 @@ def test_the_share_of_its_seconds_that_a_timing_uses_is_learnt():
     for _ in range(20):
         forecast.learn(result(case, timed_s=0.5), 0.5)
     assert forecast.seconds(case) == pytest.approx(0.5, rel=0.1)
+
+
+def test_a_longer_timing_is_expected_to_use_as_many_of_its_blocks_as_others_did():
+    """What is around launches is around each block, and noisy times take all blocks there are."""
+    forecast, short, long = Forecast(CPU), gemm(64, max_s=1.0), gemm(64, max_s=6.0)
+    most = short.timing.max_allocations
+    for _ in range(6):
+        forecast.learn(result(short, blocks=most), budget_s(short) + 10.0)
+    assert forecast.seconds(long) == pytest.approx(budget_s(long) + 10.0, rel=0.05)
+    fixed = gemm(64, max_s=1.0, allocations=2, max_allocations=2)
+    around_s = forecast.seconds(fixed) - budget_s(fixed)
+    assert around_s == pytest.approx(10.0 * 2 / most, rel=0.05)
+
+
+def test_one_slow_start_does_not_outlast_those_that_follow():
+    """A first import from a cold disk takes ten times as long as any other."""
+    means = Means()
+    for value in (20.0, 2.0, 2.0):
+        means.learn("a", value)
+    assert means.get("a") == 2.0
 
 
 def test_each_process_of_a_case_loads_its_backend():
@@ -111,7 +131,16 @@ def test_means_are_kept_beside_what_other_processes_learn(tmp_path):
     assert 1.0 < (kept.get("a") or 0.0) < 2.0
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": "x", "b": -1, "c": NaN, "d": null}'])
+def test_what_an_earlier_version_kept_is_read(tmp_path):
+    path = tmp_path / "seconds.json"
+    path.write_text('{"a": 1.5, "b": [1.0, 3.0]}')
+    assert (Means(path).get("a"), Means(path).get("b")) == (1.5, 2.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", '{"a": "x", "b": -1, "c": NaN, "d": null}', '{"a": [], "b": [1, "x"]}'],
+)
 def test_a_damaged_file_is_no_experience(tmp_path, text):
     path = tmp_path / "seconds.json"
     path.write_text(text)

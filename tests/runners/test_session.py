@@ -17,6 +17,7 @@ import pytest
 from kernelmark.core import codec
 from kernelmark.core.environment import Environment
 from kernelmark.core.errors import StoreError, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import (
     Block,
     Case,
@@ -126,6 +127,75 @@ def test_each_result_is_stored_before_its_event_is_told(store):
 def test_a_store_is_not_needed():
     got = run_cases(run=new_run(), cases=[case(1)], runner=Scripted())
     assert [r.case for r in got.results] == [case(1)]
+
+
+class Refusing(Scripted):
+    """A runner whose backend knows no name of a config, but for the cases given as `known`."""
+
+    def __init__(self, *known: Case) -> None:
+        super().__init__()
+        self._known = known
+
+    def run(self, cases: Iterable[Case]) -> Iterator[Event]:
+        error = Reason(
+            "config-unknown-name", backend="fake", name="sed", config="{}", known=(), why=""
+        )
+        for event in super().run(cases):
+            if isinstance(event, CaseFinished) and event.result.case not in self._known:
+                refused = dataclasses.replace(event.result, status=Status.UNSUPPORTED, error=error)
+                event = dataclasses.replace(event, result=refused)
+            yield event
+
+
+def test_a_config_that_every_case_refuses_is_a_mistake_and_leaves_no_run(store):
+    told: list[Event] = []
+    runner, cases = Refusing(), [case(1), case(2)]
+    with pytest.raises(UsageError) as caught:
+        run_cases(
+            run=new_run(),
+            cases=cases,
+            runner=runner,
+            store=store,
+            refuse_config=True,
+            on_event=told.append,
+        )
+    assert caught.value.message.root.code == "config-unknown-name"
+    assert runner.closed
+    assert store.runs() == []
+    assert not any(isinstance(event, CaseFinished) for event in told)
+
+
+@pytest.mark.parametrize("known", [1, 2, 3])
+def test_a_config_that_some_case_takes_gives_rows_in_order(store, known):
+    cases = [case(n) for n in (1, 2, 3)]
+    got = run_cases(
+        run=new_run(),
+        cases=cases,
+        runner=Refusing(case(known)),
+        store=store,
+        refuse_config=True,
+    )
+    assert [result.case for result in got.results] == cases
+    assert [result.status for result in got.results].count(Status.UNSUPPORTED) == 2
+    assert store.result_set("r1") == got
+
+
+def test_canaries_have_no_config_and_do_not_hide_a_mistake(store):
+    canary = Case(problem=PROBLEM, backend="fake", timing=QUICK)
+    with pytest.raises(UsageError):
+        run_cases(
+            run=new_run(),
+            cases=[case(1), canary],
+            runner=Refusing(canary),
+            store=store,
+            refuse_config=True,
+        )
+    assert store.runs() == []
+
+
+def test_a_refused_config_is_a_result_where_it_was_not_typed(store):
+    got = run_cases(run=new_run(), cases=[case(1)], runner=Refusing(), store=store)
+    assert [result.status for result in got.results] == [Status.UNSUPPORTED]
 
 
 def test_resume_measures_only_what_has_no_result(store):

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
 import tempfile
@@ -223,6 +224,23 @@ def test_a_damaged_row_is_told(store: Store, path: Path) -> None:
     found = store.results(RUN.id)
     next(found)
     with pytest.raises(StoreError, match="stored result 2 is damaged"):
+        next(found)
+
+
+def test_a_time_that_is_none_is_damage(store: Store, path: Path) -> None:
+    store.add_results(RUN.id, some(2))
+    other = sqlite3.connect(path)
+    ((detail,),) = other.execute("SELECT detail FROM results WHERE no = 2")
+    measurement = list(store.results(RUN.id))[1].measurement
+    assert measurement is not None
+    sample = struct.pack("<d", measurement.blocks[0].samples_s[0])
+    assert sample in detail
+    other.execute("UPDATE results SET detail = ? WHERE no = 2", (detail.replace(sample, bytes(8)),))
+    other.commit()
+    other.close()
+    found = store.results(RUN.id)
+    next(found)
+    with pytest.raises(StoreError):
         next(found)
 
 

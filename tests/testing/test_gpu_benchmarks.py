@@ -156,10 +156,9 @@ def test_iree_runs_what_its_pack_holds(
     pack.add(tmp_path, *key_of(one), b"module")
     kept, told = coverage.without_unpacked(made, tmp_path, H200)
     mine = [case for case in kept if case.backend == "iree"]
-    assert one in mine
-    # What iree refuses needs no module to say so.
-    assert {case.problem.dtypes["a"] for case in mine if case is not one} == {"f8e4m3fnuz"}
-    assert told.startswith("1 of ")
+    # Which dtypes a GPU has is only known with the compiler: no case says it without a module.
+    assert mine == [one]
+    assert told.startswith("3 of 4 ")
 
 
 def is_iree(case: Case) -> bool:

@@ -126,6 +126,19 @@ def fill(store: Store, runs: int = RUNS) -> None:
         store.add_results(f"run-{number:03}", results_of(number))
 
 
+def fill_long(store: Store, results: int) -> None:
+    """One run with more results than a page shows, in no order of their times."""
+    source = random.Random(1)
+    times = source.sample(range(1, results + 1), results)
+    problems = [f"gemm m={8 * n} n=64 k=64 dtype=f32" for n in range(1, results + 1)]
+    store.add_run(a_run(0, cases=results))
+    made = [
+        a_result(problem, BACKENDS[n % 2], 1e-4 * time, source)
+        for n, (problem, time) in enumerate(zip(problems, times, strict=True))
+    ]
+    store.add_results("run-000", made)
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with open_store(tmp_path / "results.sqlite") as opened:

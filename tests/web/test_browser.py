@@ -16,7 +16,7 @@ import pytest
 from kernelmark.core.result import RunState
 from kernelmark.stores import open_store
 
-from .conftest import BACKENDS, PROBLEMS, RUNS, a_run, fill, results_of
+from .conftest import BACKENDS, PROBLEMS, RUNS, a_run, fill, fill_long, results_of
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 pytestmark = [
@@ -217,6 +217,83 @@ def test_a_filter_keeps_the_page_and_the_focus(browser, base):
         assert page.evaluate("window.kept")
         assert page.title() == "Search: m=256 · kernelmark"
         assert page.locator("nav [aria-current]").count() == 0
+
+
+LONG = 120
+PROBLEM_CELLS = "tbody td.k-name"
+
+
+@pytest.fixture(scope="module")
+def long_base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    made = tmp_path_factory.mktemp("long") / "results.sqlite"
+    with open_store(made) as store:
+        fill_long(store, LONG)
+    with serving(made) as url:
+        yield url
+
+
+def problems_of(page: Any, address: str) -> list[str]:
+    """The problems that the server lists at an address."""
+    join = "&" if "?" in address else "?"
+    found = page.request.get(f"{address}{join}format=json").json()
+    return [row["problem"] for row in found["tables"][-1]["rows"]]
+
+
+def test_rows_that_come_after_a_click_are_whole_and_in_order(browser, long_base):
+    """Rows that the window has no room for are put in after the first frame."""
+    with tab(browser, long_base, viewport={"width": 1280, "height": 400}) as page:
+        page.goto("/run/run-000")
+        assert page.locator(PROBLEM_CELLS).all_inner_texts() == problems_of(page, "/run/run-000")
+        page.evaluate("window.kept = true")
+        for act in (
+            lambda: page.get_by_role("link", name="median").click(),
+            lambda: page.get_by_role("link", name="Next").click(),
+            lambda: page.get_by_label("Backend").select_option("torch"),
+            lambda: page.get_by_role("link", name="median").click(),
+            lambda: page.get_by_role("link", name="median").click(),
+            lambda: page.go_back(),
+        ):
+            before = page.url
+            act()
+            page.wait_for_function("(before) => location.href !== before", arg=before)
+            wanted = problems_of(page, page.url)
+            assert len(wanted) == 50
+            page.wait_for_function(
+                "([cells, wanted]) => [...document.querySelectorAll(cells)]"
+                ".map((one) => one.innerText).join() === wanted.join()",
+                arg=[PROBLEM_CELLS, wanted],
+            )
+        assert page.evaluate("window.kept")
+
+
+def test_rows_of_a_search_are_sorted_in_place_after_they_came(browser, long_base):
+    with tab(browser, long_base, viewport={"width": 1280, "height": 400}) as page:
+        page.goto("/runs")
+        while problems_of(page, "/kernels") == []:  # the newest runs are still being judged
+            page.wait_for_timeout(100)
+        page.keyboard.press("/")
+        page.keyboard.type("torch")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/search?q=torch")
+        rows = page.locator("tbody").first.locator("tr")
+        rows.nth(49).wait_for()
+        page.get_by_role("columnheader", name="newest").click()
+        shown = rows.locator("td.k-value").evaluate_all(
+            "(all) => all.map((one) => Number(one.dataset.v))"
+        )
+        assert len(shown) == 50
+        assert shown == sorted(shown)
+
+
+def test_a_long_table_is_read_without_scripts(browser, long_base):
+    with tab(browser, long_base, java_script_enabled=False) as page:
+        page.goto("/run/run-000?sort=median_s")
+        found = page.locator(PROBLEM_CELLS).all_inner_texts()
+        while page.get_by_role("link", name="Next").count():
+            page.get_by_role("link", name="Next").click()
+            found += page.locator(PROBLEM_CELLS).all_inner_texts()
+        assert found == problems_of(page, "/run/run-000?sort=median_s&rows=all")
+        assert len(found) == LONG
 
 
 def test_a_figure_is_shown_without_scripts(browser, base):

@@ -5,11 +5,14 @@ import dataclasses
 import io
 import subprocess
 import sys
+from html import escape
 from urllib.parse import parse_qsl, urlsplit
 from xml.etree import ElementTree
 
 import pytest
+from fastapi.testclient import TestClient
 
+from kernelmark.cli.main import main
 from kernelmark.core.errors import StoreError
 from kernelmark.core.result import RunState
 from kernelmark.stores import open_store
@@ -19,7 +22,7 @@ from kernelmark.web.pages import kernels
 from kernelmark.web.rendering import VIEWS, server_url
 from kernelmark.web.source import Source
 
-from .conftest import HOSTILE, PROBLEMS, RUNS, Tags, a_run, fill, results_of
+from .conftest import HOSTILE, PROBLEMS, RUNS, Tags, a_run, fill, fill_long, results_of
 
 LAST = f"run-{RUNS - 1:03}"
 
@@ -112,6 +115,17 @@ def test_a_failure_is_a_row_with_its_reason_and_command(client):
     assert failure["commands"][0].startswith("kmark run -p 'gemm m=128 ")
 
 
+def test_a_failure_without_a_time_is_followed_by_its_state(client):
+    row = row_of(client, size=128)
+    assert (row["state"], row["value"]) == ("broken", None)
+    assert twin(client, row["links"]["state"])["status"] == "crashed"
+    newest, before = twin(client, row["links"]["problem"])["tables"][-1]["rows"][:2]
+    assert newest["links"]["status"] == row["links"]["state"]
+    assert "status" not in before["links"]
+    page = client.get(row["links"]["problem"]).text
+    assert f'<a href="{escape(newest["links"]["status"])}"><span class="badge is-crashed' in page
+
+
 def test_compare_shows_changed_rows_first(client):
     page = client.get("/compare.json").json()
     assert page["counts"] == {"slower": 1, "same": 4, "broken": 1}
@@ -137,6 +151,58 @@ def test_pages_of_a_table_follow_each_other(client, source, monkeypatch):
     second = twin(client, first["next"])["tables"][0]
     assert [row["run"] for row in second["rows"]] == ["run-004", "run-003", "run-002"]
     assert client.get(second["previous"]).status_code == 200
+
+
+@pytest.fixture
+def long_client(tmp_path):
+    """A client of a store whose one run has 120 results."""
+    with open_store(tmp_path / "long.sqlite") as store:
+        fill_long(store, 120)
+        source = Source(store)
+        source.refresh()
+        yield TestClient(create_app(source), base_url="http://localhost")
+
+
+def follow(client, address):
+    """The rows of a table over all its pages, and of its HTML, by the links between them."""
+    found, shown = [], 0
+    while address:
+        table = twin(client, address)["tables"][-1]
+        found += table["rows"]
+        html = client.get(address, headers={"accept": "text/html"}).text
+        shown += sum(tag == "td" and "k-name" in more["class"] for tag, more in Tags(html).found)
+        assert (f'rel="next" href="{escape(table["next"])}"' in html) if "next" in table else True
+        address = table.get("next")
+    return found, shown
+
+
+@pytest.mark.parametrize(
+    "query", ["", "?sort=median_s&order=desc", "?backend=torch", "?backend=torch&sort=median_s"]
+)
+def test_all_rows_of_a_long_table_are_reached_in_order(long_client, query):
+    address = f"/run/run-000{query}"
+    found, shown = follow(long_client, address)
+    count = 60 if "torch" in query else 120
+    assert len({row["problem"] for row in found}) == len(found) == shown == count
+    times = [row["median_s"] for row in found]
+    if "sort" in query:
+        assert times == sorted(times, reverse="desc" in query)
+    whole = rows(long_client, f"/run/run-000.json{query}{'&' if query else '?'}rows=all")
+    assert [row["problem"] for row in whole] == [row["problem"] for row in found]
+    text = long_client.get(f"{address}{'&' if query else '?'}format=csv").text
+    table = list(csv.DictReader(io.StringIO(text)))
+    assert [row["problem"] for row in table] == [row["problem"] for row in found]
+    assert [float(row["median_s"]) for row in table] == times
+
+
+def test_a_result_is_the_same_whether_its_run_was_read_or_not(client, addresses):
+    row = row_of(client)
+    fresh = client.get(f"/result/run-001/{row['case']}.json").json()
+    assert len(fresh["tables"][0]["rows"]) == 2
+    client.get("/run/run-001.json")
+    again = client.get(f"/result/run-001/{row['case']}?format=json").json()
+    assert again == fresh
+    assert client.get("/result/run-001/none.json").status_code == 404
 
 
 def test_hostile_names_stay_text(client, addresses):
@@ -365,3 +431,15 @@ def test_importing_the_cli_does_not_import_the_web():
     """Starting kmark must stay quick, and work without the extra."""
     code = "import kernelmark.cli.app, sys; sys.exit('fastapi' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_tuning_session_has_its_plans_in_a_table(store, tmp_path):
+    words = ["-b", "fake", "-d", "fake", "-o", "gemm", "-a", "m=64", "-a", "n=64", "-a", "k=64"]
+    folder = tmp_path / "try"
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", "plan", str(folder), *words, "--dtype", "f32", "--evaluations", "5"])
+    assert not ended.value.code
+    source = Source(store, [folder])
+    client = TestClient(create_app(source), base_url="http://localhost")
+    (link,) = [row["links"]["session"] for row in rows(client, "/tuning.json")]
+    assert len(twin(client, link)["tables"][-1]["rows"]) == 1

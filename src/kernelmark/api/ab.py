@@ -38,7 +38,6 @@ from kernelmark.runners.ab import (
 from kernelmark.runners.alive import living
 from kernelmark.runners.environments import Side, environment_of
 from kernelmark.runners.events import Waiting
-from kernelmark.runners.forecast import Forecast, compile_ahead_s
 from kernelmark.runners.jobs import threads_of
 from kernelmark.runners.possible import judged
 from kernelmark.runners.targets import find
@@ -71,6 +70,10 @@ class AbPlan:
     def names(self) -> tuple[str, str]:
         return self.sides[0].name, self.sides[1].name
 
+    def budget(self, spent_s: float = 0.0) -> Budget:
+        """The seconds that it may take, of which `spent_s` have passed already."""
+        return Budget(seconds=math.inf if self.budget_s is None else self.budget_s, before=spent_s)
+
 
 def outcome(report: AbReport, limits: FailOn | None = None) -> int:
     """The exit code of a comparison; `limits` are what counts as a regression."""
@@ -98,67 +101,6 @@ def failing(report: AbReport, limits: FailOn | None = None) -> list[Row]:
     return [row for row, verdict in pairs if verdict in wanted]
 
 
-class Rounds:
-    """Expected seconds of a comparison's rounds, which it learns from those that have ended."""
-
-    def __init__(self, plan: AbPlan) -> None:
-        info = find(plan.device)[1]
-        self.looks = plan.rule.looks
-        self.pairs = len(plan.pairs)  # that are open
-        self._forecast = Forecast.of_machine(info)
-        self._cases = [case for pair in plan.pairs for case in pair.cases]
-        # Every round starts both sides anew, which load their libraries one after the other.
-        loaded = [{pair.cases[side].backend for pair in plan.pairs} for side in (0, 1)]
-        self._load_s = sum(map(self._forecast.load_s, loaded))
-        self._pairs_s = sum(map(self._forecast.seconds, self._cases)) / max(1, self.pairs)
-        names = sorted({name for names in loaded for name in names})
-        self._name = "/".join((info.model or info.kind, *names, "round"))
-        self._compiled_s = (
-            compile_ahead_s(self._forecast, self._cases, plan.jobs) if plan.jobs else 0.0
-        )
-        self.done = 0
-        self._clock = time.monotonic()
-
-    def begin(self) -> None:
-        """The first round begins about now."""
-        self._clock = time.monotonic()
-
-    def _round_s(self) -> float:
-        pace = self._forecast.means.get(self._name)
-        return self._model_s(self.pairs) * (1.0 if pace is None else pace)
-
-    def _model_s(self, pairs: int) -> float:
-        return self._load_s + pairs * self._pairs_s
-
-    @property
-    def whole_s(self) -> tuple[float, float]:
-        """Seconds of the command up to its first look, and to its last."""
-        start = self._forecast.start_s("ab") + self._compiled_s
-        first, last = self.looks.rounds[0], self.looks.last
-        return start + first * self._round_s(), start + last * self._round_s()
-
-    @property
-    def left_s(self) -> tuple[float, float]:
-        """Seconds to the next look and to the last, if all pairs that are open stay so."""
-        begun = min(time.monotonic() - self._clock, self._round_s())
-        next_look = self.looks.after(self.done) or self.looks.last
-        ends = (next_look - self.done, self.looks.last - self.done)
-        near, far = (max(0.0, rounds * self._round_s() - begun) for rounds in ends)
-        return near, far
-
-    def take(self, event: Event) -> None:
-        """Learn from what happened."""
-        if isinstance(event, Row):
-            self.pairs -= 1
-        elif isinstance(event, Measured) and event.done == event.total:
-            now = time.monotonic()
-            self._forecast.means.learn(self._name, (now - self._clock) / self._model_s(event.total))
-            self.done, self._clock = event.round, now
-
-    def save(self) -> None:
-        self._forecast.means.save()
-
-
 def captured(plan: AbPlan) -> Environments:
     """Both environments as their own workers see them."""
 
@@ -177,17 +119,19 @@ def compare_sides(
     argv: Sequence[str] = (),
     on_event: OnEvent | None = None,
     opener: Opener | None = None,
+    budget: Budget | None = None,
 ) -> AbReport:
     """Measure until every pair has its verdict. Ctrl-C gives what there is, in runs whose state
     is `interrupted`. The runs are labelled `LABEL-side`. `opener` measures elsewhere than in
-    workers of this machine."""
+    workers of this machine; `budget` is one that is being spent already, else that of the plan
+    begins now."""
     if not plan.pairs:
         raise NothingToDo("there is nothing to compare")
     runs = _Runs(plan, environments, store, argv)
     roofs = known_roofs(store, [plan.device])
     with living(runs.ids if store is not None else []):
         try:
-            return _measured(plan, runs, roofs, on_event, opener)
+            return _measured(plan, runs, roofs, on_event, opener, budget or plan.budget())
         except BaseException as error:
             # What was asked for wrongly leaves no run behind.
             if runs.begun or not isinstance(error, UsageError):
@@ -202,6 +146,7 @@ def _measured(
     roofs: Sequence[Roof],
     on_event: OnEvent | None,
     opener: Opener | None,
+    budget: Budget,
 ) -> AbReport:
     info = find(plan.device)[1]
     threads = threads_of(plan.pairs[0].base, info)
@@ -216,7 +161,7 @@ def _measured(
         plan.rule,
         opener or local_opener(plan.sides, plan.device, plan.timeout_s, threads, wait),
         judge=lambda result: judged(result, roofs, info),
-        budget=Budget(seconds=math.inf if plan.budget_s is None else plan.budget_s),
+        budget=budget,
     )
     try:
         for place in (0, 1) if plan.jobs else ():

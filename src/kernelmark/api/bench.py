@@ -143,6 +143,7 @@ def compare_kernels(
         from kernelmark.api.roofs import known_roofs
 
         roofs = known_roofs(store, [info.name])
+    run = dataclasses.replace(run, finished=time.time())
     result_set = ResultSet(run=run, results=tuple(results), roofs=roofs)
     if store is not None:
         store.add_result_set(result_set)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from kernelmark.micro import registry, session
 from kernelmark.micro.base import Mode
 from kernelmark.runners.alive import living
 from kernelmark.runners.capture import environment
+from kernelmark.runners.forecast import Means
 from kernelmark.runners.targets import find
 from kernelmark.stores import new_run_id
 
@@ -34,6 +36,42 @@ def names_for(device: str) -> list[str]:
     """Every benchmark that runs on this kind of device."""
     _, info = find(device)
     return [name for name in registry.names() if info.kind in registry.get(name).kinds]
+
+
+class Pace:
+    """Expected seconds of microbenchmarks, which it learns from those that have ended. They depend
+    on `way`, too: the device, its threads and the mode."""
+
+    def __init__(
+        self, names: Sequence[str], way: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.open = list(names)
+        self._means = Means.of_machine()
+        self._way = way
+        self._clock = clock
+        self._begun = clock()
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds of those that are still open; None where none of them was ever seen. One that was
+        not is taken to be like the others."""
+        known = [self._means.get(self._name(name)) for name in self.open]
+        seen = [seconds for seconds in known if seconds is not None]
+        return len(known) * statistics.fmean(seen) if seen else None
+
+    def take(self, name: str) -> None:
+        """One has ended now."""
+        now = self._clock()
+        self._means.learn(self._name(name), now - self._begun)
+        self._begun = now
+        if name in self.open:
+            self.open.remove(name)
+
+    def save(self) -> None:
+        self._means.save()
+
+    def _name(self, name: str) -> str:
+        return f"micro/{self._way}/{name}"
 
 
 def measure(

@@ -20,16 +20,13 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem, parse_value
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Config, ConfigValue
 from kernelmark.core.timing import Timing
 from kernelmark.core.units import counted
 from kernelmark.runners import targets
 from kernelmark.workloads import axes as axis_grammar
 from kernelmark.workloads import select, suites
-
-_EXAMPLES = (
-    "for example: kmark run -s demo, or kmark run -o gemm -a m=512 -a n=512 -a k=512 --dtype f32"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +69,7 @@ class Plan:
 
 def plan(selection: Selection, timing: Timing) -> Plan:
     """The cases of a selection, problem by problem; an illegal request raises."""
+    _check_files(selection)
     problems = _problems(selection, timing)
     for name in selection.devices:
         _check_kind(name)
@@ -114,7 +112,7 @@ def plan(selection: Selection, timing: Timing) -> Plan:
         cases += added
         named = (*named, SENTINELS) if added else named
         if others := {case.backend for case in added} - chosen.keys():
-            notes.append(f"sentinels are measured by {', '.join(sorted(others))}")
+            notes.append(f"canaries are measured by {', '.join(sorted(others))}")
     return Plan(
         cases=tuple(cases),
         devices=tuple(infos),
@@ -122,6 +120,24 @@ def plan(selection: Selection, timing: Timing) -> Plan:
         notes=(*notes, *changes(own.values())),
         own=tuple(own.values()),
     )
+
+
+def _check_files(selection: Selection) -> None:
+    """Refuse kernel files that are missing, or that compute none of the ops asked for, before
+    anything that the op asks for is."""
+    for name in selection.ops:
+        if backend_folder.is_file(name):
+            raise UsageError(f"{name} is a kernel file, not an op", hint=Reason("file-is-no-op"))
+    for name in selection.backends:
+        if name not in backend_folder.registry and not backend_folder.is_file(name):
+            find_backend(name)  # which refuses it
+        elif backend_folder.is_file(name):
+            ops: tuple[str, ...] = getattr(find_backend(name), "ops", ())
+            if selection.ops and not set(ops) & set(selection.ops):
+                raise UsageError(
+                    f"{name} computes {', '.join(ops)}, not {', '.join(selection.ops)}",
+                    hint=Reason("leave-out-op"),
+                )
 
 
 def own_kernels(backends: Sequence[str]) -> dict[str, OwnKernel]:
@@ -192,7 +208,7 @@ def _problems(selection: Selection, timing: Timing) -> list[Problem]:
     if _asks_for_own(selection):
         own = own_ops(selection.backends)
         if not (selection.ops or selection.problems or selection.suites):
-            selection = dataclasses.replace(selection, ops=own)
+            selection = dataclasses.replace(selection, ops=own or _named_ops(selection))
     for name in selection.ops:
         op_folder.registry.get(name)
     if selection.suites:
@@ -210,7 +226,7 @@ def _problems(selection: Selection, timing: Timing) -> list[Problem]:
             )
         found = []
     else:
-        raise UsageError("nothing was asked for", hint=_EXAMPLES)
+        raise UsageError("nothing was asked for", hint=Reason("ask-for"))
     found += [op_folder.parse(text) for text in selection.problems]
     found = list(dict.fromkeys(found))
     if selection.filter is not None:
@@ -218,7 +234,7 @@ def _problems(selection: Selection, timing: Timing) -> list[Problem]:
         if not found:
             raise NothingToDo(
                 f"no problem matches {selection.filter!r}",
-                hint="'--dry-run' without the filter lists the problems",
+                hint=Reason("leave-out-filter"),
             )
     if selection.limit is not None:
         found = select.sample(found, selection.limit, timing.seed)
@@ -235,6 +251,12 @@ def _asks_for_own(selection: Selection) -> bool:
     )
 
 
+def _named_ops(selection: Selection) -> tuple[str, ...]:
+    """The ops that kernel files compute, for one who names the files and some axes only."""
+    files = [find_backend(name) for name in selection.backends if backend_folder.is_file(name)]
+    return tuple(dict.fromkeys(op for file in files for op in getattr(file, "ops", ())))
+
+
 def own_ops(names: Sequence[str]) -> tuple[str, ...]:
     """The ops that these backends' files define; from now on they are known."""
     from kernelmark.ops._own import OwnOp  # with numpy, which nothing else here needs
@@ -247,9 +269,7 @@ def own_ops(names: Sequence[str]) -> tuple[str, ...]:
 
 def _from_suites(selection: Selection) -> list[Problem]:
     if selection.axes:
-        raise UsageError(
-            "a suite has its own axes", hint="choose from it with -o, --dtype, --filter or --limit"
-        )
+        raise UsageError("a suite has its own axes", hint=Reason("choose-from-suite"))
     problems: list[Problem] = []
     for name in selection.suites:
         problems += suites.load(name, dtypes=selection.dtypes).problems
@@ -338,6 +358,11 @@ def find_backend(name: str) -> Backend:
     except UsageError as error:
         if name in backend_folder.registry or backend_folder.is_file(name):
             raise
+        if _is_file(name):
+            raise UsageError(
+                f"{name} is no kernel file",
+                hint="one ends in .py, .cu or .hip; a .py file calls a compiled library by ctypes",
+            ) from None
         hint = f"{error.hint}, or a .py file"
         if _is_file(f"{name}.py"):
             known = ", ".join(backend_folder.registry.names())
@@ -358,7 +383,7 @@ def require(name: str, info: DeviceInfo) -> None:
     if info.kind not in backend.device_kinds:
         raise UsageError(
             f"backend {name} does not run on {info.name}",
-            hint=f"it runs on: {', '.join(backend.device_kinds)}; -d chooses a device",
+            hint=Reason("choose-device", kinds=backend.device_kinds),
         )
     reason = backend.available()
     if reason is not None:

@@ -82,7 +82,7 @@ def run(
     )
     how = load_timing(timing)
     made = plan(selection, how)
-    conduct = Conduct(label=label, roofs=roofs, timeout_s=timeout_s)
+    conduct = Conduct(label=label, roofs=roofs, timeout_s=timeout_s, refuse_config=True)
     with contextlib.ExitStack() as stack:
         opened: Store | None = None
         if store is True:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kernelmark.api.folders import remember_folder
 from kernelmark.api.plan import Plan
 from kernelmark.api.reading import check_name
 from kernelmark.api.results import Results
@@ -34,6 +35,7 @@ class Conduct:
     compile_timeout_s: float = 600.0
     jobs: int | None = None
     retry_failed: bool = False
+    refuse_config: bool = False  # raise if no case knows the names of its config
 
     def __post_init__(self) -> None:
         check_name(self.label)
@@ -80,6 +82,8 @@ def measure(
             argv=tuple(argv),
             cases=len(plan.cases),
         )
+        if store is not None:
+            remember_folder(run.id)
     else:
         run = resumed
     with living([run.id] if store is not None else []):
@@ -91,6 +95,7 @@ def measure(
             on_event=on_event,
             resume=resumed is not None,
             retry_failed=conduct.retry_failed,
+            refuse_config=conduct.refuse_config,
             roofs=roofs,
         )
     if resumed is not None and store is not None:

@@ -41,6 +41,7 @@ from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, ProblemError, Unsupported, UsageError
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue, KernelInfo
 from kernelmark.core.space import Space
 from kernelmark.devices.base import ArgumentSet, Device, Stream, Tensor
@@ -51,44 +52,51 @@ _SHOWN = 12  # values of a parameter that a refusal lists
 
 
 class ReadConfig(dict[str, ConfigValue]):
-    """A config that remembers which of its names a file without a `space` has looked at: a
-    misspelt one is looked at by nobody."""
+    """A config that remembers which names a file without a `space` has looked up: a misspelt one
+    is looked up by nobody."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.unread = set(config)
+        self.read: dict[str, None] = {}  # in order
+
+    @property
+    def unread(self) -> set[str]:
+        return super().keys() - self.read.keys()
 
     def __getitem__(self, name: str) -> ConfigValue:
-        self.unread.discard(name)
+        self.read[name] = None
         return super().__getitem__(name)
 
     def __contains__(self, name: object) -> bool:
-        self.unread.discard(str(name))
+        self.read[str(name)] = None
         return super().__contains__(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        self.unread.discard(name)
+        self.read[name] = None
         return super().get(name, default)
 
     def pop(self, name: str, *default: Any) -> Any:
-        self.unread.discard(name)
+        self.read[name] = None
         return super().pop(name, *default)
 
     def __iter__(self) -> Iterator[str]:
-        self.unread.clear()
+        self._read_all()
         return super().__iter__()
 
     def keys(self) -> Any:
-        self.unread.clear()
+        self._read_all()
         return super().keys()
 
     def values(self) -> Any:
-        self.unread.clear()
+        self._read_all()
         return super().values()
 
     def items(self) -> Any:
-        self.unread.clear()
+        self._read_all()
         return super().items()
+
+    def _read_all(self) -> None:
+        self.read |= dict.fromkeys(super().keys())
 
 
 class FileKernel(Kernel):
@@ -190,17 +198,20 @@ class FileBackend(Backend):
         prepare = self._module.prepare
         handles = {"stream": device.stream, "device": device}
         more = {name: handles[name] for name in rules.handles(prepare)}
-        given = ReadConfig({} if spaced else config)
-        given.update(config)
+        given = ReadConfig(config)
         launch = prepare(problem, given, views, **more)
         rules.check_launch(self._path.name, launch)
-        if device.info.kind in ("cuda", "hip") or given.unread:
+        misspelt = not spaced and bool(given.unread)
+        if device.info.kind in ("cuda", "hip") or misspelt:
             # A first call may compile or allocate, which must not fall into a capture; and it may
             # be the first to look at the config.
             launch(0)
             device.synchronize()
-        if given.unread:
-            refuse_unknown(self._path.name, config, sorted(config.keys() - given.unread))
+        if misspelt and given.unread:
+            names = ", ".join(given.read)
+            reads = f"prepare and launch read only {names}" if names else "reads no config"
+            why = f"it declares no space, and {reads}"
+            refuse_unknown(self._path.name, config, tuple(given.read), why=why)
         return FileKernel(getattr(launch, "info", KernelInfo(name=self._path.stem)), launch)
 
     def _check_config(self, problem: Problem, config: Config, info: DeviceInfo) -> bool:
@@ -231,7 +242,7 @@ class SourceBackend(FileBackend):
 
 def _load(path: Path) -> ModuleType:
     if not path.is_file():
-        raise UsageError(f"there is no file {path}", hint="-b takes a backend's name or a .py file")
+        raise UsageError(f"there is no file {path}", hint=Reason("name-backend"))
     if path.suffix in _source.SUFFIXES:
         return _source.module_of(path)
     name = f"kernelmark_user_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"

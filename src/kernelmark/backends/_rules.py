@@ -52,12 +52,14 @@ def refuse_unknown(
     config: Config,
     known: Collection[str] = (),
     elsewhere: Mapping[str, str] | None = None,
+    why: str = "",
 ) -> None:
     """Refuse a config with a name that the backend does not read: it would be silently ignored.
-    `elsewhere` are names that it reads for other problems, and why not for this one."""
+    `elsewhere` are names that it reads for other problems, and why not for this one; `why` says
+    how the `known` ones are known, if not because the backend lists them."""
     unknown = sorted(config.keys() - set(known))
     if unknown:
-        knows = f"it knows {', '.join(known)}" if known else "it has nothing to choose"
+        knows = why or (f"it knows {', '.join(known)}" if known else "it has nothing to choose")
         knows = (elsewhere or {}).get(unknown[0], knows)
         raise Unsupported(
             Reason(

@@ -11,10 +11,11 @@ import typer
 
 from kernelmark.cli import completing
 from kernelmark.cli import options as o
-from kernelmark.cli.ab_telling import expected, lone, preview, put_report, reporter
+from kernelmark.cli.ab_telling import expected, lone, preview, put_report, refuse_short, reporter
 from kernelmark.cli.ending import command_age_s, learn_start
 from kernelmark.cli.output import Outputs, put_table, say
 from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
 
 if TYPE_CHECKING:
     from kernelmark.api.ab import AbPlan
@@ -100,7 +101,9 @@ Delta = Annotated[
 Budget = Annotated[
     float | None,
     o.option(
-        "--budget S", COMPARISON, help="Stop after this many seconds; undecided pairs stay unsure."
+        "--budget S",
+        COMPARISON,
+        help="Limit the seconds of the whole command; undecided pairs stay unsure.",
     ),
 ]
 MinSamples = Annotated[
@@ -159,6 +162,7 @@ def ab(
     if dry_run:
         return preview(plan)
     from kernelmark.api.ab import captured, compare_sides
+    from kernelmark.api.rounds import Rounds
     from kernelmark.core.environment import difference
     from kernelmark.report.ab import difference_table
     from kernelmark.runners.lock import describe_others
@@ -169,19 +173,24 @@ def ab(
         say(expected(plan))
         if others := describe_others(find(plan.device)[1]):
             say(f"note: {plan.device} is in use by {others}: times may be disturbed")
+    refuse_short(plan)
     environments = captured(plan)
     if not outputs.stdout_taken:
         put_table(difference_table(difference(*environments), plan.names))
         say()
     with contextlib.ExitStack() as stack:
         opened = None if no_store else stack.enter_context(open_store(store))
-        learn_start("ab", command_age_s())
+        # The budget is that of the command, not of its rounds alone.
+        spent_s = command_age_s()
+        remaining = plan.budget(spent_s)
+        learn_start(spent_s, Rounds(plan).command, "ab")
         report = compare_sides(
             plan,
             environments,
             store=opened,
             argv=tuple(context.obj or ()),
-            on_event=stack.enter_context(reporter(plan, quiet=quiet)),
+            on_event=stack.enter_context(reporter(plan, quiet=quiet, budget=remaining)),
+            budget=remaining,
         )
     return put_report(report, outputs, stored=opened is not None, quiet=quiet)
 
@@ -295,7 +304,7 @@ def _choices(
         if not known.is_file(one):  # a file is read by its side, which may have what it imports
             find_backend(one)
         elif not Path(one).is_file():
-            raise UsageError(f"there is no file {one}", hint="-b takes a name or a .py file")
+            raise UsageError(f"there is no file {one}", hint=Reason("name-backend"))
     return found, parse_config(_of_side(params["config"] or (), name, names))
 
 
@@ -310,13 +319,18 @@ def _timing(params: Mapping[str, Any]) -> Timing:
     import dataclasses
     from pathlib import Path
 
-    from kernelmark.core.timing import load_timing_fields
+    from kernelmark.core.timing import PRESETS, load_timing_fields
     from kernelmark.runners.ab import ROUND
 
     names = ("cache", "strain", "duty", "threads", "max_s", "warmup_s", "seed")
     changes = {name: params[name] for name in names if params[name] is not None}
     if params["samples"] is not None:
         changes["min_samples"] = params["samples"]
+    if params["timing"] in PRESETS:
+        raise UsageError(
+            f"--timing {params['timing']}: kmark ab has no presets",
+            hint="--rounds and --budget set how long it takes, --timing FILE.toml a round's fields",
+        )
     given = load_timing_fields(Path(params["timing"]).expanduser()) if params["timing"] else {}
     if "preset" in given:
         raise UsageError(

@@ -14,10 +14,11 @@ from kernelmark.core.units import counted
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-    from kernelmark.api.ab import AbPlan, Rounds
+    from kernelmark.api.ab import AbPlan
+    from kernelmark.api.rounds import Rounds
     from kernelmark.compare.fail_on import FailOn
     from kernelmark.report.ab import AbReport
-    from kernelmark.runners.ab import Event
+    from kernelmark.runners.ab import Budget, Event
 
 
 _STYLES = {
@@ -56,18 +57,18 @@ def preview(plan: AbPlan) -> int:
 
 def expected(plan: AbPlan) -> str:
     """What is compared and how long that takes, in one line."""
-    from kernelmark.api.ab import Rounds
+    from kernelmark.api.rounds import Rounds
     from kernelmark.core.units import duration_text
 
     first, last = Rounds(plan).whole_s
     rounds = plan.rule.looks.rounds
     text = f"{counted(len(plan.pairs), 'pair')} on {plan.device}"
     if plan.budget_s is not None and plan.budget_s < last:
-        text += f", at most about {duration_text(plan.budget_s)} (--budget)"
+        text += f", at most {duration_text(plan.budget_s)} (--budget)"
         if plan.budget_s < first:
             text += (
-                f", which ends before the first look after {rounds[0]} rounds "
-                f"(about {duration_text(first)}): every pair would stay unsure"
+                f", about {duration_text(first - plan.budget_s)} less than the first look after "
+                f"{rounds[0]} rounds takes (about {duration_text(first)}): pairs would stay unsure"
             )
         return text
     if len(rounds) == 1:
@@ -78,13 +79,31 @@ def expected(plan: AbPlan) -> str:
     )
 
 
-@contextlib.contextmanager
-def reporter(plan: AbPlan, *, quiet: bool) -> Iterator[Callable[[Event], None]]:
-    """What a comparison reports its events to: a bar with the time left on a terminal, else a
-    line a round. Quiet, it still learns how long rounds take."""
-    from kernelmark.api.ab import Rounds
+def refuse_short(plan: AbPlan) -> None:
+    """Refuse a budget that, as earlier commands show, ends before the first round begins."""
+    from kernelmark.api.rounds import Rounds
+    from kernelmark.core.errors import NothingToDo
+    from kernelmark.core.units import duration_text
 
     rounds = Rounds(plan)
+    start_s, budget_s = rounds.start_s, plan.budget_s
+    if budget_s is not None and start_s is not None and budget_s < start_s:
+        raise NothingToDo(
+            f"--budget {budget_s:g} ends before the first round: starting both sides takes about "
+            f"{duration_text(start_s)}",
+            hint=f"the first look needs about {duration_text(rounds.whole_s[0])}",
+        )
+
+
+@contextlib.contextmanager
+def reporter(
+    plan: AbPlan, *, quiet: bool, budget: Budget | None = None
+) -> Iterator[Callable[[Event], None]]:
+    """What a comparison reports its events to: a bar with the time left on a terminal, else a
+    line a round. Quiet, it still learns how long rounds take."""
+    from kernelmark.api.rounds import Rounds
+
+    rounds = Rounds(plan, budget)
     with contextlib.ExitStack() as stack:
         stack.callback(rounds.save)
         tell: Callable[[Event], None] = _ignored
@@ -109,7 +128,7 @@ def left(rounds: Rounds) -> str:
     from kernelmark.core.units import duration_text
 
     near, far = rounds.left_s
-    if rounds.looks.after(rounds.done) in (None, rounds.looks.last):
+    if rounds.looks.after(rounds.done) in (None, rounds.looks.last) or near == far:
         return f"about {duration_text(far)} left"
     return f"next look in about {duration_text(near)}, at most {duration_text(far)} left"
 
@@ -121,7 +140,7 @@ class Drawn:
         self._bar = bar
         self._rounds = rounds
         self._lines = progress(rounds, lambda text: bar.console.print(text, markup=False))
-        self._task = bar.add_task("starting", total=rounds.looks.last, left=left(rounds))
+        self._task = bar.add_task("starting", total=rounds.last, left=left(rounds))
 
     def __call__(self, event: Event) -> None:
         from kernelmark.report.names import short
@@ -134,6 +153,7 @@ class Drawn:
             self._bar.update(
                 self._task,
                 completed=event.round - 1 + event.done / event.total,
+                total=max(self._rounds.last, event.round),
                 left=left(self._rounds),
                 description=f"round {event.round}: {short(event.pair.base.problem)}",
             )
@@ -153,7 +173,7 @@ def progress(rounds: Rounds, say: Callable[[str], object] = say) -> Callable[[Ev
                 say(str(event))
         elif isinstance(event, Measured):
             if event.done == event.total:
-                more = f" ({left(rounds)})" if event.round < rounds.looks.last else ""
+                more = f" ({left(rounds)})" if event.round < rounds.last else ""
                 say(f"round {event.round}: {counted(event.total, 'pair')}{more}")
         else:
             name = short(event.pair.base.problem)
@@ -203,7 +223,8 @@ def put_report(
             else "interrupted before any pair was measured on both sides; no result is kept"
         )
     elif code == NOTHING:
-        ran = any(row.base_s for row in report.rows)
+        # Without any row the time ended before the first round.
+        ran = not report.rows or any(row.base_s for row in report.rows)
         say(
             "nothing was judged: the time ended before the first look"
             if ran

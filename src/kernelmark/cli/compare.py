@@ -209,9 +209,9 @@ def _tell(
     say(report.summary(comparison))
     if spared:
         say(
-            f"{spared} of them would fail but {'is' if spared == 1 else 'are'} held, since a "
-            "sentinel moved: the machine changed between the runs; kmark ab measures both beside "
-            "each other, --fail-on held counts held rows too"
+            f"{spared} of them would fail but {'is' if spared == 1 else 'are'} suppressed, since a "
+            "canary moved: the machine changed between the runs; kmark ab measures both alongside "
+            "each other, --fail-on held counts suppressed rows too"
         )
     if bad:
         say(f"{len(bad)} of them fail; why, for one: kmark compare … --explain {bad[0].number}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 _RUNS = 50  # newest ones that are offered
 
@@ -43,6 +44,27 @@ def dtypes(incomplete: str) -> list[str]:
     from kernelmark.core.dtype import DTYPES
 
     return _listed(DTYPES, incomplete)
+
+
+def timings(incomplete: str) -> list[str]:
+    """Presets, and files that set fields of a timing."""
+    from kernelmark.core.timing import PRESETS
+
+    return [*(n for n in PRESETS if n.startswith(incomplete)), *timing_files(incomplete)]
+
+
+def timing_files(incomplete: str) -> list[str]:
+    """TOML files that begin so, and folders that may hold some."""
+    folder, slash, name = incomplete.rpartition("/")
+    found: list[str] = []
+    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: ~ of a user who is not there
+        for path in sorted(Path(folder + slash or ".").expanduser().iterdir()):
+            hidden = path.name.startswith(".") and not name.startswith(".")
+            if path.name.startswith(name) and not hidden:
+                end = "/" if path.is_dir() else ""
+                if end or path.suffix == ".toml":
+                    found.append(f"{folder}{slash}{path.name}{end}")
+    return found
 
 
 def runs(incomplete: str) -> list[str]:

@@ -19,12 +19,14 @@ def command_age_s() -> float:
     return time.monotonic() - _Clock.begun
 
 
-def learn_start(command: str, seconds: float) -> None:
-    """Remember what a command took before and after its cases, for later estimates."""
+def learn_start(seconds: float, *commands: str) -> None:
+    """Remember what a command took before and after its cases, for later estimates; by each of its
+    names."""
     from kernelmark.runners.forecast import Means
 
     means = Means.of_machine()
-    means.learn(f"start/{command}", seconds)
+    for command in commands:
+        means.learn(f"start/{command}", seconds)
     means.save()
 
 

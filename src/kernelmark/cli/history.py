@@ -372,5 +372,5 @@ def _tell(
     held = sum(bool(story.held) for story in shown)
     say(
         f"{len(shown)} series over {counted(len(found.runs), 'run')}: {counted(steps, 'step')}, "
-        f"{counted(len(alarms), 'alarm')}{f', {held} held' if held else ''}"
+        f"{counted(len(alarms), 'alarm')}{f', {held} suppressed' if held else ''}"
     )

@@ -7,6 +7,7 @@ import dataclasses
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
@@ -117,7 +118,7 @@ def run(
         results = _measured(plan, context, opened, resumed=resumed, roofs=roofs)
         measured_s = command_age_s()
         code = _finish(results, opened, outputs, context)
-        learn_start("run", before_s + command_age_s() - measured_s)
+        learn_start(before_s + command_age_s() - measured_s, "run")
         return code
 
 
@@ -212,13 +213,38 @@ def _newest(store: Store, *, failed_too: bool) -> Run:
 
 def _chosen_before(context: typer.Context, run: Run) -> Mapping[str, Any]:
     """The choice that the run was started with, read from its own command line."""
+    from kernelmark.api.folders import folder_of
+
     given = [name for name in _CHOOSING if context.params[name] != _default(context, name)]
     if given:
         raise UsageError(
             f"a resumed run keeps what it was started with: {given[0]} cannot be chosen again",
             hint=f"it was: kmark {shlex.join(redacted(run.argv))}",
         )
-    return context.command.make_context("kmark run", list(run.argv[1:])).params
+    params = dict(context.command.make_context("kmark run", list(run.argv[1:])).params)
+    folder = folder_of(run.id)
+    for name in ("backends", "suites"):
+        words = o.comma_list(params[name])
+        params[name] = [_from_folder(word, folder, run) for word in words] or None
+    params["timing"] = _from_folder(params["timing"], folder, run)
+    return params
+
+
+def _from_folder(word: str, folder: Path | None, run: Run) -> str:
+    """A file that a run named, from whatever folder it was started in; other words as they are."""
+    from kernelmark.backends import FILES, registry
+
+    if not word.endswith((*FILES, ".toml")) or word in registry:
+        return word
+    path = Path(word).expanduser()
+    if folder is not None:
+        return str(folder / path)
+    if not path.exists():
+        raise UsageError(
+            f"there is no file {word}, which run {run.id} names",
+            hint="it was started in another folder, which is not known here: resume it from there",
+        )
+    return word
 
 
 def _default(context: typer.Context, name: str) -> object:
@@ -246,6 +272,7 @@ def _measured(
         timeout_s=params["timeout"],
         jobs=params["jobs"],
         retry_failed=params["retry_failed"],
+        refuse_config=True,
     )
     with reporter(plan, quiet=params["quiet"]) as on_event:
         return measure(

@@ -302,20 +302,25 @@ def _measure(
     from kernelmark.api import micro as api
     from kernelmark.cli.places import redacted
     from kernelmark.core.micro import benchmark_name
-    from kernelmark.core.units import duration_text
+    from kernelmark.core.units import counted, duration_text
     from kernelmark.report.micro import status_text
     from kernelmark.stores import open_store
 
     chosen = list(names) or api.names_for(device)
-
+    pace = api.Pace(chosen, f"{device}/{threads}/{mode}")
     noted: set[str] = set()
+
+    def left() -> str:
+        return "" if pace.left_s is None else f"about {duration_text(pace.left_s)}"
 
     def on_result(result: Result) -> None:
         name = benchmark_name(result.case.problem)
+        pace.take(name)
         took = duration_text(result.cost.get("total", 0.0))
         reason = f": {result.error.splitlines()[0]}" if result.error else ""
+        more = f" ({left()} left)" if pace.open and left() else ""
         if not quiet or result.status.failed:
-            say(f"{name:<16} {status_text(result, result.headlines)}, {took}{reason}")
+            say(f"{name:<16} {status_text(result, result.headlines)}, {took}{reason}{more}")
         for note in result.notes:
             if note not in noted:  # what all of them have is said once
                 tell(f"{name}: {note}")
@@ -325,7 +330,10 @@ def _measure(
         if not quiet:
             say(f"note: {text}")
 
+    if not quiet and left():
+        say(f"{counted(len(chosen), 'microbenchmark')} on {device}, {left()}")
     with contextlib.ExitStack() as stack:
+        stack.callback(pace.save)
         store = None if place is None else stack.enter_context(open_store(place or None))
         results = api.measure(
             chosen,

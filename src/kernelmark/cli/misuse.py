@@ -28,7 +28,7 @@ def misused(error: Any, words: Sequence[str]) -> int:
     path = getattr(context, "command_path", None) or command_path(words)
     lines = [line.strip() for line in message.splitlines() if line.strip()] or ["misused"]
     sentence = lines[0][:1].lower() + lines[0][1:].rstrip(".")
-    rest = f"{' '.join(lines[1:])}; " if lines[1:] else _meant(error, words)
+    rest = f"{' '.join(lines[1:])}; " if lines[1:] else _meant(error, words) or _placed(words)
     complain(sentence, f"{rest}see '{path} --help'")
     return 2
 
@@ -41,6 +41,27 @@ def _meant(error: Any, words: Sequence[str]) -> str:
         if value not in choices and (close := difflib.get_close_matches(value, choices, n=1)):
             return f"did you mean {close[0]}? "
     return ""
+
+
+def _placed(words: Sequence[str]) -> str:
+    """`write: -o gemm; ` for a word of `kmark run` or `kmark ab` that belongs behind an option, and
+    where runs are excluded or deleted."""
+    command, word = next(iter(words), ""), next(iter(words[1:]), "")
+    if command not in ("run", "ab") or not word or word.startswith("-"):
+        return ""
+    if word in ("exclude", "delete"):
+        return "'kmark history --exclude RUN' ignores a run, 'kmark delete RUN' removes it; "
+    from kernelmark import backends, ops
+    from kernelmark.workloads import suites
+
+    for option, known in (
+        ("-o", ops.registry),
+        ("-s", suites.names()),
+        ("-b", backends.registry),
+    ):
+        if word in known:
+            return f"write: {option} {word}; "
+    return f"write: -b {word}; " if backends.is_file(word) else ""
 
 
 def _choices(parameter: Any) -> Sequence[Any]:

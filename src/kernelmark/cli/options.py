@@ -146,6 +146,7 @@ TimingName = Annotated[
     option(
         "--timing PRESET|FILE",
         MEASUREMENT,
+        complete=completing.timings,
         help="How thoroughly to measure: quick, default, full, or a TOML file with any fields of a "
         "timing.",
     ),
@@ -153,7 +154,10 @@ TimingName = Annotated[
 TimingFile = Annotated[
     str | None,
     option(
-        "--timing FILE.toml", MEASUREMENT, help="Set any field of a round's timing from a file."
+        "--timing FILE.toml",
+        MEASUREMENT,
+        complete=completing.timing_files,
+        help="Set any field of a round's timing from a file.",
     ),
 ]
 CacheState = Annotated[

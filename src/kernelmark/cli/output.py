@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from kernelmark.report.tables import Table
 
 Text = Callable[[], str]
+_COMMAND = re.compile(r"(.*?)(?:(?<=: )(kmark [^:]*))?", re.DOTALL)
+# Between a number and its unit, which stay on one line.
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|×|[nmµ]?s|min|h)(?!\w))")
 _STYLES = {"title": "italic", "head": "bold", "name": "cyan"}
 
 
@@ -142,12 +147,47 @@ def silenced(stream: TextIO) -> None:
 
 
 def say(text: str = "") -> None:
-    """A line of words for people, on stderr. That nobody reads them ends no command."""
+    """A line of words for people, on stderr, folded to the width of a terminal. That nobody reads
+    them ends no command."""
     try:
-        sys.stderr.write(f"{printable(text)}\n")
+        whole = printable(text)
+        sys.stderr.write(f"{folded(whole, _width()) if fancy(sys.stderr) else whole}\n")
         sys.stderr.flush()
     except OSError:
         silenced(sys.stderr)
+
+
+def folded(text: str, width: int) -> str:
+    """Lines of at most `width` columns, broken between words. Indented lines are commands, and so
+    is what follows the last colon where it begins with kmark: these stay whole, to be copied."""
+    return "\n".join(_folded(line, width) for line in text.split("\n"))
+
+
+def _folded(line: str, width: int) -> str:
+    if len(line) <= width or line.startswith(" "):
+        return line
+    words, command = _COMMAND.fullmatch(line).groups()  # type: ignore[union-attr]
+    whole = textwrap.wrap(
+        _UNIT.sub("\u00a0", words),
+        width,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    made = [line.replace("\u00a0", " ") for line in whole]
+    if command and (not made or len(made[-1]) + 1 + len(command) > width):
+        return "\n".join([*made, f"  {command}"])
+    return "\n".join([*made[:-1], " ".join(filter(None, (made[-1], command)))])
+
+
+def _width() -> int:
+    """Columns of the terminal that stderr is."""
+    with contextlib.suppress(ValueError):
+        if (given := int(os.environ.get("COLUMNS", "0"))) > 0:
+            return given
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    return 80
 
 
 def complain(message: str, hint: str | None) -> None:

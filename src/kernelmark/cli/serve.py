@@ -55,6 +55,8 @@ def serve(
 
     folders = [_folder(name) for name in tuning or ()]
     with open_store(store, readonly=public) as opened:
+        if not (quiet or opened.runs(limit=1)):
+            say(f"note: {opened.where} has no runs yet: kmark run or kmark push adds them")
         return serving.serve(
             opened,
             host=host,
@@ -116,15 +118,19 @@ def push(
             tell=(lambda text: None) if quiet else say,
         )
     for one in done if not quiet else ():
-        say(f"run {one.run_id}: {counted(one.added, 'result')} pushed, {one.known} were there")
+        say(f"run {one.run_id}: {counted(one.added, 'result')} pushed, {one.known} already there")
     return 0
 
 
 def _token(file: Path | None) -> str:
     try:
         token = os.environ.get("KERNELMARK_TOKEN", "") if file is None else file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from None
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise UsageError(
+            f"{file} is not text", hint="it holds the token and nothing else"
+        ) from None
     token = token.strip()
     if not token or not token.isascii() or not token.isprintable():
         raise UsageError(
@@ -151,7 +157,7 @@ def create_token(name: Name, scope: ScopeName = "read", store: o.StorePlace = No
     from kernelmark.stores.tokens import Scope
 
     if scope not in tuple(Scope):
-        raise UsageError(f"--scope {scope!r} is none", hint=f"scopes: {', '.join(Scope)}")
+        raise UsageError(f"unknown scope {scope!r}", hint=f"scopes: {', '.join(Scope)}")
     with open_store(store) as opened:
         put(opened.create_token(name, Scope(scope)) + "\n")
     return 0

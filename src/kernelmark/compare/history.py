@@ -61,6 +61,8 @@ class Point(Protocol):
     @property
     def modes(self) -> tuple[Mode, ...]: ...
     @property
+    def doubt(self) -> Reason | None: ...
+    @property
     def metric(self) -> str: ...
     @property
     def value(self) -> float | None: ...
@@ -178,10 +180,18 @@ def judged_s(point: Point) -> float | None:
 
 
 def is_reliable(point: Point) -> bool:
-    """Whether the blocks of a point agreed. Where they did not, its median may be a time that no
-    launch took: it is shown, and neither judged nor part of a level."""
+    """Whether a point has as many blocks as promised, and these agree. Where not, its median may be
+    a time that no launch took: it is shown, and neither judged nor part of a level."""
+    return bool(point.metric) or _doubt(point) is None
+
+
+def _doubt(point: Point) -> Reason | None:
+    """Why a point is not judged; None where it is. Stores that earlier versions filled tell only
+    by the interval."""
     low_s, high_s = point.low_s, point.high_s
-    return bool(point.metric) or not low_s or high_s is None or high_s <= DISAGREEMENT * low_s
+    if point.doubt is not None or not low_s or high_s is None or high_s <= DISAGREEMENT * low_s:
+        return point.doubt
+    return Reason("point-wide", low_s=low_s, high_s=high_s)
 
 
 def stories(points: Iterable[Point], *, min_effect: float = MIN_EFFECT) -> list[Story]:
@@ -335,11 +345,8 @@ def _screened(
         return Screen(status=VerdictStatus.IGNORED, reason=_failed(newest))
     if len(points) > 1 and points[-2].status is not Status.OK:
         return Screen(status=VerdictStatus.FIXED, reason=_was(points[-2]))
-    if not is_reliable(newest):
-        low_s, high_s = newest.low_s, newest.high_s
-        return Screen(
-            status=VerdictStatus.UNSURE, reason=Reason("point-wide", low_s=low_s, high_s=high_s)
-        )
+    if not newest.metric and (doubt := _doubt(newest)) is not None:
+        return Screen(status=VerdictStatus.UNSURE, reason=doubt)
     level, log = levels[-1], math.log(judged)
     if len(level) >= LEAST_POINTS:
         gone = _gone(level, log, min_effect)

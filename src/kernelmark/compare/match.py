@@ -60,8 +60,9 @@ class Pair:
     def multimodal(self) -> bool:
         """Whether the samples of a side fall on several values. Medians of such blocks jump from
         one to the other; their means do not."""
-        sides = (self.base, self.head)
-        return any(side and side.measurement and side.measurement.modes for side in sides)
+        base = self.base.measurement if self.base else None
+        head = self.head.measurement if self.head else None
+        return bool((base and base.modes) or (head and head.modes))
 
     @property
     def clocks_mhz(self) -> tuple[float, float] | None:

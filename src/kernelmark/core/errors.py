@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kernelmark.core.reason import Reason
+from kernelmark.core.reason import PYTHON, Reason, format_reason
 
 # What code raises that did not foresee a damaged file.
 UNEXPECTED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
@@ -36,8 +36,10 @@ class KernelmarkError(Exception):
         self.about = ""  # what it is about, where that decides on the hint: suite-file, device, …
 
     def __str__(self) -> str:
-        """The sentence and, on a line of its own, the hint: what a traceback ends with."""
-        return f"{self.message}\nhint: {self.hint}" if self.hint else str(self.message)
+        """The sentence and, on a line of its own, the hint, in Python's words, as a traceback ends.
+        The command line formats both itself."""
+        message = format_reason(self.message, PYTHON)
+        return f"{message}\nhint: {format_reason(self.hint, PYTHON)}" if self.hint else message
 
     def __reduce__(self) -> tuple[type, tuple[str, str | None]]:
         return type(self), (self.message, self.hint)

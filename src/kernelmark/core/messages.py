@@ -13,15 +13,33 @@ template does not name: they are for programs.
 
 from __future__ import annotations
 
-# A setting as a field of Timing, as an option of the command line, and in Python.
+# A setting as a field of Timing, as it is given on the command line, and in Python.
+_FILE = "--timing FILE.toml"
+_CALL = 'km.run("gemm", m=512, n=512, k=512, dtype="f32"), or km.run(suite="demo")'
 SETTINGS = {
     "max_s": ("max_s", "--max-s", "Timing.max_s"),
-    "max_allocations": ("max_allocations", "--max-blocks", "Timing.max_allocations"),
-    "min_samples": ("min_samples", "--samples", "Timing.min_samples"),
-    "warmup_s": ("warmup_s", "--warmup-s", "Timing.warmup_s"),
+    "max_allocations": ("max_allocations", f"max_allocations in {_FILE}", "Timing.max_allocations"),
+    "min_samples": ("min_samples", f"min_samples in {_FILE}", "Timing.min_samples"),
+    "warmup_s": ("warmup_s", f"warmup_s in {_FILE}", "Timing.warmup_s"),
     "target_rel_ci": ("target_rel_ci", "--target-ci", "Timing.target_rel_ci"),
-    "duty_burst": ("duty=burst", "--duty burst", 'Timing.duty="burst"'),
+    "duty_burst": ("duty=burst", f'duty = "burst" in {_FILE}', 'Timing.duty="burst"'),
     "roofs_fresh": ("--roofs fresh", "--roofs fresh", 'roofs="fresh"'),
+    **{
+        name: (f"{name}=", option, f"{name}=")
+        for name, option in {
+            "backend": "-b",
+            "device": "-d",
+            "dtype": "--dtype",
+            "filter": "--filter",
+            "limit": "--limit",
+            "op": "-o",
+        }.items()
+    },
+    "example": (
+        _CALL,
+        "kmark run -s demo, or kmark run -o gemm -a m=512 -a n=512 -a k=512 --dtype f32",
+        _CALL,
+    ),
 }
 _REST = "{sustained:if , or rest between samples ({@duty_burst})}"
 _SCORE = "{ratio:.3f} × ({low:.3f} to {high:.3f})"
@@ -30,6 +48,18 @@ _REFERENCE = "{reference_fault:if ; the reference itself: {reference_fault}}"
 TEMPLATES = {
     # Refusals
     "config-unknown-name": "{backend} does not know {name!r} in the config {config}; {why}",
+    "dynamic-unknown-dim": (
+        "dynamic={given} in the config: {op} has no such dim in the shapes of its tensors; give"
+        " all, or dims separated by commas, of {listed}"
+    ),
+    "dynamic-with-tiles": (
+        "iree cannot use tile sizes together with dynamic dims: a tuning spec matches sizes that"
+        " the compiler knows"
+    ),
+    "variant-diverges": (
+        "output {output} diverges from {against} in {fraction:.2%} of its elements, first at"
+        " {first}; the tolerance is {tolerance:g}"
+    ),
     "solution-unknown": (
         "the library has no solution called {name!r} among its {count} for this problem: it is of"
         " another build, or of another problem"
@@ -64,6 +94,13 @@ TEMPLATES = {
     ),
     "measure-micro": "measure it: kmark micro {names}{@store}",
     "fill-store": "`{command}` adds results",
+    "ask-for": "for example: {@example}",
+    "choose-from-suite": "choose from it by {@op}, {@dtype}, {@filter} or {@limit}",
+    "leave-out-filter": "leave {@filter} out to get all problems",
+    "choose-device": "it runs on: {kinds:list}; {@device} chooses a device",
+    "name-backend": "{@backend} takes the name of a backend or of a kernel file (.py, .cu, .hip)",
+    "file-is-no-op": "give it by {@backend}: a file that defines its own op needs no {@op}",
+    "leave-out-op": "leave {@op} out, or choose another backend by {@backend}",
     # Files
     "in-file": "{file}: {cause}",
     "no-call": "is no call of a known form",
@@ -251,7 +288,7 @@ TEMPLATES = {
     "base-zero": "base is 0",
     "no-metric-in-common": "no metric in common",
     "canary-change": "{problem}: {verdict}",
-    "canary-moved": "a sentinel moved: the machine is not what it was",
+    "canary-moved": "a canary moved: the machine is not what it was",
     # The answer to a comparison
     "answer-broken": (
         "{broken} of {rows:n kernel} stopped working{slower:if  and {slower} got slower}; first"
@@ -268,7 +305,7 @@ TEMPLATES = {
     ),
     "answer-new": "there is nothing yet to compare {rows:n kernel} with",
     "answer-undecided": (
-        "no slowdown was found, but {unsure} of {rows:n kernel} are undecided"
+        "no slowdown was found; {unsure} of {rows:n kernel} undecided"
         "{faster:if ; {faster} got faster}"
     ),
     "answer-same": (

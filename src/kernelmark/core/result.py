@@ -216,7 +216,12 @@ class Measurement(_MedianMemory):
     @property
     def reliable(self) -> bool:
         """Whether as many blocks as promised were measured, and agree within a factor."""
-        return not any(warning.code in UNRELIABLE for warning in self.warnings)
+        return self.doubt is None
+
+    @property
+    def doubt(self) -> Reason | None:
+        """Why the median is no headline; None where it is one."""
+        return next((one for one in self.warnings if one.code in UNRELIABLE), None)
 
     @property
     def launch_bound(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -136,6 +137,10 @@ class Timing:
                 f"unknown timing preset {name!r}",
                 hint=f"known: {', '.join(PRESETS)}, or a .toml file",
             )
+        known = [field.name for field in dataclasses.fields(cls)]
+        for field in changes:
+            if field not in known:
+                raise _unknown_field("timing", field, known)
         return dataclasses.replace(PRESETS[name], **changes)  # type: ignore[arg-type]
 
 
@@ -151,6 +156,13 @@ PRESETS: dict[str, Timing] = {
         target_rel_ci=0.005,
     ),
 }
+
+
+def _unknown_field(where: str, name: str, known: Iterable[str]) -> UsageError:
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=1)
+    meant = f"did you mean {close[0]}? " if close else ""
+    return UsageError(f"{where}: unknown field {name!r}", hint=f"{meant}known: {', '.join(known)}")
 
 
 def load_timing_fields(path: Path) -> dict[str, Any]:
@@ -169,10 +181,7 @@ def load_timing_fields(path: Path) -> dict[str, Any]:
     defaults = {"preset": "default", **dataclasses.asdict(PRESETS["default"])}
     for name, value in found.items():
         if name not in defaults:
-            close = difflib.get_close_matches(name, defaults, n=1)
-            meant = f"did you mean {close[0]}? " if close else ""
-            known = ", ".join(defaults)
-            raise UsageError(f"{path}: unknown field {name!r}", hint=f"{meant}known: {known}")
+            raise _unknown_field(str(path), name, defaults)
         default = defaults[name]
         kind = str if isinstance(default, str) else int | float
         if isinstance(default, int):

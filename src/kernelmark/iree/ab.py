@@ -26,6 +26,7 @@ from kernelmark.backends.iree.targets import Target
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.errors import CaseError, CompileError, UsageError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Block, Status
 from kernelmark.iree.execute import (
     DispatchTime,
@@ -236,7 +237,7 @@ class _Comparison:
     def _check(self, inputs: Sequence[Input]) -> str:
         """Compare all outputs; return why there is no reference, or ""."""
         reference, why = self._reference(inputs)
-        first: Outputs | None = None
+        first: tuple[str, Outputs] | None = None
         for name, built in list(self._built.items()):
             self._on_step(f"check {name}")
             try:
@@ -246,15 +247,13 @@ class _Comparison:
                 continue
             known = self._known[name]
             if first is not None:
-                known["against_first"] = self._diverge(outputs, first)
-            if reference is not None:
-                known["against_f64"] = self._diverge(outputs, reference)
+                known["against_first"] = found = self._diverge(outputs, first[1])
+                _judge(known, found, against=first[0])
             # The first variant may be the wrong one: float64 decides where it is known.
-            judged = known.get("against_f64") or known.get("against_first") or ()
-            assert isinstance(judged, tuple)
-            if not all(one.passed for one in judged):
-                known["status"] = Status.WRONG
-            first = outputs if first is None else first
+            if reference is not None:
+                known["against_f64"] = found = self._diverge(outputs, reference)
+                _judge(known, found, against="float64")
+            first = (name, outputs) if first is None else first
         return why
 
     def _reference(self, inputs: Sequence[Input]) -> tuple[Outputs | None, str]:
@@ -321,6 +320,23 @@ class _Comparison:
             threads=self._plan.threads,
             expected_s=statistics.median(before[-1].samples_s) if before else 0.0,
         )
+
+
+def _judge(known: dict[str, object], found: Sequence[Divergence], *, against: str) -> None:
+    """Note the first output that is wrong, or that none is."""
+    known |= {"status": Status.OK, "error": ""}
+    for number, one in enumerate(found):
+        if not one.passed:
+            reason = Reason(
+                "variant-diverges",
+                output=number,
+                against=against,
+                fraction=one.fraction_bad,
+                first=one.first_bad,
+                tolerance=one.tolerance,
+            )
+            known |= {"status": Status.WRONG, "error": reason}
+            return
 
 
 def _wide(kind: TensorType) -> TensorType:

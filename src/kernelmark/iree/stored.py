@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Iterator
 
-from kernelmark.core.result import KernelInfo, ResultSet, Status
+from kernelmark.core.result import KernelInfo, ResultSet
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.iree.ab import Outcome, Report
 from kernelmark.runners.capture import environment
@@ -47,7 +47,7 @@ def _rows(report: Report, one: Outcome) -> Iterator[Found]:
                 timing=Timing(cache=Cache.HOT, timer=Timer.LOOP, threads=report.plan.threads),
                 samples_s=samples,
                 status=one.status,
-                error=one.error or _divergence_text(one),
+                error=one.error,
             )
 
 
@@ -64,10 +64,3 @@ def _kernel(one: Outcome) -> KernelInfo:
         binary_hash=one.built.sha256,
         resources=used,
     )
-
-
-def _divergence_text(one: Outcome) -> str:
-    if one.status is not Status.WRONG:
-        return ""
-    found = next(d for d in one.against_f64 or one.against_first if not d.passed)
-    return f"{found.fraction_bad:.2%} of the elements diverge, the first at {found.first_bad}"

@@ -15,8 +15,8 @@ from kernelmark.numerics.floats import decode, encode
 
 GROUP = 32
 _BIAS = 127
-_ROUND_UP = np.uint32(0x200000)  # carries into the exponent from a significand of 1.75 on
-_INFINITE = 255
+ROUND_UP = np.uint32(0x200000)  # carries into the exponent from a significand of 1.75 on
+INFINITE = 255
 
 Codes = NDArray[np.uint8]
 
@@ -36,8 +36,8 @@ def quantise(values: NDArray[np.float64]) -> tuple[Codes, Codes]:
 def scale_codes(largest: NDArray[np.float64]) -> Codes:
     """e8m0 codes of groups whose largest magnitudes, exact in f32, are given."""
     bits = np.asarray(largest, np.float64).astype(np.float32).view(np.uint32)
-    exponent = ((bits + _ROUND_UP) >> np.uint32(23)).astype(np.int64)
-    codes = np.where(exponent >= _INFINITE, 2 * _BIAS, np.maximum(exponent - 2, 0))
+    exponent = ((bits + ROUND_UP) >> np.uint32(23)).astype(np.int64)
+    codes = np.where(exponent >= INFINITE, 2 * _BIAS, np.maximum(exponent - 2, 0))
     return codes.astype(np.uint8)
 
 

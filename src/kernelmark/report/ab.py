@@ -135,7 +135,11 @@ def restless(report: AbReport) -> str:
         return ""
     _, low, high, case = max(found, key=lambda one: one[0])
     rests = case.timing.duty is Duty.BURST
-    way_out = "lock the clock" if rests else "--duty burst rests between samples and stays below it"
+    way_out = (
+        "lock the clock"
+        if rests
+        else 'idle gaps between samples stay below it (duty = "burst" in --timing FILE.toml)'
+    )
     return (
         f"note: {counted(len(found), 'unsure pair')} ran at a core clock that moved, between "
         f"{low:.0f} and {high:.0f} MHz in {short(case.problem)}; where that is the power cap, "

@@ -73,11 +73,11 @@ def table(rows: Sequence[Row], title: str = "") -> Table:
 
 
 def summary(comparison: Comparison) -> str:
-    """`61 rows by robust: 2 slower, 58 same, 1 unsure; 2 of them held`."""
+    """`61 rows by robust: 2 slower, 58 same, 1 unsure; 2 of them suppressed`."""
     counts = ", ".join(f"{n} {status.value}" for status, n in comparison.counts.items())
     held = sum(bool(row.held) for row in comparison.rows)
     summary = f"{counted(len(comparison.rows), 'row')} by {comparison.rule}: {counts}"
-    return f"{summary}; {held} of them held" if held else summary
+    return f"{summary}; {held} of them suppressed" if held else summary
 
 
 def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
@@ -86,9 +86,9 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
     one = comparison.base.id == comparison.head.id
     twice = [f"base and head are one run, {comparison.base.id}"] if one else []
     held = any(row.held for row in comparison.rows)
-    so = "changes of times are held" if held else "other changes may be its"
+    so = "changes of times are suppressed" if held else "other changes may be its"
     lines = twice + [
-        f"sentinel moved: {moved_text(text)}; the machine changed, so {so}"
+        f"canary moved: {moved_text(text)}; the machine changed, so {so}"
         for text in comparison.moved
     ]
     single = [row for row in comparison.rows if _one_process(row)]
@@ -191,7 +191,7 @@ def explain(row: Row, more: Sequence[str] = ()) -> list[Table]:
         *([("metric", row.pair.metric)] if row.pair.metric else []),
         ("verdict", row.status.value),
         ("reason", row.judgement.reason),
-        *([("held", row.held)] if row.held else []),
+        *([("suppressed", row.held)] if row.held else []),
         *([("clock", clocks.change_text(row))] if row.pair.clocks_mhz else []),
         ("same binary", "yes" if row.pair.same_binary else "no, or not known"),
         *([("again", command)] if (command := rerun(shown, more)) else []),
@@ -271,7 +271,7 @@ def change_text(ratio: float | None, low: float | None = None, high: float | Non
     wide that its figure means nothing."""
     if ratio is None:
         return NONE
-    text = f"{100 * (ratio - 1):+.1f} %"
+    text = f"{100 * (ratio - 1):+z.1f} %"
     if low is None or high is None or not math.isfinite(high - low):
         return text
     half = 50 * (high - low)
@@ -289,7 +289,7 @@ def _cells(row: Row, *, device: bool, timing: Sequence[str], metric: bool) -> tu
         *([_metric(row) or NONE] if metric else []),
         *(NONE if value is None else value_text(value, unit_of(row)) for value in values_of(row)),
         change_text(judged.ratio, judged.low, judged.high),
-        f"{row.status.value}, held" if row.held else row.status.value,
+        f"{row.status.value}, suppressed" if row.held else row.status.value,
         f"{judged.reason}; {clocks.change_text(row)}" if clocks.explains(row) else judged.reason,
     )
 

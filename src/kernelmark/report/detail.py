@@ -94,11 +94,12 @@ def _measured(row: Row, measured: Measurement) -> list[tuple[str, str]]:
     pairs = [
         ("median", time_text(measured.median_s)),
         ("95 % interval", interval),
-        ("speed", rate_text(result.flops_per_s or 0.0, "FLOP/s")),
-        ("traffic", rate_text(result.bytes_per_s or 0.0, "B/s")),
+        # An op of a user's own may count neither.
+        ("speed", rate_text(result.flops_per_s, "FLOP/s") if result.flops_per_s else NONE),
+        ("traffic", rate_text(result.bytes_per_s, "B/s") if result.bytes_per_s else NONE),
         ("of roof", share_text(row.share)),
         ("stopped", measured.stop.value),
-        ("method", f"{measured.method}, {measured.launches} launches a sample"),
+        ("method", f"{measured.method}, launches a sample: {measured.launches}"),
         ("argument sets", f"{measured.sets} of {bytes_text(measured.footprint_bytes)}"),
         ("warm-up", time_text(measured.warmup_s)),
         ("timed", time_text(measured.timed_s)),

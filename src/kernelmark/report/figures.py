@@ -24,10 +24,13 @@ from kernelmark.report.vega import SCHEMA, Spec
 WIDTH, HEIGHT = 620, 360
 # Okabe and Ito's colours: distinguishable with every common colour blindness, in print and on dark.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
+# The dark blue is hard to see on a dark ground.
+_DARK_PALETTE = (PALETTE[4], *PALETTE[1:4], PALETTE[0], *PALETTE[5:])
 _INK = {False: ("#ffffff", "#222222", "#dddddd"), True: ("#16181d", "#e6e6e6", "#3a3f4a")}
 _PAGE_INK = ("transparent", "currentColor", "var(--line)")
 _MOST_BARS = 40  # problems in a bar chart
 _MOST_SAMPLES = 6  # results whose samples are drawn
+_DAY_S = 86400.0
 _FAR = 10.0  # ratios above need a logarithmic axis
 _MOST_SHADED = 4.0  # ratios beyond have the colour of this one
 _INTENSITIES = (0.125, 2048.0)  # FLOP per byte that roofs alone are drawn over
@@ -66,7 +69,7 @@ def themed(
             "header": words,
             "text": {"color": ink},
             "rule": {"color": ink},
-            "range": {"category": list(PALETTE)},
+            "range": {"category": list(PALETTE if not dark else _DARK_PALETTE)},
             "view": {"stroke": None},
         },
         **spec,
@@ -106,10 +109,12 @@ def roofline(rows: Sequence[Row], roofs: Sequence[Roof]) -> Spec:
 
 
 def _roof_axes() -> Spec:
-    return {
+    """Axes with room around: a point at the edge would lie on an axis."""
+    made = {
         "x": log_axis("x", "arithmetic intensity, FLOP per byte"),
         "y": log_axis("y", "FLOP/s", "~s"),
     }
+    return {name: axis | {"scale": axis["scale"] | {"padding": 10}} for name, axis in made.items()}
 
 
 def _rise(drawn: Values) -> float:
@@ -151,6 +156,11 @@ def _roof_lines(roofs: Sequence[Roof], at: Sequence[float]) -> tuple[Values, Val
         return [], []
     first, last = min(at) / 2, max(at) * 2
     top = max((roof.value for roof in compute), default=math.inf)
+    if math.isfinite(top):
+        # Where the slowest memory meets the highest roof is drawn too: without it, a point does not
+        # show which of both bounds it.
+        ridge = top / min(roof.value for roof in memory)
+        first, last = min(first, ridge / 4), max(last, ridge * 2)
     lines: Values = []
     labels: Values = []
     for roof in memory:
@@ -283,7 +293,9 @@ def sweep(rows: Sequence[Row], x: str = "") -> Spec:
         along: Spec = {"x": {"field": "x", "type": "quantitative", "title": x}}
         if _spans_octaves([value["x"] for value in values]):
             along["x"]["scale"] = {"type": "log", "base": 2, "nice": False}
-        colour = {"color": by_field("backend"), "detail": {"field": "rest"}}
+        # The legend's symbols would be as faint as the band.
+        opaque = by_field("backend") | {"legend": {"symbolOpacity": 1}}
+        colour = {"color": opaque, "detail": {"field": "rest"}}
         y = {"field": name, "type": "quantitative", "title": title, "axis": {"format": "~s"}}
         band = {"field": f"{name}_low", "type": "quantitative", "title": title}
         band_to = {"field": f"{name}_high"}
@@ -335,14 +347,15 @@ def heatmap(rows: Sequence[Row], x: str = "", y: str = "", base: str = "", head:
     if not values:
         raise NothingToDo(f"{base} and {head} share no problem with {x} and {y}")
     most = min(_MOST_SHADED, max(max(value["ratio"], 1 / value["ratio"]) for value in values))
-    legend = {"format": ".2f", "titleLimit": 320}
+    ticks = [most**power for power in (-1, -0.5, 0, 0.5, 1)]
+    legend = {"format": ".2f", "titleLimit": 320, "values": ticks}
     title = f"speed of {head} over {base}"
     colour = {"field": "ratio", "type": "quantitative", "title": title, "legend": legend}
     # purpleorange: readable with every colour blindness, and its middle is no difference
     scale: Spec = {"scheme": "purpleorange", "type": "log", "domainMid": 1, "clamp": True}
     scale["domain"] = [1 / most, most]
     place = {
-        "x": {"field": "x", "type": "ordinal", "title": x},
+        "x": {"field": "x", "type": "ordinal", "title": x, "axis": {"labelAngle": 0}},
         "y": {"field": "y", "type": "ordinal", "title": y, "sort": "descending"},
     }
     pale = f"datum.ratio > {most**-0.6} && datum.ratio < {most**0.6}"
@@ -366,18 +379,20 @@ def samples(rows: Sequence[Row]) -> Spec:
     panels = []
     for row in timed:
         values: Values = []
+        unit, scale = _time_unit(_measurement(row).median_s)
         count = itertools.count()
         for number, block in enumerate(_measurement(row).blocks):
             clocks = itertools.chain(block.clocks_mhz, itertools.repeat(None))
             for sample, clock in zip(block.samples_s, clocks, strict=False):
-                point = {"at": next(count), "us": sample * 1e6, "block": f"block {number}"}
+                point = {"at": next(count), "time": sample * scale, "block": f"block {number}"}
                 values.append(point if clock is None else point | {"MHz": clock})
         measured = _measurement(row)
-        times = {"field": "us", "type": "quantitative", "title": "µs", "scale": {"zero": False}}
+        times = {"field": "time", "type": "quantitative", "title": unit, "scale": {"zero": False}}
         along: Spec = {"field": "at", "type": "quantitative", "axis": {"tickMinStep": 1}}
+        along["scale"] = {"padding": 8, "nice": False}
         along["title"] = "sample, in the order taken"
         low_s, high_s = _interval(measured)
-        band = [{"low": low_s * 1e6, "high": high_s * 1e6}]
+        band = [{"low": low_s * scale, "high": high_s * scale}]
         layers: list[Spec] = [
             {
                 "mark": _dots(len(values)),
@@ -409,17 +424,25 @@ def history(stories: Sequence[Story]) -> Spec:
     panels = []
     for story in stories[:12]:
         newest = story.newest
-        unit, scale = (newest.unit, 1.0) if newest.metric else ("µs", 1e6)
+        unit, scale = newest.unit, 1.0
+        if not newest.metric:
+            known = [point.median_s for point in story.points if point.median_s]
+            unit, scale = _time_unit(statistics.median(known) if known else 0.0)
         values: Values = [
             {"at": point.started * 1000, "value": value * scale, "run": point.run_id}
             | {"state": "ok" if point.status is Status.OK else point.status.value}
-            | {"environment": point.fingerprint[:6]}
+            | {"environment": point.fingerprint[:8]}
             for point in story.points
             if (value := point.value if point.metric else point.median_s)
         ]
         if not values:
             continue
-        along = {"field": "at", "type": "temporal", "title": None}
+        failed: Values = [
+            {"at": point.started * 1000, "run": point.run_id, "state": point.status.value}
+            for point in story.points
+            if point.status.failed
+        ]
+        along = _over_time(story.points[0].started, newest.started)
         y = {"field": "value", "type": "quantitative", "title": unit, "scale": {"zero": False}}
         tips = [
             {"field": name, "type": "nominal"} for name in ("run", "value", "state", "environment")
@@ -428,7 +451,8 @@ def history(stories: Sequence[Story]) -> Spec:
         several = 1 < len({value["environment"] for value in values}) <= len(PALETTE)
         coloured: Spec = {"value": PALETTE[0]}
         if several:
-            coloured = {"field": "environment", "type": "nominal", "legend": None}
+            legend = {"orient": "top", "title": "environment"}
+            coloured = {"field": "environment", "type": "nominal", "legend": legend}
         layers: list[Spec] = [
             {
                 "mark": {"type": "line", "color": PALETTE[0], "opacity": 0.6},
@@ -447,7 +471,7 @@ def history(stories: Sequence[Story]) -> Spec:
             band[0] |= {"since": since * 1000, "until": newest.started * 1000}
             box = {"type": "rect", "opacity": 0.12, "color": PALETTE[2]}
             ends = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}}
-            ends |= {"x": {"field": "since", "type": "temporal"}, "x2": {"field": "until"}}
+            ends |= {"x": along | {"field": "since"}, "x2": {"field": "until"}}
             layers.insert(0, {"data": {"values": band}, "mark": box, "encoding": ends})
         if story.steps:
             marks = [
@@ -455,18 +479,33 @@ def history(stories: Sequence[Story]) -> Spec:
                 for step in story.steps
             ]
             rule = {"type": "rule", "strokeDash": [4, 4]}
-            where = {"x": {"field": "at", "type": "temporal"}}
+            where = {"x": along}
             label = {"type": "text", "align": "left", "dx": 4, "fontSize": 10}
             above = {"y": {"value": 8}, "text": {"field": "text"}}
             steps = {"data": {"values": marks}}
             layers.append({**steps, "mark": rule, "encoding": where})
             layers.append({**steps, "mark": label, "encoding": where | above})
+        if failed:
+            cross: Spec = {"type": "point", "shape": "cross", "angle": 45, "size": 70}
+            cross |= {"filled": True, "color": PALETTE[5]}
+            low = {"x": along, "y": {"value": HEIGHT // 3 - 8}, "tooltip": _tips("run", "state")}
+            layers.append({"data": {"values": failed}, "mark": cross, "encoding": low})
         title = f"{story.series.split(' | ')[1]}  {story.problem}  {newest.metric}".rstrip()
         data = {"title": title, "data": {"values": values}}
         panels.append({**data, "width": WIDTH, "height": HEIGHT // 3, "layer": layers})
     if not panels:
         raise NothingToDo("no series has a time to draw")
     return {"vconcat": panels}
+
+
+def _over_time(first_s: float, last_s: float) -> Spec:
+    """The axis of times, in UTC as everywhere: dates, or hours too where it spans few days."""
+    axis: Spec = {"format": "%m-%d %H:%M", "tickCount": 8, "labelOverlap": True}
+    axis["tickMinStep"] = 60_000  # as fine as labels are
+    if last_s - first_s > 4 * _DAY_S:
+        axis |= {"format": "%Y-%m-%d", "tickMinStep": _DAY_S * 1000}
+    scale = {"type": "utc", "padding": 8}
+    return {"field": "at", "type": "temporal", "title": None, "axis": axis, "scale": scale}
 
 
 def changes(found: Sequence[Change]) -> Spec:
@@ -536,7 +575,16 @@ def ceilings(roofs: Sequence[Roof]) -> Spec:
 
 
 def _timed(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row.timed]
+    """Rows with a time, without canaries, which nobody asked for, unless there is nothing else."""
+    timed = [row for row in rows if row.timed]
+    return [row for row in timed if not row.sentinel] or timed
+
+
+def _time_unit(typical_s: float) -> tuple[str, float]:
+    """The unit that a time of this size is read in, and how many of it a second has."""
+    if typical_s >= 1:
+        return "s", 1.0
+    return ("ms", 1e3) if typical_s >= 1e-3 else ("µs", 1e6) if typical_s >= 1e-6 else ("ns", 1e9)
 
 
 def _measurement(row: Row) -> Measurement:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelmark import backends, ops
-from kernelmark.compare.history import History, Point, SeriesStep, Story, judged_s
+from kernelmark.compare.history import History, Point, SeriesStep, Story, is_reliable, judged_s
 from kernelmark.core.files import Cell
 from kernelmark.core.problem import parse_key
 from kernelmark.core.result import Status
@@ -113,17 +113,17 @@ def by_worry(shown: Sequence[Story]) -> list[Story]:
 def notes(history: History) -> list[str]:
     """Sentinels that moved, and how often the rule was wrong where nothing had changed."""
     lines = [
-        f"sentinel moved in run {history.runs[-1].id}: {moved_text(text)}; its alarms are held"
+        f"canary moved in run {history.runs[-1].id}: {moved_text(text)}; its alarms are suppressed"
         for text in history.moved
     ]
     lines += [
-        f"sentinel moved with run {run_id}: {moved_text(text)}; changes there may be the machine's"
+        f"canary moved with run {run_id}: {moved_text(text)}; changes there may be the machine's"
         for run_id, texts in history.marked.items()
         for text in texts
     ]
     if not history.watched:
         lines.append(
-            f"run {history.runs[-1].id} has no sentinels, which tell a change of the machine from "
+            f"run {history.runs[-1].id} has no canaries, which tell a change of the machine from "
             "one of the code: kmark run -s SUITE measures them beside the suite"
         )
     rate = history.audit.rate
@@ -310,7 +310,7 @@ def changes_text(changes: Sequence[tuple[str, str, str]]) -> str:
 
 def _why(history: History, step: SeriesStep) -> str:
     changes = changes_text(history.changes.get((step.before_id, step.run_id), ()))
-    return f"{changes}; a sentinel moved too" if step.run_id in history.marked else changes
+    return f"{changes}; a canary moved too" if step.run_id in history.marked else changes
 
 
 def _cells(history: History, story: Story, *, arch: bool, more: Sequence[str]) -> tuple[str, ...]:
@@ -320,6 +320,7 @@ def _cells(history: History, story: Story, *, arch: bool, more: Sequence[str]) -
     base = history.baseline.get(story.series)
     state = story.screen.status.value if story.screen.status is not VerdictStatus.SAME else "steady"
     state += ", multimodal" if story.newest.modes else ""
+    state += "" if is_reliable(story.newest) else ", unreliable"
     return (
         known["problem"],
         known["backend"],
@@ -334,7 +335,7 @@ def _cells(history: History, story: Story, *, arch: bool, more: Sequence[str]) -
             if history.baseline_name
             else []
         ),
-        f"{state}, held" if story.held else state,
+        f"{state}, suppressed" if story.held else state,
         f"{change_text(last.ratio)} on {date_text(last.started)}" if last else NONE,
     )
 

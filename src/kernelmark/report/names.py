@@ -161,7 +161,10 @@ def rerun(result: Result, more: Sequence[str] = ()) -> str:
     known = case.backend in backends.registry or backends.is_file(case.backend)
     if result.device == "unknown" or not (ours or known):
         return ""
-    place = case.backend if case.backend in backends.registry else place_of(case.backend)
+    installed = case.backend in backends.registry
+    if installed and case.problem.op not in ops.registry:
+        return ""  # a whole IREE module, say: its file is not part of the problem
+    place = case.backend if installed else place_of(case.backend)
     words = ["kmark", "run", "-p", short(case.problem), "-b", place]
     if result.device != "cpu":
         words += ["-d", result.device]

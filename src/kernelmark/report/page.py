@@ -26,21 +26,35 @@ from kernelmark.report.wins import wins_table
 
 _KINDS = ("roofline", "bars", "sweep", "heatmap")  # what has nothing to draw is left out
 _STYLE = """
-:root { color-scheme: light dark; --ink: #222; --paper: #fff; --line: #ddd; --soft: #f4f5f7; }
+:root { color-scheme: light dark; --ink: #1c2128; --quiet: #59636e; --paper: #fbfbfc; --card: #fff;
+  --line: #d9dee4; --soft: #f1f3f6; --mark: #0072b2; }
 @media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e6e6; --paper: #16181d; --line: #3a3f4a; --soft: #1f232b; }
-  figure { background: #fff; border-radius: 6px; }
+  :root { --ink: #e7ebf0; --quiet: #9aa5b1; --paper: #0f1318; --card: #161b22; --line: #303843;
+    --soft: #1d242d; --mark: #56b4e9; }
 }
-body { margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: var(--ink);
-  background: var(--paper); font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
-.answer { font-size: 1.1rem; border-left: 4px solid #0072B2; padding: .2rem 0 .2rem .9rem; }
-.wide { overflow-x: auto; } figure { margin: 1rem 0; padding: .5rem; overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .87rem; }
-th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
-thead th { background: var(--soft); position: sticky; top: 0; }
-pre { background: var(--soft); padding: .6rem; overflow-x: auto; font-size: .82rem; }
-caption { text-align: left; font-weight: 600; padding: .3rem 0; }
+* { box-sizing: border-box; }
+body { margin: 2rem auto; max-width: 80rem; padding: 0 1.25rem; color: var(--ink);
+  background: var(--paper); font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
+h1 { font-size: 1.6rem; letter-spacing: -.015em; }
+h2 { font-size: 1.15rem; margin: 2.2rem 0 .7rem; }
+.answer { font-size: 1.1rem; margin: .7rem 0; padding: .8rem 1.1rem; background: var(--card);
+  border: 1px solid var(--line); border-left: 5px solid var(--mark); border-radius: 10px; }
+.wide, figure { overflow-x: auto; margin: 1rem 0; background: var(--card);
+  border: 1px solid var(--line); border-radius: 10px; }
+figure { padding: 1rem; } figure svg { display: block; max-width: 100%; height: auto; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums;
+  font-size: .87rem; }
+th, td { padding: .35rem .65rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
+tbody tr:last-child > * { border-bottom: 0; }
+td:first-child { white-space: normal; min-width: 11rem; overflow-wrap: anywhere; }
+thead th { background: var(--soft); color: var(--quiet); font-size: .8rem; }
+pre { background: var(--soft); border: 1px solid var(--line); border-radius: 8px;
+  padding: .6rem .8rem;
+  overflow-x: auto; font-size: .82rem; }
+caption { text-align: left; font-weight: 600; padding: .6rem .65rem; }
+@media (max-width: 40rem) { body { margin: 1rem auto; padding: 0 .85rem; }
+  figure svg { max-width: none; } }
+@media print { .wide, figure { break-inside: avoid; } }
 """
 
 
@@ -107,7 +121,7 @@ def _changes_figure(changes: Sequence[Change]) -> list[str]:
         spec = figures.changes(changes)
     except NothingToDo:
         return []
-    return [vega.svg(figures.themed(spec, title=figures.TITLES["changes"]))]
+    return [_inline(figures.themed(spec, title=figures.TITLES["changes"], inline=True))]
 
 
 def _section(part: Part, *, drawn: bool) -> list[str]:
@@ -183,7 +197,7 @@ def environment_table(environment: Environment) -> tables.Table:
     )
 
 
-def figure_specs(part: Part) -> dict[str, vega.Spec]:
+def figure_specs(part: Part, *, inline: bool = False) -> dict[str, vega.Spec]:
     """The figures of a run that there is something to draw for."""
     found = {}
     for kind in _KINDS:
@@ -192,12 +206,19 @@ def figure_specs(part: Part) -> dict[str, vega.Spec]:
             spec = figures.RESULT_KINDS[kind](part.timed, **more)
         except NothingToDo:
             continue
-        found[kind] = figures.themed(spec, title=figures.TITLES[kind], subtitle=part.name)
+        found[kind] = figures.themed(
+            spec, title=figures.TITLES[kind], subtitle=part.name, inline=inline
+        )
     return found
 
 
 def _figures(part: Part) -> list[str]:
-    return [vega.svg(spec) for spec in figure_specs(part).values()]
+    return [_inline(spec) for spec in figure_specs(part, inline=True).values()]
+
+
+def _inline(spec: vega.Spec) -> str:
+    """A figure in the colours of the page: its dark blue is hard to see on a dark one."""
+    return vega.svg(spec).replace(f'="{figures.PALETTE[0]}"', '="var(--mark)"')
 
 
 def _warnings(part: Part, style: Style = FIELDS) -> list[str]:

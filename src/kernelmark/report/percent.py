@@ -28,25 +28,42 @@ class Share:
     roof: Roof
 
 
-def share(result: Result, roofs: Sequence[Roof], info: DeviceInfo | None = None) -> Share | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Roofs:
+    """The roofs that results of one place and dtype meet; None where there is none."""
+
+    compute: Roof | None
+    memory: Roof | None
+    f32: Roof | None
+
+
+Known = dict[tuple[str, str, int, str], _Roofs]
+
+
+def share(
+    result: Result,
+    roofs: Sequence[Roof],
+    info: DeviceInfo | None = None,
+    known: Known | None = None,
+) -> Share | None:
     """The share of the roof that bounds this result; None where no roof that fits is known.
 
     A hot problem that fits the last-level cache is not bound by memory. A float dtype without a
     roof of its own is compared with memory alone, and only where memory is the bound even for
     f32: a unit for the narrower dtype could only raise the compute roof.
+
+    `known` keeps the roofs that were found, for more results with the same `roofs`.
     """
     if result.measurement is None:
         return None
-    fitting = [roof for roof in roofs if _fits(roof, result, info)]
-    compute = _newest(r for r in fitting if r.kind == "flops" and r.name == _dtype(result))
-    memory = _newest(r for r in fitting if r.kind == "bytes" and r.name == "dram")
+    found = _roofs(result, roofs, info, {} if known is None else known)
+    compute, memory = found.compute, found.memory
     if _stays_in_cache(result, info):
         memory = None
     if compute is None:
-        lower = _newest(r for r in fitting if r.kind == "flops" and r.name == "f32")
-        if memory is None or lower is None or not _is_narrow_float(_dtype(result)):
+        if memory is None or found.f32 is None or not _is_narrow_float(_dtype(result)):
             return None
-        if _least_s(result, memory) < _least_s(result, lower):
+        if _least_s(result, memory) < _least_s(result, found.f32):
             return None
     bounds = [roof for roof in (compute, memory) if roof is not None]
     roof = max(bounds, key=lambda r: _least_s(result, r))
@@ -57,9 +74,22 @@ def share(result: Result, roofs: Sequence[Roof], info: DeviceInfo | None = None)
     )
 
 
-def _fits(roof: Roof, result: Result, info: DeviceInfo | None) -> bool:
-    same_kind = roof.device.partition(":")[0] == result.device.partition(":")[0]
-    return same_kind and roof.arch == result.arch and roof.threads in (0, threads_of(result, info))
+def _roofs(result: Result, roofs: Sequence[Roof], info: DeviceInfo | None, known: Known) -> _Roofs:
+    kind, dtype = result.device.partition(":")[0], _dtype(result)
+    place = (kind, result.arch, threads_of(result, info), dtype)
+    if place not in known:
+        fitting = [
+            roof
+            for roof in roofs
+            if (roof.device.partition(":")[0], roof.arch) == place[:2]
+            and roof.threads in (0, place[2])
+        ]
+        known[place] = _Roofs(
+            compute=_newest(r for r in fitting if r.kind == "flops" and r.name == dtype),
+            memory=_newest(r for r in fitting if r.kind == "bytes" and r.name == "dram"),
+            f32=_newest(r for r in fitting if r.kind == "flops" and r.name == "f32"),
+        )
+    return known[place]
 
 
 def _newest(roofs: Iterable[Roof]) -> Roof | None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.printable import printable
 from kernelmark.core.reason import BRIEF, TEXT, Reason, format_reason
 from kernelmark.core.result import Measurement, Result, ResultSet, Status
@@ -15,11 +14,11 @@ from kernelmark.core.roof import Roof
 from kernelmark.core.units import counted, rate_text, time_text
 from kernelmark.report.apart import apart
 from kernelmark.report.names import backend_text, rerun, short
-from kernelmark.report.percent import Share, share
+from kernelmark.report.percent import Known, Share, share
 from kernelmark.stats.modes import modes_text
 
 NONE = "–"
-_SENTINELS = "sentinels:"
+_SENTINELS = "canaries:"
 MARK = "!"  # beside the ± of a result with a warning
 _MOST_MULTIMODAL = 5  # rows that are listed
 _MOST_TEXTS = 5  # warnings without a code that are listed
@@ -115,8 +114,15 @@ def rows(
     together. `sentinels`, keys of problems, come after everything else."""
     infos = {info.name: info for info in results.run.environment.devices}
     best = _best(results.results)
+    known: Known = {}
     made = [
-        _row(result, roofs, infos.get(result.device), best, sentinels) for result in results.results
+        _row(
+            result,
+            share(result, roofs, infos.get(result.device), known),
+            best,
+            sentinels,
+        )
+        for result in results.results
     ]
     problems = list(dict.fromkeys(row.result.case.problem.key for row in made))
     places = {key: place for place, key in enumerate(problems)}
@@ -309,8 +315,7 @@ def width_text(share_of_median: float) -> str:
 
 def _row(
     result: Result,
-    roofs: Sequence[Roof],
-    info: DeviceInfo | None,
+    of_roof: Share | None,
     best: dict[str, Measurement],
     sentinels: Collection[str],
 ) -> Row:
@@ -323,7 +328,7 @@ def _row(
         result=result,
         problem=short(result.case.problem),
         backend=backend_text(result.case),
-        share=share(result, roofs, info),
+        share=of_roof,
         times_best=ratio,
         tied=tied,
         sentinel=result.case.problem.key in sentinels,

@@ -128,14 +128,15 @@ Judge = Callable[[Result], Result]  # gives another status to what cannot be
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Seconds by `clock` from now on."""
+    """Seconds by `clock` from now on, of which `before` were spent already."""
 
     seconds: float = math.inf
     clock: Callable[[], float] = time.monotonic
+    before: float = 0.0
     began: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "began", self.clock())
+        object.__setattr__(self, "began", self.clock() - self.before)
 
     @property
     def spent_s(self) -> float:
@@ -202,15 +203,19 @@ class Experiment:
 
     def events(self) -> Generator[Event, None, None]:
         """Rows as pairs leave, and every measured pair before."""
+        pair_s = 0.0
         for number in range(self._rule.looks.last):
-            if not self._tracks:
+            # A round that cannot end in time tells nothing: it is not begun.
+            if not self._tracks or self._budget.left_s < len(self._tracks) * pair_s:
                 return
-            before_s = self._budget.spent_s
+            before_s, pairs = self._budget.spent_s, len(self._tracks)
             whole = yield from self._round(number)
             if not whole:
                 return
+            round_s = self._budget.spent_s - before_s
+            pair_s = round_s / pairs
             if number == 1:  # the first round also fills caches
-                yield from self._left_out(self._budget.spent_s - before_s)
+                yield from self._left_out(round_s)
             if number + 1 in self._rule.looks.rounds:
                 yield from self._look(number + 1)
 

@@ -1,8 +1,8 @@
 """Expected seconds of cases: from their timing, and from what this machine has shown so far.
 
 A case takes the launches that its timing allows, what is around them (inputs, memory, checks) and,
-for the first one of a backend in a process, starting and loading. Each part is a running mean of
-what it took, kept in the cache folder from command to command: importing torch takes one second
+for the first one of a backend in a process, starting and loading. Each part is a mean of what it
+took lately, kept in the cache folder from command to command: importing torch takes one second
 here and four seconds there, and nothing but experience knows which.
 """
 
@@ -12,6 +12,7 @@ import contextlib
 import functools
 import json
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -25,8 +26,9 @@ from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.timing import Cache
 from kernelmark.runners.plan import work
 
-# Weight of the newest observation: the load of a machine changes within minutes.
-_NEWEST = 0.3
+# Newest observations that a mean is of: the load of a machine changes within minutes. The smallest
+# and the largest are left out, as a first import from a cold disk takes ten times as long.
+_NEWEST = 5
 # Names that the file keeps, the latest used ones: an op of a user's own is a name.
 _MOST_NAMES = 2000
 # Before anything is known. Starting Python and loading numpy take half a second, torch three.
@@ -43,17 +45,19 @@ _CACHES = 3
 _ALIKE = 10
 # A backend that refused so many cases and measured none will refuse the others too.
 _REFUSES = 10
+_BEST = "best-rate"
 # Launches of a case beside the timed ones: the first of all, and those of checks.
 _UNTIMED = 3
 
 
 class Means:
-    """Running means by name. `path` keeps them; without one they are this process's alone."""
+    """Means of the newest observations by name. `path` keeps them; without one they are this
+    process's alone."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._of: dict[str, float] = {}
-        self._learnt: dict[str, float] = {}
+        self._of: dict[str, tuple[float, ...]] = {}
+        self._learnt: dict[str, tuple[float, ...]] = {}
         if path is not None:
             self._of = _loaded(path)
 
@@ -62,14 +66,21 @@ class Means:
         """The means that commands on this machine have left."""
         return cls(cache_root() / "seconds.json")
 
+    def best_rates(self) -> Means:
+        """Only the best rates of ops: what a model needs whose other parts are learnt as one. They
+        hardly change, while those of a backend may be a hundredth on a busy machine."""
+        made = Means()
+        made._of = {name: of for name, of in self._of.items() if name.endswith(f"/{_BEST}")}
+        return made
+
     def get(self, *names: str) -> float | None:
         """The mean of the first of `names` that is known."""
-        return next((self._of[name] for name in names if name in self._of), None)
+        return next((_middle(self._of[name]) for name in names if name in self._of), None)
 
     def learn(self, name: str, value: float) -> None:
         if math.isfinite(value) and value >= 0:
-            before = self._of.pop(name, value)  # the latest ones are last
-            self._of[name] = self._learnt[name] = before + _NEWEST * (value - before)
+            before = self._of.pop(name, ())  # the latest ones are last
+            self._of[name] = self._learnt[name] = (*before, value)[-_NEWEST:]
 
     def save(self) -> None:
         """Keep what was learnt, beside what other processes did meanwhile. What cannot be written
@@ -83,18 +94,25 @@ class Means:
             write_whole(self._path, json.dumps(kept).encode())
 
 
-def _loaded(path: Path) -> dict[str, float]:
+def _middle(values: Sequence[float]) -> float:
+    """The mean without the smallest and the largest of three or more values."""
+    return statistics.fmean(sorted(values)[1:-1] if len(values) > 2 else values)
+
+
+def _loaded(path: Path) -> dict[str, tuple[float, ...]]:
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
     if not isinstance(found, dict):
         return {}
-    return {
-        name: float(value)
-        for name, value in found.items()
-        if isinstance(value, int | float) and math.isfinite(value) and value >= 0
-    }
+    # One number a name is what earlier versions kept.
+    given = {name: of if isinstance(of, list) else [of] for name, of in found.items()}
+    return {name: tuple(map(float, of)) for name, of in given.items() if of and all(map(_good, of))}
+
+
+def _good(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and value >= 0
 
 
 class Forecast:
@@ -128,8 +146,11 @@ class Forecast:
         cost, processes = result.cost, case.timing.processes
         launches = cost.get("warmup", 0.0) + cost.get("timed", 0.0)
         launches = launches or min(seconds, budget_s(case))
+        blocks = max(case.timing.allocations, len(result.measurement.blocks) / processes)
+        for key in self._block_keys(case):
+            self.means.learn(key, blocks / case.timing.max_allocations)
         if name in self._loaded and processes == 1:
-            factor = max(0.0, seconds - launches) / self._around_s(case)
+            factor = max(0.0, seconds - launches) / (blocks * self._block_s(case))
             for key in self._around_keys(case):
                 self.means.learn(key, factor)
         else:
@@ -137,13 +158,14 @@ class Forecast:
             load_s = (seconds - launches) / processes - self._expected_around_s(case)
             self.means.learn(self._key(name, "load"), max(0.0, load_s))
         self._loaded.add(name)
-        self.means.learn(self._budget_key(case), launches / budget_s(case))
+        for key in self._budget_keys(case):
+            self.means.learn(key, launches / budget_s(case))
         if size := self._work(case):
             # The fastest rate: large problems run closer to it than small ones.
-            key = self._rate_key(case)
             rate = size / result.measurement.median_s
-            self.means.learn(key, max(rate, self.means.get(key) or 0.0))
-            self._largest[key] = max(size, self._largest.get(key, 0.0))
+            for key in self._rate_keys(case):
+                self.means.learn(key, max(rate, self.means.get(key) or 0.0))
+                self._largest[key] = max(size, self._largest.get(key, 0.0))
 
     def learn_compiled(self, case: Case, status: Status, seconds: float) -> None:
         """Take in what compiling a case took on one core."""
@@ -165,9 +187,9 @@ class Forecast:
         known = [self.means.get(self._key(name, "load")) for name in sorted(set(backends))]
         return sum(_LOAD_S if one is None else one for one in known)
 
-    def start_s(self, command: str) -> float:
-        """Seconds of a command that are not of its cases."""
-        known = self.means.get(f"start/{command}")
+    def start_s(self, *commands: str) -> float:
+        """Seconds of a command that are not of its cases; the first name that is known counts."""
+        known = self.means.get(*(f"start/{command}" for command in commands))
         return _START_S if known is None else known
 
     def compile_s(self, case: Case) -> float:
@@ -187,11 +209,11 @@ class Forecast:
 
     def _full_s(self, case: Case) -> float:
         timing = case.timing
-        share = self.means.get(self._budget_key(case))
+        share = self.means.get(*self._budget_keys(case))
         launches = budget_s(case) * (1.0 if share is None else share)
-        size, key = self._work(case), self._rate_key(case)
-        if size and (rate := self.means.get(key)):
-            largest = self._largest.get(key)
+        size, keys = self._work(case), self._rate_keys(case)
+        if size and (rate := self.means.get(*keys)):
+            largest = self._largest.get(keys[0])
             if largest is None or size <= _ALIKE * largest:
                 one = size / rate
                 # A block has its samples, or as many as its part of the seconds allows.
@@ -203,8 +225,19 @@ class Forecast:
         return launches + timing.processes * self._expected_around_s(case) + again
 
     def _expected_around_s(self, case: Case) -> float:
+        """Seconds around the launches of one process: those of a block, as often as there are."""
         factor = self.means.get(*self._around_keys(case))
-        return self._around_s(case) * (1.0 if factor is None else factor)
+        one_s = self._block_s(case) * (1.0 if factor is None else factor)
+        share, timing = self.means.get(*self._block_keys(case)), case.timing
+        if share is None:
+            return one_s * timing.allocations
+        return one_s * max(timing.allocations, share * timing.max_allocations)
+
+    def _block_keys(self, case: Case) -> tuple[str, ...]:
+        """Names of the share of its blocks that a timing uses, the closest first: blocks are added
+        while times are noisy."""
+        seconds = f"{case.timing.warmup_s + case.timing.max_s:g}"
+        return self._key(case.backend, seconds, "blocks"), self._key("blocks")
 
     def _around_keys(self, case: Case) -> tuple[str, ...]:
         """Names of what is around launches, the closest first."""
@@ -214,23 +247,25 @@ class Forecast:
             self._key("around"),
         )
 
-    def _around_s(self, case: Case) -> float:
-        """Seconds around the launches of one process, before anything is known."""
+    def _block_s(self, case: Case) -> float:
+        """Seconds around the launches of a block, before anything is known."""
         info, timing = self._info, case.timing
         cache = info.cache_bytes if info is not None and timing.cache is not Cache.HOT else 0
         kind = "cpu" if info is None else info.kind
         filled = max(_bytes(case), _CACHES * cache)
-        block = _BLOCK_S + filled / _FILLED_BYTES_S.get(kind, _FILLED_BY_GPU)
-        return timing.allocations * block
+        return _BLOCK_S + filled / _FILLED_BYTES_S.get(kind, _FILLED_BY_GPU)
 
-    def _budget_key(self, case: Case) -> str:
-        return self._key(case.backend, f"{case.timing.warmup_s + case.timing.max_s:g}", "launches")
+    def _budget_keys(self, case: Case) -> tuple[str, ...]:
+        """Names of the share of its seconds that a timing uses, the closest first."""
+        seconds = f"{case.timing.warmup_s + case.timing.max_s:g}"
+        return self._key(case.backend, seconds, "launches"), self._key(case.backend, "launches")
 
-    def _rate_key(self, case: Case) -> str:
+    def _rate_keys(self, case: Case) -> tuple[str, str]:
+        """Names of the rate of a backend, and of the best of all."""
         problem = case.problem
         dtypes = ",".join(dict.fromkeys(problem.dtypes.values()))
-        threads = str(case.timing.threads)
-        return self._key(case.backend, problem.op, dtypes, threads, "rate")
+        like = problem.op, dtypes, str(case.timing.threads)
+        return self._key(case.backend, *like, "rate"), self._key(*like, _BEST)
 
     def _key(self, *words: str) -> str:
         return "/".join((self._place, *words))

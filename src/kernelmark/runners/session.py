@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kernelmark.core.environment import difference
-from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.result import Case, Result, ResultSet, Run, RunState
 from kernelmark.core.roof import Roof
 from kernelmark.core.stopping import caught_stops, interruptible
@@ -19,6 +20,8 @@ from kernelmark.runners.possible import judged
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
+
+_UNKNOWN_NAME = "config-unknown-name"
 
 OnEvent = Callable[[Event], None]
 
@@ -32,6 +35,7 @@ def run_cases(
     on_event: OnEvent | None = None,
     resume: bool = False,
     retry_failed: bool = False,
+    refuse_config: bool = False,
     roofs: Sequence[Roof] = (),
 ) -> ResultSet:
     """Run `cases`, storing each result before the next begins on its device.
@@ -40,7 +44,8 @@ def run_cases(
     `interrupted`; a second one raises at once, and so does an error, both with the store told. With
     `resume`, `run` is one that the store knows: what it has a result for is not measured again,
     failures included, because a failure is a result too and would most likely fail again;
-    `retry_failed` asks for those once more. A result that `roofs` show to be faster than its
+    `retry_failed` asks for those once more. With `refuse_config`, a config of which no case knows
+    the names raises and leaves no run behind. A result that `roofs` show to be faster than its
     device can be is stored as `impossible`.
     """
     kept: list[Result] = []
@@ -50,12 +55,14 @@ def run_cases(
     # A runner that refuses the cases does so here, before the store knows of a run.
     events = runner.run([case for case in cases if case.id not in have])
     run = dataclasses.replace(run, cases=len({case.id for case in cases}), state=RunState.RUNNING)
+    configured = {case.id for case in cases if case.config}
     session = _Session(
         run=run,
         store=store,
         on_event=on_event or (lambda event: None),
         retrying=resume and retry_failed,
         roofs=roofs,
+        configured=len(configured) if refuse_config and not resume else 0,
     )
     with caught_stops():
         try:
@@ -63,6 +70,10 @@ def run_cases(
                 (store.update_run if resume else store.add_run)(run)
             run = session.ended(session.drive(events, keep_environment=bool(kept)))
         except BaseException as error:
+            if isinstance(error, UsageError) and error.message.code == _UNKNOWN_NAME:
+                if store is not None:
+                    store.delete_run(run.id)
+                raise
             # A store that refuses the run may hold another one of the same id.
             if session.begun or not isinstance(error, KernelmarkError):
                 with suppress(KernelmarkError):  # what ended the run may be the store itself
@@ -80,8 +91,29 @@ def _kept(run: Run, store: Store, *, retry_failed: bool) -> list[Result]:
     return [result for result in stored if not (retry_failed and result.status.failed)]
 
 
+def _sifted(events: Iterator[Event], configured: int) -> Iterator[Event]:
+    """Yield the events; raise if all `configured` cases refuse the names of their config: that is a
+    mistake in the request, not a result. Only a backend's worker can check them, so refusals are
+    held back until a case takes the config."""
+    held: list[Event] = []
+    for event in events:
+        if not (configured and isinstance(event, CaseFinished) and event.result.case.config):
+            yield event
+        elif (reason := event.result.error.root).code == _UNKNOWN_NAME:
+            held.append(event)
+            if len(held) == configured:
+                close = difflib.get_close_matches(reason.fields["name"], reason.fields["known"], 1)
+                meant = f"did you mean {close[0]}? " if close else ""
+                raise UsageError(reason, hint=f"{meant}nothing was measured or stored")
+        else:
+            configured = 0
+            yield from held
+            yield event
+
+
 class _Session:
-    """The state of a run while it goes on."""
+    """The state of a run while it goes on. `configured` counts the cases of which one at least must
+    know the names of its config; 0 where none has to."""
 
     def __init__(
         self,
@@ -91,6 +123,7 @@ class _Session:
         on_event: OnEvent,
         retrying: bool,
         roofs: Sequence[Roof],
+        configured: int,
     ) -> None:
         self.run = run
         self.results: list[Result] = []
@@ -99,12 +132,13 @@ class _Session:
         self._on_event = on_event
         self._retrying = retrying
         self._roofs = roofs
+        self._configured = configured
 
     def drive(self, events: Iterator[Event], *, keep_environment: bool) -> RunState:
         self.begun = True
         try:
             with interruptible() as guard:
-                for event in events:
+                for event in _sifted(events, self._configured):
                     with guard.finishing():
                         if isinstance(event, CaseFinished):
                             event = dataclasses.replace(event, result=self._judged(event.result))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 # A slope from fewer blocks is a guess.
-_LEAST_BLOCKS = 8
+LEAST_BLOCKS = 8
 # Time per clock: -1 for a kernel that only computes, 0 for one that waits for memory. Beyond this
 # range something else moved with the clock.
 _STEEPEST, _FLATTEST = -1.3, -0.3
@@ -46,7 +46,7 @@ def clock_line(times: Groups, clocks: Groups) -> ClockLine | None:
     `times` and `clocks` are logarithms, one list a run."""
     count = sum(map(len, times))
     free = count - len(times) - 1
-    if count < _LEAST_BLOCKS or free < 1:
+    if count < LEAST_BLOCKS or free < 1:
         return None
     # Plain floats: arrays of ten values take several times as long, for each row of a suite.
     t = [value for some in times for value in _centred(some)]

@@ -165,8 +165,13 @@ def detectable(half_width: float, floor: float, alpha: float) -> float:
     1 - `alpha`, finds with `POWER`; `floor` is the least effect that counts, as a logarithm."""
     if not math.isfinite(half_width):
         return math.inf
-    error = half_width / NormalDist().inv_cdf(1 - alpha / 2)
-    return exp(max(half_width, floor) + NormalDist().inv_cdf(POWER) * error) - 1
+    error = half_width / _normal_quantile(1 - alpha / 2)
+    return exp(max(half_width, floor) + _normal_quantile(POWER) * error) - 1
+
+
+@functools.lru_cache(maxsize=64)  # all rows of a suite ask for the same two
+def _normal_quantile(probability: float) -> float:
+    return NormalDist().inv_cdf(probability)
 
 
 def _judged(

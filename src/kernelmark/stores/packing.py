@@ -9,13 +9,15 @@ than the few bytes it saves are worth (benchmarks/store.py measures both).
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
+import math
 import operator
 import struct
 import typing
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from kernelmark.core import codec
 from kernelmark.core.errors import StoreError
@@ -48,6 +50,36 @@ _SHORT = 1024  # bytes of a skeleton that is kept: with the points of a microben
 _later = operator.attrgetter(*_LATER)
 
 Skeleton = list[Any]
+T = TypeVar("T")
+
+
+def _maker(of: type[T]) -> Callable[..., T]:
+    """Return a function that makes a value from all its fields, in order, without `__init__`.
+
+    What was packed was checked and frozen when it was made. The `__init__` of a frozen dataclass
+    takes three times as long, which is most of the time of reading a run."""
+    fields = dataclasses.fields(of)  # type: ignore[arg-type]
+    setters = [getattr(of, field.name).__set__ for field in fields]
+    new = object.__new__
+
+    def make(*values: object) -> T:
+        made = new(of)
+        for put, value in zip(setters, values, strict=True):
+            put(made, value)
+        return made
+
+    return make
+
+
+_make_result = _maker(Result)
+_make_measurement = _maker(Measurement)
+_make_block = _maker(Block)
+_make_telemetry = _maker(Telemetry)
+_make_check = _maker(Check)
+_make_kernel = _maker(KernelInfo)
+_STATUSES = {status.value: status for status in Status}
+_STOPS = {stop.value: stop for stop in StopReason}
+_NO_ITEMS: FrozenDict[Any] = FrozenDict()
 
 
 def pack(result: Result, exact: Mapping[str, object]) -> bytes:
@@ -158,7 +190,7 @@ class _Floats:
         return self.values[start : self.at]
 
     def named(self, names: list[str]) -> FrozenDict[float]:
-        return FrozenDict(zip(names, self.take(len(names)), strict=True))
+        return FrozenDict(zip(names, self.take(len(names)), strict=True)) if names else _NO_ITEMS
 
 
 def unpack(
@@ -190,27 +222,28 @@ def unpack(
     name, cached, binary_hash, resources = skeleton[2]
     (compile_s,) = floats.take(1)
     cost = floats.named(skeleton[3])
-    return Result(
-        case=case,
-        device=exact.get("device", device),
-        status=Status(status),
-        arch=exact.get("arch", arch),
-        flops=exact.get("flops", int(flops)),
-        bytes=exact.get("bytes", int(bytes)),
-        measurement=measurement,
-        check=check,
-        kernel=KernelInfo(
-            name=name,
-            compile_s=compile_s,
-            cached=cached,
-            binary_hash=binary_hash,
-            resources=resources,
-        ),
-        error=read_reason(exact.get("reason"), exact.get("error", error)),
-        started=started,
-        cost=cost,
-        **{name: codec.read(exact[name], _hints()[name], name) for name in exact if name in _LATER},
+    kernel = _make_kernel(
+        name, compile_s, cached, binary_hash, FrozenDict(resources) if resources else _NO_ITEMS
     )
+    made = _make_result(
+        case,
+        exact.get("device", device),
+        _STATUSES[status],
+        exact.get("arch", arch),
+        exact.get("flops", int(flops)),
+        exact.get("bytes", int(bytes)),
+        measurement,
+        check,
+        kernel,
+        read_reason(exact.get("reason"), exact.get("error", error)),
+        started,
+        cost,
+        *((),) * len(_LATER),
+    )
+    later = {
+        name: codec.read(exact[name], _hints()[name], name) for name in exact if name in _LATER
+    }
+    return dataclasses.replace(made, **later) if later else made
 
 
 @functools.lru_cache(maxsize=4096)
@@ -232,58 +265,57 @@ def _unpack_measurement(skeleton: Skeleton, floats: _Floats) -> Measurement:
     others = floats.named(also)
     unpacked = tuple(_unpack_block(block, floats) for block in blocks)
     pairs = [floats.take(2) for _ in range(more[0] if more else 0)]  # absent without modes
-    return Measurement(
-        blocks=unpacked,
-        low_s=low,
-        high_s=high,
-        method=method,
-        launches=launches,
-        sets=sets,
-        footprint_bytes=footprint,
-        stop=StopReason(stop),
-        warmup_s=warmup,
-        timed_s=timed,
-        warnings=tuple(map(read_reason, warnings)),
-        also=others,
-        modes=tuple(Mode(value_s=value, share=share) for value, share in pairs),
+    return _make_measurement(
+        unpacked,
+        low,
+        high,
+        method,
+        launches,
+        sets,
+        footprint,
+        _STOPS[stop],
+        warmup,
+        timed,
+        tuple(map(read_reason, warnings)),
+        others,
+        tuple(Mode(value_s=value, share=share) for value, share in pairs),
     )
 
 
 def _unpack_block(skeleton: Skeleton, floats: _Floats) -> Block:
     samples = floats.take(skeleton[2])
     clocks = floats.take(skeleton[3])
+    # Damage to the file, which `Block` would refuse; the sum is finite only where every time is.
+    if not (samples and min(samples) > 0 and math.isfinite(sum(samples))):
+        raise ValueError("a time is not positive and finite")
     telemetry = _NO_TELEMETRY
     if skeleton[4] or len(skeleton) > 5:
-        names = _gauge_names(skeleton[4])
-        gauges = dict(zip(names, floats.take(len(names)), strict=True))
+        count, chosen = _gauge_places(skeleton[4])
         throttle = tuple(skeleton[5]) if len(skeleton) > 5 else ()
-        telemetry = Telemetry(**gauges, throttle=throttle)
-    return Block(
-        process=skeleton[0],
-        allocation=skeleton[1],
-        samples_s=samples,
-        clocks_mhz=clocks,
-        telemetry=telemetry,
-    )
+        telemetry = _make_telemetry(*chosen((*floats.take(count), None)), throttle)
+    return _make_block(skeleton[0], skeleton[1], samples, clocks, telemetry)
 
 
 @functools.cache
-def _gauge_names(present: int) -> tuple[str, ...]:
-    return tuple(name for bit, name in enumerate(_GAUGES) if present >> bit & 1)
+def _gauge_places(present: int) -> tuple[int, operator.itemgetter[Any]]:
+    """How many gauges were read, and what puts them and the None behind them into fields."""
+    bits = [present >> bit & 1 for bit in range(len(_GAUGES))]
+    places = [sum(bits[:n]) if bit else -1 for n, bit in enumerate(bits)]
+    return sum(bits), operator.itemgetter(*places)
 
 
 def _unpack_check(skeleton: Skeleton, floats: _Floats) -> Check:
     positions, unwritten, guards_intact, detail, *more = skeleton
     worst, max_abs = floats.take(2)
     rows, faults, fresh = more or (0, (), 0)  # absent in results without any of them
-    return Check(
-        positions=positions,
-        worst=worst,
-        max_abs=max_abs,
-        unwritten=unwritten,
-        guards_intact=guards_intact,
-        detail=read_reason(detail),
-        rows=rows,
-        faults=tuple(Fault(code) for code in faults),
-        fresh_ratio=floats.take(1)[0] if fresh else None,
+    return _make_check(
+        positions,
+        worst,
+        max_abs,
+        unwritten,
+        guards_intact,
+        read_reason(detail),
+        tuple(Fault(code) for code in faults),
+        rows,
+        floats.take(1)[0] if fresh else None,
     )

@@ -99,6 +99,7 @@ results = Table(
     Column("detail", LargeBinary, nullable=False),
     Column("modes", Text),  # [[seconds, share], …] as JSON where there are several
     Column("metrics", Text),  # [[name, value, unit, better], …] of headlines, where there are any
+    Column("doubt", Text),  # the reason, as JSON, why the median is unreliable, where it is
     UniqueConstraint("run_no", "case_no", "device", "process"),
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelmark.core.environment import Environment
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Mode, Status
 from kernelmark.core.units import counted
 
@@ -30,6 +31,7 @@ class SeriesPoint:
     flops: float = 0.0
     bytes: float = 0.0
     modes: tuple[Mode, ...] = ()
+    doubt: Reason | None = None  # why the median is unreliable
     metric: str = ""
     value: float | None = None
     unit: str = ""

@@ -245,6 +245,7 @@ def _row(result: Result, run_no: int, case_no: int, timing_no: int, process: int
         pack(result, exact),
         _modes(measurement),
         _metrics(result),
+        _doubt(measurement),
     )
 
 
@@ -266,6 +267,11 @@ def _modes(measurement: Measurement | None) -> str | None:
     if measurement is None or not measurement.modes:
         return None
     return json.dumps([[mode.value_s, mode.share] for mode in measurement.modes])
+
+
+def _doubt(measurement: Measurement | None) -> str | None:
+    doubt = None if measurement is None else measurement.doubt
+    return None if doubt is None else json.dumps(reason_document(doubt))
 
 
 def _metrics(result: Result) -> str | None:

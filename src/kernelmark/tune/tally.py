@@ -17,6 +17,9 @@ from kernelmark.tune.plan import TunePlan
 
 # Timings a candidate takes, those that climb included.
 _TIMINGS = 1.3
+# Seconds for one of a timing, before anything was tuned here: candidates that climb, sizes next to
+# the problem's, and fresh workers.
+_OTHERS = 3.0
 # Timings for which the experience of earlier runs counts, beside those of this one.
 _BEFORE = 4
 
@@ -36,16 +39,20 @@ class Tally:
         self._begun = time.monotonic()
         self._fresh = 0
         self._forecast = Forecast.of_machine(info)
-        self._searching = {p.name: self._seconds(p, ladder(info)[0].timing) for p in plans}
-        self._finishing = {p.name: self._seconds(p, final_timing(info, 1)) for p in plans}
-        self._backends = {name for p in plans for name in (p.backend, p.reference_backend)}
-        self._name = "/".join((info.model or info.kind, *sorted(self._backends), "tune"))
-        self._expected = 0.0  # seconds, of the timings that were made
-
-    def _seconds(self, plan: TunePlan, timing: Timing) -> float:
-        return self._forecast.seconds(
-            Case(problem=plan.problem, backend=plan.backend, timing=timing)
+        # What timings are weighed by does not depend on what other commands learn.
+        model = Forecast(info, self._forecast.means.best_rates())
+        steps = ladder(info)[0].timing, final_timing(info, 1)
+        self._searching, self._finishing = (
+            {p.name: model.seconds(_case(p, timing)) for p in plans} for timing in steps
         )
+        known_s = sum(self._forecast.seconds(_case(p, steps[0])) for p in plans)
+        self._first_pace = _OTHERS * known_s / max(1e-9, sum(self._searching.values()))
+        self._backends = {name for p in plans for name in (p.backend, p.reference_backend)}
+        place = info.model or info.kind
+        # What was tuned with these backends tells most, anything that was tuned here tells more
+        # than nothing.
+        self._names = "/".join((place, *sorted(self._backends), "tune")), f"{place}/tune"
+        self._expected = 0.0  # seconds, of the timings that were made
 
     def began(self, name: str, known: int, limit: int) -> None:
         """A plan is begun, with so many candidates in its journal, of those there are."""
@@ -59,6 +66,11 @@ class Tally:
         self._finals[name] += final
 
     def ended(self, outcome: Outcome) -> None:
+        if self._finals[outcome.name]:
+            plan = self._plans[outcome.name]
+            sets = self._finals[outcome.name] / timings(plan, self._limit(outcome.name))
+            for name in self._names:
+                self._forecast.means.learn(f"{name}/finals", sets)
         self._ended[outcome.name] = self._candidates[outcome.name] = outcome.evaluations
 
     def retired(self, name: str) -> None:
@@ -68,7 +80,8 @@ class Tally:
     def learn(self) -> None:
         """Keep how long timings took, for later runs."""
         if self._expected:
-            self._forecast.means.learn(self._name, self._spent_s / self._expected)
+            for name in self._names:
+                self._forecast.means.learn(name, self._spent_s / self._expected)
             self._forecast.means.save()
 
     @property
@@ -78,10 +91,10 @@ class Tally:
     @property
     def _pace(self) -> float:
         """Seconds that pass for an expected one: with compiling, starting and whatever waits."""
-        known = self._forecast.means.get(self._name)
+        known = self._forecast.means.get(*self._names)
         load_s = self._forecast.load_s(self._backends)
         few = _BEFORE * sum(self._searching.values()) / max(1, len(self._searching))
-        before = few * (1.0 if known is None else known)
+        before = few * (self._first_pace if known is None else known)
         # Starting and loading come once.
         spent = max(self._spent_s / 2, self._spent_s - load_s) if self._expected else 0.0
         return (before + spent) / (few + self._expected)
@@ -120,5 +133,12 @@ class Tally:
         """Seconds expected of the timings that a plan still needs."""
         plan, limit = self._plans[name], self._limit(name)
         search = max(0.0, _TIMINGS * (limit - self._candidates[name]))
-        finals = max(0, timings(plan, limit) - self._finals[name])
+        # A final that leaves the winner open goes on: a factor that earlier ones have shown.
+        known = self._forecast.means.get(*(f"{name}/finals" for name in self._names))
+        sets = 1.0 if known is None else known
+        finals = max(0.0, sets * timings(plan, limit) - self._finals[name])
         return search * self._searching[name] + finals * self._finishing[name]
+
+
+def _case(plan: TunePlan, timing: Timing) -> Case:
+    return Case(problem=plan.problem, backend=plan.backend, timing=timing)

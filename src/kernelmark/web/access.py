@@ -115,8 +115,10 @@ class Access:
         scheme = "Bearer" if bearer_only else 'Basic realm="kernelmark", charset="UTF-8"'
         raise Refusal(
             status=401,
-            code="token",
-            message="a token is needed: kmark token create makes one",
+            code="unknown-token" if secret else "token",
+            message="this token is not known here, or was revoked"
+            if secret
+            else "a token is needed: kmark token create makes one",
             headers={"www-authenticate": scheme},
         )
 

@@ -76,8 +76,10 @@ def _cell(row: Mapping[str, Any], key: str, kind: str) -> str:
     value = row.get(key)
     if kind == "spark":
         return spark(value or ())
+    href = (row.get("links") or {}).get(key)
     if kind == "state":
-        return state(str(value), suppressed=bool(row.get("suppressed")))
+        badge = state(str(value), suppressed=bool(row.get("suppressed")))
+        return f'<a href="{_escaped(href)}">{badge}</a>' if href else badge
     shown = _escaped(_text(value, kind, row))
     if kind in ("change", "interval") and value:
         shown = f'<span class="{_direction(row, float(value))}">{shown}</span>'
@@ -85,7 +87,6 @@ def _cell(row: Mapping[str, Any], key: str, kind: str) -> str:
         shown = _bar(float(value)) + shown
     if kind == "code" and value:
         shown = f"<code>{shown}</code>"
-    href = (row.get("links") or {}).get(key)
     return f'<a href="{_escaped(href)}">{shown}</a>' if href and value else shown
 
 

@@ -17,6 +17,7 @@ import kernelmark
 from kernelmark.compare.rules import preset
 from kernelmark.core.files import csv_text
 from kernelmark.core.printable import printable
+from kernelmark.report.compare import change_text
 from kernelmark.report.history import date_text
 from kernelmark.web import cells
 from kernelmark.web.drawing import drawer
@@ -137,6 +138,7 @@ def _templates() -> Environment:
         "figure": cells.figure,
         "can_draw": cells.can_draw,
         "date": date_text,
+        "change": change_text,
         "numbers": cells.NUMBERS,
         "version": kernelmark.__version__,
     }

@@ -22,7 +22,7 @@ from kernelmark.api.results import Results
 from kernelmark.api.roofs import stored_roofs
 from kernelmark.compare.history import History, SeriesStep, Story, story
 from kernelmark.compare.verdicts import Comparison
-from kernelmark.core.result import Run, RunState, Status
+from kernelmark.core.result import ResultSet, Run, RunState, Status
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report.percent import Share
 from kernelmark.stores.store import Store
@@ -156,6 +156,19 @@ class Source:
             while len(self._results) > _KEPT_RESULTS:
                 self._results.popitem(last=False)
         return made
+
+    def results_like(self, ref: str, case_id: str) -> Results:
+        """A run with its results for the problem of one case: all that the case is shown with. Only
+        these are read, unless the run is in memory."""
+        run = self.store.run(ref)
+        with self._reading:
+            whole = self._results.get(self._state(run))
+        if whole is not None:
+            return whole
+        one = next(self.store.results(run.id, case_id=case_id), None)
+        same = self.store.results(run.id, problem=one.case.problem) if one else ()
+        found = ResultSet(run=run, results=tuple(same))
+        return Results(found, stored_roofs(self.store, found))
 
     def comparison(self, base: str, head: str, rule: str) -> Comparison:
         """Two runs compared."""

@@ -37,7 +37,6 @@ from kernelmark.kernels import mlir
 _INSTALL = 'pip install "kernelmark[iree]"'
 _UPGRADE = 'pip install --upgrade "kernelmark[iree]"'
 _PACKAGES = {"iree.compiler": "iree-base-compiler", "iree.runtime": "iree-base-runtime"}
-_PRODUCTS = ("gemm", "batched_gemm")
 
 
 class Iree(Backend):
@@ -103,7 +102,8 @@ class Iree(Backend):
         if goal is None:
             return f"iree has no target for {info.kind} {info.arch}"
         reason = mlir.registry.get(problem.op).refuses(problem)
-        return reason or (_not_on_gpus if goal.gpu else _emulated)(problem, goal)
+        # Which dtypes a GPU has is the compiler's to decide: its diagnostic becomes the reason.
+        return reason or (None if goal.gpu else _emulated(problem))
 
     def compile(self, problem: Problem, config: Config, info: DeviceInfo) -> KernelInfo:
         if reason := self.refuses(problem, info):
@@ -141,7 +141,7 @@ class Iree(Backend):
         return choices.space(problem, goal) if goal else None
 
 
-def _emulated(problem: Problem, goal: Target) -> str | None:
+def _emulated(problem: Problem) -> str | None:
     """Why a dtype has no arithmetic of its own on CPUs, or None.
 
     bf16 is not refused: where the CPU lacks bf16 instructions, elements are widened to f32 by a
@@ -151,26 +151,6 @@ def _emulated(problem: Problem, goal: Target) -> str | None:
     for name, dtype_name in problem.dtypes.items():
         if dtype(dtype_name).kind == "float" and dtype(dtype_name).bits < 16:
             return f"iree emulates {dtype_name} ({name}) in software on CPUs"
-    return None
-
-
-def _not_on_gpus(problem: Problem, goal: Target) -> str | None:
-    """Why IREE has no code for a dtype on this GPU, or None."""
-    short = {
-        name: dtype_name
-        for name, dtype_name in problem.dtypes.items()
-        if dtype(dtype_name).kind == "float" and dtype(dtype_name).bits <= 16
-    }
-    for name, dtype_name in short.items():
-        if dtype_name not in goal.floats:
-            return f"iree has no {dtype_name} ({name}) on {goal.name}"
-    bytes_wide = {name: word for name, word in short.items() if dtype(word).bits < 16}
-    # A quantised product brings A to the dtype of B before it multiplies.
-    if not bytes_wide or problem.op == "batched_gemm_quant":
-        return None
-    factors = {problem.dtypes[name] for name in ("a", "b")} if problem.op in _PRODUCTS else set()
-    if bytes_wide.keys() != {"a", "b"} or len(factors) != 1:
-        return f"iree on {goal.name} takes 8-bit floats only as the two like factors of a product"
     return None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelmark.core.tensor import TensorSpec
-from kernelmark.kernels.mlir.base import FUNCTION, element_type, tensor_type
+from kernelmark.kernels.mlir.base import FUNCTION, argument_type
 
 BATCH_FUNCTION = "many"
 BATCH = 16
@@ -18,7 +18,7 @@ def with_batch(source: str, tensors: Sequence[TensorSpec]) -> str:
     """`source` with a function that takes the tensors of `BATCH` sets, one set after the other.
 
     Outputs are tied to their arguments as the op's own function ties its one."""
-    types = [tensor_type(spec.shape, element_type(spec.dtype) or "") for spec in tensors]
+    types = [argument_type(spec) for spec in tensors]
     arguments, calls, results = [], [], []
     for index in range(BATCH):
         names = [f"%{spec.name}_{index}" for spec in tensors]

@@ -1,9 +1,11 @@
 """From a config to compiler flags and a form of MLIR, and the space that can be tuned.
 
 Config names: `data_tiling` packs the operands of products into tiles first; `im2col` writes a
-convolution as a product of its patches; `peel` and `reassociate` are for the dispatches of an
-attention on a CPU that no spec matches, above all its softmax; the others are those of `lowering`,
-given all together. They are applied by a tuning spec, which excludes data tiling.
+convolution as a product of its patches; `dynamic` names the dims that the compiler is not to know
+(`all`, or `m,n`), as in a model that is compiled once for many sizes; `peel` and `reassociate` are
+for the dispatches of an attention on a CPU that no spec matches, above all its softmax; the others
+are those of `lowering`, given all together. They are applied by a tuning spec, which excludes data
+tiling and dynamic dims.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ from kernelmark.core.dtype import dtype
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.core.space import Space
 from kernelmark.kernels import mlir
+from kernelmark.kernels.mlir._sizes import dynamic_dims, with_dynamic
 from kernelmark.kernels.mlir.base import Form
 from kernelmark.ops.conv import output_size
 
@@ -66,11 +70,14 @@ def choose(problem: Problem, config: Config, target: Target) -> Choice:
     tiled = _flag(config, "data_tiling", default_data_tiling(problem, target) and not tiles)
     if tiles and tiled:
         raise Unsupported("iree cannot use tile sizes together with data_tiling")
+    if tiles and form.dynamic:
+        raise Unsupported(Reason("dynamic-with-tiles"))
     if tunable and tiles and (reason := _misfit(tiles, tunable, target)):
         raise Unsupported(f"iree cannot use this lowering: {reason}")
     entries = lowering.entries(problem, form, target, tiles) if tiles else ()
     more = [flag for name, flag in _SOFTMAX.items() if _flag(config, name, default=False)]
     words = ["data-tiled"] * tiled + ["im2col"] * form.im2col + ["by a spec"] * bool(tiles)
+    words += [f"dynamic {','.join(form.dynamic)}"] * bool(form.dynamic)
     return Choice(
         form=form,
         flags=(
@@ -94,6 +101,7 @@ def _misfit(tiles: Config, tunable: Space, target: Target) -> str | None:
 
 def source(problem: Problem, choice: Choice) -> str:
     """The module to compile; one for a GPU also works on many argument sets at once."""
+    problem = with_dynamic(problem, choice.form.dynamic)
     tensors = ops.registry.get(problem.op).tensors(problem)
     text = mlir.registry.get(problem.op).text(problem, tensors, choice.form)
     return with_batch(text, tensors) if choice.form.gpu else text
@@ -108,9 +116,10 @@ def unapplied(problem: Problem, choice: Choice, spec: str) -> list[Entry]:
 
 def known_flags(problem: Problem, target: Target) -> tuple[str, ...]:
     """The config names beside those of a lowering."""
+    always = ("data_tiling", "dynamic")
     if problem.op == "attention" and not target.gpu:
-        return ("data_tiling", *_SOFTMAX)
-    return ("data_tiling", "im2col") if _has_columns(problem) else ("data_tiling",)
+        return (*always, *_SOFTMAX)
+    return (*always, "im2col") if _has_columns(problem) else always
 
 
 def codegen_flags(choice: Choice, target: Target) -> tuple[str, ...]:
@@ -121,7 +130,30 @@ def codegen_flags(choice: Choice, target: Target) -> tuple[str, ...]:
 def form_of(problem: Problem, config: Config, target: Target) -> Form:
     """The form that a config leaves or asks for."""
     im2col = _flag(config, "im2col", _has_columns(problem) and not target.gpu)
-    return Form(gpu=target.gpu, im2col=im2col)
+    return Form(gpu=target.gpu, im2col=im2col, dynamic=_dynamic(problem, config))
+
+
+def _dynamic(problem: Problem, config: Config) -> tuple[str, ...]:
+    """The dims that a config leaves unknown to the compiler, in the problem's order."""
+    given = config.get("dynamic", False)
+    if given is False:
+        return ()
+    known = dynamic_dims(problem)
+    text = "yes" if given is True else str(given)
+    words = set(text.split(","))
+    if words == {"all"}:
+        return known
+    if not words <= {*known}:
+        raise Unsupported(
+            Reason(
+                "dynamic-unknown-dim",
+                given=text,
+                op=problem.op,
+                known=known,
+                listed=", ".join(known),
+            )
+        )
+    return tuple(name for name in known if name in words)
 
 
 def _has_columns(problem: Problem) -> bool:

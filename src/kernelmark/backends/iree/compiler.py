@@ -31,7 +31,7 @@ SPEC_FLAG = "--iree-codegen-tuning-spec-path"
 _CACHE_BYTES = 512 * 2**20
 _LOG_CHARACTERS = 2000
 _REMEMBERED = 32
-_DIAGNOSTIC = re.compile(r"^(?:<stdin>|-):(\d+):\d+: error: (.*)", re.MULTILINE)
+_DIAGNOSTIC = re.compile(r"^(?:<stdin>|-):(\d+):\d+: error: ", re.MULTILINE)
 _ANY_ERROR = re.compile(r"^.*\berror: (.*)", re.MULTILINE)
 
 
@@ -177,20 +177,22 @@ def run_compiler(source: str, flags: tuple[str, ...], spec: str = "") -> bytes:
 
 
 def explain(code: int, log: str, source: str) -> str:
-    """One sentence with the first error and its place in the MLIR, then the log's beginning."""
-    located, other = _DIAGNOSTIC.search(log), _ANY_ERROR.search(log)
-    if located:
-        number, text = int(located[1]), located[2]
+    """One sentence with the first error and the first place in the MLIR, then the log's beginning.
+
+    The first error causes the others, which may be the only ones with a place."""
+    located, first = _DIAGNOSTIC.search(log), _ANY_ERROR.search(log)
+    if located and first:
+        number, text = int(located[1]), first[1]
         lines = source.splitlines()
         line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
         sentence = f"iree-compile: {text.rstrip(': ')} (line {number} of the MLIR: {line[:160]})"
     elif code < 0:
         sentence = f"iree-compile was ended by {_signal_name(-code)}"
-    elif other:
-        sentence = f"iree-compile: {other[1].rstrip(': ')}"
+    elif first:
+        sentence = f"iree-compile: {first[1].rstrip(': ')}"
     else:
-        first = next((x.strip() for x in log.splitlines() if x.strip()), "no message")
-        sentence = f"iree-compile failed with exit code {code}: {first}"
+        line = next((x.strip() for x in log.splitlines() if x.strip()), "no message")
+        sentence = f"iree-compile failed with exit code {code}: {line}"
     return f"{sentence}\n{log.strip()[:_LOG_CHARACTERS]}".strip()
 
 

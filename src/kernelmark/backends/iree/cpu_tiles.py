@@ -28,9 +28,9 @@ _FEW: Mapping[str, tuple[int, ...]] = {
     "vector_k": (1, 4, 16),
 }
 _VECTOR = ("vector_m", "vector_n", "vector_k")
-# The compiler refuses vectors of this size. With a cache tile along k it keeps that tile of the
-# result in one vector.
-_VECTOR_BYTES = 8192
+# The compiler refuses a vector of so many registers' bytes, and a contraction of vectors whose
+# multiplications would fill one. With a cache tile along k it keeps that tile of the result in one.
+_VECTOR_REGISTERS = 512
 # All of a vector's multiplications are unrolled: more of them take the compiler many seconds.
 _UNROLLED = 4096
 
@@ -136,14 +136,16 @@ class CpuTiles:
             return "cache_m and cache_n go together, and cache_k goes with them"
         if t["cache_k"] % t["vector_k"]:
             return f"cache_k={t['cache_k']} is not a multiple of vector_k={t['vector_k']}"
-        width = _bits(root) // 8
+        width, largest = _bits(root) // 8, _VECTOR_REGISTERS * self.vector_bytes
         vector = t["vector_m"] * t["vector_n"]
         # Twice the register file spills all of the result at every step.
         if vector * width > 2 * self.registers * self.vector_bytes:
             return "vector_m × vector_n exceeds the registers"
         if vector * t["vector_k"] > _UNROLLED:
             return f"vector_m × vector_n × vector_k exceeds {_UNROLLED}"
-        if t["cache_k"] and t["cache_m"] * t["cache_n"] * width >= _VECTOR_BYTES:
+        if vector * t["vector_k"] * width >= largest:
+            return "vector_m × vector_n × vector_k exceeds the compiler's largest vector"
+        if t["cache_k"] and t["cache_m"] * t["cache_n"] * width >= largest:
             return "cache_m × cache_n exceeds the compiler's largest vector"
         return None
 

@@ -15,6 +15,7 @@ from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.result import KernelInfo
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.devices.base import ArgumentSet, Stream, Tensor
+from kernelmark.kernels.mlir._sizes import argument_shape
 from kernelmark.kernels.mlir.base import FUNCTION
 
 _ELEMENTS = {
@@ -26,6 +27,8 @@ _ELEMENTS = {
     "f8e5m2": "FLOAT_8_E5M2",
     "f8e4m3fnuz": "FLOAT_8_E4M3_FNUZ",
     "f8e5m2fnuz": "FLOAT_8_E5M2_FNUZ",
+    "f8e8m0": "FLOAT_8_E8M0_FNU",
+    "f4e2m1": "INT_8",  # two in a byte
     "i8": "INT_8",
     "i32": "INT_32",
 }
@@ -98,7 +101,7 @@ class Binder:
         self._view, self._wrap = rt.HalBufferView, wrap
         types = rt.HalElementType
         self._specs = [
-            (spec.name, list(spec.shape), int(getattr(types, _ELEMENTS[spec.dtype])))
+            (spec.name, list(argument_shape(spec)), int(getattr(types, _ELEMENTS[spec.dtype])))
             for spec in specs
         ]
 

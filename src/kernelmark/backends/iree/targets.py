@@ -15,20 +15,9 @@ from kernelmark.core.errors import UsageError
 from kernelmark.devices._cores import describe
 from kernelmark.gpu.objects import resources
 
-# What IREE's CUDA target accepts, with the short floats that each multiplies without emulation.
-# A newer GPU runs the newest that it understands: IREE emits PTX, which the driver translates.
-_CUDA_FLOATS = {
-    60: ("f16",),
-    80: ("f16", "bf16"),
-    86: ("f16", "bf16"),
-    89: ("f16", "bf16", "f8e4m3", "f8e5m2"),
-}
-_AMD_F8 = {
-    "gfx942": ("f8e4m3fnuz", "f8e5m2fnuz"),
-    "gfx950": ("f8e4m3", "f8e5m2"),
-    "gfx1200": ("f8e4m3", "f8e5m2"),
-    "gfx1201": ("f8e4m3", "f8e5m2"),
-}
+# What IREE's CUDA target accepts. A newer GPU runs the newest that it understands: IREE emits PTX,
+# which the driver translates.
+_CUDA = (60, 80, 86, 89)
 # The caller hands over fences and does not wait; launches of a batch follow one another, each with
 # its own intermediate results, instead of going through their steps side by side.
 _GPU_FLAGS = (
@@ -43,16 +32,14 @@ _HOST_LINES = ("flags", "features", "model name", "cpu implementer", "cpu part",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """`identity` tells apart machines for which equal flags give different code; `floats` are the
-    floats of 16 bits and less that are multiplied as they are; `pack` is the folder in a pack.
-    `registers` of `vector_bytes` each are a CPU core's."""
+    """`identity` tells apart machines for which equal flags give different code; `pack` is the
+    folder in a pack. `registers` of `vector_bytes` each are a CPU core's."""
 
     name: str
     driver: str
     flags: tuple[str, ...]
     gpu: bool
     identity: str = ""
-    floats: tuple[str, ...] = ("f16", "bf16")
     pack: str = ""
     vector_bytes: int = 16
     registers: int = 32
@@ -138,7 +125,7 @@ def vector_unit(isa: Sequence[str]) -> tuple[int, int]:
 
 def _cuda(arch: str) -> Target | None:
     number = arch.removeprefix("sm_").rstrip("af")
-    known = [a for a in _CUDA_FLOATS if number.isdecimal() and a <= int(number)]
+    known = [a for a in _CUDA if number.isdecimal() and a <= int(number)]
     if not known:
         return None
     chosen = f"sm_{known[-1]}"
@@ -147,7 +134,6 @@ def _cuda(arch: str) -> Target | None:
         driver="cuda",
         flags=("--iree-hal-target-device=cuda", f"--iree-cuda-target={chosen}", *_GPU_FLAGS),
         gpu=True,
-        floats=_CUDA_FLOATS[known[-1]],
         pack=f"iree-{chosen}",
     )
 
@@ -158,7 +144,6 @@ def _hip(arch: str) -> Target:
         driver="hip",
         flags=("--iree-hal-target-device=hip", f"--iree-rocm-target={arch}", *_GPU_FLAGS),
         gpu=True,
-        floats=("f16", "bf16", *_AMD_F8.get(arch, ())),
         pack=f"iree-{arch}",
     )
 

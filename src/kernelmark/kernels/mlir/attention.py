@@ -15,6 +15,7 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.kernels.mlir._matmul import contract
 from kernelmark.kernels.mlir._matmul import refuses as refuses_types
+from kernelmark.kernels.mlir._sizes import Size
 from kernelmark.kernels.mlir.base import Form, Graph, Source, Value, affine_map, element_type
 from kernelmark.ops.attention import scale
 
@@ -62,7 +63,7 @@ def _heads_first(graph: Graph, value: Value, problem: Problem) -> Value:
     rows = math.prod(value.dims[1:3]) // heads_kv
     dim = value.dims[3]
     # Four dims to one and back to three: heads split unevenly between the two sides.
-    flat = graph.reshape(value, [[0, 1, 2], [3]], (batch * heads_kv * rows, dim))
+    flat = graph.reshape(value, [[0, 1, 2], [3]], (math.prod(value.dims[:3]), dim))
     return graph.reshape(flat, [[0, 1], [2]], (batch * heads_kv, rows, dim))
 
 
@@ -114,9 +115,10 @@ def _cast(graph: Graph, value: Value, element: str) -> Value:
 def _masked(graph: Graph, problem: Problem, scores: Value) -> Value:
     """Scores times the scale, minus infinity where position j lies after query i."""
     acc = scores.type
+    factor = _scale(graph, problem, acc)
 
     def body(g: Graph, scalars: list[Value]) -> Value:
-        scaled = g.scalar("mul", scalars[0], g.constant(scale(problem), acc))
+        scaled = g.scalar("mul", scalars[0], factor)
         if not problem.options["causal"]:
             return scaled
         hidden = _is_hidden(g, problem, rows=g.index(1), column=g.index(2))
@@ -126,6 +128,17 @@ def _masked(graph: Graph, problem: Problem, scores: Value) -> Value:
 
     out = graph.empty(scores.dims, acc)
     return graph.each("b, i, j", [(scores, "b, i, j")], (out, "b, i, j"), body)
+
+
+def _scale(graph: Graph, problem: Problem, acc: str) -> Value:
+    """The factor of the scores: computed where it follows from a dim that is not known."""
+    length = problem.dims["dim_qk"]
+    if not isinstance(length, Size) or problem.options["scale"] != "auto":
+        return graph.constant(scale(problem), acc)
+    wide = "f64" if acc == "f64" else "f32"
+    whole = graph.add(f"arith.index_cast {graph.size(length)} : index to i32", None, "i32")
+    root = graph.add(f"math.sqrt {graph.cast(whole, wide).name} : {wide}", None, wide)
+    return graph.cast(graph.scalar("div", graph.constant(1, wide), root), acc)
 
 
 def _is_hidden(g: Graph, problem: Problem, *, rows: Value, column: Value) -> Value:
@@ -149,7 +162,7 @@ def _fused(graph: Graph, problem: Problem, qkv: tuple[Value, Value, Value], acc:
         (q, "b, m, c"),
         (k, "b, d, c"),
         (v, "b, d, n"),
-        (graph.constant(scale(problem), acc), ""),
+        (_scale(graph, problem, acc), ""),
     ]
     if problem.options["causal"]:
         operands.append((_mask(graph, problem, (rows, k.dims[1])), "m, d"))

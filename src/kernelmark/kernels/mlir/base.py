@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from kernelmark.core.dtype import dtype
 from kernelmark.core.problem import Problem
 from kernelmark.core.tensor import TensorSpec
+from kernelmark.kernels.mlir._sizes import Size, Term, argument_shape
 
 FUNCTION = "main"
 
@@ -23,6 +24,8 @@ _TYPES = {
     "f8e5m2": "f8E5M2",
     "f8e4m3fnuz": "f8E4M3FNUZ",
     "f8e5m2fnuz": "f8E5M2FNUZ",
+    "f8e8m0": "f8E8M0FNU",
+    "f4e2m1": "f4E2M1FN",
     "i8": "i8",
     "i32": "i32",
 }
@@ -40,11 +43,13 @@ class Form:
     """Which of several equal forms of an op to write.
 
     `gpu` picks the forms that GPU code generation is made for. `im2col` writes a convolution as
-    a product.
+    a product. `dynamic` names the dims that the compiler does not know; `text` has them as `Size`
+    in the problem and its tensors.
     """
 
     gpu: bool = False
     im2col: bool = False
+    dynamic: tuple[str, ...] = ()
 
 
 class Source(ABC):
@@ -82,7 +87,8 @@ class Value:
 
 
 def tensor_type(shape: Sequence[int], element: str) -> str:
-    return f"tensor<{''.join(f'{size}x' for size in shape)}{element}>"
+    sizes = "".join("?x" if isinstance(size, Size) else f"{size}x" for size in shape)
+    return f"tensor<{sizes}{element}>"
 
 
 def affine_map(loops: str, results: str) -> str:
@@ -99,10 +105,30 @@ class Graph:
 
     def __init__(self, tensors: Sequence[TensorSpec]) -> None:
         self._lines: list[str] = []
+        # Sizes are computed before everything else, so that a region may use them as well.
+        self._head: list[str] = []
+        self._known: dict[Term | int, str] = {}
         self._count = 0
         self._tensors = tensors
-        self.inputs = {spec.name: _argument(spec) for spec in tensors if spec.role == "in"}
+        self.inputs = {spec.name: self._input(spec) for spec in tensors if spec.role == "in"}
         self.output = _argument(tensors[-1])
+
+    def _input(self, spec: TensorSpec) -> Value:
+        """A tensor in its own type. IREE has no arguments of less than a byte an element."""
+        given, element = _argument(spec), element_type(spec.dtype) or ""
+        if given.type == element:
+            return given
+        whole = tensor_type(spec.shape, element)
+        text = (
+            f"iree_tensor_ext.bitcast {given.name} : {given.text}{self._unknown(given.dims)} -> "
+            f"{whole}{self._unknown(spec.shape)}"
+        )
+        return self.add(text, spec.shape, element)
+
+    def _unknown(self, shape: Sequence[int]) -> str:
+        """The sizes that a type leaves open, as they follow it."""
+        names = ", ".join(self.size(size) for size in shape if isinstance(size, Size))
+        return f"{{{names}}}" if names else ""
 
     def module(self, result: Value) -> str:
         """The module whose function writes `result` into its last argument."""
@@ -112,16 +138,49 @@ class Graph:
         arguments[-1] += " {iree.abi.output = 0 : index}"
         head = f"  func.func @{FUNCTION}({', '.join(arguments)}) -> {self.output.text} {{"
         tail = [f"    return {result.name} : {result.text}", "  }", "}", ""]
-        return "\n".join(["module @kernelmark {", head, *self._lines, *tail])
+        return "\n".join(["module @kernelmark {", head, *self._head, *self._lines, *tail])
 
     def add(self, text: str, shape: tuple[int, ...] | None, element: str) -> Value:
         """The value of the op that `text` writes."""
-        value = Value(name=f"%{self._count}", shape=shape, type=element)
+        return Value(name=self._append(self._lines, text), shape=shape, type=element)
+
+    def _append(self, lines: list[str], text: str) -> str:
+        name = f"%{self._count}"
         self._count += 1
-        self._lines.append(f"    {value.name} = {text}")
-        return value
+        lines.append(f"    {name} = {text}")
+        return name
+
+    def size(self, size: int) -> str:
+        """A size as it stands in a list of sizes: a number, or the name of a computed one."""
+        return self._index(size.term) if isinstance(size, Size) else str(size)
+
+    def _index(self, term: Term | int) -> str:
+        """The name of an index that is computed at the function's beginning."""
+        if term not in self._known:
+            if isinstance(term, int):
+                text = f"arith.constant {term} : index"
+            elif isinstance(term, str):
+                owner, place = self._owner(term)
+                at = self._index(place)
+                text = f"tensor.dim {owner.name}, {at} : {owner.text}"
+            else:
+                op, left, right = term
+                names = f"{self._index(left)}, {self._index(right)}"
+                text = f"arith.{op} {names} : index"
+            self._known[term] = self._append(self._head, text)
+        return self._known[term]
+
+    def _owner(self, dim: str) -> tuple[Value, int]:
+        """An argument that has the dim, and the dim's place in it."""
+        for value in map(_argument, self._tensors):
+            for place, size in enumerate(value.dims):
+                if isinstance(size, Size) and size.term == dim:
+                    return value, place
+        raise LookupError(dim)
 
     def constant(self, number: float, element: str) -> Value:
+        if isinstance(number, Size):
+            return Value(name=self.size(number), shape=None, type="index")
         if element == "index" or not is_float(element):
             literal = str(int(number))
         elif math.isinf(number):
@@ -132,7 +191,9 @@ class Graph:
         return self.add(f"arith.constant {literal} : {element}", None, element)
 
     def empty(self, shape: tuple[int, ...], element: str) -> Value:
-        return self.add(f"tensor.empty() : {tensor_type(shape, element)}", shape, element)
+        unknown = ", ".join(self.size(size) for size in shape if isinstance(size, Size))
+        text = f"tensor.empty({unknown}) : {tensor_type(shape, element)}"
+        return self.add(text, shape, element)
 
     def filled(self, number: float, shape: tuple[int, ...], element: str) -> Value:
         scalar, empty = self.constant(number, element), self.empty(shape, element)
@@ -212,17 +273,37 @@ class Graph:
         shape = tuple(shape)
         if shape == value.shape:
             return value
-        target = tensor_type(shape, value.type)
         where = str([list(group) for group in groups])
         if len(shape) < len(value.dims):
-            text = f"tensor.collapse_shape {value.name} {where} : {value.text} into {target}"
-        else:
-            sizes = list(shape)
-            text = (
-                f"tensor.expand_shape {value.name} {where} output_shape {sizes} "
-                f": {value.text} into {target}"
-            )
+            whole = _collapsed(value.dims, groups, shape)
+            text = f"tensor.collapse_shape {value.name} {where} : {value.text} into "
+            text += tensor_type(whole, value.type)
+            return self._sized(self.add(text, whole, value.type), shape)
+        value = self._sized(value, _collapsed(shape, groups, value.dims))
+        sizes = ", ".join(map(self.size, shape))
+        text = f"tensor.expand_shape {value.name} {where} output_shape [{sizes}] : {value.text} "
+        return self.add(f"{text}into {tensor_type(shape, value.type)}", shape, value.type)
+
+    def _sized(self, value: Value, shape: tuple[int, ...]) -> Value:
+        """The same tensor with other dims of it known to the compiler."""
+        target = tensor_type(shape, value.type)
+        if target == value.text:
+            return value
+        text = f"tensor.cast {value.name} : {value.text} to {target}"
         return self.add(text, shape, value.type)
+
+
+def _collapsed(
+    whole: Sequence[int], groups: Sequence[Sequence[int]], given: Sequence[int]
+) -> tuple[int, ...]:
+    """The sizes `given` of the groups of a shape, each unknown if any dim of its group is: MLIR
+    demands that."""
+    sizes = []
+    for group, size in zip(groups, given, strict=True):
+        known = not any(isinstance(whole[dim], Size) for dim in group)
+        product = math.prod(whole[dim] for dim in group)
+        sizes.append(size if known != isinstance(size, Size) else product)
+    return tuple(sizes)
 
 
 _INFINITIES = {
@@ -236,7 +317,13 @@ _INFINITIES = {
 def _argument(spec: TensorSpec) -> Value:
     element = element_type(spec.dtype)
     assert element is not None, spec.dtype
-    return Value(name=f"%{spec.name}", shape=spec.shape, type=element)
+    shape = argument_shape(spec)
+    return Value(name=f"%{spec.name}", shape=shape, type="i8" if _BITS[element] < 8 else element)
+
+
+def argument_type(spec: TensorSpec) -> str:
+    """The type of the function's argument for a tensor."""
+    return _argument(spec).text
 
 
 def _cast_op(source: str, target: str) -> str:

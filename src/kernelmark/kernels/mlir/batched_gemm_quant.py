@@ -1,7 +1,8 @@
-"""batched_gemm_quant: contractions of 8-bit operands, scaled afterwards.
+"""batched_gemm_quant: contractions of 8-bit operands, scaled afterwards, and of MXFP4.
 
 `a8w8_group` quantises A first: a reduction finds the largest element of each group, and the groups
-are then a batch of contractions, whose sums are scaled and added in f32.
+are then a batch of contractions, whose sums are scaled and added in f32. MXFP4 is one contraction
+of elements with their groups' scales, in the form that IREE has matrix instructions for.
 """
 
 from __future__ import annotations
@@ -21,20 +22,21 @@ from kernelmark.kernels.mlir.base import (
     is_float,
     tensor_type,
 )
+from kernelmark.numerics import mxfp4
 
 _FLOOR = 1e-10  # as in the op: a group of zeros is divided by this, not by zero
 
 
 class BatchedGemmQuant(Source):
-    """D[i] = A[i] · B[i]ᵀ with scales, for the schemes of 8 bits."""
+    """D[i] = A[i] · B[i]ᵀ with scales."""
 
     def refuses(self, problem: Problem) -> str | None:
         return refuses_types(problem)
 
     def text(self, problem: Problem, tensors: Sequence[TensorSpec], form: Form) -> str:
         graph = Graph(tensors)
-        grouped = problem.options["scheme"] == "a8w8_group"
-        summed = _grouped_sums(graph, problem) if grouped else _sums(graph, problem)
+        sums = {"a8w8": _sums, "a8w8_group": _grouped_sums}
+        summed = sums.get(str(problem.options["scheme"]), _mxfp4_sums)(graph, problem)
         return graph.module(_finish(graph, problem, summed))
 
     def scratch_bytes(self, problem: Problem, form: Form) -> int:
@@ -73,14 +75,9 @@ def _grouped_sums(graph: Graph, problem: Problem) -> Value:
     loops = f"{rows}, g, k"
     lines = a.dims[:2]
 
-    def largest(g: Graph, scalars: list[Value]) -> Value:
-        wide = g.cast(scalars[0], "f32")
-        size = g.add(f"math.absf {wide.name} : f32", None, "f32")
-        return g.scalar("maximum", scalars[1], size)
-
     start = graph.filled(_FLOOR, (*lines, groups), "f32")
     top = dtype(problem.dtypes["b"]).max_value
-    peaks = graph.each(loops, [(a, loops)], (start, f"{rows}, g"), largest, reduced=("k",))
+    peaks = graph.each(loops, [(a, loops)], (start, f"{rows}, g"), _largest, reduced=("k",))
 
     def scaled(g: Graph, scalars: list[Value]) -> Value:
         return g.scalar("div", scalars[0], g.constant(top, "f32"))
@@ -113,27 +110,127 @@ def _grouped_sums(graph: Graph, problem: Problem) -> Value:
     return graph.each("b, i, j, g", pairs, (total, "b, i, j"), added, reduced=("g",))
 
 
+def _mxfp4_sums(graph: Graph, problem: Problem) -> Value:
+    d, rows = problem.dims, _rows(problem)
+    groups = d["k"] // mxfp4.GROUP
+    a, b = (_grouped(graph, graph.inputs[name], groups, mxfp4.GROUP) for name in "ab")
+    by_group = f"{rows}, g"
+    a_scale = graph.inputs.get("a_scale")
+    if a_scale is None:
+        a, a_scale = _to_mxfp4(graph, a, by_group)
+
+    def body(g: Graph, scalars: list[Value]) -> Value:
+        left, right, left_scale, right_scale, total = scalars
+        factors = _widened(g, left, left_scale), _widened(g, right, right_scale)
+        return g.scalar("add", total, g.scalar("mul", *factors))
+
+    operands = [(a, f"{by_group}, k"), (b, "b, j, g, k"), (a_scale, by_group)]
+    operands.append((graph.inputs["b_scale"], "b, j, g"))
+    total = graph.filled(0, (d["batch"], d["m"], d["n"]), "f32")
+    loops = "b, i, j, g, k"
+    return graph.each(loops, operands, (total, "b, i, j"), body, reduced=("g", "k"))
+
+
+def _to_mxfp4(graph: Graph, a: Value, by_group: str) -> tuple[Value, Value]:
+    """A's elements and the scales of its groups, by the rule of `numerics.mxfp4`."""
+    loops, lines = f"{by_group}, k", a.dims[:-1]
+    start = graph.filled(0, lines, "f32")
+    peaks = graph.each(loops, [(a, loops)], (start, by_group), _largest, reduced=("k",))
+
+    def scale(g: Graph, scalars: list[Value]) -> Value:
+        bits = g.add(f"arith.bitcast {scalars[0].name} : f32 to i32", None, "i32")
+        carried = g.scalar("add", bits, g.constant(int(mxfp4.ROUND_UP), "i32"))
+        exponent = g.scalar("shru", carried, g.constant(23, "i32"))
+        code = g.scalar(
+            "maxs", g.scalar("sub", exponent, g.constant(2, "i32")), g.constant(0, "i32")
+        )
+        # Infinity's exponent gets the scale's largest, not that less two.
+        top, last = g.constant(mxfp4.INFINITE, "i32"), g.constant(mxfp4.INFINITE - 1, "i32")
+        full = g.add(f"arith.cmpi uge, {exponent.name}, {top.name} : i32", None, "i1")
+        code = g.add(f"arith.select {full.name}, {last.name}, {code.name} : i32", None, "i32")
+        byte = g.cast(code, "i8")
+        return g.add(f"arith.bitcast {byte.name} : i8 to f8E8M0FNU", None, "f8E8M0FNU")
+
+    empty = graph.empty(lines, "f8E8M0FNU")
+    scales = graph.each(by_group, [(peaks, by_group)], (empty, by_group), scale)
+
+    def element(g: Graph, scalars: list[Value]) -> Value:
+        value = g.scalar("mul", g.cast(scalars[0], "f32"), _inverse(g, scalars[1]))
+        return g.cast(_on_f4_grid(g, value), "f4E2M1FN")
+
+    out = graph.empty(a.dims, "f4E2M1FN")
+    return graph.each(loops, [(a, loops), (scales, by_group)], (out, loops), element), scales
+
+
+def _inverse(g: Graph, scale: Value) -> Value:
+    """1 / scale, from its bits: the least scale is no normal number of f32, its inverse is."""
+    byte = g.add(f"arith.bitcast {scale.name} : {scale.type} to i8", None, "i8")
+    code = g.add(f"arith.extui {byte.name} : i8 to i32", None, "i32")
+    exponent = g.scalar("sub", g.constant(mxfp4.INFINITE - 1, "i32"), code)
+    bits = g.scalar("shl", exponent, g.constant(23, "i32"))
+    return g.add(f"arith.bitcast {bits.name} : i32 to f32", None, "f32")
+
+
+def _on_f4_grid(g: Graph, value: Value) -> Value:
+    """The nearest number of f4E2M1FN, ties to even, in f32.
+
+    IREE 3.13's own conversion to that type, where the target has none, takes 0.75 to 1 for 0; of
+    numbers that the type has it is right."""
+    size = g.add(f"math.absf {value.name} : f32", None, "f32")
+    step = g.constant(0.5, "f32")
+    for start in (2.0, 4.0):  # numbers are 0.5, 1 and 2 apart from 0, 2 and 4 on
+        above = g.add(
+            f"arith.cmpf oge, {size.name}, {g.constant(start, 'f32').name} : f32", None, "i1"
+        )
+        wider = g.constant(start / 2, "f32")
+        step = g.add(f"arith.select {above.name}, {wider.name}, {step.name} : f32", None, "f32")
+    count = g.scalar("div", size, step)
+    even = g.add(f"math.roundeven {count.name} : f32", None, "f32")
+    near = g.scalar("minimum", g.scalar("mul", even, step), g.constant(6, "f32"))
+    return g.add(f"math.copysign {near.name}, {value.name} : f32", None, "f32")
+
+
+def _widened(g: Graph, value: Value, scale: Value) -> Value:
+    """An element times its group's scale."""
+    types = f"{value.type}, {scale.type} to f32"
+    return g.add(f"arith.scaling_extf {value.name}, {scale.name} : {types}", None, "f32")
+
+
+def _largest(g: Graph, scalars: list[Value]) -> Value:
+    wide = g.cast(scalars[0], "f32")
+    size = g.add(f"math.absf {wide.name} : f32", None, "f32")
+    return g.scalar("maximum", scalars[1], size)
+
+
 def _split(graph: Graph, value: Value, groups: int, group: int) -> Value:
     """The last dim as (groups, group), with zeros where it ends inside a group."""
     *lines, k = value.dims
     shape = (*lines, groups * group)
-    if k < shape[-1]:
+    missing = shape[-1] - k
+    if missing != 0:
         zero = graph.constant(0, value.type)
-        missing = shape[-1] - k
         value = graph.add(
-            f"tensor.pad {value.name} low[0, 0, 0] high[0, 0, {missing}] {{ "
+            f"tensor.pad {value.name} low[0, 0, 0] high[0, 0, {graph.size(missing)}] {{ "
             f"^bb0(%at0: index, %at1: index, %at2: index): tensor.yield {zero.name} : {value.type} "
             f"}} : {value.text} to {tensor_type(shape, value.type)}",
             shape,
             value.type,
         )
-    return graph.reshape(value, [[0], [1], [2, 3]], (*lines, groups, group))
+    return _grouped(graph, value, groups, group)
+
+
+def _grouped(graph: Graph, value: Value, groups: int, group: int) -> Value:
+    """The last dim as (groups, group)."""
+    return graph.reshape(value, [[0], [1], [2, 3]], (*value.dims[:2], groups, group))
 
 
 def _finish(graph: Graph, problem: Problem, summed: Value) -> Value:
     """Scale, add the bias and round, in the output's order."""
-    grouped = problem.options["scheme"] == "a8w8_group"
-    factors = [("b_scale", "0")] if grouped else [("a_scale", _rows(problem)), ("b_scale", "b, j")]
+    scales = {
+        "a8w8": [("a_scale", _rows(problem)), ("b_scale", "b, j")],
+        "a8w8_group": [("b_scale", "0")],
+    }
+    factors = scales.get(str(problem.options["scheme"]), [])
     operands = [(summed, "b, i, j"), *((graph.inputs[name], where) for name, where in factors)]
     if problem.options["bias"]:
         operands.append((graph.inputs["bias"], "b, j"))

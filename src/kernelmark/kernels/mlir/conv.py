@@ -112,7 +112,8 @@ def _stepped(graph: Graph, x: Value, size: Sequence[int], steps: tuple[int, int]
     shape = (*x.dims[:2], *size)
     if shape == x.dims:
         return x
-    where = f"[0, 0, 0, 0] {list(shape)} [1, 1, {steps[0]}, {steps[1]}]"
+    sizes = ", ".join(map(graph.size, shape))
+    where = f"[0, 0, 0, 0] [{sizes}] [1, 1, {steps[0]}, {steps[1]}]"
     result = tensor_type(shape, x.type)
     text = f"tensor.extract_slice {x.name}{where} : {x.text} to {result}"
     return graph.add(text, shape, x.type)

@@ -236,6 +236,8 @@ def _finish(urls: Urls) -> Callable[[Values], Values]:
             "started": urls("run", row["run"]),
             "value": urls("result", row["run"], row["case"], device=device),
         }
+        if row["value"] is None:  # what failed has no time to follow: its state leads to the reason
+            links["state"] = links["value"]
         return row | {"links": links}
 
     return linked
@@ -287,7 +289,7 @@ def series(source: Source, urls: Urls, asked: Asked) -> Page:
             *("started:date:when", "run:name", "status:state", "value:value", "low_s:time:low"),
             *("high_s:time:high", "device", "environment:code"),
         ],
-        [_point_row(point) for point in reversed(story.points)],
+        story.points[::-1],
         title="Points",
     )
     return {
@@ -313,7 +315,9 @@ def series(source: Source, urls: Urls, asked: Asked) -> Page:
         "tables": [
             *([_steps_table(source, found, urls)] if story.steps else []),
             parts.paged(
-                points, asked, urls, "series", found.case_id, finish=_finish_point(found, urls)
+                *(points, asked, urls, "series", found.case_id),
+                make=_point_row,
+                finish=_finish_point(found, urls),
             ),
         ],
     }
@@ -392,6 +396,8 @@ def _finish_point(found: Kernel, urls: Urls) -> Callable[[Values], Values]:
             "value": urls("result", row["run"], found.case_id, device=device),
             "environment": urls("environment", row["of"].fingerprint),
         }
+        if row["value"] is None:
+            links["status"] = links["value"]
         return {name: value for name, value in row.items() if name != "of"} | {"links": links}
 
     return finished

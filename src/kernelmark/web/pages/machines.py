@@ -189,5 +189,5 @@ def session(source: Source, urls: Urls, asked: Asked) -> Page:
     return {
         "title": f"Tuning {path.name}",
         "figures": parts.figure("Best time so far", lambda: tuning_figure.of_folder(folder)),
-        "details": [parts.text_table(standing_table(standings(folder)))],
+        "tables": [parts.text_table(standing_table(standings(folder)))],
     }

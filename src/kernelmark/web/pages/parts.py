@@ -55,7 +55,7 @@ TABLE_FIELDS = (
 
 def table(
     columns: Sequence[str],
-    rows: Sequence[Values],
+    rows: Sequence[Any],
     *,
     title: str = "",
     empty: str = "Nothing here",
@@ -89,16 +89,19 @@ def paged(
     page: str,
     *parts: str,
     first: str = "",
+    make: Callable[[Any], Values] = lambda row: row,
     finish: Callable[[Values], Values] = lambda row: row,
 ) -> Section:
     """The rows that were asked for, in the order that was: by default the largest `first`.
-    `finish` adds to a row what is not sorted by, and so is made for few rows only."""
+    `make` makes the row of each value of the table, where they are sorted, or else only of those
+    shown. `finish` adds to a row what is not sorted by, and so is made for few rows only."""
     rows, keys = of["rows"], [column["key"] for column in of["columns"]]
     key = asked.get("sort") or first
     order = asked.get("order") or ("asc" if asked.get("sort") else "desc")
     if key and key not in (*keys, first):
         raise UsageError(f"there is no column {key[:40]!r}", hint=f"columns: {', '.join(keys)}")
     if key:
+        rows = list(map(make, rows))
         known = [row for row in rows if _sort_value(row, key) is not None]
         known.sort(key=lambda row: _sort_value(row, key), reverse=order == "desc")
         rows = known + [row for row in rows if _sort_value(row, key) is None]
@@ -109,7 +112,8 @@ def paged(
         for column in of["columns"]
         for name in [column["key"]]
     ]
-    shown = [finish(row) for row in rows[offset : offset + most_rows(asked)]]
+    within = rows[offset : offset + most_rows(asked)]
+    shown = [finish(row) for row in (within if key else map(make, within))]
     made = {**of, "columns": columns, "rows": shown, "sort": key, "order": order}
     return made | pager(len(rows), asked, urls, page, *parts)
 

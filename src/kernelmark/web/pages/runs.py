@@ -28,6 +28,7 @@ RULES = ("robust", "golden-tot", "ratio")
 _CHOICES = 50  # runs to choose among
 _MOST_DRAWN = 2000  # points of a roofline
 _COMMANDS = 5  # of one kind of failure
+_FILTERS = ("q", "op", "backend", "status")
 
 
 def runs(source: Source, urls: Urls, asked: Asked) -> Page:
@@ -97,7 +98,7 @@ def run(source: Source, urls: Urls, asked: Asked) -> Page:
     """One run: the answer, every row, failures with their commands, the environment."""
     results = source.results(asked["run_id"])
     one, every = results.run, results.rows
-    rows = [row for row in every if _is_wanted(row, asked)]
+    rows = _wanted(every, asked)
     before = source.store.run_before(one)
     here = one.environment
     page: Page = {
@@ -128,7 +129,11 @@ def run(source: Source, urls: Urls, asked: Asked) -> Page:
             parts.choice("status", asked, tuple(_statuses(every))),
         ],
         "tables": [
-            parts.paged(_rows_table(rows), asked, urls, "run", one.id, finish=_finish(one.id, urls))
+            parts.paged(
+                *(_rows_table(rows), asked, urls, "run", one.id),
+                make=_result_row,
+                finish=_finish(one.id, urls),
+            )
         ],
         "failures": [
             {
@@ -159,6 +164,13 @@ def _row_filters(rows: Sequence[Row], asked: Asked) -> list[Values]:
     return [parts.choice("op", asked, ops), parts.choice("backend", asked, backends)]
 
 
+def _wanted(rows: Sequence[Row], asked: Asked) -> Sequence[Row]:
+    """The rows that pass the filters."""
+    if not any(asked.get(name) for name in _FILTERS):
+        return rows
+    return [row for row in rows if _is_wanted(row, asked)]
+
+
 def _is_wanted(row: Row, asked: Asked) -> bool:
     case = row.result.case
     given = {"op": case.problem.op, "backend": case.backend, "status": row.result.status.value}
@@ -168,6 +180,7 @@ def _is_wanted(row: Row, asked: Asked) -> bool:
 
 
 def _rows_table(rows: Sequence[Row], title: str = "") -> Section:
+    """Results in a table, before `_result_row` makes its rows."""
     many = len({row.result.device for row in rows}) > 1
     metrics = any(row.result.metrics for row in rows)
     columns = [
@@ -176,8 +189,7 @@ def _rows_table(rows: Sequence[Row], title: str = "") -> Section:
         *("median_s:time:median", "width:width:±", "rate:right", "share:share:of roof"),
         "times_best:ratio:vs best",
     ]
-    made = [_result_row(row) for row in rows]
-    return table(columns, made, title=title, empty="No result matches")
+    return table(columns, rows, title=title, empty="No result matches")
 
 
 def _finish(run_id: str, urls: Urls) -> Callable[[Values], Values]:
@@ -328,7 +340,7 @@ def _run_choices(source: Source, more: Iterable[Run] = ()) -> list[tuple[str, st
 
 def result(source: Source, urls: Urls, asked: Asked) -> Page:
     """One result: every sample by block, clocks, resources, and the command that repeats it."""
-    results = source.results(asked["run_id"])
+    results = source.results_like(asked["run_id"], asked["case_id"])
     device = asked.get("device", "")
     row = next(
         (
@@ -345,7 +357,7 @@ def result(source: Source, urls: Urls, asked: Asked) -> Page:
     key = one.case.problem.key
     others = [other for other in results.rows if other.result.case.problem.key == key]
     same = _rows_table(others, title="The same problem by all backends")
-    same["rows"] = list(map(_finish(results.run.id, urls), same["rows"]))
+    same["rows"] = list(map(_finish(results.run.id, urls), map(_result_row, others)))
     return {
         "title": row.problem if is_micro(one.case) else f"{row.problem} by {row.backend}",
         "status": one.status.value,
@@ -395,9 +407,8 @@ def roofline(source: Source, urls: Urls, asked: Asked) -> Page:
     dtypes = {name for row in every for name in row.result.case.problem.dtypes.values()}
     found = [
         row
-        for row in every
-        if _is_wanted(row, asked)
-        and asked.get("dtype", "") in ("", *row.result.case.problem.dtypes.values())
+        for row in _wanted(every, asked)
+        if asked.get("dtype", "") in ("", *row.result.case.problem.dtypes.values())
     ]
     found.sort(key=lambda row: row.share.value if row.share else math.inf)
     rows = _rows_table(found, title="Furthest from the roof first")
@@ -418,5 +429,9 @@ def roofline(source: Source, urls: Urls, asked: Asked) -> Page:
             lambda: figures.roofline(found[:_MOST_DRAWN], results.roofs),
         ),
         "notes": [most] if len(found) > _MOST_DRAWN else [],
-        "tables": [parts.paged(rows, whole, urls, "roofline", finish=_finish(one.id, urls))],
+        "tables": [
+            parts.paged(
+                *(rows, whole, urls, "roofline"), make=_result_row, finish=_finish(one.id, urls)
+            )
+        ],
     }

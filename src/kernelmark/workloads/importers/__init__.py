@@ -29,6 +29,7 @@ registry: Registry[Importer] = naming.results
 _HEAD_BYTES = 16384
 _GZIP = b"\x1f\x8b"
 _MOST_PLACES = 3
+_NOTED = ("may-be-cut", "graphs-untraced", "times-left-out")
 
 
 def names() -> list[str]:
@@ -80,7 +81,7 @@ def read(path: Path, given: Given, name: str | None = None) -> ResultSet:
 
 def notes(found: Iterable[Result]) -> list[str]:
     """What a reader of these results must know of the file they are of."""
-    results = list(found)
+    results = [r for r in found if any(one.code in _NOTED for one in _reasons(r))]
     return [note for note in (doubt(results), unnamed(results), left_out(results)) if note]
 
 

@@ -1,0 +1,46 @@
+"""In which folder a run was started: what its command names is relative to that.
+
+Kept in the user's cache, not in the store: a store is shared, and must not tell where a user's
+files are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+from kernelmark.core.diskcache import cache_root
+from kernelmark.core.files import write_whole
+from kernelmark.core.private import private_folder
+
+_MOST_RUNS = 1000  # that are remembered, the latest ones
+
+
+def remember_folder(run_id: str) -> None:
+    """Keep the working folder as that of a run. Where it cannot be written, it is not missed until
+    the run is resumed from another one."""
+    known = {**_load(), run_id: str(Path.cwd())}
+    with contextlib.suppress(OSError):
+        private_folder(_place().parent)
+        write_whole(_place(), json.dumps(dict(list(known.items())[-_MOST_RUNS:])).encode())
+
+
+def folder_of(run_id: str) -> Path | None:
+    """The folder that a run was started in; None where that is not known here."""
+    found = _load().get(run_id)
+    return None if found is None else Path(found)
+
+
+def _place() -> Path:
+    return cache_root() / "folders.json"
+
+
+def _load() -> dict[str, str]:
+    try:
+        found = json.loads(_place().read_bytes())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {name: folder for name, folder in found.items() if isinstance(folder, str)}

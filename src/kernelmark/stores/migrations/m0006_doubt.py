@@ -1,0 +1,8 @@
+"""Why the median of a result is no headline: such a point is not judged in history."""
+
+from __future__ import annotations
+
+
+def statements(dialect: str) -> list[str]:
+    """The DDL in the words of `dialect`."""
+    return ["ALTER TABLE results ADD COLUMN doubt TEXT"]

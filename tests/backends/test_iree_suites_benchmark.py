@@ -1,0 +1,105 @@
+"""benchmarks/iree_suites.py without the compiler: what it goes on from, and what it counts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from kernelmark import ops
+
+KEYS = [
+    "gemm m=64 n=64 k=64 dtype=f16",
+    "gemm m=64 n=64 k=64 dtype=f8e4m3",
+    "conv n=1 c=8 h=8 w=8 k=8 r=3 s=3 dtype=f16",
+    "attention heads=2 seq=64 dim=64 dtype=f16",
+]
+ERROR = "iree-compile: no such type on gfx942 (line 3 of the MLIR: tensor<{n}x64xf16>)"
+
+
+@pytest.fixture
+def script(benchmark_script, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = benchmark_script("iree_suites.py")
+    made = [
+        module.Module(key=f"{number}", problems={key: ("some", ops.parse(key))})
+        for number, key in enumerate(KEYS)
+    ]
+    monkeypatch.setattr(module, "modules", lambda info: made)
+    monkeypatch.setattr(module.evidence, "libraries", lambda *names: {})
+    return module
+
+
+def outcome(problem: Any) -> dict[str, Any]:
+    if "f8e4m3" in problem.key:
+        return {"status": "compile_error", "reason": ERROR.format(n=7), "seconds": 1}
+    return {"status": "ok", "seconds": 1}
+
+
+def run(script: ModuleType, monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, list[str]]:
+    """The exit code and what was compiled."""
+    asked: list[str] = []
+
+    def compiled(problem: Any, info: object) -> dict[str, Any]:
+        asked.append(problem.key)
+        return outcome(problem)
+
+    monkeypatch.setattr(script, "compiled", compiled)
+    monkeypatch.setattr(sys, "argv", ["iree_suites.py", *words])
+    return script.main(), asked
+
+
+def test_goes_on_where_it_was_interrupted(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    state, result = tmp_path / "state.jsonl", tmp_path / "result.json"
+    words = ("--state", str(state), "-o", str(result))
+    code, first = run(script, monkeypatch, *words, "--part", "1/2")
+    assert (code, len(first)) == (1, 2)  # not all problems were tried
+    with state.open("a", encoding="utf-8") as file:
+        file.write('{"key": "3", "sta')  # ended while it wrote
+    code, rest = run(script, monkeypatch, *words)
+    assert (code, len(rest)) == (0, 2)
+    assert {*first, *rest} == {ops.parse(key).key for key in KEYS}
+    assert run(script, monkeypatch, *words) == (0, [])
+    figures = json.loads(result.read_text())["figures"]
+    assert (figures["total"], figures["tried"]) == (4, 4)
+    (found,) = figures["diagnostics"]
+    assert (found["status"], found["count"], found["reason"]) == (
+        *("compile_error", 1),
+        ERROR.format(n=7),
+    )
+
+
+def test_no_time_compiles_nothing(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    words = ("-o", str(tmp_path / "result.json"), "--seconds", "-1")
+    assert run(script, monkeypatch, *words) == (1, [])
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "x/2"])
+def test_a_bad_part_is_a_usage_error(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(script, monkeypatch, "--part", text)
+    assert ended.value.code == 2
+
+
+def test_a_refusal_of_our_own_fails_a_bar(script: ModuleType) -> None:
+    row = {"op": "gemm", "dtype": "f16", "status": "ok", "reason": ""}
+    good = script.bars_of([row], 1, "gfx942")
+    assert all(holds for _, _, holds in good)
+    refused = script.bars_of([row | {"status": "unsupported", "reason": "ours"}], 1, "gfx942")
+    assert [holds for _, _, holds in refused] == [True, True, False, False]
+
+
+def test_diagnostics_of_one_kind_are_counted_together(script: ModuleType) -> None:
+    assert script.kind_of(ERROR.format(n=7)) == script.kind_of(ERROR.format(n=99))
+    sizes = [f"tile 'tensor<{n}x16xbf16>' of operand #{n} is odd" for n in (1, 22)]
+    assert len({script.kind_of(text) for text in sizes}) == 1
+    assert script.kind_of("no f16 on gfx942") != script.kind_of("no f32 on gfx942")

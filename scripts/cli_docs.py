@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,29 +25,32 @@ HEAD = """\
   `--md -` stdout holds nothing else.
 - On a terminal there is a progress bar, elsewhere one line per case. `--quiet` suppresses both.
   `NO_COLOR` is respected.
-- On a terminal a table is folded to its width: the name of a row is above it, other columns that do
-  not fit are below it. `--wide`, anywhere on the line, shows all columns side by side, as pipes do.
-- An error is one sentence, then `hint: …`. `--debug`, anywhere on the line, adds the traceback.
-- An invalid request ends with code 2 before anything runs; so does an unavailable backend given by
-  `-b`. Without `-b`, unavailable backends are left out with a note.
-- A problem that a backend does not support is a row `unsupported`; so is one whose `--config`,
-  `--timer`, `--cache` or `--strain` the backend or device does not support. If no case knows a name
-  in `--config`, the command ends with code 2 and stores nothing.
-- Suggested commands include the given `--store`, without its password.
+- On a terminal, a table that is too wide is folded: the name of a row moves to a line above it, and
+  columns that do not fit to a line below it. `--wide`, anywhere on the command line, keeps all
+  columns side by side, as in a pipe.
+- An error is one sentence, followed by `hint: …`. `--debug`, anywhere on the command line, adds the
+  traceback.
+- An invalid command line ends with exit code 2 before anything runs. So does a backend that `-b`
+  names and that is unavailable. Without `-b`, unavailable backends are left out with a note.
+- If a backend or device does not support a problem, its `--config`, `--cache` or `--strain`, or the
+  timer, the row is `unsupported`, with the reason. If no case uses a name in `--config`, the
+  command ends with exit code 2 and stores nothing.
+- Commands that kernelmark suggests include the given `--store`, without its password.
 
 | exit code | meaning |
 | --- | --- |
-| 0 | done |
+| 0 | success |
 | 1 | a regression (commands that compare) |
 | 2 | usage, configuration or store error, or an internal error |
 | 3 | some cases are wrong or `impossible`, crashed, ran out of time or memory, or did not compile |
-| 4 | nothing to run or to show, or every case of `kmark run` is `unsupported` |
+| 4 | nothing to run, show or compare, or every case of `kmark run` is `unsupported` |
 | 130 | interrupted; everything so far is stored: `kmark run --resume` |
 
-The percentage in the table is the least time at the roofs over the measured time, with the
-bottleneck: `compute` (multiply-add rate of the problem's dtype) or `memory` (bandwidth of main
-memory), whichever takes longer. Both are measured on this machine. It is not clamped at 100. `–`
-means that no roof is known, as for dtypes without CPU arithmetic.
+`of roof` in the table of a run is the shortest time that the roofs allow, divided by the measured
+time, with the bottleneck: `compute` (FMA rate of the problem's dtype) or `memory` (bandwidth of
+main memory), whichever takes longer. Roofs are measured on this machine:
+[measuring.md](measuring.md#percent-of-roof). The percentage is not clamped at 100. `–` means that
+there is no roof, for example for a dtype that the CPU has no arithmetic for.
 """
 
 
@@ -68,7 +72,8 @@ def _section(name: str, command: Any) -> list[str]:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     words = " ".join(p.metavar for p in arguments)
     parts = [f"## {name}\n", f"`{name} [OPTIONS] {words}".rstrip() + "`\n"]
-    parts.append(" ".join(command.help.split()) + "\n")
+    # A paragraph that ends in a command is an example: "For example: kmark run -s demo".
+    parts.append(re.sub(r": (kmark .*)$", r": `\1`", command.help, flags=re.MULTILINE) + "\n")
     if arguments:
         rows = [f"| `{p.metavar}` | {_help(p)} |" for p in arguments]
         parts.append("\n".join(["| argument | |", "| --- | --- |", *rows]) + "\n")
@@ -81,7 +86,7 @@ def _options(command: Any) -> str:
         if option.param_type_name == "option" and not option.hidden:
             panel = getattr(option, "rich_help_panel", None) or "Options"
             value = "" if option.is_flag else f" {option.metavar}"
-            names = ", ".join(f"`{name}{value}`" for name in option.opts)
+            names = ", ".join(f"`{name}{value}`" for name in (*option.opts, *option.secondary_opts))
             panels.setdefault(panel, []).append(
                 f"| {names.replace('|', chr(92) + '|')} | {_help(option)} |"
             )
@@ -94,8 +99,8 @@ def _options(command: Any) -> str:
 def _help(parameter: Any) -> str:
     words = " ".join((parameter.help or "").split()).replace("|", "\\|")
     default = parameter.default
-    if default not in (None, False, "", ()) and not callable(default):
-        words += f" Default: {default}."
+    if default not in (None, False, True, "", ()) and not callable(default):
+        words += f" Default: `{default}`."
     return words
 
 

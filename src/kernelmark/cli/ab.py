@@ -35,7 +35,7 @@ Env = Annotated[
     o.option(
         "--env NAME[=PYTHON]",
         COMPARISON,
-        help="One side: a name and its interpreter or virtual environment. Give base, then head.",
+        help="Name a side and its virtual environment or interpreter. First base, then head.",
     ),
 ]
 Settings = Annotated[
@@ -43,7 +43,7 @@ Settings = Annotated[
     o.option(
         "--set NAME:VARIABLE=VALUE",
         COMPARISON,
-        help="Set a variable of one side: tot:LD_LIBRARY_PATH=/new/lib. Repeatable.",
+        help="Set an environment variable on one side: tot:LD_LIBRARY_PATH=/new/lib. Repeatable.",
     ),
 ]
 SideBackend = Annotated[
@@ -52,7 +52,7 @@ SideBackend = Annotated[
         "-b --backend [NAME:]BACKEND",
         COMPARISON,
         complete=completing.backends,
-        help="The backend of both sides, or of the named one. Repeatable.",
+        help="Use this backend on both sides, or on the named one. Repeatable.",
     ),
 ]
 SideConfig = Annotated[
@@ -69,7 +69,7 @@ Device = Annotated[
         "-d --device DEVICE",
         o.SELECTION,
         complete=completing.devices,
-        help="The device to measure on.",
+        help="Measure on this device.",
     ),
 ]
 Rounds = Annotated[
@@ -77,8 +77,7 @@ Rounds = Annotated[
     o.option(
         "--rounds N,N,…",
         COMPARISON,
-        help="Evaluate the verdicts after these numbers of rounds; the last one ends the "
-        "comparison.",
+        help="Test for a verdict after these numbers of rounds; stop after the last.",
     ),
 ]
 Alpha = Annotated[
@@ -86,7 +85,8 @@ Alpha = Annotated[
     o.option(
         "--alpha P",
         COMPARISON,
-        help="Limit the false discovery rate of a suite; for a single pair, the false alarm rate.",
+        help="Limit the false discovery rate over all pairs; for a single pair, the false-alarm "
+        "rate.",
     ),
 ]
 Delta = Annotated[
@@ -103,7 +103,7 @@ Budget = Annotated[
     o.option(
         "--budget S",
         COMPARISON,
-        help="Limit the seconds of the whole command; undecided pairs stay unsure.",
+        help="Limit the seconds of the whole command; undecided pairs are reported as unsure.",
     ),
 ]
 MinSamples = Annotated[
@@ -149,9 +149,12 @@ def ab(
     timeout: o.Timeout = 300.0,
     jobs: o.Jobs = None,
 ) -> int:
-    """Compare two environments, backends or configs in paired rounds; exit 1 on a regression.
+    """Measure two stacks alternately; exit 1 on a regression.
 
-    For example: kmark ab --env golden=/opt/a/python --env tot=/opt/b/python -s smoke -b torch
+    The sides differ in environment, variables, backend or config. Each round
+    measures both, so that drift affects both.
+
+    For example: kmark ab --env golden=/opt/a --env tot=/opt/b -s smoke -b torch
 
     Or: kmark ab -d cuda:0 -b cublaslt --set head:LD_LIBRARY_PATH=/new/lib -s smoke
     """

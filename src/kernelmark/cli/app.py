@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
@@ -102,9 +103,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=(
-        "Exit codes: 0 done, 1 regression, 2 usage or configuration, "
-        "3 some cases wrong, impossible or failed, "
-        "4 nothing to run or show, 130 interrupted (everything so far is stored)."
+        "First steps: 'kmark doctor', then 'kmark run -s demo --timing quick'.\n\n"
+        "Exit codes: 0 success, 1 regression, 2 usage or configuration error, "
+        "3 some cases wrong, impossible or failed, 4 nothing to run or show, "
+        "130 interrupted (everything so far is stored)."
     ),
 )
 # Whole numbers up to here are exact as floats, and more than any store or loop can take.
@@ -125,14 +127,22 @@ def _bounded(call: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+def _help(call: Callable[..., Any]) -> str:
+    """The docstring with one line per paragraph: the parser keeps line breaks, so that lines as
+    long as those in the code would be broken again on a narrower terminal."""
+    paragraphs = (inspect.getdoc(call) or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
 for _name, _thing in _IN_ORDER.items():
     if isinstance(_thing, typer.Typer):
         for _info in _thing.registered_commands:
             if _info.callback is not None:
+                _info.help = _help(_info.callback)
                 _info.callback = _bounded(_info.callback)
         app.add_typer(_thing, name=_name, cls=PlainGroup)
     else:
-        app.command(_name)(_bounded(_thing))
+        app.command(_name, help=_help(_thing))(_bounded(_thing))
 
 
 def _version(asked: bool) -> None:
@@ -150,11 +160,12 @@ def _options(
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show a traceback with an error; works anywhere.")
+        bool,
+        typer.Option("--debug", help="Add the traceback to an error; valid anywhere on the line."),
     ] = False,
     wide: Annotated[
         bool,
-        typer.Option("--wide", help="Show tables with all columns side by side; works anywhere."),
+        typer.Option("--wide", help="Do not fold wide tables; valid anywhere on the line."),
     ] = False,
 ) -> None:
     pass

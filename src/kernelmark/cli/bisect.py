@@ -25,14 +25,17 @@ if TYPE_CHECKING:
 
 CANDIDATES = "Candidates"
 
-Good = Annotated[str | None, o.option("--good REF", CANDIDATES, help="A commit that is fast.")]
-Bad = Annotated[str, o.option("--bad REF", CANDIDATES, help="A later commit that is slow.")]
+Good = Annotated[
+    str | None, o.option("--good REF", CANDIDATES, help="Start from this fast commit.")
+]
+Bad = Annotated[str, o.option("--bad REF", CANDIDATES, help="End at this slow, later commit.")]
 WheelList = Annotated[
     str | None,
     o.option(
         "--wheels FILE",
         CANDIDATES,
-        help="Search wheels instead of commits: a text file with one path a line, good to bad.",
+        help="Search wheels instead of commits: a text file with one path per line, from good to "
+        "bad.",
     ),
 ]
 ConfigList = Annotated[
@@ -40,7 +43,7 @@ ConfigList = Annotated[
     o.option(
         "--configs FILE",
         CANDIDATES,
-        help="Search configs instead of commits: a JSON list, or a line 'name=value …' each.",
+        help="Search configs instead of commits: a JSON list, or one 'name=value …' per line.",
     ),
 ]
 Confidence = Annotated[
@@ -49,10 +52,12 @@ Confidence = Annotated[
         "--confidence P",
         a.COMPARISON,
         callback=o.below_one,
-        help="Stop when one candidate is the culprit with this probability.",
+        help="Stop when a candidate is the culprit with this probability.",
     ),
 ]
-Fresh = Annotated[bool, o.option("--fresh", o.RUNNING, help="Forget an unfinished search.")]
+Fresh = Annotated[
+    bool, o.option("--fresh", o.RUNNING, help="Discard an unfinished search and start over.")
+]
 
 
 def bisect(
@@ -96,12 +101,14 @@ def bisect(
     timeout: o.Timeout = 300.0,
     fresh: Fresh = False,
 ) -> int:
-    """Find the first commit, wheel or config that makes a kernel slower or break.
+    """Find the commit, wheel or config that slowed a kernel down.
+
+    Also finds the one that broke it.
 
     For example: kmark bisect --good v1.2 --bad HEAD -b kernels/softmax.py
 
-    The same command goes on with a search that was interrupted. Exit code 4: the ends do not
-    differ, or the culprit was not found.
+    Repeat the command to continue an interrupted search. The exit code is 4 if good
+    and bad do not differ, or if the culprit was not found.
     """
     from kernelmark.api.bisect import Question, bisect, comment, document, forget
     from kernelmark.core.files import json_text

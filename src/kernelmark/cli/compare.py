@@ -28,8 +28,8 @@ _FEW = 20
 _LEAST_OF_ID = 4
 
 _RUN_HELP = (
-    "A run: its id or the beginning of it, label, pinned name, latest, latest~1; or a file: our "
-    "JSON, or one of another tool (kmark import --help)."
+    "A run: its id or a prefix of it, a label, a pinned name, latest, latest~1; or a file: "
+    "exported JSON, or results of another tool (kmark import --help)."
 )
 Base = Annotated[
     str, typer.Argument(metavar="BASE", autocompletion=completing.runs, help=_RUN_HELP)
@@ -45,7 +45,7 @@ RuleName = Annotated[
     o.option(
         "--rule NAME|FILE",
         JUDGING,
-        help="The rule: robust, golden-tot, ratio, or your own TOML file.",
+        help="Judge by this rule: robust, golden-tot, ratio, or a TOML file.",
     ),
 ]
 FailOnWords = Annotated[
@@ -53,8 +53,8 @@ FailOnWords = Annotated[
     o.option(
         "--fail-on VERDICT[:SIZE]",
         JUDGING,
-        help="Exit with code 1 on these verdicts: slower:3%,broken, or none. With held, also where "
-        "a canary moved. Default: slower,broken.",
+        help="Exit with code 1 on these verdicts, such as slower:3%,broken; none: never. held adds "
+        "rows that are suppressed because a canary moved. Default: slower,broken.",
     ),
 ]
 Match = Annotated[
@@ -62,8 +62,8 @@ Match = Annotated[
     o.option(
         "--match case|problem",
         JUDGING,
-        help="Match rows by case (problem, backend, config and timing), or by problem, with the "
-        "best result of each side.",
+        help="Match rows by case (problem, backend, config and timing), or by problem: the fastest "
+        "row of each side.",
     ),
 ]
 Explain = Annotated[
@@ -72,7 +72,7 @@ Explain = Annotated[
         "--explain ROW",
         o.OUTPUT,
         help="Explain the verdict of one row, by its number or a prefix of its case id. The exit "
-        "code is then 0 whatever the verdict.",
+        "code is then 0.",
     ),
 ]
 All = Annotated[
@@ -95,10 +95,15 @@ def compare(
     figure: o.Figure = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Compare two runs row by row; exit 1 if a row is slower or broken.
+    """Compare two runs row by row; exit 1 on a regression.
 
-    Rules: robust (interval over blocks, false discovery rate of 1 %), golden-tot (tot > 1.005 ×
-    golden + 0.5 µs; ignores golden times under 4 µs), ratio (warn 1.10, fail 1.15), or a TOML file.
+    A regression is a row that is significantly slower, or fails only in HEAD.
+
+    Rules: robust (interval over blocks, false discovery rate of 1 %), golden-tot
+    (slower if tot > 1.005 × golden + 0.5 µs; ignores golden times under 4 µs),
+    ratio (warn above 1.10, fail above 1.15), or a TOML file.
+
+    For example: kmark compare latest~1 latest
     """
     from kernelmark.api.comparing import compare as compare_runs
     from kernelmark.api.reading import is_file

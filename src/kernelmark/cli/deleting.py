@@ -18,16 +18,18 @@ Refs = Annotated[
     typer.Argument(
         metavar="RUN…",
         autocompletion=completing.runs,
-        help="Runs: their ids or prefixes of them, labels, pinned names, latest.",
+        help="Runs by id or a prefix of it, label, pinned name or latest.",
     ),
 ]
-Yes = Annotated[bool, o.option("-y --yes", help="Do not ask.")]
+Yes = Annotated[bool, o.option("-y --yes", help="Delete without asking.")]
 
 
 def delete(refs: Refs, yes: Yes = False, store: o.StorePlace = None, quiet: o.Quiet = False) -> int:
-    """Delete runs with all their results. 'kmark history --exclude RUN' only ignores one.
+    """Delete runs with all their results.
 
     For example: kmark delete 20261117-031840
+
+    To only hide a run from history: kmark history --exclude RUN
     """
     from kernelmark.core.result import RunState
     from kernelmark.runners import alive

@@ -7,9 +7,10 @@ from kernelmark.cli.output import check_writable, put_tables, write
 
 
 def doctor(store: o.StorePlace = None, json: o.Json = None) -> int:
-    """Check devices, backends, the CPU, the store, precompiled bundles and the roofs.
+    """Check this machine: devices, backends, store and roofs.
 
-    Lists what is missing and how to fix it. Include the output in a bug report.
+    Also checks the CPU's settings and precompiled bundles. Lists what is missing
+    and how to fix it. Include the output in a bug report.
     """
     from kernelmark.cli import health
     from kernelmark.core.files import json_text

@@ -24,14 +24,14 @@ SIDES = "Sides"
 NAMES = ("base", "head")
 
 Base = Annotated[
-    str | None, o.option("--base REF", SIDES, help="The commit, branch or tag to compare with.")
+    str | None, o.option("--base REF", SIDES, help="Compare with this commit, branch or tag.")
 ]
 Head = Annotated[
     str,
     o.option(
         "--head REF",
         SIDES,
-        help="The commit, branch or tag to judge; '.' is the working tree with its changes.",
+        help="Judge this commit, branch or tag; '.' is the working tree with its changes.",
     ),
 ]
 Repo = Annotated[
@@ -39,22 +39,26 @@ Repo = Annotated[
     o.option(
         "--repo DIR",
         SIDES,
-        help="A folder of the git repository. Kernel files, suites and timing files are named from "
-        "it. Default: this folder.",
+        help="Use the git repository of this folder; paths of kernel files, suites and timing "
+        "files are relative to it.",
     ),
 ]
 Build = Annotated[
-    str, o.option("--build CMD", SIDES, help="Build a checkout by this shell command, run in it.")
+    str,
+    o.option(
+        "--build CMD", SIDES, help="Build each checkout with this shell command, run inside it."
+    ),
 ]
 BuildTimeout = Annotated[
-    float, o.option("--build-timeout S", SIDES, help="Limit the seconds of a build.")
+    float, o.option("--build-timeout S", SIDES, help="Limit the seconds of one build.")
 ]
 Python = Annotated[
     str,
     o.option(
         "--python PATH",
         SIDES,
-        help="The interpreter of both sides; {tree} is the checkout: {tree}/.venv.",
+        help="Run both sides with this interpreter or virtual environment; {tree} stands for the "
+        "checkout: {tree}/.venv.",
     ),
 ]
 BaseEnv = Annotated[
@@ -62,18 +66,20 @@ BaseEnv = Annotated[
     o.option(
         "--base-env PYTHON",
         SIDES,
-        help="Compare two environments instead of two commits: the interpreter of base.",
+        help="Compare environments, not commits: the interpreter or virtual environment of base.",
     ),
 ]
 HeadEnv = Annotated[
-    str | None, o.option("--head-env PYTHON", SIDES, help="The interpreter of head.")
+    str | None,
+    o.option("--head-env PYTHON", SIDES, help="The interpreter or virtual environment of head."),
 ]
 Settings = Annotated[
     list[str] | None,
     o.option(
         "--set [SIDE:]VARIABLE=VALUE",
         SIDES,
-        help="Set a variable of both sides, or of base or head: PYTHONPATH={tree}/src. Repeatable.",
+        help="Set an environment variable on both sides, or on base or head: "
+        "PYTHONPATH={tree}/src. Repeatable.",
     ),
 ]
 Budget = Annotated[
@@ -81,8 +87,8 @@ Budget = Annotated[
     o.option(
         "--budget S",
         a.COMPARISON,
-        help="Stop measuring after this many seconds. If they do not suffice for all kernels, some "
-        "are left out at random and listed as undecided.",
+        help="Stop measuring after this many seconds. If that is too short for every case, a "
+        "random part is left out and listed as undecided.",
     ),
 ]
 
@@ -133,9 +139,11 @@ def gate(
     timeout: o.Timeout = 300.0,
     jobs: o.Jobs = None,
 ) -> int:
-    """Compare two commits, or two environments, in paired rounds; exit 1 if a kernel got slower.
+    """Measure two commits alternately; exit 1 on a regression.
 
-    For example: kmark gate --base origin/main --build make -s smoke -b torch --md comment.md
+    Also compares two environments (--base-env, --head-env).
+
+    For example: kmark gate --base origin/main --build make -s smoke -b torch
 
     Or, for a kernel file: kmark gate --base main --head . -b kernels/softmax.py
     """

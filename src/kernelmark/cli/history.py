@@ -36,9 +36,13 @@ _MICRO_HINT = (
     "worse"
 )
 
-Runs = Annotated[int, o.option("--runs N", LOOKING, help="How many of the newest runs.")]
-RunLabel = Annotated[str | None, o.option("--label TEXT", LOOKING, help="Only runs of this label.")]
-Arch = Annotated[str | None, o.option("--arch ARCH", LOOKING, help="Only devices of this kind.")]
+Runs = Annotated[int, o.option("--runs N", LOOKING, help="Use the N newest runs.")]
+RunLabel = Annotated[
+    str | None, o.option("--label TEXT", LOOKING, help="Use only runs with this label.")
+]
+Arch = Annotated[
+    str | None, o.option("--arch ARCH", LOOKING, help="Use only this architecture, such as sm_90.")
+]
 MinEffect = Annotated[
     float,
     o.option("--min-effect SHARE", LOOKING, help="Ignore steps below this fraction: 0.02 is 2 %."),
@@ -48,8 +52,8 @@ Sentinels = Annotated[
     o.option(
         "--sentinels SUITE",
         LOOKING,
-        help="Canaries: problems that should never change; if they do, alarms are suppressed. '' "
-        "is none.",
+        help="Use this suite as canaries: problems that should never change; if they do, alarms "
+        "are suppressed. '' uses none.",
     ),
 ]
 Changed = Annotated[
@@ -76,11 +80,11 @@ Baseline = Annotated[
 Pin = Annotated[
     str | None,
     o.option(
-        "--pin NAME[=RUN]", BASELINES, help="Pin NAME to this run (default: the newest) and exit."
+        "--pin NAME[=RUN]", BASELINES, help="Pin NAME to this run (default: the newest), and exit."
     ),
 ]
 Unpin = Annotated[
-    str | None, o.option("--unpin NAME", BASELINES, help="Forget a pinned name, and end.")
+    str | None, o.option("--unpin NAME", BASELINES, help="Remove a pinned name, and exit.")
 ]
 Exclude = Annotated[
     list[str] | None,
@@ -88,7 +92,7 @@ Exclude = Annotated[
         "--exclude RUN",
         LOOKING,
         complete=completing.runs,
-        help="Leave this run out of every history from now on, and end. Repeatable.",
+        help="Leave this run out of every history from now on, and exit. Repeatable.",
     ),
 ]
 Include = Annotated[
@@ -97,10 +101,10 @@ Include = Annotated[
         "--include RUN",
         LOOKING,
         complete=completing.runs,
-        help="Take an excluded run back in, and end. Repeatable.",
+        help="Include an excluded run again, and exit. Repeatable.",
     ),
 ]
-Pins = Annotated[bool, o.option("--pins", BASELINES, help="List pinned names, and end.")]
+Pins = Annotated[bool, o.option("--pins", BASELINES, help="List pinned names, and exit.")]
 
 
 Micro = Annotated[
@@ -108,8 +112,8 @@ Micro = Annotated[
     o.option(
         "--micro NAME",
         LOOKING,
-        help="The headline metrics of a microbenchmark instead of series of problems; goes with "
-        "--runs and --arch.",
+        help="Show the headline metrics of a microbenchmark instead; combines only with --runs, "
+        "--arch and output options.",
     ),
 ]
 
@@ -117,7 +121,7 @@ Micro = Annotated[
 def history(
     context: typer.Context,
     ops: o.Ops = None,
-    backends: o.Backends = None,
+    backends: o.KeptBackends = None,
     filter: o.Filter = None,
     runs: Runs = 60,
     label: RunLabel = None,
@@ -141,10 +145,11 @@ def history(
     figure: o.Figure = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Show each series over the newest runs: its trend, its steps and what changed there.
+    """Show each series over the newest runs, with its steps.
 
-    The newest point of each series is screened. A flagged point is not yet a regression: confirm it
-    in paired rounds with the 'kmark ab' commands that are printed.
+    A series is a case on one architecture. A step is a change point, listed with what
+    changed in the environment. The newest point of each series is screened. An alarm
+    is not yet a regression: confirm it with the 'kmark ab' command that is printed.
     """
     from kernelmark.api.comparing import history as look_back
     from kernelmark.stores import open_store

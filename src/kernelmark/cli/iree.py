@@ -19,24 +19,22 @@ Target = Annotated[
     str,
     o.option(
         "--target TARGET",
-        help="What to compile for: cpu, gfx942, gfx90a, gfx1100, sm_80, vulkan … (default: cpu). "
-        "Runs where IREE finds such a device; otherwise compiles only.",
+        help="Compile for cpu, gfx942, gfx90a, gfx1100, sm_80, vulkan … Without such a device it "
+        "only compiles.",
     ),
 ]
 Function = Annotated[
-    str, o.option("--function NAME", help="The function to call (default: the only one).")
+    str, o.option("--function NAME", help="Call this function. Default: the only one.")
 ]
 InputWords = Annotated[
     list[str] | None,
     o.option(
         "--input INPUT",
-        help="An argument: @FILE.npy, 2x34xf16 (random), 2x34xf16=1.5. Repeatable, one for each "
-        "argument (default: random by the function's types).",
+        help="Pass an argument: @FILE.npy, 2x34xf16 (random), 2x34xf16=1.5. Repeatable, once for "
+        "each argument. Default: random.",
     ),
 ]
-Timeout = Annotated[
-    float, o.option("--timeout SECONDS", help="Limit of one process (default: 300).")
-]
+Timeout = Annotated[float, o.option("--timeout SECONDS", help="Limit the seconds of one process.")]
 
 
 def ab(
@@ -45,7 +43,7 @@ def ab(
         list[str],
         o.option(
             "--variant NAME:WORDS",
-            help="A variant: compiler flags, specs (.mlir) and kernel objects (.o, .hsaco). "
+            help="Add a variant: compiler flags, specs (.mlir) and kernel objects (.o, .hsaco). "
             "Repeatable; the first is the base.",
         ),
     ],
@@ -56,26 +54,26 @@ def ab(
         float | None,
         o.option(
             "--tolerance X",
-            help="Largest error over |reference| + rms(reference) (default: by output dtype).",
+            help="Allow this error relative to |reference| + rms(reference). Default: by dtype.",
         ),
     ] = None,
     reference: Annotated[
         bool,
-        o.option("--reference/--no-reference", help="Compare with the module computed in float64."),
+        o.option("--reference/--no-reference", help="Compare with the same module in float64."),
     ] = True,
     compile_only: Annotated[
         bool, o.option("--compile-only", help="List dispatches and resources; run nothing.")
     ] = False,
-    rounds: Annotated[int, o.option("--rounds N", help="Interleaved rounds (default: 10).")] = 10,
+    rounds: Annotated[int, o.option("--rounds N", help="Measure N interleaved rounds.")] = 10,
     budget: Annotated[
         float,
-        o.option("--budget SECONDS", help="Start no round after this time (default: 120)."),
+        o.option("--budget SECONDS", help="Start no round after this time."),
     ] = 120.0,
     timeout: Timeout = 300.0,
     threads: o.Threads = None,
     keep: Annotated[
         Path | None,
-        o.option("--keep DIR", help="Keep binaries, dumps and outputs in a folder."),
+        o.option("--keep DIR", help="Keep binaries, dumps and outputs in this folder."),
     ] = None,
     label: o.Label = "",
     store: o.StorePlace = None,
@@ -83,10 +81,10 @@ def ab(
     json: o.Json = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Compare variants of one module: time, kernel-only and end to end, resources and numerics.
+    """Compare variants of a module: time, numerics, resources.
 
-    Exit code 3 if a variant does not compile or run, diverges beyond the tolerance, or has a spec
-    that changed nothing.
+    Times are end to end, and of the kernels alone. The exit code is 3 if a variant does
+    not compile or run, exceeds the tolerance, or has a spec that changed nothing.
 
     For example: kmark iree ab conv.mlir --variant base: --variant im2col:spec.mlir
     """
@@ -139,8 +137,8 @@ def dispatches(
     target: Target = "cpu",
     function: Function = "",
     inputs: InputWords = None,
-    flags: Annotated[str, o.option("--flags FLAGS", help="Flags for iree-compile.")] = "",
-    rounds: Annotated[int, o.option("--rounds N", help="Processes to time (default: 3).")] = 3,
+    flags: Annotated[str, o.option("--flags FLAGS", help="Pass these flags to iree-compile.")] = "",
+    rounds: Annotated[int, o.option("--rounds N", help="Time N processes.")] = 3,
     workload: Annotated[
         str | None,
         o.option(
@@ -154,7 +152,7 @@ def dispatches(
     json: o.Json = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Rank a model's dispatches by time × calls and turn them into a workload.
+    """Rank a model's dispatches by time; write a workload.
 
     For example: kmark iree dispatches unet.mlir --workload unet
     """
@@ -191,7 +189,7 @@ def dispatches(
 
 app = typer.Typer(
     name="iree",
-    help="Compare variants of an IREE module; turn a model's dispatches into a workload.",
+    help="Compare variants of an IREE module; rank its dispatches.",
     no_args_is_help=True,
 )
 app.command("ab")(ab)

@@ -20,14 +20,16 @@ def lint_configs(
         Path,
         typer.Argument(
             metavar="DIR",
-            help="The folder that holds aiter's gemm/ or gfx…/ folders, or JSON files of vLLM or "
+            help="A folder with aiter's gemm/ or gfx…/ folders, or with JSON files of vLLM or "
             "SGLang.",
         ),
     ],
     json: o.Json = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Find unreachable entries and invalid values in JSON configs of aiter, vLLM and SGLang.
+    """Check JSON configs of aiter, vLLM and SGLang for errors.
+
+    Finds entries that no lookup reaches, and values that no kernel can be built with.
 
     For example: kmark lint-configs aiter/ops/triton/configs
     """

@@ -31,14 +31,14 @@ What = Annotated[
     ],
     typer.Argument(
         metavar="WHAT",
-        help="ops, backends, devices, suites, runs, micro (runs of microbenchmarks), dtypes, logs, "
-        "strategies or emitters.",
+        help="ops, backends, devices, suites, runs, micro (runs of microbenchmarks), dtypes, logs "
+        "(formats of call logs), strategies (of tune) or emitters (formats of tuned configs).",
     ),
 ]
 OneOp = Annotated[
-    str | None, o.option("-o --op OP", help="With ops: this op's parameters and tensors.")
+    str | None, o.option("-o --op OP", help="With ops, list this op's parameters and tensors.")
 ]
-RunLimit = Annotated[int, o.option("--limit N", min=1, help="Limit the runs, newest first.")]
+RunLimit = Annotated[int, o.option("--limit N", min=1, help="List the N newest runs.")]
 
 
 def list_things(
@@ -48,9 +48,11 @@ def list_things(
     store: o.StorePlace = None,
     json: o.Json = None,
 ) -> int:
-    """List ops, backends, devices, suites, runs, dtypes, log formats, strategies or emitters.
+    """List ops, backends, devices, suites, runs and more.
 
-    `kmark list ops -o gemm` lists the parameters and tensors of one op.
+    For example: kmark list suites
+
+    The parameters and tensors of one op: kmark list ops -o gemm
     """
     if json is not None:
         check_writable(json)

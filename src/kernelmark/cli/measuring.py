@@ -88,11 +88,12 @@ def run(
     timeout: o.Timeout = 300.0,
     jobs: o.Jobs = None,
 ) -> int:
-    """Measure problems with backends; verify and store every result.
+    """Measure problems with backends; verify and store results.
 
     For example: kmark run -s demo
 
-    Or: kmark run -o gemm -b numpy,torch -a m=[256:2048:*2] -a n=512 -a k=512 --dtype f32
+    Or: kmark run -o gemm -b numpy,torch -a m=[256:2048:*2] -a n=512 -a k=512
+    --dtype f32
     """
     outputs = Outputs(json=json, csv=csv, md=md)
     _check_resume(resume, retry_failed=retry_failed, no_store=no_store)

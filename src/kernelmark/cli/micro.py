@@ -45,9 +45,8 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[NAME…]",
-        help="Microbenchmarks; or: list, show [RUN], compare A B, import FILE…. RUN, A and B "
-        "are runs "
-        "of microbenchmarks (an id of 'kmark list micro', latest, latest~1) or JSON files of them.",
+        help="Names of microbenchmarks; or list, show [RUN], compare A B, import FILE…, where "
+        "RUN, A and B are ids from 'kmark list micro', latest, latest~1, or JSON files.",
     ),
 ]
 All = Annotated[
@@ -55,18 +54,21 @@ All = Annotated[
     o.option(
         "--all",
         o.SELECTION,
-        help="All that run on the device; --quick, --full or --brief without a name mean it too.",
+        help="Run all that support the device; so do --quick, --full and --brief without a name.",
     ),
 ]
 Device = Annotated[
-    str, o.option("-d --device DEVICE", o.SELECTION, help="The device: cpu, cuda:0, hip:1.")
+    str,
+    o.option("-d --device DEVICE", o.SELECTION, help="Measure this device: cpu, cuda:0, hip:1."),
 ]
-Threads = Annotated[int, o.option("--threads N", HOW, min=0, help="Cores of a CPU; 0 is all.")]
+Threads = Annotated[int, o.option("--threads N", HOW, min=0, help="Use N CPU cores; 0 is all.")]
 Quick = Annotated[
-    bool, o.option("--quick", HOW, help="About a minute for all of them; the default.")
+    bool, o.option("--quick", HOW, help="Take about a minute for all of them (the default).")
 ]
-Full = Annotated[bool, o.option("--full", HOW, help="Finer sweeps and more samples: minutes.")]
-Brief = Annotated[bool, o.option("--brief", HOW, help="Only what the headline metrics need.")]
+Full = Annotated[bool, o.option("--full", HOW, help="Sweep finer and take more samples: minutes.")]
+Brief = Annotated[
+    bool, o.option("--brief", HOW, help="Measure only what the headline metrics need.")
+]
 Chosen = Annotated[
     list[str] | None,
     o.option(
@@ -76,7 +78,7 @@ Chosen = Annotated[
     ),
 ]
 Points = Annotated[
-    bool, o.option("--points", o.OUTPUT, help="Every point, not the headlines alone.")
+    bool, o.option("--points", o.OUTPUT, help="Show every point, not only the headline metrics.")
 ]
 FigureFile = Annotated[
     str | None,
@@ -92,8 +94,8 @@ Archs = Annotated[
     o.option(
         "--precompile ARCH",
         PACKS,
-        help="Compile the devices' own kernels for these architectures. Repeatable: sm_90, gfx942. "
-        "No GPU is needed.",
+        help="Compile kernelmark's own kernels for these architectures: sm_90, gfx942. Repeatable. "
+        "Needs no GPU.",
     ),
 ]
 Folder = Annotated[
@@ -127,10 +129,13 @@ def micro(
     precompile: Archs = None,
     output: Folder = None,
 ) -> int:
-    """Run microbenchmarks of a device: caches, memory, instructions, matrix units, launches.
+    """Run microbenchmarks: caches, memory, instructions, launches.
 
-    Examples: kmark micro --quick · kmark micro cache latency · kmark micro --full -d cuda:0 ·
-    kmark micro compare latest~1 latest
+    All of them, in about a minute: kmark micro --quick -d cuda:0
+
+    Two of them: kmark micro cache latency
+
+    Two stored runs: kmark micro compare latest~1 latest
     """
     names = o.comma_list(words)
     if precompile or output is not None:

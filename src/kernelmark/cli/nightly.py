@@ -11,11 +11,13 @@ import typer
 from kernelmark.cli import options as o
 from kernelmark.cli.output import check_writable, put, say, write
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="What to do: nightly.toml.")]
+File = Annotated[
+    str, typer.Argument(metavar="FILE", help="The configuration, such as nightly.toml.")
+]
 DryRun = Annotated[bool, o.option("--dry-run", o.RUNNING, help="List the steps; run nothing.")]
 Fresh = Annotated[
     bool,
-    o.option("--fresh", o.RUNNING, help="Begin a new night, even if the last one is unfinished."),
+    o.option("--fresh", o.RUNNING, help="Start over, even if the last night is unfinished."),
 ]
 
 
@@ -26,10 +28,11 @@ def nightly(
     quiet: o.Quiet = False,
     dry_run: DryRun = False,
 ) -> int:
-    """Run the suites of a file, confirm suspects, report; exit 1 on a confirmed regression.
+    """Run the suites of a config; confirm and report regressions.
 
-    After a reboot or Ctrl-C the same command goes on with the night: what is done is not repeated.
-    A second one at the same time ends with code 4.
+    The exit code is 1 on a confirmed regression. Repeat the command after a reboot or
+    Ctrl-C to continue: finished steps are skipped. If the same file is already running,
+    the exit code is 4. An example: examples/nightly/nightly.toml
     """
     from kernelmark.api.nightly import Tools, run_night, steps_of
     from kernelmark.api.nightly_file import load

@@ -69,7 +69,7 @@ Ops = Annotated[
         "-o --op OP",
         SELECTION,
         complete=completing.ops,
-        help="Ops, separated by commas. Repeatable.",
+        help="Select ops, separated by commas. Repeatable.",
     ),
 ]
 Backends = Annotated[
@@ -78,8 +78,17 @@ Backends = Annotated[
         "-b --backend BACKEND",
         SELECTION,
         complete=completing.backends,
-        help="Backends, separated by commas. Repeatable. Default: all available ones that support "
-        "one of the problems.",
+        help="Select backends, separated by commas. Repeatable. Default: every available one that "
+        "supports a selected problem.",
+    ),
+]
+KeptBackends = Annotated[
+    Words,
+    option(
+        "-b --backend BACKEND",
+        SELECTION,
+        complete=completing.backends,
+        help="Keep only these backends, separated by commas. Repeatable. Default: all.",
     ),
 ]
 Devices = Annotated[
@@ -88,7 +97,7 @@ Devices = Annotated[
         "-d --device DEVICE",
         SELECTION,
         complete=completing.devices,
-        help="Devices to spread the cases over: cpu, cuda:0, cuda:0-7, all. Default: cpu.",
+        help="Spread the cases over these devices: cpu, cuda:0, cuda:0-7, all. Default: cpu.",
     ),
 ]
 Suites = Annotated[
@@ -97,7 +106,7 @@ Suites = Annotated[
         "-s --suite SUITE",
         SELECTION,
         complete=completing.suites,
-        help="Suites by name (kmark list suites), or your own TOML files.",
+        help="Select suites, by name (kmark list suites) or TOML file.",
     ),
 ]
 Axes = Annotated[
@@ -105,7 +114,8 @@ Axes = Annotated[
     option(
         "-a --axis NAME=VALUES",
         SELECTION,
-        help="A parameter and its values: m=512, m=[1,2,4], m=[1024:8192:*2], ta=t. Repeatable.",
+        help="Set a parameter of the op, or sweep it: m=512, m=[1,2,4], m=[1024:8192:*2] "
+        "(doubling), ta=t. Repeatable.",
     ),
 ]
 Problems = Annotated[
@@ -113,7 +123,7 @@ Problems = Annotated[
     option(
         "-p --problem KEY",
         SELECTION,
-        help="A complete problem: 'gemm m=512 n=512 k=512 dtype=f32'. Repeatable.",
+        help="Add one complete problem: 'gemm m=512 n=512 k=512 dtype=f32'. Repeatable.",
     ),
 ]
 Dtypes = Annotated[
@@ -122,17 +132,19 @@ Dtypes = Annotated[
         "--dtype DTYPE",
         SELECTION,
         complete=completing.dtypes,
-        help="Dtypes, separated by commas. Repeatable. Override those of a suite.",
+        help="Set the dtypes, separated by commas; overrides those of a suite. Repeatable.",
     ),
 ]
 Filter = Annotated[
     str | None,
     option(
-        "--filter REGEX", SELECTION, help="Keep only problems whose key matches the expression."
+        "--filter REGEX",
+        SELECTION,
+        help="Keep only problems whose text matches, such as 'm=4096 '.",
     ),
 ]
 Limit = Annotated[
-    int | None, option("--limit N", SELECTION, help="A fair sample of at most N problems.")
+    int | None, option("--limit N", SELECTION, help="Sample at most N problems, stratified.")
 ]
 ConfigWords = Annotated[
     Words,
@@ -147,8 +159,8 @@ TimingName = Annotated[
         "--timing PRESET|FILE",
         MEASUREMENT,
         complete=completing.timings,
-        help="How thoroughly to measure: quick, default, full, or a TOML file with any fields of a "
-        "timing.",
+        help="Set duration and precision by a preset (quick, default, full) or a TOML file "
+        "(docs/measuring.md).",
     ),
 ]
 TimingFile = Annotated[
@@ -157,13 +169,15 @@ TimingFile = Annotated[
         "--timing FILE.toml",
         MEASUREMENT,
         complete=completing.timing_files,
-        help="Set any field of a round's timing from a file.",
+        help="Read the timing of a round from a TOML file (docs/measuring.md).",
     ),
 ]
 CacheState = Annotated[
     Literal["cold", "hot", "flush"] | None,
     option(
-        "--cache cold|hot|flush", MEASUREMENT, help="Set the state of the caches at each launch."
+        "--cache cold|hot|flush",
+        MEASUREMENT,
+        help="Set the cache state before each launch. Default: cold, or that of --timing FILE.",
     ),
 ]
 TimerKind = Annotated[
@@ -172,7 +186,7 @@ TimerKind = Annotated[
         "--timer auto|loop|cpu|graph|gate|profiler",
         MEASUREMENT,
         hidden=True,
-        help="Choose what is timed.",
+        help="Select the timing method.",
     ),
 ]
 StrainKind = Annotated[
@@ -180,7 +194,7 @@ StrainKind = Annotated[
     option(
         "--strain none|bandwidth|compute",
         MEASUREMENT,
-        help="Run background load between launches, to imitate a full model.",
+        help="Run background load between launches, to imitate a full model. Default: none.",
     ),
 ]
 DutyKind = Annotated[
@@ -217,7 +231,7 @@ MaxSeconds = Annotated[
         "--max-s S",
         MEASUREMENT,
         callback=_positive,
-        help="Limit the timed seconds of a case in each process.",
+        help="Limit the timed seconds of a case in each process. Default: that of --timing.",
     ),
 ]
 WarmupSeconds = Annotated[
@@ -236,7 +250,7 @@ MaxBlocks = Annotated[
         "--max-blocks N",
         MEASUREMENT,
         hidden=True,
-        help="Limit the blocks (sets of fresh memory) of a case in each process.",
+        help="Limit the blocks (fresh allocations) of a case in each process.",
     ),
 ]
 TargetCi = Annotated[
@@ -245,8 +259,8 @@ TargetCi = Annotated[
         "--target-ci FRACTION",
         MEASUREMENT,
         callback=_share,
-        help="Stop when the half-width of the 95 % interval is below this fraction of the median: "
-        "0.02 is 2 %.",
+        help="Stop when the half-width of the 95 % confidence interval is below this fraction of "
+        "the median: 0.02 is 2 %. Default: that of --timing.",
     ),
 ]
 Seed = Annotated[
@@ -255,7 +269,7 @@ Seed = Annotated[
         "--seed N",
         MEASUREMENT,
         callback=_not_negative,
-        help="Seed the inputs and the sample of --limit.",
+        help="Seed the random inputs and the sample of --limit.",
     ),
 ]
 Roofs = Annotated[
@@ -263,7 +277,8 @@ Roofs = Annotated[
     option(
         "--roofs stored|fresh|none",
         MEASUREMENT,
-        help="Compare with roofs measured in the last week, newly measured ones, or none.",
+        help="Compute 'of roof' from stored roofs (measured again after a week), from newly "
+        "measured ones, or not at all.",
     ),
 ]
 
@@ -272,7 +287,7 @@ StorePlace = Annotated[
     option(
         "--store PATH|URL",
         OUTPUT,
-        help="Use this store. Default: $KERNELMARK_STORE, else the user's own.",
+        help="Use this database of results. Default: $KERNELMARK_STORE, else one per user.",
     ),
 ]
 NoStore = Annotated[bool, option("--no-store", OUTPUT, help="Store nothing.")]
@@ -281,8 +296,8 @@ NoCanaries = Annotated[
     option(
         "--no-canaries",
         SELECTION,
-        help="Leave out the canaries: an empty launch, a copy and a GEMM, measured with every "
-        "stored run of a suite to tell a change of the machine from one of the code.",
+        help="Skip the canaries: an empty launch, a copy and a GEMM that every stored run of a "
+        "suite measures too, to detect a change of the machine.",
     ),
 ]
 NoSentinels = Annotated[
@@ -319,19 +334,19 @@ Resume = Annotated[
         "--resume [RUN]",
         RUNNING,
         complete=completing.runs,
-        help="Continue an unfinished run, by default the newest. Cases that have a result are not "
-        "measured again.",
+        help="Continue an unfinished run (default: the newest); measure only cases without a "
+        "result.",
     ),
 ]
 RetryFailed = Annotated[
-    bool, option("--retry-failed", RUNNING, help="With --resume: measure failed cases again.")
+    bool, option("--retry-failed", RUNNING, help="With --resume, also measure failed cases again.")
 ]
 DryRun = Annotated[
     bool, option("--dry-run", RUNNING, help="List the cases and the expected time; run nothing.")
 ]
 Timeout = Annotated[
     float,
-    option("--timeout S", RUNNING, help="Limit the seconds a case may take, without compilation."),
+    option("--timeout S", RUNNING, help="Limit the seconds of a case, not counting compilation."),
 ]
 Jobs = Annotated[
     int | None, option("--jobs N", RUNNING, help="Compile ahead on N host cores. Default: all.")

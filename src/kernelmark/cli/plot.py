@@ -36,8 +36,8 @@ KindName = Annotated[
     Kind,
     typer.Argument(
         metavar="KIND",
-        help="roofline, bars (time over the fastest), ecdf (speed-ups), sweep (rates over a dim), "
-        "heatmap (a ratio over two dims), samples, history or tuning.",
+        help="roofline, bars (time relative to the fastest), ecdf (speed-ups), sweep (rate over a "
+        "dim), heatmap (ratio of two backends over two dims), samples, history or tuning.",
     ),
 ]
 Refs = Annotated[
@@ -53,13 +53,15 @@ File = Annotated[
     o.option(
         "-f --figure FILE",
         o.OUTPUT,
-        help="Where to draw: FILE.png, .svg, .html (offline, with tooltips) or .json (Vega-Lite).",
+        help="Draw into FILE.png, .svg, .html (offline, with tooltips) or .json (Vega-Lite).",
     ),
 ]
-X = Annotated[str, o.option("--x DIM", help="The dim on the x axis.")]
-Y = Annotated[str, o.option("--y DIM", help="The dim on the y axis of a heatmap.")]
-Base = Annotated[str, o.option("--base BACKEND", help="The backend that others are compared to.")]
-Head = Annotated[str, o.option("--head BACKEND", help="The backend that a heatmap compares.")]
+X = Annotated[str, o.option("--x DIM", help="Put this dim on the x axis.")]
+Y = Annotated[str, o.option("--y DIM", help="Put this dim on the y axis of a heatmap.")]
+Base = Annotated[str, o.option("--base BACKEND", help="Compare others with this backend.")]
+Head = Annotated[
+    str, o.option("--head BACKEND", help="Compare this backend with --base in a heatmap.")
+]
 Dark = Annotated[bool, o.option("--dark", help="Draw on a dark background.")]
 
 
@@ -72,15 +74,17 @@ def plot(
     base: Base = "",
     head: Head = "",
     ops: o.Ops = None,
-    backends: o.Backends = None,
+    backends: o.KeptBackends = None,
     filter: o.Filter = None,
     dark: Dark = False,
     store: o.StorePlace = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Draw a figure of runs, of their history or of a tuning folder.
+    """Draw a figure of runs, their history or a tuning folder.
 
-    kmark plot roofline -f roofline.png, kmark plot sweep golden nightly --x m -f sweep.html
+    For example: kmark plot roofline -f roofline.png
+
+    Or: kmark plot sweep golden nightly --x m -f sweep.html
     """
     from kernelmark.report import figures
 

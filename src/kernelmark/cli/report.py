@@ -26,9 +26,10 @@ Refs = Annotated[
     ),
 ]
 Out = Annotated[
-    str, o.option("-o -f --file FILE", o.OUTPUT, help="FILE.html (one offline page) or FILE.md.")
+    str,
+    o.option("-o -f --file FILE", o.OUTPUT, help="Write FILE.html (one offline page) or FILE.md."),
 ]
-Title = Annotated[str, o.option("--title TEXT", o.OUTPUT, help="Heading.")]
+Title = Annotated[str, o.option("--title TEXT", o.OUTPUT, help="Set the heading.")]
 Svgs = Annotated[
     str | None,
     o.option("--figures DIR", o.OUTPUT, help="Also write the figures as SVG files into DIR."),
@@ -43,11 +44,11 @@ def report(
     store: o.StorePlace = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Write a report: the answer in words, tables, figures, failures, environment, commands.
+    """Write an HTML or Markdown report of runs.
 
-    With several runs it begins with what changed from the first to the last.
-
-    Without the extra 'plots' of kernelmark the page has no figures.
+    It has a summary in words, tables, figures, failures, the environment and the
+    commands that repeat it. With several runs it begins with what changed from the
+    first to the last. Figures need: pip install "kernelmark[plots]"
     """
     from kernelmark.cli.loading import loaded
     from kernelmark.report import page, vega

@@ -6,6 +6,7 @@ import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from kernelmark.cli import completing
 from kernelmark.cli import options as o
 from kernelmark.cli.drawing import check_drawable, draw
 from kernelmark.cli.output import check_writable, put_table, say, write
@@ -24,13 +25,22 @@ Found = list[tuple["DeviceInfo | None", "tuple[Roof, ...]"]]
 Stored = Annotated[
     bool, o.option("--stored", o.OUTPUT, help="Show the newest stored roofs; measure nothing.")
 ]
+MeasuredDevices = Annotated[
+    o.Words,
+    o.option(
+        "-d --device DEVICE",
+        o.SELECTION,
+        complete=completing.devices,
+        help="Measure these devices: cpu, cuda:0, cuda:0-7, all. Default: cpu.",
+    ),
+]
 Threads = Annotated[
-    int, o.option("--threads N", o.MEASUREMENT, min=0, help="CPU cores to use; 0 is all.")
+    int, o.option("--threads N", o.MEASUREMENT, min=0, help="Use N CPU cores; 0 is all.")
 ]
 
 
 def roofs(
-    devices: o.Devices = None,
+    devices: MeasuredDevices = None,
     threads: Threads = 0,
     stored: Stored = False,
     store: o.StorePlace = None,
@@ -39,11 +49,12 @@ def roofs(
     figure: o.Figure = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Measure a device's peaks: FLOP/s by dtype, bytes/s by level, cost of a launch.
+    """Measure a device's peaks: FLOP/s, bytes/s, launch cost.
 
-    Percentages of a run are relative to the newest roofs when it began. The column share compares
-    with the vendor's data sheet if it is known; no result does. A CPU has roofs of its vector units
-    and main memory only.
+    The column 'of roof' of a run is relative to the roofs that were the newest when
+    the run began. The column share compares a roof with the vendor's data sheet, if
+    that is known; it is only shown here. A CPU has roofs of its vector units and of
+    main memory only.
     """
     from kernelmark.runners import targets
     from kernelmark.stores import open_store

@@ -19,18 +19,18 @@ Host = Annotated[
     str,
     o.option(
         "--host ADDRESS",
-        help="Address to bind to. Any but this machine's own needs a read token, or --public "
-        "(default: 127.0.0.1).",
+        help="Bind to this address. If other hosts can reach it, readers need a token, unless "
+        "--public is set.",
     ),
 ]
 Port = Annotated[
-    int, o.option("--port N", min=0, max=65535, help="Port; 0 is any free one (default: 8765).")
+    int, o.option("--port N", min=0, max=65535, help="Listen on this port; 0 is any free one.")
 ]
 Public = Annotated[
-    bool, o.option("--public", help="Let everybody read without a token, and nobody push.")
+    bool, o.option("--public", help="Let everybody read without a token; reject every push.")
 ]
 TuningFolders = Annotated[
-    list[str] | None, o.option("--tuning DIR", help="Also show this tuning folder; repeatable.")
+    list[str] | None, o.option("--tuning DIR", help="Also show this tuning folder. Repeatable.")
 ]
 
 
@@ -42,10 +42,11 @@ def serve(
     store: o.StorePlace = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Serve the dashboard of a store: what changed, runs, series, results, rooflines.
+    """Serve the dashboard of a store over HTTP.
 
-    Pages update while a run is in progress, and each has a JSON twin (?format=json). Runs of other
-    hosts come in by 'kmark push'.
+    It shows what changed, runs, series, results and rooflines. Pages update while a
+    run is in progress; ?format=json returns a page as JSON. Other hosts send their
+    runs with 'kmark push'.
 
     For example: kmark serve --port 8080
     """
@@ -67,7 +68,9 @@ def serve(
         )
 
 
-Url = Annotated[str, typer.Argument(metavar="URL", help="The dashboard: https://host:8765.")]
+Url = Annotated[
+    str, typer.Argument(metavar="URL", help="The URL of the dashboard: https://host:8765.")
+]
 Refs = Annotated[
     list[str] | None,
     typer.Argument(metavar="RUN…", help="Runs by id, label or latest~1 (default: latest)."),
@@ -76,7 +79,7 @@ TokenFile = Annotated[
     Path | None,
     o.option(
         "--token-file FILE",
-        help="Read the token from FILE (default: the variable KERNELMARK_TOKEN).",
+        help="Read the token from FILE. Default: $KERNELMARK_TOKEN.",
     ),
 ]
 Patience = Annotated[
@@ -84,7 +87,7 @@ Patience = Annotated[
     o.option(
         "--patience SECONDS",
         min=0,
-        help="Keep trying a server that does not answer for this long (default: 120).",
+        help="Retry for this long if the server does not answer.",
     ),
 ]
 
@@ -97,10 +100,10 @@ def push(
     store: o.StorePlace = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Push stored runs to a dashboard ('kmark serve') on another host.
+    """Send stored runs to a dashboard on another host.
 
-    What the dashboard has already is not sent again, so a push that was interrupted, or of a run in
-    progress, is repeated with the same command.
+    The dashboard is a 'kmark serve'. Results that it has are not sent again: repeat
+    the command after an interruption, or while a run is in progress.
 
     For example: kmark push https://dashboard:8765 latest
     """
@@ -142,17 +145,19 @@ def _token(file: Path | None) -> str:
 
 
 token = typer.Typer(
-    no_args_is_help=True, help="Create, list and revoke tokens of a dashboard's readers and hosts."
+    no_args_is_help=True, help="Create, list and revoke access tokens of a dashboard."
 )
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Who has it, such as gpu-host-3.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="The user or host of the token, such as gpu-host-3.")
+]
 ScopeName = Annotated[
-    str, o.option("--scope SCOPE", help="read, or write: push too (default: read).")
+    str, o.option("--scope SCOPE", help="Allow to read, or with write also to push.")
 ]
 
 
 @token.command("create")
 def create_token(name: Name, scope: ScopeName = "read", store: o.StorePlace = None) -> int:
-    """Create a token and print it, this once: only its digest is stored."""
+    """Create a token and print it once; only its digest is stored."""
     from kernelmark.stores import open_store
     from kernelmark.stores.tokens import Scope
 
@@ -194,10 +199,8 @@ def revoke_token(name: Name, store: o.StorePlace = None) -> int:
     return 0
 
 
-SiteFolder = Annotated[Path, o.option("-o --output DIR", help="Folder to write to.")]
-SiteRuns = Annotated[
-    int, o.option("--runs N", min=1, help="Write pages of this many newest runs (default: 20).")
-]
+SiteFolder = Annotated[Path, o.option("-o --output DIR", help="Write to this folder.")]
+SiteRuns = Annotated[int, o.option("--runs N", min=1, help="Write pages of the N newest runs.")]
 
 
 def site(
@@ -207,10 +210,11 @@ def site(
     store: o.StorePlace = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Write the dashboard as static files, for any web host or as a CI artifact.
+    """Write the dashboard as static files.
 
-    The pages of the newest runs, their results and every series, with their JSON twins; links are
-    relative. Without the extra 'plots' there are no figures.
+    For any web host, or as a CI artifact: links are relative. Each page of the newest
+    runs, of their results and of every series is also written as JSON. Figures need:
+    pip install "kernelmark[plots]"
 
     For example: kmark site -o public
     """

@@ -34,7 +34,7 @@ Samples = Annotated[
 def show(
     ref: o.RunRef = "latest",
     ops: o.Ops = None,
-    backends: o.Backends = None,
+    backends: o.KeptBackends = None,
     filter: o.Filter = None,
     status: o.StatusWords = None,
     case: CaseRef = None,
@@ -45,7 +45,7 @@ def show(
     md: o.Md = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Show a stored run, or an exported JSON file, as 'kmark run' printed it."""
+    """Show a stored run, as 'kmark run' printed it."""
     from kernelmark.cli.loading import loaded
     from kernelmark.cli.telling import put_results, tell_rest
     from kernelmark.report.detail import detail

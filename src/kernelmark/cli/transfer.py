@@ -22,10 +22,10 @@ Files = Annotated[
     list[str],
     typer.Argument(
         metavar="FILE…",
-        help="Files that export or run --json wrote, - is stdin; or files of other tools: nvbench "
-        "and Google Benchmark JSON, hipblaslt-bench output, tritonbench files, reference CSVs; "
-        "profiles of ncu, nsys, rocprofv3 and PyTorch. With --workload, logs of calls (kmark list "
-        "logs), one for each process.",
+        help="JSON of 'kmark export' or 'kmark run --json' (- is stdin); or results of other "
+        "tools: nvbench and Google Benchmark JSON, hipblaslt-bench output, tritonbench files, "
+        "reference CSVs, profiles of ncu, nsys, rocprofv3 and PyTorch. With --workload, call logs "
+        "(kmark list logs), one for each process.",
     ),
 ]
 FOREIGN = "Files of other tools"
@@ -38,27 +38,31 @@ Form = Annotated[
     o.option(
         "--as FORMAT",
         FOREIGN,
-        help="The format: nvbench, googlebench, hipblaslt-bench, tritonbench, ncu, nsys, rocprof, "
-        "torch-trace, triton-autotune, inductor, miopen-find-db or reference-csv; with "
+        help="Read this format: nvbench, googlebench, hipblaslt-bench, tritonbench, ncu, nsys, "
+        "rocprof, torch-trace, triton-autotune, inductor, miopen-find-db or reference-csv; with "
         "--workload, one of kmark list logs. Default: detected.",
     ),
 ]
 Label = Annotated[str, o.option("--label TEXT", FOREIGN, help="Name the run.")]
-Backend = Annotated[str, o.option("--backend NAME", FOREIGN, help="What computed the results.")]
-Device = Annotated[str, o.option("--device DEVICE", FOREIGN, help="The device, such as hip:0.")]
+Backend = Annotated[
+    str, o.option("--backend NAME", FOREIGN, help="Name the backend of the results.")
+]
+Device = Annotated[
+    str, o.option("--device DEVICE", FOREIGN, help="Name the device, such as hip:0.")
+]
 Arch = Annotated[
-    str, o.option("--arch ARCH", FOREIGN, help="The device's architecture, such as gfx942.")
+    str, o.option("--arch ARCH", FOREIGN, help="Name the device's architecture, such as gfx942.")
 ]
 Started = Annotated[
     str | None,
     o.option(
         "--started DATE",
         FOREIGN,
-        help="The date of the run, such as 2024-10-01. Default: that in the file, else the file's "
-        "own.",
+        help="Set the date of the run, such as 2024-10-01. Default: the date in the file, else "
+        "that of the file.",
     ),
 ]
-LOGS = "Logs of calls"
+LOGS = "Call logs"
 
 
 WorkloadFolder = Annotated[
@@ -72,7 +76,9 @@ WorkloadFolder = Annotated[
 ListDtype = Annotated[
     str | None,
     o.option(
-        "--dtype DTYPE", LOGS, help="The dtype of tables that have none. Default: bf16 for lists."
+        "--dtype DTYPE",
+        LOGS,
+        help="Set the dtype where the file has none. Default: bf16 for lists of sizes.",
     ),
 ]
 KeyNames = Annotated[
@@ -80,8 +86,8 @@ KeyNames = Annotated[
     o.option(
         "--key 'OP NAME,…'",
         LOGS,
-        help="Name the values of a Triton autotuner's key, and what else is known of the problem: "
-        "'gemm m,n,k tb=t'.",
+        help="Name the values of a Triton autotuner's key, and add fixed parameters of the "
+        "problem: 'gemm m,n,k tb=t'.",
     ),
 ]
 SkippedFile = Annotated[
@@ -89,7 +95,8 @@ SkippedFile = Annotated[
     o.option("--skipped FILE", LOGS, help="Write every skipped line as CSV; - is stdout."),
 ]
 Force = Annotated[
-    bool, o.option("--force", LOGS, help="Replace a workload from other logs, or an edited one.")
+    bool,
+    o.option("--force", LOGS, help="Overwrite a workload that is from other logs or was edited."),
 ]
 WINNERS = "Winners of a tuning folder"
 
@@ -114,15 +121,15 @@ As = Annotated[
     ),
 ]
 Output = Annotated[
-    str | None, o.option("-o --output PATH", WINNERS, help="The new file, or folder of files.")
+    str | None, o.option("-o --output PATH", WINNERS, help="Write this new file or folder.")
 ]
 Base = Annotated[
     str | None,
     o.option(
         "--base PATH",
         WINNERS,
-        help="Merge the winners into this folder's content; PATH gets the changed files. aiter and "
-        "tensile need it.",
+        help="Merge the winners with the files of this folder; -o gets the changed files. Required "
+        "for aiter and tensile.",
     ),
 ]
 With = Annotated[
@@ -144,11 +151,14 @@ def export(
     base: Base = None,
     words: With = None,
 ) -> int:
-    """Write a run as JSON, CSV or Markdown; or a tuning folder's winners as FORMAT.
+    """Write a run as JSON, CSV or Markdown; or tuned configs.
 
-    JSON is exact, for import; CSV is flat, in seconds and bytes. The default is JSON to stdout.
+    The default is JSON to stdout. JSON is lossless and can be imported; CSV has one row
+    per result, in seconds and bytes.
 
-    For example: kmark export DIR --as python -o tuned.py
+    For example: kmark export latest --csv results.csv
+
+    Configs of a tuning folder: kmark export DIR --as python -o tuned.py
     """
     from kernelmark.cli.loading import loaded
     from kernelmark.cli.telling import put_results
@@ -186,12 +196,15 @@ def import_results(
     force: Force = False,
     store: o.StorePlace = None,
 ) -> int:
-    """Import exported runs, or results of other tools, into the store. Stored runs do not change.
+    """Import runs, results of other tools, or call logs.
 
-    A mean without dispersion is used by history and threshold rules only.
+    Stored runs do not change. A mean without dispersion is only used by history and by
+    threshold rules.
 
-    With --workload, convert logs of calls to the workload of a tuning folder instead. Calls are
-    counted over lines and files; a line that cannot be read is reported and skipped.
+    For example: kmark import bench.json --arch sm_90 --label nightly
+
+    With --workload, convert call logs to the workload of a tuning folder. Calls are
+    counted over all lines and files; an unreadable line is reported and skipped.
     """
     _check_machine(device, arch, of_log=workload is not None)
     if workload is not None:

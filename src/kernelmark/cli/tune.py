@@ -29,15 +29,14 @@ _TOP = 20
 Folder = Annotated[
     str,
     typer.Argument(
-        metavar="DIR", help="A tuning folder: what 'kmark import LOG --workload DIR' makes."
+        metavar="DIR", help="A tuning folder, written by 'kmark import LOG --workload DIR'."
     ),
 ]
 NewFolder = Annotated[
     str,
     typer.Argument(
         metavar="DIR",
-        help="A tuning folder; with -s, -o or -p it is made if it is not there, or gets more "
-        "problems.",
+        help="A tuning folder; -s, -o and -p create it, or add problems to it.",
     ),
 ]
 Reference = Annotated[
@@ -45,25 +44,29 @@ Reference = Annotated[
     o.option(
         "-b --backend BACKEND",
         o.SELECTION,
-        help="The reference, as the workload's program calls it. Default: the first available of "
-        "torch, cublaslt and numpy.",
+        help="Time with this reference: what the program runs today. Default: the first available "
+        "of torch, cublaslt and numpy.",
     ),
 ]
 Tuned = Annotated[
-    str, o.option("-b --backend BACKEND", o.SELECTION, help="The backend to tune, or a .py file.")
+    str, o.option("-b --backend BACKEND", o.SELECTION, help="Tune this backend, or a kernel file.")
 ]
 ToBeat = Annotated[
     str | None,
     o.option(
         "--reference BACKEND",
         o.SELECTION,
-        help="The reference that winners must beat. Default: that of the summary, else the tuned "
-        "backend's default config.",
+        help="Set the reference that winners must beat. Default: that of the summary, else the "
+        "tuned backend's default config.",
     ),
 ]
 OneDevice = Annotated[
     str | None,
-    o.option("-d --device DEVICE", o.SELECTION, help="Default: that of the summary, else cpu."),
+    o.option(
+        "-d --device DEVICE",
+        o.SELECTION,
+        help="Tune on this device. Default: that of the summary, else cpu.",
+    ),
 ]
 Arch = Annotated[
     str | None,
@@ -74,14 +77,14 @@ Arch = Annotated[
 RetryFailed = Annotated[
     bool, o.option("--retry-failed", o.SELECTION, help="Measure failed problems again.")
 ]
-_THR = "In percent of the total time: 0.1 is 0.1 %."
+_THR = "at least this percentage of the total time: 0.1 is 0.1 %."
 Threshold = Annotated[
     float | None,
     o.option(
         "--thr PERCENT",
         o.SELECTION,
-        help=f"Select problems with at least this share. {_THR} Default: as they are selected in "
-        "summary.csv, new ones all.",
+        help=f"Select problems with {_THR} Default: the selection in summary.csv, and all new "
+        "problems.",
     ),
 ]
 PlanThreshold = Annotated[
@@ -89,8 +92,7 @@ PlanThreshold = Annotated[
     o.option(
         "--thr PERCENT",
         o.SELECTION,
-        help=f"Only problems with at least this share. {_THR} Default: those that the summary "
-        "selected.",
+        help=f"Plan only problems with {_THR} Default: those selected in summary.csv.",
     ),
 ]
 Limit = Annotated[
@@ -98,17 +100,18 @@ Limit = Annotated[
     o.option(
         "--limit N",
         o.SELECTION,
-        help="Keep the N most expensive problems; with -s, -o or -p an even sample of N.",
+        help="Keep the N most expensive problems; with -s, -o or -p, a stratified sample of N.",
     ),
 ]
 StrategyName = Annotated[
-    str, o.option("--strategy NAME", SEARCH, help="The search strategy (kmark list strategies).")
+    str,
+    o.option("--strategy NAME", SEARCH, help="Set the search strategy (kmark list strategies)."),
 ]
 Evaluations = Annotated[
-    int, o.option("--evaluations N", SEARCH, help="Limit the candidates of each problem.")
+    int, o.option("--evaluations N", SEARCH, help="Limit the candidates per problem.")
 ]
 Minutes = Annotated[
-    float, o.option("--minutes M", SEARCH, help="Limit the minutes of each problem; 0: no limit.")
+    float, o.option("--minutes M", SEARCH, help="Limit the minutes per problem; 0: no limit.")
 ]
 Seed = Annotated[int, o.option("--seed N", SEARCH, help="Seed the search.")]
 MinRatio = Annotated[
@@ -146,9 +149,10 @@ def summarise(
     md: o.Md = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Time each distinct problem with the reference, and select those that dominate the time.
+    """Time each problem with the reference; select the costly ones.
 
-    Writes DIR/summary.csv. A time of the same backend, version, device and timing is reused.
+    Writes DIR/summary.csv. Reuses stored times of the same backend, version, device and
+    timing.
     """
     from kernelmark.api import tuning
     from kernelmark.cli.progress import reporter
@@ -244,11 +248,13 @@ def plan(
     md: o.Md = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Write DIR/plans: an editable file per problem with its space, budget and seed.
+    """Write an editable plan per problem: space, budget, seed.
 
-    An edited file is overwritten only with --force. Names do not change when problems are added.
+    Writes DIR/plans. An edited plan is overwritten only with --force. Names do not
+    change when problems are added.
 
-    Without a log: kmark tune plan DIR -b iree -o gemm -a m=[256,512] -a n=512 -a k=512 --dtype f32
+    Without a log: kmark tune plan DIR -b iree -o gemm -a m=[256,512] -a n=512
+    -a k=512 --dtype f32
     """
     from kernelmark.api import tuning
     from kernelmark.tune.plan import Acceptance, Budget
@@ -354,7 +360,7 @@ def _not_timed(done: Planned) -> list[str]:
 
 app = typer.Typer(
     name="tune",
-    help="Tune a workload's problems: summarise, plan, check, run, show, apply, confirm.",
+    help="Find faster configs for the problems of a workload.",
     no_args_is_help=True,
 )
 app.command("summarise")(summarise)

@@ -33,12 +33,12 @@ As = Annotated[
     str,
     o.option(
         "--as FORMAT",
-        help="cublaslt, iree-spec, python, sglang, sglang-moe, vllm, vllm-moe; not yet run on AMD "
-        "hardware: aiter, hipblaslt, rocblas, tensile, tunableop.",
+        help="Write this format: cublaslt, iree-spec, python, sglang, sglang-moe, vllm, vllm-moe; "
+        "not yet run on AMD hardware: aiter, hipblaslt, rocblas, tensile, tunableop.",
     ),
 ]
 To = Annotated[
-    str, o.option("--to PATH", help="The file, or for aiter and tensile the folder, to change.")
+    str, o.option("--to PATH", help="Change this file, or for aiter and tensile this folder.")
 ]
 DryRun = Annotated[
     bool,
@@ -49,11 +49,11 @@ Write = Annotated[
     bool,
     o.option(
         "--write",
-        help="Write the files of tensile, which is a dry run by default. Other formats always "
-        "write.",
+        help="Write the files of tensile, which is a dry run without it; other formats are written "
+        "anyway.",
     ),
 ]
-NoBackup = Annotated[bool, o.option("--no-backup", help="Keep no copy of the old file.")]
+NoBackup = Annotated[bool, o.option("--no-backup", help="Do not copy the old files to .bak.")]
 NoCompare = Annotated[
     bool, o.option("--no-compare", help="Do not measure reference and winner again.")
 ]
@@ -74,13 +74,14 @@ def apply(
     words: With = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Write a tuning folder's winners into a library's files: show the diff, write, compare.
+    """Write winners into a library's files, and check them.
 
-    Looks up every winner as the library would, and checks that every other lookup is unchanged.
-    Copies the old files to .bak first. Measures reference and winner once more through kernelmark;
-    if that is impossible here, the exit code is 3, or 0 for a dry run.
+    Shows the diff, copies the old files to .bak, and writes. Then looks up every winner
+    as the library would, checks that every other lookup is unchanged, and measures
+    reference and winner once more through kernelmark. If they cannot be measured here,
+    the exit code is 3, or 0 for a dry run.
 
-    For example: kmark tune apply DIR --as aiter --to aiter/ops/triton/configs --dry-run
+    For example: kmark tune apply DIR --as aiter --to configs --dry-run
     """
     from kernelmark.tune import apply as applying
     from kernelmark.tune.folder import hinted

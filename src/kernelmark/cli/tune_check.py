@@ -22,8 +22,8 @@ Candidates = Annotated[
     o.option(
         "--candidates N",
         o.SELECTION,
-        help="Candidates of each plan: the default config, then a random sample by the plan's "
-        "seed.",
+        help="Compile N candidates per plan: the default config and a random sample (by the plan's "
+        "seed).",
     ),
 ]
 Jobs = Annotated[
@@ -45,10 +45,11 @@ def check(
     md: o.Md = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Compile candidates of each plan without a GPU; list which spill or exceed shared memory.
+    """Compile candidates without a GPU; report spills and limits.
 
-    Applies the limits of 'kmark tune run'. Times nothing, and does not change DIR. CSV and JSON
-    have a row per candidate, with its registers and spills.
+    Counts the candidates that 'kmark tune run' would time, and those it would reject
+    because they spill or exceed shared memory. Times nothing, and does not change DIR.
+    CSV and JSON have a row per candidate, with its registers and spills.
     """
     from kernelmark.api import tuning_check
     from kernelmark.tune.check import Verdict

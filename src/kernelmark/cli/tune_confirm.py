@@ -13,15 +13,17 @@ from kernelmark.cli.tune_apply import Folder, load_winners
 As = Annotated[
     str,
     o.option(
-        "--as FORMAT", help="hipblaslt, rocblas, tensile, tunableop; not yet run on AMD hardware."
+        "--as FORMAT",
+        help="Check this format: hipblaslt, rocblas, tensile, tunableop; not yet run on AMD "
+        "hardware.",
     ),
 ]
 To = Annotated[
     str,
     o.option(
         "--to PATH",
-        help="The file that 'kmark tune apply' wrote; for tensile the folder of the library built "
-        "from it.",
+        help="Use this file, which 'kmark tune apply' wrote; for tensile the folder of the library "
+        "built from it.",
     ),
 ]
 Timeout = Annotated[
@@ -32,11 +34,12 @@ Timeout = Annotated[
 def confirm(
     folder: Folder, form: As, to: To, timeout: Timeout = 300.0, quiet: o.Quiet = False
 ) -> int:
-    """Run each winner's problem by its library with the file installed, and check which kernel ran.
+    """Check which kernels a library runs with the file installed.
 
-    A library that ignores an entry does not say so. The kernel's name comes from the library's own
-    log. The exit code is 1 if another kernel ran, and 3 if a name is not known or the file lacks a
-    winner.
+    A library ignores an entry that does not fit without an error. This runs each
+    winner's problem through the library and reads the kernel's name from the library's
+    own log. The exit code is 1 if another kernel ran, and 3 if a name is unknown or a
+    winner is not in the file.
     """
     from kernelmark.report.tables import NONE, Column, Table
     from kernelmark.tune import confirm as confirming

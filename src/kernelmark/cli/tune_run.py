@@ -29,8 +29,8 @@ Devices = Annotated[
     o.option(
         "-d --devices DEVICE,…",
         o.SELECTION,
-        help="Devices to spread the plans over: cuda:0-3, or 0,1 for those of the plans' kind. "
-        "Default: that of the summary.",
+        help="Spread the plans over these devices: cuda:0-3, or 0,1 (of the plans' kind). Default: "
+        "that of the summary.",
     ),
 ]
 Minutes = Annotated[
@@ -38,8 +38,8 @@ Minutes = Annotated[
     o.option(
         "--minutes M",
         o.RUNNING,
-        help="Stop searching after M minutes and compare what was found; 0: no limit. The same "
-        "command continues later.",
+        help="Stop searching after M minutes and compare what was found; 0: no limit. Repeat the "
+        "command to continue.",
     ),
 ]
 RetryFailed = Annotated[
@@ -47,11 +47,12 @@ RetryFailed = Annotated[
     o.option(
         "--retry-failed",
         o.RUNNING,
-        help="Retry candidates that crashed, ran out of time or memory, or were impossible.",
+        help="Retry candidates that crashed, ran out of time or memory, or were 'impossible' "
+        "(faster than the roofs allow).",
     ),
 ]
 Timeout = Annotated[
-    float, o.option("--timeout S", o.RUNNING, help="Limit the seconds of a candidate.")
+    float, o.option("--timeout S", o.RUNNING, help="Limit the seconds per candidate.")
 ]
 
 
@@ -69,10 +70,11 @@ def run(
     md: o.Md = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Search each plan's space, re-measure the best against the reference, keep what is faster.
+    """Search each plan's space; keep configs that are faster.
 
-    Each trial is written to DIR/trials at once: after Ctrl-C or a crash the same command continues
-    and evaluates nothing twice. Results are in DIR/results.
+    The best candidates are measured again, alternately with the reference. Each trial is
+    written to DIR/trials at once: repeat the command to continue after Ctrl-C or a crash.
+    Results are in DIR/results.
     """
     from kernelmark.api import tuning_run
     from kernelmark.cli.tune_progress import reporter

@@ -33,10 +33,11 @@ def show(
     figure: o.Figure = None,
     quiet: o.Quiet = False,
 ) -> int:
-    """Show the progress of each plan, its best time and ratio so far.
+    """Show the progress, best time and ratio of each plan.
 
-    States: missing, running, stopped, edited (the results are of another plan), done, failed, time
-    was up (the plan's minutes ended the search). Works while 'kmark tune run' is running.
+    Works while 'kmark tune run' is running. States: missing (not started), running,
+    stopped, edited (the plan changed after the search), done, failed, time was up (the
+    plan's minutes ended the search).
     """
     from kernelmark.tune.folder import TuningFolder
     from kernelmark.tune.standing import standings

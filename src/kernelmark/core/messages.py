@@ -41,7 +41,7 @@ SETTINGS = {
         _CALL,
     ),
 }
-_REST = "{sustained:if , or rest between samples ({@duty_burst})}"
+_REST = "{sustained:if , or add idle gaps between samples ({@duty_burst})}"
 _SCORE = "{ratio:.3f} × ({low:.3f} to {high:.3f})"
 _REFERENCE = "{reference_fault:if ; the reference itself: {reference_fault}}"
 

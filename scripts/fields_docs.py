@@ -21,14 +21,15 @@ HEAD = """\
 
 <!-- Written by scripts/write-docs from the code. Do not edit. -->
 
-Times are seconds, sizes bytes, clocks MHz; moments are seconds since 1970, UTC. A document has
-`kernelmark`, its kind, and `version` beside its fields; `reasons` beside a sentence has its code
-and figures. A field that is marked *later* is left out where it has its default.
+Times are in seconds, sizes in bytes, clocks in MHz; dates are seconds since 1970, UTC. A JSON
+document also has `kernelmark` (the kind of document) and `version`. Where a field is a sentence,
+`reasons` next to it has the code and the values of that sentence. A field marked *optional* is
+omitted if it has its default.
 
 ## CSV of a run
 
-`kmark run`, `show` and `export` write one row a result, or one a metric where a result has metrics.
-The parameters of the problems follow as columns of their own.
+`kmark run`, `show` and `export` write one row per result; for microbenchmarks, one row per metric.
+Each parameter of the problems is an additional column.
 
 """
 COLUMNS = {
@@ -43,36 +44,36 @@ COLUMNS = {
     "device": "device: cpu, cuda:0, …",
     "arch": "architecture of the device",
     "cache": "state of the caches: cold, flush or hot",
-    "timer": "timer that was asked for",
+    "timer": "requested timer",
     "strain": "background load",
     "duty": "sustained or burst",
-    "threads": "CPU threads that were asked for; 0 is every core",
+    "threads": "requested CPU threads; 0 is every core",
     "status": "status of the result",
-    "median_s": "median time of a launch",
-    "low_s": "lower end of the 95 % interval of the median",
+    "median_s": "time of a launch: median over blocks of the block medians",
+    "low_s": "lower end of the 95 % confidence interval of the median",
     "high_s": "upper end of the interval",
     "modes": "[seconds, fraction] of each mode as JSON, if there are several",
-    "host_s": "time of an eager launch, with the host's part",
+    "host_s": "time of an eager launch, with launch overhead of the host",
     "hot_s": "time of a launch with hot caches",
-    "profiler_s": "time by the vendor's profiler",
+    "profiler_s": "time measured by ncu or rocprofv3",
     "profiler_at_clock_s": "profiler_s at the clock of median_s",
-    "clock_mhz": "median core clock while it was timed",
+    "clock_mhz": "median core clock during timing",
     "blocks": "blocks (allocations × processes) that were timed",
     "samples": "samples in all blocks",
-    "stop": "why the measurement ended",
-    "method": "timer that was used",
+    "stop": "why measuring stopped: precise, time, blocks or fixed",
+    "method": "timer that was used: loop, cpu, graph, gate, …",
     "flops": "floating-point operations of the problem",
     "bytes": "bytes of the inputs and outputs, each once",
     "flops_per_s": "flops / median_s",
     "bytes_per_s": "bytes / median_s",
-    "roof_share": "fraction of the roof that binds",
-    "roof_bound": "roof that binds: compute or memory level",
+    "roof_share": "shortest time that the roofs allow / median_s",
+    "roof_bound": "bottleneck: compute, or the memory level",
     "roof_per_s": "value of that roof",
     "error_worst": "largest error found, relative to the tolerance",
     "kernel": "name of the kernel",
-    "compile_s": "seconds of compiling it",
+    "compile_s": "compile time",
     "warnings": "warnings as a JSON list",
-    "error": "why it failed",
+    "error": "why the case failed",
 }
 
 
@@ -98,8 +99,8 @@ def _documents() -> Iterator[str]:
         hints = typing.get_type_hints(kind)
         rows = []
         for field in dataclasses.fields(kind):
-            later = " (*later*)" if field.metadata else ""
-            rows.append((field.name, f"{_text(hints[field.name])}{later}"))
+            optional = " (*optional*)" if field.metadata else ""
+            rows.append((field.name, f"{_text(hints[field.name])}{optional}"))
             found = _classes(hints[field.name])
             todo += [one for one in found if one not in todo]
         yield f"\n### {kind.__name__}\n\n{inspect.getdoc(kind)}\n\n" + _table("field", rows)

@@ -12,7 +12,7 @@ from kernelmark.micro import registry, session
 PLACE = Path(__file__).parent.parent / "docs" / "micro.md"
 
 HEAD = """\
-# Know the hardware: microbenchmarks and roofs
+# Microbenchmarks and roofs
 
 <!-- Written by scripts/micro_docs.py. Edit that file, or the benchmarks' own texts. -->
 
@@ -38,13 +38,13 @@ result.metric("l1_bytes_per_clk").value
 ```
 
 `--quick` is the default, `--full` sweeps finer, `--brief` measures only the points of headline
-metrics; without a name, each of them and `--all` run all benchmarks. `l2-cache` and `l2_cache` are
-the same. `kmark micro` stores a run like any other, one result per benchmark: points, metrics, the
-device's clocks and power meanwhile, and the time it took. `kmark show`, `compare`, `history`,
-`export`, `import` and `list runs` accept these runs too. `kmark micro show`, `compare` and `import`
-do the same, but there `latest` counts only runs of microbenchmarks. `--json` writes the document of
-a run; `kmark micro NAME --csv FILE` has a row per point, `kmark export --csv FILE` a row per
-metric. Lists written by older versions are still read. Figures need `pip install
+metrics. Without a name, each of these and `--all` run all benchmarks. `l2-cache` and `l2_cache` are
+the same. `kmark micro` stores a run like any other, one result per benchmark: points, metrics,
+clocks and power of the device during the benchmark, and the time it took. `kmark show`, `compare`,
+`history`, `export`, `import` and `list runs` accept these runs too. `kmark micro show`, `compare`
+and `import` do the same, but there `latest` is the latest run of microbenchmarks. `--json` writes
+the run as a document; `kmark micro NAME --csv FILE` writes a row per point, `kmark export --csv
+FILE` a row per metric. Files of older versions are still read. Figures need `pip install
 "kernelmark[plots]"`. On a CPU the same kernels are built by the host's C++ compiler.
 
 ## Method
@@ -59,35 +59,37 @@ metric. Lists written by older versions are still read. Figures need `pip instal
   events, with all launches queued behind a gate, so they exclude host overhead. The core clock of
   each timing is read in the stream. CPU cycles are derived from a clock calibrated once with a
   dependent-add loop, so points of a CPU have no clock of their own.
-- **Physical limits.** A figure above the hardware's limit (SMs/CUs × bytes × clock, bus width ×
+- **Physical limits.** A value above the hardware's limit (SMs/CUs × bytes × clock, bus width ×
   memory clock, …) makes the result `wrong`, with the reason. The limits are stored with the result,
-  and a file whose `ok` result exceeds them is rejected: this finds mistakes, but not a file whose
+  and a file whose `ok` result exceeds them is rejected. This finds mistakes, but no file whose
   limits were edited too. `of limit` is a metric's percentage of its limit on a GPU. A CPU's limit
   is above any core (four pipes at 8 GHz, …) and only finds mistakes, so no percentage is shown.
 - **A failure is a row.** Benchmarks run in a separate process; a crash, hang or fault is reported,
-  and the others continue. What a device lacks is `unsupported`, with the reason.
+  and the others continue. A benchmark that the device does not support is `unsupported`, with the
+  reason.
 
 ## Comparing
 
-`kmark compare A B` prints a row for each metric that both runs have of a benchmark, whatever its
-mode and parameters. Their difference is the larger value over the smaller, minus 1. The verdict,
-whatever the `--rule`, is
+`kmark compare A B` prints a row for each metric that both runs have, even if modes or parameters
+differ. The difference is the larger value divided by the smaller, minus 1. The verdict does not
+depend on `--rule`:
 
-- `same` below 2 %: a GPU's headline metrics repeat within that ([evidence](evidence.md));
-- `unsure` below the noise: 2 % on a GPU and 10 % on a CPU, which runs other work as well; or the
-  larger `spread` of the two points of the metric, if that is more (`cache`, `stream`, `l2-cache`
-  and `l2-stream` store one);
-- `faster` if the metric is better and `slower` if it is worse above that, or `ignored` if neither
-  direction is better.
+- `same`: the difference is below 2 %; a GPU's headline metrics repeat within that
+  ([evidence](evidence.md));
+- `unsure`: it is below the noise, which is 2 % on a GPU and 10 % on a CPU (which runs other work as
+  well), or the larger `spread` of the two points if that is more (`cache`, `stream`, `l2-cache` and
+  `l2-stream` store one);
+- `faster` or `slower`: it is above the noise, and the metric got better or worse; `ignored` if
+  neither direction is better.
 
 `kmark compare` exits with 1 if a metric is slower; `kmark micro compare` prints every row and exits
 with 0.
 
-A spread is (longest − shortest) / median of the launches in one run. The column `±` is half of it,
-and a metric whose spread is above 25 % is `disturbed`, not `ok`. It excludes the variation
-between runs, and other work makes it large. If a metric is `unsure`, repeat the run on a quiet
-machine. A note lists what was measured differently (`--brief` against `--quick`, other parameters,
-another number of threads): metrics may then be of different points.
+The spread is (longest − shortest) / median time of the launches in one run. The column `±` is half
+of it, and a metric whose spread is above 25 % is `disturbed`, not `ok`. It does not include the
+variation between runs, and other work makes it large. If a metric is `unsure`, repeat the run on a
+quiet machine. A note lists differences in how the runs were measured (`--brief` against `--quick`,
+parameters, number of threads): their metrics may be of different points.
 
 ## History
 
@@ -103,22 +105,21 @@ level and the cost of a launch; on a CPU only FLOP/s of the vector units and byt
 A roof is a metric of a stored microbenchmark; `kmark list micro` lists these runs too, and `latest`
 never names one. `kmark run`, `kmark show` and reports compute percentages from the roofs that were
 the newest when the run began, whether higher or lower than the ones before: those of a stored run
-do not change when roofs are measured again. `kmark run` measures them if there are none, if the
-newest are a week old, and if one is unsteady (other work ran, and passes did not agree; see column
-`how`) and ten minutes old. An unsteady roof never replaces a steady one, however old; a note names
-the one that stays.
+do not change when roofs are measured again. [measuring.md](measuring.md#percent-of-roof) describes
+when `kmark run` measures them itself. An unsteady roof (repeated passes did not agree, because
+other work ran; see column `how`) never replaces a steady one, however old; a note names the one
+that is kept.
 
-The column `share` of `kmark roofs` is the measured roof over that of the vendor's data sheet
-(`src/kernelmark/micro/data/datasheet.toml`). No percentage of a result is computed from data
-sheets.
+The column `share` of `kmark roofs` is the measured roof divided by the value in the vendor's data
+sheet (`src/kernelmark/micro/data/datasheet.toml`). Percentages of results never use data sheets.
 
 A CPU's roofs are valid for one number of threads, each on its own core; more threads than cores are
 rejected. Without a C++ compiler the roofs are the rates of numpy's matmul and copy, and the column
 `how` notes that the limit may be higher. Main memory has one roof, the best of the streams read,
 copy and triad, on a GPU also init. Bandwidth depends on the mix of reads and writes: on two cores
 of an Arm Neoverse-N1 copy moves 57 to 63 GB/s and read 36 to 40, so a kernel that only reads
-reaches at most about 65 % of that roof. For such a kernel the column `how` has the rate of each
-stream.
+reaches at most about 65 % of that roof. The column `how` has the rate of each stream, to compare
+such a kernel with.
 
 ## Adding one
 

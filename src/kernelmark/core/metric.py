@@ -33,16 +33,16 @@ class PointColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One figure. `headline` ones are shown and followed over history; `limit` and `least` are what
-    physics allows, for the reason `why`.
+    """One number that a microbenchmark measures. `headline` metrics are shown and followed in
+    history; `limit` and `least` are the physical upper and lower limits, for the reason `why`.
 
-    `spread` is how far launches of the point that it is the figure of were apart, as a share of
-    their median; None where it is the figure of several.
+    `spread` is (longest − shortest) / median time of the launches at the metric's point; None if
+    the metric is computed from several points.
 
-    `roof` names the roof that the metric measures, as `flops f32 vector` or `bytes dram`; `steady`
-    is false where repetitions did not agree, `stand_in` true where a library call that may be
-    slower than the hardware was timed. `host_paced` marks metrics that the host sets as much as the
-    device, which repeat badly.
+    `roof` names the roof that the metric measures, such as `flops f32 vector` or `bytes dram`.
+    `steady` is false if repetitions did not agree. `stand_in` is true if a library call was timed
+    that may be slower than the hardware. `host_paced` marks metrics that depend on the host as much
+    as on the device, and so vary between runs.
     """
 
     name: str

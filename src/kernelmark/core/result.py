@@ -44,8 +44,8 @@ class _CaseMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case(_CaseMemory):
-    """What a worker executes: a problem by a backend with a config, measured in one way. `name` is
-    what a user's own kernel file goes by in history, whatever its path is."""
+    """A problem, backend, config and timing: what a worker measures. `name` identifies a user's
+    kernel file in history, independently of its path."""
 
     problem: Problem
     backend: str
@@ -109,7 +109,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry:
-    """What the device said of itself around a block; None where it does not say."""
+    """Readings of the device around a block; None for what it does not report."""
 
     clock_mhz: float | None = None
     memory_clock_mhz: float | None = None
@@ -126,7 +126,7 @@ class _MedianMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block(_MedianMemory):
-    """Samples that share one process and one set of allocations: the unit of replication."""
+    """Samples of one process and one set of allocations: the statistical unit."""
 
     process: int
     allocation: int
@@ -156,7 +156,7 @@ class Block(_MedianMemory):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mode:
-    """One of several values that the samples of a case fall on, and the share that does."""
+    """One of several values that the samples of a case fall on, and the fraction of them."""
 
     value_s: float
     share: float
@@ -170,7 +170,7 @@ class Mode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement(_MedianMemory):
-    """All numbers of a case. Times are seconds a launch.
+    """All times of a case, in seconds per launch.
 
     `low_s` and `high_s` bound the median at 95 %, over blocks, not over samples.
     `also` holds other times of the same kernel: host_s (eager, with launch cost), hot_s, …
@@ -253,12 +253,12 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What was verified on the outputs of the timed launches.
+    """The verification of the outputs of timed launches.
 
-    `worst` is the largest error in units of its tolerance: above 1 the result is wrong. `rows` of
-    the outputs were checked whole, by a random projection. `fresh_ratio` is the time of
-    launches whose inputs were rewritten and outputs poisoned just before, over that of the timed
-    ones; None where that was not measured. `faults` are the codes of everything that failed.
+    `worst` is the largest error in units of its tolerance: above 1 the result is wrong. `rows` is
+    the number of output rows that a random projection checked. `fresh_ratio` is the time of
+    launches in the audit, with rewritten inputs and poisoned outputs, divided by that of the timed
+    launches; None if it was not measured. `faults` are the codes of all checks that failed.
     """
 
     positions: int
@@ -282,7 +282,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelInfo:
-    """What ran: its name, how it was built and what it uses (registers, spills, bytes…)."""
+    """The kernel that ran: its name, how it was built, and its registers, spills and memory."""
 
     name: str = ""
     compile_s: float = 0.0
@@ -296,13 +296,13 @@ class KernelInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The outcome of a case, good or bad. `cost` is wall seconds by phase (compile, inputs,
-    warmup, timed, check, total).
+    """The outcome of a case, also of a failed one. `cost` is wall seconds by phase (compile,
+    inputs, warmup, timed, check, total).
 
-    What a GEMM is measured by is time, its `measurement`. A microbenchmark has `metrics` instead,
-    and `rows`, the points they come from, under `columns`; `trace` are the device's own readings
-    meanwhile. One that is `ok` holds no number that its device cannot reach: such a value cannot
-    be made.
+    A kernel has a `measurement`. A microbenchmark has `metrics` instead; `rows` are the points
+    that these are computed from, described by `columns`, and `trace` holds clock, power and
+    temperature during the benchmark. An `ok` result cannot hold a value above the limit of its
+    metric or column: its construction fails.
     """
 
     case: Case
@@ -399,8 +399,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultSet:
-    """A run with its results: what a file holds and what `kmark export`, `import` exchange; with
-    the roofs that they were compared with, if any."""
+    """A run with its results, and the roofs that they were compared with, if any: the document
+    that `kmark export` writes and `kmark import` reads."""
 
     run: Run
     results: tuple[Result, ...]

@@ -15,13 +15,13 @@ _WAS_STAND_IN = " (no C compiler: the limit may be higher)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roof:
-    """A limit: `flops` of a dtype on a unit (vector, matrix), `bytes` of a memory level, or
-    `launches` of small kernels.
+    """A roofline ceiling: `flops` of a dtype on a unit (vector, matrix), `bytes` of a memory level,
+    or `launches` of small kernels.
 
-    `value` is per second; `how` names what was run to find it; `threads` is the CPU's. Without
-    `steady`, repetitions did not agree, because other work ran. Without `limit`, a program that
-    may be slower than the hardware stood in for the microbenchmark. `model` is the device's; old
-    documents do not have it.
+    `value` is per second; `how` describes how it was measured; `threads` are CPU threads. `steady`
+    is false if repetitions did not agree, because other work ran. `limit` is false if a program
+    that may be slower than the hardware was timed instead of the microbenchmark. `model` is the
+    device's model; old documents do not have it.
     """
 
     device: str

@@ -55,9 +55,10 @@ class Duty(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How to measure. The first group changes what the number means; the second, how sure it is.
+    """The settings of a measurement.
 
-    `threads` is for the CPU device; 0 means every core the process may use.
+    `cache`, `timer`, `strain`, `duty` and `threads` change what is measured, the others duration
+    and precision. `threads` is for the CPU device; 0 means every core the process may use.
     """
 
     cache: Cache = Cache.COLD

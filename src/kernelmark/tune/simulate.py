@@ -42,17 +42,19 @@ _WHOLE = f"perhaps a part of it is missing: write or copy it again; what can be 
 FACTS = {
     "kernel-tuner": FormatFacts(
         versions="Kernel Tuner 96a6abc1 (2026-06)",
-        exactness="every configuration by its time; an objective that is no time or rate: refused",
+        exactness="every configuration by its time; rejected if the objective is neither a time "
+        "nor a rate",
         checked="Kernel Tuner's own choice of the best, executed on its caches: the same time",
     ),
     "triton-autotune": FormatFacts(
         versions="Triton 3.9",
-        exactness="every configuration; of its parameters those that vary",
-        checked="a file that Triton's own code wrote: the same best config",
+        exactness="every configuration, with the parameters that vary",
+        checked="a file that Triton's own code wrote: the best config is the same",
     ),
     "t4": FormatFacts(
         versions="T4 results 1.0.0",
-        exactness="every configuration by its time; an objective that is no time or rate: refused",
+        exactness="every configuration by its time; rejected if the objective is neither a time "
+        "nor a rate",
         checked="files that Kernel Tuner's own writer made, read as its caches are",
     ),
 }

@@ -72,12 +72,11 @@ class Stream(Microbenchmark[_State, list[_Point]]):
         "Arrays far larger than every cache, in double precision, 16 bytes per load, four loads of "
         "each array in flight per thread. The grid is `staying` (persistent: as many blocks as "
         "fit), or `passing` (one thread per four vectors, or per element of a stencil), which "
-        "follows the order of the memory more closely. Threads per SM/CU are swept from few to as "
-        "many as fit. `triad` is a=b+q·c with three arrays, "
-        "`schoenauer` a=b+c·d with four; stencils along one dimension count two arrays. Bytes are "
-        "each array once. On a CPU the sweep is over cores, and a pass takes an eighth of the "
-        "arrays, about a millisecond; passes repeat until two more rounds confirm the best. "
-        "Without a C++ compiler, numpy's copy stands in."
+        "accesses memory more nearly in order. Threads per SM/CU are swept from few to as many as "
+        "fit. `triad` is a=b+q·c with three arrays, `schoenauer` a=b+c·d with four; stencils along "
+        "one dimension count two arrays. Each array is counted once. On a CPU the sweep is over "
+        "cores, and a pass takes an eighth of the arrays, about a millisecond; passes repeat until "
+        "two more rounds confirm the best. Without a C++ compiler, numpy's copy is timed instead."
     )
     misleads = (
         "A write may also cost a read of the same line (on most CPUs it does), which is not "

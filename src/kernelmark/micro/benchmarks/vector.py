@@ -55,11 +55,11 @@ class Vector(Microbenchmark[_State, dict[str, _Point]]):
     summary = "FLOP/s of a CPU's vector multiply-adds by dtype, on all cores at once."
     kinds = ("cpu",)
     measures = (
-        "Independent chains of multiply-adds on the widest vectors that the compiler knows for "
-        "this CPU, in registers, one thread a core. Passes of a third of a millisecond repeat "
-        "until two more rounds confirm the best; what each core does in its best pass, while all "
-        "are at work, adds up, since cores share no such unit. Without a C++ compiler, numpy's "
-        "matrix product stands in, and its metrics have other names."
+        "Independent chains of FMAs in registers, on the widest vectors that the compiler supports "
+        "for this CPU, with one thread per core. Passes of a third of a millisecond repeat until "
+        "two more rounds confirm the best. The result is the sum over cores of each core's best "
+        "pass while all cores run, because cores share no vector units. Without a C++ compiler, "
+        "numpy's matmul is timed instead, and the metrics have other names."
     )
     misleads = (
         "A core that runs wide vectors for longer may lower its clock: this is the peak of a short "
@@ -69,15 +69,15 @@ class Vector(Microbenchmark[_State, dict[str, _Point]]):
     parameters = FrozenDict(
         {
             "dtypes": Parameter(help="f32, f64, f16", quick=tuple(_KINDS), choices=tuple(_KINDS)),
-            "passes": Parameter(help="passes of a round", quick=60, full=200),
+            "passes": Parameter(help="passes per round", quick=60, full=200),
         }
     )
     columns = (
         Column(name="dtype", help="f32, f64 or f16"),
-        Column(name="what", help="multiply-add, or numpy's matrix product"),
+        Column(name="what", help="multiply-add, or numpy's matmul"),
         Column(
             name="flops_per_s",
-            help="operations a second of all cores",
+            help="operations per second of all cores",
             unit="FLOP/s",
             limit=lambda h: h.flops("vector", "f32"),
         ),

@@ -66,9 +66,10 @@ class Aiter(Emitter):
     summary = "aiter's JSON configs for Triton GEMMs, a file for each (N, K)"
     facts = FormatFacts(
         versions="aiter e4048607 (2026-08)",
-        exactness="only the bucket of a winner changes; every other lookup is checked to stay",
+        exactness="only the bucket of a winner changes; every other lookup is checked to be "
+        "unchanged",
         checked="aiter's own lookup executed on what is written; 265 of its files found as "
-        "lint-configs says",
+        "lint-configs predicts",
     )
     backends = ("triton",)
     options = FrozenDict(

@@ -57,7 +57,7 @@ class Hipblaslt(LineEmitter):
     facts = FormatFacts(
         versions="rocm-libraries aec838a8 (2025-05), and solution_name of 2026",
         exactness="exact for the key its reader uses",
-        checked="its reader's code read; read back in tests",
+        checked="compared with its reader's code; read back in tests",
     )
     backends = ("hipblaslt",)
     options = FrozenDict(

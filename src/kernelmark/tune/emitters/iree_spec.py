@@ -47,7 +47,7 @@ class IreeSpec(Emitter):
     summary = "a tuning spec for iree-compile, merged into one that is there (also: iree-spec)"
     facts = FormatFacts(
         versions="IREE 3.13",
-        exactness="exact; sequences of other origin are kept as they are",
+        exactness="exact; other sequences in the file are kept unchanged",
         checked="compiled with the spec, and the dispatch's config compared",
     )
     backends = ("iree",)

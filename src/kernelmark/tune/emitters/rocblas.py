@@ -39,8 +39,8 @@ class Rocblas(LineEmitter):
     summary = "rocBLAS's override CSV (ROCBLAS_TENSILE_GEMM_OVERRIDE_PATH), as rocblas-gemm-tune"
     facts = FormatFacts(
         versions="rocBLAS b520bc83 (2024-10), and the indices of 5.0",
-        exactness="exact; hipBLASLt's solutions and rounded inputs are refused",
-        checked="its reader's code read; read back in tests",
+        exactness="exact; hipBLASLt's solutions and rounded inputs are rejected",
+        checked="compared with its reader's code; read back in tests",
     )
     backends = ("rocblas",)
     caution = ON_AMD

@@ -17,11 +17,11 @@ class SglangMoe(MoeEmitter):
     style = "sglang"
     facts = FormatFacts(
         versions="SGLang cce0a124 (2026-08)",
-        exactness="as vllm_moe; a file that only another Triton version has is copied first; a "
-        "_down file is left as it is",
-        checked="SGLang's own lookup executed before and after writing 535 made-up winners into "
-        "files of 179 names, with and without one of its own Triton version: 3,546 lookups without "
-        "a difference",
+        exactness="as vllm_moe; a file that exists only for another Triton version is copied "
+        "first; _down files are unchanged",
+        checked="SGLang's own lookup executed before and after writing 535 synthetic winners "
+        "into files of 179 names, with and without one of its own Triton version: 3,546 lookups "
+        "without a difference",
     )
 
     def _elsewhere(self, file: Path, shape: configs.Shape) -> str | None:

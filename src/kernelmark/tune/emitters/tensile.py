@@ -47,8 +47,8 @@ class Tensile(Emitter):
     summary = "Tensile library logic (YAML), merged as TensileMergeLibrary does"
     facts = FormatFacts(
         versions="hipBLASLt 7d9fb683 (2024-10), rocm-libraries 0cd879ad (2026)",
-        exactness="as the original merges: forced by default, but for files of arcturus",
-        checked="the original's merge executed on six logic files with the same outcome",
+        exactness="merges as TensileMergeLibrary: forced by default, except for files of arcturus",
+        checked="TensileMergeLibrary executed on six logic files with the same result",
     )
     backends = ("hipblaslt",)
     options = FrozenDict(

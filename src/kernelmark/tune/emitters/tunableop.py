@@ -63,8 +63,8 @@ class TunableOp(LineEmitter):
     summary = "results CSV of PyTorch's TunableOp (PYTORCH_TUNABLEOP_FILENAME)"
     facts = FormatFacts(
         versions="PyTorch, with and without leading dimensions in its parameters",
-        exactness="exact; types that PyTorch does not tune are refused",
-        checked="TunableGemm.h and torch.cuda.tunable read; read back in tests",
+        exactness="exact; dtypes that PyTorch does not tune are rejected",
+        checked="compared with TunableGemm.h and torch.cuda.tunable; read back in tests",
     )
     backends = ("hipblaslt", "rocblas")
     options = FrozenDict(

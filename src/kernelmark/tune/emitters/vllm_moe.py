@@ -14,8 +14,8 @@ class VllmMoe(MoeEmitter):
         versions="vLLM a014e35f (2026-08)",
         exactness="f16 and bf16, which share a file; a new entry serves the m nearest to it; "
         "lookups without a gain are unchanged",
-        checked="vLLM's own lookup executed before and after writing 443 made-up winners into its "
-        "143 files of f16 and bf16 and 26 new ones: 2,877 lookups without a difference",
+        checked="vLLM's own lookup executed before and after writing 443 synthetic winners into "
+        "its 143 files of f16 and bf16 and 26 new ones: 2,877 lookups without a difference",
     )
 
 

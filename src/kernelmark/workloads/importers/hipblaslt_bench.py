@@ -64,8 +64,8 @@ class HipblasltBench(Importer):
     summary = "output of hipblaslt-bench and rocblas-bench"
     facts = FormatFacts(
         versions="hipBLASLt 7d9fb683 (2024-10), rocBLAS b520bc83 (2024-10)",
-        exactness="every row; a call without types that is there twice is refused",
-        checked="their argument models read; samples of our own in tests",
+        exactness="every row; a call without types that occurs twice is rejected",
+        checked="compared with their argument models; samples of our own in tests",
     )
 
     def recognizes(self, name: str, head: bytes) -> bool:

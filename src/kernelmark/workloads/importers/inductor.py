@@ -61,9 +61,9 @@ class Inductor(Importer):
     summary = "PyTorch inductor's max-autotune log, and its GEMM file"
     facts = FormatFacts(
         versions="PyTorch 2.13, and older blocks without strides and dtypes",
-        exactness="every choice in the log, to 0.1 µs; by default inductor logs the ten fastest; a "
-        "problem that no op computes is named by its sizes; mixed blocks of several processes are "
-        "refused unless each line names its process",
+        exactness="every choice in the log, to 0.1 µs; by default inductor logs the ten fastest; "
+        "a problem that no op computes is named by its sizes; interleaved blocks of several "
+        "processes are rejected unless each line names its process",
         checked="blocks that PyTorch's own log_results wrote: the same times and configs",
     )
     is_log = True

@@ -40,9 +40,9 @@ class MiopenFindDb(Importer):
     summary = "MIOpen's find-db: the times of its solvers in *.ufdb.txt and *.fdb.txt"
     facts = FormatFacts(
         versions="MIOpen 2d1fd997 (2024-10), find-db 1.0 and 2.0",
-        exactness="every solver of every record with the one time that is stored",
-        checked="DbRecord and FindDbData read; 1,331,862 times of five of its own files against an "
-        "independent count",
+        exactness="every solver of every record, with its single stored time",
+        checked="compared with DbRecord and FindDbData; 1,331,862 times of five of its own files "
+        "against an independent count",
     )
     is_log = True
 

@@ -50,9 +50,10 @@ class Ncu(Importer):
     summary = "CSV of Nsight Compute, ncu --csv: every launch, by name and launch shape"
     facts = FormatFacts(
         versions="Nsight Compute 2020 to 2026: raw and details page, --print-summary per-kernel",
-        exactness="every launch as printed; a launch without a time or launch shape and numbers "
-        "with a decimal comma are refused",
-        checked="its manual and printed tables of ten projects read; samples of our own in tests",
+        exactness="every launch as printed; launches without a time or launch shape, and numbers "
+        "with a decimal comma, are rejected",
+        checked="compared with its manual and with printed tables of ten projects; samples of "
+        "our own in tests",
     )
 
     def recognizes(self, name: str, head: bytes) -> bool:

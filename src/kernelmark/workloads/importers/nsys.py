@@ -67,10 +67,11 @@ class Nsys(Importer):
     facts = FormatFacts(
         versions="Nsight Systems 2020 to 2026: export to SQLite, cuda_gpu_trace, "
         "cuda_gpu_kern_gb_sum, cuda_gpu_kern_sum",
-        exactness="every launch by kernel, launch shape and device; summaries are means; the share "
-        "of graphs whose kernels were not traced is reported; two tables of one report are refused",
-        checked="NVIDIA's own report scripts read, and their queries executed on a database of our "
-        "own: the same launches and means",
+        exactness="every launch by kernel, launch shape and device; summaries are means; the "
+        "fraction of GPU time in graphs whose kernels were not traced is reported; two tables of "
+        "one report are rejected",
+        checked="compared with NVIDIA's report scripts, whose queries were executed on a "
+        "database of our own: the same launches and means",
     )
 
     def recognizes(self, name: str, head: bytes) -> bool:

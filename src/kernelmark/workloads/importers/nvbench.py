@@ -42,7 +42,7 @@ class NvBench(Importer):
     summary = "JSON of nvbench, with its binary samples if they are in the same folder"
     facts = FormatFacts(
         versions="JSON with nv/cold summaries",
-        exactness="every sample where the binary files are there, else the mean",
+        exactness="every sample if the binary files are present, else the mean",
         checked="samples of our own in tests",
     )
 

@@ -68,10 +68,10 @@ class RocProf(Importer):
     summary = "kernel_trace.csv, kernel_stats.csv, results.json or rocpd database of rocprofv3"
     facts = FormatFacts(
         versions="rocprofiler-sdk 8ab1ed78 (2024-10), rocm-systems 0980d0d7, rocpd, rocprof 1",
-        exactness="every launch by kernel, launch shape and agent; other statistics than those of "
-        "kernels are refused",
-        checked="rocprofiler-sdk's generateCSV.cpp and generateJSON.cpp read, its documentation's "
-        "files read; the same launches from CSV, JSON and database in tests",
+        exactness="every launch by kernel, launch shape and agent; statistics of anything but "
+        "kernels are rejected",
+        checked="compared with rocprofiler-sdk's generateCSV.cpp and generateJSON.cpp, and with "
+        "the files in its documentation; the same launches from CSV, JSON and database in tests",
     )
 
     def recognizes(self, name: str, head: bytes) -> bool:

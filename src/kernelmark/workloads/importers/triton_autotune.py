@@ -46,7 +46,7 @@ class TritonAutotune(Importer):
     facts = FormatFacts(
         versions="Triton 3.9",
         exactness="every config with its median; the key has no names",
-        checked="a file that Triton's own code wrote: the same best config",
+        checked="a file that Triton's own code wrote: the best config is the same",
     )
 
     def recognizes(self, name: str, head: bytes) -> bool:

@@ -49,8 +49,8 @@ class Cublaslt(LogReader):
     summary = "cuBLASLt's trace lines: CUBLASLT_LOG_LEVEL=2 and higher"
     facts = FormatFacts(
         versions="cuBLASLt 11.11, 12.4, 12.9 and 13.8",
-        exactness="exact but for alpha, which is not logged: read as 1; a beta in device memory is "
-        "reported; what no op computes is refused by line",
+        exactness="exact except for alpha, which is not logged: 1 is assumed; a beta in device "
+        "memory is reported; a call that no op computes is rejected line by line",
         checked="descriptions that the four libraries themselves logged; field names from their "
         "format strings; lines of public logs; samples of our own in tests",
     )

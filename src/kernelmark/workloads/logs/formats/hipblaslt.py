@@ -40,9 +40,9 @@ class Hipblaslt(LogReader):
     summary = "hipBLASLt logs: masks 32, 64 and 128, trace lines, tuning files"
     facts = FormatFacts(
         versions="hipBLASLt 7d9fb683 (2024-10), rocm-libraries aec838a8 (2025-05)",
-        exactness="exact; work of a call beyond the GEMM is listed; tables of d_type alone are "
-        "refused unless --dtype is given",
-        checked="its logging and client code read; samples of our own in tests",
+        exactness="exact; what a call does beyond the GEMM is listed; tables with only d_type "
+        "are rejected unless --dtype is given",
+        checked="compared with its logging and client code; samples of our own in tests",
     )
 
     def part(self, line: bytes) -> Part | None:

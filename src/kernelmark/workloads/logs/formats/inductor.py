@@ -42,8 +42,8 @@ class Inductor(LogReader):
     summary = "PyTorch inductor's max-autotune log: AUTOTUNE blocks"
     facts = FormatFacts(
         versions="PyTorch 2.13, and older blocks without strides and dtypes",
-        exactness="exact for mm, bmm, addmm, baddbmm, int_mm; alpha and beta are not logged: read "
-        "as 1; scaled_mm without its output's type; others are refused by block",
+        exactness="exact for mm, bmm, addmm, baddbmm, int_mm; alpha and beta are not logged: 1 "
+        "is assumed; scaled_mm without its output's type; others are rejected block by block",
         checked="blocks that PyTorch's own log_results wrote; samples of our own in tests",
     )
     once = True

@@ -60,9 +60,9 @@ class Miopen(LogReader):
     facts = FormatFacts(
         versions="MIOpen 0242120b and 2d1fd997 (2024-10)",
         exactness="exact for two-dimensional forward convolutions, NCHW and NHWC; other calls "
-        "are refused by line; a padding mode and 8-bit floats are not in MIOpen's log",
-        checked="driver_arguments.cpp, conv_driver.hpp and tensor.cpp read, the lines of MIOpen's "
-        "own tests; samples in tests",
+        "are rejected line by line; a padding mode and 8-bit floats are not in MIOpen's log",
+        checked="compared with driver_arguments.cpp, conv_driver.hpp, tensor.cpp and lines of "
+        "MIOpen's own tests; samples in tests",
     )
 
     def part(self, line: bytes) -> Part | None:

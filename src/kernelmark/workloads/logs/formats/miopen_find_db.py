@@ -69,10 +69,10 @@ class MiopenFindDb(LogReader):
     summary = "MIOpen's find-db: the convolutions of *.ufdb.txt and *.fdb.txt"
     facts = FormatFacts(
         versions="MIOpen 2d1fd997 (2024-10), find-db 1.0 and 2.0",
-        exactness="exact for two-dimensional forward convolutions whose output is what the padding "
-        "gives; others are refused by line; counts are not in the file",
-        checked="ProblemDescription::Serialize, DbRecord and tensor.cpp read; 483,180 records of "
-        "five of its own files, NHWC ones too, against an independent count",
+        exactness="exact for two-dimensional forward convolutions whose output size follows from "
+        "the padding; others are rejected line by line; counts are not in the file",
+        checked="compared with ProblemDescription::Serialize, DbRecord and tensor.cpp; 483,180 "
+        "records of five of its own files, also NHWC, against an independent count",
     )
 
     def part(self, line: bytes) -> Part | None:

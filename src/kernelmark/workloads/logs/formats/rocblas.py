@@ -42,7 +42,7 @@ class Rocblas(LogReader):
     facts = FormatFacts(
         versions="rocBLAS b520bc83 (2024-10), rocm-libraries aec838a8 (2025-05)",
         exactness="exact for calls; a math mode set in a trace is reported, not applied",
-        checked="its logging and client code read; samples of our own in tests",
+        checked="compared with its logging and client code; samples of our own in tests",
     )
 
     def part(self, line: bytes) -> Part | None:

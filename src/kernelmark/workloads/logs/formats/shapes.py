@@ -33,7 +33,7 @@ class Shapes(LogReader):
     summary = "lists of sizes: M,N,K per line, or a table of GEMMs, attention or convolutions"
     facts = FormatFacts(
         versions="any",
-        exactness="sizes exact; a dtype that is not named is bf16, and reported",
+        exactness="sizes are exact; a missing dtype is read as bf16, with a note",
         checked="samples of our own in tests",
     )
     alone = True

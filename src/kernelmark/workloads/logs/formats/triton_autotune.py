@@ -28,9 +28,9 @@ class TritonAutotune(LogReader):
     summary = "*.autotune.json of Triton's cache: the problem that was tuned, with --key"
     facts = FormatFacts(
         versions="Triton 3.9",
-        exactness="exact for the names that --key gives to the key's values; refused without; "
-        "layouts are those that --key gives; counts are not in the file",
-        checked="autotuner.py read; a file that Triton's own code wrote",
+        exactness="exact with the names and layouts that --key gives to the key's values; "
+        "rejected without --key; counts are not in the file",
+        checked="compared with autotuner.py; a file that Triton's own code wrote",
     )
 
     def is_document(self, head: bytes) -> bool:

@@ -45,7 +45,7 @@ class TunableOp(LogReader):
     facts = FormatFacts(
         versions="PyTorch, with and without leading dimensions in its parameters",
         exactness="exact, counts are not in the file",
-        checked="TunableGemm.h and torch.cuda.tunable read; samples of our own in tests",
+        checked="compared with TunableGemm.h and torch.cuda.tunable; samples of our own in tests",
     )
 
     def part(self, line: bytes) -> Part | None:

@@ -113,8 +113,8 @@ TEMPLATES = {
     ),
     "interval-one-sample": "interval: one sample: there is no interval; allow more time",
     "interval-one-block": (
-        "interval: one allocation block: the interval is over its {samples} samples and says"
-        " nothing of other allocations"
+        "interval: only one block: the interval is over its {samples} samples and does not cover"
+        " other allocations"
     ),
     "other-load": (
         "other work used up to {load:.1f} of {cores:n core} timed: close it"
@@ -141,8 +141,8 @@ TEMPLATES = {
         " on a quiet machine, or allow more blocks ({@max_allocations})"
     ),
     "fixed-cost": (
-        "{samples:n sample} held a replay's fixed cost, because twice the launches took no longer:"
-        " allow more time ({@max_s}), which makes samples longer"
+        "{samples:n sample} included a replay's fixed cost, because 2N launches took no longer than"
+        " N: allow more time ({@max_s}), which makes samples longer"
     ),
     "cache-evicted": (
         "memory holds {sets} of the {wanted} argument sets that keep the cache cold: the cache is"

@@ -87,7 +87,7 @@ def test_limits_are_those_of_the_code(sentence):
 
 def test_limits_in_words_are_those_of_the_code():
     assert Timing().min_sample_s == 0.0005  # half a millisecond
-    assert protocol.TOUCH_SHARE == 0.1  # a tenth of the block's time
+    assert protocol.REWARM_FRACTION == 0.1  # a tenth of the block's time
     assert GpuDevice.more_blocks == 1  # one more
     assert stop.ENQUEUED_SHARE < 1  # shorter ones
     assert Timing().cache is Cache.COLD

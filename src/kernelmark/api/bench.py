@@ -411,7 +411,7 @@ def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
         if device.info.kind in ("cuda", "hip"):
             use_stream(device, call.form)
         made = _CallKernel(fn, case.backend, call, device, sets)
-        if device.two_lengths:
+        if device.enqueues:
             made.launch(device.stream, 0)  # may compile or allocate, which a capture cannot
             device.synchronize()
         return made

@@ -31,10 +31,10 @@ from kernelmark.devices._replay import (
 from kernelmark.devices.base import (
     GUARD_BYTE,
     ArgumentSet,
-    Before,
+    BeforeReplay,
     Buffer,
+    Deferred,
     Device,
-    Later,
     Launch,
     Peek,
     Reading,
@@ -74,7 +74,7 @@ class GpuBuffer:
 class GpuDevice(Device):
     """One opened GPU. Its helper kernels are compiled once per architecture."""
 
-    two_lengths = True
+    enqueues = True
     more_blocks = 1
 
     def __init__(self, driver: Driver, index: int) -> None:
@@ -193,7 +193,9 @@ class GpuDevice(Device):
         for spec, rows, _ in _tables(tensors, seed):
             self._start_table(f"generate_all_{width(spec)}", spec, seed, rows)
 
-    def count_changed(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> Later[list[int]]:
+    def count_changed(
+        self, tensors: Sequence[tuple[Tensor, int]], seed: int
+    ) -> Deferred[list[int]]:
         changed = self.scratch("changed", 8 * len(tensors))
         self.driver.fill(changed.address, 0, 8 * len(tensors), self._stream)
         places: list[int] = []
@@ -283,7 +285,7 @@ class GpuDevice(Device):
     def guards_intact(self, tensor: Tensor) -> bool:
         return self.inspect([tensor], 0)()[0][1]
 
-    def inspect(self, tensors: Sequence[Tensor], byte: int) -> Later[list[tuple[int, bool]]]:
+    def inspect(self, tensors: Sequence[Tensor], byte: int) -> Deferred[list[tuple[int, bool]]]:
         if not tensors:
             return list
         spec = tensors[0].spec
@@ -333,7 +335,7 @@ class GpuDevice(Device):
 
     def project(
         self, contraction: Contraction, tensors: ArgumentSet, signs: NDArray[np.float64]
-    ) -> Later[Projection]:
+    ) -> Deferred[Projection]:
         memory = self.scratch("projection", self._projector.nbytes(contraction))
         return self._projector.project(contraction, tensors, signs, memory, self._stream)
 
@@ -374,7 +376,7 @@ class GpuDevice(Device):
         self,
         replays: Sequence[Replay],
         *,
-        before: Before | None = None,
+        before: BeforeReplay | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> list[Reading]:
         graphs = [replay for replay in replays if isinstance(replay, GraphReplay)]

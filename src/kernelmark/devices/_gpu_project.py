@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kernelmark.core.contraction import AXES, Axis, Contraction, Step, Vector, WeightedSum
 from kernelmark.devices._mailbox import Mailbox
-from kernelmark.devices.base import ArgumentSet, Buffer, Later, Tensor
+from kernelmark.devices.base import ArgumentSet, Buffer, Deferred, Tensor
 from kernelmark.gpu.driver import Driver, pack
 from kernelmark.gpu.rtc import compile_source
 from kernelmark.kernels import rtc as kernels
@@ -57,7 +57,7 @@ class Projector:
         signs: NDArray[np.float64],
         memory: Buffer,
         stream: int,
-    ) -> Later[Projection]:
+    ) -> Deferred[Projection]:
         """Enqueue everything on `stream`."""
         driver, rows = self._driver, contraction.rows
         first = memory.address + _PAIR * contraction.cols

@@ -19,8 +19,8 @@ from kernelmark.devices.base import (
     GUARD_BYTE,
     GUARD_BYTES,
     Buffer,
+    Deferred,
     Device,
-    Later,
     Stream,
     Tensor,
 )
@@ -139,7 +139,9 @@ class HostDevice(Device):
         for part, values in _pool_parts(pool, start, count):
             target[part] = values
 
-    def count_changed(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> Later[list[int]]:
+    def count_changed(
+        self, tensors: Sequence[tuple[Tensor, int]], seed: int
+    ) -> Deferred[list[int]]:
         found = [self._changed(tensor, seed, number) for tensor, number in tensors]
         return lambda: found
 

@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.timing import Timer
 from kernelmark.devices._mailbox import Mailbox
-from kernelmark.devices.base import Before, Buffer, Later, Launch, OwnQueue, Reading, Replay
+from kernelmark.devices.base import (
+    BeforeReplay,
+    Buffer,
+    Deferred,
+    Launch,
+    OwnQueue,
+    Reading,
+    Replay,
+)
 from kernelmark.gpu.driver import Driver, pack
 
 _u32, _u64, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
@@ -82,11 +90,11 @@ class Stamps:
         """Return the mean core clock between the stamps."""
         return self._clocks(self._address, 1)()[0]
 
-    def kept_clocks(self, count: int) -> Later[list[float | None]]:
+    def kept_clocks(self, count: int) -> Deferred[list[float | None]]:
         """Enqueue a copy of the first kept pairs; it gives their mean core clocks."""
         return self._clocks(self._address + self._pair_bytes, count)
 
-    def _clocks(self, address: int, count: int) -> Later[list[float | None]]:
+    def _clocks(self, address: int, count: int) -> Deferred[list[float | None]]:
         letter = self._mailbox.send(address, count * self._pair_bytes)
         return lambda: self._clocks_of(letter().view(np.uint64), count)
 
@@ -205,7 +213,7 @@ class Series:
     def run(
         self,
         replays: Sequence[GraphReplay],
-        before: Before,
+        before: BeforeReplay,
         meanwhile: Callable[[], None] | None,
     ) -> list[Reading]:
         """Return the readings in order. `before` enqueues untimed work ahead of each; `meanwhile`
@@ -234,8 +242,8 @@ class Series:
         return lambda: driver.elapsed_s(start, end)
 
     def _enqueue(
-        self, replays: Sequence[GraphReplay], first: int, before: Before
-    ) -> Later[list[float | None]]:
+        self, replays: Sequence[GraphReplay], first: int, before: BeforeReplay
+    ) -> Deferred[list[float | None]]:
         driver, stream = self._driver, self._stream
         while len(self._events) < len(replays):
             self._events.append((driver.event(), driver.event()))

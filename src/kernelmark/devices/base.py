@@ -27,10 +27,10 @@ Stream = int  # a native stream handle; 0 on devices without streams
 Launch = Callable[[Stream, int], None]  # (stream, argument set): enqueue once, allocate nothing
 Peek = Callable[[], NDArray[np.generic]]  # bit patterns as they are now
 _T = TypeVar("_T")
-# What a device was asked to find. It is enqueued where the device enqueues, and stands for the
-# memory as it is then; calling the result waits for it.
-Later = Callable[[], _T]
-Before = Callable[[int], None]  # enqueue what comes before the replay of this position
+# A result that may still be enqueued, of memory as it is at that point of the stream. Calling it
+# waits and returns the value.
+Deferred = Callable[[], _T]
+BeforeReplay = Callable[[int], None]  # (position): enqueue untimed work ahead of that replay
 
 
 class Buffer(Protocol):
@@ -106,8 +106,9 @@ class Device(ABC):
     """One opened device: everything a measurement needs, and nothing about any backend."""
 
     info: DeviceInfo
-    # A replay's fixed cost is cancelled by also recording twice the launches.
-    two_lengths: bool = False
+    # Whether launches return before they have run. A replay then has a fixed cost, which is
+    # cancelled by also recording twice the launches.
+    enqueues: bool = False
     # Blocks beyond what a timing asks for: where they are set up quickly, many short ones say
     # more than few long ones.
     more_blocks: int = 0
@@ -135,8 +136,8 @@ class Device(ABC):
     def free_bytes(self) -> int:
         """Return the bytes that can still be allocated."""
 
-    def keeps(self, nbytes: int) -> bool:
-        """Return whether freed memory of this size is what the next such block gets."""
+    def reuses_freed(self, nbytes: int) -> bool:
+        """Return whether the next allocation of this size gets the memory freed last."""
         return False
 
     @abstractmethod
@@ -155,7 +156,9 @@ class Device(ABC):
             self.generate(tensor, seed, set_index)
 
     @abstractmethod
-    def count_changed(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> Later[list[int]]:
+    def count_changed(
+        self, tensors: Sequence[tuple[Tensor, int]], seed: int
+    ) -> Deferred[list[int]]:
         """Count for each input the elements that differ from what `generate` wrote for its set."""
 
     @abstractmethod
@@ -174,7 +177,7 @@ class Device(ABC):
     @abstractmethod
     def guards_intact(self, tensor: Tensor) -> bool: ...
 
-    def inspect(self, tensors: Sequence[Tensor], byte: int) -> Later[list[tuple[int, bool]]]:
+    def inspect(self, tensors: Sequence[Tensor], byte: int) -> Deferred[list[tuple[int, bool]]]:
         """Find `count_poison` and `guards_intact` of many outputs."""
         found = [(self.count_poison(one, byte), self.guards_intact(one)) for one in tensors]
         return lambda: found
@@ -188,7 +191,7 @@ class Device(ABC):
 
     def project(
         self, contraction: Contraction, tensors: ArgumentSet, signs: NDArray[np.float64]
-    ) -> Later[Projection]:
+    ) -> Deferred[Projection]:
         """Compare the whole output with the inputs along random `signs`, one for each column."""
         read = {name: (self._bits(tensor), tensor.spec.dtype) for name, tensor in tensors.items()}
         found = project(contraction, read, signs)
@@ -211,7 +214,7 @@ class Device(ABC):
         self,
         replays: Sequence[Replay],
         *,
-        before: Before | None = None,
+        before: BeforeReplay | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> list[Reading]:
         """Run replays one after the other, with as little between them as the device allows.

@@ -112,7 +112,7 @@ class CpuDevice(HostDevice):
             wanted = nbytes
         return self.fresh(nbytes, wanted)
 
-    def keeps(self, nbytes: int) -> bool:
+    def reuses_freed(self, nbytes: int) -> bool:
         return nbytes >= LEAST
 
     def free(self, buffer: Buffer) -> None:

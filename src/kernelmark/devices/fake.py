@@ -84,7 +84,7 @@ class FakeReplay(Replay):
 class FakeDevice(HostDevice):
     """One fake device with its own clock."""
 
-    two_lengths = True
+    enqueues = True
     real_time = False
 
     def __init__(self, index: int = 0, script: Script | None = None) -> None:

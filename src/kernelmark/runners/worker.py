@@ -60,7 +60,7 @@ class Server:
         self.info = dataclasses.replace(info, name=self.device)
         if touch:
             self.opened = opened = kind.open(info.index, self.threads)
-            if opened.two_lengths:
+            if opened.enqueues:
                 sys.setswitchinterval(_SWITCH_S)
 
     def send(self, kind: str, **fields: object) -> None:

@@ -202,13 +202,13 @@ def test_out_of_memory_says_how_much_there_is(device: GpuDevice, kind_name: str)
 def test_freed_memory_is_given_back_later_or_when_it_is_needed(
     device: GpuDevice, model: Model
 ) -> None:
-    device.give_back()
+    device.release_freed()
     before, free = model.live()["buffers"], device.free_bytes()
     part = int(0.04 * device.info.memory_bytes)
     device.free(device.allocate(part))
     device.free(device.allocate(part))
     assert (model.live()["buffers"], device.free_bytes()) == (before + 2, free)
-    device.give_back()
+    device.release_freed()
     assert model.live()["buffers"] == before
     for _ in range(3):  # more than a tenth of the memory is not kept
         device.free(device.allocate(part))

@@ -424,7 +424,7 @@ def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
         status, text = explain(error)
         return failure(case, device.info, status, text, started=started)
     finally:
-        device.give_back()
+        device.release_freed()
         op.uploaded.clear()  # torch keeps memory of the timed stream for it, which is destroyed
     if not op.checked:
         warnings = (*outcome.measurement.warnings, Reason("no-reference"))

@@ -107,7 +107,7 @@ class Server:
             result = execute(case, self.opened, process, self.send_phase, profile_s=profile_s)
         result = dataclasses.replace(result, device=self.device)
         self.send("reply", result=codec.to_document(result))
-        self.opened.give_back()  # while the parent reads the result and sends the next case
+        self.opened.release_freed()  # while the parent reads the result and sends the next case
         if case.backend not in self._loaded:
             # A collection that looks at all a library brought takes a tenth of a second.
             self._loaded.add(case.backend)

@@ -45,7 +45,7 @@ from kernelmark.ops._own import OUTPUT, Definition, OwnOp, array_dtype, given_sp
 from kernelmark.ops.base import Reference
 from kernelmark.runners.capture import environment
 from kernelmark.runners.execute import explain, failure, result_of
-from kernelmark.runners.lock import held
+from kernelmark.runners.lock import hold_lock
 from kernelmark.runners.targets import find
 from kernelmark.stores.ids import new_run_id
 
@@ -130,7 +130,7 @@ def compare_kernels(
         state=RunState.DONE,
     )
     results = []
-    with held(info, _ignored), call.stream_kept():
+    with hold_lock(info, _ignored), call.stream_kept():
         device = kind.open(info.index, how.threads)
         try:
             for called, fn in kernels.items():

@@ -14,7 +14,7 @@ from kernelmark.api.results import Results
 from kernelmark.api.roofs import RoofMode, roofs_for_plan, stored_roofs
 from kernelmark.backends._lineage import remember
 from kernelmark.core.result import Run
-from kernelmark.runners.alive import living
+from kernelmark.runners.alive import hold_run_locks
 from kernelmark.runners.capture import environment, overruled
 from kernelmark.runners.events import Note
 from kernelmark.runners.local import LocalRunner
@@ -86,7 +86,7 @@ def measure(
             remember_folder(run.id)
     else:
         run = resumed
-    with living([run.id] if store is not None else []):
+    with hold_run_locks([run.id] if store is not None else []):
         result_set = run_cases(
             run=run,
             cases=plan.cases,

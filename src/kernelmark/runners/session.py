@@ -15,8 +15,8 @@ from kernelmark.core.result import Case, Result, ResultSet, Run, RunState
 from kernelmark.core.roof import Roof
 from kernelmark.core.stopping import caught_stops, interruptible
 from kernelmark.runners.capture import refined
-from kernelmark.runners.events import CaseFinished, EnvironmentSeen, Event, Note, Runner
-from kernelmark.runners.possible import judged
+from kernelmark.runners.events import CaseFinished, EnvironmentRead, Event, Note, Runner
+from kernelmark.runners.possible import flag_impossible
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
@@ -143,7 +143,7 @@ class _Session:
                         if isinstance(event, CaseFinished):
                             event = dataclasses.replace(event, result=self._judged(event.result))
                             self._keep(event.result)
-                        elif isinstance(event, EnvironmentSeen):
+                        elif isinstance(event, EnvironmentRead):
                             self._see(event, keep=keep_environment)
                     self._on_event(event)
         except KeyboardInterrupt:
@@ -163,7 +163,7 @@ class _Session:
 
     def _judged(self, result: Result) -> Result:
         infos = (info for info in self.run.environment.devices if info.name == result.device)
-        return judged(result, self._roofs, next(infos, None))
+        return flag_impossible(result, self._roofs, next(infos, None))
 
     def _keep(self, result: Result) -> None:
         if self._store is not None:
@@ -171,7 +171,7 @@ class _Session:
             self._store.add_results(self.run.id, [result], alone=self._retrying)
         self.results.append(result)
 
-    def _see(self, event: EnvironmentSeen, *, keep: bool) -> None:
+    def _see(self, event: EnvironmentRead, *, keep: bool) -> None:
         environment = refined(self.run.environment, event.environment)
         if keep:
             for what, before, now in difference(self.run.environment, environment):

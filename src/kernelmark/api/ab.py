@@ -176,7 +176,7 @@ def _measured(
                 tell(event)
     except KeyboardInterrupt:
         state = RunState.INTERRUPTED
-    for row in experiment.left():
+    for row in experiment.open_rows():
         runs.keep(row)
         tell(row)
     return runs.finished(state)

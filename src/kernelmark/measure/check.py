@@ -351,34 +351,26 @@ class Checker:
         details = []
         if bad:
             worst = int(np.argmax(errors.ratio))
-            details = [self._values_reason(index, where[worst], got[worst], errors, worst, bad)]
+            position = np.unravel_index(int(where[worst]), self._output.shape)
+            details.append(
+                Reason(
+                    "values-wrong",
+                    set=index,
+                    bad=bad,
+                    positions=len(errors.ratio),
+                    tensor=self._output.name,
+                    index=tuple(int(i) for i in position),
+                    got=float(got[worst]),
+                    expected=float(errors.expected[worst]),
+                    allowed=float(errors.allowed[worst]),
+                )
+            )
         return _check(
             positions=len(where),
             worst=float(errors.ratio.max(initial=0.0)),
             max_abs=float(errors.error.max(initial=0.0)),
             faults=[Fault.VALUES] if bad else [],
             details=details,
-        )
-
-    def _values_reason(
-        self,
-        index: int,
-        flat: np.int64,
-        got: np.float64,
-        errors: SampledErrors,
-        worst: int,
-        bad: int,
-    ) -> Reason:
-        return Reason(
-            "values-wrong",
-            set=index,
-            bad=bad,
-            positions=len(errors.ratio),
-            tensor=self._output.name,
-            index=tuple(int(i) for i in np.unravel_index(int(flat), self._output.shape)),
-            got=float(got),
-            expected=float(errors.expected[worst]),
-            allowed=float(errors.allowed[worst]),
         )
 
     def _unwritten(self, kernel: Launchable, tensor: Tensor, index: int, poisoned: int) -> int:

@@ -126,10 +126,10 @@ def compiler() -> None:
 
 _HOLDER = """
 import os, sys, time
-from kernelmark.runners.lock import held
+from kernelmark.runners.lock import hold_lock
 from kernelmark.runners.targets import find
 info = find("fake")[1]
-with held(info, lambda who: None):
+with hold_lock(info, lambda who: None):
     print("held", flush=True)
     while not os.path.exists(sys.argv[1]):
         time.sleep(0.02)

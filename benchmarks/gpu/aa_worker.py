@@ -104,7 +104,7 @@ class Bench:
             cache=Cache.COLD,
             cache_bytes=device.info.cache_bytes,
             free_bytes=device.free_bytes(),
-            most=MAX_RECORDED_SETS if device.two_lengths else MAX_SETS,
+            most=MAX_RECORDED_SETS if device.enqueues else MAX_SETS,
         )
         buffer, sets = make_arena(device, tensors, plan.sets, self._rng)
         try:
@@ -129,7 +129,7 @@ class Bench:
                 evict=evict,
                 block_s=BLOCK_S,
                 timing=Timing(min_samples=SAMPLES, min_sample_s=SAMPLE_S),
-                two_lengths=device.two_lengths,
+                two_lengths=device.enqueues,
                 method=Timer.GRAPH if device.real_time else Timer.LOOP,
             )
             _, *samples = sampler.samples(pace, SAMPLES + 1)  # the first one warms up

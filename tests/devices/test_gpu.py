@@ -30,7 +30,7 @@ from kernelmark.gpu import pack, rtc
 from kernelmark.gpu.driver import GpuError
 from kernelmark.gpu.driver import pack as arguments_of
 from kernelmark.kernels import rtc as kernels
-from kernelmark.measure.protocol import CAPPED_SHARE, PROCESS_SHARE, Outcome, measure
+from kernelmark.measure.protocol import CAPPED_SPREAD, PROCESS_SPREAD, Outcome, measure
 from kernelmark.testing.devices import DeviceContract, make_tensor
 
 VENDORS = ("cuda", "hip")
@@ -202,13 +202,13 @@ def test_out_of_memory_says_how_much_there_is(device: GpuDevice, kind_name: str)
 def test_freed_memory_is_given_back_later_or_when_it_is_needed(
     device: GpuDevice, model: Model
 ) -> None:
-    device.give_back()
+    device.release_freed()
     before, free = model.live()["buffers"], device.free_bytes()
     part = int(0.04 * device.info.memory_bytes)
     device.free(device.allocate(part))
     device.free(device.allocate(part))
     assert (model.live()["buffers"], device.free_bytes()) == (before + 2, free)
-    device.give_back()
+    device.release_freed()
     assert model.live()["buffers"] == before
     for _ in range(3):  # more than a tenth of the memory is not kept
         device.free(device.allocate(part))
@@ -534,7 +534,7 @@ def test_measure_finds_the_kernels_own_time(device: GpuDevice, timer: str) -> No
     found = outcome.measurement
     assert found.method == {"auto": "graph"}.get(timer, timer)
     assert found.median_s == pytest.approx(GEMM_S, rel=1e-4)
-    assert found.rel_half_width == pytest.approx(PROCESS_SHARE, rel=0.1)
+    assert found.rel_half_width == pytest.approx(PROCESS_SPREAD, rel=0.1)
     assert found.sets * found.footprint_bytes >= 3 * device.info.cache_bytes
     assert outcome.check.passed
     assert outcome.check.positions > 100
@@ -552,7 +552,7 @@ def test_at_a_power_cap_processes_differ_by_more(
     info = dataclasses.replace(device.info, attributes=attributes)
     monkeypatch.setattr(device, "info", info)
     found = measured(device).measurement
-    assert found.rel_half_width == pytest.approx(CAPPED_SHARE, rel=0.1)
+    assert found.rel_half_width == pytest.approx(CAPPED_SPREAD, rel=0.1)
 
 
 @both

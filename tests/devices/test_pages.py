@@ -7,7 +7,7 @@ import pytest
 
 from kernelmark.core.errors import OutOfMemory
 from kernelmark.devices import cpu
-from kernelmark.devices._pages import LEAST, PagePool
+from kernelmark.devices._pages import MIN_BYTES, PagePool
 from kernelmark.devices.cpu import CpuDevice
 
 
@@ -19,15 +19,15 @@ def device():
 
 
 def test_large_buffers_are_used_again(device):
-    first = device.allocate(LEAST)
+    first = device.allocate(MIN_BYTES)
     address, free = first.address, device.free_bytes()
     first.array[:] = 7
     device.free(first)
-    assert device.free_bytes() >= free + LEAST  # what is kept counts as free
-    again = device.allocate(LEAST + 1000)
+    assert device.free_bytes() >= free + MIN_BYTES  # what is kept counts as free
+    again = device.allocate(MIN_BYTES + 1000)
     assert again.address == address
-    assert again.nbytes == again.array.size == LEAST + 1000
-    other = device.allocate(LEAST)
+    assert again.nbytes == again.array.size == MIN_BYTES + 1000
+    other = device.allocate(MIN_BYTES)
     assert other.address != address
 
 
@@ -41,31 +41,31 @@ def test_small_buffers_are_fresh(device):
 
 def test_two_are_kept_the_larger_ones():
     pool = PagePool()
-    made = [cpu.HostBuffer(LEAST * n) for n in (3, 1, 2)]
+    made = [cpu.HostBuffer(MIN_BYTES * n) for n in (3, 1, 2)]
     for buffer in made:
-        pool.give(buffer)
-    assert pool.nbytes == 5 * LEAST
-    assert pool.take(LEAST) is made[2]
-    assert pool.take(4 * LEAST) is None
+        pool.put(buffer)
+    assert pool.nbytes == 5 * MIN_BYTES
+    assert pool.take(MIN_BYTES) is made[2]
+    assert pool.take(4 * MIN_BYTES) is None
     pool.clear()
     assert pool.nbytes == 0
 
 
 def test_what_is_kept_is_given_back_when_memory_is_short(device, monkeypatch):
-    device.free(device.allocate(LEAST))
+    device.free(device.allocate(MIN_BYTES))
     kept = device._pages
     monkeypatch.setattr(
-        cpu, "available_memory", lambda: device._spare + LEAST * (1 if kept.nbytes else 2)
+        cpu, "available_memory", lambda: device._spare + MIN_BYTES * (1 if kept.nbytes else 2)
     )
-    large = device.allocate(LEAST + LEAST // 4)  # more than is free beside what is kept
+    large = device.allocate(MIN_BYTES + MIN_BYTES // 4)  # more than is free beside what is kept
     assert device._pages.nbytes == 0
-    assert large.nbytes == LEAST + LEAST // 4
+    assert large.nbytes == MIN_BYTES + MIN_BYTES // 4
 
 
 def test_too_much_is_refused_in_words(device, monkeypatch):
-    monkeypatch.setattr(cpu, "available_memory", lambda: device._spare + LEAST)
+    monkeypatch.setattr(cpu, "available_memory", lambda: device._spare + MIN_BYTES)
     with pytest.raises(OutOfMemory, match="are needed"):
-        device.allocate(2 * LEAST)
+        device.allocate(2 * MIN_BYTES)
 
 
 def test_eviction_reads_on_every_core(device):

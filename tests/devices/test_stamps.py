@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kernelmark.devices._mailbox import Mailbox
+from kernelmark.devices._readback import Readback
 from kernelmark.devices._replay import Stamps
 from kernelmark.gpu.driver import Driver
 
@@ -28,7 +28,7 @@ class Memory:
         self.core = self.wall = 10**6
         self.kept = 0
 
-    def send(self, source: int, nbytes: int) -> Callable[[], NDArray[np.uint8]]:
+    def start(self, source: int, nbytes: int) -> Callable[[], NDArray[np.uint8]]:
         found = np.frombuffer(ctypes.string_at(source, nbytes), np.uint8)
         return lambda: found
 
@@ -65,7 +65,7 @@ def memory() -> Memory:
 @pytest.fixture
 def stamps(memory: Memory) -> Stamps:
     buffer = SimpleNamespace(address=memory.data.ctypes.data, nbytes=memory.data.nbytes)
-    return Stamps(cast(Driver, None), cast(Mailbox, memory), 0, buffer, UNITS, 1e6, UNITS)
+    return Stamps(cast(Driver, None), cast(Readback, memory), 0, buffer, UNITS, 1e6, UNITS)
 
 
 def test_the_clock_is_the_mean_of_the_units(memory: Memory, stamps: Stamps) -> None:

@@ -63,7 +63,7 @@ def test_the_table_of_presets_is_true():
     [
         f"together are {sets.CACHE_FACTOR} times the last-level cache",
         f"No more than {sets.MAX_SETS} sets are made ({sets.MAX_RECORDED_SETS} on a GPU)",
-        f"in at most {percent(sets.MEMORY_SHARE)} of",
+        f"in at most {percent(sets.MEMORY_FRACTION)} of",
         f"Each output has {GUARD_BYTES} guard bytes on both sides",
         f"at least {Timing().allocations} blocks ({PRESETS['full'].allocations} with",
         f"until the last {warmup.WINDOW} readings show no drift beyond {percent(warmup.SETTLED)}",
@@ -87,9 +87,9 @@ def test_limits_are_those_of_the_code(sentence):
 
 def test_limits_in_words_are_those_of_the_code():
     assert Timing().min_sample_s == 0.0005  # half a millisecond
-    assert protocol.TOUCH_SHARE == 0.1  # a tenth of the block's time
+    assert protocol.REWARM_FRACTION == 0.1  # a tenth of the block's time
     assert GpuDevice.more_blocks == 1  # one more
-    assert stop.ENQUEUED_SHARE < 1  # shorter ones
+    assert stop.ENQUEUED_FRACTION < 1  # shorter ones
     assert Timing().cache is Cache.COLD
     assert {t.min_samples for t in PRESETS.values()} == {Timing().min_samples}
     assert (check.CHECKED_SETS, check.REWRITTEN_SETS) == (4, 16)

@@ -91,7 +91,7 @@ def test_flush_is_one_launch() -> None:
 
 def test_rotation_goes_on_from_sample_to_sample() -> None:
     device = FakeDevice(script=Script(replay_s=0.0))
-    device.two_lengths = False
+    device.enqueues = False
     seen: list[int] = []
 
     def launch(stream: Stream, index: int) -> None:
@@ -102,9 +102,9 @@ def test_rotation_goes_on_from_sample_to_sample() -> None:
     for _ in range(4):
         assert math.isclose(sampler.sample(Pace(launches=2, two_lengths=False)).launch_s, 1e-3)
     assert seen == [0, 1, 2, 3, 4, 5, 0, 1]
-    assert sampler.touched == set(range(6))
+    assert sampler.launched == set(range(6))
     sampler.restart()
-    assert sampler.touched == set()
+    assert sampler.launched == set()
 
 
 def test_two_lengths_take_turns_and_cancel_a_drift() -> None:
@@ -138,7 +138,7 @@ def test_two_lengths_go_round_the_sets_whichever_comes_first(sets: int, launches
     lengths = [len(order) for _ in range(4) for order in sampler._pair(pace)]
     assert lengths == [launches, 2 * launches, 2 * launches, launches] * 2
     sampler.restart()
-    sampler.touch(pace, 8)
+    sampler.enqueue_warmup(pace, 8)
     assert seen == [i % sets for i in range(24 * launches)]
 
 

@@ -33,7 +33,7 @@ def test_the_fixed_cost_of_a_replay_cancels(bench: Any) -> None:
 
 def test_one_length_keeps_the_fixed_cost(bench: Any) -> None:
     device = FakeDevice(script=Script(replay_s=1e-4))
-    device.two_lengths = False
+    device.enqueues = False
     found = bench(device=device, seconds=50e-6).measurement
     assert found.median_s == pytest.approx(50e-6 + 1e-4 / found.launches, rel=1e-9)
 
@@ -73,7 +73,7 @@ def test_flush_evicts_before_each_launch(bench: Any) -> None:
 
 def test_flush_of_a_host_loop_is_one_launch_a_sample(bench: Any) -> None:
     device = FakeDevice(script=Script(replay_s=0.0))
-    device.two_lengths = False
+    device.enqueues = False
     found = bench(cache="flush", device=device).measurement
     assert (found.sets, found.launches) == (1, 1)
     assert device.evictions == found.samples
@@ -222,7 +222,7 @@ def test_burst_rests_after_each_sample(bench: Any, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(loop.time, "sleep", rests.append)
     found = bench(duty="burst", max_s=0.05).measurement
     assert len(rests) == found.samples
-    assert all(0 < rest <= loop.MAX_REST_S for rest in rests)
+    assert all(0 < rest <= loop.MAX_IDLE_S for rest in rests)
 
 
 def test_strain_needs_a_device_that_can(bench: Any) -> None:
@@ -270,7 +270,7 @@ def test_phases_come_in_order(bench: Any) -> None:
     # The second and the third block are made while the first is warmed up.
     assert bench.phases == ["inputs", "inputs", "compile", *block * 3]
     device = FakeDevice()
-    device.two_lengths = False
+    device.enqueues = False
     bench(device=device)
     assert bench.phases == ["inputs", *["inputs", "compile", *block] * 3]
 

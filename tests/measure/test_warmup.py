@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kernelmark.core.timing import Strain, Timer
 from kernelmark.devices.fake import FakeDevice, Script
 from kernelmark.measure.loop import Pace, Sampler
-from kernelmark.measure.warmup import Warmup, is_settled, touch, warm_up, warm_up_by_samples
+from kernelmark.measure.warmup import Warmup, is_settled, rewarm, warm_up, warm_up_by_samples
 
 
 def sampler(device: FakeDevice, seconds: float) -> Sampler:
@@ -73,9 +73,9 @@ def test_a_launch_of_no_time_ends_too() -> None:
     assert found.seconds >= 4e-6
 
 
-def test_touching_takes_about_as_long_as_told() -> None:
+def test_rewarming_takes_about_the_seconds_asked_for() -> None:
     device = FakeDevice(script=Script(replay_s=0.0))
-    spent, _ = touch(sampler(device, 1e-4), launch_s=1e-4, seconds=0.1, method=Timer.LOOP)
+    spent, _ = rewarm(sampler(device, 1e-4), launch_s=1e-4, seconds=0.1, method=Timer.LOOP)
     assert abs(spent - 0.1) < 1e-3
 
 

@@ -178,7 +178,7 @@ def test_closing_early_ends_the_workers_and_gives_the_rest():
     assert isinstance(next(events), Measured)
     events.close()
     assert world.opened == world.closed == 2
-    (left,) = experiment.left()
+    (left,) = experiment.open_rows()
     assert left.status is VerdictStatus.UNSURE
     assert len(left.base_s) == 1
 
@@ -367,7 +367,7 @@ def within(budget_s: float, pairs, **world) -> tuple[list[Row], Experiment]:
     budget = Budget(seconds=budget_s, clock=clock)
     experiment = Experiment(pairs, Rule(), Slow(clock, **world), budget=budget)
     rows = [event for event in experiment.events() if isinstance(event, Row)]
-    return [*rows, *experiment.left()], experiment
+    return [*rows, *experiment.open_rows()], experiment
 
 
 def test_a_budget_too_small_for_all_pairs_decides_some_of_them():

@@ -105,6 +105,6 @@ def test_what_a_worker_saw_completes_what_the_parent_knows():
     seen = dataclasses.replace(
         Environment(), host="other", python="3.12", libraries={"torch": "2.4+cu121"}
     )
-    whole = capture.refined(run, seen)
+    whole = capture.merge_worker_environment(run, seen)
     assert (whole.host, whole.commit, whole.dirty) == ("h", "c", True)
     assert (whole.python, whole.libraries["torch"]) == ("3.12", "2.4+cu121")

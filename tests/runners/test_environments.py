@@ -12,7 +12,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Case
 from kernelmark.core.timing import Timing
 from kernelmark.ops import parse
-from kernelmark.runners.capture import environment, overruled
+from kernelmark.runners.capture import environment, overridden_variables
 from kernelmark.runners.environments import Side, checkouts, environment_of, parse_sides
 from kernelmark.runners.jobs import MeasureCase
 
@@ -124,7 +124,7 @@ def test_a_side_that_sets_one_of_the_threads_variables_is_not_overruled_by_the_o
 
 def test_a_variable_that_workers_do_not_get_is_told_and_not_recorded(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
-    assert overruled(["cpu"])["OMP_NUM_THREADS"][0] == "77"
+    assert overridden_variables(["cpu"])["OMP_NUM_THREADS"][0] == "77"
     assert "OMP_NUM_THREADS" not in environment(["cpu"], ["numpy"]).variables
     assert environment(["fake"], []).variables["OMP_NUM_THREADS"] == "77"
 

@@ -19,7 +19,7 @@ from kernelmark.runners.events import (
     CasePhase,
     CaseStarted,
     DeviceLost,
-    EnvironmentSeen,
+    EnvironmentRead,
     Note,
     Waiting,
 )
@@ -79,14 +79,14 @@ def test_progress_the_environment_and_repeated_cases_are_told():
     phases = [e.phase for e in of(CasePhase, events) if e.case == case(3)]
     assert phases == ["load", "inputs", "compile", "warmup", "timing", "check"]
     assert "asked for twice" in of(Note, events)[0].text
-    seen = of(EnvironmentSeen, events)
+    seen = of(EnvironmentRead, events)
     assert len(seen) == 1
     assert "numpy" in seen[0].environment.libraries
     assert seen[0].environment.variables["OMP_PLACES"] == "cores"
 
 
 def test_the_environment_of_a_single_case_is_told_too():
-    (seen,) = of(EnvironmentSeen, list(LocalRunner(["fake"], jobs=0).run([case(1)])))
+    (seen,) = of(EnvironmentRead, list(LocalRunner(["fake"], jobs=0).run([case(1)])))
     assert "numpy" in seen.environment.libraries
 
 

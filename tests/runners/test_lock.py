@@ -12,15 +12,15 @@ import pytest
 
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.gpu import telemetry
-from kernelmark.runners.lock import describe_others, held, lock_path
+from kernelmark.runners.lock import describe_others, hold_lock, lock_path
 
 INFO = DeviceInfo(name="fake:3", kind="fake", model="", arch="fake", index=3)
 HOLD = """
 import sys
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.runners.lock import held
+from kernelmark.runners.lock import hold_lock
 info = DeviceInfo(name="fake:3", kind="fake", model="", arch="fake", index=3)
-with held(info, lambda who: None, shared=sys.argv[1] == "shared"):
+with hold_lock(info, lambda who: None, shared=sys.argv[1] == "shared"):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -67,7 +67,7 @@ def test_the_second_waits_for_the_first_and_is_told_who_it_is(holder):
         assert is_held()
         process.stdin.close()
 
-    with held(INFO, let_go):
+    with hold_lock(INFO, let_go):
         assert process.wait() == 0  # nobody else has it now
     (who,) = told
     user = pwd.getpwuid(os.getuid()).pw_name
@@ -79,21 +79,21 @@ def test_nobody_waits_for_the_dead(holder):
     process.kill()
     process.wait()
     told: list[str] = []
-    with held(INFO, told.append):
+    with hold_lock(INFO, told.append):
         assert told == []
 
 
 def test_compilations_share_and_keep_timing_out(holder):
     process = holder("shared")
     told: list[str] = []
-    with held(INFO, told.append, shared=True):
+    with hold_lock(INFO, told.append, shared=True):
         assert told == []
 
     def let_go(who: str) -> None:
         told.append(who)
         process.stdin.close()
 
-    with held(INFO, let_go):
+    with hold_lock(INFO, let_go):
         assert len(told) == 1
 
 
@@ -101,7 +101,7 @@ def test_devices_do_not_wait_for_each_other(holder):
     holder("alone")
     other = DeviceInfo(name="fake:4", kind="fake", model="", arch="fake", index=4)
     told: list[str] = []
-    with held(other, told.append):
+    with hold_lock(other, told.append):
         assert told == []
 
 
@@ -124,7 +124,7 @@ def test_the_cache_folder_of_a_user_does_not_matter(monkeypatch, tmp_path):
 def test_other_users_can_open_the_file_and_nobody_can_change_it():
     before = os.umask(0o077)
     try:
-        with held(INFO, lambda who: None):
+        with hold_lock(INFO, lambda who: None):
             mode = lock_path(INFO).stat().st_mode
     finally:
         os.umask(before)
@@ -146,7 +146,7 @@ def test_what_somebody_put_in_its_place_is_left_alone(tmp_path, monkeypatch, kin
     else:
         path.touch(mode=0)
     told: list[str] = []
-    with held(INFO, told.append):
+    with hold_lock(INFO, told.append):
         assert told == []
     assert target.read_text() == "mine"
     assert list(tmp_path.glob("target*")) == [target]
@@ -159,15 +159,15 @@ def test_a_file_that_was_tidied_away_while_it_was_waited_for_is_made_again(holde
         path.unlink()
         process.stdin.close()
 
-    with held(INFO, tidy):
+    with hold_lock(INFO, tidy):
         assert is_held()
 
 
 def test_the_lock_is_free_again_after_an_exception():
-    with pytest.raises(ZeroDivisionError), held(INFO, lambda who: None):
+    with pytest.raises(ZeroDivisionError), hold_lock(INFO, lambda who: None):
         raise ZeroDivisionError
     told: list[str] = []
-    with held(INFO, told.append):
+    with hold_lock(INFO, told.append):
         assert told == []
     assert not is_held()
 

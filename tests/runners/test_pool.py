@@ -389,16 +389,16 @@ def test_cases_are_ready_once_they_are_compiled(made):
     assert ahead.start(cases), "a GPU may be timed meanwhile"
     assert len(workers.started) == 2
     for outcome in drain(pool):
-        ahead.take(outcome)
+        ahead.on_outcome(outcome)
     assert list(map(ahead.ready, keys)) == [True, True, False]
     ahead.start(cases)
     for outcome in drain(pool):
-        ahead.take(outcome)
+        ahead.on_outcome(outcome)
     assert all(map(ahead.ready, keys))
-    assert ahead.found(keys[0]) == Compiled(status=Status.OK, kernel=KernelInfo(), seconds=2.0)
+    assert ahead.result(keys[0]) == Compiled(status=Status.OK, kernel=KernelInfo(), seconds=2.0)
     assert [ahead.collect_cost_s(keys[0]) for _ in range(2)] == [2.0, 0.0]
     ahead.forget(cases[0].problem.key)
-    assert ahead.found(keys[0]) is None
+    assert ahead.result(keys[0]) is None
 
 
 def test_what_has_nothing_to_compile_or_no_slot_is_ready_at_once(made):
@@ -413,7 +413,7 @@ def test_on_the_cpu_either_compilers_or_the_device_work(made):
     ahead = CompileAhead(pool)
     assert not ahead.start([case()])
     for outcome in drain(pool):
-        ahead.take(outcome)
+        ahead.on_outcome(outcome)
     assert ahead.start([case()]), "all is compiled"
     pool.submit(pool.devices[0], Echo())
     assert not ahead.start([case(16)])
@@ -425,8 +425,8 @@ def test_a_lost_compile_worker_is_a_failure_that_the_device_tries_again(made):
     ahead = CompileAhead(pool)
     ahead.start([case()])
     for outcome in drain(pool):
-        ahead.take(outcome)
-    found = ahead.found(kernel_key(case()))
+        ahead.on_outcome(outcome)
+    found = ahead.result(kernel_key(case()))
     assert found is not None
     assert found.status is Status.CRASHED
     assert ahead.ready(kernel_key(case()))
@@ -439,7 +439,7 @@ def test_when_no_compiler_starts_the_device_compiles(made):
         assert not ahead.ready(kernel_key(case()))
         ahead.start(one)
         for outcome in drain(pool):
-            ahead.take(outcome)
+            ahead.on_outcome(outcome)
     assert pool.compilers[0].lost
-    assert ahead.found(kernel_key(case())) is None
+    assert ahead.result(kernel_key(case())) is None
     assert ahead.ready(kernel_key(case()))

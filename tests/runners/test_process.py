@@ -91,7 +91,7 @@ def test_worker_that_never_stops_writing_does_not_hold_the_parent(start, monkeyp
 
 
 def test_line_without_an_end_is_a_crash(start, monkeypatch):
-    monkeypatch.setattr(process_module, "_MOST_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(process_module, "_MAX_LINE_BYTES", 1 << 20)
     ready, lost = heard(start(READY + FLOOD.format(1)))
     assert ready["kind"] == "ready"
     assert (lost.status, lost.error.code) == (Status.CRASHED, "worker-spoilt")

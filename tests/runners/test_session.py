@@ -35,7 +35,7 @@ from kernelmark.ops import parse
 from kernelmark.runners.events import (
     CaseFinished,
     CaseStarted,
-    EnvironmentSeen,
+    EnvironmentRead,
     Event,
     Note,
     Progress,
@@ -246,7 +246,7 @@ def test_a_failure_that_is_measured_again_on_another_device_is_gone(store, statu
 def test_resuming_in_a_changed_environment_says_so(store):
     class Seeing(Scripted):
         def run(self, cases: Iterable[Case]) -> Iterator[Event]:
-            yield EnvironmentSeen(environment=Environment(libraries={"torch": "2"}))
+            yield EnvironmentRead(environment=Environment(libraries={"torch": "2"}))
             yield from super().run(cases)
 
     run_cases(run=new_run(), cases=[case(1)], runner=Scripted(), store=store)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelmark.runners.stacks import last_words
+from kernelmark.runners.stacks import parse_stderr
 
 DUMP = """\
 {said}Fatal Python error: Aborted
@@ -39,4 +39,4 @@ OWN = "own.py line 10 in launch"
     ],
 )
 def test_last_words(output: str, said: str, frame: str) -> None:
-    assert last_words(output) == {"output": output, "said": said, "frame": frame}
+    assert parse_stderr(output) == {"output": output, "said": said, "frame": frame}

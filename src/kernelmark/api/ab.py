@@ -35,11 +35,11 @@ from kernelmark.runners.ab import (
     compile_ahead,
     local_opener,
 )
-from kernelmark.runners.alive import living
+from kernelmark.runners.alive import hold_run_locks
 from kernelmark.runners.environments import Side, environment_of
 from kernelmark.runners.events import Waiting
 from kernelmark.runners.jobs import threads_of
-from kernelmark.runners.possible import judged
+from kernelmark.runners.possible import flag_impossible
 from kernelmark.runners.targets import find
 from kernelmark.stores import new_run_id
 
@@ -129,7 +129,7 @@ def compare_sides(
         raise NothingToDo("there is nothing to compare")
     runs = _Runs(plan, environments, store, argv)
     roofs = known_roofs(store, [plan.device])
-    with living(runs.ids if store is not None else []):
+    with hold_run_locks(runs.ids if store is not None else []):
         try:
             return _measured(plan, runs, roofs, on_event, opener, budget or plan.budget())
         except BaseException as error:
@@ -160,7 +160,7 @@ def _measured(
         plan.pairs,
         plan.rule,
         opener or local_opener(plan.sides, plan.device, plan.timeout_s, threads, wait),
-        judge=lambda result: judged(result, roofs, info),
+        judge=lambda result: flag_impossible(result, roofs, info),
         budget=budget,
     )
     try:
@@ -176,7 +176,7 @@ def _measured(
                 tell(event)
     except KeyboardInterrupt:
         state = RunState.INTERRUPTED
-    for row in experiment.left():
+    for row in experiment.open_rows():
         runs.keep(row)
         tell(row)
     return runs.finished(state)

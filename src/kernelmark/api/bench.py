@@ -45,7 +45,7 @@ from kernelmark.ops._own import OUTPUT, Definition, OwnOp, array_dtype, given_sp
 from kernelmark.ops.base import Reference
 from kernelmark.runners.capture import environment
 from kernelmark.runners.execute import explain, failure, result_of
-from kernelmark.runners.lock import held
+from kernelmark.runners.lock import hold_lock
 from kernelmark.runners.targets import find
 from kernelmark.stores.ids import new_run_id
 
@@ -130,7 +130,7 @@ def compare_kernels(
         state=RunState.DONE,
     )
     results = []
-    with held(info, _ignored), call.stream_kept():
+    with hold_lock(info, _ignored), call.stream_kept():
         device = kind.open(info.index, how.threads)
         try:
             for called, fn in kernels.items():
@@ -411,7 +411,7 @@ def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
         if device.info.kind in ("cuda", "hip"):
             use_stream(device, call.form)
         made = _CallKernel(fn, case.backend, call, device, sets)
-        if device.two_lengths:
+        if device.enqueues:
             made.launch(device.stream, 0)  # may compile or allocate, which a capture cannot
             device.synchronize()
         return made
@@ -424,7 +424,7 @@ def _measured(fn: Function, case: Case, op: _CallOp, device: Device) -> Result:
         status, text = explain(error)
         return failure(case, device.info, status, text, started=started)
     finally:
-        device.give_back()
+        device.release_freed()
         op.uploaded.clear()  # torch keeps memory of the timed stream for it, which is destroyed
     if not op.checked:
         warnings = (*outcome.measurement.warnings, Reason("no-reference"))

@@ -321,7 +321,7 @@ class _Bisection:
     def _compared(self, base: int, head: int, which: Sequence[int] | range) -> list[Row]:
         experiment = self._experiment(base, head, which)
         rows = [event for event in experiment.events() if isinstance(event, Row)]
-        return [*rows, *experiment.left()]
+        return [*rows, *experiment.open_rows()]
 
     def _experiment(
         self, base: int, head: int, which: Sequence[int] | range, rounds: int | None = None

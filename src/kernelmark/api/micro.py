@@ -19,7 +19,7 @@ from kernelmark.core.stopping import interruptible
 from kernelmark.core.units import counted
 from kernelmark.micro import registry, session
 from kernelmark.micro.base import Mode
-from kernelmark.runners.alive import living
+from kernelmark.runners.alive import hold_run_locks
 from kernelmark.runners.capture import environment
 from kernelmark.runners.forecast import Means
 from kernelmark.runners.targets import find
@@ -113,7 +113,7 @@ def measure(
     try:
         # Closed here: where an error ends this, the worker must not wait for a collector.
         with (
-            living([run.id] if store is not None else []),
+            hold_run_locks([run.id] if store is not None else []),
             interruptible() as guard,
             contextlib.closing(results),
         ):

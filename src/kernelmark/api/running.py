@@ -14,8 +14,8 @@ from kernelmark.api.results import Results
 from kernelmark.api.roofs import RoofMode, roofs_for_plan, stored_roofs
 from kernelmark.backends._lineage import remember
 from kernelmark.core.result import Run
-from kernelmark.runners.alive import living
-from kernelmark.runners.capture import environment, overruled
+from kernelmark.runners.alive import hold_run_locks
+from kernelmark.runners.capture import environment, overridden_variables
 from kernelmark.runners.events import Note
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.session import OnEvent, run_cases
@@ -64,7 +64,7 @@ def measure(
     try:
         here = environment(names, plan.backends)
         cpus = [info.name for info in plan.devices if info.kind == "cpu"]
-        for name, (given, used) in overruled(cpus).items():
+        for name, (given, used) in overridden_variables(cpus).items():
             text = f"{name}={given} is overruled: workers have {used}; --threads sets their number"
             tell(Note(text=text))
         roofs = roofs_for_plan(plan, store, conduct.roofs, lambda text: tell(Note(text=text)))
@@ -86,7 +86,7 @@ def measure(
             remember_folder(run.id)
     else:
         run = resumed
-    with living([run.id] if store is not None else []):
+    with hold_run_locks([run.id] if store is not None else []):
         result_set = run_cases(
             run=run,
             cases=plan.cases,

@@ -39,7 +39,7 @@ def delete(refs: Refs, yes: Yes = False, store: o.StorePlace = None, quiet: o.Qu
         # All are found before any is deleted: after the first, latest is another run.
         found = {run.id: run for run in map(opened.run, refs)}
         for run in found.values():
-            if alive.state(run) is RunState.RUNNING:
+            if alive.current_state(run) is RunState.RUNNING:
                 raise UsageError(f"run {run.id} is still going on", hint="interrupt it first")
         if not yes:
             _confirm([f"{run.id} {run.label}".strip() for run in found.values()])

@@ -204,7 +204,7 @@ def runs(place: str | None, limit: int) -> Table:
                     run.suite,
                     _when(run.started),
                     duration_text(run.finished - run.started) if run.finished else "",
-                    alive.state(run).value + (", excluded" if run.excluded else ""),
+                    alive.current_state(run).value + (", excluded" if run.excluded else ""),
                     str(run.cases),
                     outcome,
                 )

@@ -200,9 +200,9 @@ def _newest(store: Store, *, failed_too: bool) -> Run:
     from kernelmark.runners import alive
 
     mine = [run for run in store.runs(limit=_LOOKED_AT) if run.argv[:1] == ("run",)]
-    ended = [run for run in mine if alive.state(run) is RunState.DONE] if failed_too else []
+    ended = [run for run in mine if alive.current_state(run) is RunState.DONE] if failed_too else []
     for run in mine:
-        if alive.state(run) is RunState.INTERRUPTED:
+        if alive.current_state(run) is RunState.INTERRUPTED:
             return run
     if ended:
         return ended[0]

@@ -17,8 +17,8 @@ from kernelmark.core.tensor import TensorSpec
 from kernelmark.core.timing import Strain, Timer
 from kernelmark.devices._gpu_info import info
 from kernelmark.devices._gpu_project import Projector
-from kernelmark.devices._layout import elements, first_unit, guards, pairs, units, width
-from kernelmark.devices._mailbox import Mailbox
+from kernelmark.devices._layout import elements, first_item, guards, item_bytes, item_count, pairs
+from kernelmark.devices._readback import Readback
 from kernelmark.devices._replay import (
     Gate,
     GateReplay,
@@ -31,10 +31,10 @@ from kernelmark.devices._replay import (
 from kernelmark.devices.base import (
     GUARD_BYTE,
     ArgumentSet,
-    Before,
+    BeforeReplay,
     Buffer,
+    Deferred,
     Device,
-    Later,
     Launch,
     Peek,
     Reading,
@@ -56,8 +56,8 @@ _BLOCK = 256
 _TABLE = 64  # tensors that one launch of the generator fills; device.cu has the same number
 _STRAIN_ROUNDS = 20_000
 _DISTURB_CYCLES = 500
-# Of the memory, what may be kept that is free already: libraries allocate too, and do not know.
-_FREED_SHARE = 0.1
+# Most freed memory that is held back, as a fraction of the device's: libraries allocate too.
+_MAX_FREED_FRACTION = 0.1
 _u32, _u64, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
 
 
@@ -74,7 +74,7 @@ class GpuBuffer:
 class GpuDevice(Device):
     """One opened GPU. Its helper kernels are compiled once per architecture."""
 
-    two_lengths = True
+    enqueues = True
     more_blocks = 1
 
     def __init__(self, driver: Driver, index: int) -> None:
@@ -88,8 +88,8 @@ class GpuDevice(Device):
         self._functions: dict[str, int] = {}
         self._scratch: dict[str, GpuBuffer] = {}
         self._pools: dict[object, GpuBuffer] = {}
-        self._mailbox = Mailbox(driver, self._stream)
-        self._freed: list[GpuBuffer] = []  # not given back yet
+        self._readback = Readback(driver, self._stream)
+        self._freed: list[GpuBuffer] = []  # until `release_freed`
 
     # -- its own kernels
 
@@ -127,34 +127,38 @@ class GpuDevice(Device):
                 reason = error.message
             if not self._freed:
                 break
-            self.give_back()
+            self.release_freed()
         raise OutOfMemory(
             f"{nbytes / 2**30:.2f} GiB asked on {self.info.name}, "
             f"{self.free_bytes() / 2**30:.2f} GiB free ({reason})"
         )
 
     def free(self, buffer: Buffer) -> None:
-        # Giving memory back waits until the device is idle, and keeps it so meanwhile.
+        # The driver's free waits until the device is idle, so memory is held back for later.
         self._freed.append(GpuBuffer(buffer.address, buffer.nbytes))
-        if sum(one.nbytes for one in self._freed) > self.info.memory_bytes * _FREED_SHARE:
-            self.give_back()
+        if self._freed_bytes > self.info.memory_bytes * _MAX_FREED_FRACTION:
+            self.release_freed()
 
-    def give_back(self) -> None:
+    def release_freed(self) -> None:
         while self._freed:
             self.driver.free(self._freed.pop().address)
 
     def free_bytes(self) -> int:
-        return self.driver.memory_info()[0] + sum(one.nbytes for one in self._freed)
+        return self.driver.memory_info()[0] + self._freed_bytes
+
+    @property
+    def _freed_bytes(self) -> int:
+        return sum(buffer.nbytes for buffer in self._freed)
 
     def write(self, buffer: Buffer, offset: int, data: NDArray[np.uint8]) -> None:
         self._upload(buffer.address + offset, data, self._stream)
 
     def _upload(self, address: int, data: NDArray[np.uint8], stream: Stream) -> None:
-        """Copy on a stream and wait: a plain copy may return before it is complete, and nothing on
-        our stream would wait for it."""
+        """Copy on a stream and wait: a synchronous copy may return before it is complete, and our
+        stream is not ordered after it."""
         raw = np.ascontiguousarray(data)
-        places, size = (_ptr(address), _ptr(raw.ctypes.data)), ctypes.c_size_t(raw.nbytes)
-        self.driver.call("copy_to_device_async", *places, size, _ptr(stream))
+        target, source, size = _ptr(address), _ptr(raw.ctypes.data), ctypes.c_size_t(raw.nbytes)
+        self.driver.call("copy_to_device_async", target, source, size, _ptr(stream))
         self.driver.call("stream_synchronize", _ptr(stream))
 
     def read(self, buffer: Buffer, offset: int, nbytes: int) -> NDArray[np.uint8]:
@@ -165,47 +169,50 @@ class GpuDevice(Device):
 
     def scratch(self, name: str, nbytes: int) -> GpuBuffer:
         """Return a named buffer that is kept and grown; for pools, sinks and stamps."""
-        have = self._scratch.get(name)
-        if have is None or have.nbytes < nbytes:
-            if have is not None:
+        buffer = self._scratch.get(name)
+        if buffer is None or buffer.nbytes < nbytes:
+            if buffer is not None:
                 self.synchronize()
-                self.free(self._scratch.pop(name))  # gone, even if there is no larger one
-            self._scratch[name] = have = self.allocate(nbytes)
-        return have
+                # Forgotten first: allocating the larger one may fail.
+                self.free(self._scratch.pop(name))
+            self._scratch[name] = buffer = self.allocate(nbytes)
+        return buffer
 
     # -- inputs and outputs
 
     def generate(self, tensor: Tensor, seed: int, set_index: int) -> None:
         spec = tensor.spec
-        count = units(spec)
+        count = item_count(spec)
         self.start(
-            f"generate_{width(spec)}",
+            f"generate_{item_bytes(spec)}",
             self._blocks(count),
             _BLOCK,
             _ptr(tensor.address),
             _ptr(self._pool(spec, seed).address),
             _u64(count),
-            _u32(first_unit(spec, seed, set_index)),
+            _u32(first_item(spec, seed, set_index)),
             _u32(period(spec)),
         )
 
     def generate_all(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> None:
-        for spec, rows, _ in _tables(tensors, seed):
-            self._start_table(f"generate_all_{width(spec)}", spec, seed, rows)
+        for spec, table, _ in _tables(tensors, seed):
+            self._start_table(f"generate_all_{item_bytes(spec)}", spec, seed, table)
 
-    def count_changed(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> Later[list[int]]:
+    def count_changed(
+        self, tensors: Sequence[tuple[Tensor, int]], seed: int
+    ) -> Deferred[list[int]]:
         changed = self.scratch("changed", 8 * len(tensors))
         self.driver.fill(changed.address, 0, 8 * len(tensors), self._stream)
-        places: list[int] = []
-        for spec, rows, which in _tables(tensors, seed):
-            found = _ptr(changed.address + 8 * len(places))
-            self._start_table(f"changed_{width(spec)}", spec, seed, rows, found)
-            places += which
-        letter = self._mailbox.send(changed.address, 8 * len(tensors))
+        positions: list[int] = []  # in `tensors`, of each count
+        for spec, table, members in _tables(tensors, seed):
+            target = _ptr(changed.address + 8 * len(positions))
+            self._start_table(f"changed_{item_bytes(spec)}", spec, seed, table, target)
+            positions += members
+        transfer = self._readback.start(changed.address, 8 * len(tensors))
 
         def counts() -> list[int]:
-            by_place = dict(zip(places, letter().view(np.uint64).tolist(), strict=True))
-            return [elements(tensor.spec, by_place[at]) for at, (tensor, _) in enumerate(tensors)]
+            items = dict(zip(positions, transfer().view(np.uint64).tolist(), strict=True))
+            return [elements(tensor.spec, items[at]) for at, (tensor, _) in enumerate(tensors)]
 
         return counts
 
@@ -217,18 +224,15 @@ class GpuDevice(Device):
         table: Sequence[int],
         *more: ctypes._SimpleCData,  # type: ignore[type-arg]
     ) -> None:
-        """Launch on tensors of one kind; `table` has an address and a pool start for each."""
-        count, rows = units(spec), len(table) // 2
-        words = -(-spec.nbytes // (8 * _BLOCK))
-        wide = max(1, min(words, -(-self.info.units * 32 // rows)))
+        """Launch on tensors of one spec; `table` has the address and the first item of each."""
         arguments = pack(
             (_u64 * (2 * _TABLE))(*table),
             _ptr(self._pool(spec, seed).address),
-            _u64(count),
+            _u64(item_count(spec)),
             _u32(period(spec)),
             *more,
         )
-        self._start_rows(name, (wide, rows), arguments)
+        self._start_rows(name, self._table_grid(spec, len(table) // 2), arguments)
 
     def _pool(self, spec: TensorSpec, seed: int) -> GpuBuffer:
         key = spec.given or (spec.dtype, spec.low, spec.high, seed)
@@ -236,12 +240,12 @@ class GpuDevice(Device):
             bits = source_bits(spec, seed)
             self._pools[key] = self.allocate(bits.nbytes)
             packed = pairs(bits) if spec.type.bits < 8 else bits
-            # Not on our stream: that may be captured just now, and nothing on it knows this memory.
-            aside = self.driver.stream()
+            # Not on our stream, which may be capturing; nothing there uses this memory yet.
+            stream = self.driver.stream()
             try:
-                self._upload(self._pools[key].address, packed.view(np.uint8), aside)
+                self._upload(self._pools[key].address, packed.view(np.uint8), stream)
             finally:
-                self.driver.destroy("stream", aside)
+                self.driver.destroy("stream", stream)
         return self._pools[key]
 
     def poison(self, tensor: Tensor, byte: int) -> None:
@@ -251,29 +255,34 @@ class GpuDevice(Device):
         self.driver.fill(tensor.address, byte, tensor.spec.nbytes, self._stream)
 
     def poison_all(self, tensors: Sequence[Tensor], byte: int) -> None:
-        for table, wide in self._guarded(tensors):
+        for table, grid in self._guarded(tensors):
             nbytes = tensors[0].spec.nbytes
             arguments = pack(table, _u64(nbytes), _u32(byte), _u32(GUARD_BYTE))
-            self._start_rows("poison_all", wide, arguments)
+            self._start_rows("poison_all", grid, arguments)
 
     def _guarded(
         self, tensors: Sequence[Tensor]
     ) -> Iterator[tuple[ctypes.Array[ctypes.c_uint64], tuple[int, int]]]:
-        """Tables of outputs of one size with their guards, and the grid that goes over each."""
+        """Yield tables of outputs with their guards, and the grid to launch over each table."""
         for start in range(0, len(tensors), _TABLE):
-            some = tensors[start : start + _TABLE]
+            batch = tensors[start : start + _TABLE]
             rows = []
-            for tensor in some:
+            for tensor in batch:
                 (first, before), (_, after) = guards(tensor)
                 rows += [first, before << 32 | after]
-            words = -(-some[0].spec.nbytes // (8 * _BLOCK))
-            wide = max(1, min(words, -(-self.info.units * 32 // len(some))))
-            yield (_u64 * (2 * _TABLE))(*rows), (wide, len(some))
+            grid = self._table_grid(batch[0].spec, len(batch))
+            yield (_u64 * (2 * _TABLE))(*rows), grid
+
+    def _table_grid(self, spec: TensorSpec, rows: int) -> tuple[int, int]:
+        """Return thread blocks per tensor, 8 bytes a thread and 32 per SM or CU in all at most, and
+        tensors."""
+        words = -(-spec.nbytes // (8 * _BLOCK))
+        return max(1, min(words, -(-self.info.units * 32 // rows))), rows
 
     def _start_rows(
         self, name: str, grid: tuple[int, int], arguments: ctypes.Array[ctypes.c_void_p]
     ) -> None:
-        """Launch a kernel whose blocks of one y are for one row of a table."""
+        """Launch a kernel whose blockIdx.y is the row of a table."""
         function = self.function(name)
         self.driver.launch(function, (*grid, 1), (_BLOCK, 1, 1), arguments, self._stream)
 
@@ -283,27 +292,29 @@ class GpuDevice(Device):
     def guards_intact(self, tensor: Tensor) -> bool:
         return self.inspect([tensor], 0)()[0][1]
 
-    def inspect(self, tensors: Sequence[Tensor], byte: int) -> Later[list[tuple[int, bool]]]:
+    def inspect(self, tensors: Sequence[Tensor], byte: int) -> Deferred[list[tuple[int, bool]]]:
         if not tensors:
             return list
         spec = tensors[0].spec
-        found = self.scratch("found", 16 * len(tensors))
-        self.driver.fill(found.address, 0, 16 * len(tensors), self._stream)
-        place = found.address
+        counts = self.scratch("found", 16 * len(tensors))
+        self.driver.fill(counts.address, 0, 16 * len(tensors), self._stream)
+        target = counts.address
         for table, grid in self._guarded(tensors):
-            numbers = _u64(units(spec)), _u64(spec.nbytes), _u32(byte), _u32(GUARD_BYTE)
-            self._start_rows(f"inspect_{width(spec)}", grid, pack(table, *numbers, _ptr(place)))
-            place += 16 * grid[1]
-        letter = self._mailbox.send(found.address, 16 * len(tensors))
+            numbers = _u64(item_count(spec)), _u64(spec.nbytes), _u32(byte), _u32(GUARD_BYTE)
+            self._start_rows(
+                f"inspect_{item_bytes(spec)}", grid, pack(table, *numbers, _ptr(target))
+            )
+            target += 16 * grid[1]
+        transfer = self._readback.start(counts.address, 16 * len(tensors))
 
-        def seen() -> list[tuple[int, bool]]:
-            figures = letter().view(np.uint64).reshape(-1, 2)
+        def states() -> list[tuple[int, bool]]:
+            rows = transfer().view(np.uint64).reshape(-1, 2)
             return [
-                (elements(spec, int(same)), int(whole) == sum(n for _, n in guards(tensor)))
-                for tensor, (same, whole) in zip(tensors, figures, strict=True)
+                (elements(spec, int(poisoned)), int(intact) == sum(n for _, n in guards(tensor)))
+                for tensor, (poisoned, intact) in zip(tensors, rows, strict=True)
             ]
 
-        return seen
+        return states
 
     def take(self, tensor: Tensor, where: NDArray[np.int64]) -> NDArray[np.generic]:
         return self.peek(tensor, where)()
@@ -333,7 +344,7 @@ class GpuDevice(Device):
 
     def project(
         self, contraction: Contraction, tensors: ArgumentSet, signs: NDArray[np.float64]
-    ) -> Later[Projection]:
+    ) -> Deferred[Projection]:
         memory = self.scratch("projection", self._projector.nbytes(contraction))
         return self._projector.project(contraction, tensors, signs, memory, self._stream)
 
@@ -342,7 +353,7 @@ class GpuDevice(Device):
 
     @functools.cached_property
     def _projector(self) -> Projector:
-        return Projector(self.driver, self._mailbox, self.info.arch, self.info.units)
+        return Projector(self.driver, self._readback, self.info.arch, self.info.units)
 
     # -- timing
 
@@ -362,8 +373,8 @@ class GpuDevice(Device):
             except OutOfMemory:
                 raise
             except Exception:
-                # Some libraries refuse to be captured, in errors of their own; the method that
-                # was used is stored. What has another cause comes again behind the gate.
+                # Some libraries refuse to be captured, with errors of their own. Fall back to the
+                # gate, which is stored as the method; an error of another cause recurs there.
                 if timer is Timer.GRAPH:
                     raise
         if timer in (Timer.AUTO, Timer.GATE):
@@ -374,7 +385,7 @@ class GpuDevice(Device):
         self,
         replays: Sequence[Replay],
         *,
-        before: Before | None = None,
+        before: BeforeReplay | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> list[Reading]:
         graphs = [replay for replay in replays if isinstance(replay, GraphReplay)]
@@ -394,17 +405,17 @@ class GpuDevice(Device):
 
     @functools.cached_property
     def _stamps(self) -> Stamps:
-        # AMD's unit numbers have gaps, and count on from chiplet to chiplet: leave room for them.
-        units = self.info.units if self.driver.table.vendor == "cuda" else 2048
-        kilohertz = 1e6  # NVIDIA's wall clock counts nanoseconds
+        # AMD's CU ids have gaps and go on from chiplet to chiplet, so leave room for them.
+        slots = self.info.units if self.driver.table.vendor == "cuda" else 2048
+        wall_khz = 1e6  # NVIDIA's wall clock counts nanoseconds
         if self.driver.table.vendor == "hip":
-            kilohertz = float(self.driver.attribute(self.index, "wall_clock_khz"))
-        buffer = self.scratch("stamps", Stamps.nbytes(units))
-        # A slot that no unit has must not look like a stamp.
+            wall_khz = float(self.driver.attribute(self.index, "wall_clock_khz"))
+        buffer = self.scratch("stamps", Stamps.nbytes(slots))
+        # A slot that no SM or CU writes must not look like a stamp.
         self.driver.fill(buffer.address, 0, buffer.nbytes, self._stream)
         function = self.function("stamp")
         return Stamps(
-            self.driver, self._mailbox, function, buffer, units, kilohertz, self.info.units
+            self.driver, self._readback, function, buffer, slots, wall_khz, self.info.units
         )
 
     @functools.cached_property
@@ -413,7 +424,7 @@ class GpuDevice(Device):
 
     def kernel_names(self, launch: Launch) -> tuple[str, ...]:
         if own_queue(launch) is not None:
-            return ()  # nothing of it can be captured
+            return ()  # cannot be captured
         try:
             graph = capture(self.driver, self._stream, launch, (0,))
         except Exception:  # a library that refuses to be captured
@@ -472,10 +483,10 @@ class GpuDevice(Device):
         self.synchronize()
         for buffer in [*self._scratch.values(), *self._pools.values()]:
             self.free(buffer)
-        self.give_back()
+        self.release_freed()
         self._scratch.clear()
         self._pools.clear()
-        self._mailbox.close()
+        self._readback.close()
         if "_gate" in self.__dict__:
             self._gate.close()
         if "_series" in self.__dict__:
@@ -490,17 +501,18 @@ class GpuDevice(Device):
 def _tables(
     tensors: Sequence[tuple[Tensor, int]], seed: int
 ) -> Iterator[tuple[TensorSpec, list[int], list[int]]]:
-    """Tensors of one kind, as many as a table holds: the kind, the table, and their positions."""
-    # By identity: the sets of a case share their specs, which take long to hash.
+    """Group tensors by spec into tables of at most _TABLE rows. Yield each spec, its table of
+    addresses and first items, and the positions of its rows in `tensors`."""
+    # By identity: the sets of a case share their specs, and hashing those is slow.
     groups: dict[int, tuple[TensorSpec, list[tuple[int, int, int]]]] = {}
     for at, (tensor, number) in enumerate(tensors):
         spec = tensor.spec
-        row = tensor.address, first_unit(spec, seed, number), at
+        row = tensor.address, first_item(spec, seed, number), at
         groups.setdefault(id(spec), (spec, []))[1].append(row)
     for spec, rows in groups.values():
         for start in range(0, len(rows), _TABLE):
-            some = rows[start : start + _TABLE]
-            yield spec, [n for row in some for n in row[:2]], [row[2] for row in some]
+            batch = rows[start : start + _TABLE]
+            yield spec, [n for row in batch for n in row[:2]], [row[2] for row in batch]
 
 
 def _nothing(position: int) -> None:

@@ -50,16 +50,16 @@ def info(driver: Driver, index: int) -> DeviceInfo:
         driver=driver.driver_version(),
         uuid=driver.uuid(index),
         attributes={
-            **{word: str(driver.attribute(index, word)) for word in _FACTS},
+            **{name: str(driver.attribute(index, name)) for name in _FACTS},
             **(_amd_facts(driver, index) if vendor == "hip" else {}),
         },
     )
 
 
 def _amd_facts(driver: Driver, index: int) -> dict[str, str]:
-    """Features of the target, chiplets, and how the GPU is divided into devices (SPX … CPX) and
-    its memory into domains (NPS1 … NPS4): the same GPU is several times as fast or as large in
-    another mode. Without those that this GPU or its driver does not report."""
+    """Return target features, chiplets, and the compute (SPX … CPX) and memory (NPS1 … NPS4)
+    partitioning, which changes the speed and size of a device several times over. Facts that the
+    GPU or its driver does not report are left out."""
     facts = {"features": driver.full_arch(index).partition(":")[2]}
     with contextlib.suppress(GpuError):
         facts["chiplets"] = str(driver.attribute(index, "chiplets"))

@@ -19,15 +19,15 @@ class GpuKind(DeviceKind):
         reason = unavailable(self.name)
         if reason is not None:
             return reason
-        # Kernels compiled ahead do without a compiler.
-        prepared = pack.holds("sm_" if self.name == "cuda" else "gfx")
-        return None if prepared else rtc.unavailable(self.name)
+        # A precompiled bundle needs no run-time compiler.
+        has_bundle = pack.holds("sm_" if self.name == "cuda" else "gfx")
+        return None if has_bundle else rtc.unavailable(self.name)
 
     def infos(self) -> list[DeviceInfo]:
         if unavailable(self.name):
             return []
-        found = driver(self.name)
-        return [_info(found, index) for index in range(found.count())]
+        gpus = driver(self.name)
+        return [_info(gpus, index) for index in range(gpus.count())]
 
     def open(self, index: int, threads: int = 0) -> Device:
         from kernelmark.devices import _gpu
@@ -35,31 +35,31 @@ class GpuKind(DeviceKind):
         reason = self.available()
         if reason:
             raise UsageError(f"{self.name}: {reason}")
-        found = driver(self.name)
-        if not 0 <= index < found.count():
+        gpus = driver(self.name)
+        if not 0 <= index < gpus.count():
             raise UsageError(
                 f"there is no device {self.name}:{index}",
-                hint=f"this machine has {self.name}:0 to {self.name}:{found.count() - 1}",
+                hint=f"this machine has {self.name}:0 to {self.name}:{gpus.count() - 1}",
             )
-        known = _info(found, index)
-        if known.unusable:
-            raise UsageError(f"{known.name} is {known.model}")
-        return _gpu.GpuDevice(found, index)
+        info = _info(gpus, index)
+        if info.unusable:
+            raise UsageError(f"{info.name} is {info.model}")
+        return _gpu.GpuDevice(gpus, index)
 
     def worker_variables(self, index: int, threads: int) -> dict[str, str]:
-        # References are computed beside what is timed: a BLAS that spins on every core would
-        # keep the launching thread waiting.
+        # References are computed while the GPU is timed: a BLAS that spins on every core would
+        # delay the launching thread.
         return {"OPENBLAS_NUM_THREADS": "1"}
 
 
-def _info(found: Driver, index: int) -> DeviceInfo:
-    """What the driver says of a device; one that does not answer must not hide the others."""
+def _info(gpus: Driver, index: int) -> DeviceInfo:
+    """Return a device's facts; a device that fails is listed as unusable and hides no others."""
     from kernelmark.devices._gpu_info import info
 
     try:
-        return info(found, index)
+        return info(gpus, index)
     except CaseError as error:
-        vendor, reason = found.table.vendor, error.message
+        vendor, reason = gpus.table.vendor, error.message
         return DeviceInfo(
             name=f"{vendor}:{index}",
             kind=vendor,

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmark.core.contraction import AXES, Axis, Contraction, Step, Vector, WeightedSum
-from kernelmark.devices._mailbox import Mailbox
-from kernelmark.devices.base import ArgumentSet, Buffer, Later, Tensor
+from kernelmark.devices._readback import Readback
+from kernelmark.devices.base import ArgumentSet, Buffer, Deferred, Tensor
 from kernelmark.gpu.driver import Driver, pack
 from kernelmark.gpu.rtc import compile_source
 from kernelmark.kernels import rtc as kernels
@@ -21,8 +21,8 @@ from kernelmark.numerics.project import Projection
 
 _FILE = "project.cu"
 _BLOCK = 256
-_TILE = 32  # rows of a block of `along`; project.cu has the same number
-_PAIR = 16  # bytes
+_TILE = 32  # rows of a thread block of `along`; project.cu has the same number
+_PAIR = 16  # bytes of two float64
 # Blocks that an SM or CU should get at least, if that leaves this many columns to each.
 _BLOCKS_PER_UNIT = 16
 _FEWEST_COLS = {"along": 256, "across": 32}
@@ -31,12 +31,12 @@ _ptr, _double = ctypes.c_void_p, ctypes.c_double
 
 
 class Projector:
-    """The projections of one GPU. Its kernels are compiled from the start in the background: where
-    no cache has them, that takes seconds, in which the first case is warmed up and timed."""
+    """Computes projections on one GPU. Its kernels are compiled in the background while the first
+    case is warmed up and timed: without a cache that takes seconds."""
 
-    def __init__(self, driver: Driver, mailbox: Mailbox, arch: str, units: int) -> None:
+    def __init__(self, driver: Driver, readback: Readback, arch: str, units: int) -> None:
         self._driver = driver
-        self._mailbox = mailbox
+        self._readback = readback
         self._units = units
         pool = ThreadPoolExecutor(1)
         self._binary = pool.submit(compile_source, kernels.source(_FILE), arch=arch, name=_FILE)
@@ -46,7 +46,7 @@ class Projector:
         return self._driver.load(self._binary.result().code)
 
     def nbytes(self, contraction: Contraction) -> int:
-        """Device memory that `project` needs."""
+        """Return the bytes of device memory that `project` needs."""
         pairs = contraction.cols + contraction.projected + 2 * contraction.rows
         return _PAIR * pairs + contraction.cols
 
@@ -57,8 +57,8 @@ class Projector:
         signs: NDArray[np.float64],
         memory: Buffer,
         stream: int,
-    ) -> Later[Projection]:
-        """Enqueue everything on `stream`."""
+    ) -> Deferred[Projection]:
+        """Enqueue a projection and its readback on `stream`."""
         driver, rows = self._driver, contraction.rows
         first = memory.address + _PAIR * contraction.cols
         expected = first + _PAIR * contraction.projected
@@ -71,7 +71,7 @@ class Projector:
         end = places["got"] + _PAIR * rows
         shape = (2, rows, 2)
         nbytes = 8 * math.prod(shape)
-        slot = self._mailbox.slot(max(signs.size, nbytes))  # for both ways
+        slot = self._readback.slot(max(signs.size, nbytes))  # for the signs and the result
         slot.bytes[: signs.size] = signs.astype(np.int8).view(np.uint8)
         size = ctypes.c_size_t(signs.size)
         driver.call("copy_to_device_async", _ptr(end), _ptr(slot.address), size, _ptr(stream))
@@ -81,28 +81,28 @@ class Projector:
         driver.fill(first, 0, end - first, stream)
         for step in contraction.steps():
             self._start(step, tensors[step.sum.tensor], places, stream)
-        letter = self._mailbox.send(places["expected"], nbytes, slot)
+        transfer = self._readback.start(places["expected"], nbytes, slot)
 
         def projection() -> Projection:
-            found = letter().view(np.float64).reshape(shape)
-            return Projection(inputs=found[0], output=found[1])
+            inputs, output = transfer().view(np.float64).reshape(shape)
+            return Projection(inputs=inputs, output=output)
 
         return projection
 
     def _start(self, step: Step, tensor: Tensor, places: dict[Vector, int], stream: int) -> None:
-        one = step.sum
-        rows = _ordered(one)
-        walk = "along" if _is_along(one) else "across"
-        blocks, chunk = self._split(walk, rows, one.cols)
+        weighted = step.sum
+        rows = _ordered_axes(weighted)
+        walk = "along" if _reads_columns(weighted) else "across"
+        blocks, chunk = self._split(walk, rows, weighted.cols)
         view = [getattr(axis, name) for name in ("size", "stride", "result") for axis in rows]
-        view += [one.cols, one.col_stride, one.group_weight]
+        view += [weighted.cols, weighted.col_stride, weighted.group_weight]
         width = storage(tensor.spec.dtype).itemsize
         arguments = pack(
             (_u64 * len(view))(*view),
-            _ptr(tensor.address + width * one.start),
-            _ptr(places[step.weights] + _PAIR * one.weight_start),
-            _ptr(places[step.result] + _PAIR * one.result_start),
-            _double(one.factor),
+            _ptr(tensor.address + width * weighted.start),
+            _ptr(places[step.weights] + _PAIR * weighted.weight_start),
+            _ptr(places[step.result] + _PAIR * weighted.result_start),
+            _double(weighted.factor),
             _double(step.square),
             _u32(chunk),
         )
@@ -114,14 +114,14 @@ class Projector:
         return self._driver.function(self._module, name)
 
     def _split(self, walk: str, rows: list[Axis], cols: int) -> tuple[int, int]:
-        """How many blocks, and how many columns each of them sums."""
+        """Return the thread blocks, and the columns that each of them sums."""
         sizes = [axis.size for axis in rows]
         if walk == "along":
             tiles = sizes[0] * -(-math.prod(sizes[1:]) // _TILE)
         else:
             tiles = -(-math.prod(sizes) // _BLOCK)
         chunks = min(-(-self._units * _BLOCKS_PER_UNIT // tiles), -(-cols // _FEWEST_COLS[walk]))
-        # Whole lines of a warp, and of memory.
+        # A multiple of the warp size, and so of a memory transaction.
         chunk = -(-cols // (chunks * _TILE)) * _TILE
         return tiles * -(-cols // chunk), chunk
 
@@ -130,15 +130,15 @@ class Projector:
             self._driver.destroy("module", self._module)
 
 
-def _ordered(one: WeightedSum) -> list[Axis]:
-    """AXES row axes: that of the groups first, neighbours in memory last."""
-    groups = one.rows[:1] if one.group_weight else ()
-    rest = one.rows[len(groups) :]
-    # A stride of 0 has no neighbours.
-    rest = tuple(sorted(rest, key=lambda axis: -axis.stride or -math.inf))
-    return [*groups, *[Axis(size=1)] * (AXES - len(one.rows)), *rest]
+def _ordered_axes(weighted: WeightedSum) -> list[Axis]:
+    """Return AXES row axes: the groups' axis first, that of the smallest stride last."""
+    groups = weighted.rows[:1] if weighted.group_weight else ()
+    others = weighted.rows[len(groups) :]
+    # A stride of 0 (broadcast) has no neighbours in memory.
+    others = tuple(sorted(others, key=lambda axis: -axis.stride or -math.inf))
+    return [*groups, *[Axis(size=1)] * (AXES - len(weighted.rows)), *others]
 
 
-def _is_along(one: WeightedSum) -> bool:
-    """Whether neighbouring threads should read neighbouring columns, not rows."""
-    return one.col_stride == 1 and one.cols >= _TILE
+def _reads_columns(weighted: WeightedSum) -> bool:
+    """Return whether neighbouring threads should read neighbouring columns, not rows."""
+    return weighted.col_stride == 1 and weighted.cols >= _TILE

@@ -1,4 +1,4 @@
-"""CPU telemetry during a measurement: clock, temperature, throttling, other work.
+"""CPU telemetry during a measurement: clock, temperature, throttling, load by other processes.
 
 Files are located once and read each time, so that a reading takes well under a millisecond.
 """
@@ -34,7 +34,7 @@ class _Usage:
 
 
 class Health:
-    """Readings of the cores that launches run on; changes count from the previous reading."""
+    """Telemetry of the cores that launches run on; changes count from the previous reading."""
 
     def __init__(self, cores: Sequence[int], root: Path = ROOT) -> None:
         self._cores = tuple(cores)
@@ -54,11 +54,10 @@ class Health:
         self._usage = self._read_usage()
 
     def read(self) -> Telemetry:
-        """Clock and temperature now; throttling and other work since the last reading.
+        """Return the clock and temperature now, and throttling and load since the last reading.
 
-        `load` is the number of cores' worth of work by others (or stolen by a hypervisor) on the
-        cores used here. The system's load average would not do: it holds our own work, and what
-        was compiled a minute ago.
+        `load` is the work by other processes (or time stolen by a hypervisor) on these cores, in
+        cores. The system's load average includes our own work, and that of the last minutes.
         """
         counts, usage = self._read_throttles(), self._read_usage()
         throttled = {
@@ -66,13 +65,13 @@ class Health:
             for path, count in counts.items()
             if count > self._throttle_counts.get(path, count)
         }
-        load = _other_work(self._usage, usage, len(self._cores))
+        load = _load_by_others(self._usage, usage, len(self._cores))
         self._throttle_counts, self._usage = counts, usage
         clocks = [value for path in self._clocks if (value := _integer(path)) is not None]
-        heat = _integer(self._temperature) if self._temperature else None
+        millidegrees = _integer(self._temperature) if self._temperature else None
         return Telemetry(
             clock_mhz=sum(clocks) / len(clocks) / 1e3 if clocks else None,
-            temperature_c=heat / 1e3 if heat is not None else None,
+            temperature_c=millidegrees / 1e3 if millidegrees is not None else None,
             load=load,
             throttle=tuple(sorted(throttled)),
         )
@@ -82,7 +81,7 @@ class Health:
 
     def _read_usage(self) -> _Usage | None:
         wanted = {f"cpu{core}" for core in self._cores}
-        busy = found = 0
+        busy = matched = 0
         for line in read_text(self._root / "proc/stat").splitlines():
             if not line.startswith("cpu"):
                 break
@@ -90,18 +89,18 @@ class Health:
             if name in wanted and len(values) >= 8:
                 user, nice, system, _idle, _iowait, irq, soft, steal = map(int, values[:8])
                 busy += user + nice + system + irq + soft + steal
-                found += 1
-        if found != len(wanted):
+                matched += 1
+        if matched != len(wanted):
             return None
         ticks = os.sysconf("SC_CLK_TCK")
         return _Usage(time.monotonic(), busy / ticks, time.process_time())
 
 
-def _other_work(before: _Usage | None, after: _Usage | None, cores: int) -> float | None:
-    """Cores' worth of work by others between two readings, at most `cores`.
+def _load_by_others(before: _Usage | None, after: _Usage | None, cores: int) -> float | None:
+    """Return the load by other processes between two readings, in cores, at most `cores`; None
+    over less than a few of the 10 ms ticks that the kernel counts in.
 
-    The kernel counts in ticks of 10 ms: over less than a few of them there is nothing to say. On a
-    busy virtual machine it books ticks late and stolen ones twice, which came to 5.6 cores of 2.
+    A busy virtual machine books ticks late and stolen ones twice, which came to 5.6 cores of 2.
     """
     if before is None or after is None or after.at_s - before.at_s < 0.05:
         return None

@@ -19,8 +19,8 @@ from kernelmark.devices.base import (
     GUARD_BYTE,
     GUARD_BYTES,
     Buffer,
+    Deferred,
     Device,
-    Later,
     Stream,
     Tensor,
 )
@@ -43,11 +43,11 @@ _GUARD = bytes([GUARD_BYTE]) * GUARD_BYTES
 
 
 class HostBuffer:
-    """Fresh pages from the kernel, all of them present, so that no launch pays for a page fault,
-    unless `populate` is false: then whoever touches a page first places it.
+    """Fresh pages from the kernel, populated so that no launch pays for a page fault. With
+    `populate` false, a page is placed by the thread that touches it first.
 
-    Huge pages are asked for: NumPy asks for its own large arrays too, distributions differ in
-    their default, and a set-up with small pages takes about ten times as long.
+    Requests huge pages, as NumPy does for its large arrays: distributions differ in their default,
+    and set-up with small pages takes about ten times as long.
     """
 
     __slots__ = ("_map", "address", "array", "capacity", "nbytes")
@@ -84,7 +84,7 @@ class HostBuffer:
 
 
 def array(tensor: Tensor) -> NDArray[np.generic]:
-    """The tensor's memory as an array of its shape: writing to it writes to the tensor.
+    """Return a view of the tensor's memory as an array of its shape.
 
     Formats that NumPy lacks come as the unsigned integers that hold their bits; 4-bit ones as
     packed bytes, two elements each along the last axis.
@@ -106,7 +106,7 @@ class HostDevice(Device):
         return self.fresh(nbytes)
 
     def fresh(self, nbytes: int, capacity: int = 0) -> HostBuffer:
-        """Pages that nobody had, with room for `capacity` bytes."""
+        """Allocate new pages, with room for `capacity` bytes."""
         free = self.free_bytes()
         if nbytes > free:
             raise OutOfMemory(
@@ -139,20 +139,22 @@ class HostDevice(Device):
         for part, values in _pool_parts(pool, start, count):
             target[part] = values
 
-    def count_changed(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> Later[list[int]]:
-        found = [self._changed(tensor, seed, number) for tensor, number in tensors]
-        return lambda: found
+    def count_changed(
+        self, tensors: Sequence[tuple[Tensor, int]], seed: int
+    ) -> Deferred[list[int]]:
+        counts = [self._count_changed(tensor, seed, number) for tensor, number in tensors]
+        return lambda: counts
 
-    def _changed(self, tensor: Tensor, seed: int, number: int) -> int:
+    def _count_changed(self, tensor: Tensor, seed: int, number: int) -> int:
         spec = tensor.spec
         pool = source_bits(spec, seed)
         start = offset(spec, seed, number)
         if spec.type.bits < 8:
-            wanted = _pack(pool[(start + np.arange(spec.count)) % POOL])
-            return min(2 * int(np.count_nonzero(_memory(tensor) != wanted)), spec.count)
-        have = _memory(tensor).view(pool.dtype)
+            expected = _pack(pool[(start + np.arange(spec.count)) % POOL])
+            return min(2 * int(np.count_nonzero(_memory(tensor) != expected)), spec.count)
+        actual = _memory(tensor).view(pool.dtype)
         return sum(
-            int(np.count_nonzero(have[part] != values))
+            int(np.count_nonzero(actual[part] != values))
             for part, values in _pool_parts(pool, start, spec.count)
         )
 
@@ -165,8 +167,8 @@ class HostDevice(Device):
     def count_poison(self, tensor: Tensor, byte: int) -> int:
         width = max(1, tensor.spec.type.bits // 8)
         pattern = int.from_bytes(bytes([byte]) * width, "little")
-        found = int(np.count_nonzero(_memory(tensor).view(storage(tensor.spec.dtype)) == pattern))
-        return found if tensor.spec.type.bits >= 8 else min(2 * found, tensor.spec.count)
+        count = int(np.count_nonzero(self._bits(tensor) == pattern))
+        return count if tensor.spec.type.bits >= 8 else min(2 * count, tensor.spec.count)
 
     def guards_intact(self, tensor: Tensor) -> bool:
         before, after = _guards(tensor)
@@ -174,7 +176,7 @@ class HostDevice(Device):
 
     def take(self, tensor: Tensor, where: NDArray[np.int64]) -> NDArray[np.generic]:
         if tensor.spec.type.bits >= 8:
-            return _memory(tensor).view(storage(tensor.spec.dtype))[where]
+            return self._bits(tensor)[where]
         high = (where % 2).astype(np.uint8)
         return (_memory(tensor)[where // 2] >> (high * np.uint8(4))) & np.uint8(15)
 
@@ -188,8 +190,8 @@ class HostDevice(Device):
 def _pool_parts(
     pool: NDArray[np.generic], start: int, count: int
 ) -> Iterator[tuple[slice, NDArray[np.generic]]]:
-    """Return where in a tensor of `count` elements each run of the pool lies, beginning at
-    `start`."""
+    """Yield the slices of a tensor of `count` elements and the pool values in each: the pool from
+    `start` on, repeated."""
     done = 0
     while done < count:
         length = min(pool.size - start, count - done)

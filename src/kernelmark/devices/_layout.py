@@ -11,30 +11,31 @@ from kernelmark.numerics.floats import storage
 from kernelmark.numerics.generate import POOL, offset
 
 
-def units(spec: TensorSpec) -> int:
-    """Return the count that kernels use: elements, or bytes of a format packed two to a byte."""
+def item_count(spec: TensorSpec) -> int:
+    """Return how many items a tensor has. Kernels count in items: an element, or a byte that packs
+    two elements of a 4-bit format."""
     return spec.nbytes if spec.type.bits < 8 else spec.count
 
 
-def width(spec: TensorSpec) -> int:
-    """Return the bytes of one unit."""
+def item_bytes(spec: TensorSpec) -> int:
+    """Return the bytes of one item."""
     return storage(spec.dtype).itemsize
 
 
 def elements(spec: TensorSpec, count: int) -> int:
-    """Return the elements in so many units."""
+    """Return the elements in `count` items."""
     return min(2 * count, spec.count) if spec.type.bits < 8 else count
 
 
-def first_unit(spec: TensorSpec, seed: int, set_index: int) -> int:
-    """Return where in the device's pool a tensor begins."""
+def first_item(spec: TensorSpec, seed: int, set_index: int) -> int:
+    """Return the item of the device's pool that a tensor begins with."""
     start = offset(spec, seed, set_index)
     return _pair_index(start) if spec.type.bits < 8 else start
 
 
 def pairs(codes: NDArray[np.generic]) -> NDArray[np.uint8]:
     """Return the pool of a 4-bit format packed two elements per byte, the first in the low half.
-    The pool's length is odd, so two rounds of it end on a whole byte: the same number of bytes."""
+    The pool's length is odd, so it is packed twice over: as many bytes as it has elements."""
     twice = np.concatenate([codes, codes]).astype(np.uint8)
     return twice[0::2] | (twice[1::2] << np.uint8(4))
 
@@ -45,7 +46,7 @@ def _pair_index(start: int) -> int:
 
 
 def guards(tensor: Tensor) -> list[tuple[int, int]]:
-    """Return address and bytes of the guards around an output inside its buffer."""
+    """Return the address and bytes of the two guards around an output."""
     start, end = tensor.address, tensor.address + tensor.spec.nbytes
     first = max(tensor.buffer.address, start - GUARD_BYTES)
     last = min(tensor.buffer.address + tensor.buffer.nbytes, end + GUARD_BYTES)

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from kernelmark.devices._host import HostBuffer
 
-LEAST = 64 * 2**20
-_MOST_KEPT = 2  # of a block, and of what else is large
-_SLACK = 3  # a third more is asked for, so that the next case fits too
+MIN_BYTES = 64 * 2**20
+_MAX_KEPT = 2  # one for argument sets, one for another large buffer
+_EXTRA = 3  # allocate a third more, so that the next case fits too
 
 
 class PagePool:
-    """Returned buffers."""
+    """Freed buffers, kept for reuse."""
 
     def __init__(self) -> None:
         self._kept: list[HostBuffer] = []
@@ -24,25 +24,25 @@ class PagePool:
     def take(self, nbytes: int) -> HostBuffer | None:
         """Return the smallest kept buffer that is large enough, cut to `nbytes`."""
         fitting = [buffer for buffer in self._kept if buffer.capacity >= nbytes]
-        if nbytes < LEAST or not fitting:
+        if nbytes < MIN_BYTES or not fitting:
             return None
-        found = min(fitting, key=lambda buffer: buffer.capacity)
-        self._kept.remove(found)
-        found.cut(nbytes)
-        return found
+        smallest = min(fitting, key=lambda buffer: buffer.capacity)
+        self._kept.remove(smallest)
+        smallest.cut(nbytes)
+        return smallest
 
     def capacity(self, nbytes: int) -> int:
         """Return the size to allocate where no kept buffer fits."""
-        return nbytes if nbytes < LEAST else nbytes + nbytes // _SLACK
+        return nbytes if nbytes < MIN_BYTES else nbytes + nbytes // _EXTRA
 
-    def give(self, buffer: HostBuffer) -> None:
+    def put(self, buffer: HostBuffer) -> None:
         """Keep a buffer; drop the smallest if there are too many."""
-        if buffer.capacity < LEAST:
+        if buffer.capacity < MIN_BYTES:
             buffer.close()
             return
         self._kept.append(buffer)
-        self._kept.sort(key=lambda one: -one.capacity)
-        while len(self._kept) > _MOST_KEPT:
+        self._kept.sort(key=lambda kept: -kept.capacity)
+        while len(self._kept) > _MAX_KEPT:
             self._kept.pop().close()
 
     def clear(self) -> None:

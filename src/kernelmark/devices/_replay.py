@@ -1,7 +1,7 @@
 """Replays on a GPU: captured graphs, launches queued behind a gate, or a runtime's own queue.
 
-All put a pair of clock stamps around the launches, on every unit, so that each replay knows the
-core clock it ran at. The stamps' cost is fixed, and cancels between replays of N and 2N launches.
+Each has clock stamps on every SM or CU before and after its launches, which give the core clock it
+ran at. The stamps' cost is fixed, and cancels between replays of N and 2N launches.
 """
 
 from __future__ import annotations
@@ -17,29 +17,38 @@ from numpy.typing import NDArray
 
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.timing import Timer
-from kernelmark.devices._mailbox import Mailbox
-from kernelmark.devices.base import Before, Buffer, Later, Launch, OwnQueue, Reading, Replay
+from kernelmark.devices._readback import Readback
+from kernelmark.devices.base import (
+    BeforeReplay,
+    Buffer,
+    Deferred,
+    Launch,
+    OwnQueue,
+    Reading,
+    Replay,
+)
 from kernelmark.gpu.driver import Driver, pack
 
 _u32, _u64, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
-# Replays that are enqueued at once: the device keeps the stamps of so many.
+# Replays enqueued at once; the device keeps the stamps of this many.
 ROOM = 64
-# Cycles after which a gate opens by itself: seconds, so that a lost host cannot hang the GPU.
+# Cycles after which a gate opens by itself, so that a lost host cannot hang the GPU: seconds, and
+# at no GPU's clock fewer than these.
 _GATE_CYCLES = 8_000_000_000
-# No GPU has a clock at which that is over sooner.
 _GATE_HOLDS_S = 2.0
-# Units whose clock is further from the others', as a share, hold a stamp of an earlier replay.
-_FAR = 0.2
+# An SM or CU whose clock is further from the median, as a fraction, holds a stamp of an earlier
+# replay.
+_MAX_CLOCK_DEVIATION = 0.2
 
 
 class Stamps:
-    """Core and wall clocks of every SM or CU before and after a replay; `ROOM` pairs can be
-    kept."""
+    """Core and wall clocks of every SM or CU before and after a replay. Up to `ROOM` such pairs are
+    kept on the device."""
 
     def __init__(
         self,
         driver: Driver,
-        mailbox: Mailbox,
+        readback: Readback,
         function: int,
         buffer: Buffer,
         slots: int,
@@ -47,7 +56,7 @@ class Stamps:
         units: int,
     ) -> None:
         self._driver = driver
-        self._mailbox = mailbox
+        self._readback = readback
         self._function = function
         self._address = buffer.address
         self._slots = slots
@@ -58,13 +67,13 @@ class Stamps:
 
     @staticmethod
     def nbytes(slots: int) -> int:
-        """Bytes for the pair being written and those that are kept."""
+        """Return the device bytes for the current pair and those that are kept."""
         return 32 * slots * (1 + ROOM)
 
     def enqueue(self, stream: int, place: int) -> None:
         """Enqueue a kernel that writes the clocks to slot 0 (before) or 1 (after)."""
         address = self._address + place * self._slots * 16
-        # Several blocks a unit, so that every unit gets one.
+        # Two blocks per SM or CU, so that each gets one.
         self._driver.launch(
             self._function,
             (self._units * 2, 1, 1),
@@ -82,13 +91,13 @@ class Stamps:
         """Return the mean core clock between the stamps."""
         return self._clocks(self._address, 1)()[0]
 
-    def kept_clocks(self, count: int) -> Later[list[float | None]]:
-        """Enqueue a copy of the first kept pairs; it gives their mean core clocks."""
+    def kept_clocks(self, count: int) -> Deferred[list[float | None]]:
+        """Enqueue a copy of the first kept pairs. The result gives their mean core clocks."""
         return self._clocks(self._address + self._pair_bytes, count)
 
-    def _clocks(self, address: int, count: int) -> Later[list[float | None]]:
-        letter = self._mailbox.send(address, count * self._pair_bytes)
-        return lambda: self._clocks_of(letter().view(np.uint64), count)
+    def _clocks(self, address: int, count: int) -> Deferred[list[float | None]]:
+        transfer = self._readback.start(address, count * self._pair_bytes)
+        return lambda: self._clocks_of(transfer().view(np.uint64), count)
 
     def _clocks_of(self, stamps: NDArray[np.uint64], count: int) -> list[float | None]:
         raw = np.empty((1 + count, 2, self._slots, 2), np.uint64)
@@ -96,28 +105,28 @@ class Stamps:
         raw[1:] = stamps.reshape(raw[1:].shape)
         self._last = raw[-1].copy()
         passed = (raw[1:, 1] - raw[1:, 0]).view(np.int64)
-        # Nobody clears the stamps. A unit that wrote none, or only one, holds what it held in the
-        # pair before, and says nothing.
+        # Stamps are not cleared: an SM or CU that did not write both still holds a stamp of the
+        # pair before, and is left out.
         same = raw[1:, ..., 0] == raw[:-1, ..., 0]
-        seen = (passed[..., 0] > 0) & (passed[..., 1] > 0) & ~(same[:, 0] | same[:, 1])
-        # What was run ahead was not read: the first pair may hold stamps of it.
-        seen[0] = _near(passed[0], seen[0])
-        core, wall = np.einsum("ijk,ij->ki", passed, seen)
+        valid = (passed[..., 0] > 0) & (passed[..., 1] > 0) & ~(same[:, 0] | same[:, 1])
+        # The stamps of `run_ahead` were never read, so the first pair may still hold some.
+        valid[0] = _near_median(passed[0], valid[0])
+        core, wall = np.einsum("ijk,ij->ki", passed, valid)
         return [
             float(cycles / ticks * self._wall_khz / 1e3) if ticks else None
             for cycles, ticks in zip(core, wall, strict=True)
         ]
 
 
-def _near(passed: NDArray[np.int64], seen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the SMs or CUs whose clock is near the median of those seen."""
-    core, wall = passed[seen].T
+def _near_median(passed: NDArray[np.int64], valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which valid SMs or CUs have a clock near the median."""
+    core, wall = passed[valid].T
     if not core.size:
-        return seen
+        return valid
     clocks = core / wall
     middle = np.partition(clocks, clocks.size // 2)[clocks.size // 2]
-    near = seen.copy()
-    near[seen] = np.abs(clocks - middle) <= _FAR * middle
+    near = valid.copy()
+    near[valid] = np.abs(clocks - middle) <= _MAX_CLOCK_DEVIATION * middle
     return near
 
 
@@ -200,12 +209,12 @@ class Series:
         self._stream = stream
         self._stamps = stamps
         self._events: list[tuple[int, int]] = []
-        self._around: tuple[int, int] | None = None  # of what is run ahead
+        self._ahead_events: tuple[int, int] | None = None
 
     def run(
         self,
         replays: Sequence[GraphReplay],
-        before: Before,
+        before: BeforeReplay,
         meanwhile: Callable[[], None] | None,
     ) -> list[Reading]:
         """Return the readings in order. `before` enqueues untimed work ahead of each; `meanwhile`
@@ -222,11 +231,12 @@ class Series:
         return readings
 
     def run_ahead(self, replays: Sequence[GraphReplay]) -> Callable[[], float]:
-        """Enqueue replays whose readings are not needed; return their total seconds."""
+        """Enqueue replays whose readings are not needed. Calling the result waits and returns
+        their device seconds."""
         driver, stream = self._driver, self._stream
-        if self._around is None:
-            self._around = driver.event(), driver.event()
-        start, end = self._around
+        if self._ahead_events is None:
+            self._ahead_events = driver.event(), driver.event()
+        start, end = self._ahead_events
         driver.record(start, stream)
         for replay in replays:
             replay.enqueue()
@@ -234,8 +244,8 @@ class Series:
         return lambda: driver.elapsed_s(start, end)
 
     def _enqueue(
-        self, replays: Sequence[GraphReplay], first: int, before: Before
-    ) -> Later[list[float | None]]:
+        self, replays: Sequence[GraphReplay], first: int, before: BeforeReplay
+    ) -> Deferred[list[float | None]]:
         driver, stream = self._driver, self._stream
         while len(self._events) < len(replays):
             self._events.append((driver.event(), driver.event()))
@@ -254,11 +264,11 @@ class Series:
         ]
 
     def close(self) -> None:
-        for events in [*self._events, self._around or ()]:
+        for events in [*self._events, self._ahead_events or ()]:
             for event in events:
                 self._driver.destroy("event", event)
         self._events.clear()
-        self._around = None
+        self._ahead_events = None
 
 
 def capture(driver: Driver, stream: int, launch: Launch, order: Sequence[int]) -> int:
@@ -315,7 +325,7 @@ class GateReplay(_TimedReplay):
         driver, stream = self._driver, self._stream
         if not self._loaded:
             # The first launch of a kernel may load its code, for which CUDA waits until the device
-            # is idle: behind the gate, until that gives up.
+            # is idle. Behind the gate that would be until the gate times out.
             self._launch(stream, self._order[0])
             driver.call("stream_synchronize", _ptr(stream))
             self._loaded = True
@@ -331,17 +341,19 @@ class GateReplay(_TimedReplay):
             self._stamps.enqueue(stream, 1)
             driver.record(self._end, stream)
             if time.perf_counter() - begun >= _GATE_HOLDS_S:
-                self._refuse_if_it_gave_up()
+                self._refuse_if_gate_opened()
         finally:
             self._gate.open()
         elapsed_s = driver.elapsed_s(self._start, self._end)
         return Reading(elapsed_s=elapsed_s, clock_mhz=self._stamps.clock_mhz())
 
-    def _refuse_if_it_gave_up(self) -> None:
-        """Nothing was held then, and every further replay would take these seconds again."""
-        none = ctypes.c_float()
+    def _refuse_if_gate_opened(self) -> None:
+        """Raise Unsupported if the gate has timed out: the launches were not queued behind it, and
+        every further replay would wait as long."""
+        unused = ctypes.c_float()
         start = _ptr(self._start)
-        if self._driver.code("event_elapsed", ctypes.byref(none), start, start) == 0:
+        # The start event has passed only if the gate is open.
+        if self._driver.code("event_elapsed", ctypes.byref(unused), start, start) == 0:
             raise Unsupported(
                 "a launch waits for the stream, or its kernels are too many for the queue: a gate"
                 " cannot time it",
@@ -350,9 +362,9 @@ class GateReplay(_TimedReplay):
 
 
 class QueueReplay(Replay):
-    """Launches on a runtime's own queue, timed by the host's clock. The cost of filling the queue
-    and of seeing its end is fixed, but a kernel shorter than its launch is timed at the host's
-    pace."""
+    """Launches on a runtime's own queue, timed by the host's clock. The cost of starting and
+    synchronizing the queue is fixed, but a kernel shorter than its host-side launch is timed as
+    long as that."""
 
     method = Timer.LOOP
 

@@ -27,10 +27,10 @@ Stream = int  # a native stream handle; 0 on devices without streams
 Launch = Callable[[Stream, int], None]  # (stream, argument set): enqueue once, allocate nothing
 Peek = Callable[[], NDArray[np.generic]]  # bit patterns as they are now
 _T = TypeVar("_T")
-# What a device was asked to find. It is enqueued where the device enqueues, and stands for the
-# memory as it is then; calling the result waits for it.
-Later = Callable[[], _T]
-Before = Callable[[int], None]  # enqueue what comes before the replay of this position
+# A result that may still be enqueued, of memory as it is at that point of the stream. Calling it
+# waits and returns the value.
+Deferred = Callable[[], _T]
+BeforeReplay = Callable[[int], None]  # (position): enqueue untimed work ahead of that replay
 
 
 class Buffer(Protocol):
@@ -72,8 +72,8 @@ class Replay(ABC):
 
     launches: int
     method: Timer  # the timer that was really used
-    # Work to enqueue behind the gate, before the timed launches. What a launch puts on another
-    # stream does not wait for the gate, and so runs before it.
+    # Work to enqueue behind the gate, before the timed launches. Work that a launch puts on another
+    # stream does not wait for the gate, and so runs before this.
     behind_gate: Callable[[], object] | None = None
 
     @abstractmethod
@@ -89,11 +89,11 @@ class OwnQueue(Protocol):
     """A kernel whose runtime enqueues outside the device's stream and events."""
 
     def replay_s(self, order: Sequence[int]) -> float:
-        """Seconds on the host's clock from the first of these launches to the end of the last,
-        enqueued without waiting between them."""
+        """Return the host seconds from the first of these launches to the end of the last, enqueued
+        without waiting between them."""
 
     def even_launches(self, launches: int) -> int:
-        """Return the least launches for which twice as many are enqueued in the same way."""
+        """Round launches up to a count whose double is enqueued in the same way."""
 
 
 def own_queue(launch: Launch) -> OwnQueue | None:
@@ -106,12 +106,13 @@ class Device(ABC):
     """One opened device: everything a measurement needs, and nothing about any backend."""
 
     info: DeviceInfo
-    # A replay's fixed cost is cancelled by also recording twice the launches.
-    two_lengths: bool = False
-    # Blocks beyond what a timing asks for: where they are set up quickly, many short ones say
-    # more than few long ones.
+    # Whether launches return before they have run. A replay then has a fixed cost, which is
+    # cancelled by also recording twice the launches.
+    enqueues: bool = False
+    # Blocks beyond those of the timing: where set-up is quick, many short blocks are more precise
+    # than few long ones.
     more_blocks: int = 0
-    # False where the clock is a script: what the host's clock says means nothing there.
+    # False where the device's clock is a script that the host's clock has nothing to do with.
     real_time: bool = True
 
     @property
@@ -126,17 +127,17 @@ class Device(ABC):
 
     @abstractmethod
     def free(self, buffer: Buffer) -> None:
-        """Take memory back, at once or in `give_back`."""
+        """Free memory, at once or in `release_freed`."""
 
-    def give_back(self) -> None:
-        """Give what was freed back to the system, for other processes and libraries."""
+    def release_freed(self) -> None:
+        """Return freed memory to the system, for other processes and libraries."""
 
     @abstractmethod
     def free_bytes(self) -> int:
         """Return the bytes that can still be allocated."""
 
-    def keeps(self, nbytes: int) -> bool:
-        """Return whether freed memory of this size is what the next such block gets."""
+    def reuses_freed(self, nbytes: int) -> bool:
+        """Return whether the next allocation of this size gets the memory freed last."""
         return False
 
     @abstractmethod
@@ -155,7 +156,9 @@ class Device(ABC):
             self.generate(tensor, seed, set_index)
 
     @abstractmethod
-    def count_changed(self, tensors: Sequence[tuple[Tensor, int]], seed: int) -> Later[list[int]]:
+    def count_changed(
+        self, tensors: Sequence[tuple[Tensor, int]], seed: int
+    ) -> Deferred[list[int]]:
         """Count for each input the elements that differ from what `generate` wrote for its set."""
 
     @abstractmethod
@@ -174,25 +177,25 @@ class Device(ABC):
     @abstractmethod
     def guards_intact(self, tensor: Tensor) -> bool: ...
 
-    def inspect(self, tensors: Sequence[Tensor], byte: int) -> Later[list[tuple[int, bool]]]:
-        """Find `count_poison` and `guards_intact` of many outputs."""
-        found = [(self.count_poison(one, byte), self.guards_intact(one)) for one in tensors]
-        return lambda: found
+    def inspect(self, tensors: Sequence[Tensor], byte: int) -> Deferred[list[tuple[int, bool]]]:
+        """Return `count_poison` and `guards_intact` of many outputs."""
+        states = [(self.count_poison(t, byte), self.guards_intact(t)) for t in tensors]
+        return lambda: states
 
     @abstractmethod
     def take(self, tensor: Tensor, where: NDArray[np.int64]) -> NDArray[np.generic]:
         """Return the bit patterns of the elements at flat positions `where`."""
 
     def prepare_projection(self) -> None:
-        """Begin in the background what the first `project` needs."""
+        """Start compiling the kernels of `project` in the background."""
 
     def project(
         self, contraction: Contraction, tensors: ArgumentSet, signs: NDArray[np.float64]
-    ) -> Later[Projection]:
+    ) -> Deferred[Projection]:
         """Compare the whole output with the inputs along random `signs`, one for each column."""
-        read = {name: (self._bits(tensor), tensor.spec.dtype) for name, tensor in tensors.items()}
-        found = project(contraction, read, signs)
-        return lambda: found
+        values = {name: (self._bits(tensor), tensor.spec.dtype) for name, tensor in tensors.items()}
+        projection = project(contraction, values, signs)
+        return lambda: projection
 
     def _bits(self, tensor: Tensor) -> NDArray[np.generic]:
         """Return all elements of a tensor as flat bit patterns."""
@@ -211,12 +214,11 @@ class Device(ABC):
         self,
         replays: Sequence[Replay],
         *,
-        before: Before | None = None,
+        before: BeforeReplay | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> list[Reading]:
-        """Run replays one after the other, with as little between them as the device allows.
-        `before(i)` enqueues untimed work ahead of replay `i`. The host runs `meanwhile` while it
-        would wait."""
+        """Run replays back to back and return their readings. `before(i)` enqueues untimed work
+        ahead of replay `i`. The host runs `meanwhile` while the first replays run."""
         if meanwhile is not None:
             meanwhile()
         readings = []
@@ -228,8 +230,8 @@ class Device(ABC):
         return readings
 
     def run_ahead(self, replays: Sequence[Replay]) -> Callable[[], float]:
-        """Run replays whose readings are not needed, without waiting where the device enqueues. The
-        result waits for them and returns their seconds."""
+        """Run replays whose readings are not needed, without waiting where the device enqueues.
+        Calling the result waits and returns their device seconds."""
         seconds = sum(reading.elapsed_s for reading in self.run_all(replays))
         return lambda: seconds
 

@@ -32,17 +32,17 @@ from kernelmark.devices._cores import (
 )
 from kernelmark.devices._health import Health
 from kernelmark.devices._host import HostBuffer, HostDevice, array
-from kernelmark.devices._pages import LEAST, PagePool
+from kernelmark.devices._pages import MIN_BYTES, PagePool
 from kernelmark.devices.base import Buffer, DeviceKind, Launch, Reading, Replay
 
 __all__ = ["CpuDevice", "CpuKind", "CpuReplay", "array", "kind"]
 
-# Left to the rest of the system, so that a large problem ends as out_of_memory and not by the
-# kernel killing something.
+# Memory left to the rest of the system, so that a large problem ends as out_of_memory and does not
+# make the kernel kill a process.
 SPARE_BYTES = 256 * 2**20
 SPARE_SHARE = 0.05
 
-# What the common CPU libraries read when they are loaded.
+# Thread counts that the common CPU libraries read when they are loaded.
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -106,22 +106,22 @@ class CpuDevice(HostDevice):
         kept = self._pages.take(nbytes)
         if kept is not None:
             return kept
-        wanted = self._pages.capacity(nbytes)
-        if wanted > available_memory() - self._spare:  # only without the pages that are kept
+        capacity = self._pages.capacity(nbytes)
+        if capacity > available_memory() - self._spare:
             self._pages.clear()
-            wanted = nbytes
-        return self.fresh(nbytes, wanted)
+            capacity = nbytes
+        return self.fresh(nbytes, capacity)
 
-    def keeps(self, nbytes: int) -> bool:
-        return nbytes >= LEAST
+    def reuses_freed(self, nbytes: int) -> bool:
+        return nbytes >= MIN_BYTES
 
     def free(self, buffer: Buffer) -> None:
-        self._pages.give(cast(HostBuffer, buffer))
+        self._pages.put(cast(HostBuffer, buffer))
 
     def record(self, launch: Launch, order: Sequence[int], timer: Timer) -> CpuReplay:
         if timer is Timer.CPU and self.threads > 1:
-            # Summed over threads it is no time of a launch: two threads that wait for each other
-            # would look as good as one.
+            # CPU time summed over threads is not a launch's time: it would not show threads that
+            # wait for each other.
             raise Unsupported(
                 f"timer=cpu needs one thread, and the device has {self.threads}",
                 hint="use threads=1, or timer=loop",
@@ -163,7 +163,7 @@ class CpuDevice(HostDevice):
 
 def _read_on(core: int, part: NDArray[np.uint64]) -> None:
     with contextlib.suppress(OSError, AttributeError):
-        os.sched_setaffinity(0, {core})  # of this thread alone
+        os.sched_setaffinity(0, {core})  # 0: this thread only
     part.max()
 
 
@@ -222,7 +222,8 @@ def _private_cache_bytes(cores: Sequence[int]) -> int:
 
 
 def _pin(cpus: Sequence[int] | set[int]) -> bool:
-    """Pin every thread of this process to `cpus`: libraries start theirs when they are loaded."""
+    """Pin every thread of this process to `cpus`, including those that libraries started when
+    they were loaded. Return False if that is not possible."""
     tasks = Path("/proc/self/task")
     try:
         for task in tasks.iterdir():

@@ -49,9 +49,9 @@ class Script:
         """Parse a script from JSON, as in `$KERNELMARK_FAKE_SCRIPT`."""
         known = {field.name for field in dataclasses.fields(cls)}
         try:
-            given = json.loads(text) if text else {}
-            unknown = sorted(given.keys() - known)
-            lists = {name: _frozen(value) for name, value in given.items()}
+            document = json.loads(text) if text else {}
+            unknown = sorted(document.keys() - known)
+            fields = {name: _frozen(value) for name, value in document.items()}
         except (ValueError, AttributeError) as error:
             raise UsageError(f"${SCRIPT_VARIABLE} is not a JSON object: {error}") from None
         if unknown:
@@ -59,7 +59,7 @@ class Script:
                 f"${SCRIPT_VARIABLE}: unknown field {unknown[0]!r}",
                 hint=f"known: {', '.join(sorted(known))}",
             )
-        return cls(**lists)
+        return cls(**fields)
 
 
 class FakeReplay(Replay):
@@ -84,7 +84,7 @@ class FakeReplay(Replay):
 class FakeDevice(HostDevice):
     """One fake device with its own clock."""
 
-    two_lengths = True
+    enqueues = True
     real_time = False
 
     def __init__(self, index: int = 0, script: Script | None = None) -> None:

@@ -10,10 +10,10 @@ from kernelmark.core.timing import Duty, Timing
 from kernelmark.measure.warmup import Warmup
 from kernelmark.stats.interval import Interval
 
-# Below these shares a disturbance is lost in the spread anyway.
+# A disturbance below these fractions is within the spread of the samples.
 LOAD_SHARE = 0.1
 CLOCK_SHARE = 0.03
-# Warnings of the interval: joining processes makes them anew.
+# Warnings about the interval, which merging several processes recomputes.
 INTERVAL_WARNINGS = (
     "interval-above-target",
     "interval-one-sample",
@@ -23,7 +23,7 @@ INTERVAL_WARNINGS = (
 
 
 def interval_warnings(interval: Interval, target: float | None) -> list[Reason]:
-    """What the interval lacks."""
+    """Warn about an interval that is wider than `target`, or that has too few blocks."""
     if interval.note:
         return [interval.note]
     width = interval.rel_half_width
@@ -33,18 +33,18 @@ def interval_warnings(interval: Interval, target: float | None) -> list[Reason]:
 
 
 def reliability_warnings(blocks: Sequence[Block], interval: Interval, wanted: int) -> list[Reason]:
-    """Why the median of these blocks is no headline, of which there should be `wanted`."""
-    found = []
+    """Warn about fewer than `wanted` blocks, and about blocks that disagree."""
+    warnings = []
     if len(blocks) < wanted:
-        found.append(Reason("few-blocks", blocks=len(blocks), wanted=wanted))
+        warnings.append(Reason("few-blocks", blocks=len(blocks), wanted=wanted))
     if len(blocks) > 1 and interval.high_s > DISAGREEMENT * interval.low_s:
         medians = [block.median_s for block in blocks]
-        found.append(Reason("blocks-disagree", low_s=min(medians), high_s=max(medians)))
-    return found
+        warnings.append(Reason("blocks-disagree", low_s=min(medians), high_s=max(medians)))
+    return warnings
 
 
 def block_warnings(blocks: Sequence[Block], cores: int, duty: Duty) -> list[Reason]:
-    """What the device said that disturbs."""
+    """Warn about load by others, a moving clock and throttling, by the device's telemetry."""
     sustained = duty is not Duty.BURST
     return [
         *_load(blocks, cores),
@@ -54,14 +54,14 @@ def block_warnings(blocks: Sequence[Block], cores: int, duty: Duty) -> list[Reas
 
 
 def warmup_warnings(warmup: Warmup, timing: Timing) -> list[Reason]:
-    """Whether timing began before things had settled."""
+    """Warn about a warm-up that ended before time and clock had settled."""
     if warmup.settled or len(warmup.trace_s) < 2 or timing.warmup_s == 0:
         return []
     return [Reason("not-settled", seconds=warmup.seconds, warmup_s=timing.warmup_s)]
 
 
 def sample_warnings(blocks: Sequence[Block], timing: Timing, fallbacks: int) -> list[Reason]:
-    """Where samples are fewer or cruder than asked for."""
+    """Warn about too few samples, and about samples that include the fixed cost of a replay."""
     warnings = []
     fewest = min(len(block.samples_s) for block in blocks)
     if fewest < timing.min_samples:

@@ -1,9 +1,9 @@
-"""Audit: launches that a kernel cannot answer from memory, checked and timed.
+"""Audit: detects kernels that skip work when their inputs have not changed.
 
-A kernel that skips work while nothing has changed is right after every timed launch. So one block
-of a measurement, drawn at random, is audited after timing: inputs are rewritten, outputs poisoned,
-and some sets are launched once each, in a random order. Those must be right, the others untouched,
-and the launches must not take clearly longer than the timed ones did.
+Such a kernel's output is right after every timed launch. So one block of a measurement, drawn at
+random, is audited after timing: inputs are rewritten, outputs poisoned, and some sets are launched
+once each, in a random order. Those must be right, the others untouched, and the launches must not
+take clearly longer than the timed ones did.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from functools import partial
 
 from kernelmark.core.timing import Timer
 from kernelmark.devices.base import Device
-from kernelmark.measure.check import Checker, Launchable, Pending, combine, less_work
+from kernelmark.measure.check import Checker, Launchable, PendingCheck, check_audit_time, combine
 from kernelmark.measure.sets import Arena
 
-# Launches of the shorter of an audit's two replays; the longer one has twice as many. So many that
-# the slack below is an eighth of what they take. On a CPU rewriting a large set costs more than
-# launching it.
+# Launches of the shorter of an audit's two replays; the longer one has twice as many. Enough that
+# the slack below is an eighth of their time, but few on a CPU, where rewriting a large set costs
+# more than launching it.
 _LEAST_LAUNCHES, _HOST_LEAST_LAUNCHES, _MOST_LAUNCHES = 2, 1, 16
 _SLACK_SHARE = 8
-# Launches that are looked at as soon as they end. On a CPU a background thread may finish before
-# the first look, so look several times.
+# Launches whose output is read as soon as they end. On a CPU a background thread may finish before
+# the first read, so there are several.
 _SINGLE_LAUNCHES, _HOST_SINGLE_LAUNCHES = 1, 4
 # An honest launch on rewritten inputs takes as long as a timed one. Over 120 honest cases on an
 # H200 the largest ratio of cold launches, less the slack below, was 1.3.
@@ -37,15 +37,15 @@ SLACK_S = 4e-6
 HOST_SLACK_S = 2e-5
 # Seconds that every launch on a GPU may take longer. Timed launches go through memory in order,
 # audited ones in a random order: copies of 1 to 1,003 elements took 1.1 to 1.2 µs timed cold on an
-# H200 and up to 2.4 µs audited, a product of 256³ took 2.8 µs and up to 5.9 µs. A kernel that gains
+# H200 and up to 2.4 µs audited, a GEMM of 256³ took 2.8 µs and up to 5.9 µs. A kernel that gains
 # less than this by skipping its work is not caught by its time.
 LATENCY_S = 2e-6
-# What a GPU's replay takes beside its launches: a graph's start, clock stamps, a gate.
+# Fixed cost of a GPU's replay, at most: a graph's start, clock stamps, a gate.
 REPLAY_S = 4e-5
-# A suspicion is checked so many times more: other work may have disturbed the launches.
+# Further rounds for a kernel that looks slow: other work may have disturbed the first.
 MORE_ROUNDS = 6
 
-Control = Callable[[], float]  # seconds of a launch, timed as before, now
+Retime = Callable[[], float]  # times a launch again as the block did; seconds
 
 
 class Audit:
@@ -67,52 +67,50 @@ class Audit:
         self._arena = arena
         self._timer = timer
         self._evict = evict
-        self._slack_s = SLACK_S if device.two_lengths else HOST_SLACK_S
+        self._slack_s = SLACK_S if device.enqueues else HOST_SLACK_S
         self._launches = 1
         self._short_s: list[float] = []
         self._long_s: list[float] = []
 
-    def run(self, timed_s: float, control: Control) -> Pending:
-        """Audit and compare with `timed_s`, what a launch of the block took; `control` times one
-        again as the block did."""
+    def run(self, timed_s: float, retime: Retime) -> PendingCheck:
+        """Audit the block, whose launches took `timed_s` each. `retime` is called if audited
+        launches look slow, in case the device has become slower since."""
         if self._device.real_time:
-            least = _LEAST_LAUNCHES if self._device.two_lengths else _HOST_LEAST_LAUNCHES
+            least = _LEAST_LAUNCHES if self._device.enqueues else _HOST_LEAST_LAUNCHES
             wanted = max(least, math.ceil(_SLACK_SHARE * self._slack_s / timed_s))
             fit = (len(self._arena.sets) - 1) // 2
             self._launches = max(1, min(wanted, _MOST_LAUNCHES, fit))
         pending = [self._single_launches(), *self._round()]
         if not self._device.real_time:
             return lambda: combine([part() for part in pending])
-        controls = [timed_s]
-        while self._is_slow(statistics.median(controls)) and len(controls) <= MORE_ROUNDS:
+        baselines = [timed_s]
+        while self._is_slow(statistics.median(baselines)) and len(baselines) <= MORE_ROUNDS:
             pending += self._round()
-            controls.append(max(timed_s, control()))
-        against_s = statistics.median(controls)
-        fresh_s = self._fresh_s()
-        faked = self._is_slow(against_s)
-        verdict = less_work(fresh_s, against_s, faked=faked)
-        return lambda: combine([*(part() for part in pending), verdict])
+            baselines.append(max(timed_s, retime()))
+        baseline_s = statistics.median(baselines)
+        is_slow = self._is_slow(baseline_s)
+        time_check = check_audit_time(self._launch_s(), baseline_s, is_slow=is_slow)
+        return lambda: combine([*(part() for part in pending), time_check])
 
-    def _single_launches(self) -> Pending:
-        """Some sets launched one by one, with a look at each output as soon as its launch has
-        ended."""
+    def _single_launches(self) -> PendingCheck:
+        """Launch some sets one by one, and read each output as soon as its launch has ended."""
         device, checker, arena = self._device, self._checker, self._arena
-        count = _SINGLE_LAUNCHES if device.two_lengths else _HOST_SINGLE_LAUNCHES
+        count = _SINGLE_LAUNCHES if device.enqueues else _HOST_SINGLE_LAUNCHES
         chosen = checker.draw(range(len(arena.sets)), count)
-        glances = []
+        early_reads = []
         for index in chosen:
             checker.refresh(arena, [index])
             launch = partial(self._kernel.launch, device.stream, index)
-            glances.append(checker.glance(arena, index, launch))
-        return checker.verify(self._kernel, arena, chosen, glances=glances)
+            early_reads.append(checker.read_early(arena, index, launch))
+        return checker.verify(self._kernel, arena, chosen, early_reads=early_reads)
 
-    def _round(self) -> list[Pending]:
-        """One replay of few launches and one of twice as many, each over sets drawn for it."""
+    def _round(self) -> list[PendingCheck]:
+        """Run one replay of `_launches` and one of twice as many, each over sets drawn for it."""
         checks = []
         for times in (1, 2):
             sets = self._checker.draw(range(len(self._arena.sets)), 2 * self._launches + 2)
             order, others = sets[: times * self._launches], sets[times * self._launches :]
-            warm = [] if self._device.two_lengths else others[:1]
+            warm = [] if self._device.enqueues else others[:1]
             elapsed_s = self._elapsed_s(order, warm, sets)
             (self._short_s if len(order) == self._launches else self._long_s).append(elapsed_s)
             checks.append(
@@ -127,12 +125,12 @@ class Audit:
         return checks
 
     def _elapsed_s(self, order: Sequence[int], warm: Sequence[int], sets: Sequence[int]) -> float:
-        """Seconds of these launches on the device's clock.
+        """Return the device seconds of these launches.
 
         They are recorded before their inputs are rewritten, so that nothing computed while
-        recording can be right. On a CPU they follow a launch of another set, since threads sleep
-        and code leaves the cache while inputs are rewritten; as that launch could work for all
-        sets, the inputs are rewritten after it once more."""
+        recording can be right. On a CPU they follow a launch of each `warm` set, since threads
+        sleep and code leaves the cache while inputs are rewritten. That launch could do the work of
+        all sets, so the inputs are rewritten once more after it."""
         device, kernel = self._device, self._kernel
         replay = device.record(kernel.launch, order, self._timer)
         refresh = partial(self._checker.refresh, self._arena, sets)
@@ -142,40 +140,42 @@ class Audit:
             for index in warm:
                 kernel.launch(device.stream, index)
                 self._checker.refresh(self._arena, order)
-            if self._evict and device.two_lengths:
+            if self._evict and device.enqueues:
                 device.evict_cache()
             if device.real_time:
                 return replay.run().elapsed_s
-            for index in order:  # a script counts the replays of the measurement alone
+            # Not `replay.run`: a script's steps count the replays of the measurement alone.
+            for index in order:
                 kernel.launch(device.stream, index)
             return 0.0
         finally:
             replay.close()
 
-    def _fresh_s(self) -> float:
-        """Seconds of one launch, by the quickest of each length."""
-        if self._device.two_lengths and self._long_s:
+    def _launch_s(self) -> float:
+        """Return the seconds of an audited launch, by the quickest replay of each length."""
+        if self._device.enqueues and self._long_s:
             return max(0.0, min(self._long_s) - min(self._short_s)) / self._launches
         lengths = [(s, self._launches) for s in self._short_s]
         lengths += [(s, 2 * self._launches) for s in self._long_s]
         return min(seconds / count for seconds, count in lengths)
 
     def _is_slow(self, timed_s: float) -> bool:
-        """Whether audited launches take clearly longer: by the difference of the two replays, or
-        by the shorter one as a whole, in case its first launch does the work of the others."""
+        """Return whether audited launches take clearly longer than `timed_s`: by the difference of
+        the two replays, or by the shorter one as a whole, in case its first launch does the work
+        of the others."""
         # Cold launches of a CPU are audited with inputs in the cache, which is quicker. Hot ones
         # may find in the last level what was in the first when they were timed.
-        alike = self._evict or (self._device.two_lengths and self._fits_cache())
-        allowed_s = (FACTOR if alike else FACTOR_UNCACHED) * timed_s
-        if not self._device.two_lengths:
-            return self._fresh_s() > allowed_s + self._slack_s / self._launches
+        same_cache_state = self._evict or (self._device.enqueues and self._fits_cache())
+        allowed_s = (FACTOR if same_cache_state else FACTOR_UNCACHED) * timed_s
+        if not self._device.enqueues:
+            return self._launch_s() > allowed_s + self._slack_s / self._launches
         allowed_s += LATENCY_S
         if min(self._short_s) > self._launches * allowed_s + REPLAY_S:
             return True
-        differ = bool(self._long_s)  # where memory holds one set, there is one length
-        return differ and self._fresh_s() > allowed_s + self._slack_s / self._launches
+        has_both = bool(self._long_s)  # memory for one set leaves one length
+        return has_both and self._launch_s() > allowed_s + self._slack_s / self._launches
 
     def _fits_cache(self) -> bool:
-        """Whether what was rewritten is surely still in the cache when it is launched."""
+        """Return whether rewritten inputs are certainly still in the cache when launched."""
         footprint = sum(tensor.spec.nbytes for tensor in self._arena.sets[0].values())
         return (2 * self._launches + 2) * footprint <= self._device.info.cache_bytes // 8

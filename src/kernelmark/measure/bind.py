@@ -1,10 +1,10 @@
-"""Binder: a block's memory, inputs and kernel, made when its turn comes or ahead of it."""
+"""Binder: allocates a block's memory, fills its inputs and prepares its kernel."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -18,12 +18,12 @@ from kernelmark.measure.loop import Pace, Sampler
 from kernelmark.measure.sets import Arena, SetPlan, fill_inputs, make_arena
 
 Prepare = Callable[[Sequence[ArgumentSet]], Launchable]
-Clock = Callable[[str], AbstractContextManager[None]]  # host seconds of a phase go to its cost
+Clock = Callable[[str], AbstractContextManager[None]]  # adds host seconds to a phase's cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """A block that can be launched. `setup_s` is what making it kept the device waiting."""
+class BoundBlock:
+    """A block that can be launched. `setup_s` is how long its set-up left the device idle."""
 
     arena: Arena
     kernel: Launchable
@@ -31,7 +31,7 @@ class Bound:
     setup_s: float
 
     def close(self) -> None:
-        """Give back everything but the memory."""
+        """Free everything but the memory."""
         try:
             self.sampler.close()
         finally:
@@ -39,7 +39,7 @@ class Bound:
 
 
 class Binder:
-    """Makes the blocks of one measurement, each on memory of its own."""
+    """Sets up the blocks of one measurement, each with its own memory."""
 
     def __init__(
         self,
@@ -59,55 +59,54 @@ class Binder:
         self._prepare = prepare
         self._process = process
         self._clock = clock
-        # A device that enqueues can evict between launches, inside what is timed.
-        self.flush_in_stream = timing.cache is Cache.FLUSH and device.two_lengths
-        self._ahead: dict[int, Bound] = {}
-        self._retired: Bound | None = None
+        # A device that enqueues can evict between the launches of a replay.
+        self.flush_in_stream = timing.cache is Cache.FLUSH and device.enqueues
+        self._ahead: dict[int, BoundBlock] = {}
+        self._retired: BoundBlock | None = None
 
-    def take(self, number: int) -> Bound:
-        """Block `number`, which is made now unless it was made ahead."""
+    def take(self, number: int) -> BoundBlock:
+        """Return block `number`; set it up now unless `prepare_ahead` did."""
         return self._ahead.pop(number, None) or self._bind(number, self._clock, wait=True)
 
-    def make_ahead(self, numbers: Iterable[int], pace: Pace) -> None:
-        """Make blocks while the device is busy, with a sample of `pace` recorded; none where the
+    def prepare_ahead(self, numbers: Sequence[int], pace: Pace) -> None:
+        """Set up blocks and record their first samples while the device is busy. Do nothing if
         memory is short."""
-        wanted = list(numbers)
-        if self._device.free_bytes() < 2 * len(wanted) * self._arena_bytes:
+        if self._device.free_bytes() < 2 * len(numbers) * self._arena_bytes:
             return
-        for number in wanted:
-            self._ahead[number] = made = self._bind(number, _unclocked, wait=False)
-            made.sampler.prepare(pace)
-            made.sampler.record_s = 0.0  # nothing waited for it
+        for number in numbers:
+            self._ahead[number] = block = self._bind(number, _unclocked, wait=False)
+            block.sampler.prepare(pace)
+            block.sampler.record_s = 0.0  # the device did not wait for it
 
-    def retire(self, bound: Bound) -> None:
-        """The block is done: it is kept until the next is there, so that the system does not hand
-        out the same pages again, and until somebody tidies while the device is busy."""
-        self.tidy()
-        self._retired = bound
+    def retire(self, block: BoundBlock) -> None:
+        """Mark a block as done. Its memory is kept until the next block has been allocated, which
+        would otherwise get the same pages, and freed while the device is busy."""
+        self.free_retired()
+        self._retired = block
 
-    def tidy(self) -> None:
-        """Give back what a retired block took."""
+    def free_retired(self) -> None:
+        """Free the retired block, if there is one."""
         if self._retired is not None:
-            bound, self._retired = self._retired, None
+            block, self._retired = self._retired, None
             try:
-                bound.close()
+                block.close()
             finally:
-                self._device.free(bound.arena.buffer)
+                self._device.free(block.arena.buffer)
 
     def close(self) -> None:
-        """Give back all memory."""
+        """Free all blocks."""
         with contextlib.ExitStack() as stack:
-            stack.callback(self.tidy)
-            for bound in self._ahead.values():
-                stack.callback(self._device.free, bound.arena.buffer)
-                stack.callback(bound.close)
+            stack.callback(self.free_retired)
+            for block in self._ahead.values():
+                stack.callback(self._device.free, block.arena.buffer)
+                stack.callback(block.close)
             self._ahead.clear()
 
     @property
     def _arena_bytes(self) -> int:
         return self._plan.bound * self._plan.footprint_bytes
 
-    def _bind(self, number: int, clock: Clock, *, wait: bool) -> Bound:
+    def _bind(self, number: int, clock: Clock, *, wait: bool) -> BoundBlock:
         rng = np.random.default_rng([self._timing.seed, self._process, number])
         start = time.perf_counter()
         with clock("inputs"):
@@ -118,7 +117,7 @@ class Binder:
             start = time.perf_counter()
             with clock("compile"):
                 kernel = self._prepare(arena.sets)
-            if number:  # the first one compiles; the others show what binding costs
+            if number:  # the first block compiles; later ones show what binding costs
                 setup_s += time.perf_counter() - start
             stack.callback(kernel.close)
             sampler = Sampler(
@@ -130,7 +129,7 @@ class Binder:
                 flush=self.flush_in_stream,
             )
             stack.pop_all()
-        return Bound(
+        return BoundBlock(
             arena=arena,
             kernel=kernel,
             sampler=sampler,
@@ -140,8 +139,8 @@ class Binder:
     def _arena(self, number: int, rng: np.random.Generator, *, wait: bool) -> Arena:
         plan, device = self._plan, self._device
         short = device.free_bytes() < 2 * self._arena_bytes
-        if short or device.keeps(self._arena_bytes):
-            self.tidy()
+        if short or device.reuses_freed(self._arena_bytes):
+            self.free_retired()
         buffer, sets = make_arena(device, self._tensors, plan.bound, rng)
         first = (self._process * self._timing.max_allocations + number) * plan.bound
         arena = Arena(buffer=buffer, sets=sets, numbers=list(range(first, first + plan.bound)))

@@ -1,4 +1,4 @@
-"""Samples: how many launches each holds, over which argument sets, and how they are timed."""
+"""Samples: how many launches each one times, over which argument sets, and how."""
 
 from __future__ import annotations
 
@@ -15,47 +15,48 @@ from kernelmark.devices.base import Device, Launch, Reading, Replay, Stream, own
 
 # A block is cut into about this many samples: enough for a median, few enough to be stored.
 SAMPLES_PER_BLOCK = 30
-# A device that enqueues has tighter samples, and rests while the host reads each of them.
+# A device that enqueues has less scatter between samples, and idles while the host reads each one.
 ENQUEUED_PER_BLOCK = 16
-# Samples that are enqueued at once.
+# Samples enqueued at once, at most.
 BATCH = 32
 # Recorded launches cost memory and, behind a gate, room in the device's queue: it holds about a
 # thousand kernels, and a launch may be three.
 RECORDED_LIMIT = {Timer.GRAPH: 4096, Timer.GATE: 256}
-# Burst: launches run a tenth of the time at most, but no rest is longer than this.
-REST_FACTOR = 9.0
-MAX_REST_S = 0.5
-# Replays that are recorded before they are needed, at most.
+# Burst: launches run a tenth of the time at most, but no idle gap is longer than this.
+IDLE_FACTOR = 9.0
+MAX_IDLE_S = 0.5
+# Replays recorded before they are needed, at most.
 _MOST_PREPARED = 8
-# A kernel of 1 µs between evictions of 50 µs: their jitter alone makes some samples negative.
+# Between evictions of 50 µs, their jitter alone makes some samples of a 1 µs kernel negative.
 _MOST_ATTEMPTS = 10
-# No launch is shorter: keeps counts sane where a clock says nothing passed.
+# No launch is shorter. Keeps launch counts finite where a clock did not advance.
 SHORTEST_S = 1e-7
 
-Order = tuple[int, ...]  # the argument sets of a replay's launches
+Order = tuple[int, ...]  # the argument set of each launch of a replay
 
 
 @runtime_checkable
 class Straining(Protocol):
-    """A device that can enqueue work standing for the rest of a model."""
+    """A device that can enqueue background load."""
 
     def strain(self, kind: Strain) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """One sample: `launches`, or that many and twice as many where two lengths are compared."""
+    """How a sample is taken: by a replay of `launches`, or with `two_lengths` by one of `launches`
+    and one of twice as many. `evict` the cache before each replay; `idle` after the sample."""
 
     launches: int
     two_lengths: bool
     evict: bool = False
-    rest: bool = False
+    idle: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Seconds a launch; `timed_s` on the device's clock in all replays, `wall_s` on the host's
-    with everything around them."""
+    """Seconds per launch. `timed_s` is the device time of all replays, `run_wall_s` their host
+    time, and `wall_s` the host time with evictions and the idle gap."""
 
     launch_s: float
     clock_mhz: float | None
@@ -74,16 +75,17 @@ def choose_pace(
     two_lengths: bool,
     method: Timer,
 ) -> Pace:
-    """Launches a sample: long enough for the clock and, where time allows, whole passes over the
-    sets, else a divisor of them so that passes continue from sample to sample. A sample of two
-    lengths is three times its launches; `launch_s` is with all that is around a launch."""
+    """Choose the launches per sample: enough for the clock's resolution and, where time allows,
+    whole passes over the sets, else a divisor of them so that passes continue from sample to
+    sample. A sample of two lengths runs three times its launches. `launch_s` includes background
+    load or evictions."""
     burst = timing.duty is Duty.BURST
     if timing.cache is Cache.FLUSH and not two_lengths:
-        return Pace(launches=1, two_lengths=False, evict=True, rest=burst)
+        return Pace(launches=1, two_lengths=False, evict=True, idle=burst)
     weight, samples = (3, ENQUEUED_PER_BLOCK) if two_lengths else (1, SAMPLES_PER_BLOCK)
     sample_s = max(timing.min_sample_s, block_s / samples) / weight
-    around = timing.strain is not Strain.NONE or timing.cache is Cache.FLUSH
-    limit = recorded_limit(method, two_lengths=two_lengths, around=around)
+    background = timing.strain is not Strain.NONE or timing.cache is Cache.FLUSH
+    limit = recorded_limit(method, two_lengths=two_lengths, background=background)
     wanted = max(1, min(math.ceil(sample_s / max(launch_s, SHORTEST_S)), limit))
     affordable_s = block_s / timing.min_samples / weight
     if evict:
@@ -91,15 +93,15 @@ def choose_pace(
         two = two_lengths and sets >= 2
         longest = min(sets // 2 if two else sets, limit)
         launches = longest if longest * launch_s <= affordable_s else min(wanted, longest)
-        return Pace(launches=launches, two_lengths=two, evict=True, rest=burst)
+        return Pace(launches=launches, two_lengths=two, evict=True, idle=burst)
     if sets * launch_s <= affordable_s and sets <= limit and not burst:
         wanted = max(wanted, sets)
     launches = even_launches(wanted, sets, limit)
-    return Pace(launches=launches, two_lengths=two_lengths, rest=burst)
+    return Pace(launches=launches, two_lengths=two_lengths, idle=burst)
 
 
 def even_launches(wanted: int, sets: int, limit: int) -> int:
-    """`wanted` launches or some more: whole passes over the sets, or a divisor of them, so that
+    """Round `wanted` launches up to whole passes over the sets, or to a divisor of them, so that
     few different orders need recording; never above `limit`."""
     if wanted >= sets:
         launches = -(-wanted // sets) * sets
@@ -108,23 +110,24 @@ def even_launches(wanted: int, sets: int, limit: int) -> int:
     return launches if launches <= min(4 * wanted, limit) else wanted
 
 
-def recorded_limit(method: Timer, *, two_lengths: bool = False, around: bool = False) -> int:
-    """Launches one replay may hold; half as many with as many others around them."""
-    return RECORDED_LIMIT.get(method, 1 << 30) // ((1 + two_lengths) * (1 + around))
+def recorded_limit(method: Timer, *, two_lengths: bool = False, background: bool = False) -> int:
+    """Return the most launches of a sample's shorter replay; with `background` each launch takes
+    the room of two."""
+    return RECORDED_LIMIT.get(method, 1 << 30) // ((1 + two_lengths) * (1 + background))
 
 
 def samples_in(seconds: float, pace: Pace, launch_s: float) -> int:
-    """How many samples of a pace take about `seconds`; one at least, and no more than a batch."""
-    one_s = pace.launches * (3 if pace.two_lengths else 1) * max(launch_s, SHORTEST_S)
-    return max(1, min(BATCH, round(seconds / one_s)))
+    """Return how many samples take about `seconds`: 1 to BATCH."""
+    sample_s = pace.launches * (3 if pace.two_lengths else 1) * max(launch_s, SHORTEST_S)
+    return max(1, min(BATCH, round(seconds / sample_s)))
 
 
-class _Lost(CaseError):
-    """What is around the launches took longer alone than with them."""
+class _BelowNoise(CaseError):
+    """The background load took longer alone than with the launches."""
 
 
 class Sampler:
-    """Takes samples from one kernel and its argument sets; remembers what it recorded."""
+    """Takes samples of one kernel over its argument sets, and keeps the recorded replays."""
 
     def __init__(
         self,
@@ -140,9 +143,9 @@ class Sampler:
         self._launch = launch
         self.sets = sets
         self._timer = timer
-        self._idle = _flush_launch(device) if flush else _strain_launch(device, strain)
+        self._background = _flush_launch(device) if flush else _strain_launch(device, strain)
         self._queue = own_queue(launch)
-        if self._idle is not None and self._queue is not None:
+        if self._background is not None and self._queue is not None:
             raise Unsupported(
                 f"{'cache=flush' if flush else f'strain={strain}'} needs launches on the device's "
                 "stream, and this backend's runtime has a queue of its own",
@@ -151,19 +154,19 @@ class Sampler:
         self._replays: dict[tuple[int, int, bool], Replay] = {}
         self._orders: dict[tuple[int, int], Order] = {}
         self._cursor = 0
-        self._turn = 0
-        self._gross_s = 0.0  # of a launch of the last sample, with what is around it
-        self.touched: set[int] = set()
-        self.fallbacks = 0
+        self._short_first = False
+        self._gross_s = 0.0  # per launch of the last sample, with the background load
+        self.launched: set[int] = set()  # sets launched since `restart`
+        self.fallbacks = 0  # samples whose longer replay was not the slower one
         self.record_s = 0.0  # host seconds spent on recording
 
     def restart(self) -> None:
-        """Begin at the first set again and forget which were touched."""
+        """Begin at the first set again and forget which were launched."""
         self._cursor = 0
-        self.touched.clear()
+        self.launched.clear()
 
     def fit(self, pace: Pace) -> Pace:
-        """The pace in numbers that a kernel with a queue of its own takes evenly."""
+        """Round the launches to what a kernel with its own queue enqueues evenly."""
         if self._queue is None:
             return pace
         launches = self._queue.even_launches(pace.launches)
@@ -172,41 +175,42 @@ class Sampler:
         return dataclasses.replace(pace, launches=launches)
 
     def replay(self, launches: int) -> tuple[Reading, float, Timer]:
-        """One plain replay from where the rotation stands: reading, host seconds, method."""
+        """Run one replay of the next sets. Return its reading, host seconds and timer."""
         order = self._next_order(launches)
-        recorded = self._recorded(order, strained_only=False)
+        recorded = self._recorded(order)
         start = time.perf_counter()
         reading = recorded.run()
         return reading, time.perf_counter() - start, recorded.method
 
     def sample(self, pace: Pace) -> Sample:
-        """One sample, after evicting or resting where the pace says so."""
+        """Take one sample."""
         start = time.perf_counter()
         for attempt in range(1, _MOST_ATTEMPTS + 1):
             self._precede(pace)
             if pace.evict:
                 self._device.synchronize()
             try:
-                found = self._two_lengths(pace) if pace.two_lengths else self._one_length(pace)
+                take = self._sample_two_lengths if pace.two_lengths else self._sample_one_length
+                sample = take(pace)
                 break
-            except _Lost:
+            except _BelowNoise:
                 if attempt == _MOST_ATTEMPTS:
                     raise
-        if pace.rest:
-            time.sleep(min(REST_FACTOR * found.run_wall_s, MAX_REST_S))
-        return dataclasses.replace(found, wall_s=time.perf_counter() - start)
+        if pace.idle:
+            time.sleep(min(IDLE_FACTOR * sample.run_wall_s, MAX_IDLE_S))
+        return dataclasses.replace(sample, wall_s=time.perf_counter() - start)
 
     def samples(
         self, pace: Pace, count: int, meanwhile: Callable[[], None] | None = None
     ) -> list[Sample]:
-        """`count` samples: one after the other without a pause, where nothing comes between. The
-        host does `meanwhile` while the device has them in its queue."""
+        """Take `count` samples, enqueued as one batch where possible. The host runs `meanwhile`
+        while the device works through its queue."""
         if not self.takes_batches(pace):
             if meanwhile is not None:
                 meanwhile()
             return [self.sample(pace) for _ in range(count)]
         pairs = [self._pair(pace) for _ in range(count)]
-        replays = [self._recorded(order, strained_only=False) for pair in pairs for order in pair]
+        replays = [self._recorded(order) for pair in pairs for order in pair]
         start = time.perf_counter()
         readings = self._device.run_all(
             replays,
@@ -219,46 +223,49 @@ class Sampler:
             for at, pair in enumerate(pairs)
         ]
 
-    def again(self, launches: int, count: int) -> Callable[[], float]:
-        """The first `launches` sets, `count` times for nothing, as `touch` does."""
+    def keep_busy(self, launches: int, count: int) -> Callable[[], float]:
+        """Enqueue `count` replays of the first `launches` sets whose readings are not needed.
+        Calling the result waits and returns their device seconds."""
         self.restart()
-        replay = self._recorded(self._next_order(launches), strained_only=False)
+        replay = self._recorded(self._next_order(launches))
         self.restart()
         return self._device.run_ahead([replay] * count)
 
-    def touch(self, pace: Pace, count: int) -> Callable[[], float]:
-        """Run `count` samples for nothing, without waiting where the device need not; what comes
-        back waits and tells the seconds they took on the device's clock."""
+    def enqueue_warmup(self, pace: Pace, count: int) -> Callable[[], float]:
+        """Enqueue `count` samples whose readings are not needed. Calling the result waits and
+        returns their device seconds."""
         orders = [order for _ in range(count) for order in self._pair(pace)]
-        replays = [self._recorded(order, strained_only=False) for order in orders]
+        replays = [self._recorded(order) for order in orders]
         return self._device.run_ahead(replays)
 
     def takes_batches(self, pace: Pace) -> bool:
-        """Whether several samples at once are quicker than one by one."""
-        return pace.two_lengths and not pace.rest and self._idle is None and self._queue is None
+        """Return whether samples can be enqueued back to back."""
+        return (
+            pace.two_lengths and not pace.idle and self._background is None and self._queue is None
+        )
 
     def prepare(self, pace: Pace) -> None:
-        """Record what the first samples of a pace replay."""
+        """Record the replays of the first samples."""
         recorded = -1
         while pace.two_lengths and recorded < len(self._replays) <= _MOST_PREPARED:
             recorded = len(self._replays)
             for order in self._pair(pace):
-                self._recorded(order, strained_only=False)
+                self._recorded(order)
         self.restart()
-        self._turn = 0
+        self._short_first = False
 
     def gross_s(self, launch_s: float) -> float:
-        """What a launch of `launch_s` costs in a sample: with strain or evictions around it, and
-        with the replays of those alone."""
+        """Return the device seconds that a sample spends per launch of `launch_s`: with background
+        load, and with the replays of that load alone."""
         return max(launch_s, self._gross_s)
 
     def close(self) -> None:
-        """Give back the recorded replays."""
+        """Free the recorded replays."""
         for replay in self._replays.values():
             replay.close()
         self._replays.clear()
 
-    def _one_length(self, pace: Pace) -> Sample:
+    def _sample_one_length(self, pace: Pace) -> Sample:
         reading, spent_s, wall_s = self._timed(self._next_order(pace.launches))
         if reading.elapsed_s <= 0:
             raise CaseError("the clock did not move during a sample", hint="raise min_sample_s")
@@ -271,15 +278,15 @@ class Sampler:
         )
 
     def _precede(self, pace: Pace, *, second: bool = False) -> None:
-        """Enqueue what comes before a replay. Both lengths of a sample have to find the block
-        scheduler in the same state, or their difference mixes two modes: the second follows the
-        first at once, which preserves the state. An eviction between them does not."""
+        """Enqueue the untimed work before a replay. Both lengths of a sample have to find the block
+        scheduler in the same state, or their difference mixes two modes. The second follows the
+        first directly, which preserves the state, unless an eviction comes between them."""
         if pace.evict:
             self._device.evict_cache()
         if pace.evict or not second:
             self._device.disturb_scheduler()
 
-    def _two_lengths(self, pace: Pace) -> Sample:
+    def _sample_two_lengths(self, pace: Pace) -> Sample:
         readings = []
         spent_s = wall_s = 0.0
         pair = self._pair(pace)
@@ -290,27 +297,27 @@ class Sampler:
             reading, spent, wall = self._timed(order)
             readings.append(reading)
             spent_s, wall_s = spent_s + spent, wall_s + wall
-        if self._idle is not None:
+        if self._background is not None:
             self._gross_s = spent_s / (3 * pace.launches)
-        found = self._difference(pair, readings, wall_s=wall_s)
-        return dataclasses.replace(found, timed_s=spent_s)
+        sample = self._difference(pair, readings, wall_s=wall_s)
+        return dataclasses.replace(sample, timed_s=spent_s)
 
     def _pair(self, pace: Pace) -> tuple[Order, Order]:
-        """What the two replays of a sample launch, in the order they run. The two lengths take
-        turns in coming first, so that a drift cancels."""
-        self._turn ^= 1
-        first = self._half(pace, 1 if self._turn else 2)
-        return first, self._half(pace, 2 if self._turn else 1)
+        """Return the orders of a sample's two replays as they run. The lengths alternate in coming
+        first, so that a drift cancels."""
+        self._short_first = not self._short_first
+        first, second = (1, 2) if self._short_first else (2, 1)
+        return self._order_of(pace, first), self._order_of(pace, second)
 
-    def _half(self, pace: Pace, times: int) -> Order:
+    def _order_of(self, pace: Pace, times: int) -> Order:
         if pace.evict:
-            self._cursor = 0  # both lengths begin alike, after an eviction each
+            self._cursor = 0  # both lengths start with the same set, each after an eviction
         return self._next_order(times * pace.launches)
 
     def _difference(
         self, pair: tuple[Order, Order], readings: Sequence[Reading], *, wall_s: float
     ) -> Sample:
-        """(T₂ₙ − Tₙ) / N: what a replay costs however long it is cancels."""
+        """Return (T₂ₙ − Tₙ) / N, in which the fixed cost of a replay cancels."""
         count = min(len(order) for order in pair)
         short, long = readings if len(pair[0]) == count else reversed(readings)
         launch_s = (long.elapsed_s - short.elapsed_s) / count
@@ -318,8 +325,8 @@ class Sampler:
             self.fallbacks += 1
             launch_s = long.elapsed_s / (2 * count)
         if launch_s <= 0:
-            raise _Lost(
-                "the kernel is lost in the strain around it: their difference is not positive",
+            raise _BelowNoise(
+                "kernel time is below the noise of the background load",
                 hint="measure with strain=none",
             )
         return Sample(
@@ -331,39 +338,39 @@ class Sampler:
         )
 
     def _timed(self, order: Order) -> tuple[Reading, float, float]:
-        """A reading less the strain around it, device seconds and host seconds it took."""
-        strained = self._recorded(order, strained_only=False)
-        alone = None if self._idle is None else self._recorded(order, strained_only=True)
+        """Return a reading without the background load, and the device and host seconds spent."""
+        with_load = self._recorded(order)
+        alone = None if self._background is None else self._recorded(order, background_only=True)
         start = time.perf_counter()
-        reading = strained.run()
+        reading = with_load.run()
         spent_s = reading.elapsed_s
         if alone is not None:
-            idle = alone.run()
-            spent_s += idle.elapsed_s
-            reading = dataclasses.replace(reading, elapsed_s=reading.elapsed_s - idle.elapsed_s)
+            load = alone.run()
+            spent_s += load.elapsed_s
+            reading = dataclasses.replace(reading, elapsed_s=reading.elapsed_s - load.elapsed_s)
         return reading, spent_s, time.perf_counter() - start
 
-    def _recorded(self, order: Order, *, strained_only: bool) -> Replay:
-        key = (order[0], len(order), strained_only)
+    def _recorded(self, order: Order, *, background_only: bool = False) -> Replay:
+        key = (order[0], len(order), background_only)
         if key not in self._replays:
             start = time.perf_counter()
-            launch = self._launch_with_strain(strained_only=strained_only)
+            launch = self._launch_to_record(background_only=background_only)
             self._replays[key] = self._device.record(launch, order, self._timer)
             self.record_s += time.perf_counter() - start
         return self._replays[key]
 
-    def _launch_with_strain(self, *, strained_only: bool) -> Launch:
-        idle, launch = self._idle, self._launch
-        if idle is None:
+    def _launch_to_record(self, *, background_only: bool) -> Launch:
+        background, launch = self._background, self._launch
+        if background is None:
             return launch
-        if strained_only:
-            return idle
+        if background_only:
+            return background
 
-        def strained(stream: Stream, index: int) -> None:
-            idle(stream, index)
+        def launch_both(stream: Stream, index: int) -> None:
+            background(stream, index)
             launch(stream, index)
 
-        return strained
+        return launch_both
 
     def _next_order(self, launches: int) -> Order:
         start, sets = self._cursor, self.sets
@@ -372,13 +379,13 @@ class Sampler:
         if order is None:
             order = tuple((start + i) % sets for i in range(launches))
             self._orders[start, launches] = order
-        if len(self.touched) < sets:
-            self.touched.update(order[:sets])
+        if len(self.launched) < sets:
+            self.launched.update(order[:sets])
         return order
 
 
 def _flush_launch(device: Device) -> Launch:
-    """Evict in the stream before every launch; the evictions' own time is taken off like strain."""
+    """Return a launch that evicts the cache in the stream, timed and subtracted like strain."""
 
     def evict(stream: Stream, index: int) -> None:
         device.evict_cache()
@@ -396,7 +403,7 @@ def _strain_launch(device: Device, strain: Strain) -> Launch | None:
             hint="use strain=none",
         )
 
-    def idle(stream: Stream, index: int) -> None:
+    def load(stream: Stream, index: int) -> None:
         device.strain(strain)
 
-    return idle
+    return load

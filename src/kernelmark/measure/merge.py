@@ -1,4 +1,4 @@
-"""Join the measurements of several processes of one case."""
+"""Merge the measurements of several processes of one case."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 def merge(measurements: Sequence[Measurement], target: float | None) -> Measurement:
-    """All blocks of all processes, with an interval over them that should be as narrow as `target`;
-    one measurement is itself."""
+    """Return one measurement with the blocks of all processes and an interval over them. Warn if
+    its relative half-width exceeds `target`."""
     if not measurements:
         raise UsageError("there is no measurement to merge")
     if len(measurements) == 1:
@@ -24,9 +24,9 @@ def merge(measurements: Sequence[Measurement], target: float | None) -> Measurem
     first = measurements[0]
     blocks = tuple(block for m in measurements for block in m.blocks)
     interval = measured_interval(blocks)
-    every = [w for m in measurements for w in m.warnings]
-    warnings = [w for w in every if w.code not in INTERVAL_WARNINGS]
-    wanted = max((w.fields["wanted"] for w in every if w.code == "few-blocks"), default=0)
+    originals = [w for m in measurements for w in m.warnings]
+    warnings = [w for w in originals if w.code not in INTERVAL_WARNINGS]
+    wanted = max((w.fields["wanted"] for w in originals if w.code == "few-blocks"), default=0)
     warnings += reliability_warnings(blocks, interval, wanted)
     names = sorted({name for m in measurements for name in m.also})
     return Measurement(
@@ -50,7 +50,7 @@ def merge(measurements: Sequence[Measurement], target: float | None) -> Measurem
 
 
 def _stop(reasons: Sequence[StopReason]) -> StopReason:
-    """Precise only if every process was; else why the first other one stopped."""
+    """Return PRECISE if every process was, else the first other reason."""
     return next((r for r in reasons if r is not StopReason.PRECISE), StopReason.PRECISE)
 
 

@@ -1,4 +1,4 @@
-"""Whether a random projection of an output is within what a correct kernel's errors can add up to.
+"""Check a random projection of an output against the largest sum of a correct kernel's errors.
 
 The errors e_j of a row are fixed when the signs r_j are drawn. If each is within its tolerance
 τ_j, then |Σ r_j e_j| exceeds √(2·ln(2·rows/FALSE_ALARM)) · ‖τ‖ in one of the rows with a
@@ -30,17 +30,17 @@ from kernelmark.ops._error import FALSE_ALARM, POSITIONS
 Floats = NDArray[np.float64]
 
 _F64 = dtype("f64")
-# Sums of integers are exact below it.
+# Sums of integers are exact below this.
 _EXACT = 2.0**_F64.digits
-# Of the tolerance per magnitude, what the root mean square of a row's errors stays below, and from
-# how many columns and terms on.
+# The root mean square of a row's errors stays below this fraction of the tolerance per magnitude,
+# from this many columns and terms on.
 _SPREAD, _MANY_COLS, _MANY_TERMS = 1 / 3, 64, 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectionCheck:
-    """The worst error of a projection in units of what is allowed, the rows that were compared,
-    how many of them are beyond 1, and where the worst is in the contraction's shape."""
+    """The worst `ratio` of an error to the error allowed, the rows compared, how many of them are
+    `bad` (above 1), and the index of the worst in the contraction's shape."""
 
     ratio: float
     rows: int
@@ -57,7 +57,7 @@ def check_projection(
         allowed = _allowed(contraction, projection, tolerance)
         allowed += _rounding(contraction, projection, exact=kind.kind == "int")
         ratio = np.where(error == 0.0, 0.0, error / allowed)
-    # Whatever is not finite comes from an output that is not.
+    # An error that is not finite comes from an output that is not.
     ratio = np.where(np.isfinite(error) & ~np.isnan(ratio), ratio, np.inf)
     worst = int(np.argmax(ratio))
     return ProjectionCheck(
@@ -69,7 +69,7 @@ def check_projection(
 
 
 def _allowed(contraction: Contraction, projection: Projection, tolerance: Tolerance) -> Floats:
-    """What errors within the tolerance can add up to in each row."""
+    """Return the largest sum of errors within the tolerance, for each row."""
     cols = math.sqrt(contraction.cols)
     exponent = math.log(2 * contraction.rows / FALSE_ALARM)
     # A tolerance holds at POSITIONS outputs but for one check in 1 / FALSE_ALARM, with tails that
@@ -87,7 +87,7 @@ def _allowed(contraction: Contraction, projection: Projection, tolerance: Tolera
 
 
 def _rounding(contraction: Contraction, projection: Projection, *, exact: bool) -> Floats:
-    """What rounding in float64 can add, in any order of summation: n · u · Σ|terms|, where the
+    """Return the largest error of summing in float64, in any order: n · u · Σ|terms|, where the
     absolute terms of a row add up to at most √cols · magnitude, or √cols · ‖out‖."""
     cols = math.sqrt(contraction.cols)
     expected, got = cols * projection.magnitude, cols * projection.out_norm

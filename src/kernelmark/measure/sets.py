@@ -1,4 +1,4 @@
-"""Argument sets: how many, where in memory, and with what in them."""
+"""Argument sets: their number, their place in memory, and their inputs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from kernelmark.devices.base import GUARD_BYTES, ArgumentSet, Buffer, Device, Te
 # Together the sets are this many times the last-level cache: caches that do not replace the
 # oldest line would keep part of a smaller rotation.
 CACHE_FACTOR = 3
-# More sets cost more to make than they are worth: smaller problems evict between passes instead.
-# Where launches are recorded, each set costs a recorded launch in every block.
+# Small problems would need more sets than are worth their set-up: they evict the cache between
+# passes instead. Where launches are recorded, each set costs a recorded launch in every block.
 MAX_SETS = 4096
 MAX_RECORDED_SETS = 64
-# Sets that are bound at least, where memory allows: the audit launches each of several once, with
-# inputs that were rewritten, and leaves others alone.
+# Fewest sets that are bound, where memory allows: the audit launches some sets once each, and
+# checks that others stay untouched.
 AUDITED_SETS = 3
-# Share of the free memory for argument sets; the rest is for a kernel's workspace.
-MEMORY_SHARE = 0.8
+# Fraction of the free memory for argument sets; the rest is for a kernel's workspace.
+MEMORY_FRACTION = 0.8
 
 ALIGNMENT = 256
 _PADDING_STEPS = 16
@@ -37,7 +37,7 @@ _FIRST_PAGES = 256
 class SetPlan:
     """How many argument sets are rotated, and whether the cache is evicted before each sample.
 
-    `bound` sets are made: where fewer are rotated, the others are for the audit alone."""
+    `bound` sets are allocated; those beyond `sets` are for the audit only."""
 
     sets: int
     bound: int
@@ -48,15 +48,15 @@ class SetPlan:
 
 @dataclass(slots=True, kw_only=True)
 class Arena:
-    """One allocation that holds all argument sets of a block. `numbers` says which values the
-    generator gave each set; a set gets another number when its inputs are rewritten."""
+    """One allocation that holds all argument sets of a block. `numbers` has the counter of the
+    input generator for each set; rewriting a set's inputs gives it another number."""
 
     buffer: Buffer
     sets: tuple[ArgumentSet, ...]
     numbers: list[int]
 
     def inputs(self, indices: Iterable[int]) -> list[tuple[Tensor, int]]:
-        """The inputs of these sets, each with its set's number."""
+        """Return the inputs of these sets, each with its set's number."""
         return [
             (tensor, self.numbers[index])
             for index in indices
@@ -74,11 +74,12 @@ def plan_sets(
     most: int = MAX_SETS,
     moved_bytes: int = 0,
 ) -> SetPlan:
-    """As many sets as the cache state asks for and the memory allows, never above `most`. A launch
-    that reads only a part of its tensors moves `moved_bytes`: more sets then fill the cache."""
+    """Plan as many sets as the cache state needs and the memory allows, at most `most`. A launch
+    that accesses only part of its tensors moves `moved_bytes`, so it takes more sets to fill the
+    cache."""
     total = sum(spec.nbytes for spec in tensors)
     footprint = min(moved_bytes or total, total)
-    fit = (int(free_bytes * MEMORY_SHARE) - _FIRST_PAGES * _PAGE) // _most_bytes(tensors)
+    fit = (int(free_bytes * MEMORY_FRACTION) - _FIRST_PAGES * _PAGE) // _max_set_bytes(tensors)
     if fit < 1:
         raise OutOfMemory(
             f"one argument set needs {bytes_text(total)} and {bytes_text(free_bytes)} are free",
@@ -102,8 +103,8 @@ def plan_sets(
 def make_arena(
     device: Device, tensors: Sequence[TensorSpec], count: int, rng: np.random.Generator
 ) -> tuple[Buffer, tuple[ArgumentSet, ...]]:
-    """Memory for `count` sets, with guards around outputs and random padding between tensors, so
-    that blocks differ in where things lie."""
+    """Allocate `count` sets, with guards around outputs and random padding between tensors, so
+    that the blocks differ in their layout."""
     total, offsets = _layout(tensors, count, rng)
     buffer = device.allocate(total)
     width = len(tensors)
@@ -117,7 +118,7 @@ def make_arena(
 def fill_inputs(
     device: Device, arena: Arena, seed: int, indices: Iterable[int] | None = None
 ) -> None:
-    """Generate every input of these sets, or of all."""
+    """Generate every input of these sets; None: of all sets."""
     chosen = range(len(arena.sets)) if indices is None else indices
     device.generate_all(arena.inputs(chosen), seed)
 
@@ -125,7 +126,7 @@ def fill_inputs(
 def _layout(
     tensors: Sequence[TensorSpec], count: int, rng: np.random.Generator
 ) -> tuple[int, list[int]]:
-    """Bytes needed and the offset of each tensor of each set in turn."""
+    """Return the bytes needed, and the offset of each tensor of each set in turn."""
     guards = np.array([GUARD_BYTES if spec.role == "out" else 0 for spec in tensors])
     spans = np.array([_aligned(spec.nbytes) for spec in tensors]) + 2 * guards
     padding = rng.integers(0, _PADDING_STEPS, (count, len(tensors))) * ALIGNMENT
@@ -134,7 +135,7 @@ def _layout(
     return int(ends[-1]), [int(start) for start in starts.ravel()]
 
 
-def _most_bytes(tensors: Sequence[TensorSpec]) -> int:
+def _max_set_bytes(tensors: Sequence[TensorSpec]) -> int:
     slack = _PADDING_STEPS * ALIGNMENT + 2 * GUARD_BYTES
     return sum(_aligned(spec.nbytes) + slack for spec in tensors)
 
@@ -144,6 +145,7 @@ def _aligned(nbytes: int) -> int:
 
 
 def _with_divisors(wanted: int) -> int:
-    """`wanted` or a little more: a count with many divisors can be walked in equal steps."""
+    """Round `wanted` up to a count with many divisors, so that samples of equal launches pass over
+    whole rotations."""
     step = 1 if wanted <= 8 else 4 if wanted <= 64 else 32
     return min(-(-wanted // step) * step, MAX_SETS)

@@ -20,7 +20,7 @@ from kernelmark.measure.loop import (
 )
 from kernelmark.stats.robust import mad, median
 
-# The trace is judged by its last points, one half against the other.
+# The later half of the trace's last points is compared with the earlier half.
 WINDOW = 6
 SETTLED = 0.01
 CLOCK_SETTLED = 0.01
@@ -28,21 +28,22 @@ CLOCK_SETTLED = 0.01
 LEAST_SHARE = 0.2
 _STEPS = 50
 _BATCHES = 12
-# A first replay of so many launches tells how long others should be.
+# Replays of this many launches give a first estimate of a launch's time.
 _FIRST_LAUNCHES = 4
 _FIRST_REPLAYS = 3
-# The host records what comes next for about this long, and the device need not rest meanwhile.
+# The host then records the samples' replays for about this long. The device is kept busy meanwhile,
+# or its clock would drop.
 _RECORDING_S = 0.004
-_MOST_AGAIN = 200
+_MAX_BUSY_REPLAYS = 200
 
-ChoosePace = Callable[[float, Timer], Pace]  # (seconds a launch, method)
+ChoosePace = Callable[[float, Timer], Pace]  # (seconds per launch, method)
 Meanwhile = Callable[[Pace], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warmup:
-    """Seconds it took on the device's clock and the host's, what a launch takes now, and whether
-    that had settled; `pace` is that of its last samples, where it was made of samples."""
+    """A finished warm-up: device and host seconds, the time of a launch at its end, and whether
+    that had settled. `pace` is that of its samples, None if it took none."""
 
     seconds: float
     wall_s: float
@@ -54,7 +55,7 @@ class Warmup:
 
 
 def warm_up(sampler: Sampler, *, cap_s: float, min_sample_s: float) -> Warmup:
-    """Launch until settled or until `cap_s`; at least once, so that a launch's time is known."""
+    """Launch until settled or for `cap_s` device seconds; at least once, to time a launch."""
     seconds = wall_s = 0.0
     trace: list[float] = []
     clocks: list[float] = []
@@ -71,8 +72,8 @@ def warm_up(sampler: Sampler, *, cap_s: float, min_sample_s: float) -> Warmup:
             break
         step_s = max(min_sample_s, cap_s / _STEPS)
         wanted = max(1, math.ceil(step_s / max(median(trace[-3:]), SHORTEST_S)))
-        # In steps, because one reading may be far too short; powers of two, because every new
-        # length has to be recorded.
+        # At most 16 times as many, because a reading may be far too short; powers of two, because
+        # every new length has to be recorded.
         wanted = min(1 << (wanted - 1).bit_length(), 16 * launches, recorded_limit(method))
         launches = even_launches(wanted, sampler.sets, recorded_limit(method))
     return Warmup(
@@ -88,8 +89,8 @@ def warm_up(sampler: Sampler, *, cap_s: float, min_sample_s: float) -> Warmup:
 def warm_up_by_samples(
     sampler: Sampler, *, cap_s: float, choose: ChoosePace, meanwhile: Meanwhile
 ) -> Warmup:
-    """The same by samples of the pace that will be timed: what is recorded is used again, and the
-    device does not rest. `meanwhile` is done by the host while the first samples run."""
+    """Warm up by samples of the pace that will be timed: the recorded replays are reused, and the
+    device does not idle. The host runs `meanwhile` while the first samples run."""
     launches = min(_FIRST_LAUNCHES, sampler.sets)
     first = []
     for _ in range(_FIRST_REPLAYS):
@@ -104,8 +105,8 @@ def warm_up_by_samples(
     pace = choose(launch_s, method)
     busy: Callable[[], float] | None = None
     if sampler.takes_batches(pace) and seconds + _RECORDING_S < cap_s:
-        count = math.ceil(_RECORDING_S / max(replay_s, _RECORDING_S / _MOST_AGAIN))
-        busy = sampler.again(launches, count)
+        count = math.ceil(_RECORDING_S / max(replay_s, _RECORDING_S / _MAX_BUSY_REPLAYS))
+        busy = sampler.keep_busy(launches, count)
     trace = _Trace(cap_s / _STEPS)
     settled = False
     while seconds < cap_s and not (settled and seconds >= LEAST_SHARE * cap_s):
@@ -132,8 +133,8 @@ def warm_up_by_samples(
 
 
 class _Trace:
-    """Times and clocks of stretches of about `step_s`: a drift shows over those, not from one
-    short sample to the next."""
+    """Times and clocks averaged over stretches of about `step_s`: a drift shows over those, not
+    from one short sample to the next."""
 
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s
@@ -150,16 +151,16 @@ class _Trace:
         if self._timed_s < self._step_s:
             return
         self.points_s.append(median([s.launch_s for s in self._stretch]))
-        seen = [s.clock_mhz for s in self._stretch if s.clock_mhz is not None]
-        if seen:
-            self.clocks_mhz.append(statistics.fmean(seen))
+        clocks = [s.clock_mhz for s in self._stretch if s.clock_mhz is not None]
+        if clocks:
+            self.clocks_mhz.append(statistics.fmean(clocks))
         self._stretch, self._timed_s = [], 0.0
 
 
-def touch(
+def rewarm(
     sampler: Sampler, *, launch_s: float, seconds: float, method: Timer
 ) -> tuple[float, float]:
-    """Launches before a further block: about `seconds`; device and host seconds it took."""
+    """Launch for about `seconds` before a further block. Return the device and host seconds."""
     launches = max(1, round(seconds / max(launch_s, SHORTEST_S)))
     limit = recorded_limit(method)
     count = even_launches(min(launches, limit), sampler.sets, limit)
@@ -172,7 +173,7 @@ def touch(
 
 
 def is_settled(trace_s: Sequence[float], clocks_mhz: Sequence[float] = ()) -> bool:
-    """Whether the last points show no drift beyond 1 % or their own scatter.
+    """Return whether the last points show no drift beyond 1 % or their own scatter.
 
     A steady drift moves the later half by more than the scatter of the whole; noise does not.
     """
@@ -184,8 +185,8 @@ def is_settled(trace_s: Sequence[float], clocks_mhz: Sequence[float] = ()) -> bo
 
 
 def _drifts(values: Sequence[float], allowed: float) -> bool:
-    """Whether the later half lies elsewhere than the earlier one: by more than `allowed`, as a
-    share, and by more than the scatter of all. What only flutters will not settle any more."""
+    """Return whether the medians of the two halves differ by more than the fraction `allowed` and
+    by more than the scatter of all. Scatter alone does not shrink with more warm-up."""
     recent = list(values)
     half = len(recent) // 2
     moved = abs(median(recent[half:]) - median(recent[:half]))

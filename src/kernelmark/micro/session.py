@@ -20,7 +20,7 @@ from kernelmark.micro import registry
 from kernelmark.micro.base import EVERYWHERE, MODES, Microbenchmark, Mode
 from kernelmark.runners.jobs import Failure, Job
 from kernelmark.runners.local import compile_pool
-from kernelmark.runners.lock import held
+from kernelmark.runners.lock import hold_lock
 from kernelmark.runners.pool import Limits, Pool, Slot
 from kernelmark.runners.process import WorkerSpec
 from kernelmark.runners.protocol import Message
@@ -97,7 +97,10 @@ def _run_all(pool: Pool, jobs: Sequence[_RunMicro], tell: Tell) -> Generator[Res
         begin = time.monotonic()
         if fresh := build_all(info):
             tell(f"compiled {fresh} kernel files in {time.monotonic() - begin:.1f} s")
-    with held(info, lambda who: tell(f"waiting for {who}, which is timing on {info.name}")), pool:
+    with (
+        hold_lock(info, lambda who: tell(f"waiting for {who}, which is timing on {info.name}")),
+        pool,
+    ):
         for job in jobs:
             yield pool.call(job)
 

@@ -1,11 +1,11 @@
-"""Two sides measured beside each other until their difference is known.
+"""Measure two sides alternately until their difference is known.
 
-A round starts a fresh worker for each side and measures every pair that is still open on both, one
-right after the other, pairs in a new random order. Rounds come in twos: which side goes first is
-drawn for every pair in the first round and turned round in the second (ABBA), so that a drift of
-the device meets both sides alike. At preset looks a pair whose verdict is certain enough leaves;
-the looks share one chance of a false alarm (`stats.paired.Looks`), and pairs are called changed
-only as discoveries among all of them (`stats.suite`).
+A round starts a fresh worker for each side and measures every open pair on both, one side directly
+after the other, pairs in a new random order. Rounds come in twos: which side goes first is drawn
+for every pair in the first round and reversed in the second (ABBA), so that a drift of the device
+affects both sides equally. At preset looks a pair whose verdict is certain enough is closed. The
+looks share one false-alarm probability (`stats.paired.Looks`), and changes are discoveries among
+all pairs, at a controlled false discovery rate (`stats.suite`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """How certain a verdict must be. `seed` decides every order."""
+    """How certain a verdict must be. `seed` determines every random order."""
 
     looks: Looks = field(default_factory=Looks)
     delta: float = DELTA
@@ -75,7 +75,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What is known of a pair when it leaves. Times are seconds, one a round, in order."""
+    """A closed pair. `base_s` and `head_s` are seconds per launch, one for each round."""
 
     pair: Pair
     status: VerdictStatus
@@ -88,7 +88,7 @@ class Row:
 
     @property
     def same_binary(self) -> bool:
-        """Whether both sides ran the very same code: then every alarm is a false one."""
+        """Whether both sides ran the same binary, so that any alarm is false."""
         return bool(self.base.kernel.binary_hash) and (
             self.base.kernel.binary_hash == self.head.kernel.binary_hash
         )
@@ -113,22 +113,22 @@ Event = Measured | Row | Waiting
 OnEvent = Callable[[Event], None]
 
 
-class Place(Protocol):
-    """Where one side's cases are measured in a round. Opened ones start side by side; nothing is
-    measured before all are ready."""
+class SideWorker(Protocol):
+    """Measures one side's cases in a round. Both sides' workers start in parallel; nothing is
+    measured before both are ready."""
 
     def ready(self) -> None: ...
     def measure(self, case: Case, process: int = 0) -> Result: ...
     def close(self) -> None: ...
 
 
-Opener = Callable[[int], Place]  # 0 is base, 1 is head
-Judge = Callable[[Result], Result]  # gives another status to what cannot be
+Opener = Callable[[int], SideWorker]  # 0 is base, 1 is head
+Judge = Callable[[Result], Result]  # replaces the status of an impossible result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Seconds by `clock` from now on, of which `before` were spent already."""
+    """A time limit of `seconds` by `clock`, of which `before` are already spent."""
 
     seconds: float = math.inf
     clock: Callable[[], float] = time.monotonic
@@ -147,8 +147,8 @@ class Budget:
         return self.seconds - self.spent_s
 
 
-class _Track:
-    """A pair while it is open."""
+class _OpenPair:
+    """A pair that has no verdict yet, with its results and seconds of both sides."""
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
@@ -162,8 +162,8 @@ class _Track:
         return min(len(self.times[0]), len(self.times[1]))
 
     @property
-    def seen(self) -> tuple[list[float], list[float]]:
-        """Times up to its last look."""
+    def looked_times(self) -> tuple[list[float], list[float]]:
+        """Seconds of both sides up to the last look."""
         return self.times[0][: self.looked], self.times[1][: self.looked]
 
     def row(self, status: VerdictStatus, reason: Reason, paired: Paired | None = None) -> Row:
@@ -180,10 +180,10 @@ class _Track:
 
 
 class Experiment:
-    """Pairs measured round by round; `judge` sees every result first. Iterating gives what
-    happens; closing ends the workers, and `left` then has the rows of the pairs that were still
-    open. Where the budget ends before the first look, as many pairs, drawn at random, leave as it
-    takes to look at the others in time."""
+    """Measures pairs round by round; `judge` is applied to every result. Closing the iterator of
+    `events` ends the workers; `open_rows` then returns the rows of the pairs still open. If the
+    budget would end before the first look, pairs drawn at random are dropped, so that there is
+    time to look at the others."""
 
     def __init__(
         self,
@@ -193,8 +193,8 @@ class Experiment:
         judge: Judge | None = None,
         budget: Budget | None = None,
     ) -> None:
-        self._tracks = [_Track(_planned(pair, rule)) for pair in pairs]
-        self._family: list[_Track] = []  # that were looked at together, once at least
+        self._tracks = [_OpenPair(_with_processes(pair, rule)) for pair in pairs]
+        self._family: list[_OpenPair] = []  # all pairs of the first look
         self._rule = rule
         self._opener = opener
         self._judge: Judge = judge or (lambda result: result)
@@ -202,38 +202,40 @@ class Experiment:
         self._random = random.Random(rule.seed)
 
     def events(self) -> Generator[Event, None, None]:
-        """Rows as pairs leave, and every measured pair before."""
+        """Yield every measured pair, and a row when a pair is closed."""
         pair_s = 0.0
         for number in range(self._rule.looks.last):
-            # A round that cannot end in time tells nothing: it is not begun.
+            # Do not begin a round that cannot end in time.
             if not self._tracks or self._budget.left_s < len(self._tracks) * pair_s:
                 return
             before_s, pairs = self._budget.spent_s, len(self._tracks)
-            whole = yield from self._round(number)
-            if not whole:
+            complete = yield from self._round(number)
+            if not complete:
                 return
             round_s = self._budget.spent_s - before_s
             pair_s = round_s / pairs
             if number == 1:  # the first round also fills caches
-                yield from self._left_out(round_s)
+                yield from self._drop_over_budget(round_s)
             if number + 1 in self._rule.looks.rounds:
                 yield from self._look(number + 1)
 
     def _round(self, number: int) -> Generator[Event, None, bool]:
-        """Measure every open pair on both sides; False where the budget ended before."""
-        self._draw(number)
-        places: list[Place] = []
+        """Measure every open pair on both sides. Return False if the budget ended before."""
+        self._draw_first_side(number)
+        workers: list[SideWorker] = []
         try:
-            places += [self._opener(side) for side in (0, 1)]
-            for place in places:
-                place.ready()
+            workers += [self._opener(side) for side in (0, 1)]
+            for worker in workers:
+                worker.ready()
             order = list(self._tracks)
             self._random.shuffle(order)
             for done, track in enumerate(order, 1):
                 if self._budget.left_s <= 0:
                     return False
                 sides = (1, 0) if track.head_first else (0, 1)
-                results = {side: self._one(places[side], track, side, number) for side in sides}
+                results = {
+                    side: self._measure_side(workers[side], track, side, number) for side in sides
+                }
                 row = self._failed(track, results[0], results[1])
                 if row is not None:
                     self._tracks.remove(track)
@@ -247,98 +249,99 @@ class Experiment:
                 if row is not None:
                     yield row
         finally:
-            for place in places:
-                place.close()
+            for worker in workers:
+                worker.close()
         return True
 
-    def _left_out(self, round_s: float) -> Iterator[Row]:
-        """The pairs for which there is no time until the first look."""
+    def _drop_over_budget(self, round_s: float) -> Iterator[Row]:
+        """Drop the pairs for which there is no time until the first look, and yield their rows."""
         to_come = self._rule.looks.rounds[0] - 2
-        need_s, every = to_come * round_s, len(self._tracks)
+        need_s, pairs = to_come * round_s, len(self._tracks)
         if need_s <= self._budget.left_s or not self._tracks:
             return
-        kept = max(1, int(every * max(self._budget.left_s, 0.0) / need_s))
+        kept = max(1, int(pairs * max(self._budget.left_s, 0.0) / need_s))
         self._random.shuffle(self._tracks)
-        out, self._tracks = self._tracks[kept:], self._tracks[:kept]
-        for track in out:
+        dropped, self._tracks = self._tracks[kept:], self._tracks[:kept]
+        for track in dropped:
             reason = Reason(
                 "over-budget",
                 rounds=track.rounds,
                 budget_s=self._budget.seconds,
                 kept=kept,
-                pairs=every,
+                pairs=pairs,
             )
             yield track.row(VerdictStatus.UNSURE, reason)
 
-    def _draw(self, number: int) -> None:
-        """Who goes first: drawn in even rounds, turned round in odd ones."""
+    def _draw_first_side(self, number: int) -> None:
+        """Decide which side goes first: drawn in even rounds, reversed in odd ones."""
         for track in self._tracks:
             drawn = self._random.random() < 0.5
             track.head_first = not track.head_first if number % 2 else drawn
 
-    def _one(self, place: Place, track: _Track, side: int, number: int) -> Result:
-        result = self._judge(place.measure(track.pair.cases[side], number))
+    def _measure_side(self, worker: SideWorker, track: _OpenPair, side: int, number: int) -> Result:
+        result = self._judge(worker.measure(track.pair.cases[side], number))
         track.parts[side].append(result)
         if result.status is Status.OK and result.measurement is not None:
             track.times[side].append(result.measurement.median_s)
         return result
 
-    def _failed(self, track: _Track, base: Result, head: Result) -> Row | None:
+    def _failed(self, track: _OpenPair, base: Result, head: Result) -> Row | None:
         good = [result.status is Status.OK for result in (base, head)]
         if all(good):
             return None
         if good[0]:
-            return track.row(VerdictStatus.BROKEN, _why("head", head))
+            return track.row(VerdictStatus.BROKEN, _side_failed("head", head))
         if good[1]:
-            return track.row(VerdictStatus.FIXED, _why("base", base))
+            return track.row(VerdictStatus.FIXED, _side_failed("base", base))
         same = (base.status, base.error) == (head.status, head.error)
-        reason = Reason("sides-failed", cause=_why("base", base), other=_why("head", head))
+        reason = Reason(
+            "sides-failed", cause=_side_failed("base", base), other=_side_failed("head", head)
+        )
         if same:
-            reason = Reason("sides-failed", cause=_why("each", head))
+            reason = Reason("sides-failed", cause=_side_failed("each", head))
         return track.row(VerdictStatus.IGNORED, reason)
 
     def _look(self, rounds: int) -> Iterator[Row]:
         looks = self._rule.looks
         for track in self._tracks:
             track.looked = rounds
-        # Those that left stay in the family that false discoveries are counted in.
+        # Closed pairs stay in the family over which false discoveries are controlled.
         self._family = self._family or list(self._tracks)
-        found = suite_verdicts(
-            looks, [track.seen for track in self._family], delta=self._rule.delta
+        verdicts = suite_verdicts(
+            looks, [track.looked_times for track in self._family], delta=self._rule.delta
         )
-        for track, paired in zip(self._family, found, strict=True):
+        for track, paired in zip(self._family, verdicts, strict=True):
             if track in self._tracks and (paired.decided or rounds == looks.last):
                 self._tracks.remove(track)
                 yield track.row(paired.status, paired.reason, paired)
 
-    def left(self) -> list[Row]:
-        """Rows of the pairs that are still open, for one that ends early: with what the last look
-        left open."""
-        made = []
+    def open_rows(self) -> list[Row]:
+        """Return the rows of the pairs that are still open, with the verdict of their last look."""
+        rows = []
         for track in self._tracks:
             if track.looked:
-                seen = self._rule.looks.verdict(*track.seen, delta=self._rule.delta)
-                made.append(track.row(VerdictStatus.UNSURE, seen.reason, seen))
+                paired = self._rule.looks.verdict(*track.looked_times, delta=self._rule.delta)
+                rows.append(track.row(VerdictStatus.UNSURE, paired.reason, paired))
             elif all(track.parts):
                 reason = Reason("stopped-early", rounds=track.rounds)
-                made.append(track.row(VerdictStatus.UNSURE, reason))
-        return made
+                rows.append(track.row(VerdictStatus.UNSURE, reason))
+        return rows
 
 
 def compile_ahead(side: Side, cases: Sequence[Case], device: str, jobs: int) -> None:
-    """Fill one side's compile caches on `jobs` host cores. What does not compile fails later."""
+    """Fill one side's compile caches on `jobs` host cores. Failures recur when measured."""
     with side.pool(device, jobs=jobs) as pool:
         for _ in pool.run_all([CompileCase(case=case) for case in cases], pool.compilers):
             pass
 
 
-class _LocalPlace:
-    """A fresh worker that starts at once."""
+class _LocalSideWorker:
+    """A fresh worker process, which starts on construction."""
 
     def __init__(self, pool: Pool, threads: int, on_wait: OnWait | None) -> None:
         self._pool = pool
         self._on_wait = on_wait
-        # Any job starts it; this one touches nothing.
+        # Any job starts the worker; this one leaves the device alone.
         pool.submit(pool.devices[0], ReadEnvironment(threads=threads))
 
     def ready(self) -> None:
@@ -359,13 +362,13 @@ def local_opener(
     threads: int = 0,
     on_wait: OnWait | None = None,
 ) -> Opener:
-    """Return what starts fresh workers on this machine; `threads` is for the CPU, `on_wait` gets
+    """Return an opener of fresh workers on this machine; `threads` is for the CPU, `on_wait` gets
     the process that holds the device."""
-    return lambda side: _LocalPlace(sides[side].pool(device, timeout_s), threads, on_wait)
+    return lambda side: _LocalSideWorker(sides[side].pool(device, timeout_s), threads, on_wait)
 
 
-def _planned(pair: Pair, rule: Rule) -> Pair:
-    """The pair with a timing that says in how many processes it is measured at most."""
+def _with_processes(pair: Pair, rule: Rule) -> Pair:
+    """Return the pair with the most processes it is measured in as its timing's `processes`."""
 
     def planned(case: Case) -> Case:
         timing = dataclasses.replace(case.timing, processes=rule.looks.last)
@@ -374,6 +377,6 @@ def _planned(pair: Pair, rule: Rule) -> Pair:
     return Pair(base=planned(pair.base), head=planned(pair.head))
 
 
-def _why(side: str, result: Result) -> Reason:
+def _side_failed(side: str, result: Result) -> Reason:
     cause = result.error or "no reason was given"
     return Reason("side-failed", side=side, status=result.status.value, cause=cause)

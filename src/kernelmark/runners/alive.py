@@ -1,8 +1,8 @@
-"""Whether the process that measures a run is still there.
+"""Detect whether the process that measures a run is still alive.
 
-A run that goes on holds a lock file of its own by flock, which the kernel gives back however the
-process ends. A store only knows how a run ended if it could still be told: one whose process was
-killed, or that ended by an error, may stay `running` there, and the free lock says that it is not.
+A process holds a lock file for each of its runs by flock, which the kernel releases however the
+process ends. A run whose process was killed may stay `running` in the store; a lock file that
+nobody holds shows that it is not.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from kernelmark.core.result import Run, RunState
 
 
 @contextlib.contextmanager
-def living(run_ids: Sequence[str]) -> Iterator[None]:
+def hold_run_locks(run_ids: Sequence[str]) -> Iterator[None]:
     """Hold the locks of runs while they are measured; without a writable folder, go on."""
-    held: list[tuple[int, Path]] = []
+    locks: list[tuple[int, Path]] = []
     for run_id in run_ids:
         path = _path(run_id)
         with contextlib.suppress(OSError):
             private_folder(path.parent)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             handle = os.open(path, flags, 0o600)
-            held.append((handle, path))
+            locks.append((handle, path))
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     try:
         yield
-        # After an error the file stays: the store may not have been told how the run ended.
-        for _, path in held:
+        # After an error the file stays: the store may still have the run as `running`.
+        for _, path in locks:
             with contextlib.suppress(OSError):
                 path.unlink()
     finally:
-        for handle, _ in held:
+        for handle, _ in locks:
             os.close(handle)
 
 
-def state(run: Run) -> RunState:
-    """What the store says of a run, but `interrupted` for one whose process is known to be gone:
-    it ran on this host and left a lock that nobody holds."""
+def current_state(run: Run) -> RunState:
+    """Return the stored state of a run, but `interrupted` if its process is known to be gone: it
+    ran on this host and left a lock file that nobody holds."""
     if run.state is not RunState.RUNNING or run.environment.host != platform.node():
         return run.state
     try:
@@ -63,6 +63,6 @@ def state(run: Run) -> RunState:
 
 
 def _path(run_id: str) -> Path:
-    """A shared home folder serves many hosts: the name holds the host's."""
+    """Return the lock file of a run. A home folder may be shared by hosts, so the name has ours."""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", f"run-{platform.node()}-{run_id}")
     return cache_root() / "locks" / f"{name}.lock"

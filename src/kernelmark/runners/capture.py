@@ -1,4 +1,4 @@
-"""The environment a run takes place in."""
+"""Capture the environment of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernelmark.core.environment import DeviceInfo, Environment
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.runners.targets import find
 
-# Variables that change what a library computes with, or how fast.
+# Variables that change which code a library runs, or how fast.
 _PREFIXES = (
     "AITER_",
     "AMD_",
@@ -54,18 +54,18 @@ _NAMES = (
     "MALLOC_ARENA_MAX",
     "PYTHONPATH",
 )
-# Where kernelmark keeps its files changes no number.
-_PLACES = ("KERNELMARK_CACHE", "KERNELMARK_STORE")
+# The location of kernelmark's files changes no result.
+_PATHS = ("KERNELMARK_CACHE", "KERNELMARK_STORE")
 _GIT_TIMEOUT_S = 5.0
 
 
 def environment(
     devices: Sequence[str], backends: Sequence[str], *, load: bool = False
 ) -> Environment:
-    """Host, devices, versions, commit and variables, now and here.
+    """Return host, devices, versions, commit and variables of this process.
 
-    With `load` each backend is asked for its libraries, which may import them: for workers.
-    Without it the versions are those of the installed distributions, and nothing is imported.
+    With `load`, for workers, each backend reports its libraries, which may import them. Without,
+    the versions are those of the installed distributions, and nothing is imported.
     """
     commit, dirty = git_state(Path.cwd())
     return Environment(
@@ -74,24 +74,24 @@ def environment(
         python=f"{platform.python_implementation()} {platform.python_version()}",
         kernelmark_version=kernelmark_version(),
         devices=tuple(_device(name) for name in devices),
-        libraries=_loaded(backends) if load else _installed(backends),
-        variables=variables() if load else _given(devices),
+        libraries=_loaded_versions(backends) if load else _installed_versions(backends),
+        variables=variables() if load else _user_variables(devices),
         commit=commit,
         dirty=dirty,
         container=container(),
     )
 
 
-def refined(run: Environment, seen: Environment) -> Environment:
-    """What the parent knows of a run, with what only its workers know."""
+def merge_worker_environment(run: Environment, worker: Environment) -> Environment:
+    """Return the parent's environment with the interpreter, libraries and variables of a worker."""
     return Environment(
         host=run.host,
         os=run.os,
-        python=seen.python,
+        python=worker.python,
         kernelmark_version=run.kernelmark_version,
-        devices=run.devices or seen.devices,
-        libraries=seen.libraries or run.libraries,
-        variables=seen.variables,
+        devices=run.devices or worker.devices,
+        libraries=worker.libraries or run.libraries,
+        variables=worker.variables,
         commit=run.commit,
         dirty=run.dirty,
         container=run.container,
@@ -99,40 +99,41 @@ def refined(run: Environment, seen: Environment) -> Environment:
 
 
 def variables() -> dict[str, str]:
-    """The variables of this process that can change a result."""
-    found = {
+    """Return the variables of this process that can change a result."""
+    relevant = {
         name: value
         for name, value in sorted(os.environ.items())
-        if name not in _PLACES and (name.startswith(_PREFIXES) or name in _NAMES)
+        if name not in _PATHS and (name.startswith(_PREFIXES) or name in _NAMES)
     }
-    if path := found.pop("PYTHONPATH", ""):
-        # Workers find kernelmark itself by it, which is nobody's choice.
+    if path := relevant.pop("PYTHONPATH", ""):
+        # Without the entry that workers find kernelmark by, which the user did not set.
         own = str(Path(backend_package.__file__).parents[2])
-        if chosen := os.pathsep.join(one for one in path.split(os.pathsep) if one != own):
-            found["PYTHONPATH"] = chosen
-    return found
+        if chosen := os.pathsep.join(entry for entry in path.split(os.pathsep) if entry != own):
+            relevant["PYTHONPATH"] = chosen
+    return relevant
 
 
-def overruled(devices: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Variables of this process that workers of these devices get another value of: both."""
-    found = {}
+def overridden_variables(devices: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return the variables that have another value in the workers of these devices: (value here,
+    value there)."""
+    overridden = {}
     for name in devices:
         kind, info = find(name)
         for variable, value in kind.worker_variables(info.index, 0).items():
             if os.environ.get(variable, value) != value:
-                found[variable] = os.environ[variable], value
-    return found
+                overridden[variable] = os.environ[variable], value
+    return overridden
 
 
-def _given(devices: Sequence[str]) -> dict[str, str]:
-    """`variables` without those that say nothing about the workers of these devices."""
-    found = (find(name) for name in devices)
-    own = {name for kind, info in found for name in kind.worker_variables(info.index, 0)}
+def _user_variables(devices: Sequence[str]) -> dict[str, str]:
+    """Return `variables` without those that the workers of these devices get from kernelmark."""
+    targets = (find(name) for name in devices)
+    own = {name for kind, info in targets for name in kind.worker_variables(info.index, 0)}
     return {name: value for name, value in variables().items() if name not in own}
 
 
 def git_state(folder: Path) -> tuple[str, bool]:
-    """(commit, whether tracked files differ from it) of the repository `folder` is in."""
+    """Return the commit of the repository of `folder`, and whether tracked files differ from it."""
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return "", False
@@ -141,7 +142,7 @@ def git_state(folder: Path) -> tuple[str, bool]:
 
 
 def container() -> str:
-    """The container that this process is in, as far as one can tell; "" outside of one."""
+    """Return the kind of container that this process is in; "" if none is detected."""
     if name := os.environ.get("APPTAINER_NAME") or os.environ.get("SINGULARITY_NAME"):
         return f"apptainer {name}"
     if "KUBERNETES_SERVICE_HOST" in os.environ:
@@ -181,32 +182,32 @@ def _device(name: str) -> DeviceInfo:
     return find(name)[1]
 
 
-def _loaded(names: Sequence[str]) -> dict[str, str]:
-    """Versions that the backends themselves give; one that cannot tell is left out."""
-    found = {"numpy": sys.modules["numpy"].__version__} if "numpy" in sys.modules else {}
+def _loaded_versions(names: Sequence[str]) -> dict[str, str]:
+    """Return the versions that the backends report; a backend that fails is left out."""
+    versions = {"numpy": sys.modules["numpy"].__version__} if "numpy" in sys.modules else {}
     for name in names:
         try:
             backend = backend_package.find(name)
             if backend.available() is None:
-                found.update(backend.libraries())
+                versions.update(backend.libraries())
         except (KernelmarkError, ImportError, OSError, RuntimeError, AttributeError):
             continue
-    return found
+    return versions
 
 
-def _installed(names: Sequence[str]) -> dict[str, str]:
-    """Versions of installed distributions whose name begins with a backend's."""
+def _installed_versions(names: Sequence[str]) -> dict[str, str]:
+    """Return the versions of installed distributions whose name begins with a backend's."""
     wanted = {"numpy", *names}
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         name = (distribution.name or "").lower()
         if name in wanted or name.split("-")[0] in wanted:
-            found.setdefault(name, distribution.version)
-    return found
+            versions.setdefault(name, distribution.version)
+    return versions
 
 
 def kernelmark_version() -> str:
-    """Its version, where it is installed."""
+    """Return the installed version; "" if kernelmark is not installed."""
     try:
         return importlib.metadata.version("kernelmark")
     except importlib.metadata.PackageNotFoundError:

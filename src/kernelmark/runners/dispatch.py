@@ -17,7 +17,7 @@ from kernelmark.runners.events import (
     CasePhase,
     CaseStarted,
     DeviceLost,
-    EnvironmentSeen,
+    EnvironmentRead,
     Event,
     Note,
     Progress,
@@ -43,14 +43,14 @@ class Task:
 
     case: Case
     kernel: Key
-    clock: float = 0.0  # when it was begun, on the monotonic clock; 0 while it waits
+    begun: float = 0.0  # on the monotonic clock; 0 while it waits
     parts: list[Result] = field(default_factory=list)  # one for each process
-    phases: set[str] = field(default_factory=set)  # those that were reported
-    doubt: Doubt | None = None  # it failed, and another device votes
+    phases: set[str] = field(default_factory=set)  # already reported
+    doubt: Doubt | None = None  # the failure that another device votes on
 
 
 class Dispatch:
-    """Submits cases to the devices, and makes events of the outcomes."""
+    """Submits cases to devices and turns the outcomes into events."""
 
     def __init__(self, cases: Sequence[Case], pool: Pool) -> None:
         self.total = len(cases)
@@ -64,7 +64,7 @@ class Dispatch:
         self._active: dict[Slot, Task] = {}
         self._votes = SecondVotes(pool.devices)
         self._environment_read = False
-        self._left_s = self._summed = 0.0
+        self._queued_s = self._queued_s_at = 0.0  # expected seconds of the queue, and when computed
         kernels = {task.kernel: task.case for task in self._queue if compiles(task.case.backend)}
         self._to_compile = iter(list(kernels.values()))
         self._uncompiled = kernels if pool.compilers else {}
@@ -72,14 +72,14 @@ class Dispatch:
         self._compiled = 0
 
     def events(self) -> Iterator[Event]:
-        """Yield everything that happens until each case has a result.
+        """Yield events until each case has a result.
 
         On a CPU a result is reported before the next case begins: storing and showing it would
-        disturb the timing. A GPU is given its next case first, and does not wait for that."""
-        at_once = self._pool.devices[0].info.kind != "cpu"
+        disturb the timing. A GPU gets its next case first, and does not wait for that."""
+        assign_first = self._pool.devices[0].info.kind != "cpu"
         try:
             while True:
-                if at_once:
+                if assign_first:
                     self._assign()
                 while self._events:
                     yield self._events.popleft()
@@ -87,11 +87,11 @@ class Dispatch:
                     return
                 self._assign()
                 if not self._events and (outcome := self._pool.poll()) is not None:
-                    self._take(outcome)
+                    self._on_outcome(outcome)
         finally:
             self._forecast.means.save()
 
-    # Handing out
+    # Assigning cases
 
     def _assign(self) -> None:
         may_time = self._ahead.start(self._to_compile)
@@ -112,7 +112,7 @@ class Dispatch:
             self._give_up()
 
     def _next_task(self, slot: Slot) -> Task | None:
-        """Take the first task that is ready out of the queue; those that still compile wait."""
+        """Remove and return the first task whose kernel is ready and that the slot may run."""
         for task in self._queue:
             if self._ahead.ready(task.kernel) and self._votes.may_take(slot, task.doubt):
                 self._queue.remove(task)
@@ -120,15 +120,15 @@ class Dispatch:
         return None
 
     def _begin(self, slot: Slot, task: Task) -> None:
-        task.clock = task.clock or time.monotonic()
+        task.begun = task.begun or time.monotonic()
         self._active[slot] = task
         process = len(task.parts)
-        # Each process index is a process of its own; the first may be one that did other cases.
+        # Further processes of a case are fresh; the first may have run other cases.
         job = MeasureCase(case=task.case, process=process, fresh=process > 0)
         self._pool.submit(slot, job)
         if process == 0:
-            # After it was handed out: adding up a long queue takes as long as a short case.
-            self._add_up()
+            # After submitting: summing a long queue takes as long as a short case.
+            self._update_queued_s()
             device = slot.info.name
             self._emit(CaseStarted(case=task.case, device=device, progress=self._progress()))
 
@@ -140,28 +140,28 @@ class Dispatch:
             if task.doubt is not None:
                 self._settle(task, None)
                 continue
-            text = Reason("no-device-left", cause=first.lost)
-            result = failure(task.case, first.info, Status.CRASHED, text, started=time.time())
+            error = Reason("no-device-left", cause=first.lost)
+            result = failure(task.case, first.info, Status.CRASHED, error, started=time.time())
             self._finish(task, result)
 
-    # Taking in
+    # Handling outcomes
 
-    def _take(self, outcome: Outcome) -> None:
+    def _on_outcome(self, outcome: Outcome) -> None:
         slot = outcome.slot
         if isinstance(outcome, Returned) and outcome.loss is not None:
             self._emit(outcome.loss)
         if isinstance(outcome, Phase):
-            self._take_phase(outcome)
+            self._on_phase(outcome)
         elif isinstance(outcome.job, CompileCase):
-            self._ahead.take(outcome)
+            self._ahead.on_outcome(outcome)
             if isinstance(outcome, Finished):
-                self._take_compiled(slot, outcome.job.case)
+                self._on_compiled(slot, outcome.job.case)
         elif isinstance(outcome.job, MeasureCase):
             task = self._active.pop(slot)
             if isinstance(outcome, Finished):
-                self._take_part(slot, task, outcome.value)
+                self._on_measured(slot, task, outcome.value)
             elif task.parts and not slot.lost:
-                # Its other processes are still of use, but only on this device.
+                # Keep the results of its other processes, which are of this device.
                 self._begin(slot, task)
             else:
                 self._put_back(task)
@@ -169,50 +169,50 @@ class Dispatch:
             if isinstance(outcome.value, Failure):
                 self._emit(Note(text=format_reason(outcome.value.error, BRIEF)))
             else:
-                seen = slot.without_own_variables(outcome.value)
-                self._emit(EnvironmentSeen(environment=seen))
+                environment = slot.without_own_variables(outcome.value)
+                self._emit(EnvironmentRead(environment=environment))
 
-    def _take_phase(self, phase: Phase) -> None:
+    def _on_phase(self, phase: Phase) -> None:
         device, task = phase.slot.info.name, self._active.get(phase.slot)
         if phase.name == "waiting":
             self._emit(Waiting(device=device, holder=phase.holder))
         elif task is not None and phase.name not in task.phases:
-            # Each block goes through the phases again; reporting that would only make work for
-            # a core that may be timing.
+            # Each block goes through the phases again; reporting them all would load a core that
+            # may be timing.
             task.phases.add(phase.name)
             self._emit(CasePhase(case=task.case, device=device, phase=phase.name))
 
     def _put_back(self, task: Task) -> None:
-        """Make a task the next of whichever device is free first. It begins anew there: one result
-        is of one device."""
+        """Put a task at the head of the queue, without the results so far: a case is measured on
+        one device."""
         task.parts.clear()
         self._queue.appendleft(task)
 
-    def _take_compiled(self, slot: Slot, case: Case) -> None:
+    def _on_compiled(self, slot: Slot, case: Case) -> None:
         key = kernel_key(case)
-        found = self._ahead.found(key)
-        assert found is not None
+        compiled = self._ahead.result(key)
+        assert compiled is not None
         self._compiled += 1
         self._uncompiled.pop(key, None)
-        self._forecast.learn_compiled(case, found.status, found.seconds)
-        self._add_up()
+        self._forecast.learn_compiled(case, compiled.status, compiled.seconds)
+        self._update_queued_s()
         self._emit(
             CaseCompiled(
                 case=case,
-                status=found.status,
-                seconds=found.seconds,
+                status=compiled.status,
+                seconds=compiled.seconds,
                 done=self._compiled,
                 total=self._compile_total,
                 progress=self._progress(),
             )
         )
-        if found.status in FINAL:
+        if compiled.status in FINAL:
             for task in [task for task in self._queue if task.kernel == key]:
                 self._queue.remove(task)
-                text, now = found.error, time.time()
-                self._finish(task, failure(task.case, slot.info, found.status, text, started=now))
+                status, error, now = compiled.status, compiled.error, time.time()
+                self._finish(task, failure(task.case, slot.info, status, error, started=now))
 
-    def _take_part(self, slot: Slot, task: Task, result: Result) -> None:
+    def _on_measured(self, slot: Slot, task: Task, result: Result) -> None:
         task.parts.append(result)
         if result.status is Status.OK and len(task.parts) < task.case.timing.processes:
             self._begin(slot, task)
@@ -225,7 +225,7 @@ class Dispatch:
         else:
             self._finish(task, join(task.parts))
         if result.status is Status.OK and not self._environment_read:
-            # The libraries of this case are loaded now: reading costs no start of its own.
+            # This worker has loaded the case's libraries, so reading their versions is quick.
             self._environment_read = True
             threads = threads_of(task.case, slot.info)
             self._pool.submit(slot, ReadEnvironment(backends=self._backends, threads=threads))
@@ -235,9 +235,9 @@ class Dispatch:
         assert task.doubt is not None
         slot, decision = task.doubt.slot, self._votes.settle(task.doubt, second)
         if decision.lost:
-            # It may be busy with another device's doubt.
-            if (held := self._active.pop(slot, None)) is not None:
-                self._put_back(held)
+            # The slot may be busy voting on another device's failure.
+            if (active := self._active.pop(slot, None)) is not None:
+                self._put_back(active)
             self._pool.give_up(slot, decision.lost)
             self._emit(DeviceLost(device=slot.info.name, reason=decision.lost))
         elif decision.note:
@@ -249,29 +249,29 @@ class Dispatch:
             cost = {**result.cost, "compile_ahead": compile_s}
             result = dataclasses.replace(result, cost=cost)
         self.done += 1
-        if task.clock:
-            self._forecast.learn(result, time.monotonic() - task.clock)
+        if task.begun:
+            self._forecast.learn(result, time.monotonic() - task.begun)
         self._emit(CaseFinished(result=result, progress=self._progress()))
 
     def _progress(self) -> Progress:
         now = time.monotonic()
-        left = self._left_s + self._forecast.load_s(self._forecast.unloaded(self._backends))
+        left_s = self._queued_s + self._forecast.load_s(self._forecast.unloaded(self._backends))
         for task in self._active.values():
-            left += max(0.0, self._forecast.seconds(task.case) - (now - task.clock))
-        left /= max(1, sum(not slot.lost for slot in self._pool.devices))
+            left_s += max(0.0, self._forecast.seconds(task.case) - (now - task.begun))
+        left_s /= max(1, sum(not slot.lost for slot in self._pool.devices))
         if self._uncompiled:
             cores = len(self._pool.compilers)
-            compiling = compile_ahead_s(self._forecast, self._uncompiled.values(), cores)
-            first = self._pool.devices[0].info.kind == "cpu"  # where all is compiled before
-            left = left + compiling if first else max(left, compiling)
-        return Progress(done=self.done, total=self.total, remaining_s=left)
+            compile_s = compile_ahead_s(self._forecast, self._uncompiled.values(), cores)
+            compiles_first = self._pool.devices[0].info.kind == "cpu"
+            left_s = left_s + compile_s if compiles_first else max(left_s, compile_s)
+        return Progress(done=self.done, total=self.total, remaining_s=left_s)
 
-    def _add_up(self) -> None:
-        """Add up the queue's seconds, but not at each of many short cases."""
+    def _update_queued_s(self) -> None:
+        """Sum the expected seconds of the queue; of a long one at most once a second."""
         now = time.monotonic()
-        if now - self._summed > 1.0 or len(self._queue) < 100:
-            self._left_s = sum(self._forecast.seconds(task.case) for task in self._queue)
-            self._summed = now
+        if now - self._queued_s_at > 1.0 or len(self._queue) < 100:
+            self._queued_s = sum(self._forecast.seconds(task.case) for task in self._queue)
+            self._queued_s_at = now
 
     def _emit(self, event: Event) -> None:
         self._events.append(event)

@@ -1,4 +1,4 @@
-"""Sides of a comparison: an interpreter with its variables, and what a worker sees in it."""
+"""Sides of a comparison: an interpreter and variables, and the environment of its workers."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from kernelmark.runners.pool import Limits, Pool
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*\Z")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-# Variables that list folders a library or package may be taken from.
+# Variables that list folders to load libraries or packages from.
 _PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD")
 USUAL_NAMES = ("base", "head")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of two environments; `variables` are set on top of this process's. `folder` is where its
-    workers work: kernel files are found from there."""
+    """One of two environments; `variables` are set on top of this process's. `folder` is its
+    workers' working directory, in which kernel files are found."""
 
     name: str
     python: str = sys.executable
@@ -50,16 +50,16 @@ class Side:
 
 
 def parse_sides(environments: Sequence[str], settings: Sequence[str]) -> tuple[Side, Side]:
-    """Base and head from `NAME[=PYTHON]` words and `NAME:VARIABLE=VALUE` words.
+    """Parse base and head from `NAME[=PYTHON]` and `NAME:VARIABLE=VALUE`.
 
-    Without any environment they are `base` and `head` under this interpreter."""
-    given = list(environments) or list(USUAL_NAMES)
-    if len(given) != 2:
+    Without environments they are `base` and `head` under this interpreter."""
+    texts = list(environments) or list(USUAL_NAMES)
+    if len(texts) != 2:
         raise UsageError(
-            f"two environments are compared, not {len(given)}",
+            f"two environments are compared, not {len(texts)}",
             hint="write: --env golden=/path/to/python --env tot=/path/to/python",
         )
-    sides = [parse_side(word) for word in given]
+    sides = [parse_side(text) for text in texts]
     if sides[0].name == sides[1].name:
         raise UsageError(f"both environments are called {sides[0].name!r}")
     for word in settings:
@@ -76,14 +76,14 @@ def parse_sides(environments: Sequence[str], settings: Sequence[str]) -> tuple[S
                 f"there is no environment {name!r} to set {variable} in",
                 hint=f"there are: {', '.join(known)}",
             )
-        place = known.index(name)
-        variables = {**sides[place].variables, variable: value}
-        sides[place] = dataclasses.replace(sides[place], variables=FrozenDict(variables))
+        index = known.index(name)
+        variables = {**sides[index].variables, variable: value}
+        sides[index] = dataclasses.replace(sides[index], variables=FrozenDict(variables))
     return sides[0], sides[1]
 
 
 def parse_side(word: str) -> Side:
-    """The side that `NAME` or `NAME=PYTHON` names; PYTHON may be a virtual environment."""
+    """Parse `NAME` or `NAME=PYTHON`; PYTHON may be the folder of a virtual environment."""
     name, equals, python = word.partition("=")
     if not _NAME.match(name) or (equals and not python):
         raise UsageError(
@@ -95,46 +95,47 @@ def parse_side(word: str) -> Side:
     if path.is_dir():  # a virtual environment's folder
         path = path / "bin" / "python"
     # Not resolved: an interpreter finds its virtual environment by the link it was started by.
-    found = shutil.which(str(path))
-    if found is None:
+    executable = shutil.which(str(path))
+    if executable is None:
         raise UsageError(f"{name}: there is no interpreter {python}", hint="give its full path")
-    return Side(name=name, python=str(Path(found).absolute()))
+    return Side(name=name, python=str(Path(executable).absolute()))
 
 
 def environment_of(
     side: Side, device: str, backends: Iterable[str], timeout_s: float = 120.0
 ) -> Environment:
-    """Read the environment that a worker of this side sees, with the variables and checkouts it
-    was given. Refuse a side whose worker does not start."""
+    """Read the environment of a worker of this side, with the side's variables and checkouts. Raise
+    UsageError if no worker starts."""
     job = ReadEnvironment(backends=list(backends))
     with side.pool(device, timeout_s) as pool:
-        seen = pool.call(job)
-        if isinstance(seen, Failure):
-            # A worker can be killed from outside; a second one that fails is to blame itself.
-            seen = pool.call(job)
-    if isinstance(seen, Failure):
+        environment = pool.call(job)
+        if isinstance(environment, Failure):
+            # The first may have been killed from outside.
+            environment = pool.call(job)
+    if isinstance(environment, Failure):
+        cause = format_reason(environment.error, BRIEF)
         raise UsageError(
-            f"{side.name}: no worker runs under {side.python}: {format_reason(seen.error, BRIEF)}",
+            f"{side.name}: no worker runs under {side.python}: {cause}",
             hint="the interpreter needs Python 3.11 or newer and numpy",
         )
-    seen = pool.devices[0].without_own_variables(seen)
+    environment = pool.devices[0].without_own_variables(environment)
     return dataclasses.replace(
-        seen,
-        kernelmark_version=kernelmark_version(),  # its workers run this one
-        variables=FrozenDict({**seen.variables, **side.variables}),
+        environment,
+        kernelmark_version=kernelmark_version(),  # workers run this kernelmark
+        variables=FrozenDict({**environment.variables, **side.variables}),
         libraries=FrozenDict(
-            {**seen.libraries, "interpreter": side.python, **checkouts(side.variables)}
+            {**environment.libraries, "interpreter": side.python, **checkouts(side.variables)}
         ),
     )
 
 
 def checkouts(variables: Mapping[str, str]) -> dict[str, str]:
-    """The commit of every folder that a variable puts in front and that is a git checkout."""
-    found: dict[str, str] = {}
+    """Return the commits of the git checkouts among the folders that path variables list."""
+    commits: dict[str, str] = {}
     for name in _PATHS:
         for entry in filter(None, variables.get(name, "").split(os.pathsep)):
             folder = Path(entry) if Path(entry).is_dir() else Path(entry).parent
             commit, dirty = git_state(folder)
             if commit:
-                found[f"checkout in {name}"] = commit[:12] + (" with changes" if dirty else "")
-    return found
+                commits[f"checkout in {name}"] = commit[:12] + (" with changes" if dirty else "")
+    return commits

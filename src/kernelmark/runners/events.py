@@ -1,4 +1,4 @@
-"""What a runner tells while it works."""
+"""Events that a runner reports while it works."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CasePhase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseCompiled:
-    """A case was compiled ahead; `done` of `total` that need it."""
+    """A case was compiled ahead, the `done`-th of `total`, in `seconds` on one core."""
 
     case: Case
     status: Status
@@ -74,8 +74,8 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnvironmentSeen:
-    """The environment as a worker sees it, with exact library versions."""
+class EnvironmentRead:
+    """The environment of a worker, with exact library versions."""
 
     environment: Environment
 
@@ -92,7 +92,7 @@ Event = (
     | CaseFinished
     | DeviceLost
     | Waiting
-    | EnvironmentSeen
+    | EnvironmentRead
     | Note
 )
 

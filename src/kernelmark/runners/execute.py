@@ -31,7 +31,7 @@ from kernelmark.runners import profiler
 
 OnPhase = Callable[[str], None]
 
-# What libraries say when memory runs out and they have no exception type of their own for it.
+# In the messages of libraries that have no exception type for out of memory.
 MEMORY_WORDS = ("out of memory", "bad_alloc", "can't allocate memory", "cannot allocate memory")
 
 
@@ -43,14 +43,14 @@ def execute(
     *,
     profile_s: float = profiler.TIMEOUT_S,
 ) -> Result:
-    """Measure `case` on `device`; never raises for anything the case does. A profiler that is
-    asked too may take `profile_s` seconds."""
+    """Measure `case` on `device`. Every failure of the case becomes a result, none is raised. With
+    timer=profiler, the profiler may take `profile_s` seconds."""
     started, clock = time.time(), time.perf_counter()
     try:
         on_phase("load")
         backend = find_backend(case, device.info)
         if case.timing.timer is Timer.PROFILER:
-            profiler.find(device.info.name)  # before anything is measured for it
+            profiler.find(device.info.name)  # fail before anything is measured
         op = ops.registry.get(case.problem.op)
 
         def prepare(sets: Sequence[ArgumentSet]) -> Kernel:
@@ -60,7 +60,7 @@ def execute(
             problem=case.problem,
             op=op,
             device=device,
-            timing=_own_timer(case.timing),
+            timing=_without_profiler(case.timing),
             prepare=prepare,
             process=process,
             on_phase=on_phase,
@@ -68,7 +68,7 @@ def execute(
         measurement = outcome.measurement
         if case.timing.timer is Timer.PROFILER:
             on_phase("profile")
-            measurement = _cross_checked(case, device.info, measurement, profile_s)
+            measurement = _cross_check(case, device.info, measurement, profile_s)
     except (Exception, SystemExit) as error:
         status, text = explain(error)
         cost = {"total": time.perf_counter() - clock}
@@ -78,7 +78,7 @@ def execute(
 
 
 def result_of(outcome: Outcome, case: Case, op: Op, info: DeviceInfo, *, started: float) -> Result:
-    """What measuring a case gave, as its result."""
+    """Return the result of a measured case."""
     passed = outcome.check.passed
     return Result(
         case=case,
@@ -96,37 +96,36 @@ def result_of(outcome: Outcome, case: Case, op: Op, info: DeviceInfo, *, started
     )
 
 
-def _own_timer(timing: Timing) -> Timing:
-    """The profiler is a cross-check: the headline still comes from the device's best timer."""
+def _without_profiler(timing: Timing) -> Timing:
+    """Replace timer=profiler by the device's best timer: the profiler is only a cross-check."""
     if timing.timer is not Timer.PROFILER:
         return timing
     return dataclasses.replace(timing, timer=Timer.AUTO)
 
 
-def _cross_checked(
+def _cross_check(
     case: Case, info: DeviceInfo, measurement: Measurement, profile_s: float
 ) -> Measurement:
-    """The measurement with what the vendor's profiler says of the same case beside it, or with a
-    warning that it says nothing: what was measured is as good without."""
-    watched = dataclasses.replace(case, timing=_own_timer(case.timing))
+    """Add the time of the same case under the vendor's profiler, or a warning if that fails."""
+    profiled = dataclasses.replace(case, timing=_without_profiler(case.timing))
     try:
-        seen = profiler.profile(watched, info.name, timeout_s=profile_s)
+        profile = profiler.profile(profiled, info.name, timeout_s=profile_s)
     except Exception as error:
         warning = Reason("not-cross-checked", cause=explain(error)[1])
         return dataclasses.replace(measurement, warnings=(*measurement.warnings, warning))
-    also = {**measurement.also, "profiler_s": seen.seconds}
-    if seen.spread > profiler.STABLE:
-        warning = Reason("profiler-unstable", spread=seen.spread, limit=profiler.STABLE)
+    also = {**measurement.also, "profiler_s": profile.seconds}
+    if profile.spread > profiler.STABLE:
+        warning = Reason("profiler-unstable", spread=profile.spread, limit=profiler.STABLE)
         measurement = dataclasses.replace(measurement, warnings=(*measurement.warnings, warning))
-    cycles, clock_mhz = seen.metrics.get(profiler.CYCLES), measurement.clock_mhz
+    cycles, clock_mhz = profile.metrics.get(profiler.CYCLES), measurement.clock_mhz
     if cycles and clock_mhz:
         also["profiler_at_clock_s"] = cycles / (clock_mhz * 1e6)
     return dataclasses.replace(measurement, also=also)
 
 
 def compile_ahead(case: Case, info: DeviceInfo) -> tuple[Status, Reason, float, KernelInfo]:
-    """Fill the backend's compile cache: (status, error, seconds, what was compiled). The device
-    is not touched."""
+    """Fill the backend's compile cache without touching the device. Return status, error, seconds
+    and the kernel's info."""
     clock = time.perf_counter()
     status, text, kernel = Status.OK, NO_REASON, KernelInfo()
     try:
@@ -137,7 +136,7 @@ def compile_ahead(case: Case, info: DeviceInfo) -> tuple[Status, Reason, float, 
 
 
 def find_backend(case: Case, info: DeviceInfo) -> Backend:
-    """The case's backend, or `Unsupported` with the reason why it cannot do the case here."""
+    """Return the case's backend; raise Unsupported with the reason if it cannot run the case."""
     try:
         backend = backends.find(case.backend)
     except UsageError as error:
@@ -146,7 +145,7 @@ def find_backend(case: Case, info: DeviceInfo) -> Backend:
         kinds = ", ".join(backend.device_kinds)
         raise Unsupported(f"{case.backend} does not run on {info.kind}, only on {kinds}")
     rule = backend.supports
-    if not info.memory_bytes:  # an absent GPU: its runtime need not be here either
+    if not info.memory_bytes:  # an absent GPU, whose runtime need not be installed
         rule = getattr(backend, "refuses", rule)
     reason = backend.available() or rule(case.problem, info)
     if reason is not None:
@@ -155,26 +154,26 @@ def find_backend(case: Case, info: DeviceInfo) -> Backend:
 
 
 def explain(error: BaseException) -> tuple[Status, Reason]:
-    """The status that stands for an exception, and its reason."""
+    """Return the status and the reason for an exception."""
     if isinstance(error, Unsupported):
-        return Status.UNSUPPORTED, _told(error)
+        return Status.UNSUPPORTED, _with_hint(error)
     if isinstance(error, CompileError):
-        return Status.COMPILE_ERROR, _told(error)
-    if _is_memory(error):
+        return Status.COMPILE_ERROR, _with_hint(error)
+    if _is_out_of_memory(error):
         return Status.OUT_OF_MEMORY, Reason.of(_one_line(error))
     if isinstance(error, KernelmarkError):
-        return Status.RUNTIME_ERROR, _told(error)
+        return Status.RUNTIME_ERROR, _with_hint(error)
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     name = type(error).__name__
     return Status.RUNTIME_ERROR, Reason("raised", type=name, text=_one_line(error), place=place)
 
 
-def _told(error: KernelmarkError) -> Reason:
-    """Its sentence, and what to do: a result has one text for both."""
+def _with_hint(error: KernelmarkError) -> Reason:
+    """Return an error's reason with its hint: a result has one reason for both."""
     if not error.hint:
         return error.message
-    # A compiler's log goes on below the sentence.
+    # A compiler's log follows the first line.
     head, *rest = error.message.split("\n", 1)
     cause = Reason.of(head) if rest else error.message
     return Reason("hinted", cause=cause, hint=error.hint, output="".join(rest))
@@ -189,13 +188,13 @@ def failure(
     started: float,
     cost: Mapping[str, float] | None = None,
 ) -> Result:
-    """A result without a measurement; its costs are still those of its problem."""
+    """Return a result without a measurement, with the FLOPs and bytes of its problem."""
     flops = nbytes = 0
     try:
         op = ops.registry.get(case.problem.op)
         flops, nbytes = op.flops(case.problem), op.bytes(case.problem)
     except Exception:
-        pass  # the op or the problem itself may be what is wrong: the case's own error says it
+        pass  # the op or the problem may be the cause of the failure, which `error` has
     return Result(
         case=case,
         device=info.name,
@@ -210,9 +209,8 @@ def failure(
 
 
 def join(parts: Sequence[Result]) -> Result:
-    """One result from those of a case's processes; the first that failed gives the status.
-
-    The times of the others are kept: they do not rank, but they are data.
+    """Join the results of a case's processes. The first that failed gives the status; the times of
+    the others are kept as data.
     """
     if len(parts) == 1:
         return parts[0]
@@ -251,7 +249,7 @@ def _worst(checks: Sequence[Check]) -> Check | None:
     return next((c for c in checks if not c.passed), max(checks, key=lambda c: c.worst))
 
 
-def _is_memory(error: BaseException) -> bool:
+def _is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, OutOfMemory | MemoryError):
         return True
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:

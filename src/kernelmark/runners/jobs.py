@@ -1,4 +1,4 @@
-"""Jobs: what a worker can be asked to do, and the value that its reply or its failure becomes."""
+"""Jobs: requests to a worker, and the value of a reply or a failure."""
 
 from __future__ import annotations
 
@@ -81,16 +81,15 @@ class MeasureCase(Job[Result]):
             result = codec.from_document(reply.get("result"), Result)
             check_result(result, "result")
         except CodecError as error:
-            wrong = Reason("result-unreadable", cause=error.message)
+            problem = Reason("result-unreadable", cause=error.message)
         else:
             if result.case.id != self.case.id:
-                wrong = Reason("result-of-another-case")
+                problem = Reason("result-of-another-case")
             elif (result.device, result.arch) != (info.name, info.arch):
-                found = {"device": result.device, "arch": result.arch}
-                wrong = Reason("result-of-another-device", **found)
+                problem = Reason("result-of-another-device", device=result.device, arch=result.arch)
             else:
                 return result
-        return failure(self.case, info, Status.CRASHED, wrong, started=started)
+        return failure(self.case, info, Status.CRASHED, problem, started=started)
 
     def fail(self, info: DeviceInfo, failure_: Failure, started: float) -> Result:
         error = failure_.error
@@ -106,7 +105,7 @@ class MeasureCase(Job[Result]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """What compiling a case gave; `seconds` is the time on one core."""
+    """The result of compiling a case; `seconds` is the time on one core."""
 
     status: Status
     error: Reason = NO_REASON
@@ -128,7 +127,7 @@ class CompileCase(Job[Compiled]):
         try:
             kernel = codec.read(reply.get("kernel"), KernelInfo, "kernel")
         except CodecError:
-            kernel = KernelInfo()  # nothing is known that it could be rejected by
+            kernel = KernelInfo()  # unknown resources reject nothing
         return Compiled(
             status=Status(reply["status"]),
             error=read_reason(reply.get("error")),
@@ -166,14 +165,14 @@ class ReadEnvironment(Job[Environment | Failure]):
 
 
 def threads_of(case: Case, info: DeviceInfo) -> int:
-    """Return the threads that a worker is started with. A GPU's workers ignore the number: a case
-    with another one needs no new process."""
+    """Return the threads that a case's worker is started with; 0 on a GPU, where cases of any
+    thread count share a worker."""
     return case.timing.threads if info.kind in ("cpu", "fake") else 0
 
 
 def harmless(result: Result) -> bool:
-    """Return whether the worker is as good as new after this result. After anything else its
-    memory, or its device's context, may be damaged."""
+    """Return whether the worker can go on after this result. After any other its memory, or its
+    device's context, may be damaged."""
     return result.status in (Status.OK, Status.UNSUPPORTED, Status.COMPILE_ERROR)
 
 

@@ -72,7 +72,7 @@ class LocalRunner:
         self._workers = workers
 
     def _default_jobs(self) -> int:
-        """Every core; beside GPUs that are timed at the same time, one less for each."""
+        """Return every core; while GPUs are timed, one less for each."""
         cores = len(os.sched_getaffinity(0))
         return cores if self.infos[0].kind == "cpu" else max(1, cores - len(self.infos))
 
@@ -93,25 +93,24 @@ class LocalRunner:
         return Slot(device_kinds.registry.get(info.kind), info, spec, self.limits)
 
     def run(self, cases: Iterable[Case]) -> Iterator[Event]:
-        """Events as they happen; what cannot be run at all is refused before the first.
-
-        Closing the iterator, or an exception, ends every worker."""
-        given = list(cases)
-        for case in given:
+        """Check the cases, and return an iterator of events. Closing it, or an exception, ends all
+        workers."""
+        cases = list(cases)
+        for case in cases:
             check_threads(self.infos[0], case.timing.threads)
-        return self._run(given)
+        return self._run(cases)
 
-    def _run(self, given: Sequence[Case]) -> Iterator[Event]:
-        named: dict[str, Case] = {}
-        for case in given:
-            named.setdefault(case.id, case)
-        unique = list(named.values())
-        if len(unique) < len(given):
-            yield Note(text=f"{len(given) - len(unique)} cases were asked for twice; once is run")
+    def _run(self, cases: Sequence[Case]) -> Iterator[Event]:
+        by_id: dict[str, Case] = {}
+        for case in cases:
+            by_id.setdefault(case.id, case)
+        unique = list(by_id.values())
+        if len(unique) < len(cases):
+            yield Note(text=f"{len(cases) - len(unique)} cases were asked for twice; once is run")
         for info in self.infos:
             if others := describe_others(info):
                 yield Note(text=f"{info.name} is in use by {others}: times may be disturbed")
-        # A single compilation has nothing to go ahead of.
+        # A single compilation cannot run ahead of anything.
         to_compile = sum(compiles(case.backend) for case in unique)
         with self.pool(self.jobs if to_compile > 1 else 0) as pool:
             yield from Dispatch(order(unique, len(self.infos)), pool).events()

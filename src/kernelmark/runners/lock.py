@@ -1,9 +1,9 @@
 """One timing at a time on a device, across every kernelmark process and user of this machine.
 
-A lock file a device in /tmp, held by flock: the kernel gives it back when its holder dies, however
-it dies. Files there are only ever opened for reading and hold nothing, so that a user who puts a
-link or a file of another kind in the place of one can at most stop others from waiting. On the CPU,
-compiling disturbs timing, so compiling holds the lock too, shared with other compilations.
+One lock file per device in /tmp, locked by flock, which the kernel releases however its holder
+dies. The files are empty and only ever opened for reading, so that a user who replaces one by a
+link or another kind of file can at most stop others from waiting. On the CPU, compiling disturbs
+timing, so compilations hold a shared lock.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.printable import printable
 
 OnWait = Callable[[str], None]  # called once, with who holds the lock
-# Not $TMPDIR: users who have their own would not meet.
+# Not $TMPDIR: users with different ones would not share a lock.
 _FOLDER = "/tmp"
 _COMMAND_CHARACTERS = 60
 _WORKER = "kernelmark.runners.worker"
 
 
 def lock_path(info: DeviceInfo) -> Path:
-    """The file that stands for a device. $KERNELMARK_LOCKS is another folder than /tmp: one that
+    """Return the lock file of a device. $KERNELMARK_LOCKS replaces /tmp, by a folder that
     containers share."""
     identity = info.uuid or f"{_machine()}-{info.name}"
     name = re.sub(r"[^A-Za-z0-9._-]", "_", identity)
@@ -36,9 +36,9 @@ def lock_path(info: DeviceInfo) -> Path:
 
 
 @contextlib.contextmanager
-def held(info: DeviceInfo, on_wait: OnWait, *, shared: bool = False) -> Iterator[None]:
-    """Hold the device's lock; where there can be none, measure without it."""
-    handle = _locked(lock_path(info), fcntl.LOCK_SH if shared else fcntl.LOCK_EX, on_wait)
+def hold_lock(info: DeviceInfo, on_wait: OnWait, *, shared: bool = False) -> Iterator[None]:
+    """Hold the device's lock; go on without it where no lock file can be opened."""
+    handle = _acquire(lock_path(info), fcntl.LOCK_SH if shared else fcntl.LOCK_EX, on_wait)
     try:
         yield
     finally:
@@ -46,8 +46,8 @@ def held(info: DeviceInfo, on_wait: OnWait, *, shared: bool = False) -> Iterator
             os.close(handle)
 
 
-def _locked(path: Path, mode: int, on_wait: OnWait) -> int | None:
-    """An open file that is locked, or None."""
+def _acquire(path: Path, mode: int, on_wait: OnWait) -> int | None:
+    """Return the descriptor of the locked file, or None if it cannot be locked."""
     while (handle := _open(path)) is not None:
         try:
             try:
@@ -55,7 +55,7 @@ def _locked(path: Path, mode: int, on_wait: OnWait) -> int | None:
             except BlockingIOError:
                 on_wait(describe_holder(handle))
                 fcntl.flock(handle, mode)
-            if _is_there(path, handle):
+            if _is_same_file(path, handle):
                 return handle
         except OSError:  # a file system without locks
             os.close(handle)
@@ -63,29 +63,29 @@ def _locked(path: Path, mode: int, on_wait: OnWait) -> int | None:
         except BaseException:
             os.close(handle)
             raise
-        os.close(handle)  # whoever tidies /tmp removed the file while it was waited for
+        os.close(handle)  # /tmp was cleaned up while waiting: lock the new file
     return None
 
 
 def _open(path: Path) -> int | None:
-    """The file, opened for reading: nothing can be done to what another user put there. Where it
-    exists it is not opened with O_CREAT, which Linux refuses for others' files in /tmp
+    """Open the file for reading only, so that a file that another user put there is not changed.
+    An existing one is opened without O_CREAT, which Linux refuses for other users' files in /tmp
     (fs.protected_regular)."""
-    usual = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO would wait
-    for flags in (usual, usual | os.O_CREAT | os.O_EXCL, usual):
+    read_only = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO would block
+    for flags in (read_only, read_only | os.O_CREAT | os.O_EXCL, read_only):
         try:
             handle = os.open(path, flags, 0o644)
         except OSError:
             continue
         if stat.S_ISREG(os.fstat(handle).st_mode):
             if flags & os.O_CREAT:
-                os.fchmod(handle, 0o644)  # others have to open it, whatever the umask
+                os.fchmod(handle, 0o644)  # readable by other users, whatever the umask
             return handle
         os.close(handle)
     return None
 
 
-def _is_there(path: Path, handle: int) -> bool:
+def _is_same_file(path: Path, handle: int) -> bool:
     try:
         return os.path.samestat(path.lstat(), os.fstat(handle))
     except OSError:
@@ -93,10 +93,10 @@ def _is_there(path: Path, handle: int) -> bool:
 
 
 def describe_others(info: DeviceInfo) -> str:
-    """Programs that use a GPU and do not wait for its lock, in words; "" for none that is seen.
+    """Describe the programs that use a GPU without waiting for its lock; "" if there are none.
 
-    NVML lists them by PID; of another container there is nothing more to say. Workers of kernelmark
-    wait for each other."""
+    NVML lists them by PID, which is all that is known of a process in another container. Workers of
+    kernelmark do wait, and are left out."""
     if info.kind != "cuda" or not info.uuid:
         return ""
     from kernelmark.gpu.telemetry import compute_processes
@@ -107,10 +107,10 @@ def describe_others(info: DeviceInfo) -> str:
 
 
 def describe_holder(handle: int) -> str:
-    """Who holds the lock of an open file: `process 123 of ann (kmark run -s demo)`.
+    """Describe who holds the lock of an open file: `process 123 of ann (kmark run -s demo)`.
 
-    By the kernel's list of locks, not by anything that a holder wrote: that can be wrong. It leaves
-    out processes of other PID namespaces, such as those of other containers."""
+    The kernel's list of locks leaves out processes of other PID namespaces, such as those of other
+    containers."""
     holders = [text for pid in _holders(handle) if (text := _describe(pid))]
     return " and ".join(holders) or "another process"
 
@@ -121,19 +121,19 @@ def _holders(handle: int) -> list[int]:
     except OSError:
         return []
     inode = os.fstat(handle).st_ino
-    found = []
+    pids = []
     for words in map(str.split, lines):
-        # 1: FLOCK ADVISORY WRITE 303 fe:00:2932917 0 EOF; a line with -> waits.
+        # 1: FLOCK ADVISORY WRITE 303 fe:00:2932917 0 EOF; a waiter's line has -> in second place.
         if len(words) > 5 and words[1] == "FLOCK" and words[5].endswith(f":{inode}"):
-            found.append(int(words[4]))
-    return [pid for pid in dict.fromkeys(found) if pid > 0 and pid != os.getpid()]
+            pids.append(int(words[4]))
+    return [pid for pid in dict.fromkeys(pids) if pid > 0 and pid != os.getpid()]
 
 
 def _describe(pid: int) -> str:
     try:
         owner = Path(f"/proc/{pid}").stat().st_uid
         words = _command(pid)
-        if _WORKER in words:  # a worker is known to nobody; who started it is
+        if _WORKER in words:  # show the command that started the worker instead
             status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             words = _command(int(status[1])) or words
     except (OSError, ValueError, IndexError):
@@ -142,7 +142,7 @@ def _describe(pid: int) -> str:
         user = pwd.getpwuid(owner).pw_name
     except KeyError:
         user = f"user {owner}"
-    # The interpreter is of no interest: /usr/bin/python /usr/bin/kmark run -s demo.
+    # Without the interpreter: /usr/bin/python /usr/bin/kmark run -s demo.
     if len(words) > 1 and Path(words[0]).name.startswith("python"):
         words = words[1:]
     text = " ".join([Path(words[0]).name, *words[1:]]) if words else ""
@@ -154,16 +154,16 @@ def _describe(pid: int) -> str:
 
 
 def _command(pid: int) -> list[str]:
-    """The words of a process's command line; none where they cannot be read."""
+    """Return the arguments of a process; [] if they cannot be read."""
     try:
-        whole = Path(f"/proc/{pid}/cmdline").read_bytes()
+        line = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return []
-    return [word.decode(errors="replace") for word in whole.split(b"\0") if word]
+    return [word.decode(errors="replace") for word in line.split(b"\0") if word]
 
 
 def _machine() -> str:
-    """A name that containers of one machine share and no other machine has."""
+    """Return a name that is unique to this machine and shared by its containers."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
     except OSError:

@@ -8,25 +8,25 @@ from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.result import Case
 
-# Operations that today's CPUs and GPUs do, to within an order of magnitude, in the time of moving
-# a byte. Only the order of cases depends on it, never a number that is shown.
-_OPERATIONS_A_BYTE = 10
+# FLOPs that CPUs and GPUs do in the time of moving a byte, to within an order of magnitude. Only
+# the order of cases depends on it, never a number that is shown.
+_FLOPS_PER_BYTE = 10
 
 
 def work(case: Case) -> float | None:
-    """The size of a case in operations or in bytes moved, whichever binds; None if unknown."""
+    """Return the size of a case: its FLOPs, or those of moving its bytes if more; None if
+    unknown."""
     try:
         op = ops.registry.get(case.problem.op)
         flops, nbytes = op.flops(case.problem), op.bytes(case.problem)
     except (KernelmarkError, KeyError):
         return None
-    return float(max(flops, _OPERATIONS_A_BYTE * nbytes))
+    return float(max(flops, _FLOPS_PER_BYTE * nbytes))
 
 
 def order(cases: Sequence[Case], devices: int) -> list[Case]:
-    """Longest first where several devices share the cases, so that they end together; as given
-    on one device, where order gains nothing. Cases of equal thread count stay together: another
-    count needs another worker."""
+    """Order cases longest first where several devices share them, so that the devices finish
+    together. Cases of equal thread count stay together: another count needs another worker."""
     groups: dict[int, list[Case]] = {}
     for case in cases:
         groups.setdefault(case.timing.threads, []).append(case)

@@ -1,8 +1,8 @@
 """Pool: worker slots, the jobs on them, their time limits, and what happens when workers are lost.
 
 The one place that starts workers and handles their loss. Commands decide which job goes to which
-slot and what its outcome means; they never see a worker. What starts workers is given: processes
-of this machine (`process.LocalWorkers`) or anything else that keeps `Workers`.
+slot and what its outcome means; they never see a worker. Workers are processes of this machine
+(`process.LocalWorkers`) or come from another implementation of `Workers`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from kernelmark.runners.protocol import Message
 R = TypeVar("R")
 OnWait = Callable[[str], object]  # gets the process that holds the device
 
-# A device on which so many workers in a row do not start is given up.
+# A device on which this many workers in a row do not start is given up.
 START_ATTEMPTS = 3
 _IDS = itertools.count(1)
-# A worker ends a profiler that takes too long by itself, and then still has to send its result.
-_ENDING_S = 30.0
+# A worker itself ends a profiler that takes too long, and then still has to send its result.
+_PROFILER_GRACE_S = 30.0
 
 
 class Worker(Protocol):
@@ -61,9 +61,9 @@ class Workers(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Seconds that a job may take: in its compiler (with the loading of libraries), in all other
-    phases together, and a worker until it is ready. Waiting for a device is free. A profiler may
-    take as long as the other phases, and costs a case that was measured nothing."""
+    """Time limits in seconds: for compiling and loading libraries, for all other phases together,
+    and for a worker to become ready. Waiting for a device has no limit. A profiler may take as
+    long as the other phases, in addition to them."""
 
     timeout_s: float = 300.0
     compile_timeout_s: float = 600.0
@@ -78,20 +78,20 @@ class Limits:
         if phase in ("load", "compile"):
             return "compile", self.compile_timeout_s
         if phase == "profile":
-            return phase, self.timeout_s + _ENDING_S
+            return phase, self.timeout_s + _PROFILER_GRACE_S
         return "timing", self.timeout_s
 
 
 class Slot:
-    """A place for one worker on a device or, without opening it, for one of its compilers."""
+    """A worker slot: on a device or, without opening it, for one of its compilers."""
 
     def __init__(
         self, kind: DeviceKind, info: DeviceInfo, spec: WorkerSpec, limits: Limits | None = None
     ) -> None:
         self.info = info
         self.spec = spec
-        self.lost = NO_REASON  # why no more worker is started
-        self.job: Job[Any] | None = None  # until its outcome was polled
+        self.lost = NO_REASON  # why no worker is started any more
+        self.job: Job[Any] | None = None  # until its outcome has been polled
         self.worker: Worker | None = None
         self._kind = kind
         self._limits = limits or Limits()
@@ -106,17 +106,17 @@ class Slot:
     def idle(self) -> bool:
         return self.job is None and not self.lost
 
-    def without_own_variables(self, seen: Environment) -> Environment:
-        """Drop the variables that only pin a worker to its device: a timing's threads say the
-        same."""
+    def without_own_variables(self, environment: Environment) -> Environment:
+        """Drop the variables that only pin a worker to its device: the timing's `threads` has the
+        same information."""
         own = self._own_variables(1)
-        kept = {name: value for name, value in seen.variables.items() if name not in own}
-        return dataclasses.replace(seen, variables=kept)
+        kept = {name: value for name, value in environment.variables.items() if name not in own}
+        return dataclasses.replace(environment, variables=kept)
 
     def _own_variables(self, threads: int) -> dict[str, str]:
         own = self._kind.worker_variables(self.info.index, threads)
-        # Libraries read one of several: who sets one for these workers would be overruled by
-        # the others.
+        # A library may read any of several variables. If the user set one, ours must not override
+        # it through another.
         return {} if own.keys() & self.spec.variables.keys() else own
 
     def _spec_for(self, job: Job[Any]) -> WorkerSpec:
@@ -163,7 +163,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A job has its value, be it of a reply or of a failure."""
+    """A job is done; `value` is that of its reply or its failure."""
 
     slot: Slot
     job: Job[Any]
@@ -252,8 +252,8 @@ class Pool:
     def run_all(
         self, jobs: Iterable[Job[R]], slots: Sequence[Slot], on_wait: OnWait | None = None
     ) -> Iterator[tuple[Job[R], R]]:
-        """Do `jobs` on any of `slots`, and yield each with its value. Jobs that are left when every
-        slot is lost are not done."""
+        """Run `jobs` on any of `slots`, and yield each with its value. Jobs that are left when all
+        slots are lost are dropped."""
         waiting = deque(jobs)
         while True:
             for slot in slots:
@@ -270,16 +270,16 @@ class Pool:
                 on_wait(outcome.holder)
 
     def call(self, job: Job[R], on_wait: OnWait | None = None) -> R:
-        """Do one job on the first device, and wait for its value."""
+        """Run one job on the first device, and wait for its value."""
         slot = self.devices[0]
         for _, value in self.run_all([job], [slot], on_wait):
             return value
         return job.fail(slot.info, Failure(status=Status.CRASHED, error=slot.lost), time.time())
 
     def give_up(self, slot: Slot, reason: Reason) -> None:
-        """Use a slot no more. What it was doing has no outcome."""
+        """Stop using a slot. Its current job gets no outcome."""
         slot.lost = reason
-        self._outcomes = deque(one for one in self._outcomes if one.slot is not slot)
+        self._outcomes = deque(o for o in self._outcomes if o.slot is not slot)
         slot.close()
 
     def close(self) -> None:
@@ -288,7 +288,7 @@ class Pool:
             slot.close()
 
     def _wait(self) -> None:
-        """Take in messages, losses and the ends of limits."""
+        """Wait for messages, losses or the next deadline, and handle them."""
         by_worker = {id(slot.worker): slot for slot in self._slots if slot.worker is not None}
         deadlines = [d for slot in by_worker.values() if (d := slot.deadline) is not None]
         timeout_s = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
@@ -298,7 +298,7 @@ class Pool:
             if slot.worker is worker:
                 self._on_message(slot, message)
         for slot in by_worker.values():
-            # After the messages: a worker that was in time must not be called late.
+            # After the messages, so that a reply in time does not count as late.
             if slot.deadline is not None and time.monotonic() >= slot.deadline:
                 self._expire(slot)
 

@@ -1,11 +1,11 @@
-"""Which results are faster than their device can be.
+"""Detect results that are faster than their device can be.
 
 A result is `impossible` if its median, which it would rank by, is shorter than the least time that
 measured roofs allow, by more than a margin. (Not the slow end of its interval: a kernel that works
-in some launches has one as wide as it likes.) Nothing honest may be refused, so every other doubt
-counts for the result:
+only in some launches can make that as wide as it likes.) No honest result may be refused, so every
+other doubt counts in favour of the result:
 
-- Only work that its op says no right kernel can avoid counts (`Op.least_flops`, `least_bytes`).
+- Only work that no right kernel can avoid counts (`Op.least_flops`, `least_bytes`).
 - Only a roof of the same device, model and number of threads counts, and only a steady one of a
   microbenchmark, not of a program that stood in for one.
 - FLOPs are held to the fastest unit that could have done them. A matrix unit computes in more
@@ -59,7 +59,7 @@ _CPU_MATRIX = frozenset({"amx_tile", "sme", "bf16", "svebf16"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excess:
-    """By how much a result is beyond a roof: `rate` over `roof.value` is above `margin`."""
+    """A rate (FLOP/s or bytes/s) above a roof: `rate` / `roof.value` exceeds `margin`."""
 
     bound: Bound
     rate: float
@@ -67,34 +67,34 @@ class Excess:
     margin: float
 
 
-def judged(result: Result, roofs: Sequence[Roof], info: DeviceInfo | None) -> Result:
-    """`result`, with status `impossible` and the reason if it is ok and cannot be. The measurement
-    stays: it is data."""
-    found = excess(result, roofs, info) if result.status is Status.OK else None
-    if found is None:
+def flag_impossible(result: Result, roofs: Sequence[Roof], info: DeviceInfo | None) -> Result:
+    """Return `result`, with status `impossible` and a reason if it is ok and faster than its device
+    can be. The measurement is kept as data."""
+    over = excess(result, roofs, info) if result.status is Status.OK else None
+    if over is None:
         return result
-    return dataclasses.replace(result, status=Status.IMPOSSIBLE, error=_reason(found))
+    return dataclasses.replace(result, status=Status.IMPOSSIBLE, error=_reason(over))
 
 
 def excess(result: Result, roofs: Sequence[Roof], info: DeviceInfo | None) -> Excess | None:
-    """What shows that a result is faster than its device can be; None if nothing does."""
+    """Return the largest excess of a result over a roof, None if there is none."""
     if result.measurement is None or info is None:
         return None
     fitting = [roof for roof in roofs if _counts(roof, result, info)]
     if not fitting:
         return None
     flops, moved = _least_work(result)
-    found = []
+    excesses = []
     if compute := _compute_roof(result, fitting, info):
-        found += _beyond("compute", flops, compute, result.measurement, info)
+        excesses += _beyond("compute", flops, compute, result.measurement, info)
     memory = [roof for roof in fitting if roof.kind == "bytes" and roof.name == "dram"]
     if memory and _is_cold(result, info):
-        found += _beyond("memory", moved, _highest(memory), result.measurement, info)
-    return max(found, key=lambda one: one.rate / one.roof.value, default=None)
+        excesses += _beyond("memory", moved, _highest(memory), result.measurement, info)
+    return max(excesses, key=lambda e: e.rate / e.roof.value, default=None)
 
 
 def threads_of(result: Result, info: DeviceInfo | None) -> int:
-    """CPU threads a result was measured with; 0 where that has no meaning or is not known."""
+    """Return the CPU threads of a result; 0 on other devices, or if unknown."""
     if result.device.partition(":")[0] != "cpu":
         return 0
     return result.case.timing.threads or (info.units if info else 0)
@@ -115,14 +115,15 @@ def _least_work(result: Result) -> tuple[int, int]:
 
 
 def _compute_roof(result: Result, roofs: Iterable[Roof], info: DeviceInfo) -> Roof | None:
-    """The fastest unit that the problem could have been computed on, if all of them are known."""
+    """Return the roof of the fastest unit that could have computed the problem, None if one of
+    the candidates has no roof."""
     names = result.case.problem.dtypes.values()
     known = [r for r in roofs if r.kind == "flops" and r.name in DTYPES]
     if info.kind == "cpu":
         isa = set(info.attributes.get("isa", "").split())
         first = next(iter(names), "")  # what the multiplications read
-        found = [roof for roof in known if roof.name == first]
-        return _highest(found) if found and not isa & _CPU_MATRIX else None
+        fitting = [roof for roof in known if roof.name == first]
+        return _highest(fitting) if fitting and not isa & _CPU_MATRIX else None
     # The narrowest of all: an 8-bit weight may be multiplied in 8 bits whatever the other is.
     bits = min([_SPLIT_BITS, *(DTYPES[name].bits for name in names if name in DTYPES)])
     if not any(r.unit == "matrix" and DTYPES[r.name].bits == bits for r in known):
@@ -135,7 +136,7 @@ def _highest(roofs: Sequence[Roof]) -> Roof:
 
 
 def _is_cold(result: Result, info: DeviceInfo) -> bool:
-    from kernelmark.measure.sets import CACHE_FACTOR  # with numpy, which showing results needs not
+    from kernelmark.measure.sets import CACHE_FACTOR  # imports numpy
 
     measured = result.measurement
     if measured is None or result.case.timing.cache is not Cache.COLD or not info.cache_bytes:
@@ -153,15 +154,15 @@ def _beyond(
     return [Excess(bound=bound, rate=rate, roof=roof, margin=margin)]
 
 
-def _reason(found: Excess) -> Reason:
-    name = "DRAM" if found.bound == "memory" else f"{found.roof.name} {found.roof.unit}".strip()
+def _reason(over: Excess) -> Reason:
+    name = "DRAM" if over.bound == "memory" else f"{over.roof.name} {over.roof.unit}".strip()
     return Reason(
         "above-limit",
-        bound=found.bound,
-        rate=found.rate,
+        bound=over.bound,
+        rate=over.rate,
         roof=name,
-        limit=found.roof.value,
-        unit="FLOP/s" if found.bound == "compute" else "B/s",
-        times=found.rate / found.roof.value,
-        margin=found.margin,
+        limit=over.roof.value,
+        unit="FLOP/s" if over.bound == "compute" else "B/s",
+        times=over.rate / over.roof.value,
+        margin=over.margin,
     )

@@ -24,13 +24,13 @@ from kernelmark.core.private import find_unsafe, private_folder
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
 from kernelmark.runners.protocol import PROTOCOL, Message, decode, encode
-from kernelmark.runners.stacks import last_words
+from kernelmark.runners.stacks import parse_stderr
 
 TAIL_BYTES = 4096
-# A reply of a million samples has 20 MB. A kernel can write to the pipe too, without an end.
-_MOST_LINE_BYTES = 1 << 26
-# As large as a pipe can be: of a worker that has ended, this is all that is left.
-_MOST_READ_BYTES = 1 << 20
+# A reply of a million samples has 20 MB, but a kernel can write to the pipe too, endlessly.
+_MAX_LINE_BYTES = 1 << 26
+# The largest pipe: this reads all that a worker that has ended left there.
+_MAX_READ_BYTES = 1 << 20
 _MEMORY_SIGNS = (b"bad_alloc", b"MemoryError", b"Cannot allocate memory", b"out of memory")
 
 
@@ -43,8 +43,8 @@ class WorkerSpec:
     python: str = sys.executable
     variables: Mapping[str, str] = field(default_factory=FrozenDict)
     memory_bytes: int = 0
-    folder: str = ""  # that it works in; this process's by default
-    opens_device: bool = True  # a worker that only compiles leaves it alone
+    folder: str = ""  # its working directory; this process's by default
+    opens_device: bool = True  # False for a worker that only compiles
 
     @property
     def command(self) -> list[str]:
@@ -56,20 +56,21 @@ class WorkerSpec:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of the process, with a path that holds this kernelmark and nothing else.
-
-        The folder that kernelmark is installed in would also bring this interpreter's libraries
-        into another one."""
-        # Workers share the parent's cache folder, also where it is one for this process alone.
-        given = {**os.environ, "KERNELMARK_CACHE": str(cache_root().absolute()), **self.variables}
-        path = [str(_import_folder()), given.get("PYTHONPATH", "")]
-        return given | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+        """Variables of the worker, with a PYTHONPATH folder that holds only this kernelmark: its
+        site-packages would bring this interpreter's libraries into another one."""
+        # Workers share the parent's cache folder, even a temporary one of this process.
+        variables = {
+            **os.environ,
+            "KERNELMARK_CACHE": str(cache_root().absolute()),
+            **self.variables,
+        }
+        path = [str(_import_folder()), variables.get("PYTHONPATH", "")]
+        return variables | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """A worker that ended, or that can no longer be understood. `error` has what it wrote to
-    standard error among its fields."""
+    """A worker that ended, or whose output is damaged. `error` has fields of `parse_stderr`."""
 
     status: Status
     error: Reason
@@ -86,7 +87,7 @@ class WorkerProcess:
         self._tail = b""
         self._oom_kills = oom_kills()
         self._killed = False
-        self._nonce: str | None = None  # of the request that is being done
+        self._nonce: str | None = None  # of the current request
         self._process = subprocess.Popen(
             spec.command,
             env=spec.environment,
@@ -95,7 +96,7 @@ class WorkerProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            start_new_session=True,  # out of reach of Ctrl-C, and a group that dies as one
+            start_new_session=True,  # Ctrl-C does not reach it, and its group can be killed
         )
         self.pid = self._process.pid
         self.out, self.err = self._descriptors()
@@ -109,7 +110,7 @@ class WorkerProcess:
         return self._process.stdout.fileno(), self._process.stderr.fileno()
 
     def send(self, message: Message) -> None:
-        """Pass a request on. That a worker is gone shows when its messages are read."""
+        """Send a request. If the worker is gone, `messages` returns its Loss."""
         assert self._process.stdin is not None
         self._tail = b""
         self._oom_kills = oom_kills()
@@ -121,7 +122,7 @@ class WorkerProcess:
     def alive(self) -> bool:
         if self.lost is not None or self._process.poll() is not None:
             return False
-        # While its other threads still end, a killed process cannot be waited for yet.
+        # A killed process is a zombie, and cannot be waited for, until its threads have ended.
         try:
             stat = Path(f"/proc/{self.pid}/stat").read_text()
         except OSError:  # no such files on this system
@@ -129,31 +130,31 @@ class WorkerProcess:
         return stat.rpartition(")")[2].split()[0] not in "ZX"
 
     def messages(self) -> list[Message | Loss]:
-        """Return what has come since; nothing comes after a `Loss`."""
+        """Return the messages since the last call. Nothing follows a `Loss`."""
         if self.lost is not None:
             return []
         self._read_errors()
         data, ended = _read_ready(self.out)
         *lines, self._pending = (self._pending + data).split(b"\n")
-        found: list[Message | Loss] = []
+        messages: list[Message | Loss] = []
         for line in lines:
             item = self._parse(line)
             if item is not None:
-                found.append(item)
+                messages.append(item)
             if isinstance(item, Loss):
-                return found
+                return messages
         if ended:
-            found.append(self._lose(*self._cause_of_death()))
-        elif len(self._pending) > _MOST_LINE_BYTES:
-            error = f"a line of more than {_MOST_LINE_BYTES >> 20} MiB"
-            found.append(self._lose(Status.CRASHED, Reason("worker-spoilt", cause=error)))
-        return found
+            messages.append(self._lose(*self._cause_of_death()))
+        elif len(self._pending) > _MAX_LINE_BYTES:
+            error = f"a line of more than {_MAX_LINE_BYTES >> 20} MiB"
+            messages.append(self._lose(Status.CRASHED, Reason("worker-spoilt", cause=error)))
+        return messages
 
     def _parse(self, line: bytes) -> Message | Loss | None:
         try:
             message = decode(line)
         except CodecError as error:
-            if not self.ready:  # a wrapper around the interpreter may greet first
+            if not self.ready:  # a wrapper around the interpreter may print first
                 self._tail = (self._tail + line + b"\n")[-TAIL_BYTES:]
                 return None
             return self._lose(Status.CRASHED, Reason("worker-spoilt", cause=error.message))
@@ -169,8 +170,8 @@ class WorkerProcess:
                 )
             self.ready = True
             return message
-        # Only we and the worker's own code have the nonce. Whatever else wrote this line, a kernel
-        # above all, has damaged the worker's output: nothing that follows can be trusted.
+        # Only the worker's own code has the nonce. If anything else wrote this line, such as a
+        # kernel, the worker's output can no longer be trusted.
         if self._nonce is None or message.get("nonce") != self._nonce:
             return self._lose(Status.CRASHED, Reason("worker-unasked"))
         if message["kind"] != "phase":
@@ -211,11 +212,11 @@ class WorkerProcess:
         self._read_errors()
 
     def with_tail(self, reason: Reason) -> Reason:
-        """`reason` with the last lines that the worker wrote to standard error."""
+        """Add the last lines of the worker's standard error to `reason`."""
         _, _, rest = self._tail.partition(b"\n")
         whole = rest if len(self._tail) == TAIL_BYTES and rest.strip() else self._tail
         tail = whole.decode(errors="replace").strip()
-        return reason.having(**last_words(tail)) if tail else reason
+        return reason.having(**parse_stderr(tail)) if tail else reason
 
     def _read_errors(self) -> None:
         data, ended = _read_ready(self.err)
@@ -223,7 +224,7 @@ class WorkerProcess:
         self._tail = (self._tail + data)[-TAIL_BYTES:]
 
     def stop(self) -> None:
-        """Let it end by itself, for two seconds at most."""
+        """Let it end by itself, and kill it after two seconds."""
         if self._process.poll() is None and self.lost is None:
             self.send({"kind": "stop"})
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -233,16 +234,16 @@ class WorkerProcess:
     def kill(self) -> None:
         """End it and everything it started."""
         if self._killed:
-            return  # its number may be another process's by now
+            return  # its PID may be another process's by now
         self._killed = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            # A process stuck in a driver cannot be killed; it must not take this one with it.
+            # A process stuck in a driver cannot be killed; do not wait for it forever.
             self._process.wait(timeout=5.0)
 
     def close(self) -> None:
-        """Kill and give the pipes back."""
+        """Kill it and close the pipes."""
         self.kill()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:
@@ -259,7 +260,7 @@ class LocalWorkers:
     def wait(
         self, workers: Sequence[WorkerProcess], timeout_s: float | None
     ) -> list[tuple[WorkerProcess, Message | Loss]]:
-        """Return what any of `workers` sent within `timeout_s` seconds."""
+        """Wait up to `timeout_s` seconds for messages, and return those of all `workers`."""
         with selectors.DefaultSelector() as selector:
             for worker in workers:
                 if worker.lost is None:
@@ -280,10 +281,10 @@ def oom_kills() -> int:
 
 
 def _read_ready(descriptor: int) -> tuple[bytes, bool]:
-    """(what is there now, whether the other end is closed). Of one that is written to without a
-    pause only the beginning: a time limit must come to its turn."""
+    """Return the bytes available now, and whether the other end is closed. At most _MAX_READ_BYTES,
+    so that endless output cannot hold up the time limits."""
     data = b""
-    while len(data) < _MOST_READ_BYTES:
+    while len(data) < _MAX_READ_BYTES:
         try:
             part = os.read(descriptor, 65536)
         except BlockingIOError:
@@ -297,7 +298,7 @@ def _read_ready(descriptor: int) -> tuple[bytes, bool]:
 
 
 def _import_folder() -> Path:
-    """A folder whose only content is a link to this package."""
+    """Return a folder whose only content is a link to this package."""
     package = Path(__file__).resolve().parents[1]
     folder = cache_root() / "import" / digest(str(package))[:16]
     link = folder / package.name

@@ -36,21 +36,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", required=True)
     parser.add_argument("--launches", type=int, default=3)
     parser.add_argument("cases", type=Path)
-    given = parser.parse_args(arguments)
-    lines = given.cases.read_text(encoding="utf-8").splitlines()
-    kind, info = find(given.device)
+    options = parser.parse_args(arguments)
+    lines = options.cases.read_text(encoding="utf-8").splitlines()
+    kind, info = find(options.device)
     device = kind.open(info.index)
     if not isinstance(device, GpuDevice):
         sys.exit(f"a profiler watches GPUs, not {info.kind}")
     for line in lines:
-        kernels = launch_case(codec.loads(line, Case), device, given.launches)
+        kernels = launch_case(codec.loads(line, Case), device, options.launches)
         sys.stdout.write(f"{MARK}{kernels}\n")
     sys.stdout.flush()
     return 0
 
 
 def launch_case(case: Case, device: GpuDevice, launches: int) -> int:
-    """Warm up over every set, then launch inside the window; how many kernels a launch starts."""
+    """Launch every set once, then launch inside the window. Return the kernels per launch."""
     op = ops.registry.get(case.problem.op)
     backend = find_backend(case, device.info)
     tensors = op.tensors(case.problem)
@@ -76,16 +76,17 @@ def launch_case(case: Case, device: GpuDevice, launches: int) -> int:
         if case.timing.cache is Cache.FLUSH or plan.evict:
             device.evict_cache()
             device.synchronize()
-        _signal(device, _WINDOW[0])
+        _mark(device, _WINDOW[0])
         kernel.launch(device.stream, index % plan.sets)
         device.synchronize()
-        _signal(device, _WINDOW[1])
+        _mark(device, _WINDOW[1])
     kernel.close()
     device.free(buffer)
     return kernels
 
 
-def _signal(device: GpuDevice, symbol: str) -> None:
+def _mark(device: GpuDevice, symbol: str) -> None:
+    """Mark a window's start or end: by a driver call, or for rocprofv3 by an empty kernel."""
     if device.info.kind == "hip":
         device.start(MARK_KERNEL, 1, 1)
         device.synchronize()

@@ -1,9 +1,8 @@
-"""Cross-check by the vendor's profiler: the same case under ncu or rocprofv3, beside our own time.
+"""Cross-check with the vendor's profiler: time the same case under ncu or rocprofv3.
 
-A profiler runs each launch alone, so its clock may be higher than that of launches without a
-pause: compare in cycles, which ncu gives too. Clocks are left as they are. rocprofv3 is run three
-times, and times that differ by more than 5 % are reported as unstable, as aiter's regression tests
-judge them.
+A profiler runs each launch alone, so its clock may be higher than that of back-to-back launches:
+compare in cycles, which ncu reports too. Clocks are not locked. rocprofv3 is run three times, and
+times that differ by more than 5 % are reported as unstable, as in aiter's regression tests.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ CYCLES = "sm__cycles_elapsed.max"
 DRAM_READ = "dram__bytes_read.sum"
 TIMEOUT_S = 300.0
 ROCPROF_RUNS = 3
-STABLE = 0.05  # largest difference of runs, as a share of their mean
+STABLE = 0.05  # largest difference between runs, as a fraction of their mean
 _KERNEL = "Kernel Name"
 _SECONDS = {"second": 1.0, "msecond": 1e-3, "usecond": 1e-6, "nsecond": 1e-9}
 _SECONDS |= {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -42,9 +41,10 @@ _BYTES = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What a profiler says of one launch, summed over its kernels; the median over launches, or
-    the mean of the medians of several runs, and the shortest and longest launch: some kernels alone
-    take a third longer now and then. `spread` is the largest difference of runs over their mean."""
+    """Seconds of one launch under a profiler, summed over its kernels: the median over launches, or
+    the mean of the medians of several runs. `between_s` is the shortest and longest launch: some
+    kernels take a third longer now and then. `spread` is the largest difference between runs over
+    their mean."""
 
     seconds: float
     between_s: tuple[float, float]
@@ -54,7 +54,7 @@ class Profile:
 
 
 def find(device: str) -> str:
-    """Return the path of the profiler of `device`; raise Unsupported if it has none here."""
+    """Return the path of the profiler of `device`; raise Unsupported if none is installed."""
     if device.startswith("hip"):
         root = os.environ.get("ROCM_PATH", "/opt/rocm")
         found = shutil.which("rocprofv3") or shutil.which(f"{root}/bin/rocprofv3")
@@ -81,7 +81,7 @@ def profile(
     metrics: Sequence[str] = (TIME, CYCLES),
     timeout_s: float = TIMEOUT_S,
 ) -> Profile:
-    """Return what the profiler of `device` says of the case."""
+    """Profile one case on `device`."""
     return profile_all([case], device, launches=launches, metrics=metrics, timeout_s=timeout_s)[0]
 
 
@@ -93,30 +93,31 @@ def profile_all(
     metrics: Sequence[str] = (TIME, CYCLES),
     timeout_s: float = TIMEOUT_S,
 ) -> list[Profile]:
-    """Profile all cases under one start of the profiler of `device`, which is what takes long;
-    rocprofv3 is started three times."""
+    """Profile all cases in one process: starting the profiler takes longest. rocprofv3 is started
+    three times."""
     tool = find(device)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "cases.jsonl"
         file.write_text("\n".join(map(codec.dumps, cases)), encoding="utf-8")
-        watched = [sys.executable, "-m", "kernelmark.runners.profiled", "--device", device]
-        watched += ["--launches", str(launches), str(file)]
+        profiled = [sys.executable, "-m", "kernelmark.runners.profiled", "--device", device]
+        profiled += ["--launches", str(launches), str(file)]
         if device.startswith("hip"):
             runs = []
             for number in range(ROCPROF_RUNS):
-                place = Path(folder) / f"run{number}"
-                command = [tool, "--kernel-trace", "--output-format", "csv", "-d", str(place)]
-                command += ["-o", "kmark", "--", *watched]
-                _output(command, timeout_s / ROCPROF_RUNS)
-                runs.append(read_trace(place, len(cases), launches))
-            return [_averaged(several) for several in zip(*runs, strict=True)]
+                output = Path(folder) / f"run{number}"
+                command = [tool, "--kernel-trace", "--output-format", "csv", "-d", str(output)]
+                command += ["-o", "kmark", "--", *profiled]
+                _run(command, timeout_s / ROCPROF_RUNS)
+                runs.append(read_trace(output, len(cases), launches))
+            return [_averaged(profiles) for profiles in zip(*runs, strict=True)]
         command = [tool, "--csv", "--page", "raw", "--profile-from-start", "off"]
         command += ["--clock-control", "none", "--cache-control", "none"]
-        command += ["--metrics", ",".join(metrics), *watched]
-        return parse(_output(command, timeout_s), launches)
+        command += ["--metrics", ",".join(metrics), *profiled]
+        return parse(_run(command, timeout_s), launches)
 
 
-def _output(command: Sequence[str], timeout_s: float) -> str:
+def _run(command: Sequence[str], timeout_s: float) -> str:
+    """Run a profiler and return its standard output."""
     name = Path(command[0]).name
     try:
         done = run_child(command, timeout_s=timeout_s)
@@ -132,8 +133,8 @@ def _output(command: Sequence[str], timeout_s: float) -> str:
 
 
 def read_trace(folder: Path, cases: int, launches: int) -> list[Profile]:
-    """Read what rocprofv3 wrote into `folder`, a CSV or the database of rocpd, which is what it
-    writes since ROCm 7 unless told otherwise; cut by our empty kernels."""
+    """Read the trace that rocprofv3 wrote into `folder`, a CSV file or, by default since ROCm 7, a
+    rocpd database. It is cut into launches by the mark kernels."""
     from kernelmark.workloads.importers.rocprof import timeline
 
     files = sorted((*folder.rglob("*kernel_trace.csv"), *folder.rglob("*.db")))
@@ -157,7 +158,8 @@ def read_trace(folder: Path, cases: int, launches: int) -> list[Profile]:
 
 
 def _traced(windows: Sequence[Sequence[tuple[str, float]]]) -> Profile:
-    """One run. A launch is the sum of its kernels: of a split-K kernel and its reduction."""
+    """Return the profile of one run. A launch is the sum of its kernels, such as a split-K kernel
+    and its reduction."""
     totals = sorted(sum(seconds for _, seconds in window) for window in windows)
     kernels = tuple(kernel for kernel, _ in windows[0])
     between = (totals[0], totals[-1])
@@ -176,25 +178,27 @@ def _averaged(runs: Sequence[Profile]) -> Profile:
 
 
 def parse(text: str, launches: int) -> list[Profile]:
-    """ncu's raw CSV: a row of names, a row of units, then a row a kernel; cut by our marks."""
+    """Parse ncu's raw CSV: a row of names, a row of units, then a row per kernel. It is cut into
+    cases by the marks."""
     lines = text.splitlines()
     counts = [int(line.removeprefix(MARK)) for line in lines if line.startswith(MARK)]
     rows = list(csv.reader(io.StringIO("\n".join(x for x in lines if x.startswith('"')))))
     if len(rows) < 3:
         raise CaseError("ncu saw no kernel", hint="does the profiler have permission?")
-    names, units, found = rows[0], rows[1], rows[2:]
+    names, units, kernels = rows[0], rows[1], rows[2:]
     for name in (_KERNEL, TIME):
         if name not in names:
             raise CaseError(f"ncu's table has no column {name}")
     for row in rows:
         if len(row) != len(names):
             raise CaseError(f"ncu's table has a row of {len(row)} cells where {len(names)} belong")
-    if len(found) != launches * sum(counts):
-        raise CaseError(f"ncu saw {len(found)} kernels where {launches * sum(counts)} were started")
+    started = launches * sum(counts)
+    if len(kernels) != started:
+        raise CaseError(f"ncu saw {len(kernels)} kernels where {started} were started")
     profiles = []
     for per_launch in counts:
-        mine, found = found[: launches * per_launch], found[launches * per_launch :]
-        profiles.append(_summed(names, units, mine, per_launch))
+        own, kernels = kernels[: launches * per_launch], kernels[launches * per_launch :]
+        profiles.append(_summed(names, units, own, per_launch))
     return profiles
 
 

@@ -16,9 +16,9 @@ from typing import Any
 from kernelmark.core.errors import CodecError
 
 PROTOCOL = 2
-# How a process under a profiler begins the line that says how many kernels a launch starts.
+# Prefix of the line in which a profiled process reports how many kernels a launch starts.
 MARK = "kernelmark-profiled: "
-MARK_KERNEL = "nothing"  # of device.cu: around the launches in a trace of a whole process
+MARK_KERNEL = "nothing"  # empty kernel of device.cu, around the launches in a trace
 Message = dict[str, Any]
 
 

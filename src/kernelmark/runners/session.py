@@ -1,4 +1,4 @@
-"""A session: cases through a runner into a store, so that nothing finished is ever lost."""
+"""Run cases and store each result as it comes, so that no finished case is lost."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.result import Case, Result, ResultSet, Run, RunState
 from kernelmark.core.roof import Roof
 from kernelmark.core.stopping import caught_stops, interruptible
-from kernelmark.runners.capture import refined
-from kernelmark.runners.events import CaseFinished, EnvironmentSeen, Event, Note, Runner
-from kernelmark.runners.possible import judged
+from kernelmark.runners.capture import merge_worker_environment
+from kernelmark.runners.events import CaseFinished, EnvironmentRead, Event, Note, Runner
+from kernelmark.runners.possible import flag_impossible
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store
@@ -40,20 +40,19 @@ def run_cases(
 ) -> ResultSet:
     """Run `cases`, storing each result before the next begins on its device.
 
-    Ctrl-C (or SIGTERM, SIGHUP, SIGQUIT) ends the workers and gives what there is, in state
-    `interrupted`; a second one raises at once, and so does an error, both with the store told. With
-    `resume`, `run` is one that the store knows: what it has a result for is not measured again,
-    failures included, because a failure is a result too and would most likely fail again;
-    `retry_failed` asks for those once more. With `refuse_config`, a config of which no case knows
-    the names raises and leaves no run behind. A result that `roofs` show to be faster than its
-    device can be is stored as `impossible`.
+    Ctrl-C (or SIGTERM, SIGHUP, SIGQUIT) ends the workers and returns the results so far, in state
+    `interrupted`. A second one, or an error, raises; the state is stored in either case. With
+    `resume`, `run` is already stored, and cases with a result are not measured again. That includes
+    failures, which would most likely recur; `retry_failed` measures those again. With
+    `refuse_config`, a config whose names no case accepts raises UsageError and leaves no run in the
+    store. A result that `roofs` show to be faster than its device can be is stored as `impossible`.
     """
     kept: list[Result] = []
     if resume and store is not None:
         kept = _kept(run, store, retry_failed=retry_failed)
-    have = {result.case.id for result in kept}
-    # A runner that refuses the cases does so here, before the store knows of a run.
-    events = runner.run([case for case in cases if case.id not in have])
+    done = {result.case.id for result in kept}
+    # A runner that refuses the cases raises here, before the run is stored.
+    events = runner.run([case for case in cases if case.id not in done])
     run = dataclasses.replace(run, cases=len({case.id for case in cases}), state=RunState.RUNNING)
     configured = {case.id for case in cases if case.config}
     session = _Session(
@@ -68,22 +67,21 @@ def run_cases(
         try:
             if store is not None:
                 (store.update_run if resume else store.add_run)(run)
-            run = session.ended(session.drive(events, keep_environment=bool(kept)))
+            run = session.finish(session.drive(events, keep_environment=bool(kept)))
         except BaseException as error:
             if isinstance(error, UsageError) and error.message.code == _UNKNOWN_NAME:
                 if store is not None:
                     store.delete_run(run.id)
                 raise
-            # A store that refuses the run may hold another one of the same id.
+            # A store that refuses the run may have another one of the same id.
             if session.begun or not isinstance(error, KernelmarkError):
-                with suppress(KernelmarkError):  # what ended the run may be the store itself
-                    session.ended(RunState.INTERRUPTED)
+                with suppress(KernelmarkError):  # the error may come from the store itself
+                    session.finish(RunState.INTERRUPTED)
             raise
-    # Several devices work off the longest cases first, and a resumed run has some already.
-    asked = list(dict.fromkeys(case.id for case in cases))
-    places = {name: place for place, name in enumerate(asked)}
-    found = sorted([*kept, *session.results], key=lambda r: places.get(r.case.id, len(asked)))
-    return ResultSet(run=run, results=tuple(found))
+    # In the order of `cases`: several devices run the longest first.
+    ranks = {name: rank for rank, name in enumerate(dict.fromkeys(case.id for case in cases))}
+    results = sorted([*kept, *session.results], key=lambda r: ranks.get(r.case.id, len(ranks)))
+    return ResultSet(run=run, results=tuple(results))
 
 
 def _kept(run: Run, store: Store, *, retry_failed: bool) -> list[Result]:
@@ -91,29 +89,29 @@ def _kept(run: Run, store: Store, *, retry_failed: bool) -> list[Result]:
     return [result for result in stored if not (retry_failed and result.status.failed)]
 
 
-def _sifted(events: Iterator[Event], configured: int) -> Iterator[Event]:
-    """Yield the events; raise if all `configured` cases refuse the names of their config: that is a
-    mistake in the request, not a result. Only a backend's worker can check them, so refusals are
-    held back until a case takes the config."""
-    held: list[Event] = []
+def _refuse_unknown_config(events: Iterator[Event], configured: int) -> Iterator[Event]:
+    """Yield the events. Raise UsageError if all `configured` cases refuse the names of their
+    config: that is a mistake in the request, not a result. Only a worker can check the names, so
+    refusals are delayed until a case accepts its config."""
+    refusals: list[Event] = []
     for event in events:
         if not (configured and isinstance(event, CaseFinished) and event.result.case.config):
             yield event
         elif (reason := event.result.error.root).code == _UNKNOWN_NAME:
-            held.append(event)
-            if len(held) == configured:
+            refusals.append(event)
+            if len(refusals) == configured:
                 close = difflib.get_close_matches(reason.fields["name"], reason.fields["known"], 1)
                 meant = f"did you mean {close[0]}? " if close else ""
                 raise UsageError(reason, hint=f"{meant}nothing was measured or stored")
         else:
             configured = 0
-            yield from held
+            yield from refusals
             yield event
 
 
 class _Session:
-    """The state of a run while it goes on. `configured` counts the cases of which one at least must
-    know the names of its config; 0 where none has to."""
+    """The state of a run in progress. `configured` counts the cases of which at least one must
+    accept the names of its config; 0 for no such check."""
 
     def __init__(
         self,
@@ -138,13 +136,13 @@ class _Session:
         self.begun = True
         try:
             with interruptible() as guard:
-                for event in _sifted(events, self._configured):
+                for event in _refuse_unknown_config(events, self._configured):
                     with guard.finishing():
                         if isinstance(event, CaseFinished):
-                            event = dataclasses.replace(event, result=self._judged(event.result))
-                            self._keep(event.result)
-                        elif isinstance(event, EnvironmentSeen):
-                            self._see(event, keep=keep_environment)
+                            event = dataclasses.replace(event, result=self._checked(event.result))
+                            self._store_result(event.result)
+                        elif isinstance(event, EnvironmentRead):
+                            self._on_environment(event, keep=keep_environment)
                     self._on_event(event)
         except KeyboardInterrupt:
             return RunState.INTERRUPTED
@@ -154,25 +152,25 @@ class _Session:
                 close()
         return RunState.DONE
 
-    def ended(self, state: RunState) -> Run:
-        """The run as it ended, and as it is stored."""
+    def finish(self, state: RunState) -> Run:
+        """Store the run's final state, and return the run."""
         self.run = dataclasses.replace(self.run, state=state, finished=time.time())
         if self._store is not None:
             self._store.update_run(self.run)
         return self.run
 
-    def _judged(self, result: Result) -> Result:
+    def _checked(self, result: Result) -> Result:
         infos = (info for info in self.run.environment.devices if info.name == result.device)
-        return judged(result, self._roofs, next(infos, None))
+        return flag_impossible(result, self._roofs, next(infos, None))
 
-    def _keep(self, result: Result) -> None:
+    def _store_result(self, result: Result) -> None:
         if self._store is not None:
-            # What it takes the place of may be the failure of another device.
+            # A retried result also replaces the failure on another device.
             self._store.add_results(self.run.id, [result], alone=self._retrying)
         self.results.append(result)
 
-    def _see(self, event: EnvironmentSeen, *, keep: bool) -> None:
-        environment = refined(self.run.environment, event.environment)
+    def _on_environment(self, event: EnvironmentRead, *, keep: bool) -> None:
+        environment = merge_worker_environment(self.run.environment, event.environment)
         if keep:
             for what, before, now in difference(self.run.environment, environment):
                 text = f"since this run began, {what} changed from {before!r} to {now!r}"

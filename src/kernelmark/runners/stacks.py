@@ -1,6 +1,6 @@
-"""What a lost worker wrote to standard error: its last words, and the frame that it ended in.
+"""Parse what a lost worker wrote to standard error: its last message, and the frame it ended in.
 
-This is the text of Python's faulthandler and of libraries, and the only place that looks into it.
+The text is that of Python's faulthandler and of libraries.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 _FRAME = re.compile(r'\s+File "(.+)", line (\d+) in (.+)')
-# Frames that are there whatever the kernel is: ours, and those of Python itself.
+# Frames of every worker, whatever the kernel: kernelmark's and Python's own.
 _USUAL_FRAME = re.compile(
     r"/kernelmark/(backends|core|devices|gpu|kernels|measure|numerics|ops|runners|stats)/"
     r"|<frozen |/python3\.\d+/(?!site-packages/|dist-packages/)"
@@ -18,19 +18,19 @@ _USUAL_FRAME = re.compile(
 _DUMP = ("Fatal Python error", "Current thread", "Thread 0x", "Extension modules", "Traceback")
 
 
-def last_words(output: str) -> dict[str, str]:
-    """Fields of a worker's loss: all of `output`, the last line `said` that is no stack, and the
-    innermost `frame` that is not always there."""
+def parse_stderr(output: str) -> dict[str, str]:
+    """Return the fields of a worker's loss: the whole `output`, the last line `said` that is not
+    part of a stack dump, and the innermost `frame` of code outside kernelmark and Python."""
     lines = output.splitlines()
-    words = [one.strip() for one in lines if one.strip() and not one[0].isspace()]
-    said = [one for one in words if not one.startswith(_DUMP)]
-    return {"output": output, "said": said[-1] if said else "", "frame": _frame(lines)}
+    unindented = [line.strip() for line in lines if line.strip() and not line[0].isspace()]
+    messages = [line for line in unindented if not line.startswith(_DUMP)]
+    return {"output": output, "said": messages[-1] if messages else "", "frame": _frame(lines)}
 
 
 def _frame(lines: Sequence[str]) -> str:
-    """`own.py line 10 in launch`."""
-    start = next((i for i, one in enumerate(lines) if one.startswith("Current thread")), 0)
-    for found in filter(None, map(_FRAME.match, lines[start:])):
-        if not _USUAL_FRAME.search(found[1]):
-            return f"{PurePath(found[1]).name} line {found[2]} in {found[3]}"
+    """Return the frame as `own.py line 10 in launch`."""
+    start = next((i for i, line in enumerate(lines) if line.startswith("Current thread")), 0)
+    for match in filter(None, map(_FRAME.match, lines[start:])):
+        if not _USUAL_FRAME.search(match[1]):
+            return f"{PurePath(match[1]).name} line {match[2]} in {match[3]}"
     return ""

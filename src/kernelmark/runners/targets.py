@@ -1,4 +1,4 @@
-"""From what a user types after `-d` to devices: cpu, cuda:3, cuda:0-7, fake, all."""
+"""Parse the device names of `-d`: cpu, cuda:3, cuda:0-7, fake, all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME = re.compile(r"([a-z][a-z0-9_]*)(?::(\d+)(?:-(\d+))?)?\Z")
 
 
 def find(name: str) -> tuple[DeviceKind, DeviceInfo]:
-    """The kind and facts of one device by its name."""
+    """Return the kind and facts of one device by its name."""
     kind_name, first, last = _parse(name)
     if last != first:
         raise UsageError(f"{name!r} names several devices where one is wanted")
@@ -43,18 +43,18 @@ def check_threads(info: DeviceInfo, threads: int) -> None:
 
 
 def expand(names: Sequence[str]) -> list[DeviceInfo]:
-    """Every device that `names` asks for, once, in order.
+    """Return every device of `names` once, in order.
 
-    They share a run's cases, so they must be of one kind and architecture. `all` is every device
-    of the kinds that are here, GPUs before the CPU, which never joins them.
+    They share a run's cases, so they must be of one kind and architecture. `all` is every GPU of
+    one vendor, or the CPU if there is no GPU.
     """
-    found: dict[str, DeviceInfo] = {}
+    by_name: dict[str, DeviceInfo] = {}
     for name in names:
         for info in _all() if name == "all" else _range(name):
-            found.setdefault(info.name, info)
-    if not found:
+            by_name.setdefault(info.name, info)
+    if not by_name:
         raise UsageError("no device was given", hint="for example: -d cpu")
-    infos = list(found.values())
+    infos = list(by_name.values())
     other = next((i for i in infos if (i.kind, i.arch) != (infos[0].kind, infos[0].arch)), None)
     if other is not None:
         raise UsageError(

@@ -1,8 +1,8 @@
-"""Second votes: whether a case is at fault or its device, where there are several devices.
+"""Second votes: decide between several devices whether a failure is the case's or the device's.
 
-A case that fails on one device is tried once on another before it counts as failed, and its device
-gets nothing new meanwhile. A device that fails what others can do, and again the next time, is
-given up: a sick one fails quickly, and would get more cases than the healthy ones.
+A case that fails on one device is tried once on another before it counts as failed, and the first
+device gets no new case meanwhile. A device that fails twice in a row where others succeed is given
+up: a broken device fails quickly, and would get more cases than the healthy ones.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from kernelmark.runners.pool import Slot
 
 # Cases in a row that a device failed and another did not, until it is given up.
 MOST_STRIKES = 2
-# The failures of a backend with so many of its own are not put to a vote, unless a device fails as
-# many in a row.
-_ENOUGH = 3
+# After this many confirmed failures of a backend its further failures are not put to a vote, unless
+# a device fails as many cases in a row.
+_CONFIRMED = 3
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -47,8 +47,8 @@ class SecondVotes:
         self._slots = slots
         self._doubted: set[Slot] = set()
         self._strikes: Counter[Slot] = Counter()
-        self._streaks: Counter[Slot] = Counter()  # failures in a row, whoever is at fault
-        self._own: Counter[str] = Counter()  # failures that were the case's own, by backend
+        self._streaks: Counter[Slot] = Counter()  # failures in a row, whatever the cause
+        self._confirmed: Counter[str] = Counter()  # failures on two devices, by backend
 
     def doubt(self, slot: Slot, case: Case, result: Result) -> Doubt | None:
         """Return the doubt to put to another device, None where the result counts as it is."""
@@ -58,7 +58,8 @@ class SecondVotes:
                 self._strikes[slot] = 0
             return None
         self._streaks[slot] += 1
-        known = self._own[case.backend] >= _ENOUGH and self._streaks[slot] < _ENOUGH
+        confirmed = self._confirmed[case.backend] >= _CONFIRMED
+        known = confirmed and self._streaks[slot] < _CONFIRMED
         if known or not self.has_others(slot):
             return None
         self._doubted.add(slot)
@@ -69,8 +70,8 @@ class SecondVotes:
         return any(not other.lost and other is not slot for other in self._slots)
 
     def may_take(self, slot: Slot, doubt: Doubt | None) -> bool:
-        """Return whether the slot may have a case: a doubted one only to vote on another's
-        failure, and none a second time."""
+        """Return whether the slot may run a case: a doubted slot only votes on the failures of
+        others, and no slot votes on its own."""
         return slot not in self._doubted if doubt is None else doubt.slot is not slot
 
     def settle(self, doubt: Doubt, second: Result | None) -> Decision:
@@ -80,7 +81,7 @@ class SecondVotes:
         if second is None:
             return Decision(result=first)
         if not harmless(second):
-            self._own[first.case.backend] += 1
+            self._confirmed[first.case.backend] += 1
             self._strikes[slot] = 0
             return Decision(result=first)
         self._strikes[slot] += 1

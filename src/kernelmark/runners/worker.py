@@ -1,8 +1,8 @@
-"""The process that does requests: `python -m kernelmark.runners.worker --device cpu`.
+"""The process that serves requests: `python -m kernelmark.runners.worker --device cpu`.
 
 JSON lines in, JSON lines out (see `protocol`). Needs the standard library and numpy; runs under
 any interpreter that can import this package. Nothing a library prints can disturb the protocol:
-standard output belongs to it alone, and prints go to standard error.
+standard output carries messages only, and prints go to standard error.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from kernelmark.core.result import Case, Status
 from kernelmark.runners.protocol import PROTOCOL, Message, decode, encode
 
 _PR_SET_PDEATHSIG = 1
-# Checks are compared on a thread while the GPU is busy. By default Python lets it go on for 5 ms
-# when the thread that has to enqueue the next block wants to; that is half a block.
+# References are compared on a background thread. By default Python lets that run for 5 ms before
+# the thread that enqueues the next block gets its turn; that is half a block.
 _SWITCH_S = 2e-4
 
 
 class Server:
-    """Does requests one after the other on one device. `opened` is the device, or whatever a
-    called function opened in its place; it stays open until the process ends."""
+    """Serves requests one after the other on one device. `opened` is the device, or an object that
+    a called function opened in its place; it stays open until the process ends."""
 
     def __init__(self, *, device: str, threads: int, out: BinaryIO) -> None:
         self.device = device
@@ -48,7 +48,7 @@ class Server:
         self._loaded: set[str] = set()
 
     def open(self, *, touch: bool) -> None:
-        """Find the device, and open it if `touch`. Otherwise the device may be an architecture."""
+        """Find the device, and open it if `touch`. Without, `device` may be an architecture."""
         from kernelmark.gpu.absent import absent
         from kernelmark.runners.targets import find
 
@@ -56,11 +56,11 @@ class Server:
             self.info = absent(self.device)
             return
         kind, info = find(self.device)
-        # The parent's name for the device: one that sees a single GPU would call it 0.
+        # Keep the parent's name: a worker that sees a single GPU would call it index 0.
         self.info = dataclasses.replace(info, name=self.device)
         if touch:
             self.opened = opened = kind.open(info.index, self.threads)
-            if opened.two_lengths:
+            if opened.enqueues:
                 sys.setswitchinterval(_SWITCH_S)
 
     def send(self, kind: str, **fields: object) -> None:
@@ -75,7 +75,7 @@ class Server:
         self.send_phase("waiting", holder=holder)
 
     def serve(self, request: Message) -> None:
-        """Do one request and send its reply."""
+        """Serve one request and send its reply."""
         self._request = request
         if request["kind"] == "measure":
             self._measure(_case(request), int(request.get("process", 0)))
@@ -85,12 +85,12 @@ class Server:
             from kernelmark.runners.capture import environment
 
             names = [str(name) for name in request.get("backends", ())]
-            seen = environment([self.device], names, load=True)
-            self.send("reply", environment=codec.to_document(seen))
+            document = codec.to_document(environment([self.device], names, load=True))
+            self.send("reply", environment=document)
         elif request["kind"] == "call":
             module, _, function = str(request["function"]).partition(":")
-            done = getattr(importlib.import_module(module), function)(self, request)
-            self.send("reply", **done)
+            reply = getattr(importlib.import_module(module), function)(self, request)
+            self.send("reply", **reply)
         else:
             raise UsageError(f"unknown request {request['kind']!r}")
 
@@ -98,30 +98,30 @@ class Server:
         from kernelmark.devices.base import Device
         from kernelmark.runners import profiler
         from kernelmark.runners.execute import execute
-        from kernelmark.runners.lock import held
+        from kernelmark.runners.lock import hold_lock
 
         profile_s = float(self._request.get("profile_s", profiler.TIMEOUT_S))
         if not isinstance(self.opened, Device):
             raise UsageError("this worker only compiles")
-        with held(self.info, self._send_waiting):
+        with hold_lock(self.info, self._send_waiting):
             result = execute(case, self.opened, process, self.send_phase, profile_s=profile_s)
         result = dataclasses.replace(result, device=self.device)
         self.send("reply", result=codec.to_document(result))
-        self.opened.give_back()  # while the parent reads the result and sends the next case
+        self.opened.release_freed()  # while the parent reads the result and sends the next case
         if case.backend not in self._loaded:
-            # A collection that looks at all a library brought takes a tenth of a second.
+            # A collection that scans the objects of a large library takes a tenth of a second.
             self._loaded.add(case.backend)
             gc.freeze()
         if result.status is not Status.OK:
-            gc.collect()  # what failed may have left its buffers in reference cycles
+            gc.collect()  # a failed case may have left its buffers in reference cycles
 
     def _compile(self, case: Case) -> None:
         from kernelmark.runners.execute import compile_ahead
-        from kernelmark.runners.lock import held
+        from kernelmark.runners.lock import hold_lock
 
         with contextlib.ExitStack() as stack:
             if self.info.kind == "cpu":
-                stack.enter_context(held(self.info, self._send_waiting, shared=True))
+                stack.enter_context(hold_lock(self.info, self._send_waiting, shared=True))
             self.send_phase("compile")
             status, error, seconds, kernel = compile_ahead(case, self.info)
         self.send(
@@ -141,13 +141,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--memory-bytes", type=int, default=0, help="cap on address space")
     parser.add_argument("--parent", type=int, default=0, help="end when this process ends")
     parser.add_argument("--leave-device", action="store_true", help="leave the device closed")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     requests, out = _own_stdin(), _own_stdout()
-    _live_with(given.parent)
-    _limit_memory(given.memory_bytes)
-    server = Server(device=given.device, threads=given.threads, out=out)
+    _live_with(options.parent)
+    _limit_memory(options.memory_bytes)
+    server = Server(device=options.device, threads=options.threads, out=out)
     try:
-        server.open(touch=not given.leave_device)
+        server.open(touch=not options.leave_device)
     except Exception as error:
         server.send("failed", protocol=PROTOCOL, error=_error_text(error))
         return 1
@@ -175,7 +175,7 @@ def _error_text(error: BaseException) -> str:
 
 
 def _own_stdin() -> BinaryIO:
-    """Keep standard input for requests: whatever else reads finds its end."""
+    """Reserve standard input for requests; any other reader gets end-of-file."""
     mine = os.dup(0)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -184,7 +184,7 @@ def _own_stdin() -> BinaryIO:
 
 
 def _own_stdout() -> BinaryIO:
-    """Keep standard output for messages; whatever else is printed goes to standard error."""
+    """Reserve standard output for messages; anything else printed goes to standard error."""
     sys.stdout.flush()
     mine = os.dup(1)
     os.dup2(2, 1)
@@ -192,18 +192,18 @@ def _own_stdout() -> BinaryIO:
 
 
 def _live_with(parent: int) -> None:
-    """Leave Ctrl-C to the parent, die with it, and write the stack when it is killed."""
+    """Ignore Ctrl-C, which the parent handles, die with the parent, and dump stacks on SIGUSR1."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     faulthandler.enable()
-    # A parent that gives up on a hanging case asks for the stack first.
+    # The parent requests the stacks of a hanging case before it kills the worker.
     faulthandler.register(signal.SIGUSR1)
     if parent and sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it died before the line above
             os._exit(1)
     if parent:
-        guard_own_group()  # what kernels and compilers start dies with it too
+        guard_own_group()  # children of kernels and compilers die with the parent too
 
 
 def _limit_memory(nbytes: int) -> None:

@@ -25,7 +25,7 @@ from kernelmark.runners.lock import describe_others
 from kernelmark.runners.plan import work
 from kernelmark.runners.pool import Finished, Phase, Returned, Slot
 from kernelmark.runners.pool import Outcome as JobOutcome
-from kernelmark.runners.possible import judged
+from kernelmark.runners.possible import flag_impossible
 from kernelmark.tune.evaluate import Request, Round, Work, compiled_trial, static_reason, trial_of
 from kernelmark.tune.events import Began, Ended, Event, Expected, Retired, Tried
 from kernelmark.tune.journal import Journal, Trial
@@ -251,7 +251,7 @@ class Driver:
         return moved
 
     def _settled(self, live: Live, request: Request) -> Trial | None:
-        found = self._ahead.found(kernel_key(request.case))
+        found = self._ahead.result(kernel_key(request.case))
         if found is None:
             return None
         status, error = found.status, found.error
@@ -295,7 +295,7 @@ class Driver:
         if isinstance(outcome, Phase):
             return
         if isinstance(outcome.job, CompileCase):
-            self._ahead.take(outcome)
+            self._ahead.on_outcome(outcome)
         else:
             live = self._timing.pop(outcome.slot)
             request, live.timed = live.timed, None
@@ -309,7 +309,7 @@ class Driver:
             self._move_sessions(outcome.slot)
 
     def _take_timed(self, live: Live, request: Request, outcome: Finished) -> None:
-        result = judged(outcome.value, self._roofs, outcome.slot.info)
+        result = flag_impossible(outcome.value, self._roofs, outcome.slot.info)
         cost_s = self._compile_cost_s(request)
         self._record(live, trial_of(request, result, live.session.plan, cost_s))
         if not live.waiting:

@@ -1,4 +1,4 @@
-"""What is told beside the headline: eager and hot times, and the names of what really ran."""
+"""Times reported alongside the headline (eager, hot), and the names of the kernels that ran."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _LAUNCHES = 50
 _MOST_S = 0.002
 
 
-class Beside:
-    """`host_s`, a launch by a user without graphs, and `hot_s`, with its inputs still in the cache.
+class SecondaryTimes:
+    """Measures `host_s`, an eager launch without a graph, and `hot_s`, with inputs in the cache.
 
-    Neither where the host's own loop is what is timed: there both are the headline's business."""
+    Neither on a device whose headline is itself timed by a loop on the host."""
 
     def __init__(self, device: Device, kernel: Launchable, sets: int, timing: Timing) -> None:
         self._device = device
@@ -33,36 +33,36 @@ class Beside:
             device, kernel.launch, sets=1, timer=timing.timer, strain=Strain.NONE
         )
         self._pace: Pace | None = None
-        self.device_s = 0.0  # what the device ran for this, by its own clock
+        self.device_s = 0.0  # spent on these launches, by the device's clock
 
     def prepare(self, launch_s: float, method: Timer) -> None:
-        """Record and look up what needs no waiting for the device."""
+        """Record replays and look up names while the device is busy."""
         self._names = self._device.kernel_names(self._kernel.launch)
         if self._wants_hot and self._applies(method):
             self._pace = self._choose(launch_s, method)
             self._sampler.prepare(self._pace)
 
     def info(self) -> KernelInfo:
-        """The kernel's, with the device's own names for what a launch starts."""
+        """Return the kernel's info, with the device's names of the kernels a launch starts."""
         info = self._kernel.info
         if self._names is None:
             self._names = self._device.kernel_names(self._kernel.launch)
-        really = "+".join(self._names)
-        if not really or really == info.name:
+        names = "+".join(self._names)
+        if not names or names == info.name:
             return info
-        return dataclasses.replace(info, name=f"{info.name}: {really}" if info.name else really)
+        return dataclasses.replace(info, name=f"{info.name}: {names}" if info.name else names)
 
     def times(self, launch_s: float, method: Timer) -> dict[str, float]:
-        """Seconds by name."""
+        """Return seconds per launch by name."""
         if not self._applies(method):
             return {}
-        found = {"host_s": self._eager_s(launch_s)}
+        times = {"host_s": self._eager_s(launch_s)}
         if self._wants_hot:
             pace = self._pace or self._choose(launch_s, method)
             samples = self._sampler.samples(pace, _ROUNDS)
             self.device_s += sum(s.timed_s for s in samples)
-            found["hot_s"] = statistics.median(s.launch_s for s in samples)
-        return found
+            times["hot_s"] = statistics.median(s.launch_s for s in samples)
+        return times
 
     def close(self) -> None:
         self._sampler.close()
@@ -77,7 +77,7 @@ class Beside:
             evict=False,
             block_s=_MOST_S,
             timing=self._timing,
-            two_lengths=self._device.two_lengths,
+            two_lengths=self._device.enqueues,
             method=method,
         )
         return self._sampler.fit(pace)

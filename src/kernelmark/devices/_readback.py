@@ -1,4 +1,4 @@
-"""Figures that a GPU sends to the host without making it wait."""
+"""Asynchronous copies of small results from a GPU to pinned host memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kernelmark.gpu.driver import Driver
 
-_LEAST_BYTES = 1 << 16
+_MIN_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +22,8 @@ class Slot:
     event: int
 
 
-class Letter:
-    """A copy to the host that is under way; calling it waits and returns the bytes."""
+class Transfer:
+    """An enqueued copy to the host; calling it waits and returns the bytes."""
 
     def __init__(self, driver: Driver, slot: Slot, nbytes: int, free: list[Slot]) -> None:
         self._driver = driver
@@ -36,13 +36,12 @@ class Letter:
         return self._slot.bytes[: self._nbytes].copy()
 
     def __del__(self) -> None:
-        # Nobody asks for the figures of a measurement that failed, so reading them is not where
-        # a slot is given back.
+        # Not in __call__: the results of a measurement that failed are never read.
         self._free.append(self._slot)
 
 
-class Mailbox:
-    """Slots that are used again: pinning memory takes longer than most checks."""
+class Readback:
+    """Starts transfers, and reuses their slots: pinning memory takes longer than most checks."""
 
     def __init__(self, driver: Driver, stream: int) -> None:
         self._driver = driver
@@ -50,29 +49,29 @@ class Mailbox:
         self._free: list[Slot] = []
 
     def slot(self, nbytes: int) -> Slot:
-        """Return a slot that nothing uses, of at least `nbytes`."""
+        """Return a free slot of at least `nbytes`."""
         fitting = [slot for slot in self._free if slot.bytes.size >= nbytes]
         if fitting:
-            found = min(fitting, key=lambda slot: slot.bytes.size)
-            self._free.remove(found)
-            self._driver.wait(found.event)
-            return found
-        size = max(_LEAST_BYTES, 1 << (nbytes - 1).bit_length())
+            slot = min(fitting, key=lambda slot: slot.bytes.size)
+            self._free.remove(slot)
+            self._driver.wait(slot.event)
+            return slot
+        size = max(_MIN_BYTES, 1 << (nbytes - 1).bit_length())
         address = self._driver.host_allocate(size)
         pinned = (ctypes.c_uint8 * size).from_address(address)
         return Slot(
             address=address, bytes=np.ctypeslib.as_array(pinned), event=self._driver.event()
         )
 
-    def send(self, source: int, nbytes: int, slot: Slot | None = None) -> Letter:
-        """Enqueue a copy of device memory to the host, by a slot that may have served before."""
+    def start(self, source: int, nbytes: int, slot: Slot | None = None) -> Transfer:
+        """Enqueue a copy of device memory to the host, into `slot` if there is one."""
         slot = slot or self.slot(nbytes)
         self._driver.copy_to_host_async(slot.address, source, nbytes, self._stream)
         self._driver.record(slot.event, self._stream)
-        return Letter(self._driver, slot, nbytes, self._free)
+        return Transfer(self._driver, slot, nbytes, self._free)
 
     def close(self) -> None:
-        """Give back all slots; the device must be done with them."""
+        """Free all slots; the device must be done with them."""
         for slot in self._free:
             self._driver.destroy("event", slot.event)
             self._driver.host_free(slot.address)

@@ -328,6 +328,9 @@ def test_the_example_with_a_planted_error_fails(tmp_path, capsys, monkeypatch):
     }
     assert all(len(one.measurement.blocks) == 2 for one in found.values())
     assert found["im2col", "kernels"].kernel.binary_hash
+    dispatched = document["variants"][1]["dispatches"]
+    assert all(one["name"] in found["im2col", "kernels"].kernel.name for one in dispatched)
+    assert "distribution = [" in found["im2col", "kernels"].kernel.name
 
 
 @pytest.mark.slow

@@ -194,6 +194,9 @@ def test_given_inputs(tmp_path):
         (("tensor<4xf32>",), ("4xf32=@missing.bin",)),
         (("tensor<?xf32>",), ()),
         (("i32",), ()),
+        (("i32",), ("x",)),
+        (("i32",), ("1.5",)),
+        (("f32",), ("x",)),
         (("tensor<4xindex>",), ()),
     ],
 )

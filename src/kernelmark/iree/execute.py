@@ -238,6 +238,10 @@ def _input(word: str, kind: TensorType, random: np.random.Generator, at: int) ->
     if kind.shape is None:
         if not word:
             raise UsageError(f"{place} is a scalar {kind.dtype} and has no value")
+        try:
+            (float if _is_float(kind.dtype) else int)(word)
+        except ValueError:
+            raise UsageError(f"{place}: {word!r} is no value of {kind.dtype}") from None
         return Input(type=kind, text=word)
     if kind.dtype not in DTYPES and kind.dtype not in _INTEGERS:
         raise UsageError(f"{place}: tensors of {kind.dtype} cannot be made")
@@ -267,12 +271,16 @@ def _input(word: str, kind: TensorType, random: np.random.Generator, at: int) ->
                 f"{place}: {word!r} cannot be read: {error}",
                 hint="give one number for all elements, or as many as the shape has",
             ) from None
-    elif kind.dtype in _INTEGERS or dtype(kind.dtype).kind == "int":
+    elif not _is_float(kind.dtype):
         values = random.integers(0, 2, shape).astype(np.float64)
     else:
         # Rounded to the dtype, so that float64 has the very same numbers.
         values = decode(encode(random.uniform(-1, 1, shape), kind.dtype), kind.dtype)
     return Input(type=kind, values=values)
+
+
+def _is_float(name: str) -> bool:
+    return name in DTYPES and dtype(name).kind == "float"
 
 
 def _given_values(content: str, kind: TensorType) -> NDArray[np.float64]:

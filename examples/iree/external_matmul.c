@@ -11,6 +11,9 @@
   type *name##_base, type *name, size_t name##_offset, size_t name##_rows, size_t name##_columns, \
       size_t name##_row_stride, size_t name##_column_stride
 
+// Hidden, so that the linker calls it directly: IREE's loader for aarch64 leaves the table that calls
+// to visible functions go through as it is.
+__attribute__((visibility("hidden")))
 void matmul_row(MEMREF(const float, a), MEMREF(const float, b), MEMREF(float, c), size_t row) {
   const float *left = a + a_offset + row * a_row_stride;
   float *out = c + c_offset + row * c_row_stride;

@@ -32,6 +32,7 @@ AMD = [
     ("gfx942", "gemm m=1024 n=1024 k=1024 dtype=f8e4m3fnuz tb=t"),
     ("gfx942", "conv n=2 c=256 h=34 w=34 k=256 r=3 s=3 dtype=f16 layout=nhwc"),
     ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f16"),
+    ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f8e4m3fnuz"),
     ("gfx950", "gemm m=1024 n=1024 k=1024 dtype=f8e4m3 tb=t"),
     ("gfx950", "attention heads=8 seq=1024 dim=128 dtype=bf16"),
 ]
@@ -158,6 +159,7 @@ def test_a_cpu_space_holds_something_unless_a_loop_is_folded(m: int, n: int, k: 
         ("gfx942", "gemm m=100 n=100 k=101 dtype=f16"),
         ("gfx942", "conv n=2 c=256 h=34 w=34 k=256 r=3 s=3 dtype=f16"),
         ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f16 causal=yes"),
+        ("gfx942", "attention heads=8 seq=1024 dim=64 dtype=f8e5m2fnuz"),
         ("gfx1100", "gemm m=512 n=512 k=512 dtype=f16"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 import re
 import shutil
@@ -26,6 +27,11 @@ from kernelmark.workloads import suites, workload
 pytest.importorskip("iree.compiler", reason="iree-base-compiler is not installed")
 pytest.importorskip("iree.runtime", reason="iree-base-runtime is not installed")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "iree"
+# The target and the triple in external_matmul_spec.mlir; its comment has those of aarch64.
+CPUS = {
+    "x86_64": ("embedded-elf-x86_64", "x86_64-unknown"),
+    "aarch64": ("embedded-elf-arm_64", "aarch64-unknown"),
+}
 
 MODULE = """
 func.func @forward(%a: tensor<16x32xf16>, %b: tensor<32x8xf16>) -> tensor<16x8xf16> {
@@ -322,17 +328,25 @@ def test_the_example_with_a_planted_error_fails(tmp_path, capsys, monkeypatch):
     }
     assert all(len(one.measurement.blocks) == 2 for one in found.values())
     assert found["im2col", "kernels"].kernel.binary_hash
+    dispatched = document["variants"][1]["dispatches"]
+    assert all(one["name"] in found["im2col", "kernels"].kernel.name for one in dispatched)
+    assert "distribution = [" in found["im2col", "kernels"].kernel.name
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the example's spec is for x86-64")
+@pytest.mark.skipif(platform.machine() not in CPUS, reason="the example is for other CPUs")
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_an_external_kernel_replaces_a_dispatch(tmp_path):
     kernel = tmp_path / "external_matmul.o"
     flags = ["-O2", "-ffreestanding", "-fPIC", "-fno-tree-loop-distribute-patterns"]
     source = EXAMPLES / "external_matmul.c"
     subprocess.run(["cc", *flags, "-c", str(source), "-o", str(kernel)], check=True)
-    spec = EXAMPLES / "external_matmul_spec.mlir"
+    text = (EXAMPLES / "external_matmul_spec.mlir").read_text()
+    for before, after in zip(CPUS["x86_64"], CPUS[platform.machine()], strict=True):
+        assert before in text
+        text = text.replace(before, after)
+    spec = tmp_path / "spec.mlir"
+    spec.write_text(text)
     words = f"--iree-hal-link-executables=false {spec} {kernel}"
     plan = Plan(
         module=EXAMPLES / "external_matmul.mlir",
@@ -386,7 +400,26 @@ def test_plans_that_cannot_be(module):
         {"variants": ()},
         {"variants": (base, base)},
         {"variants": (base,), "rounds": 1},
+        {"variants": (base,), "tolerance": -1.0},
+        {"variants": (base,), "tolerance": math.nan},
+        {"variants": (base,), "timeout_s": 0.0},
+        {"variants": (base,), "timeout_s": math.nan},
+        {"variants": (base,), "budget_s": -1.0},
         {"variants": (base,), "module": module.with_name("none.mlir")},
     ):
         with pytest.raises(UsageError):
             Plan(**({"module": module} | bad))
+
+
+def test_dispatches_are_not_ranked_without_a_round_or_a_device(module, monkeypatch):
+    monkeypatch.setattr("kernelmark.iree.dispatches.absent", lambda driver: "there is none")
+    for bad in ({"rounds": 0}, {"timeout_s": 0.0}, {"target": "gfx942"}):
+        with pytest.raises(UsageError):
+            rank_dispatches(module, **bad)
+
+
+def test_an_open_quote_in_flags_is_a_usage_error(module, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["iree", "dispatches", str(module), "--flags", "'open"])
+    assert ended.value.code == 2
+    assert "ValueError" not in capsys.readouterr().err

@@ -51,7 +51,7 @@ def test_a_variant_has_flags_specs_and_objects(tmp_path):
     )
 
 
-@pytest.mark.parametrize("text", ["base", ":--a", "a b:", "x:missing.mlir"])
+@pytest.mark.parametrize("text", ["base", ":--a", "a b:", "x:missing.mlir", "x:'open"])
 def test_a_bad_variant_is_a_usage_error(text):
     with pytest.raises(UsageError):
         parse_variant(text)
@@ -189,8 +189,14 @@ def test_given_inputs(tmp_path):
         (("tensor<4xf32>",), ("4xf16",)),
         (("tensor<4xf32>",), ("@missing.npy",)),
         (("tensor<4xf32>",), ("four",)),
+        (("tensor<4xf32>",), ("4xf32=one",)),
+        (("tensor<4xf32>",), ("4xf32=1,2,3",)),
+        (("tensor<4xf32>",), ("4xf32=@missing.bin",)),
         (("tensor<?xf32>",), ()),
         (("i32",), ()),
+        (("i32",), ("x",)),
+        (("i32",), ("1.5",)),
+        (("f32",), ("x",)),
         (("tensor<4xindex>",), ()),
     ],
 )

@@ -134,7 +134,13 @@ def ab(
 
 def dispatches(
     module: Module,
-    target: Target = "cpu",
+    target: Annotated[
+        str,
+        o.option(
+            "--target TARGET",
+            help="Where to time: cpu, gfx942, sm_80, vulkan … (default: cpu). Needs such a device.",
+        ),
+    ] = "cpu",
     function: Function = "",
     inputs: InputWords = None,
     flags: Annotated[str, o.option("--flags FLAGS", help="Pass these flags to iree-compile.")] = "",
@@ -158,6 +164,7 @@ def dispatches(
     """
     from kernelmark.core.files import json_text
     from kernelmark.iree.dispatches import rank_dispatches, save_workload, workload_of
+    from kernelmark.iree.modules import split_words
     from kernelmark.report.iree import costs_document, costs_table
 
     outputs = Outputs(json=json)
@@ -165,7 +172,7 @@ def dispatches(
         module,
         target=target,
         function=function,
-        flags=shlex.split(flags),
+        flags=split_words(flags, "--flags"),
         inputs=inputs or (),
         rounds=rounds,
         timeout_s=timeout,
@@ -183,7 +190,8 @@ def dispatches(
         return NOTHING
     save_workload(found, Path(workload), module)
     say(f"written: {workload}; next: kmark run -s {shlex.quote(workload)}/suite.toml, or")
-    say(f"  kmark tune summarise {shlex.quote(workload)}")
+    # IREE as the reference: other backends do not have every problem of its dispatches.
+    say(f"  kmark tune summarise {shlex.quote(workload)} -b iree")
     return 0
 
 

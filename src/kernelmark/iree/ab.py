@@ -33,6 +33,7 @@ from kernelmark.iree.execute import (
     Input,
     Round,
     benchmark_module,
+    check_timeout,
     make_inputs,
     run_module,
 )
@@ -87,6 +88,11 @@ class Plan:
             raise UsageError(f"two variants have the same name: {', '.join(names)}")
         if self.rounds < _LEAST_ROUNDS:
             raise UsageError(f"--rounds must be at least {_LEAST_ROUNDS}")
+        if self.tolerance is not None and not self.tolerance >= 0:
+            raise UsageError(f"--tolerance {self.tolerance:g} is not a number of at least 0")
+        if not self.budget_s >= 0:
+            raise UsageError(f"--budget {self.budget_s:g} is not a number of seconds")
+        check_timeout(self.timeout_s)
         if not self.module.is_file():
             raise UsageError(f"there is no module {self.module}")
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from kernelmark import ops
+from kernelmark.backends.iree.queue import absent
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.files import write_whole
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.iree.execute import Round, benchmark_module, make_inputs
+from kernelmark.iree.execute import Round, benchmark_module, check_timeout, make_inputs
 from kernelmark.iree.modules import Variant, build_variant, read_signature, resolve_target
 from kernelmark.kernels.mlir.base import DTYPE_OF
 from kernelmark.workloads.workload import Call, Workload, write
@@ -64,7 +65,16 @@ def rank_dispatches(
     """Measure each dispatch inside the model and return them, most expensive first."""
     if not module.is_file():
         raise UsageError(f"there is no module {module}")
+    if rounds < 1:
+        raise UsageError("--rounds must be at least 1")
+    check_timeout(timeout_s)
     goal = resolve_target(target)
+    if goal.gpu and (reason := absent(goal.driver)):
+        raise UsageError(
+            f"dispatches are ranked by their time on {goal.name}: {reason}",
+            hint="rank them on the CPU with --target cpu, or compile them with "
+            "kmark iree ab MODULE --variant base: --target …",
+        )
     with tempfile.TemporaryDirectory(prefix="kmark-iree-") as made:
         folder = Path(made)
         on_step("compile")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelmark.backends.iree.compiler import signal_name
 from kernelmark.backends.iree.targets import Target
 from kernelmark.core.children import run_child
 from kernelmark.core.dtype import DTYPES, dtype
@@ -67,6 +68,12 @@ class Round:
     @property
     def kernel_s(self) -> float:
         return sum(one.seconds for one in self.dispatches.values())
+
+
+def check_timeout(timeout_s: float) -> None:
+    """Raise UsageError for a limit that no process can keep."""
+    if not timeout_s > 0:
+        raise UsageError(f"--timeout {timeout_s:g} is not a number of seconds above 0")
 
 
 def make_inputs(signature: Signature, given: Sequence[str], seed: int = 1) -> tuple[Input, ...]:
@@ -186,7 +193,9 @@ def _run(command: Sequence[str], timeout_s: float) -> str:
         ) from None
     if done.returncode:
         log = done.stderr.decode(errors="replace").strip()[-_LOG_CHARACTERS:]
-        raise CaseError(f"{Path(command[0]).name} ended with code {done.returncode}: {log}")
+        name, code = Path(command[0]).name, done.returncode
+        ended = f"was ended by {signal_name(-code)}" if code < 0 else f"ended with code {code}"
+        raise CaseError(f"{name} {ended}{': ' if log else ''}{log}")
     return done.stdout.decode(errors="replace")
 
 
@@ -229,6 +238,10 @@ def _input(word: str, kind: TensorType, random: np.random.Generator, at: int) ->
     if kind.shape is None:
         if not word:
             raise UsageError(f"{place} is a scalar {kind.dtype} and has no value")
+        try:
+            (float if _is_float(kind.dtype) else int)(word)
+        except ValueError:
+            raise UsageError(f"{place}: {word!r} is no value of {kind.dtype}") from None
         return Input(type=kind, text=word)
     if kind.dtype not in DTYPES and kind.dtype not in _INTEGERS:
         raise UsageError(f"{place}: tensors of {kind.dtype} cannot be made")
@@ -250,23 +263,33 @@ def _input(word: str, kind: TensorType, random: np.random.Generator, at: int) ->
         raise UsageError(
             f"{place} has a dynamic dim", hint="give its shape: --input 4x128xf32 for each argument"
         )
-    if content.startswith("@"):
-        values = _load(
-            Path(content[1:]).expanduser().read_bytes(), TensorType(shape=shape, dtype=kind.dtype)
-        )
-    elif content:
-        numbers = [float(x) for x in re.split(r"[\s,\[\]]+", content) if x]
-        values = (
-            np.broadcast_to(np.array(numbers), shape)
-            if len(numbers) == 1
-            else np.array(numbers).reshape(shape)
-        )
-    elif kind.dtype in _INTEGERS or dtype(kind.dtype).kind == "int":
+    if content:
+        try:
+            values = _given_values(content, TensorType(shape=shape, dtype=kind.dtype))
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"{place}: {word!r} cannot be read: {error}",
+                hint="give one number for all elements, or as many as the shape has",
+            ) from None
+    elif not _is_float(kind.dtype):
         values = random.integers(0, 2, shape).astype(np.float64)
     else:
         # Rounded to the dtype, so that float64 has the very same numbers.
         values = decode(encode(random.uniform(-1, 1, shape), kind.dtype), kind.dtype)
     return Input(type=kind, values=values)
+
+
+def _is_float(name: str) -> bool:
+    return name in DTYPES and dtype(name).kind == "float"
+
+
+def _given_values(content: str, kind: TensorType) -> NDArray[np.float64]:
+    """The elements in `@FILE`, stored as they are, or numbers: one for all, or one each."""
+    if content.startswith("@"):
+        return _load(Path(content[1:]).expanduser().read_bytes(), kind)
+    numbers = np.array([float(x) for x in re.split(r"[\s,\[\]]+", content) if x])
+    shape = kind.shape or ()
+    return np.broadcast_to(numbers, shape) if numbers.size == 1 else numbers.reshape(shape)
 
 
 def _from_file(path: Path, kind: TensorType, place: str) -> NDArray[np.float64]:

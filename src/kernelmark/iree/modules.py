@@ -96,7 +96,7 @@ def parse_variant(text: str) -> Variant:
             hint="for example: --variant base: --variant tiled:'--iree-opt-data-tiling spec.mlir'",
         )
     flags, specs, objects = [], [], []
-    for word in shlex.split(rest):
+    for word in split_words(rest, f"variant {name}"):
         if word.startswith("-"):
             flags.append(word)
             continue
@@ -113,6 +113,16 @@ def parse_variant(text: str) -> Variant:
                 f"variant {name}: {path.name} is neither a spec nor a kernel object", hint=known
             )
     return Variant(name=name, flags=tuple(flags), specs=tuple(specs), objects=tuple(objects))
+
+
+def split_words(text: str, place: str) -> list[str]:
+    """Split as a shell does; `place` names the text if a quote in it is not closed."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        raise UsageError(
+            f"{place}: a quote in {text!r} is not closed", hint="close it, or leave it out"
+        ) from None
 
 
 def build_variant(module: Path, variant: Variant, target: Target, folder: Path) -> Built:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernelmark.core.units import time_text
 from kernelmark.iree.ab import Outcome, Report, Times
+from kernelmark.iree.configs import config_text
 from kernelmark.iree.dispatches import DispatchCost
 from kernelmark.iree.execute import DispatchTime
 from kernelmark.iree.modules import Dispatch
@@ -25,9 +25,6 @@ _SHORT = {
     "stack_bytes": "stack bytes",
     "shared_bytes": "LDS bytes",
 }
-_MOST_CONFIG = 160
-_PIPELINE = re.compile(r"pipeline = #[\w.]+<(\w+)>")
-_WORKGROUP = re.compile(r"workgroup_size = (\[[\d, ]+\])")
 
 
 def tables(report: Report) -> list[Table]:
@@ -143,6 +140,9 @@ def _variants(report: Report) -> Table:
     ]
     name = f" @{report.function}" if report.function else ""
     title = f"{report.plan.module.name}{name} on {report.target}"
+    asked = report.plan.target
+    if asked.startswith("sm_") and not report.target.endswith(asked):
+        title += f" (IREE's newest target for {asked})"
     return _table(title, columns, rows, {"variant", "status", "specs applied"})
 
 
@@ -186,7 +186,7 @@ def _dispatches(outcome: Outcome) -> Table:
             dispatch.name,
             *_time_cells(outcome.dispatch_s.get(dispatch.name))[: len(timed)],
             *(str(dispatch.resources.get(name, NONE)) for name in used),
-            config_text(dispatch),
+            config_text(dispatch) or NONE,
         )
         for dispatch in _by_time(outcome.built.dispatches, outcome.dispatch_s)
     ]
@@ -199,17 +199,6 @@ def _time_cells(time: DispatchTime | None) -> tuple[str, str]:
 
 def _by_time(dispatches: Sequence[Dispatch], times: Mapping[str, Any]) -> list[Dispatch]:
     return sorted(dispatches, key=lambda d: -times[d.name].seconds if d.name in times else 0.0)
-
-
-def config_text(dispatch: Dispatch) -> str:
-    """The pipeline and tile sizes of a dispatch on one line."""
-    pipeline = _PIPELINE.search(dispatch.config[0]) if dispatch.config else None
-    size = _WORKGROUP.search(dispatch.config[0]) if dispatch.config else None
-    # The op with a reduction decides how its neighbours are tiled.
-    tiles = sorted(dispatch.config[1:], key=lambda one: "reduction" in one)[-1:]
-    words = [pipeline[1] if pipeline else "", size[1] if size else "", *tiles]
-    text = " ".join(filter(None, words)) or NONE
-    return text if len(text) <= _MOST_CONFIG else f"{text[:_MOST_CONFIG]}…"
 
 
 def _table(

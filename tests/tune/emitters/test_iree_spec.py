@@ -8,6 +8,7 @@ import pytest
 
 from kernelmark.backends.iree import compiler
 from kernelmark.backends.iree.spec import parse_spec
+from kernelmark.core.errors import UsageError
 from kernelmark.tune import apply as applying
 from kernelmark.tune.emitters import registry
 from kernelmark.tune.emitters.iree_spec import emitter
@@ -80,3 +81,8 @@ def test_the_compiler_proves_every_winner(w, tmp_path):
     change = emitter.emit(w.WORLDS["iree_spec"].outcomes, tmp_path / "spec.mlir", {})
     assert change.written == 2
     assert held(change) == []
+
+
+def test_verify_is_yes_or_no(winner, tmp_path):
+    with pytest.raises(UsageError):
+        emitter.emit([winner], tmp_path / "spec.mlir", {"verify": "maybe"})

@@ -208,13 +208,16 @@ class AmdTiles:
         if root.kind == "attention":
             # The result of the first product is an operand of the second as it lies in registers:
             # the shapes with square results whose k is that of f16 fit each other.
-            wanted = [n for n in wanted if _parse_mma(n)[1:4] in ((16, 16, 16), (32, 32, 8))]
+            # For f8e4m3fnuz, IREE has a virtual instruction that reads the second's in that order.
+            fits = ((16, 16, 32), (32, 32, 16)) if operand == {_F8} else ((16, 16, 16), (32, 32, 8))
+            wanted = [n for n in wanted if _parse_mma(n)[1:4] in fits]
         return [name for name in wanted if _parse_mma(name).result == result]
 
     def _depth(self, root: Root) -> int:
         return math.prod(root.sizes["filter"]) * _only(root, "terms")
 
 
+_F8 = "f8E4M3FNUZ"
 _OPERANDS = ("lhs_type", "rhs_type", "query_type", "key_type", "value_type")
 
 
@@ -227,12 +230,17 @@ def _attention(root: Root, config: Config, mma: Mma) -> Lowering:
             f"promote_operands = {promoted}, subgroup_basis = [[1, {waves}, 1, 1, 1], {loops}]}}>}}"
         )
 
+    def virtual(k: int) -> str:
+        name = f"VMFMA_{mma.result}_{mma.m}x{mma.n}x{k}_{mma.operand}"
+        return f"#iree_gpu.virtual_mma_layout<{name}, col_major = true>"
+
     plain = f"#iree_gpu.mma_layout<{config['mma']}, col_major = true>"
-    first = plain
+    first = second = plain
     if mma.operand == "F16":
         # Twice the k by two instructions: the operands are then read 8 elements at a time.
-        virtual = f"VMFMA_{mma.result}_{mma.m}x{mma.n}x{2 * mma.k}_{mma.operand}"
-        first = f"#iree_gpu.virtual_mma_layout<{virtual}, col_major = true>"
+        first = virtual(2 * mma.k)
+    elif mma.operand == _F8.upper():
+        second = virtual(mma.k)
     return Lowering(
         config="#iree_gpu.lowering_config<{promote_operands = [0, 1, 2], "
         f"reduction = [0, 0, 0, 0, {config['tile_k']}], "
@@ -243,7 +251,7 @@ def _attention(root: Root, config: Config, mma: Mma) -> Lowering:
             'iree_codegen.denormal_fp_math_f32 = #iree_codegen.denormal_fp_math<"preserve-sign">',
             _waves(config),
         ),
-        parts=f"{{pv_attrs = {product(plain, '[1]', [0, 1, 2, 4])}, "
+        parts=f"{{pv_attrs = {product(second, '[1]', [0, 1, 2, 4])}, "
         f"qk_attrs = {product(first, '[0, 1]', [0, 1, 3, 4])}}}",
     )
 

@@ -187,7 +187,7 @@ def explain(code: int, log: str, source: str) -> str:
         line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
         sentence = f"iree-compile: {text.rstrip(': ')} (line {number} of the MLIR: {line[:160]})"
     elif code < 0:
-        sentence = f"iree-compile was ended by {_signal_name(-code)}"
+        sentence = f"iree-compile was ended by {signal_name(-code)}"
     elif first:
         sentence = f"iree-compile: {first[1].rstrip(': ')}"
     else:
@@ -196,7 +196,8 @@ def explain(code: int, log: str, source: str) -> str:
     return f"{sentence}\n{log.strip()[:_LOG_CHARACTERS]}".strip()
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """The name of a signal, SIGSEGV for example."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -80,7 +80,7 @@ def kernel_resources(binary: bytes) -> dict[str, dict[str, int]]:
     """Return what each GPU kernel of a compiled module uses: registers, spills, shared bytes.
 
     AMD code objects lie in the module as they are. For NVIDIA it holds PTX, whose registers the
-    driver assigns: there, only the threads and the static shared memory are known."""
+    driver assigns and whose shared memory is sized at launch: only the threads are known."""
     found: dict[str, dict[str, int]] = {}
     for match in _ELF.finditer(binary):
         try:

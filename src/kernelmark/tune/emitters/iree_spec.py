@@ -63,7 +63,12 @@ class IreeSpec(Emitter):
         for fields, reason in _clashes(kept, settled.others, base):
             held.append(Held(name=kept.pop(fields).name, reason=reason))
         notes = []
-        if option(self, given, "verify", "yes") == "no" or not compiler_present():
+        verify = option(self, given, "verify", "yes")
+        if verify not in ("yes", "no"):
+            raise UsageError(
+                f"verify={verify} is neither yes nor no", hint="for example: --with verify=no"
+            )
+        if verify == "no" or not compiler_present():
             notes.append("not verified: no winner was compiled with the spec")
         else:
             whole = _merged(base, kept).text

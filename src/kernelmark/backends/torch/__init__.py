@@ -46,7 +46,7 @@ class TorchBackend(Backend):
         {
             "cpu": (*_OPS, "!*=f8*", "!attention *dim_v=16 dtype=bf16"),
             "sm_90": (*_OPS, *_GPU, "!moe *=f32", "!moe *=f16"),
-            "gfx942": (*_OPS, *_GPU, "!moe *"),
+            "gfx942": (*_OPS, *_GPU, "!moe *", "!*dtype=f8e4m3 *"),
         }
     )
 

@@ -56,15 +56,23 @@ def serve(
 
     folders = [_folder(name) for name in tuning or ()]
     with open_store(store, readonly=public) as opened:
-        if not (quiet or opened.runs(limit=1)):
-            say(f"note: {opened.where} has no runs yet: kmark run or kmark push adds them")
+        notes = []
+        if not opened.runs(limit=1):
+            notes.append(f"note: {opened.where} has no runs yet: kmark run or kmark push adds them")
+
+        def tell(text: str) -> None:
+            # The address comes first: scripts read it.
+            for line in (text, *notes):
+                say(line)
+            notes.clear()
+
         return serving.serve(
             opened,
             host=host,
             port=port,
             public=public,
             tuning=folders,
-            tell=(lambda text: None) if quiet else say,
+            tell=(lambda text: None) if quiet else tell,
         )
 
 

@@ -180,14 +180,15 @@ def _numbers(index: int, problem: Problem) -> tuple[int, ...]:
 def chosen(index: int, problem: Problem, config: Config) -> hipblaslt.Solution:
     """Return the solution of a config. A name that is known from other sizes needs no child: one
     for each size that tuning looks at took half of its time."""
-    known = {one.name: number for number, one in _named(index, problem).items()}
     name = config.get("solution")
-    if config.keys() != {"solution"} or name not in known:
+    same = (one for one in _named(index, problem).values() if one.name == name)
+    known = next(same, None)
+    if known is None or "solution_index" in config:
         return hipblaslt.chosen(solutions(index, problem), config)
     numbers = _numbers(index, problem)
-    if known[name] not in numbers:
+    if known.index not in numbers:
         raise Unsupported(Reason("solution-unknown", name=name, count=len(numbers)))
-    return _named(index, problem)[known[name]]
+    return known
 
 
 @functools.lru_cache(maxsize=8)

@@ -56,7 +56,7 @@ _BLOCK = 256
 _TABLE = 64  # tensors that one launch of the generator fills; device.cu has the same number
 _STRAIN_ROUNDS = 20_000
 _DISTURB_CYCLES = 500
-# Most freed memory that is held back, as a fraction of the device's: libraries allocate too.
+# Largest fraction of the device's memory that `free` keeps allocated: libraries need memory too.
 _MAX_FREED_FRACTION = 0.1
 _u32, _u64, _ptr = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
 
@@ -120,21 +120,19 @@ class GpuDevice(Device):
         return self._stream
 
     def allocate(self, nbytes: int) -> GpuBuffer:
-        for _ in range(2):
-            try:
-                return GpuBuffer(self.driver.allocate(max(1, nbytes)), nbytes)
-            except OutOfMemory as error:
-                reason = error.message
-            if not self._freed:
-                break
-            self.release_freed()
-        raise OutOfMemory(
-            f"{nbytes / 2**30:.2f} GiB asked on {self.info.name}, "
-            f"{self.free_bytes() / 2**30:.2f} GiB free ({reason})"
-        )
+        try:
+            return GpuBuffer(self.driver.allocate(max(1, nbytes)), nbytes)
+        except OutOfMemory as error:
+            if self._freed:
+                self.release_freed()
+                return self.allocate(nbytes)
+            raise OutOfMemory(
+                f"{nbytes / 2**30:.2f} GiB asked on {self.info.name}, "
+                f"{self.free_bytes() / 2**30:.2f} GiB free ({error.message})"
+            ) from None
 
     def free(self, buffer: Buffer) -> None:
-        # The driver's free waits until the device is idle, so memory is held back for later.
+        # The driver's free synchronizes the device: it is called between cases, not blocks.
         self._freed.append(GpuBuffer(buffer.address, buffer.nbytes))
         if self._freed_bytes > self.info.memory_bytes * _MAX_FREED_FRACTION:
             self.release_freed()

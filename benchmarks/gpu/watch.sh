@@ -2,12 +2,14 @@
 # Gate, bisect and nightly once for real: a repository of four commits, the third of which makes a
 # Triton GEMM slower (one pipeline stage instead of three).
 #
-#     benchmarks/gpu/watch.sh [DEVICE] > benchmarks/results/gpu_watch.txt
+#     benchmarks/gpu/watch.sh [DEVICE [STEPS]] > benchmarks/results/gpu_watch.txt
 #
+# STEPS: those of "gate nightly bisect" to run, by default all.
 # Expected: gate 0 for the second commit and 1 for the third, bisect names the third, nightly ends
 # with 0 four times on the second and with 1 on the fourth.
 set -u
 device=${1:-cuda:0}
+steps=" ${2:-gate nightly bisect} "
 example=$(realpath "$(dirname "$0")/../../examples/gemm_triton.py")
 kmark="${KMARK:-python3 -m kernelmark}"
 folder=$(mktemp -d)
@@ -23,6 +25,7 @@ show() {
     $kmark "$@" 2>&1
     echo "exit code $? after $((SECONDS - begun)) s"
 }
+asked() { [[ $steps == *" $1 "* ]]; }
 night() { git -C repo checkout -q "$1" && show nightly nightly.toml; }
 
 git init -q repo
@@ -55,8 +58,14 @@ repo = "repo"
 N
 
 select="-o gemm -a m=1024 -a n=4096 -a k=4096 -a tb=t --dtype bf16 -d $device -b gemm.py --rounds 6 --alpha 0.05"
-show gate --repo repo --base one --head two $select --budget 60
-show gate --repo repo --base two --head three $select --budget 60
-for _ in 1 2 3 4; do night two; done
-night four
-show bisect --repo repo --good one --bad four $select --budget 60
+if asked gate; then
+    show gate --repo repo --base one --head two $select --budget 60
+    show gate --repo repo --base two --head three $select --budget 60
+fi
+if asked nightly; then
+    for _ in 1 2 3 4; do night two; done
+    night four
+fi
+if asked bisect; then
+    show bisect --repo repo --good one --bad four $select --budget 150
+fi

@@ -351,6 +351,27 @@ def test_a_series_reads_what_single_replays_read(device: GpuDevice) -> None:
 
 
 @both
+def test_the_host_time_before_a_graph_is_not_counted(
+    device: GpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream is held from before the start event until the graph is enqueued."""
+    replay = device.record(spinning(device, 5.0), [0], Timer.GRAPH)
+    calls: list[str] = []
+
+    def recorded(owner: object, name: str) -> None:
+        real = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given: (calls.append(name), real(*given))[1])
+
+    recorded(device._gate, "close_behind")
+    recorded(device._gate, "open")
+    recorded(device.driver, "record")
+    recorded(device.driver, "launch_graph")
+    replay.run()
+    replay.close()
+    assert calls[:5] == ["close_behind", "record", "launch_graph", "record", "open"]
+
+
+@both
 def test_a_refused_capture_falls_back_to_the_gate(
     device: GpuDevice, model: Model, kind_name: str
 ) -> None:

@@ -367,7 +367,9 @@ class GpuDevice(Device):
             return QueueReplay(self.driver, self._stream, queue, order, self._stamps)
         if timer in (Timer.AUTO, Timer.GRAPH):
             try:
-                return GraphReplay(self.driver, self._stream, launch, order, self._stamps)
+                return GraphReplay(
+                    self.driver, self._stream, launch, order, self._stamps, self._gate
+                )
             except OutOfMemory:
                 raise
             except Exception:

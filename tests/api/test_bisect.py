@@ -213,6 +213,27 @@ def test_a_budget_that_ends_says_that_nothing_is_decided(monkeypatch):
     assert found.answer.fields["undecided"]
 
 
+def test_a_candidate_that_the_budget_left_unmeasured_is_measured_when_resumed(monkeypatch):
+    from kernelmark.api import bisect as module
+
+    now = {"s": 0.0}
+    source = Scripted({8: [1.0] * 3 + [1.05] * 3})
+    real_opener, real_budget = source.opener, module.Budget
+
+    def opener(base, head):
+        if (base, head) != (0, 5):
+            now["s"] = 10.0  # the budget ends before the first candidate's first round
+        return real_opener(base, head)
+
+    source.opener = opener
+    monkeypatch.setattr(
+        module, "Budget", lambda **given: real_budget(**{"clock": lambda: now["s"], **given})
+    )
+    cut = bisect(source, question(source, budget_s=5.0))
+    assert (cut.state, cut.tests) == ("undecided", 0)
+    assert bisect(source, question(source)).culprits == ("c3",)
+
+
 def test_candidates_from_files(tmp_path):
     rows = tmp_path / "rows.txt"
     rows.write_text("# good to bad\ntile=64\n\ntile=32 stages=2 # slow\n")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -116,6 +118,19 @@ def world(tmp_path, monkeypatch) -> Iterator[World]:
         yield World(tmp_path, store, monkeypatch)
 
 
+@pytest.fixture
+def repository(tmp_path) -> tuple[Path, str]:
+    """A repository of one commit in `tmp_path`, and that commit."""
+    folder = tmp_path / "repo"
+    folder.mkdir()
+    (folder / "kernel.py").write_text("")
+    git = ["git", "-C", str(folder), "-c", "user.name=n", "-c", "user.email=n@example.org"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
+        subprocess.run([*git, *words], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    return folder, head.stdout.strip()
+
+
 def test_quiet_nights_then_a_slow_one(world):
     assert [world.night().code for _ in range(6)] == [0] * 6
     world.factor = 1.1
@@ -125,6 +140,17 @@ def test_quiet_nights_then_a_slow_one(world):
     text = (world.folder / "nightly.state" / "summary.md").read_text()
     assert text == ended.summary
     assert text.startswith("### kernelmark: 1 of 1 kernel got slower")
+
+
+def test_a_night_is_of_the_commit_of_the_repository_that_it_names(tmp_path, repository):
+    """The nightly.toml lies beside the repository, not in it."""
+    folder, commit = repository
+    (tmp_path / "small.toml").write_text(SUITE)
+    (tmp_path / "nightly.toml").write_text(f'name = "n"\n{RUN}[base]\nrepo = "{folder.name}"\n')
+    with open_store(tmp_path / "store.sqlite") as store:
+        run_night(load(tmp_path / "nightly.toml"), store, Tools(tell=lambda text: None))
+        (run,) = store.runs(label="n")
+    assert run.environment.commit == commit
 
 
 def test_one_bad_measurement_alarms_nobody(world):

@@ -291,7 +291,9 @@ class _Bisection:
             if failed or whole or (search.step.broken and logs):
                 search.add(place, whole, failed=failed)
         if not (failed or logs):
-            search.skip(place)  # the good end fails now, or the device is gone
+            if self._budget.left_s > 0:
+                search.skip(place)  # the good end fails now, or the device is gone
+            return
         after = failed if search.step.broken else search.step.odds([*before, *logs]) > 0
         left = counted(search.candidates, "candidate")
         self._tell(f"{name} is {'after' if after else 'before'} the step; {left} left")

@@ -149,7 +149,7 @@ def confirm_repeated(
         plan = Plan(cases=cases, devices=(find(device)[1],), suite="")
         results = measure(
             plan,
-            conduct=Conduct(label=f"{file.name}-again", roofs="none"),
+            conduct=Conduct(label=f"{file.name}-again", roofs="none", repository=file.base.repo),
             store=store,
             argv=("nightly-again", file.path.name),
         )

@@ -214,7 +214,7 @@ class _Night:
             with self._tools.reporter(made) as on_event:
                 results = measure(
                     made,
-                    conduct=Conduct(label=label),
+                    conduct=Conduct(label=label, repository=self._file.base.repo),
                     store=self._store,
                     argv=argv,
                     on_event=on_event,

@@ -36,6 +36,7 @@ class Conduct:
     jobs: int | None = None
     retry_failed: bool = False
     refuse_config: bool = False  # raise if no case knows the names of its config
+    repository: str = ""  # whose commit is measured; by default that of the working folder
 
     def __post_init__(self) -> None:
         check_name(self.label)
@@ -62,7 +63,7 @@ def measure(
         jobs=conduct.jobs,
     )
     try:
-        here = environment(names, plan.backends)
+        here = environment(names, plan.backends, repository=conduct.repository)
         cpus = [info.name for info in plan.devices if info.kind == "cpu"]
         for name, (given, used) in overridden_variables(cpus).items():
             text = f"{name}={given} is overruled: workers have {used}; --threads sets their number"

@@ -57,17 +57,23 @@ _NAMES = (
 # The location of kernelmark's files changes no result.
 _PATHS = ("KERNELMARK_CACHE", "KERNELMARK_STORE")
 _GIT_TIMEOUT_S = 5.0
+_HEAD = "# branch.oid "
 
 
 def environment(
-    devices: Sequence[str], backends: Sequence[str], *, load: bool = False
+    devices: Sequence[str],
+    backends: Sequence[str],
+    *,
+    load: bool = False,
+    repository: str = "",
 ) -> Environment:
     """Return host, devices, versions, commit and variables of this process.
 
     With `load`, for workers, each backend reports its libraries, which may import them. Without,
-    the versions are those of the installed distributions, and nothing is imported.
+    the versions are those of the installed distributions, and nothing is imported. The commit is
+    that of `repository`, by default of the working folder.
     """
-    commit, dirty = git_state(Path.cwd())
+    commit, dirty = git_state(Path(repository or Path.cwd()))
     return Environment(
         host=platform.node(),
         os=_os_text(),
@@ -134,11 +140,11 @@ def _user_variables(devices: Sequence[str]) -> dict[str, str]:
 
 def git_state(folder: Path) -> tuple[str, bool]:
     """Return the commit of the repository of `folder`, and whether tracked files differ from it."""
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
-        return "", False
-    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    return commit, bool(changes)
+    text = _git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
+    lines = (text or "").splitlines()
+    heads = [line.removeprefix(_HEAD) for line in lines if line.startswith(_HEAD)]
+    commit = next((head for head in heads if head != "(initial)"), "")
+    return commit, bool(commit) and not all(line.startswith("#") for line in lines)
 
 
 def container() -> str:

@@ -33,13 +33,15 @@ def interval_of(blocks: Sequence[Block], timing: Timing, spread: float = 0.0) ->
     return widened(measured_interval(blocks, _level(blocks, timing)), spread)
 
 
-def _is_precise(blocks: Sequence[Block], timing: Timing, spread: float) -> bool:
+def _is_precise(blocks: Sequence[Block], timing: Timing) -> bool:
+    """Return whether the blocks agree as asked. The spread between processes does not count: no
+    number of blocks makes it smaller."""
     low_s, high_s = medians_interval(blocks, _level(blocks, timing))
-    narrowest = widened(Interval(low_s=low_s, high_s=high_s), spread)
+    narrowest = Interval(low_s=low_s, high_s=high_s)
     # First without looking for modes, which takes longer and can only widen the interval.
     return (
         narrowest.rel_half_width <= timing.target_rel_ci
-        and interval_of(blocks, timing, spread).rel_half_width <= timing.target_rel_ci
+        and interval_of(blocks, timing).rel_half_width <= timing.target_rel_ci
     )
 
 
@@ -53,13 +55,12 @@ def stop_reason(
     timing: Timing,
     timed_s: float,
     next_s: float,
-    spread: float = 0.0,
 ) -> StopReason | None:
     """Return why to stop after these blocks, or None to go on. `next_s` is the length of a further
     block."""
     count = len(blocks)
     enough = count >= timing.allocations
-    if enough and count >= 2 and _is_precise(blocks, timing, spread):
+    if enough and count >= 2 and _is_precise(blocks, timing):
         return StopReason.PRECISE
     if count >= timing.max_allocations:
         fixed = timing.allocations == timing.max_allocations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import importlib.util
 import sys
 from types import ModuleType, SimpleNamespace
@@ -11,7 +12,15 @@ import numpy as np
 import pytest
 
 import kernelmark as km
-from kernelmark.api.bench import _Call, _CallOp, _device_of, _form, _no_parameters
+from kernelmark.api.bench import (
+    GPU_TIMING,
+    TIMING,
+    _Call,
+    _CallOp,
+    _device_of,
+    _form,
+    _no_parameters,
+)
 from kernelmark.backends._file import cupy_array, use_stream
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.errors import UsageError
@@ -348,3 +357,18 @@ def test_a_run_of_functions_says_how_long_it_took():
     run = km.compare_kernels({"a": np.sqrt}, inputs=[x], ref=np.sqrt, timing=BRIEF).run
     assert run.finished is not None
     assert run.started <= run.finished
+
+
+@pytest.mark.parametrize(
+    ("call_s", "expected_s"),
+    [(1e-4, GPU_TIMING.max_s), (0.01, 0.4), (0.2, TIMING.max_s)],
+)
+def test_a_slow_call_is_timed_for_longer(monkeypatch, call_s, expected_s):
+    call = _Call.of(np.exp, [X], rotate=True)
+    assert call.timing(np.exp) == TIMING, "on a CPU"
+    clock = iter([10.0, 10.0 + call_s])
+    monkeypatch.setattr("kernelmark.api.bench.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr(_Call, "_synchronize", lambda self: None)
+    timing = dataclasses.replace(call, device="cuda:0").timing(np.exp)
+    assert timing.max_s == pytest.approx(expected_s)
+    assert dataclasses.replace(timing, max_s=GPU_TIMING.max_s) == GPU_TIMING

@@ -13,7 +13,6 @@ first input, unless `output(...)` returns another shape and dtype.
 
 from __future__ import annotations
 
-import ctypes
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -276,11 +275,18 @@ def bits_of(name: str, values: Any) -> tuple[NDArray[np.generic], str]:
     if hasattr(values, "get"):  # CuPy's
         values = values.get()
     if not isinstance(values, np.ndarray):
-        # NumPy lacks some of torch's formats: take the bytes.
-        there = values.detach().cpu().contiguous()
-        raw = ctypes.string_at(there.data_ptr(), there.numel() * there.element_size())
-        values = np.frombuffer(raw, storage(dtype_name)).reshape(there.shape)
+        values = _torch_bits(values.detach(), storage(dtype_name))
     return np.ascontiguousarray(values).view(storage(dtype_name)), dtype_name
+
+
+def _torch_bits(values: Any, kind: np.dtype[Any]) -> NDArray[np.generic]:
+    """A copy of a tensor's bytes: NumPy lacks some of torch's formats."""
+    import torch
+
+    raw = values.contiguous().reshape(-1).view(torch.uint8)
+    raw = raw.clone() if raw.device.type == "cpu" else raw.cpu()
+    bits: NDArray[np.generic] = raw.numpy().view(kind).reshape(tuple(values.shape))
+    return bits
 
 
 def _shape(given: Any) -> tuple[int, ...]:

@@ -70,12 +70,17 @@ class Row:
     measured beside what was asked for."""
 
     result: Result
-    problem: str
     backend: str
     share: Share | None
     times_best: float | None = None
     tied: bool = False
     sentinel: bool = False
+
+    @property
+    def problem(self) -> str:
+        """Its short name, made when it is shown: an op that only this process knows is looked for
+        among all plugins, 40 ms."""
+        return short(self.result.case.problem)
 
     @property
     def timed(self) -> bool:
@@ -326,7 +331,6 @@ def _row(
         tied = result.measurement is not fastest and result.measurement.low_s <= fastest.high_s
     return Row(
         result=result,
-        problem=short(result.case.problem),
         backend=backend_text(result.case),
         share=of_roof,
         times_best=ratio,

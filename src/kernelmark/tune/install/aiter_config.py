@@ -175,12 +175,12 @@ def _wrong(file: Path, fault: str, hint: str | None = None) -> UsageError:
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object whose keys are given once: of a key that is given twice the first is lost."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    document = dict(pairs)
+    if len(document) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{twice} is given twice")
-    return found
+    return document
 
 
 def folder_of(root: Path, family: str, arch: str, backend: str | None) -> tuple[Path, str, Path]:
@@ -230,12 +230,12 @@ def name_of(root: Path, path: Path) -> Name | None:
     """What a path means, or None for a file that no lookup of GEMM configs reads."""
     parts = path.relative_to(root).parts
     if parts[0] == "gemm" and len(parts) in (2, 3):
-        found = _ARCH.match(path.stem)
-        if found is None:
+        match = _ARCH.match(path.stem)
+        if match is None:
             return None
-        family, suffix = _split(found[2])
+        family, suffix = _split(match[2])
         backend = parts[1] if len(parts) == 3 else ""
-        return Name(arch=found[1], backend=backend, family=family, suffix=suffix, nested=False)
+        return Name(arch=match[1], backend=backend, family=family, suffix=suffix, nested=False)
     if len(parts) == 5 and parts[0].startswith("gfx") and parts[2] == "gemm":
         if path.stem == "DEFAULT":
             family, suffix = parts[3].upper(), ""
@@ -246,8 +246,8 @@ def name_of(root: Path, path: Path) -> Name | None:
 
 
 def _split(stem: str) -> tuple[str, str]:
-    found = _SUFFIX.search(stem)
-    return (stem[: found.start()], found[1]) if found else (stem, "")
+    match = _SUFFIX.search(stem)
+    return (stem[: match.start()], match[1]) if match else (stem, "")
 
 
 def _check(path: Path, name: Name | None) -> Iterator[tuple[str, str]]:
@@ -298,10 +298,10 @@ def _known_bounds(path: Path, name: Name) -> tuple[int, ...]:
 def _check_bucket(bucket: str, known: tuple[int, ...]) -> Iterator[str]:
     if bucket == "any":
         return
-    found = _BUCKET.match(bucket)
-    if found is None:
+    match = _BUCKET.match(bucket)
+    if match is None:
         yield "is not M_LEQ_x, M_GEQ_x or any: it is never looked for"
-    elif int(found[2]) not in known:
+    elif int(match[2]) not in known:
         shown = ", ".join(map(str, known))
         yield f"is dead: this family looks only for {shown}"
 

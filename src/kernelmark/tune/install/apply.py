@@ -31,7 +31,7 @@ def prepare(
     """What would be written into `into`, proved on a copy of it: every winner is found there, and
     every other lookup is what it was. Nothing is written."""
     held, notes = _of_other_versions(outcomes)
-    stale = {one.name for one in held}
+    stale = {holding.name for holding in held}
     current = [replace(o, kept=False) if o.name in stale else o for o in outcomes]
     change = emitter.emit(current, into, given or FrozenDict())
     change = replace(change, held=(*held, *change.held), notes=(*change.notes, *notes))

@@ -66,7 +66,9 @@ def confirm(
     """Run each winner's problem by the library with `path` installed, one process each. A winner
     that has no entry in the file is not run."""
     override = check_file(emitter, path)
-    return (_confirmed(emitter, override, one, path.resolve(), timeout_s) for one in outcomes)
+    return (
+        _confirmed(emitter, override, outcome, path.resolve(), timeout_s) for outcome in outcomes
+    )
 
 
 def check_file(emitter: Emitter, path: Path) -> Override:

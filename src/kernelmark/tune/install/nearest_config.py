@@ -77,20 +77,20 @@ def spell_device(name: str, style: Style) -> str:
 
 def parse_name(name: str) -> Shape | None:
     """The shape that a file's name says; None for a file of another kind."""
-    found = _NAME.match(name)
-    if found is None or (found["first"], found["second"]) not in (("E", "N"), ("N", "K")):
+    match = _NAME.match(name)
+    if match is None or (match["first"], match["second"]) not in (("E", "N"), ("N", "K")):
         return None
-    moe = found["first"] == "E"
-    block = (int(found["block_n"]), int(found["block_k"])) if found["block_n"] else None
+    moe = match["first"] == "E"
+    block = (int(match["block_n"]), int(match["block_k"])) if match["block_n"] else None
     return Shape(
-        n=int(found["other"] if moe else found["size"]),
-        k=0 if moe else int(found["other"]),
-        experts=int(found["size"]) if moe else 0,
-        device=found["device"],
-        dtype=found["dtype"] or "",
+        n=int(match["other"] if moe else match["size"]),
+        k=0 if moe else int(match["other"]),
+        experts=int(match["size"]) if moe else 0,
+        device=match["device"],
+        dtype=match["dtype"] or "",
         block=block,
-        per_channel=bool(found["channels"]),
-        down=bool(found["down"]),
+        per_channel=bool(match["channels"]),
+        down=bool(match["down"]),
     )
 
 
@@ -152,10 +152,10 @@ def find_file(root: Path, shape: Shape, style: Style, triton: str = "") -> Path 
     are in a folder for each, and a missing one of the down projection is that of the other."""
     name = shape.file_name(style)
     folders = list(_folders(root, triton)) if style == "sglang" and shape.experts else [root]
-    found = next((folder / name for folder in folders if (folder / name).is_file()), None)
-    if found is None and shape.down:
+    file = next((folder / name for folder in folders if (folder / name).is_file()), None)
+    if file is None and shape.down:
         return find_file(root, _up(shape), style, triton)
-    return found
+    return file
 
 
 def lookup(text: str, place: str, shape: Shape, style: Style, m: int) -> Mapping[str, Any] | None:
@@ -221,10 +221,10 @@ def _check(path: Path, shape: Shape) -> Iterator[tuple[str, str]]:
 def _whole_blocks(settings: Mapping[str, Any], shape: Shape) -> Mapping[str, Any]:
     """SGLang raises a BLOCK_SIZE_K below the scale's block, on NVIDIA only if it is no divisor."""
     assert shape.block is not None
-    of_scale, given = shape.block[1], settings.get(_BLOCK_K)
-    if not isinstance(given, int) or given >= of_scale:
+    of_scale, block_k = shape.block[1], settings.get(_BLOCK_K)
+    if not isinstance(block_k, int) or block_k >= of_scale:
         return settings
-    if shape.device.startswith("NVIDIA") and of_scale % given == 0:
+    if shape.device.startswith("NVIDIA") and of_scale % block_k == 0:
         return settings
     return {**settings, _BLOCK_K: of_scale}
 
@@ -247,9 +247,9 @@ def _folders(root: Path, triton: str) -> Iterator[Path]:
     if triton:
         yield own
     versions = {
-        path: tuple(map(int, found[1].split("_")))
+        path: tuple(map(int, match[1].split("_")))
         for path in root.iterdir()
-        if (found := VERSION.match(path.name))
+        if (match := VERSION.match(path.name))
     }
     yield from (
         path for path in sorted(versions, key=lambda p: versions[p], reverse=True) if path != own

@@ -35,14 +35,14 @@ def recompare(
     """Each outcome decided anew on its own device, or another of its architecture. If one of them
     cannot run here, that is an error before any is timed; a kernel of another name is not kept."""
     runners = check_here(outcomes)
-    found = []
+    decided = []
     for device, runner in runners.items():
         with runner.pool() as pool:
-            for outcome in (one for one in outcomes if one.device == device):
+            for outcome in (tuned for tuned in outcomes if tuned.device == device):
                 again = _again(outcome, pool, acceptance(outcome.name))
                 on_outcome(again)
-                found.append(again)
-    return found
+                decided.append(again)
+    return decided
 
 
 def check_here(outcomes: Sequence[Outcome]) -> dict[str, LocalRunner]:

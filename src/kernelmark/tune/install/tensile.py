@@ -80,8 +80,8 @@ class Logic:
 
     @property
     def solutions(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.get("Solutions")
-        return found
+        solutions: list[dict[str, Any]] = self.get("Solutions")
+        return solutions
 
     @property
     def table(self) -> list[Any]:
@@ -172,17 +172,17 @@ def _fill(
     used = {digest(solution) for solution, _ in table.values()}
     numbers: dict[str, int] = {}
     names: set[str] = set()
-    made: list[dict[str, Any]] = []
+    solutions: list[dict[str, Any]] = []
     for solution in pool:
         mark = digest(solution)
         if mark not in used or mark in numbers:
             continue
-        numbers[mark] = len(made)
+        numbers[mark] = len(solutions)
         name = _free(solution["SolutionNameMin"], names)
         names.add(name)
-        clean = {**sanitised(solution), "SolutionIndex": len(made), "SolutionNameMin": name}
-        made.append(copy.deepcopy(clean))
-    logic.set("Solutions", made)
+        clean = {**sanitised(solution), "SolutionIndex": len(solutions), "SolutionNameMin": name}
+        solutions.append(copy.deepcopy(clean))
+    logic.set("Solutions", solutions)
     rows = [[list(size), [numbers[digest(s)], eff]] for size, (s, eff) in table.items()]
     logic.set("ExactLogic", rows)
 
@@ -238,8 +238,8 @@ def _check_alike(base: Logic, extra: Logic) -> None:
 
 
 def _version(logic: Logic) -> str:
-    found = logic.get("MinimumRequiredVersion")
-    return str(found["MinimumRequiredVersion"] if isinstance(found, dict) else found)
+    version = logic.get("MinimumRequiredVersion")
+    return str(version["MinimumRequiredVersion"] if isinstance(version, dict) else version)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

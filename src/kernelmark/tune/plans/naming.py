@@ -53,8 +53,8 @@ def assign(problems: Iterable[Problem], given: Mapping[str, str]) -> dict[str, s
     taken = {name: key for key, name in given.items()}
     following: dict[str, int] = {}
     for name in taken:
-        if found := _COUNTER.match(name):
-            following[found[1]] = max(following.get(found[1], 0), int(found[2]) + 1)
+        if match := _COUNTER.match(name):
+            following[match[1]] = max(following.get(match[1], 0), int(match[2]) + 1)
     names: dict[str, str] = {}
     for problem in problems:
         if problem.key in given:

@@ -49,8 +49,8 @@ def _check_reference(plan: TunePlan, info: DeviceInfo, place: str) -> None:
                 "for this problem",
                 hint=f"it has: {', '.join(whole.parameters)}",
             )
-        if not any(_kind(value) is _kind(one) for one in known):
-            shown = ", ".join(value_text(one) for one in known[:_SHOWN])
+        if not any(_kind(value) is _kind(other) for other in known):
+            shown = ", ".join(value_text(other) for other in known[:_SHOWN])
             raise UsageError(
                 f"{place}: reference.config.{name} cannot be {value_text(value)}",
                 hint=f"for example: {shown}",
@@ -77,21 +77,21 @@ def narrowed(
             )
         wanted = [_own(value, parameters[name], f"{place}: space.{name}") for value in values]
         parameters[name] = tuple(dict.fromkeys(wanted))
-    made = dataclasses.replace(space, parameters=FrozenDict(parameters))
-    if next(iter(made), None) is None:
+    narrow = dataclasses.replace(space, parameters=FrozenDict(parameters))
+    if next(iter(narrow), None) is None:
         raise UsageError(
             f"{place}: space: every combination of these values is forbidden",
             hint="allow more values of a parameter",
         )
-    return made
+    return narrow
 
 
 def _own(value: ConfigValue, known: tuple[ConfigValue, ...], place: str) -> ConfigValue:
     """The space's own value that `value` means: 10 is also 10.0, but 1 is not true."""
-    for one in known:
-        if one == value and isinstance(one, bool) == isinstance(value, bool):
-            return one
-    shown = ", ".join(value_text(one) for one in known[:_SHOWN])
+    for candidate in known:
+        if candidate == value and isinstance(candidate, bool) == isinstance(value, bool):
+            return candidate
+    shown = ", ".join(value_text(candidate) for candidate in known[:_SHOWN])
     more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
     raise UsageError(
         f"{place}: {value_text(value)} is not in the space", hint=f"it has: {shown}{more}"

@@ -236,28 +236,28 @@ def _known(table: Mapping[str, Any], names: tuple[str, ...], place: str, prefix:
 
 
 def _table(table: Mapping[str, Any], key: str, place: str, prefix: str = "") -> dict[str, Any]:
-    found = table.get(key, {})
-    if not isinstance(found, dict):
+    value = table.get(key, {})
+    if not isinstance(value, dict):
         raise UsageError(
             f"{place}: {prefix}{key} is not a table", hint=f"begin it with [{prefix}{key}]"
         )
-    return found
+    return value
 
 
 def _text(
     table: Mapping[str, Any], key: str, place: str, default: str | None, prefix: str = ""
 ) -> str:
-    found = table.get(key, default)
-    if found is None:
+    value = table.get(key, default)
+    if value is None:
         raise UsageError(
             f"{place}: {prefix}{key} is missing",
             hint=f"write it there, or delete the file: {_anew(Path(place))}",
         )
-    if not isinstance(found, str):
+    if not isinstance(value, str):
         raise UsageError(
-            f"{place}: {prefix}{key} = {found!r} is not text", hint=f'write {key} = "{found}"'
+            f"{place}: {prefix}{key} = {value!r} is not text", hint=f'write {key} = "{value}"'
         )
-    return found
+    return value
 
 
 def _backend(
@@ -289,13 +289,13 @@ def _problem(document: Mapping[str, Any], place: str, backend: str) -> Problem:
 def _whole(
     table: Mapping[str, Any], key: str, place: str, default: int, *, least: int, prefix: str = ""
 ) -> int:
-    found = table.get(key, default)
-    if not isinstance(found, int) or isinstance(found, bool) or found < least:
+    value = table.get(key, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise UsageError(
-            f"{place}: {prefix}{key} = {found!r} is not a whole number of at least {least}",
+            f"{place}: {prefix}{key} = {value!r} is not a whole number of at least {least}",
             hint=f"usual is {key} = {default}",
         )
-    return found
+    return value
 
 
 def _real(
@@ -307,16 +307,16 @@ def _real(
     most: float = math.inf,
     prefix: str = "",
 ) -> float:
-    found = table.get(key, default)
-    number = isinstance(found, int | float) and not isinstance(found, bool)
+    value = table.get(key, default)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
     # A whole number of 400 digits is no float; neither are inf and nan within these bounds.
-    if not number or not 0 <= found <= min(most, sys.float_info.max):
+    if not number or not 0 <= value <= min(most, sys.float_info.max):
         between = "of at least 0" if math.isinf(most) else f"from 0 to {most:g}"
         raise UsageError(
-            f"{place}: {prefix}{key} = {repr(found)[:40]} is not a number {between}",
+            f"{place}: {prefix}{key} = {repr(value)[:40]} is not a number {between}",
             hint=f"usual is {key} = {default!r}",
         )
-    return float(found)
+    return float(value)
 
 
 def _numbers(kind: type[Limits], table: Mapping[str, Any], place: str, section: str) -> Limits:
@@ -324,20 +324,20 @@ def _numbers(kind: type[Limits], table: Mapping[str, Any], place: str, section: 
     defaults = kind()
     prefix = f"{section}."
     _known(table, tuple(field.name for field in fields(kind)), place, prefix)
-    given: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     for key in table:
         default = getattr(defaults, key)
         if isinstance(default, int):
             least = _LEAST.get(key, 1)
-            given[key] = _whole(table, key, place, default, least=least, prefix=prefix)
+            numbers[key] = _whole(table, key, place, default, least=least, prefix=prefix)
         else:
-            given[key] = _real(table, key, place, default, prefix=prefix)
-    if reason := too_few(given.get("rounds", LEAST_ROUNDS)):
+            numbers[key] = _real(table, key, place, default, prefix=prefix)
+    if reason := too_few(numbers.get("rounds", LEAST_ROUNDS)):
         raise UsageError(
-            f"{place}: {prefix}rounds = {given['rounds']} is {reason}",
+            f"{place}: {prefix}rounds = {numbers['rounds']} is {reason}",
             hint=f"write rounds = {LEAST_ROUNDS}, or more",
         )
-    return kind(**given)
+    return kind(**numbers)
 
 
 def _config(table: Mapping[str, Any], place: str) -> Config:

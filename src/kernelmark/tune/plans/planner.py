@@ -76,15 +76,15 @@ def costs_of(workload: Workload, known: Summary | None, thr: float | None) -> li
     called = counts(workload)
     timed = {} if known is None else {cost.problem: cost for cost in known.costs}
     whole = all(cost.selected for cost in timed.values())
-    made = [
+    costs = [
         counted(timed[problem], count)
         if problem in timed
         else Cost(problem=problem, count=count, selected=whole)
         for problem, count in called.items()
     ]
     if known is not None:
-        made = list(summary(known.basis, made, thr=thr).costs)
-    return sorted(made, key=lambda cost: (-cost.total_s, -cost.count * _work(cost.problem)))
+        costs = list(summary(known.basis, costs, thr=thr).costs)
+    return sorted(costs, key=lambda cost: (-cost.total_s, -cost.count * _work(cost.problem)))
 
 
 def drafts(
@@ -100,7 +100,7 @@ def drafts(
     that the costs were timed with: what it could not do is no reference, and its times count
     as the reference's only if it is the reference."""
     backend, reference = backends.find(settings.backend), backends.find(settings.reference)
-    made: list[Draft] = []
+    drafted: list[Draft] = []
     refused: list[Refused] = []
     own, another = timed_by == settings.reference, settings.reference != settings.backend
     for cost in costs:
@@ -142,27 +142,27 @@ def drafts(
             reference_s=float(f"{cost.time_s:.6g}") if own and cost.status is Status.OK else 0.0,
             blas=FrozenDict(blas.get(cost.problem, {})),
         )
-        made.append(Draft(plan=plan, default=space.default, combinations=space.size))
-    return made, refused
+        drafted.append(Draft(plan=plan, default=space.default, combinations=space.size))
+    return drafted, refused
 
 
 def named(folder: TuningFolder, problems: Sequence[Problem]) -> dict[str, str]:
     """Names by key, those given before kept. Where the state is lost, plans say theirs."""
-    given = dict(folder.read_state().names)
-    taken = set(given.values())
+    names = dict(folder.read_state().names)
+    taken = set(names.values())
     for name in folder.names():
         if name not in taken:
-            given.setdefault(planfile.read(folder.plan(name)).problem.key, name)
-    return given | assign(problems, given)
+            names.setdefault(planfile.read(folder.plan(name)).problem.key, name)
+    return names | assign(problems, names)
 
 
 def write(
-    folder: TuningFolder, made: Iterable[Draft], names: Mapping[str, str], *, force: bool = False
+    folder: TuningFolder, drafted: Iterable[Draft], names: Mapping[str, str], *, force: bool = False
 ) -> dict[str, Fate]:
     """Every plan in its file, unless that was edited by hand and is not to be overwritten."""
     written = dict(folder.read_state().written)
     fates: dict[str, Fate] = {}
-    for draft in made:
+    for draft in drafted:
         name = draft.plan.name
         path, text = folder.plan(name), planfile.text(draft.plan, default=draft.default)
         there = _text_at(path)
@@ -217,16 +217,16 @@ def _is_here(info: DeviceInfo) -> bool:
 
 def tunable(problem: Problem, info: DeviceInfo) -> list[str]:
     """Backends that have something to tune for a problem; the scripted one only on its device."""
-    found = []
+    names = []
     for name in backends.registry.names():
         try:
             backend = backends.find(name)
             able = info.kind in backend.device_kinds and not _refusal(backend, problem, info)
             if able and (name != "fake" or info.kind == "fake") and backend.space(problem, info):
-                found.append(name)
+                names.append(name)
         except KernelmarkError:
             continue
-    return found
+    return names
 
 
 def _space(backend: Backend, problem: Problem, info: DeviceInfo) -> tuple[Space | None, Reason]:

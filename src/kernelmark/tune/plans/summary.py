@@ -116,10 +116,10 @@ class Summary:
 def counts(workload: Workload) -> dict[Problem, int]:
     """Calls of each distinct problem: logged calls that differ only in what our problem does not
     tell apart (leading dimensions, an activation) are one problem."""
-    found: dict[Problem, int] = {}
+    calls: dict[Problem, int] = {}
     for call in workload.calls:
-        found[call.problem] = found.get(call.problem, 0) + call.count
-    return found
+        calls[call.problem] = calls.get(call.problem, 0) + call.count
+    return calls
 
 
 def timed(problem: Problem, count: int, result: Result, run: str = "") -> Cost:
@@ -148,12 +148,12 @@ def summary(basis: Basis, costs: Iterable[Cost], *, thr: float | None = None) ->
     stay as they are."""
     every = sorted(costs, key=lambda cost: (-cost.total_s, -cost.count, cost.problem.key))
     whole = math.fsum(cost.total_s for cost in every)
-    made: list[Cost] = []
+    ranked: list[Cost] = []
     so_far = 0.0
     for cost in every:
         so_far += cost.total_s
         share = cost.total_s / whole if whole else 0.0
-        made.append(
+        ranked.append(
             dataclasses.replace(
                 cost,
                 share=share,
@@ -161,7 +161,7 @@ def summary(basis: Basis, costs: Iterable[Cost], *, thr: float | None = None) ->
                 selected=cost.selected if thr is None else 100 * share >= thr,
             )
         )
-    return Summary(basis=basis, costs=tuple(made), thr=thr)
+    return Summary(basis=basis, costs=tuple(ranked), thr=thr)
 
 
 def records(found: Summary) -> list[dict[str, str | int | float | None]]:
@@ -273,12 +273,12 @@ def _real(text: str, name: str, place: str, *, needed: bool = False) -> float:
     if not text and not needed:
         return math.nan
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
-        found = math.nan
-    if not math.isfinite(found):
+        value = math.nan
+    if not math.isfinite(value):
         raise UsageError(f"{place}: {name} is {text!r}, not a number")
-    return found
+    return value
 
 
 def _status(text: str, place: str) -> Status | None:

@@ -130,7 +130,7 @@ class Journal:
         self.header: Header | None = None
         self.finished: Finished | None = None
         self.trials: list[Trial] = []
-        self._found: dict[tuple[str, str, str, str], Trial] = {}
+        self._by_key: dict[tuple[str, str, str, str], Trial] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: BinaryIO = path.open("a+b")
         try:
@@ -162,7 +162,7 @@ class Journal:
         self._file.seek(0, os.SEEK_END)
 
     def _forget(self) -> None:
-        again = {key for key, trial in self._found.items() if trial.status in OF_THE_MACHINE}
+        again = {key for key, trial in self._by_key.items() if trial.status in OF_THE_MACHINE}
         if again:
             self.finished = None
             self._drop(again)
@@ -170,7 +170,7 @@ class Journal:
     def _drop(self, keys: Container[tuple[str, str, str, str]]) -> None:
         """Ask again for these: the lines stay, and later ones take their place."""
         self.trials = [trial for trial in self.trials if trial.key not in keys]
-        self._found = {trial.key: trial for trial in self.trials}
+        self._by_key = {trial.key: trial for trial in self.trials}
 
     def _take(self, line: Line) -> None:
         if isinstance(line, Header):
@@ -178,11 +178,11 @@ class Journal:
         elif isinstance(line, Finished):
             self.finished = line
             if line.outcome.disturbed:
-                self._drop({key for key in self._found if key[-1].startswith(FINAL_STEP)})
+                self._drop({key for key in self._by_key if key[-1].startswith(FINAL_STEP)})
         else:
             self.finished = reopened(self.finished)
             self.trials.append(line)
-            self._found[line.key] = line
+            self._by_key[line.key] = line
 
     def begin(self, header: Header) -> Header:
         """The header that holds: the one on file, or this one when the journal is new."""
@@ -226,7 +226,7 @@ class Journal:
         """The answer to a question, if it was asked before. What does not compile has the same
         answer at every step."""
         text = config_key(config)
-        return self._found.get((backend, problem, text, step)) or self._found.get(
+        return self._by_key.get((backend, problem, text, step)) or self._by_key.get(
             (backend, problem, text, COMPILE)
         )
 
@@ -277,10 +277,10 @@ def header(path: Path) -> Header | None:
     """Only what a journal is for; None where its first line does not say."""
     try:
         with path.open("rb") as file:
-            found = _line(file.readline(), 1)
+            line = _line(file.readline(), 1)
     except (OSError, CodecError):
         return None
-    return found if isinstance(found, Header) else None
+    return line if isinstance(line, Header) else None
 
 
 def searched(trials: Iterable[Trial]) -> list[Trial]:
@@ -311,19 +311,19 @@ def now() -> float:
 
 def _lines(data: bytes, path: Path) -> tuple[list[Line], int]:
     """The lines, and the bytes they take: a last one that is cut short is left out."""
-    found: list[Line] = []
+    lines: list[Line] = []
     at = 0
     while (end := data.find(b"\n", at)) >= 0:
         try:
-            found.append(_line(data[at:end], len(found) + 1))
+            lines.append(_line(data[at:end], len(lines) + 1))
         except CodecError as error:
             if data.find(b"\n", end + 1) < 0:  # a machine that lost power may end a file like this
                 break
-            raise UsageError(f"{path}: {error.message}", hint=_mending(len(found))) from None
-        if not isinstance(found[0], Header):
+            raise UsageError(f"{path}: {error.message}", hint=_mending(len(lines))) from None
+        if not isinstance(lines[0], Header):
             raise UsageError(f"{path}: line 1 is not a journal's header", hint=_mending(0))
         at = end + 1
-    return found, at
+    return lines, at
 
 
 def _mending(before: int) -> str:

@@ -41,15 +41,15 @@ def check(folder: TuningFolder, backend: str, arch: str) -> None:
 
 def planned(folder: TuningFolder) -> list[tuple[str, str]]:
     """Backend and architecture of each plan that says them; any other may be written anew."""
-    found = []
+    targets = []
     for name in folder.names():
         with suppress(KernelmarkError):
-            found.append(planfile.target(folder.plan(name)))
-    return found
+            targets.append(planfile.target(folder.plan(name)))
+    return targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class CurrentOutcomes:
     """What the journals of plans have come to, by name: outcomes of the plans as they are now, and
     why the others are not. `unreadable` are those of the latter whose file is at fault."""
 
@@ -58,9 +58,9 @@ class Found:
     unreadable: dict[str, str] = field(default_factory=dict)
 
 
-def outcomes(folder: TuningFolder, plans: Iterable[TunePlan]) -> Found:
+def outcomes(folder: TuningFolder, plans: Iterable[TunePlan]) -> CurrentOutcomes:
     """From journals alone, whatever files of results say."""
-    found = Found()
+    held = CurrentOutcomes()
     for plan in plans:
         path = folder.journal(plan.name)
         try:
@@ -68,19 +68,19 @@ def outcomes(folder: TuningFolder, plans: Iterable[TunePlan]) -> Found:
         except FileNotFoundError:
             continue
         except OSError as error:
-            found.unreadable[plan.name] = f"{path}: cannot be read: {error.strerror}"
+            held.unreadable[plan.name] = f"{path}: cannot be read: {error.strerror}"
             continue
         except KernelmarkError as error:
-            found.unreadable[plan.name] = error.message
+            held.unreadable[plan.name] = error.message
             continue
         if header is None or last is None:
             continue
         if reason := stale(plan, header, last):
-            found.stale[plan.name] = reason
+            held.stale[plan.name] = reason
         else:
-            found.outcomes[plan.name] = weighed(last.outcome, plan)
-    found.stale.update(found.unreadable)
-    return found
+            held.outcomes[plan.name] = weighed(last.outcome, plan)
+    held.stale.update(held.unreadable)
+    return held
 
 
 def readable(
@@ -100,19 +100,19 @@ def readable(
     return plans, broken
 
 
-def current(folder: TuningFolder) -> Found:
+def current(folder: TuningFolder) -> CurrentOutcomes:
     """The outcomes of a folder: from plans and journals where there are any, also where a run was
     killed before it wrote its results; else from the file of results, which can stand alone."""
     if not folder.names():
-        return Found(outcomes={outcome.name: outcome for outcome in results.read(folder)})
+        return CurrentOutcomes(outcomes={outcome.name: outcome for outcome in results.read(folder)})
     plans, broken = readable(folder)
-    found = outcomes(folder, plans)
-    if not (found.outcomes or found.stale or broken):
+    held = outcomes(folder, plans)
+    if not (held.outcomes or held.stale or broken):
         raise NothingToDo(f"{folder.path} has no results yet", hint=f"kmark tune run {folder.path}")
-    return Found(
-        outcomes=found.outcomes,
-        stale=found.stale | broken,
-        unreadable=found.unreadable | broken,
+    return CurrentOutcomes(
+        outcomes=held.outcomes,
+        stale=held.stale | broken,
+        unreadable=held.unreadable | broken,
     )
 
 

@@ -59,14 +59,14 @@ def write(
     unreached: Sequence[str] = (),
 ) -> Metrics:
     """All files, each whole or not at all. `retired` and `unreached` are plans without one."""
-    found = Metrics.of(outcomes)
+    metrics = Metrics.of(outcomes)
     rows = [row(outcome) for outcome in outcomes]
     kept = [r for r, outcome in zip(rows, outcomes, strict=True) if outcome.kept]
-    names = list(dict.fromkeys(name for one in rows for name in one))
+    names = list(dict.fromkeys(name for cells in rows for name in cells))
     write_whole(raw(folder), csv_text(rows, names))
     write_whole(final(folder), csv_text(kept, names))
     document = {
-        **percents(found),
+        **percents(metrics),
         **({} if any(outcome.share for outcome in outcomes) else _NO_SHARES),
         "retired": dict(retired or {}),
         "unreached": list(unreached),
@@ -76,7 +76,7 @@ def write(
     }
     write_whole(metrics_file(folder), json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     write_whole(outcomes_file(folder), dumps(outcomes))
-    return found
+    return metrics
 
 
 def percents(metrics: Metrics) -> dict[str, float | int]:
@@ -142,29 +142,31 @@ def row(outcome: Outcome) -> Row:
 
 def _layout(problem: Problem) -> Row:
     """Of a product stored by rows, as its m, n and k are."""
-    given = problem.options
-    return {column: given[name] for column, name in _LAYOUTS.items() if name in given}
+    options = problem.options
+    return {column: options[name] for column, name in _LAYOUTS.items() if name in options}
 
 
 def _changed(outcome: Outcome) -> bool:
     """Whether another kernel runs than before; by its code where that is known."""
-    one, other = outcome.reference, outcome.tuned
-    if one.kernel.binary_hash and other.kernel.binary_hash:
-        return one.kernel.binary_hash != other.kernel.binary_hash
-    return (one.backend, one.config) != (other.backend, other.config)
+    before, after = outcome.reference, outcome.tuned
+    if before.kernel.binary_hash and after.kernel.binary_hash:
+        return before.kernel.binary_hash != after.kernel.binary_hash
+    return (before.backend, before.config) != (after.backend, after.config)
 
 
 def _category(problem: Problem) -> str:
     if problem.op not in _PRODUCTS:
         return ""
     op = ops.registry.get(problem.op)
-    given: dict[str, Parameter] = {**problem.dims, **problem.dtypes}
-    return " ".join(word for word, kind in categories(problem.op).items() if kind.holds(op, given))
+    parameters: dict[str, Parameter] = {**problem.dims, **problem.dtypes}
+    return " ".join(
+        word for word, kind in categories(problem.op).items() if kind.holds(op, parameters)
+    )
 
 
 def csv_text(rows: Sequence[Row], names: Sequence[str]) -> str:
     """Comma-separated; what is not known is empty."""
-    return files.csv_text([{k: _cell(value) for k, value in one.items()} for one in rows], names)
+    return files.csv_text([{k: _cell(value) for k, value in row.items()} for row in rows], names)
 
 
 def _cell(value: Any) -> Any:

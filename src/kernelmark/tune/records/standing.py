@@ -50,8 +50,8 @@ class Standing:
 def standings(folder: TuningFolder) -> list[Standing]:
     """Every plan of a folder, those with the largest share of the workload first."""
     retired = _retired(folder)
-    found = [standing(folder, name, retired.get(name, "")) for name in folder.names()]
-    return sorted(found, key=lambda one: -one.plan.share if one.plan else 0.0)
+    every = [standing(folder, name, retired.get(name, "")) for name in folder.names()]
+    return sorted(every, key=lambda plan_state: -plan_state.plan.share if plan_state.plan else 0.0)
 
 
 def standing(folder: TuningFolder, name: str, retired: str = "") -> Standing:

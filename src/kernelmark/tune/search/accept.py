@@ -41,11 +41,11 @@ class Score:
         it is won has as many chances to be won by luck (Bonferroni)."""
         if not log_ratios:
             return None
-        found = signed_rank(log_ratios, ALPHA / looks)
+        interval = signed_rank(log_ratios, ALPHA / looks)
         return cls(
-            ratio=math.exp(found.centre),
-            low=0.0 if found.low == -math.inf else math.exp(found.low),
-            high=math.exp(found.high),
+            ratio=math.exp(interval.centre),
+            low=0.0 if interval.low == -math.inf else math.exp(interval.low),
+            high=math.exp(interval.high),
             rounds=len(log_ratios),
         )
 

@@ -103,10 +103,12 @@ def _checked(
                 pool.close()
                 pool = compile_pool(info, jobs, timeout_s)
             configs = _sample(plan, space_of(plan, info), candidates)
-            found = _compiled(plan, configs, pool)
+            compiled = _compiled(plan, configs, pool)
             yield Check(
                 plan=plan,
-                candidates=tuple(_judge(*one, info) for one in zip(configs, found, strict=True)),
+                candidates=tuple(
+                    _judge(*pair, info) for pair in zip(configs, compiled, strict=True)
+                ),
             )
     finally:
         pool.close()
@@ -125,13 +127,13 @@ def _compiled(plan: TunePlan, configs: Sequence[Config], pool: Pool) -> list[Com
     problem, backend = plan.problem, plan.backend
     cases = [Case(problem=problem, backend=backend, config=config) for config in configs]
     jobs = [CompileCase(case=case) for case in cases]
-    found = dict(pool.run_all(jobs, pool.compilers))
-    if len(found) < len(jobs):
+    results = dict(pool.run_all(jobs, pool.compilers))
+    if len(results) < len(jobs):
         raise KernelmarkError(
             f"no compile worker can be started: {pool.compilers[-1].lost}",
             hint="kmark doctor says what is wrong here",
         )
-    return [found[job] for job in jobs]
+    return [results[job] for job in jobs]
 
 
 def _judge(config: Config, compiled: Compiled, info: DeviceInfo) -> Candidate:

@@ -258,21 +258,21 @@ class Driver:
         return moved
 
     def _settled(self, live: Live, request: Request) -> Trial | None:
-        found = self._ahead.result(kernel_key(request.case))
-        if found is None:
+        compiled = self._ahead.result(kernel_key(request.case))
+        if compiled is None:
             return None
-        status, error = found.status, found.error
+        status, error = compiled.status, compiled.error
         if status is Status.OK:
             if request.step not in live.session.steps:
                 return None  # a reference that spills is timed all the same
-            reason = static_reason(found.kernel.resources, live.slot.info)
+            reason = static_reason(compiled.kernel.resources, live.slot.info)
             if reason is None:
                 return None
             status, error = Status.SKIPPED, Reason.of(reason)
         elif status not in FINAL:
             return None
         cost_s = self._compile_cost_s(request)
-        return compiled_trial(request, status, error, found.kernel, cost_s, live.session.plan)
+        return compiled_trial(request, status, error, compiled.kernel, cost_s, live.session.plan)
 
     def _compile_cost_s(self, request: Request) -> float:
         """Return a case's part of the time of all cores, once."""
@@ -284,7 +284,9 @@ class Driver:
         oldest."""
         mine = [live for live in self._live if live.slot is slot]
         for live in [live for live in mine if live.engaged] or mine:
-            ready = [one for one in live.waiting if self._ahead.ready(kernel_key(one.case))]
+            ready = [
+                waiting for waiting in live.waiting if self._ahead.ready(kernel_key(waiting.case))
+            ]
             if not ready or (live.round.together and len(ready) < len(live.waiting)):
                 continue
             request = ready[0]

@@ -179,7 +179,7 @@ class _Match:
         playing = [s for s in stage.sides if s == self.reference or self._failed(s) is None]
         if number % 2:
             playing.reverse()
-        if all(self._found(side, stage, number) is not None for side in playing):
+        if all(self._trial(side, stage, number) is not None for side in playing):
             return
         timing = final_timing(self.info, stage.seed(number))
         yield Round(
@@ -199,21 +199,25 @@ class _Match:
             together=True,
         )
 
-    def _found(self, side: Side, stage: Stage, number: int) -> Trial | None:
+    def _trial(self, side: Side, stage: Stage, number: int) -> Trial | None:
         owner = "" if side.backend == self.plan.backend else side.backend
-        found = self.journal.find(config=side.config, step=stage.step(number), backend=owner)
+        trial = self.journal.find(config=side.config, step=stage.step(number), backend=owner)
         # What the search skipped for its resources is timed here all the same: a reference.
-        return None if found is not None and found.status is Status.SKIPPED else found
+        return None if trial is not None and trial.status is Status.SKIPPED else trial
 
     def _trials(self, side: Side, stage: Stage) -> list[Trial]:
-        found = (self._found(side, stage, number) for number in range(stage.rounds))
-        return [trial for trial in found if trial is not None]
+        trials = (self._trial(side, stage, number) for number in range(stage.rounds))
+        return [trial for trial in trials if trial is not None]
 
     def _failed(self, side: Side) -> Trial | None:
         """The first trial of a side that did not go well, in any stage it was in."""
         stages = [
             self.heats,
-            *(self.final(one) for one in self.sides if side in (one, self.reference)),
+            *(
+                self.final(finalist)
+                for finalist in self.sides
+                if side in (finalist, self.reference)
+            ),
         ]
         every = (trial for stage in stages for trial in self._trials(side, stage))
         return next((trial for trial in every if not trial.ok), None)
@@ -249,8 +253,8 @@ class _Match:
 
     def _near_run(self, side: Side) -> list[Trial]:
         """Trials on other sizes that say something: not those where the config is not there."""
-        found = (self._near_trial(side, problem) for problem in self._near)
-        return [t for t in found if t is not None and t.status not in _NOT_THERE]
+        trials = (self._near_trial(side, problem) for problem in self._near)
+        return [t for t in trials if t is not None and t.status not in _NOT_THERE]
 
     def _near_trial(self, side: Side, problem: Problem) -> Trial | None:
         return self.journal.find(config=side.config, step="near", problem=problem.key)
@@ -271,15 +275,15 @@ class _Match:
     def ratios(self, side: Side, stage: Stage) -> list[float]:
         """Logarithms, of the rounds in which both have a time; a wrong reference has one too, an
         impossible one none that could be believed."""
-        found = []
+        ratios = []
         for number in range(stage.rounds):
-            base = self._found(self.reference, stage, number)
-            head = self._found(side, stage, number)
+            base = self._trial(self.reference, stage, number)
+            head = self._trial(side, stage, number)
             if base is not None and base.status is Status.IMPOSSIBLE:
                 continue
             if base and head and base.seconds and head.seconds and head.ok:
-                found.append(math.log(base.seconds / head.seconds))
-        return found
+                ratios.append(math.log(base.seconds / head.seconds))
+        return ratios
 
     def ranked(self) -> list[Side]:
         """Sides that did not fail, the fastest of the heats first."""
@@ -299,14 +303,14 @@ class _Match:
         kernels = [trial.kernel for trial in own if trial.kernel.name]
         checked = own if side == self.reference else [*own, *self._near_run(side)]
         times = [trial.seconds for trial in trials if trial.seconds is not None]
-        found = backends.find(side.backend)
+        backend = backends.find(side.backend)
         return Choice(
             backend=side.backend,
             config=side.config,
             median_s=statistics.median(times) if times else math.nan,
             kernel=kernels[-1] if kernels else KernelInfo(),
             worst=_worst(checked),
-            version="" if found.available() is not None else found.version(),
+            version="" if backend.available() is not None else backend.version(),
         )
 
     def _score(self, side: Side) -> Score | None:
@@ -332,7 +336,7 @@ class _Match:
         ran, asked = len(self._near_run(side)), self.plan.acceptance.neighbours
         if kept and ran < asked:
             reason = Reason("few-neighbours", cause=reason, ran=ran or "none", asked=asked)
-        made = _outcome(
+        decided = _outcome(
             self.plan,
             self.info,
             reference=reference,
@@ -343,14 +347,14 @@ class _Match:
             evaluations=evaluations,
         )
         disturbed = self._disturbed(side, tuned.median_s) is not None
-        return dataclasses.replace(made, disturbed=disturbed)
+        return dataclasses.replace(decided, disturbed=disturbed)
 
     def _disturbed(self, side: Side, final_s: float) -> Reason | None:
         stage = self.final(side)
         if self.fault(side) is not None or not self.ratios(side, stage):
             return None
         return disturbance(
-            [trial for one in stage.sides for trial in self._trials(one, stage)],
+            [trial for player in stage.sides for trial in self._trials(player, stage)],
             max(1, self.info.units),
             searched_s=self._searched_s[self.sides.index(side)],
             final_s=final_s,

@@ -213,5 +213,5 @@ class Session:
 
 def library_version(backend: str) -> str:
     """The version of a backend's library, "" if it is unknown here."""
-    found = backends.find(backend)
-    return "" if found.available() is not None else found.version()
+    library = backends.find(backend)
+    return "" if library.available() is not None else library.version()

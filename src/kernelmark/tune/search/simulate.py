@@ -231,18 +231,18 @@ def _of_triton(name: str, document: Mapping[str, Any]) -> Simulated:
 def _measured_s(result: Mapping[str, Any], unit: str) -> float:
     """Seconds of a result; NaN if it has no measurement of its objective."""
     wanted = (result.get("objectives") or ["time"])[0]
-    found = {one["name"]: one for one in result.get("measurements", ())}
-    given = str(found.get(wanted, {}).get("unit") or "").lower()
-    if wanted != "time" and given not in UNITS_S:
-        if wanted not in _RATES or "time" not in found:
+    measured = {entry["name"]: entry for entry in result.get("measurements", ())}
+    own_unit = str(measured.get(wanted, {}).get("unit") or "").lower()
+    if wanted != "time" and own_unit not in UNITS_S:
+        if wanted not in _RATES or "time" not in measured:
             raise _no_time(wanted)
         wanted = "time"
-    if wanted not in found:
+    if wanted not in measured:
         return math.nan
-    factor = UNITS_S.get(str(found[wanted].get("unit") or unit).lower())
+    factor = UNITS_S.get(str(measured[wanted].get("unit") or unit).lower())
     if factor is None:
-        raise ValueError(f"the unit of time {found[wanted].get('unit') or unit!r} is unknown")
-    return _time_of(found[wanted]["value"], factor)
+        raise ValueError(f"the unit of time {measured[wanted].get('unit') or unit!r} is unknown")
+    return _time_of(measured[wanted]["value"], factor)
 
 
 def _no_time(objective: object) -> CodecError:

@@ -36,14 +36,14 @@ def starts(
         if winner.backend == plan.backend and winner.arch == arch
     ]
     near = sorted((n for n in near if math.isfinite(n[0])), key=lambda n: n[:2])
-    found: dict[str, Config] = {}
+    configs: dict[str, Config] = {}
     for _, _, winner in near:
         config = mapped(winner.config, points)
         if config is not None:
-            found.setdefault(config_key(config), config)
-        if len(found) == most:
+            configs.setdefault(config_key(config), config)
+        if len(configs) == most:
             break
-    return list(found.values())
+    return list(configs.values())
 
 
 def distance(problem: Problem, other: Problem) -> float:
@@ -63,8 +63,8 @@ def mapped(config: Config, points: Points) -> Config | None:
         name: _nearest(config[name], values)
         for name, values in zip(points.names, points.values, strict=True)
     }
-    made = FrozenDict(near)
-    return None if points.index(made) is None else made
+    nearest = FrozenDict(near)
+    return None if points.index(nearest) is None else nearest
 
 
 def _nearest(value: ConfigValue, values: tuple[ConfigValue, ...]) -> ConfigValue:

@@ -37,10 +37,10 @@ _DERIVED = ("SPLITK_BLOCK_SIZE",)
 def to_bucket(config: Config, old: Bucket, family: str) -> dict[str, Any]:
     """Our config in aiter's words, in the order of the bucket it replaces. What only aiter knows
     is kept from that bucket; what the tuned kernel was not built with is left out."""
-    given = _checked(config, family)
+    checked = _checked(config, family)
     short = any(name in old for name in _SHORT)
     values: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in checked.items():
         theirs = f"BLOCK_{name[-1].upper()}" if short and name in _SHORT.values() else _OURS[name]
         values[theirs] = value
     if "cache_modifier" in values or "cache_modifier" in old:
@@ -53,23 +53,23 @@ def to_bucket(config: Config, old: Bucket, family: str) -> dict[str, Any]:
 
 
 def _checked(config: Config, family: str) -> dict[str, ConfigValue]:
-    given = dict(config)
-    if given.pop("persistent", False):
+    settings = dict(config)
+    if settings.pop("persistent", False):
         raise Unfit("aiter's kernels have no persistent form")
-    given.pop("xcds", 1)  # aiter's kernels always number their programs by XCD
-    unknown = sorted(given.keys() - _OURS.keys())
+    settings.pop("xcds", 1)  # aiter's kernels always number their programs by XCD
+    unknown = sorted(settings.keys() - _OURS.keys())
     if unknown:
         raise Unfit(f"aiter's configs have no {unknown[0]}")
-    missing = [name for name in _NEEDED if name not in given]
+    missing = [name for name in _NEEDED if name not in settings]
     if missing:
         raise Unfit(f"its config does not say {missing[0]}")
     if family == _GROUPED:
-        given.pop("block_k", None)
-    if family in _UNSPLIT and given.pop("split_k", 1) != 1:
+        settings.pop("block_k", None)
+    if family in _UNSPLIT and settings.pop("split_k", 1) != 1:
         raise Unfit(f"aiter's kernel for {family} does not split k")
-    if family == _MISREDUCED and given.get("split_k", 1) != 1:
+    if family == _MISREDUCED and settings.get("split_k", 1) != 1:
         raise Unfit(f"aiter's kernel for {family} adds up its parts with strides in wrong order")
-    return given
+    return settings
 
 
 def to_config(bucket: Bucket) -> Config:
@@ -94,12 +94,12 @@ def others(m: int, known: Sequence[int]) -> tuple[int, int | None]:
 
 def samples(known: Sequence[int]) -> list[int]:
     """One m for every answer that a file can give: each bound, a value between bounds, beyond."""
-    found: list[int] = []
+    values: list[int] = []
     below = 0
     for bound in known:
-        found += [m for m in (below + 1, bound) if m not in found]
+        values += [m for m in (below + 1, bound) if m not in values]
         below = bound
-    return [*found, below + 1]
+    return [*values, below + 1]
 
 
 def contained(
@@ -113,16 +113,18 @@ def contained(
         return None if name is None else of[name]
 
     wanted = {m: new if region(m, known) == target else answer(buckets, m) for m in samples(known)}
-    made = {**buckets, target: new}
+    changed = {**buckets, target: new}
     for bound in reversed(known):
         for m in (bound, *(x for x in wanted if region(x, known) == f"M_LEQ_{bound}")):
             same = wanted[m]
-            if same is not None and answer(made, m) != same:
-                made[f"M_LEQ_{bound}"] = same
-    wrong = [m for m, config in wanted.items() if config is not None and answer(made, m) != config]
+            if same is not None and answer(changed, m) != same:
+                changed[f"M_LEQ_{bound}"] = same
+    wrong = [
+        m for m, config in wanted.items() if config is not None and answer(changed, m) != config
+    ]
     if wrong:
         raise Unfit(f"no bucket for it leaves m={wrong[0]} as it is")
-    return made
+    return changed
 
 
 def order_of(name: str) -> tuple[int, int]:

@@ -17,15 +17,15 @@ def blas_call(outcome: Outcome) -> Fields:
     if outcome.problem.op not in _PRODUCTS:
         raise Unfit(f"a BLAS library is not asked for {outcome.problem.op}")
     try:
-        made = fields_of(outcome.problem)
+        computed = fields_of(outcome.problem)
     except ProblemError as error:
         raise Unfit(f"BLAS libraries have no name for it: {error.message}") from None
-    call = {**made, **outcome.blas}
+    call = {**computed, **outcome.blas}
     # Logs write f8_r for both kinds of FP8, and the library reads it as the other one.
-    call |= {name: word for name, word in made.items() if "fnuz" in word}
+    call |= {name: word for name, word in computed.items() if "fnuz" in word}
     for name in _SHAPE:
-        if call[name] != made[name]:
-            raise Unfit(f"its call has {name}={call[name]} and its problem {name}={made[name]}")
+        if call[name] != computed[name]:
+            raise Unfit(f"its call has {name}={call[name]} and its problem {name}={computed[name]}")
     return FrozenDict(call)
 
 

@@ -24,17 +24,17 @@ class Member:
 def members(text: str, at: int = 0) -> list[Member]:
     """The members of the object that begins at or after `at`. The text must be valid JSON."""
     position = _skip(text, at) + 1
-    found: list[Member] = []
+    listed: list[Member] = []
     while True:
         position = _skip(text, position)
         if text[position] == "}":
-            return found
+            return listed
         if text[position] == ",":
             position = _skip(text, position + 1)
         name, after = _decode(text, position)
         value = _skip(text, _skip(text, after) + 1)
         _, end = _decode(text, value)
-        found.append(Member(name=name, start=position, value=value, end=end))
+        listed.append(Member(name=name, start=position, value=value, end=end))
         position = end
 
 

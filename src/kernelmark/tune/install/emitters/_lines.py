@@ -61,7 +61,7 @@ class LineEmitter(Emitter):
         given = self.generation(rows, given)
         settled = settle(self, outcomes, lambda outcome: self.question(outcome, given))
         held, wanted = list(settled.held), []
-        made: dict[Fields, list[str]] = {}
+        texts: dict[Fields, list[str]] = {}
         names = {row.entry.config.get("solution_index"): row.entry.kernel for row in rows}
         for fields, outcome in settled.winners.items():
             try:
@@ -70,7 +70,7 @@ class LineEmitter(Emitter):
             except Unfit as error:
                 held.append(Held(name=outcome.name, reason=str(error)))
                 continue
-            made[fields] = text
+            texts[fields] = text
             wanted.append(Wanted(fields=fields, config=config, name=outcome.name))
         answers: dict[Fields, Wanted] = {}
         for row in rows:
@@ -79,12 +79,12 @@ class LineEmitter(Emitter):
             )
         for fields in settled.others:
             answers.setdefault(fields, Wanted(fields=fields, config=None))
-        wanted += [same for fields, same in answers.items() if fields not in made]
-        if not made:
+        wanted += [same for fields, same in answers.items() if fields not in texts]
+        if not texts:
             return Change(emitter=self.name, edits=(), wanted=tuple(wanted), held=tuple(held))
-        chosen = [settled.winners[fields] for fields in made]
+        chosen = [settled.winners[fields] for fields in texts]
         head = self.head(chosen, lines, given)
-        after = "\n".join((*(() if lines else head), *_merged(lines, rows, made))) + "\n"
+        after = "\n".join((*(() if lines else head), *_merged(lines, rows, texts))) + "\n"
         edits = () if after == before else (Edit(path=Path(), before=before, after=after),)
         return Change(emitter=self.name, edits=edits, wanted=tuple(wanted), held=tuple(held))
 
@@ -118,8 +118,8 @@ class LineEmitter(Emitter):
             config, _ = self.entry(outcome, fields)
         except Unfit:
             return False
-        found = self.find(path, fields)
-        return found is not None and found.config == config
+        entry = self.find(path, fields)
+        return entry is not None and entry.config == config
 
     _seen: tuple[str, Mapping[Fields, Entry]] = ("", {})
 

@@ -144,24 +144,24 @@ class NearestEmitter(Emitter):
         return configs.lookup(text, str(file), shape, self.style, m)
 
     def read(self, path: Path) -> list[Entry]:
-        found = []
+        entries_read = []
         for file in sorted(path.rglob("*.json")):
             if configs.parse_name(file.name) is None:
                 continue
             entries = configs.parse(text_at(file) or "", str(file), self.style)
             place = file.relative_to(path).as_posix()
-            found += [
+            entries_read += [
                 Entry(fields=_fields(place, m), config=_config(one)) for m, one in entries.items()
             ]
-        return found
+        return entries_read
 
     def find(self, path: Path, fields: Fields) -> Entry | None:
         file = path / fields["file"]
         shape, text = configs.parse_name(file.name), text_at(file)
         if shape is None or text is None:
             return None
-        found = self._answer(text, file, shape, int(fields["m"]))
-        return None if found is None else Entry(fields=fields, config=_config(found))
+        settings = self._answer(text, file, shape, int(fields["m"]))
+        return None if settings is None else Entry(fields=fields, config=_config(settings))
 
     def _device(self, given: Fields) -> str:
         return configs.spell_device(option(self, given, "device_name"), self.style)
@@ -224,26 +224,26 @@ def _with(text: str, now: configs.Entries, m: int, settings: dict[str, Any]) -> 
 
 
 def _settings(config: Config, shape: configs.Shape) -> dict[str, Any]:
-    given = dict(config)
+    settings = dict(config)
     for name, same in _WITHOUT.items():
-        if given.pop(name, same) not in (same, None):
+        if settings.pop(name, same) not in (same, None):
             raise Unfit(f"the kernel has no {name}")
-    unknown = sorted(given.keys() - _OURS.keys())
-    missing = [name for name in _NEEDED if name not in given]
+    unknown = sorted(settings.keys() - _OURS.keys())
+    missing = [name for name in _NEEDED if name not in settings]
     if unknown or missing:
         what = f"the kernel has no {unknown[0]}" if unknown else f"there is no {missing[0]}"
         raise Unfit(what)
     if shape.block:
         # The kernel loads one scale a step along k. SGLang raises what is less on AMD.
-        of_scale, step = shape.block[1], int(given["block_k"])
+        of_scale, step = shape.block[1], int(settings["block_k"])
         if of_scale % step or (step < of_scale and not shape.device.startswith("NVIDIA")):
             raise Unfit(f"block_k={step} does not go with scales of {of_scale} along k")
-    return {_OURS[name]: value for name, value in ({"group_m": 1} | given).items()}
+    return {_OURS[name]: value for name, value in ({"group_m": 1} | settings).items()}
 
 
 def _config(settings: Mapping[str, Any]) -> Config:
-    found: dict[str, ConfigValue] = {_THEIRS.get(name, name): v for name, v in settings.items()}
-    return FrozenDict(found)
+    config: dict[str, ConfigValue] = {_THEIRS.get(name, name): v for name, v in settings.items()}
+    return FrozenDict(config)
 
 
 def _fields(file: str, m: int) -> Fields:

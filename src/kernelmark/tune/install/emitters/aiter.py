@@ -102,7 +102,7 @@ class Aiter(Emitter):
         return work.change(self, tuple(held))
 
     def read(self, path: Path) -> list[Entry]:
-        found = []
+        entries = []
         for file in sorted(path.rglob("*.json")):
             name = configs.name_of(path, file)
             if name is not None:
@@ -112,20 +112,20 @@ class Aiter(Emitter):
                     "backend": name.backend,
                     "suffix": name.suffix,
                 }
-                found += [
+                entries += [
                     Entry(
                         fields=FrozenDict({**place, "bucket": bucket}),
                         config=words.to_config(config),
                     )
                     for bucket, config in configs.read(file).items()
                 ]
-        return found
+        return entries
 
     def find(self, path: Path, fields: Fields) -> Entry | None:
-        found = _lookup(path, fields)
-        if found is None:
+        answer = _lookup(path, fields)
+        if answer is None:
             return None
-        return Entry(fields=fields, config=words.to_config(found.config))
+        return Entry(fields=fields, config=words.to_config(answer.config))
 
     def _asks(self, outcome: Outcome, fields: Fields, given: Fields) -> bool:
         try:
@@ -171,8 +171,8 @@ class _Work:
         text = self.texts.get(file) or text_at(file if file.is_file() else now.file) or ""
         buckets = configs.parse(text, file)
         target = words.region(m, known)
-        made = words.to_bucket(outcome.tuned.config, now.config, shape.family)
-        after = words.contained(buckets, target, made, known)
+        bucket = words.to_bucket(outcome.tuned.config, now.config, shape.family)
+        after = words.contained(buckets, target, bucket, known)
         for name in sorted(after, key=words.order_of):
             if buckets.get(name) != after[name]:
                 before = [b for b in buckets if words.order_of(b) < words.order_of(name)]
@@ -180,7 +180,7 @@ class _Work:
                 text = with_object(text, name, dict(after[name]), after=place)
                 buckets = configs.parse(text, file)
         self.texts[file] = text
-        self.new[shape, target] = (made, outcome.name)
+        self.new[shape, target] = (bucket, outcome.name)
         first, last = words.others(m, known)
         if first != last:
             end = f"to {last}" if last else "upwards"
@@ -197,7 +197,7 @@ class _Work:
             configs.folder_of(self.root, shape.family, shape.arch, backend)
         except UsageError as error:
             raise Unfit(f"{error.message}; {error.hint}") from None
-        return _found(self.root, shape.asked(m))
+        return _read(self.root, shape.asked(m))
 
     def watch(self, shape: Shape, m: int) -> None:
         """This answer, and every other that the files of a changed family can give."""
@@ -207,12 +207,12 @@ class _Work:
         self.watched[shape.asked(m)] = None
         unseen = dataclasses.replace(shape, n=str(_UNSEEN), k=str(_UNSEEN))
         elsewhere = dataclasses.replace(shape, batch=str(_UNSEEN)) if shape.batch else shape
-        for one in (shape, unseen, elsewhere, *self._files(shape)):
+        for other in (shape, unseen, elsewhere, *self._files(shape)):
             for sample in words.samples(configs.bounds(shape.family)):
-                self.watched.setdefault(one.asked(sample), None)
+                self.watched.setdefault(other.asked(sample), None)
 
     def change(self, emitter: Aiter, held: tuple[Held, ...]) -> Change:
-        wanted = [one for fields in self.watched if (one := self._wanted(fields)) is not None]
+        wanted = [answer for fields in self.watched if (answer := self._wanted(fields)) is not None]
         edits = [
             Edit(path=file.relative_to(self.root), before=text_at(file), after=text)
             for file, text in self.texts.items()
@@ -238,11 +238,11 @@ class _Work:
         put = self.new.get((shape, words.region(m, configs.bounds(shape.family))))
         if put is not None:
             return Wanted(fields=fields, config=words.to_config(put[0]), name=put[1])
-        found = _lookup(self.root, fields)
+        answer = _lookup(self.root, fields)
         # A lookup that failed before harms nobody when it succeeds.
-        if found is None:
+        if answer is None:
             return None
-        return Wanted(fields=fields, config=words.to_config(found.config))
+        return Wanted(fields=fields, config=words.to_config(answer.config))
 
     def _family(self, family: str, arch: str, backend: str) -> list[Path]:
         """The default file and those of one shape each."""
@@ -263,12 +263,12 @@ class _Work:
 
 def _lookup(root: Path, fields: Fields) -> configs.Found | None:
     try:
-        return _found(root, fields)
+        return _read(root, fields)
     except UsageError:
         return None
 
 
-def _found(root: Path, fields: Fields) -> configs.Found:
+def _read(root: Path, fields: Fields) -> configs.Found:
     return configs.lookup(
         root,
         fields["family"],

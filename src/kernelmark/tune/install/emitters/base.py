@@ -113,9 +113,10 @@ class Emitter(ABC):
     def read(self, path: Path) -> list[Entry]:
         """Every entry of a file or folder."""
 
-    @abstractmethod
     def find(self, path: Path, fields: Fields) -> Entry | None:
-        """What the library would find for a question."""
+        """Return what the library would find for a question: the entry with these fields."""
+        entries = self.read(path) if path.exists() else []
+        return next((entry for entry in entries if entry.fields == fields), None)
 
     def has_winner(self, outcome: Outcome, path: Path) -> bool | None:
         """Return whether a file holds a winner's entry; None where it cannot be looked up."""
@@ -132,8 +133,8 @@ class Emitter(ABC):
         ]
 
     def _fault(self, wanted: Wanted, path: Path) -> str | None:
-        found = self.find(path, wanted.fields)
-        config = None if found is None else found.config
+        entry = self.find(path, wanted.fields)
+        config = None if entry is None else entry.config
         if config == wanted.config:
             return None
         shown = " ".join(f"{name}={value}" for name, value in wanted.fields.items())
@@ -152,7 +153,7 @@ def option(emitter: Emitter, given: Fields, name: str, default: str = "") -> str
 
 def checked_options(emitter: Emitter, words: Iterable[str]) -> Fields:
     """NAME=VALUE words as an emitter's options."""
-    given: dict[str, str] = {}
+    options: dict[str, str] = {}
     known = ", ".join(emitter.options) or "none"
     for word in words:
         name, equals, value = word.partition("=")
@@ -162,8 +163,8 @@ def checked_options(emitter: Emitter, words: Iterable[str]) -> Fields:
             raise UsageError(
                 f"{emitter.name} has no option {name!r}", hint=f"{emitter.name} knows: {known}"
             )
-        given[name] = value
-    return FrozenDict(given)
+        options[name] = value
+    return FrozenDict(options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,12 +217,12 @@ def unwritable(emitter: Emitter, outcome: Outcome) -> str | None:
 
 
 def _quarrel(group: Sequence[Outcome]) -> str | None:
-    for one in group:
-        if not one.kept:
-            return f"{one.name} looks up the same entry and did not gain"
-    configs = {config_key(one.tuned.config) for one in group}
+    for outcome in group:
+        if not outcome.kept:
+            return f"{outcome.name} looks up the same entry and did not gain"
+    configs = {config_key(outcome.tuned.config) for outcome in group}
     if len(configs) > 1:
-        names = " and ".join(one.name for one in group)
+        names = " and ".join(outcome.name for outcome in group)
         return f"{names} look up the same entry and gained with different configs"
     return None
 

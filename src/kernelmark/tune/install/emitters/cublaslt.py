@@ -80,10 +80,6 @@ class Cublaslt(Emitter):
             for row in _document(path)["entries"]
         ]
 
-    def find(self, path: Path, fields: Fields) -> Entry | None:
-        found = self.read(path) if path.exists() else []
-        return next((entry for entry in found if entry.fields == fields), None)
-
 
 def _question(outcome: Outcome) -> Fields:
     return FrozenDict({"problem": outcome.problem.key, "arch": outcome.arch})

@@ -67,11 +67,11 @@ class Hipblaslt(LineEmitter):
     override = Override(backend="hipblaslt", variables={"HIPBLASLT_TUNING_OVERRIDE_FILE": "{path}"})
 
     def rows(self, lines: Sequence[str], path: Path) -> list[Row]:
-        found = []
+        rows = []
         for i, line in enumerate(lines[:-1]):
             if "transA" in line and (entry := _entry(line, lines[i + 1])) is not None:
-                found.append(Row(first=i, end=i + 2, entry=entry))
-        return found
+                rows.append(Row(first=i, end=i + 2, entry=entry))
+        return rows
 
     def question(self, outcome: Outcome, given: Fields) -> Fields:
         call = blas_call(outcome)

@@ -105,10 +105,6 @@ class IreeSpec(Emitter):
             raise UsageError(f"{path}: there is no such file")
         return _entries(_parsed(text, path))
 
-    def find(self, path: Path, fields: Fields) -> Entry | None:
-        found = self.read(path) if path.exists() else []
-        return next((entry for entry in found if entry.fields == fields), None)
-
 
 def _question(outcome: Outcome) -> Fields:
     """What the file is asked for a problem: the names of its root ops' matchers."""
@@ -150,10 +146,10 @@ def _flags(outcome: Outcome) -> tuple[str, ...]:
 
 def _target(arch: str) -> Target:
     kind = "hip" if arch.startswith("gfx") else "cuda" if arch.startswith("sm_") else "cpu"
-    found = target(DeviceInfo(name=arch, kind=kind, model=arch, arch=arch))
-    if found is None:
+    goal = target(DeviceInfo(name=arch, kind=kind, model=arch, arch=arch))
+    if goal is None:
         raise Unfit(f"iree has no target for {arch}")
-    return found
+    return goal
 
 
 def _merged(base: Spec, kept: Mapping[Fields, Outcome]) -> Spec:
@@ -175,23 +171,23 @@ def _clashes(
     archs = {str(note["arch"]) for note in base.notes.values()}
     unchanged = {(f["arch"], name) for f in others for name in f["match"].split()}
     taken: dict[str, str] = {}
-    found = []
+    clashes = []
     for fields, outcome in sorted(kept.items(), key=lambda item: -item[1].saved_s):
         try:
             entries = _spec_entries(outcome.problem, outcome.tuned.config, outcome.arch)
         except Unfit as error:
-            found.append((fields, str(error)))
+            clashes.append((fields, str(error)))
             continue
         archs = archs or {outcome.arch}
         if outcome.arch not in archs:
-            found.append((fields, f"the file is for {', '.join(sorted(archs))}"))
+            clashes.append((fields, f"the file is for {', '.join(sorted(archs))}"))
         elif any((outcome.arch, entry.root.name) in unchanged for entry in entries):
-            found.append((fields, "a problem that did not gain has the same root op"))
+            clashes.append((fields, "a problem that did not gain has the same root op"))
         elif any(taken.get(e.root.name, e.lowering.info) != e.lowering.info for e in entries):
-            found.append((fields, "another winner has the same root op with another config"))
+            clashes.append((fields, "another winner has the same root op with another config"))
         else:
             taken |= {entry.root.name: entry.lowering.info for entry in entries}
-    return found
+    return clashes
 
 
 def _unapplied(outcome: Outcome, spec: str) -> str | None:
@@ -206,12 +202,12 @@ def _unapplied(outcome: Outcome, spec: str) -> str | None:
 
 def _entries(spec: Spec) -> list[Entry]:
     """The winners in a spec, each once; one whose sequences were edited is none any more."""
-    found: dict[Fields, Entry] = {}
+    entries: dict[Fields, Entry] = {}
     for note in spec.notes.values():
         entry = _entry(spec, note)
         if entry is not None:
-            found[entry.fields] = entry
-    return list(found.values())
+            entries[entry.fields] = entry
+    return list(entries.values())
 
 
 def _entry(spec: Spec, note: Mapping[str, Any]) -> Entry | None:

@@ -76,16 +76,16 @@ class PythonDict(Emitter):
         before = text_at(into)
         table = {} if before is None else _table(before, into)
         settled = settle(self, outcomes, lambda outcome: _fields(_key(outcome)))
-        wanted, made = [], dict(table)
+        wanted, entries = [], dict(table)
         for fields, outcome in settled.winners.items():
-            made[_key(outcome)] = value = _value(outcome.tuned)
+            entries[_key(outcome)] = value = _value(outcome.tuned)
             wanted.append(Wanted(fields=fields, config=_config(value), name=outcome.name))
         known = {_fields(key): _config(value) for key, value in table.items()}
         for fields in dict.fromkeys((*known, *settled.others)):
             if fields not in settled.winners:
                 wanted.append(Wanted(fields=fields, config=known.get(fields)))
-        after = _text(made) if before is None else _replaced(before, made, into)
-        edits = () if made == table else (Edit(path=Path(), before=before, after=after),)
+        after = _text(entries) if before is None else _replaced(before, entries, into)
+        edits = () if entries == table else (Edit(path=Path(), before=before, after=after),)
         return Change(emitter=self.name, edits=edits, wanted=tuple(wanted), held=settled.held)
 
     def read(self, path: Path) -> list[Entry]:
@@ -96,10 +96,6 @@ class PythonDict(Emitter):
             Entry(fields=_fields(key), config=_config(value))
             for key, value in _table(text, path).items()
         ]
-
-    def find(self, path: Path, fields: Fields) -> Entry | None:
-        found = self.read(path) if path.exists() else []
-        return next((entry for entry in found if entry.fields == fields), None)
 
 
 def _key(outcome: Outcome) -> Key:

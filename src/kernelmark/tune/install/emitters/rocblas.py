@@ -56,7 +56,7 @@ class Rocblas(LineEmitter):
     )
 
     def rows(self, lines: Sequence[str], path: Path) -> list[Row]:
-        found = []
+        rows = []
         for i, line in enumerate(lines):
             entry = _entry(line)
             if entry is None:
@@ -64,8 +64,8 @@ class Rocblas(LineEmitter):
             named = i > 0 and lines[i - 1].startswith(_COMMENT)
             kernel = lines[i - 1].removeprefix(_COMMENT).strip() if named else ""
             entry = Entry(fields=entry.fields, config=entry.config, kernel=kernel)
-            found.append(Row(first=i - named, end=i + 1, entry=entry))
-        return found
+            rows.append(Row(first=i - named, end=i + 1, entry=entry))
+        return rows
 
     def question(self, outcome: Outcome, given: Fields) -> Fields:
         call = blas_call(outcome)

@@ -169,20 +169,24 @@ def _merge(
     before: str | None, extra: tensile.Logic, target: Path, *, force: bool, no_eff: bool
 ) -> tuple[dict[tensile.Size, tuple[Config, bool]], str, list[str]]:
     """What each size must find and whether that is new, the file's text, and what was done."""
-    given = tensile.answers(extra)
+    offered = tensile.answers(extra)
     if before is None:
         text = extra.text or tensile.text_of(extra, None)
-        return {size: (_config(*one), True) for size, one in given.items()}, text, ["a new file"]
+        return (
+            {size: (_config(*answer), True) for size, answer in offered.items()},
+            text,
+            ["a new file"],
+        )
     base = tensile.parse(before, str(target))
     logic, steps = tensile.merge(base, extra, force=force, no_eff=no_eff)
-    found = {size: (_config(*one), False) for size, one in tensile.answers(base).items()}
+    answers = {size: (_config(*answer), False) for size, answer in tensile.answers(base).items()}
     for step in steps:
         if step.fate is not tensile.Fate.KEPT:
-            solution, efficiency = given[step.size]
-            found[step.size] = (_config(solution, 0.0 if no_eff else efficiency), True)
+            solution, efficiency = offered[step.size]
+            answers[step.size] = (_config(solution, 0.0 if no_eff else efficiency), True)
     # What no size of it has won leaves the file alone, tidy or not.
-    text = tensile.text_of(logic, before) if any(new for _, new in found.values()) else before
-    return found, text, [_step_text(step) for step in steps]
+    text = tensile.text_of(logic, before) if any(new for _, new in answers.values()) else before
+    return answers, text, [_step_text(step) for step in steps]
 
 
 class _Library:
@@ -205,13 +209,13 @@ class _Library:
         """The outcome's size, as a row of the Equality logic beside the file of its solution."""
         name = outcome.tuned.kernel.name
         arch = outcome.arch.split(":")[0]
-        found = [one for one in self._named.get(name, []) if _arch(one[1]) in ("", arch)]
-        if not found:
+        named = [one for one in self._named.get(name, []) if _arch(one[1]) in ("", arch)]
+        if not named:
             raise Unfit(f"no logic file for {arch} has a solution called {name or '(no name)'}")
-        distinct = {(_equality(file), tensile.digest(one)) for file, _, one in found}
+        distinct = {(_equality(file), tensile.digest(one)) for file, _, one in named}
         if len(distinct) > 1:
             raise Unfit(f"{len(distinct)} different solutions are called {name}")
-        file, logic, solution = found[0]
+        file, logic, solution = named[0]
         target = _equality(file)
         if target not in extra:
             extra[target] = _empty(logic)
@@ -233,8 +237,8 @@ def _question(outcome: Outcome) -> Fields:
 
 
 def _arch(logic: tensile.Logic) -> str:
-    found = logic.get("ArchitectureName")
-    return str(found.get("Architecture", "") if isinstance(found, dict) else found or "")
+    name = logic.get("ArchitectureName")
+    return str(name.get("Architecture", "") if isinstance(name, dict) else name or "")
 
 
 def _equality(file: Path) -> Path:
@@ -247,11 +251,11 @@ def _equality(file: Path) -> Path:
 def _empty(logic: tensile.Logic) -> tensile.Logic:
     """Logic of the same kind without solutions and sizes, for exact sizes."""
     document: Any = type(logic.document)(logic.document)
-    made = tensile.Logic(document, logic.place)
-    made.set("Solutions", [])
-    made.set("ExactLogic", [])
-    made.set("LibraryType", "Equality")
-    return made
+    empty = tensile.Logic(document, logic.place)
+    empty.set("Solutions", [])
+    empty.set("ExactLogic", [])
+    empty.set("LibraryType", "Equality")
+    return empty
 
 
 def _incremental(folder: Path, into: Path) -> Iterator[tuple[Path, tensile.Logic]]:

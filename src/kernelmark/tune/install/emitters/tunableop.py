@@ -83,7 +83,7 @@ class TunableOp(LineEmitter):
     )
 
     def rows(self, lines: Sequence[str], path: Path) -> list[Row]:
-        found = []
+        rows = []
         for i, line in enumerate(lines):
             cells = line.split(",")
             if cells[0] == "Validator" or len(cells) < 3:
@@ -91,8 +91,8 @@ class TunableOp(LineEmitter):
             config = _config(cells[2])
             if config is not None:
                 fields = FrozenDict({"op": cells[0], "params": cells[1]})
-                found.append(Row(first=i, end=i + 1, entry=Entry(fields=fields, config=config)))
-        return found
+                rows.append(Row(first=i, end=i + 1, entry=Entry(fields=fields, config=config)))
+        return rows
 
     def generation(self, rows: Sequence[Row], given: Fields) -> Fields:
         if "params" in given or not rows:
@@ -126,16 +126,16 @@ class TunableOp(LineEmitter):
 
     def head(self, winners: Sequence[Outcome], lines: Sequence[str], given: Fields) -> list[str]:
         known = {name: given[name] for name in _VALIDATORS if name in given}
-        found = [line.split(",", 2)[1:] for line in lines if line.startswith("Validator,")]
+        validators = [line.split(",", 2)[1:] for line in lines if line.startswith("Validator,")]
         tuned = [(f"{o.tuned.backend.upper()}_VERSION", o.tuned.version) for o in winners]
-        for name, value in (*((one[0], one[-1]) for one in found), *tuned):
+        for name, value in (*((cells[0], cells[-1]) for cells in validators), *tuned):
             if value and known.setdefault(name, value) != value:
                 raise UsageError(
                     f"tunableop: {name} is {known[name]} and {value}",
                     hint="solution indices belong to one build: tune again with this one",
                 )
         _check_arch(known.get("GCN_ARCH_NAME", ""), winners)
-        if found:
+        if validators:
             return []
         if any(name not in known for name in _needed(known)):
             known = {**_here(), **known}

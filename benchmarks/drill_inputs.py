@@ -40,8 +40,9 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.result import ResultSet
 from kernelmark.devices import registry
 from kernelmark.testing import evidence
-from kernelmark.tune import aiter_config, nearest_config, simulate, tensile
-from kernelmark.tune.emitters.base import text_at
+from kernelmark.tune.install import aiter_config, nearest_config, tensile
+from kernelmark.tune.install.emitters.base import text_at
+from kernelmark.tune.search import simulate
 from kernelmark.workloads import importers
 from kernelmark.workloads.importers.base import Given
 from kernelmark.workloads.logs import reading

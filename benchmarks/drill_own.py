@@ -16,9 +16,9 @@ from kernelmark.core.result import ResultSet, Run, Status
 from kernelmark.core.timing import Timing
 from kernelmark.testing.micro import micro_result
 from kernelmark.testing.tuning import fake_plans
-from kernelmark.tune import planfile
-from kernelmark.tune.journal import Header, Journal, Trial
-from kernelmark.tune.journal import read as read_journal
+from kernelmark.tune.plans import planfile
+from kernelmark.tune.records.journal import Header, Journal, Trial
+from kernelmark.tune.records.journal import read as read_journal
 from kernelmark.workloads import importers, suites, workload
 from kernelmark.workloads.importers.base import Given
 

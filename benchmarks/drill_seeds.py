@@ -10,7 +10,7 @@ from pathlib import Path
 
 from drill_own import OWN
 from kernelmark.testing import logs
-from kernelmark.tune import simulate
+from kernelmark.tune.search import simulate
 from kernelmark.workloads import importers
 from kernelmark.workloads.logs.reading import registry as log_formats
 

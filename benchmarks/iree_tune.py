@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from kernelmark.backends.iree.targets import Target
     from kernelmark.core.problem import Problem
     from kernelmark.core.result import Config
-    from kernelmark.tune.outcome import Outcome
-    from kernelmark.tune.plan import TunePlan
+    from kernelmark.tune.plans.plan import TunePlan
+    from kernelmark.tune.records.outcome import Outcome
 
 RESULT = Path(__file__).resolve().parent / "results" / "iree_tune.json"
 GAIN_AT_LEAST = 1.3
@@ -157,9 +157,9 @@ def tuned(
 ) -> tuple[list[Outcome], dict[str, int]]:
     """Tune all, and count the candidates by what became of them."""
     from kernelmark.runners.local import LocalRunner
-    from kernelmark.tune import journal
-    from kernelmark.tune.driver import Driver
-    from kernelmark.tune.events import Ended
+    from kernelmark.tune.records import journal
+    from kernelmark.tune.search.driver import Driver
+    from kernelmark.tune.search.events import Ended
 
     plans = [
         _plan(i, problem, evaluations, _default(problem, folder))
@@ -243,7 +243,7 @@ def _cpu() -> Target:
 
 def _plan(number: int, problem: Problem, evaluations: int, default: dict[str, bool]) -> TunePlan:
     from kernelmark.core.frozen import FrozenDict
-    from kernelmark.tune.plan import Acceptance, Budget, TunePlan
+    from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
 
     more = 2 if problem.op == "attention" else 1  # two GEMMs have twice the tiles
     return TunePlan(
@@ -259,7 +259,7 @@ def _plan(number: int, problem: Problem, evaluations: int, default: dict[str, bo
 
 def exported(outcomes: Sequence[Outcome], folder: Path) -> dict[str, Any]:
     """Write the winners' spec, which compiles each of them; what was kept and what was applied."""
-    from kernelmark.tune.emitters.iree_spec import emitter
+    from kernelmark.tune.install.emitters.iree_spec import emitter
 
     path = folder / "tuned.mlir"
     path.unlink(missing_ok=True)

@@ -197,14 +197,14 @@ def _version(contender: str) -> str:
 
 @lru_cache(maxsize=8)
 def _space(path: Path) -> Any:
-    from kernelmark.tune.simulate import read
+    from kernelmark.tune.search.simulate import read
 
     return read(path)
 
 
 def _search(folder: Path, job: Job, version: str) -> Done:
     """One search, in a worker."""
-    from kernelmark.tune.simulate import quality, simulate
+    from kernelmark.tune.search.simulate import quality, simulate
 
     space = _space(folder / f"{job.space}.json")
     source, _, name = job.contender.partition(" ")

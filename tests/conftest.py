@@ -165,7 +165,7 @@ def holder(tmp_path: Path) -> Iterator[Holder]:
 def time_up_after() -> Callable[[int], AbstractContextManager[None]]:
     """A context in which the minutes of a tuning run are over after so many timings, however long
     they take."""
-    from kernelmark.tune.driver import Driver
+    from kernelmark.tune.search.driver import Driver
 
     @contextmanager
     def clocked(timings: int) -> Iterator[None]:
@@ -179,7 +179,7 @@ def time_up_after() -> Callable[[int], AbstractContextManager[None]]:
         clock = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Driver, "_record", count)
-            patch.setattr("kernelmark.tune.driver.time", clock)
+            patch.setattr("kernelmark.tune.search.driver.time", clock)
             yield
 
     return clocked

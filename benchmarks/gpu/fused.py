@@ -31,7 +31,7 @@ from kernelmark.runners.jobs import MeasureCase
 from kernelmark.runners.local import LocalRunner
 from kernelmark.runners.pool import Pool
 from kernelmark.testing import evidence
-from kernelmark.tune.evaluate import final_timing
+from kernelmark.tune.search.evaluate import final_timing
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_fused.json"
 SMALL = {"block_m": 16, "block_n": 64, "block_k": 128, "num_stages": 5, "num_warps": 4}

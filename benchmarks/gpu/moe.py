@@ -40,12 +40,12 @@ from kernelmark.numerics.generate import Inputs
 from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.local import LocalRunner
 from kernelmark.testing import evidence
-from kernelmark.tune import apply as applying
-from kernelmark.tune import events as e
-from kernelmark.tune import nearest_config as configs
-from kernelmark.tune.driver import Driver
-from kernelmark.tune.emitters import vllm_moe
-from kernelmark.tune.plan import Acceptance, Budget, TunePlan
+from kernelmark.tune.install import apply as applying
+from kernelmark.tune.install import nearest_config as configs
+from kernelmark.tune.install.emitters import vllm_moe
+from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
+from kernelmark.tune.search import events as e
+from kernelmark.tune.search.driver import Driver
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_moe.json"
 SMALL = (

@@ -32,12 +32,12 @@ from kernelmark.devices import registry
 from kernelmark.runners.jobs import MeasureCase
 from kernelmark.runners.local import LocalRunner
 from kernelmark.testing import evidence
-from kernelmark.tune import events as e
-from kernelmark.tune import journal
-from kernelmark.tune.driver import Driver
-from kernelmark.tune.evaluate import final_timing
-from kernelmark.tune.outcome import Outcome
-from kernelmark.tune.plan import Acceptance, Budget, TunePlan
+from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
+from kernelmark.tune.records import journal
+from kernelmark.tune.records.outcome import Outcome
+from kernelmark.tune.search import events as e
+from kernelmark.tune.search.driver import Driver
+from kernelmark.tune.search.evaluate import final_timing
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu_tune.json"
 WEIGHTS = (

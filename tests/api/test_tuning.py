@@ -12,9 +12,9 @@ from kernelmark.core.errors import NothingToDo, UsageError
 from kernelmark.core.result import Status
 from kernelmark.runners.events import CaseFinished
 from kernelmark.runners.targets import find
-from kernelmark.tune import planfile
-from kernelmark.tune import summary as summaries
 from kernelmark.tune.folder import TuningFolder
+from kernelmark.tune.plans import planfile
+from kernelmark.tune.plans import summary as summaries
 from kernelmark.workloads.workload import Call, Workload, write
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kernelmark import ops
 from kernelmark.backends import _lt, cublaslt
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.errors import CaseError, Unsupported, UsageError
+from kernelmark.core.errors import CaseError, OutOfMemory, Unsupported, UsageError
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.testing.backends import BackendContract, bench
 
@@ -318,8 +318,11 @@ def test_failures_name_the_call(library: Library) -> None:
     library.codes = {"MatmulAlgoGetHeuristic": 15}
     with pytest.raises(Unsupported, match="cublasLtMatmulAlgoGetHeuristic: the library does not"):
         cublaslt.backend.prepare(problem, {}, device, [])
+    library.codes = {"MatrixLayoutCreate": INVALID}
+    with pytest.raises(CaseError, match="cublasLtMatrixLayoutCreate failed with status 7"):
+        cublaslt.backend.prepare(problem, {}, device, [])
     library.codes = {"MatrixLayoutCreate": 3}
-    with pytest.raises(CaseError, match="cublasLtMatrixLayoutCreate failed with status 3"):
+    with pytest.raises(OutOfMemory):
         cublaslt.backend.prepare(problem, {}, device, [])
     library.codes = {}
     library.state = 14

@@ -142,6 +142,7 @@ def test_hipblaslt_s_numbers() -> None:
         "HIPBLASLT_EPILOGUE_BIAS": table.epilogue_bias,
         "HIPBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0": table.scale_e8m0,
         "HIPBLAS_STATUS_NOT_SUPPORTED": table.not_supported,
+        "HIPBLAS_STATUS_ALLOC_FAILED": table.alloc_failed,
         "HIPBLAS_STATUS_SUCCESS": 0,
         "sizeof(hipblasLtMatmulAlgo_t)": table.algo_bytes,
         "sizeof(hipblasLtMatmulHeuristicResult_t)": table.heuristic_bytes,
@@ -167,6 +168,7 @@ def test_rocblas_s_numbers() -> None:
         "rocblas_gemm_algo_solution_index": rocblas.BY_INDEX,
         "rocblas_gemm_flags_check_solution_index": rocblas.CHECK_ONLY,
         "rocblas_gemm_flags_none": 0,
+        "rocblas_status_memory_error": rocblas.MEMORY_ERROR,
         "rocblas_pointer_mode_host": 0,
     }
     assert compiled(equal(pairs)) == ""

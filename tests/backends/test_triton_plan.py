@@ -16,7 +16,7 @@ from kernelmark.backends.triton.plan import ceil_div, check_config, power_of_two
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import ProblemError, Unsupported
 from kernelmark.core.result import ConfigValue
-from kernelmark.tune.emitters._aiter_buckets import to_bucket
+from kernelmark.tune.install.emitters._aiter_buckets import to_bucket
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton is not installed"

@@ -19,7 +19,7 @@ from kernelmark import backends, ops
 from kernelmark.api.tuning import plan as plan_tuning
 from kernelmark.core.errors import UsageError
 from kernelmark.testing.tuning import fake_plans, make_folder
-from kernelmark.tune.plan import Acceptance
+from kernelmark.tune.plans.plan import Acceptance
 from kernelmark.workloads.workload import Call, Workload, write
 
 GEMM = ("-o", "gemm", "-a", "m=[8,16,32]", "-a", "n=16", "-a", "k=16", "--dtype", "f32")

@@ -13,11 +13,12 @@ from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.result import KernelInfo
-from kernelmark.tune import recompare, results
-from kernelmark.tune.confirm import Proof
-from kernelmark.tune.emitters import registry
 from kernelmark.tune.folder import TuningFolder
-from kernelmark.tune.outcome import Choice, Outcome
+from kernelmark.tune.install import recompare
+from kernelmark.tune.install.confirm import Proof
+from kernelmark.tune.install.emitters import registry
+from kernelmark.tune.records import results
+from kernelmark.tune.records.outcome import Choice, Outcome
 
 CONFIG = FrozenDict({"block_m": 16, "num_warps": 4, "num_stages": 2})
 

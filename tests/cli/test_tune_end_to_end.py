@@ -8,8 +8,8 @@ import json
 import pytest
 
 from kernelmark.testing.logs import write_log
-from kernelmark.tune import results
 from kernelmark.tune.folder import TuningFolder
+from kernelmark.tune.records import results
 from kernelmark.workloads.workload import read
 
 pytestmark = pytest.mark.slow

@@ -16,9 +16,9 @@ from kernelmark import ops
 from kernelmark.cli.main import main
 from kernelmark.core.result import Status, config_key
 from kernelmark.testing.tuning import fake_plans, make_folder
-from kernelmark.tune import journal, results
 from kernelmark.tune.folder import TuningFolder
-from kernelmark.tune.plan import Budget
+from kernelmark.tune.plans.plan import Budget
+from kernelmark.tune.records import journal, results
 
 # Some candidates of the fake space hang, and all others take milliseconds.
 WORDS = ("--timeout", "10", "--jobs", "1")

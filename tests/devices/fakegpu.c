@@ -698,12 +698,6 @@ API(cuModuleGetFunction, hipModuleGetFunction)(P *out, P module, const char *nam
     }
   return NOT_FOUND;
 }
-API(cuFuncGetAttribute, hipFuncGetAttribute)(int *v, int number, P f) {
-  ENTER;
-  (void)f;
-  *v = number == 1 ? 1024 : number == 3 ? 16 : number == 4 ? 32 : -1;
-  return *v < 0 ? INVALID : OK;
-}
 API(cuOccupancyMaxActiveBlocksPerMultiprocessor,
     hipModuleOccupancyMaxActiveBlocksPerMultiprocessor)(int *v, P f, int block, size_t shared) {
   ENTER;

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmark.devices._cgroup import cpu_quota, memory_headroom, memory_limit
+from kernelmark.devices._cgroup import cpu_quota, memory_headroom, memory_limit, oom_kills
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -70,3 +70,21 @@ def test_nothing_there_means_no_limits(tmp_path: Path) -> None:
     assert cpu_quota(tmp_path) is None
     assert memory_limit(tmp_path) is None
     assert memory_headroom(tmp_path) is None
+    assert oom_kills(tmp_path) == 0
+
+
+EVENTS = "sys/fs/cgroup/user/job/memory.events"
+CONTROL = "sys/fs/cgroup/memory/job/memory.oom_control"
+
+
+@pytest.mark.parametrize(
+    ("files", "kills"),
+    [
+        (V2 | {EVENTS: "oom 3\noom_kill 2\noom_group_kill 0\n"}, 2),
+        (V1 | {CONTROL: "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n"}, 4),
+        (V1 | {CONTROL: "oom_kill_disable 0\nunder_oom 0\n"}, 9),  # Linux before 4.13
+    ],
+)
+def test_kills_for_memory_are_those_of_the_group(tmp_path: Path, files, kills) -> None:
+    root = tree(tmp_path, files | {"proc/vmstat": "nr_free_pages 5\noom_kill 9\n"})
+    assert oom_kills(root) == kills

@@ -265,11 +265,6 @@ def test_closing_gives_everything_back(model: Model, kind_name: str) -> None:
 @both
 def test_function_facts(device: GpuDevice) -> None:
     driver, function = device.driver, device.function("spin")
-    assert driver.function_attributes(function) == {
-        "shared_bytes": 1024,
-        "local_bytes": 16,
-        "registers": 32,
-    }
     assert driver.occupancy(function, 256) == 8
     assert driver.occupancy(function, 256, 100_000) == 0
     with pytest.raises(GpuError, match="ModuleGetFunction failed"):

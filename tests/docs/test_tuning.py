@@ -16,10 +16,10 @@ import pytest
 from kernelmark.compare.rules.golden_tot import GoldenTot
 from kernelmark.report import tuning as report
 from kernelmark.runners.targets import find
-from kernelmark.tune import accept, planfile
-from kernelmark.tune.evaluate import CLIMBING, ladder
 from kernelmark.tune.folder import TuningFolder
-from kernelmark.tune.plan import Acceptance
+from kernelmark.tune.plans import planfile
+from kernelmark.tune.plans.plan import ALPHA, Acceptance
+from kernelmark.tune.search.evaluate import CLIMBING, ladder
 
 TEXT = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text(encoding="utf-8")
 FLAT = " ".join(TEXT.split())
@@ -44,7 +44,7 @@ def test_defaults_are_those_of_a_plan():
 
 def test_limits_are_those_of_the_code():
     assert f"at least {GoldenTot().ignore_below_us:g} µs" in FLAT
-    assert f"({100 * (1 - accept.ALPHA):g} %, Wilcoxon's signed ranks" in FLAT
+    assert f"({100 * (1 - ALPHA):g} %, Wilcoxon's signed ranks" in FLAT
     assert f"no better than ± {100 * report._WIDE:.0f} %" in FLAT
     assert f"less than {planfile.LEAST_ROUNDS} cannot be significant" in FLAT
 

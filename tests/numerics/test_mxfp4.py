@@ -14,11 +14,9 @@ from kernelmark.numerics.floats import encode
 from kernelmark.numerics.mxfp4 import (
     GROUP,
     dequantise,
-    pack,
     quantise,
     rounded,
     scale_codes,
-    unpack,
 )
 
 GRID = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -100,18 +98,6 @@ def test_saturates_and_keeps_zero_and_sign():
     codes, scales = quantise(values)
     assert scales.tolist() == [127]
     assert codes[:5].tolist() == [7, 15, 8, 0, 0]
-
-
-@given(st.lists(st.integers(0, 15), min_size=2, max_size=64).filter(lambda c: len(c) % 2 == 0))
-def test_packing_goes_back(codes):
-    packed = pack(np.array(codes, np.uint8))
-    assert packed[0] == codes[0] | (codes[1] << 4)
-    assert unpack(packed).tolist() == codes
-
-
-def test_an_odd_number_is_not_packed():
-    with pytest.raises(ValueError, match="odd"):
-        pack(np.zeros(3, np.uint8))
 
 
 @given(st.lists(bf16, min_size=GROUP, max_size=GROUP))

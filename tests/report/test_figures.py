@@ -18,7 +18,7 @@ from kernelmark.report import figures, tuning_figure, vega
 from kernelmark.report.changes import Change
 from kernelmark.report.tables import rows
 from kernelmark.stores.values import SeriesPoint
-from kernelmark.tune.journal import Trial
+from kernelmark.tune.records.journal import Trial
 
 ROOFS = [
     Roof(

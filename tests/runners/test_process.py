@@ -13,6 +13,7 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
 from kernelmark.runners import process as process_module
 from kernelmark.runners.process import TAIL_BYTES, LocalWorkers, Loss, WorkerProcess, WorkerSpec
+from kernelmark.runners.protocol import OUT_OF_MEMORY_EXIT
 
 wait = LocalWorkers().wait
 READY = 'print(\'{"kind":"ready","protocol":2,"pid":1}\', flush=True)\n'
@@ -139,6 +140,18 @@ def test_a_kill_by_the_kernel_for_memory_is_out_of_memory(start, monkeypatch):
 def test_a_failed_allocation_in_native_code_is_out_of_memory(start):
     body = "print('terminate called after throwing std::bad_alloc', file=sys.stderr); os.abort()"
     assert heard(start(READY + body))[-1].status is Status.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        (f"sys.exit({OUT_OF_MEMORY_EXIT})", Status.OUT_OF_MEMORY),
+        ("print('std::bad_alloc, and on it goes', file=sys.stderr); sys.exit(1)", Status.CRASHED),
+        ("print('Cannot allocate memory', file=sys.stderr); os.abort()", Status.CRASHED),
+    ],
+)
+def test_lack_of_memory_is_taken_from_codes(start, end, status):
+    assert heard(start(READY + end))[-1].status is status
 
 
 def test_garbage_after_ready_ends_the_worker(start):

@@ -17,6 +17,7 @@ from kernelmark.core.environment import Environment
 from kernelmark.core.result import Case, Result, Status
 from kernelmark.core.timing import Timing
 from kernelmark.ops import parse
+from kernelmark.runners.protocol import OUT_OF_MEMORY_EXIT
 
 COMMAND = [sys.executable, "-m", "kernelmark.runners.worker", "--device", "fake"]
 PROBLEM = parse("gemm m=8 n=8 k=8 a=f32 b=f32 c=f32")
@@ -210,3 +211,16 @@ def test_it_needs_numpy_and_nothing_else():
     document = codec.to_document(Case(problem=PROBLEM, backend="numpy", timing=QUICK))
     said, errors = talk(request("measure", case=document), command=[sys.executable, "-c", code])
     assert said[-1]["result"]["status"] == "ok", errors
+
+
+def test_a_worker_without_memory_for_its_reply_ends_with_a_code_of_its_own(tmp_path):
+    (tmp_path / "greedy.py").write_text("def fill(server, request):\n    return bytes(2**62)\n")
+    done = subprocess.run(
+        COMMAND,
+        input=json.dumps(request("call", function="greedy:fill")) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+    )
+    assert done.returncode == OUT_OF_MEMORY_EXIT

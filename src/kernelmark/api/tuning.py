@@ -13,11 +13,11 @@ from kernelmark.api.tuning_check import check
 from kernelmark.api.tuning_plan import Planned, plan
 from kernelmark.api.tuning_run import Tuned, run
 from kernelmark.api.tuning_summary import summarise
-from kernelmark.tune.check import Check
-from kernelmark.tune.plan import Acceptance, Budget
-from kernelmark.tune.simulate import Simulated, quality, try_strategy
-from kernelmark.tune.simulate import read as read_space
-from kernelmark.tune.summary import Summary
+from kernelmark.tune.plans.plan import Acceptance, Budget
+from kernelmark.tune.plans.summary import Summary
+from kernelmark.tune.search.check import Check
+from kernelmark.tune.search.simulate import Simulated, quality, try_strategy
+from kernelmark.tune.search.simulate import read as read_space
 
 __all__ = [
     "Acceptance",

@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterator, Sequence
 
 from kernelmark.api.tuning_run import COMPILE_TIMEOUT_S, picked
-from kernelmark.tune import check as checks
-from kernelmark.tune.check import Check
 from kernelmark.tune.folder import TuningFolder, hinted
+from kernelmark.tune.search import check as checks
+from kernelmark.tune.search.check import Check
 
 
 def check(

@@ -18,12 +18,14 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.timing import Timing
 from kernelmark.gpu.absent import absent
 from kernelmark.runners import targets
-from kernelmark.tune import ownership, planfile, planner, strategies
-from kernelmark.tune import summary as summaries
+from kernelmark.tune import strategies
 from kernelmark.tune.folder import TuningFolder, hinted
-from kernelmark.tune.plan import Acceptance, Budget
-from kernelmark.tune.planner import Draft, Fate, Refused, Settings
-from kernelmark.tune.summary import Cost, Summary
+from kernelmark.tune.plans import planfile, planner
+from kernelmark.tune.plans import summary as summaries
+from kernelmark.tune.plans.plan import Acceptance, Budget
+from kernelmark.tune.plans.planner import Draft, Fate, Refused, Settings
+from kernelmark.tune.plans.summary import Cost, Summary
+from kernelmark.tune.records import ownership
 from kernelmark.workloads import select
 from kernelmark.workloads import workload as workloads
 from kernelmark.workloads.logs import inputs
@@ -285,7 +287,8 @@ def _notes(
         if fate is planner.Fate.UNREADABLE:
             wrong = planner.complaint(folder.plan(name))
             notes.append(f"{wrong}; mend it, or --force writes it anew")
-    if old := planner.outdated(folder, drafts, fates):
+    changed = [draft.plan for draft in drafts if fates[draft.plan.name] is planner.Fate.CHANGED]
+    if old := ownership.outdated(folder, changed):
         notes.append(
             f"{_some(old)} asked for another search before: move its file in {folder.trials} away "
             "to begin anew, or give the plan its former settings to go on"

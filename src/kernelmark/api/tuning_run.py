@@ -23,12 +23,13 @@ from kernelmark.core.stopping import caught_stops
 from kernelmark.devices import registry as device_kinds
 from kernelmark.runners.jobs import compiles
 from kernelmark.runners.local import LocalRunner
-from kernelmark.tune import ownership, planfile, results
-from kernelmark.tune import summary as summaries
-from kernelmark.tune.driver import Driver, OnEvent
 from kernelmark.tune.folder import TuningFolder, hinted, unwritable
-from kernelmark.tune.outcome import Metrics, Outcome
-from kernelmark.tune.plan import TunePlan
+from kernelmark.tune.plans import planfile
+from kernelmark.tune.plans import summary as summaries
+from kernelmark.tune.plans.plan import TunePlan
+from kernelmark.tune.records import ownership, results
+from kernelmark.tune.records.outcome import Metrics, Outcome
+from kernelmark.tune.search.driver import Driver, OnEvent
 
 if TYPE_CHECKING:
     from kernelmark.stores.store import Store

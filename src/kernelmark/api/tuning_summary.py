@@ -21,10 +21,11 @@ from kernelmark.core.timing import Timing
 from kernelmark.runners import targets
 from kernelmark.runners.events import CaseFinished, Event, Note
 from kernelmark.runners.session import OnEvent
-from kernelmark.tune import ownership, planfile
-from kernelmark.tune import summary as summaries
 from kernelmark.tune.folder import TuningFolder, check_writable, hinted
-from kernelmark.tune.summary import Basis, Cost, Summary
+from kernelmark.tune.plans import planfile
+from kernelmark.tune.plans import summary as summaries
+from kernelmark.tune.plans.summary import Basis, Cost, Summary
+from kernelmark.tune.records import ownership
 from kernelmark.workloads import workload as workloads
 from kernelmark.workloads.workload import Workload
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kernelmark.backends.base import Kernel
-from kernelmark.core.errors import CaseError, Unsupported
+from kernelmark.core.errors import CaseError, OutOfMemory, Unsupported
 from kernelmark.core.problem import Problem
 from kernelmark.core.result import KernelInfo
 from kernelmark.devices.base import ArgumentSet, Device, Stream
@@ -41,6 +41,7 @@ class LtTable:
     heuristic_bytes: int
     state_offset: int  # of the status in a heuristic result
     not_supported: int
+    alloc_failed: int
 
 
 class LtLibrary:
@@ -59,6 +60,8 @@ class LtLibrary:
         code = self.code(name, *arguments)
         if code == self.table.not_supported:
             raise Unsupported(f"{self.table.prefix}{name}: the library does not support this")
+        if code == self.table.alloc_failed:
+            raise OutOfMemory(f"{self.table.prefix}{name}: the library could not allocate memory")
         if code:
             raise CaseError(f"{self.table.prefix}{name} failed with status {code}")
 

@@ -44,6 +44,7 @@ TABLE = _lt.LtTable(
     heuristic_bytes=96,
     state_offset=72,
     not_supported=15,
+    alloc_failed=3,
 )
 
 # An algorithm's attributes in the order they are written in a config, with their C types.

@@ -73,6 +73,7 @@ TABLE = _lt.LtTable(
     heuristic_bytes=56,
     state_offset=32,
     not_supported=7,
+    alloc_failed=2,
 )
 _EXAMPLES = ("gemm *", "batched_gemm *", "!*acc=f16*", "!*i8 *bias=yes*")
 

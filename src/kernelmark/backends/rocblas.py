@@ -29,7 +29,7 @@ from kernelmark.backends import _lt, _rules, hipblaslt
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.children import last_line, run_child
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.errors import CaseError, KernelmarkError, Unsupported, UsageError
+from kernelmark.core.errors import CaseError, KernelmarkError, OutOfMemory, Unsupported, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
@@ -47,6 +47,7 @@ TRANSPOSE = (111, 112)
 STANDARD, BY_INDEX = 0, 1
 CHECK_ONLY = 8
 NOT_SUPPORTED = (2, 14, 15)  # not implemented, excluded from build, architecture mismatch
+MEMORY_ERROR = 5
 _P = ctypes.c_void_p
 _NAMES_TIMEOUT_S = 300.0
 _ASKED = "@"
@@ -72,6 +73,8 @@ def _call(name: str, *arguments: object) -> None:
     code = int(library[f"rocblas_{name}"](*arguments))
     if code in NOT_SUPPORTED:
         raise Unsupported(f"rocblas_{name}: the library does not support this (status {code})")
+    if code == MEMORY_ERROR:
+        raise OutOfMemory(f"rocblas_{name}: the library could not allocate memory")
     if code:
         raise CaseError(f"rocblas_{name} failed with status {code}")
 

@@ -34,7 +34,7 @@ def lint_configs(
     For example: kmark lint-configs aiter/ops/triton/configs
     """
     from kernelmark.core.files import json_text
-    from kernelmark.tune import aiter_config, nearest_config
+    from kernelmark.tune.install import aiter_config, nearest_config
 
     outputs = Outputs(json=json)
     if not folder.is_dir():

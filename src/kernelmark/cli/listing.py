@@ -279,7 +279,7 @@ def strategies() -> Table:
 
 def emitters() -> Table:
     """Formats of `export --as`; what may be given to one --with is NAME=VALUE."""
-    from kernelmark.tune.emitters import registry
+    from kernelmark.tune.install.emitters import registry
 
     rows = []
     for name in registry.names():

@@ -78,7 +78,7 @@ def _wrong_value(cause: BaseException | None) -> str | None:
     if errors is None:
         return None
     first = errors()[0]
-    known = _WRONG.get(first["type"])
+    known, context = _WRONG.get(first["type"]), first.get("ctx", {})
     if known is not None:
-        return known.format(input=first["input"], **first.get("ctx", {}))
-    return str(first["msg"]).removeprefix("Value error, ")
+        return known.format(input=first["input"], **context)
+    return str(context.get("error", first["msg"]))  # the exception itself, where one was raised

@@ -19,7 +19,7 @@ from kernelmark.core.units import counted
 if TYPE_CHECKING:
     from kernelmark.api.plan import Selection
     from kernelmark.api.tuning import Planned
-    from kernelmark.tune.summary import Cost, Summary
+    from kernelmark.tune.plans.summary import Cost, Summary
 
 SEARCH = "Search"
 # Rows that are shown of a long table.
@@ -182,7 +182,7 @@ def _put_summary(summary: Summary, outputs: Outputs, *, every: bool) -> None:
     from kernelmark.core.files import csv_text, json_text
     from kernelmark.report import tuning as report
     from kernelmark.report.render import markdown
-    from kernelmark.tune.summary import records
+    from kernelmark.tune.plans.summary import records
 
     shown = summary.costs if every else summary.costs[:_TOP]
     table = report.summary_table(shown)
@@ -257,7 +257,7 @@ def plan(
     -a k=512 --dtype f32
     """
     from kernelmark.api import tuning
-    from kernelmark.tune.plan import Acceptance, Budget
+    from kernelmark.tune.plans.plan import Acceptance, Budget
 
     outputs = Outputs(json=json, csv=csv, md=md)
     done = tuning.plan(

@@ -16,8 +16,8 @@ from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
-    from kernelmark.tune.emitters.base import Change, Emitter, Fields
-    from kernelmark.tune.outcome import Outcome
+    from kernelmark.tune.install.emitters.base import Change, Emitter, Fields
+    from kernelmark.tune.records.outcome import Outcome
 
 _MEND = "mend it, or name another: what is there already is kept, so it has to be understood"
 
@@ -83,8 +83,8 @@ def apply(
 
     For example: kmark tune apply DIR --as aiter --to configs --dry-run
     """
-    from kernelmark.tune import apply as applying
     from kernelmark.tune.folder import hinted
+    from kernelmark.tune.install import apply as applying
 
     if dry_run and write:
         raise UsageError("--dry-run and --write do not go together", hint="leave one of them out")
@@ -115,8 +115,8 @@ def export_winners(
     folder: str, form: str, *, output: str | None, base: str | None, words: Sequence[str]
 ) -> int:
     """Winners as new files; `-` is stdout for a format of one file."""
-    from kernelmark.tune import apply as applying
     from kernelmark.tune.folder import hinted
+    from kernelmark.tune.install import apply as applying
 
     if output is None:
         raise UsageError(f"--as {form} needs a place to write to", hint="give it: -o PATH")
@@ -153,10 +153,10 @@ def load_winners(
     folder: str, form: str, words: Sequence[str]
 ) -> tuple[Emitter, Sequence[Outcome], Fields, int]:
     """The last is the exit code at best: winners of files that cannot be read are missing."""
-    from kernelmark.tune import ownership, results
-    from kernelmark.tune.emitters import registry
-    from kernelmark.tune.emitters.base import checked_options
     from kernelmark.tune.folder import TuningFolder
+    from kernelmark.tune.install.emitters import registry
+    from kernelmark.tune.install.emitters.base import checked_options
+    from kernelmark.tune.records import ownership, results
 
     emitter = registry.get(form)
     given = checked_options(emitter, words)
@@ -209,7 +209,7 @@ def _proof(change: Change) -> str:
 def _compared(kept: Sequence[Outcome], folder: str, *, dry: bool, quiet: bool) -> int:
     """Reference and tuned in turns, as in the final. A dry run is for machines without the
     device too; a change that was to be compared and was not is not done."""
-    from kernelmark.tune import recompare as comparing
+    from kernelmark.tune.install import recompare as comparing
 
     state = "nothing is written" if dry else "the files are changed"
     try:
@@ -233,7 +233,7 @@ def _compared(kept: Sequence[Outcome], folder: str, *, dry: bool, quiet: bool) -
 
 def _judged(outcomes: Sequence[Outcome], before: Mapping[str, Outcome], *, quiet: bool) -> int:
     from kernelmark.report.tables import Column, Table
-    from kernelmark.tune.recompare import replaced
+    from kernelmark.tune.install.recompare import replaced
 
     columns = tuple(
         Column(name=name, align="right" if name != "name" else "left")
@@ -271,9 +271,9 @@ def _row(outcome: Outcome, before: float) -> tuple[str, ...]:
 
 def _asked(folder: str) -> Any:
     """What each plan asks of its winner; the usual where there is no plan any more."""
-    from kernelmark.tune import planfile
     from kernelmark.tune.folder import TuningFolder
-    from kernelmark.tune.plan import Acceptance
+    from kernelmark.tune.plans import planfile
+    from kernelmark.tune.plans.plan import Acceptance
 
     tuning = TuningFolder(Path(folder).expanduser())
 

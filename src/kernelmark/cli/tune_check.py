@@ -13,7 +13,7 @@ from kernelmark.cli.ending import SOME_FAILED
 from kernelmark.cli.output import Outputs, put_table, say
 
 if TYPE_CHECKING:
-    from kernelmark.tune.check import Check
+    from kernelmark.tune.search.check import Check
 
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A tuning folder with plans for a GPU.")]
@@ -52,7 +52,7 @@ def check(
     CSV and JSON have a row per candidate, with its registers and spills.
     """
     from kernelmark.api import tuning_check
-    from kernelmark.tune.check import Verdict
+    from kernelmark.tune.search.check import Verdict
 
     outputs = Outputs(json=json, csv=csv, md=md)
     found = []

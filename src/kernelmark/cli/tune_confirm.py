@@ -42,9 +42,9 @@ def confirm(
     winner is not in the file.
     """
     from kernelmark.report.tables import NONE, Column, Table
-    from kernelmark.tune import confirm as confirming
-    from kernelmark.tune.confirm import Proof
-    from kernelmark.tune.emitters import registry
+    from kernelmark.tune.install import confirm as confirming
+    from kernelmark.tune.install.confirm import Proof
+    from kernelmark.tune.install.emitters import registry
 
     path = Path(to).expanduser()
     confirming.check_file(registry.get(form), path)

@@ -12,7 +12,7 @@ from kernelmark.cli.output import fancy, progress_bar, say
 from kernelmark.core.units import counted, duration_text, time_text
 from kernelmark.report.outcomes import outcome_line
 from kernelmark.runners.events import DeviceLost, Note
-from kernelmark.tune import events as e
+from kernelmark.tune.search import events as e
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

@@ -117,7 +117,7 @@ def _for_roofs(place: str | None) -> Iterator[Store | None]:
 def _put(done: Tuned, outputs: Outputs) -> None:
     from kernelmark.report.outcomes import by_worth, outcome_table
     from kernelmark.report.render import markdown
-    from kernelmark.tune import results
+    from kernelmark.tune.records import results
 
     shown = by_worth(done.outcomes)
     table = outcome_table(shown)

@@ -16,7 +16,7 @@ from kernelmark.core.errors import NothingToDo
 from kernelmark.core.units import counted
 
 if TYPE_CHECKING:
-    from kernelmark.tune.standing import Standing
+    from kernelmark.tune.records.standing import Standing
 
 # Rows that are shown of a long table.
 _TOP = 20
@@ -40,7 +40,7 @@ def show(
     plan's minutes ended the search).
     """
     from kernelmark.tune.folder import TuningFolder
-    from kernelmark.tune.standing import standings
+    from kernelmark.tune.records.standing import standings
 
     outputs = Outputs(json=json, csv=csv, md=md)
     drawn = check_drawable(figure)
@@ -79,7 +79,7 @@ def _put_standings(standings: Sequence[Standing], outputs: Outputs, *, every: bo
 
 def _tell_standings(standings: Sequence[Standing], *, quiet: bool) -> None:
     from kernelmark.report import tuning as report
-    from kernelmark.tune.outcome import Metrics
+    from kernelmark.tune.records.outcome import Metrics
 
     states = Counter(standing.state for standing in standings)
     say(", ".join(f"{count} {state.value}" for state, count in sorted(states.items())))

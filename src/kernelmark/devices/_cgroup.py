@@ -47,6 +47,18 @@ def memory_limit(root: Path = ROOT) -> int | None:
     return min(limits, default=None)
 
 
+def oom_kills(root: Path = ROOT) -> int:
+    """Return how many processes of this control group the kernel has killed for memory so far. If
+    the group does not count them: of the whole machine, or 0."""
+    groups = _folders("memory", root)
+    files = [folder / name for folder in groups for name in ("memory.events", "memory.oom_control")]
+    for path in (*files, root / "proc/vmstat"):
+        value = _value(path, "oom_kill")
+        if value is not None:
+            return value
+    return 0
+
+
 def read_text(path: Path) -> str:
     """Return the file's text, or "" if it cannot be read: kernels expose different files."""
     try:
@@ -80,11 +92,16 @@ def _folders(controller: str, root: Path) -> Iterator[Path]:
 
 def _reclaimable(folder: Path) -> int:
     """Return the group's file cache, which the kernel drops before it refuses memory."""
-    for line in read_text(folder / "memory.stat").splitlines():
+    return _value(folder / "memory.stat", "inactive_file", "total_inactive_file") or 0
+
+
+def _value(path: Path, *names: str) -> int | None:
+    """Return the value of the first line `NAME VALUE` with one of the names."""
+    for line in read_text(path).splitlines():
         name, _, value = line.partition(" ")
-        if name in ("inactive_file", "total_inactive_file") and _is_count(value):
+        if name in names and _is_count(value):
             return int(value)
-    return 0
+    return None
 
 
 def _number(*paths: Path) -> int | None:

@@ -81,6 +81,7 @@ class Clang:
         return ("-B", folder)
 
     def _refused(self, log: str, source: str, arch: str, name: str) -> tuple[str, str | None]:
+        # clang has one exit code for every error: only its log has the cause.
         if re.search(rf"error: .*\b{arch}\b", log) and f"{name}:" not in log:
             return f"clang {self.version} does not know {arch}", "use a newer clang, or ROCm"
         if "lld" in log and "error: unable to execute" in log:

@@ -324,15 +324,6 @@ class Driver:
         self.call("module_function", ctypes.byref(handle), _P(module), name.encode())
         return handle.value or 0
 
-    def function_attributes(self, function: int) -> dict[str, int]:
-        """Return shared_bytes, local_bytes and registers of a loaded kernel."""
-        found = {}
-        for name, number in (("shared_bytes", 1), ("local_bytes", 3), ("registers", 4)):
-            value = ctypes.c_int()
-            self.call("function_attribute", ctypes.byref(value), number, _P(function))
-            found[name] = value.value
-        return found
-
     def allow_shared(self, function: int, nbytes: int) -> None:
         """Raise the limit of dynamic shared memory above the default; HIP has no such limit."""
         if self.table.vendor == "cuda":

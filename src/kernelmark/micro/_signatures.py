@@ -25,8 +25,6 @@ _TYPES: dict[str, Any] = {
     "double": ctypes.c_double,
 }
 _KERNEL = re.compile(r"\bKERNEL\s+(?:BLOCK_OF\([^)]*\)\s*)?([\w#]+)\s*\(([^)]*)\)", re.DOTALL)
-# `CHAIN(NAME, T, …)` defines kernels for each use; a type parameter is called T.
-_USE = re.compile(r"^\s*(\w+)\(([^()]*)\)", re.MULTILINE)
 
 Parameter = tuple[str, str]  # (C type, name)
 

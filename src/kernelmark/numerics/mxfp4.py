@@ -52,20 +52,6 @@ def rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return dequantise(*quantise(values))
 
 
-def pack(codes: Codes) -> Codes:
-    """Two codes a byte along the last axis, the one at the even place in the low half."""
-    if codes.shape[-1] % 2:
-        raise ValueError("an odd number of codes cannot be packed")
-    high = codes[..., 1::2].astype(np.uint8) << np.uint8(4)
-    return np.asarray((codes[..., 0::2] & np.uint8(15)) | high, np.uint8)
-
-
-def unpack(packed: Codes) -> Codes:
-    """The codes that `pack` put together."""
-    halves = np.stack([packed & np.uint8(15), packed >> np.uint8(4)], axis=-1)
-    return np.asarray(halves.reshape(*packed.shape[:-1], -1), np.uint8)
-
-
 def _grouped(values: NDArray[np.float64]) -> NDArray[np.float64]:
     missing = -values.shape[-1] % GROUP
     widths = [(0, 0)] * (values.ndim - 1) + [(0, missing)]

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from kernelmark.core.units import counted, time_text
 from kernelmark.report.names import short
 from kernelmark.report.tables import NONE, Column, Table, width_text
-from kernelmark.tune.outcome import Metrics, Outcome
-from kernelmark.tune.plan import TunePlan
-from kernelmark.tune.planner import Draft, Fate, Refused
-from kernelmark.tune.standing import Standing
-from kernelmark.tune.summary import Cost, Summary
+from kernelmark.tune.plans.plan import TunePlan
+from kernelmark.tune.plans.planner import Draft, Fate, Refused
+from kernelmark.tune.plans.summary import Cost, Summary
+from kernelmark.tune.records.outcome import Metrics, Outcome
+from kernelmark.tune.records.standing import Standing
 
 # Intervals wider than this make a share a guess.
 _WIDE = 0.2

@@ -11,9 +11,9 @@ from kernelmark.core.result import Status
 from kernelmark.core.units import time_text
 from kernelmark.report.figures import HEIGHT, PALETTE, WIDTH, Values, by_field, log_axis
 from kernelmark.report.vega import Spec
-from kernelmark.tune import journal
 from kernelmark.tune.folder import TuningFolder
-from kernelmark.tune.journal import Trial
+from kernelmark.tune.records import journal
+from kernelmark.tune.records.journal import Trial
 
 _MOST_PLANS = 6  # whose candidates are drawn
 _MOST_LINES = 250  # candidates of a plan: more is a carpet

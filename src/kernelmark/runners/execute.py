@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kernelmark import backends, ops
+from kernelmark.backends._memory import is_out_of_memory
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import (
     CompileError,
     KernelmarkError,
-    OutOfMemory,
     Unsupported,
     UsageError,
 )
@@ -30,9 +29,6 @@ from kernelmark.ops.base import Op
 from kernelmark.runners import profiler
 
 OnPhase = Callable[[str], None]
-
-# In the messages of libraries that have no exception type for out of memory.
-MEMORY_WORDS = ("out of memory", "bad_alloc", "can't allocate memory", "cannot allocate memory")
 
 
 def execute(
@@ -159,7 +155,7 @@ def explain(error: BaseException) -> tuple[Status, Reason]:
         return Status.UNSUPPORTED, _with_hint(error)
     if isinstance(error, CompileError):
         return Status.COMPILE_ERROR, _with_hint(error)
-    if _is_out_of_memory(error):
+    if is_out_of_memory(error):
         return Status.OUT_OF_MEMORY, Reason.of(_one_line(error))
     if isinstance(error, KernelmarkError):
         return Status.RUNTIME_ERROR, _with_hint(error)
@@ -247,15 +243,6 @@ def _worst(checks: Sequence[Check]) -> Check | None:
     if not checks:
         return None
     return next((c for c in checks if not c.passed), max(checks, key=lambda c: c.worst))
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, OutOfMemory | MemoryError):
-        return True
-    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
-        return True
-    text = str(error).lower()
-    return "OutOfMemory" in type(error).__name__ or any(word in text for word in MEMORY_WORDS)
 
 
 def _one_line(error: BaseException) -> str:

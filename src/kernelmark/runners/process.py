@@ -23,7 +23,8 @@ from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.private import find_unsafe, private_folder
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
-from kernelmark.runners.protocol import PROTOCOL, Message, decode, encode
+from kernelmark.devices._cgroup import oom_kills
+from kernelmark.runners.protocol import OUT_OF_MEMORY_EXIT, PROTOCOL, Message, decode, encode
 from kernelmark.runners.stacks import parse_stderr
 
 TAIL_BYTES = 4096
@@ -31,7 +32,8 @@ TAIL_BYTES = 4096
 _MAX_LINE_BYTES = 1 << 26
 # The largest pipe: this reads all that a worker that has ended left there.
 _MAX_READ_BYTES = 1 << 20
-_MEMORY_SIGNS = (b"bad_alloc", b"MemoryError", b"Cannot allocate memory", b"out of memory")
+# The C++ runtime names the exception that ended a process only here, in its last line.
+_BAD_ALLOC = b"std::bad_alloc"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,14 +193,16 @@ class WorkerProcess:
         self._read_errors()
         if code is None:
             return Status.CRASHED, Reason("worker-closed")
-        memory = oom_kills() > self._oom_kills or any(s in self._tail for s in _MEMORY_SIGNS)
-        status = Status.OUT_OF_MEMORY if memory and code != 0 else Status.CRASHED
+        killed = oom_kills() > self._oom_kills
+        aborted = -code == signal.SIGABRT and _BAD_ALLOC in self._tail
+        memory = code != 0 and (killed or aborted or code == OUT_OF_MEMORY_EXIT)
+        status = Status.OUT_OF_MEMORY if memory else Status.CRASHED
         name = signal.strsignal(-code) or "unknown" if code < 0 else ""
         if code >= 0:
             reason = Reason("worker-exited", exit_code=code)
         elif -code != signal.SIGKILL:
             reason = Reason("worker-signalled", signal=-code, name=name)
-        elif memory:
+        elif killed:
             reason = Reason("worker-out-of-memory", signal=-code, name=name)
         else:
             reason = Reason("worker-killed", signal=-code, name=name)
@@ -269,15 +273,6 @@ class LocalWorkers:
                         selector.register(worker.err, selectors.EVENT_READ, worker)
             active = {key.data.pid: key.data for key, _ in selector.select(timeout_s)}
         return [(worker, item) for worker in active.values() for item in worker.messages()]
-
-
-def oom_kills() -> int:
-    """Return how many processes the kernel has killed for memory so far; 0 if it does not count."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0
 
 
 def _read_ready(descriptor: int) -> tuple[bytes, bool]:

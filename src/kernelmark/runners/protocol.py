@@ -16,6 +16,7 @@ from typing import Any
 from kernelmark.core.errors import CodecError
 
 PROTOCOL = 2
+OUT_OF_MEMORY_EXIT = 112  # exit code of a worker without memory for a message
 # Prefix of the line in which a profiled process reports how many kernels a launch starts.
 MARK = "kernelmark-profiled: "
 MARK_KERNEL = "nothing"  # empty kernel of device.cu, around the launches in a trace

@@ -26,7 +26,7 @@ from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.reason import reason_document
 from kernelmark.core.result import Case, Status
-from kernelmark.runners.protocol import PROTOCOL, Message, decode, encode
+from kernelmark.runners.protocol import OUT_OF_MEMORY_EXIT, PROTOCOL, Message, decode, encode
 
 _PR_SET_PDEATHSIG = 1
 # References are compared on a background thread. By default Python lets that run for 5 ms before
@@ -161,6 +161,8 @@ def main(arguments: list[str] | None = None) -> int:
         except KernelmarkError as error:
             server.send("failed", protocol=PROTOCOL, error=_error_text(error))
             return 1
+        except MemoryError:  # a message would need memory too
+            return OUT_OF_MEMORY_EXIT
     return 0
 
 

@@ -270,9 +270,6 @@ class EmulatedLibrary:
         out.value = self._new((file, library, name.decode()))
         return 0
 
-    def do_function_attribute(self, out: Any, number: int, function: int) -> None:
-        out.value = 32
-
     def do_function_set_attribute(self, function: int, number: int, value: int) -> None: ...
 
     def do_occupancy(self, out: Any, function: int, block: int, shared_bytes: int) -> None:

@@ -14,10 +14,11 @@ from pathlib import Path
 
 from kernelmark import ops
 from kernelmark.core.result import config_key
-from kernelmark.tune import journal, planfile, results
 from kernelmark.tune.folder import TuningFolder
-from kernelmark.tune.outcome import Outcome
-from kernelmark.tune.plan import Acceptance, Budget, TunePlan
+from kernelmark.tune.plans import planfile
+from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
+from kernelmark.tune.records import journal, results
+from kernelmark.tune.records.outcome import Outcome
 from kernelmark.workloads.workload import Call, Workload, write
 
 _KMARK = "from kernelmark.cli.main import main; main()"

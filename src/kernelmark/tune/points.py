@@ -82,8 +82,8 @@ class Points:
             if name not in config or config[name] not in known:
                 return None
             code.append(known[config[name]])
-        found = self.find(np.array([code]))
-        return int(found[0]) if found[0] >= 0 else None
+        numbers = self.find(np.array([code]))
+        return int(numbers[0]) if numbers[0] >= 0 else None
 
     def find(self, codes: NDArray[np.integer]) -> Numbers:
         """The number of the point with each row of codes; −1 where there is none."""
@@ -92,15 +92,15 @@ class Points:
         keys = codes.astype(np.int64) @ self._weights
         sorted_keys, order = self._sorted
         at = np.minimum(np.searchsorted(sorted_keys, keys), len(self) - 1)
-        found = order[at]
+        numbers = order[at]
         # Weights of a huge space are random: equal keys are not proof.
-        right = (self.codes[found] == codes).all(axis=1)
-        return np.where(right, found, -1)
+        right = (self.codes[numbers] == codes).all(axis=1)
+        return np.where(right, numbers, -1)
 
     def neighbours(self, i: int) -> Numbers:
         """The points that differ from `i` in one parameter, by parameter and value."""
-        found = self.find(_one_changed(self.codes[i], [len(v) for v in self.values]))
-        return found[found >= 0]
+        numbers = self.find(_one_changed(self.codes[i], [len(v) for v in self.values]))
+        return numbers[numbers >= 0]
 
     @cached_property
     def _value_codes(self) -> list[dict[ConfigValue, int]]:
@@ -158,18 +158,18 @@ def _round_default(space: Space, values: Sequence[Sequence[ConfigValue]]) -> Cod
         pairs = list(zip(space.parameters, values, strict=True))
         if all(name in config and config[name] in known for name, known in pairs):
             rows.append([known.index(config[name]) for name, known in pairs])
-    found = np.array(rows, np.int64).reshape(len(rows), len(values))
+    codes = np.array(rows, np.int64).reshape(len(rows), len(values))
     if not rows or not space.default:
-        return found
-    return np.concatenate([found, _one_changed(found[0], [len(v) for v in values])])
+        return codes
+    return np.concatenate([codes, _one_changed(codes[0], [len(v) for v in values])])
 
 
 def _one_changed(row: Codes, dims: Sequence[int]) -> Codes:
     """All rows that differ from `row` in one place."""
-    made = []
+    changed = []
     for p, dim in enumerate(dims):
         others = np.delete(np.arange(dim), int(row[p]))
         rows = np.repeat(row[None].astype(np.int64), len(others), axis=0)
         rows[:, p] = others
-        made.append(rows)
-    return np.concatenate(made)
+        changed.append(rows)
+    return np.concatenate(changed)

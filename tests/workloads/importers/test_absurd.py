@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelmark.core.errors import KernelmarkError, UsageError
-from kernelmark.tune import simulate
+from kernelmark.tune.search import simulate
 from kernelmark.workloads import importers
 from kernelmark.workloads.importers.base import Given, Importer
 from kernelmark.workloads.logs import opening, reading

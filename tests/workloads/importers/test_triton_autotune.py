@@ -8,7 +8,7 @@ import pytest
 
 from kernelmark.core.errors import UsageError
 from kernelmark.core.result import Status
-from kernelmark.tune import simulate
+from kernelmark.tune.search import simulate
 from kernelmark.workloads import importers
 from kernelmark.workloads.importers.base import Given
 

@@ -167,10 +167,3 @@ def test_problems_go_to_blas_and_back(op, dtype, ta, tb, bias):
     assert call.problem == problem
     assert call.blas == blas.fields_of(problem)
     assert not call.lost
-
-
-def test_an_exact_product_is_refused_rather_than_changed():
-    exact = PLAIN | {"b_type": "bf16_r", "d_type": "bf16_r"}
-    assert blas.product(exact).dims["m"] == 5
-    with pytest.raises(ProblemError):
-        blas.product(exact | {"alpha": "0"})

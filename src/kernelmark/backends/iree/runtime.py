@@ -75,8 +75,9 @@ class HostKernel(Kernel):
 
 
 def reraise(error: Exception) -> NoReturn:
-    """An error of the runtime as ours."""
+    """Raise an error of the runtime as ours."""
     text = " ".join(str(error).split())
+    # IREE's Python binding raises a RuntimeError for this status; only the text has its name.
     if "RESOURCE_EXHAUSTED" in text:
         raise OutOfMemory(f"iree: not enough memory for intermediate results: {text}") from None
     raise RuntimeError(f"iree: {text}") from None

@@ -269,8 +269,10 @@ def started(kernel: Kernel, device: Device) -> Kernel:
 
 
 def refusal(error: RuntimeError, said: Sequence[str]) -> str | None:
-    """Why torch has no kernel, if that is what the error says. The cause is in its warnings,
-    among a heading for each kernel and a line for each that was not asked for."""
+    """Return why torch has no kernel, or None if it failed for another reason. The cause is in its
+    warnings, among a heading for each kernel and a line for each that was not asked for.
+
+    torch raises a RuntimeError without a code for both: only the text tells them apart."""
     text = (str(error).splitlines() or [""])[0]
     if "No available kernel" not in text:
         return f"torch: {text}" if "not support" in str(error) else None

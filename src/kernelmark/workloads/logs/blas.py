@@ -45,11 +45,6 @@ def call(given: Mapping[str, str], arch: str = "") -> Call:
     return Call(problem=problem, count=count, blas=kept, lost=tuple(dict.fromkeys(lost)))
 
 
-def product(given: Mapping[str, str], arch: str = "") -> Problem:
-    """Exactly this product, or a `ProblemError`; scales, activations and gaps are not looked at."""
-    return _product(words.normal(given), arch)
-
-
 def fields_of(problem: Problem) -> FrozenDict[str]:
     """The call that a BLAS library is asked for to compute a gemm or batched_gemm."""
     dims, types, options = problem.dims, problem.dtypes, problem.options

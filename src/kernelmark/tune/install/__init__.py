@@ -1,0 +1,1 @@
+"""Install: winners in the configuration files of the libraries that run them."""

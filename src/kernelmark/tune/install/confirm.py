@@ -1,0 +1,140 @@
+"""Confirm: whether a library really runs the tuned kernel once it is given the file.
+
+A library that does not like a file, an entry or an index says nothing and runs its own choice. So
+each winner's problem is run once by the library itself, in a process that has the file installed,
+and the name is taken from the library's own log: hipBLASLt's extended profile, which it writes when
+the process ends, else Tensile's line for each launch, on standard output. hipBLASLt prints such
+lines too, but of kernels: their names differ from those of solutions, which winners have.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from kernelmark.core import codec
+from kernelmark.core.children import last_line, run_child
+from kernelmark.core.errors import UsageError
+from kernelmark.core.result import Case
+from kernelmark.tune.install.emitters._blas import blas_call
+from kernelmark.tune.install.emitters.base import Emitter, Override, Unfit
+from kernelmark.tune.install.recompare import device_of
+from kernelmark.tune.records.outcome import Outcome
+
+TIMEOUT_S = 300.0
+_LOG = "hipblaslt.log"
+# Bit 128 of hipBLASLt's mask has names; a level, if set, would replace the mask.
+_LOGGING = {"HIPBLASLT_LOG_MASK": "128", "TENSILE_DB": "0x8000"}
+_UNWANTED = ("HIPBLASLT_LOG_LEVEL", "HIPBLASLT_TUNING_FILE", "HIPBLASLT_TUNING_MODE")
+_RUNNING = re.compile(r"^Running kernel: (\S+)$", re.MULTILINE)
+_FIELD = re.compile(r"(\w+): ([^,}]+?)\s*[,}]")
+_SHAPE = {"M": "m", "N": "n", "K": "k"} | {
+    name: name for name in ("transA", "transB", "batch_count")
+}
+
+
+class Proof(StrEnum):
+    """What a run of the library says of one winner."""
+
+    CONFIRMED = "confirmed"  # the tuned kernel ran
+    IGNORED = "ignored"  # another kernel ran
+    ABSENT = "not in the file"  # there is no entry that the library could follow
+    UNKNOWN = "unknown"  # nothing ran, or its name is not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """The kernel that ran for a winner; `detail` says why it is not known."""
+
+    outcome: Outcome
+    proof: Proof
+    ran: str = ""
+    detail: str = ""
+
+
+def confirm(
+    emitter: Emitter, outcomes: Sequence[Outcome], path: Path, *, timeout_s: float = TIMEOUT_S
+) -> Iterator[Confirmation]:
+    """Run each winner's problem by the library with `path` installed, one process each. A winner
+    that has no entry in the file is not run."""
+    override = check_file(emitter, path)
+    return (
+        _confirmed(emitter, override, outcome, path.resolve(), timeout_s) for outcome in outcomes
+    )
+
+
+def check_file(emitter: Emitter, path: Path) -> Override:
+    """Return how a library is made to read `path`; refuse what none reads and what is not there."""
+    if emitter.override is None:
+        raise UsageError(
+            f"no library reads {emitter.name} files by itself",
+            hint="kmark tune apply measures its winners through kernelmark",
+        )
+    if not path.exists():
+        raise UsageError(f"{path}: there is no such file")
+    return emitter.override
+
+
+def _confirmed(
+    emitter: Emitter, override: Override, outcome: Outcome, path: Path, timeout_s: float
+) -> Confirmation:
+    if emitter.has_winner(outcome, path) is False:
+        return Confirmation(outcome=outcome, proof=Proof.ABSENT)
+    try:
+        call = blas_call(outcome)
+    except Unfit as error:
+        return Confirmation(outcome=outcome, proof=Proof.UNKNOWN, detail=str(error))
+    device = device_of(outcome)
+    with tempfile.TemporaryDirectory(prefix="kmark-") as place:
+        folder = Path(place)
+        case = Case(problem=outcome.problem, backend=override.backend)
+        (folder / "case.jsonl").write_text(codec.dumps(case), encoding="utf-8")
+        command = [sys.executable, "-m", "kernelmark.runners.profiled", "--device", device]
+        command += ["--launches", "1", str(folder / "case.jsonl")]
+        index = device.partition(":")[2] or "0"
+        try:
+            done = run_child(
+                command, timeout_s=timeout_s, env=_variables(override, path, folder, index)
+            )
+        except subprocess.TimeoutExpired:
+            detail = f"the run took over {timeout_s:g} s"
+            return Confirmation(outcome=outcome, proof=Proof.UNKNOWN, detail=detail)
+        log = folder / _LOG
+        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    out = done.stdout.decode(errors="replace")
+    ran = list(dict.fromkeys(logged_names(text, call) or _RUNNING.findall(out)))
+    if done.returncode or not ran:
+        detail = last_line(done.stderr) if done.returncode else "the library logged no kernel"
+        return Confirmation(outcome=outcome, proof=Proof.UNKNOWN, detail=detail)
+    same = ran == [outcome.tuned.kernel.name]
+    proof = Proof.CONFIRMED if same else Proof.IGNORED
+    return Confirmation(outcome=outcome, proof=proof, ran=", ".join(ran))
+
+
+def _variables(override: Override, path: Path, folder: Path, index: str) -> dict[str, str]:
+    if override.copy:
+        shutil.copy(path, folder / override.copy.replace("%d", index))
+        path = folder / override.copy
+    own = {name: text.format(path=path) for name, text in override.variables.items()}
+    kept = {name: text for name, text in os.environ.items() if name not in _UNWANTED}
+    return {**kept, **_LOGGING, "HIPBLASLT_LOG_FILE": str(folder / _LOG), **own}
+
+
+def logged_names(text: str, call: Mapping[str, str]) -> list[str]:
+    """Return the solutions that hipBLASLt's extended profile has for a call."""
+    names = []
+    for line in text.splitlines():
+        fields = dict(_FIELD.findall(line))
+        if "solution_Name" in fields and all(
+            fields.get(theirs) == call[ours] for theirs, ours in _SHAPE.items()
+        ):
+            names.append(fields["solution_Name"])
+    return names

@@ -1,0 +1,12 @@
+"""Winners in the native format of their library: one file a format."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernelmark.core.registry import Registry
+
+if TYPE_CHECKING:
+    from kernelmark.tune.install.emitters.base import Emitter
+
+registry: Registry[Emitter] = Registry("kernelmark.tune.install.emitters", "emitter")

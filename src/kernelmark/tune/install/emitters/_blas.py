@@ -1,0 +1,34 @@
+"""The BLAS call behind an outcome: as its log gave it, completed from the problem."""
+
+from __future__ import annotations
+
+from kernelmark.core.errors import ProblemError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.tune.install.emitters.base import Fields, Unfit
+from kernelmark.tune.records.outcome import Outcome
+from kernelmark.workloads.logs.blas import fields_of
+
+_PRODUCTS = ("gemm", "batched_gemm")
+_SHAPE = ("transA", "transB", "m", "n", "k", "batch_count")
+
+
+def blas_call(outcome: Outcome) -> Fields:
+    """Every field of the call, in BLAS names and column-major."""
+    if outcome.problem.op not in _PRODUCTS:
+        raise Unfit(f"a BLAS library is not asked for {outcome.problem.op}")
+    try:
+        computed = fields_of(outcome.problem)
+    except ProblemError as error:
+        raise Unfit(f"BLAS libraries have no name for it: {error.message}") from None
+    call = {**computed, **outcome.blas}
+    # Logs write f8_r for both kinds of FP8, and the library reads it as the other one.
+    call |= {name: word for name, word in computed.items() if "fnuz" in word}
+    for name in _SHAPE:
+        if call[name] != computed[name]:
+            raise Unfit(f"its call has {name}={call[name]} and its problem {name}={computed[name]}")
+    return FrozenDict(call)
+
+
+def base_arch(name: str) -> str:
+    """gfx950 of gfx950:sramecc+:xnack-."""
+    return name.split(":")[0]

@@ -1,0 +1,109 @@
+"""JSON edited as text: what is not changed keeps its order, indentation and line ends."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_decode = json.JSONDecoder().raw_decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A member of an object: its name, and where its name, value and end are in the text."""
+
+    name: str
+    start: int
+    value: int
+    end: int
+
+
+def members(text: str, at: int = 0) -> list[Member]:
+    """The members of the object that begins at or after `at`. The text must be valid JSON."""
+    position = _skip(text, at) + 1
+    listed: list[Member] = []
+    while True:
+        position = _skip(text, position)
+        if text[position] == "}":
+            return listed
+        if text[position] == ",":
+            position = _skip(text, position + 1)
+        name, after = _decode(text, position)
+        value = _skip(text, _skip(text, after) + 1)
+        _, end = _decode(text, value)
+        listed.append(Member(name=name, start=position, value=value, end=end))
+        position = end
+
+
+def with_object(text: str, name: str, new: dict[str, Any], *, after: str | None) -> str:
+    """`text` with the member `name` of its object being the flat object `new`. A new member comes
+    after the one called `after` (None: first) and looks like its neighbour."""
+    every = members(text)
+    old = next((member for member in every if member.name == name), None)
+    if old is not None:
+        return text[: old.value] + _edited(text[old.value : old.end], new) + text[old.end :]
+    if not every:
+        return json.dumps({name: new}, indent=4) + "\n"
+    place = next((member for member in every if member.name == after), every[0])
+    models = [text[m.value : m.end] for m in (place, *every) if text[m.value] == "{"]
+    body = f"{json.dumps(name)}: {_alike(models[0], new) if models else json.dumps(new)}"
+    gap = _gap(text, every[0].start)
+    if after is None:
+        return f"{text[: place.start]}{body},{gap}{text[place.start :]}"
+    return f"{text[: place.end]},{gap}{body}{text[place.end :]}"
+
+
+def _edited(text: str, new: dict[str, Any]) -> str:
+    """An object's text with its members changed to `new`; the order of those that stay is kept."""
+    for member in reversed(members(text)):
+        if member.name not in new:
+            text = _without(text, member)
+        elif json.loads(text[member.value : member.end]) != new[member.name]:
+            value = json.dumps(new[member.name])
+            text = text[: member.value] + value + text[member.end :]
+    every = members(text)
+    for name, value in new.items():
+        if any(member.name == name for member in every):
+            continue
+        if not every:
+            text = json.dumps({name: value}, indent=4)
+        else:
+            gap = _gap(text, every[0].start)
+            end = every[-1].end
+            text = f"{text[:end]},{gap}{json.dumps(name)}: {json.dumps(value)}{text[end:]}"
+        every = members(text)
+    return text
+
+
+def _without(text: str, member: Member) -> str:
+    after = _skip(text, member.end)
+    if text[after] == ",":
+        return text[: member.start] + text[_skip(text, after + 1) :]
+    before = text[: member.start].rstrip(" \t\r\n")
+    return before.removesuffix(",") + text[member.end :]
+
+
+def _alike(model: str, new: dict[str, Any]) -> str:
+    """`new` laid out as the object `model` is: on one line, or one member a line."""
+    every = members(model)
+    inner = _gap(model, every[0].start) if every else " "
+    if "\n" not in inner:
+        return json.dumps(new)
+    closing = model[every[-1].end : -1]
+    lines = f",{inner}".join(f"{json.dumps(name)}: {json.dumps(v)}" for name, v in new.items())
+    return "{" + inner + lines + closing + "}"
+
+
+def _gap(text: str, start: int) -> str:
+    """The white space before `start`; one blank where there is none."""
+    left = len(text[:start].rstrip(" \t\r\n"))
+    return text[left:start] or " "
+
+
+def _skip(text: str, position: int) -> int:
+    match = _SPACE.match(text, position)
+    assert match is not None
+    return match.end()

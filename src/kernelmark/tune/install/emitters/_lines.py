@@ -1,0 +1,149 @@
+"""Formats of lines: an entry is one or two lines, everything else in the file stays."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelmark.core.errors import UsageError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.result import Config
+from kernelmark.tune.install.emitters.base import (
+    Change,
+    Edit,
+    Emitter,
+    Entry,
+    Fields,
+    Held,
+    Unfit,
+    Wanted,
+    settle,
+    text_at,
+    unwritable,
+)
+from kernelmark.tune.records.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """An entry and its lines, from `first` up to, not including, `end`."""
+
+    first: int
+    end: int
+    entry: Entry
+
+
+class LineEmitter(Emitter):
+    """A text file of entries; the first that fits a question is its answer."""
+
+    @abstractmethod
+    def rows(self, lines: Sequence[str], path: Path) -> list[Row]:
+        """The entries as the library's reader finds them; what it skips is no entry."""
+
+    @abstractmethod
+    def question(self, outcome: Outcome, given: Fields) -> Fields:
+        """What the library asks the file for this problem."""
+
+    @abstractmethod
+    def entry(self, outcome: Outcome, fields: Fields) -> tuple[Config, list[str]]:
+        """What is read back for a winner, and the lines that say it."""
+
+    @abstractmethod
+    def head(self, winners: Sequence[Outcome], lines: Sequence[str], given: Fields) -> list[str]:
+        """The lines before the first entry: checked if `lines` has them, else made."""
+
+    def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
+        before = text_at(into)
+        lines = [] if before is None else before.splitlines()
+        rows = self.rows(lines, into)
+        given = self.generation(rows, given)
+        settled = settle(self, outcomes, lambda outcome: self.question(outcome, given))
+        held, wanted = list(settled.held), []
+        texts: dict[Fields, list[str]] = {}
+        names = {row.entry.config.get("solution_index"): row.entry.kernel for row in rows}
+        for fields, outcome in settled.winners.items():
+            try:
+                config, text = self.entry(outcome, fields)
+                _check_name(names.get(config.get("solution_index")), outcome, config)
+            except Unfit as error:
+                held.append(Held(name=outcome.name, reason=str(error)))
+                continue
+            texts[fields] = text
+            wanted.append(Wanted(fields=fields, config=config, name=outcome.name))
+        answers: dict[Fields, Wanted] = {}
+        for row in rows:
+            answers.setdefault(
+                row.entry.fields, Wanted(fields=row.entry.fields, config=row.entry.config)
+            )
+        for fields in settled.others:
+            answers.setdefault(fields, Wanted(fields=fields, config=None))
+        wanted += [same for fields, same in answers.items() if fields not in texts]
+        if not texts:
+            return Change(emitter=self.name, edits=(), wanted=tuple(wanted), held=tuple(held))
+        chosen = [settled.winners[fields] for fields in texts]
+        head = self.head(chosen, lines, given)
+        after = "\n".join((*(() if lines else head), *_merged(lines, rows, texts))) + "\n"
+        edits = () if after == before else (Edit(path=Path(), before=before, after=after),)
+        return Change(emitter=self.name, edits=edits, wanted=tuple(wanted), held=tuple(held))
+
+    def generation(self, rows: Sequence[Row], given: Fields) -> Fields:
+        """The options, completed by what the file's own rows show."""
+        return given
+
+    def read(self, path: Path) -> list[Entry]:
+        text = text_at(path)
+        if text is None:
+            raise UsageError(f"{path}: there is no such file")
+        return [row.entry for row in self.rows(text.splitlines(), path)]
+
+    def find(self, path: Path, fields: Fields) -> Entry | None:
+        # A file is read once for many questions; its text is the key, so that it is never stale.
+        text = text_at(path) or ""
+        if self._seen[0] != text:
+            table: dict[Fields, Entry] = {}
+            for row in self.rows(text.splitlines(), path):
+                table.setdefault(row.entry.fields, row.entry)
+            self._seen = (text, table)
+        return self._seen[1].get(fields)
+
+    def has_winner(self, outcome: Outcome, path: Path) -> bool | None:
+        if unwritable(self, outcome):
+            return False
+        lines = (text_at(path) or "").splitlines()
+        given = self.generation(self.rows(lines, path), FrozenDict())
+        try:
+            fields = self.question(outcome, given)
+            config, _ = self.entry(outcome, fields)
+        except Unfit:
+            return False
+        entry = self.find(path, fields)
+        return entry is not None and entry.config == config
+
+    _seen: tuple[str, Mapping[Fields, Entry]] = ("", {})
+
+
+def _check_name(known: str | None, outcome: Outcome, config: Config) -> None:
+    """Refuse an index that the file has under another name: it is of another build."""
+    if known and known != outcome.tuned.kernel.name:
+        index = config["solution_index"]
+        raise Unfit(f"its index {index} is {known} in the file, not {outcome.tuned.kernel.name}")
+
+
+def _merged(
+    lines: Sequence[str], rows: Sequence[Row], made: Mapping[Fields, list[str]]
+) -> list[str]:
+    """New entries in the place of old ones with the same question, else at the end."""
+    left = dict(made)
+    result: list[str] = []
+    position = 0
+    for row in rows:
+        if row.entry.fields in made:
+            result += lines[position : row.first]
+            result += left.pop(row.entry.fields, [])
+            position = row.end
+    result += lines[position:]
+    for text in left.values():
+        result += text
+    return result

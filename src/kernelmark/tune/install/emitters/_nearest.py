@@ -1,0 +1,257 @@
+"""Winners into the Triton configs of vLLM and SGLang, which are found by the nearest M.
+
+An entry serves every m that is nearest to it, so a new one takes some from its neighbours. A
+problem that did not gain keeps its answer: where it would lose it, an entry of its own repeats it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernelmark.core.errors import UsageError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config, ConfigValue
+from kernelmark.tune.install import nearest_config as configs
+from kernelmark.tune.install.emitters._json_text import with_object
+from kernelmark.tune.install.emitters.base import (
+    Change,
+    Edit,
+    Emitter,
+    Entry,
+    Fields,
+    Held,
+    Unfit,
+    Wanted,
+    option,
+    settle,
+    text_at,
+)
+from kernelmark.tune.records.outcome import Outcome
+
+_OURS = {
+    "block_m": "BLOCK_SIZE_M",
+    "block_n": "BLOCK_SIZE_N",
+    "block_k": "BLOCK_SIZE_K",
+    "group_m": "GROUP_SIZE_M",
+    **{name: name for name in ("num_warps", "num_stages", "waves_per_eu", "kpack")},
+    "matrix_instr_nonkdim": "matrix_instr_nonkdim",
+}
+_THEIRS = {theirs: ours for ours, theirs in _OURS.items()}
+_NEEDED = ("block_m", "block_n", "block_k", "num_warps", "num_stages")
+# What our kernel has and theirs has not, with the value that is the same as not having it.
+_WITHOUT: Mapping[str, ConfigValue] = {"split_k": 1, "persistent": False, "cache_modifier": ""}
+_F8 = ("f8e4m3", "f8e4m3fnuz")
+_DTYPE = "fp8_w8a8"
+
+
+class NearestEmitter(Emitter):
+    """Both libraries, which differ in how they spell a file's name and in what they mend."""
+
+    style: configs.Style
+    backends = ("triton",)
+    options: Mapping[str, str] = FrozenDict(
+        {"device_name": "the GPU's name as torch.cuda.get_device_name() has it; needed"}
+    )
+    needs_base = True
+
+    @abstractmethod
+    def _shape(self, problem: Problem, given: Fields) -> configs.Shape:
+        """What the library looks a file up by; Unfit for a problem that has none."""
+
+    def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
+        if not into.is_dir():
+            raise UsageError(f"{into} is not a folder", hint="give the folder of its configs")
+        if configs.parse_name(f"E=1,N=1,device_name={self._device(given)}.json") is None:
+            raise UsageError(
+                f"{self.name}: the GPU's name is a part of the file's, and is missing or wrong",
+                hint="give --with device_name=NVIDIA_H200, as torch.cuda.get_device_name() has it",
+            )
+        settled = settle(self, outcomes, lambda outcome: self._question(outcome, given))
+        others: dict[str, list[int]] = {}
+        for fields in settled.others:
+            others.setdefault(fields["file"], []).append(int(fields["m"]))
+        winners: dict[str, dict[int, Outcome]] = {}
+        for fields, outcome in settled.winners.items():
+            winners.setdefault(fields["file"], {})[int(fields["m"])] = outcome
+        held, edits, wanted, notes = list(settled.held), [], [], []
+        for name, put in winners.items():
+            try:
+                done = self._file(into / name, put, others.get(name, ()))
+            except Unfit as error:
+                held += [Held(name=outcome.name, reason=str(error)) for outcome in put.values()]
+                continue
+            edits += [done.edits] if done.edits else []
+            wanted += done.wanted
+            notes += done.notes
+        if edits:
+            notes.append(
+                f"these configs were timed with kernelmark's Triton kernel: time {self.name}'s "
+                "with them"
+            )
+        return Change(
+            emitter=self.name,
+            edits=tuple(edits),
+            wanted=tuple(wanted),
+            held=tuple(held),
+            notes=tuple(notes),
+        )
+
+    def _file(self, file: Path, put: Mapping[int, Outcome], others: Iterable[int]) -> _Done:
+        shape = configs.parse_name(file.name)
+        assert shape is not None
+        before = text_at(file)
+        text = before or self._elsewhere(file, shape) or "{}"
+        old = configs.parse(text, str(file), self.style)
+        made = {m: _settings(outcome.tuned.config, shape) for m, outcome in put.items()}
+        now = dict(old)
+        kept = {m: self._answer(text, file, shape, m) for m in (*old, *others) if m not in made}
+        for m, settings in made.items():
+            text = _with(text, now, m, settings)
+            now = configs.parse(text, str(file), self.style)
+        # An entry that repeats an answer takes from its neighbours too: again until all stay.
+        while lost := [m for m in kept if kept[m] != self._answer(text, file, shape, m)]:
+            answer = kept[lost[0]]
+            if answer is None:
+                raise Unfit(
+                    f"m={lost[0]} did not gain, and would be served by the new file {file.name}"
+                )
+            text = _with(text, now, lost[0], dict(answer))
+            now = configs.parse(text, str(file), self.style)
+        wanted = [
+            Wanted(fields=_fields(file.name, m), config=_config(made[m]), name=put[m].name)
+            for m in made
+        ]
+        wanted += [
+            Wanted(fields=_fields(file.name, m), config=_config(answer))
+            for m, answer in kept.items()
+            if answer is not None
+        ]
+        notes = []
+        for m, outcome in put.items():
+            first, last = configs.served(now, m)
+            end = f"to {last}" if last else "upwards"
+            notes.append(f"{outcome.name}: {m} of {file.name} serves m={first} {end}")
+        edit = None if text == before else Edit(path=Path(file.name), before=before, after=text)
+        return _Done(edit, wanted, notes)
+
+    def _answer(
+        self, text: str, file: Path, shape: configs.Shape, m: int
+    ) -> Mapping[str, Any] | None:
+        return configs.lookup(text, str(file), shape, self.style, m)
+
+    def read(self, path: Path) -> list[Entry]:
+        entries_read = []
+        for file in sorted(path.rglob("*.json")):
+            if configs.parse_name(file.name) is None:
+                continue
+            entries = configs.parse(text_at(file) or "", str(file), self.style)
+            place = file.relative_to(path).as_posix()
+            entries_read += [
+                Entry(fields=_fields(place, m), config=_config(one)) for m, one in entries.items()
+            ]
+        return entries_read
+
+    def find(self, path: Path, fields: Fields) -> Entry | None:
+        file = path / fields["file"]
+        shape, text = configs.parse_name(file.name), text_at(file)
+        if shape is None or text is None:
+            return None
+        settings = self._answer(text, file, shape, int(fields["m"]))
+        return None if settings is None else Entry(fields=fields, config=_config(settings))
+
+    def _device(self, given: Fields) -> str:
+        return configs.spell_device(option(self, given, "device_name"), self.style)
+
+    def _question(self, outcome: Outcome, given: Fields) -> Fields:
+        shape = self._shape(outcome.problem, given)
+        return _fields(shape.file_name(self.style), outcome.problem.dims["m"])
+
+    def _elsewhere(self, file: Path, shape: configs.Shape) -> str | None:
+        """What the library reads as long as there is no such file."""
+        return None
+
+
+class BlockFp8Emitter(NearestEmitter):
+    """Block-scaled fp8 GEMMs."""
+
+    options = FrozenDict(
+        {
+            **NearestEmitter.options,
+            "block_shape": "n,k of the weights' scales; default: 128,128",
+        }
+    )
+
+    def _shape(self, problem: Problem, given: Fields) -> configs.Shape:
+        if problem.op != "gemm" or {problem.dtypes["a"], problem.dtypes["b"]} - {*_F8}:
+            raise Unfit(f"{self.name}'s block-fp8 configs are for GEMMs of f8e4m3")
+        if (problem.options["ta"], problem.options["tb"]) != ("n", "t"):
+            raise Unfit(f"{self.name}'s weights are n×k (ta=n tb=t)")
+        return configs.Shape(
+            n=problem.dims["n"],
+            k=problem.dims["k"],
+            device=self._device(given),
+            dtype=_DTYPE,
+            block=_block(option(self, given, "block_shape", "128,128")),
+        )
+
+
+class MoeEmitter(NearestEmitter):
+    """Fused mixtures of experts. A file has neither the hidden size nor top_k in its name."""
+
+    def _shape(self, problem: Problem, given: Fields) -> configs.Shape:
+        if problem.op != "moe":
+            raise Unfit(f"{self.name} is for the op moe")
+        return configs.Shape(
+            n=problem.dims["n"], experts=problem.dims["e"], device=self._device(given)
+        )
+
+
+class _Done:
+    """What becomes of one file."""
+
+    def __init__(self, edits: Edit | None, wanted: list[Wanted], notes: list[str]) -> None:
+        self.edits, self.wanted, self.notes = edits, wanted, notes
+
+
+def _with(text: str, now: configs.Entries, m: int, settings: dict[str, Any]) -> str:
+    """The file with an entry for m, after those of lesser M."""
+    below = max((key for key in now if key < m), default=None)
+    return with_object(text, str(m), settings, after=None if below is None else str(below))
+
+
+def _settings(config: Config, shape: configs.Shape) -> dict[str, Any]:
+    settings = dict(config)
+    for name, same in _WITHOUT.items():
+        if settings.pop(name, same) not in (same, None):
+            raise Unfit(f"the kernel has no {name}")
+    unknown = sorted(settings.keys() - _OURS.keys())
+    missing = [name for name in _NEEDED if name not in settings]
+    if unknown or missing:
+        what = f"the kernel has no {unknown[0]}" if unknown else f"there is no {missing[0]}"
+        raise Unfit(what)
+    if shape.block:
+        # The kernel loads one scale a step along k. SGLang raises what is less on AMD.
+        of_scale, step = shape.block[1], int(settings["block_k"])
+        if of_scale % step or (step < of_scale and not shape.device.startswith("NVIDIA")):
+            raise Unfit(f"block_k={step} does not go with scales of {of_scale} along k")
+    return {_OURS[name]: value for name, value in ({"group_m": 1} | settings).items()}
+
+
+def _config(settings: Mapping[str, Any]) -> Config:
+    config: dict[str, ConfigValue] = {_THEIRS.get(name, name): v for name, v in settings.items()}
+    return FrozenDict(config)
+
+
+def _fields(file: str, m: int) -> Fields:
+    return FrozenDict({"file": file, "m": str(m)})
+
+
+def _block(text: str) -> tuple[int, int]:
+    words = text.strip("[]").split(",")
+    if len(words) != 2 or not all(word.strip().isdecimal() and int(word) for word in words):
+        raise UsageError(f"block_shape={text} is not two sizes", hint="as block_shape=128,128")
+    return int(words[0]), int(words[1])

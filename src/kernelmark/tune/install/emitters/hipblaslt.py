@@ -1,0 +1,159 @@
+"""hipblaslt: the file that HIPBLASLT_TUNING_OVERRIDE_FILE names.
+
+    Git Version: <revision>
+        transA,…,solution_index,solution_name      a header before every line of values
+        T,N,…,5223,Cijk_Alik_Bljk_…
+
+The library asks with ten fields only: no leading dimension, bias, scale, epilogue or type of D is
+looked at, so calls that differ in those share an entry. A later library takes the column
+solution_name where it follows the index, and uses an index only if it still has that name; earlier
+ones refuse a file of another revision.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+from kernelmark.core.errors import UsageError
+from kernelmark.core.formats import FormatFacts
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.result import Config
+from kernelmark.tune.install.emitters._blas import base_arch, blas_call
+from kernelmark.tune.install.emitters._lines import LineEmitter, Row
+from kernelmark.tune.install.emitters.base import (
+    ON_AMD,
+    Entry,
+    Fields,
+    Override,
+    Unfit,
+    option,
+    solution_index,
+)
+from kernelmark.tune.records.outcome import Outcome
+
+# The reader takes these from a header, in this order, and skips a row that lacks one.
+_NEEDED = (
+    *("transA", "transB", "batch_count", "m", "n", "k"),
+    *("a_type", "b_type", "c_type", "compute_type", "solution_index"),
+)
+_KEY = _NEEDED[:-1]
+_COLUMNS = (
+    *("transA", "transB", "batch_count", "m", "n", "k"),
+    *("alpha", "lda", "stride_a", "beta", "ldb", "stride_b", "ldc", "stride_c", "ldd", "stride_d"),
+    *("a_type", "b_type", "c_type", "d_type", "compute_type"),
+    *("scaleA", "scaleB", "activation_type", "bias_vector"),
+)
+_VERSION = "Git Version:"
+_INDENT = "    "
+_NAMES = ("kernel_name", "solution_name")
+_ARCH = "gcnArchName"
+
+
+class Hipblaslt(LineEmitter):
+    name = "hipblaslt"
+    summary = "hipBLASLt's override file (HIPBLASLT_TUNING_OVERRIDE_FILE), with kernel names"
+    facts = FormatFacts(
+        versions="rocm-libraries aec838a8 (2025-05), and solution_name of 2026",
+        exactness="exact for the key its reader uses",
+        checked="compared with its reader's code; read back in tests",
+    )
+    backends = ("hipblaslt",)
+    options = FrozenDict(
+        {"git_version": "the library's git revision, if the outcomes do not say it"}
+    )
+    caution = ON_AMD
+    override = Override(backend="hipblaslt", variables={"HIPBLASLT_TUNING_OVERRIDE_FILE": "{path}"})
+
+    def rows(self, lines: Sequence[str], path: Path) -> list[Row]:
+        rows = []
+        for i, line in enumerate(lines[:-1]):
+            if "transA" in line and (entry := _entry(line, lines[i + 1])) is not None:
+                rows.append(Row(first=i, end=i + 2, entry=entry))
+        return rows
+
+    def question(self, outcome: Outcome, given: Fields) -> Fields:
+        call = blas_call(outcome)
+        return FrozenDict({name: call[name] for name in _KEY})
+
+    def entry(self, outcome: Outcome, fields: Fields) -> tuple[Config, list[str]]:
+        index = solution_index(outcome)
+        if index <= 0:
+            raise Unfit(f"the library's reader skips the index {index}")
+        call = blas_call(outcome)
+        us = outcome.tuned.median_s * 1e6
+        cells = {name: call.get(name, "0") for name in _COLUMNS}
+        cells |= {"us": f"{us:.6g}", "solution_index": str(index)}
+        cells |= {"solution_name": outcome.tuned.kernel.name, _ARCH: outcome.arch}
+        lines = [_INDENT + ",".join(cells), _INDENT + ",".join(cells.values())]
+        return FrozenDict({"solution_index": index}), lines
+
+    def head(self, winners: Sequence[Outcome], lines: Sequence[str], given: Fields) -> list[str]:
+        revisions = {_revision(outcome.tuned.version) for outcome in winners}
+        asked = option(self, given, "git_version")
+        found = next((line for line in lines if line.startswith(_VERSION)), None)
+        if found is not None:
+            revisions.add(found.removeprefix(_VERSION).strip())
+        if asked:
+            revisions.add(asked)
+        revisions.discard("")
+        archs = sorted({base_arch(o.arch) for o in winners} | _archs(lines))
+        if len(archs) > 1:
+            raise UsageError(
+                f"hipblaslt: winners and rows of the file are of {' and '.join(archs)}",
+                hint="an entry does not say of which architecture it is: keep a file for each",
+            )
+        if len(revisions) > 1:
+            raise UsageError(
+                f"the git revisions of hipBLASLt differ: {', '.join(sorted(revisions))}",
+                hint="solution indices belong to one build: tune again with this one",
+            )
+        if not revisions:
+            raise UsageError(
+                "hipblaslt: the library's git revision is not known",
+                hint="give it: --with git_version=…",
+            )
+        return [f"{_VERSION} {revisions.pop()}"]
+
+
+def _archs(lines: Sequence[str]) -> set[str]:
+    """The architectures that rows were measured on, as far as they say."""
+    found = set()
+    for header, values in itertools.pairwise(lines):
+        names = [cell.strip() for cell in header.split(",")]
+        cells = [cell.strip() for cell in values.split(",")]
+        if "transA" in names and _ARCH in names and len(cells) > names.index(_ARCH):
+            found.add(base_arch(cells[names.index(_ARCH)]))
+    return found - {""}
+
+
+def _revision(version: str) -> str:
+    """Of 100201-5b515cf1bc what follows the number; a bare number says nothing."""
+    number, _, revision = version.partition("-")
+    return revision or ("" if number.replace(".", "").isdecimal() else number)
+
+
+def _entry(header: str, values: str) -> Entry | None:
+    """Two lines walked side by side, each needed column taken when its turn comes."""
+    taken: list[str] = []
+    kernel = ""
+    names = (cell.strip() for cell in header.split(","))
+    for name, value in zip(names, values.split(","), strict=False):
+        if len(taken) < len(_NEEDED) and name == _NEEDED[len(taken)]:
+            taken.append(value.strip())
+        elif name in _NAMES and not kernel:
+            kernel = value.strip()
+    if len(taken) < len(_NEEDED):
+        return None
+    try:
+        index = int(taken[-1])
+    except ValueError:
+        return None
+    if index <= 0:
+        return None
+    fields = FrozenDict(zip(_KEY, taken, strict=False))
+    return Entry(fields=fields, config=FrozenDict({"solution_index": index}), kernel=kernel)
+
+
+emitter = Hipblaslt()

@@ -1,0 +1,234 @@
+"""iree-spec: winners of the iree backend as a tuning spec, merged into one that is there.
+
+    iree-compile model.mlir --iree-codegen-tuning-spec-path=tuned.mlir …
+
+A spec matches root ops by their kind, types, indexing maps and sizes, not by the device, so a file
+is of one architecture. What a winner is for stands in a comment above its matcher. Each winner is
+compiled with the whole new spec: one whose dispatch does not come out with its config is held back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kernelmark import ops
+from kernelmark.backends.iree import choices, lowering
+from kernelmark.backends.iree.compiler import SPEC_FLAG, compiler_present
+from kernelmark.backends.iree.spec import EMPTY, Spec, parse_spec
+from kernelmark.backends.iree.spec import Entry as SpecEntry
+from kernelmark.backends.iree.targets import Target, target
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.formats import FormatFacts
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config
+from kernelmark.tune.install.emitters.base import (
+    Change,
+    Edit,
+    Emitter,
+    Entry,
+    Fields,
+    Held,
+    Unfit,
+    Wanted,
+    option,
+    settle,
+    text_at,
+)
+from kernelmark.tune.records.outcome import Outcome
+
+
+class IreeSpec(Emitter):
+    name = "iree_spec"
+    summary = "a tuning spec for iree-compile, merged into one that is there (also: iree-spec)"
+    facts = FormatFacts(
+        versions="IREE 3.13",
+        exactness="exact; other sequences in the file are kept unchanged",
+        checked="compiled with the spec, and the dispatch's config compared",
+    )
+    backends = ("iree",)
+    options = FrozenDict(
+        {"verify": "yes (default) compiles each winner with the spec and compares its config; no"}
+    )
+
+    def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
+        before = text_at(into)
+        base = EMPTY if before is None else _parsed(before, into)
+        settled = settle(self, outcomes, _question)
+        held, kept = list(settled.held), dict(settled.winners)
+        for fields, reason in _clashes(kept, settled.others, base):
+            held.append(Held(name=kept.pop(fields).name, reason=reason))
+        notes = []
+        verify = option(self, given, "verify", "yes")
+        if verify not in ("yes", "no"):
+            raise UsageError(
+                f"verify={verify} is neither yes nor no", hint="for example: --with verify=no"
+            )
+        if verify == "no" or not compiler_present():
+            notes.append("not verified: no winner was compiled with the spec")
+        else:
+            whole = _merged(base, kept).text
+            for fields, outcome in list(kept.items()):
+                if lost := _unapplied(outcome, whole):
+                    held.append(Held(name=kept.pop(fields).name, reason=lost))
+            if kept:
+                notes.append(f"compiled with the spec: {len(kept)} of {len(kept)} winners applied")
+        if kept:
+            flags = dict.fromkeys(flag for one in kept.values() for flag in _flags(one))
+            notes.append(f"compile with {' '.join(flags)} {SPEC_FLAG}=FILE")
+        merged = _merged(base, kept)
+        wanted = [
+            Wanted(fields=fields, config=outcome.tuned.config, name=outcome.name)
+            for fields, outcome in kept.items()
+        ]
+        there = {entry.fields: entry.config for entry in _entries(base)}
+        for fields in dict.fromkeys((*there, *settled.others)):
+            if fields not in kept:
+                wanted.append(Wanted(fields=fields, config=there.get(fields)))
+        same = before is not None and merged == base
+        edits = () if same or not kept else (Edit(path=Path(), before=before, after=merged.text),)
+        return Change(
+            emitter=self.name,
+            edits=edits,
+            wanted=tuple(wanted),
+            held=tuple(held),
+            notes=tuple(notes),
+        )
+
+    def read(self, path: Path) -> list[Entry]:
+        text = text_at(path)
+        if text is None:
+            raise UsageError(f"{path}: there is no such file")
+        return _entries(_parsed(text, path))
+
+
+def _question(outcome: Outcome) -> Fields:
+    """What the file is asked for a problem: the names of its root ops' matchers."""
+    goal = _target(outcome.arch)
+    roots = lowering.roots(outcome.problem, choices.form_of(outcome.problem, {}, goal))
+    if not roots:
+        raise Unfit("a spec cannot match this problem's root op")
+    return _fields(outcome.arch, [root.name for root in roots])
+
+
+def _fields(arch: str, names: Iterable[str]) -> Fields:
+    return FrozenDict({"arch": arch, "match": " ".join(names)})
+
+
+def _spec_entries(problem: Problem, config: Config, arch: str) -> tuple[SpecEntry, ...]:
+    """A config's entries, with what it is for; Unfit where it has none."""
+    goal = _target(arch)
+    try:
+        choice = choices.choose(problem, config, goal)
+    except KernelmarkError as error:
+        raise Unfit(error.message) from None
+    if not choice.entries:
+        raise Unfit("its config is no lowering that a spec could apply")
+    note = {
+        "arch": arch,
+        "config": dict(config),
+        "flags": list(choices.codegen_flags(choice, goal)),
+        "match": [entry.root.name for entry in choice.entries],
+        "problem": problem.key,
+    }
+    return tuple(replace(entry, note=note) for entry in choice.entries)
+
+
+def _flags(outcome: Outcome) -> tuple[str, ...]:
+    """What a module with this winner is compiled with, beside the spec and the target."""
+    goal = _target(outcome.arch)
+    return choices.codegen_flags(choices.choose(outcome.problem, outcome.tuned.config, goal), goal)
+
+
+def _target(arch: str) -> Target:
+    kind = "hip" if arch.startswith("gfx") else "cuda" if arch.startswith("sm_") else "cpu"
+    goal = target(DeviceInfo(name=arch, kind=kind, model=arch, arch=arch))
+    if goal is None:
+        raise Unfit(f"iree has no target for {arch}")
+    return goal
+
+
+def _merged(base: Spec, kept: Mapping[Fields, Outcome]) -> Spec:
+    return base.with_entries(
+        [
+            entry
+            for outcome in kept.values()
+            for entry in _spec_entries(outcome.problem, outcome.tuned.config, outcome.arch)
+        ]
+    )
+
+
+def _clashes(
+    kept: Mapping[Fields, Outcome], others: Sequence[Fields], base: Spec
+) -> list[tuple[Fields, str]]:
+    """Winners that cannot stand in the file, with the reason: of another architecture, or with a
+    root op that another problem shares and has another config for, or did not gain by; or with
+    a config that is no lowering."""
+    archs = {str(note["arch"]) for note in base.notes.values()}
+    unchanged = {(f["arch"], name) for f in others for name in f["match"].split()}
+    taken: dict[str, str] = {}
+    clashes = []
+    for fields, outcome in sorted(kept.items(), key=lambda item: -item[1].saved_s):
+        try:
+            entries = _spec_entries(outcome.problem, outcome.tuned.config, outcome.arch)
+        except Unfit as error:
+            clashes.append((fields, str(error)))
+            continue
+        archs = archs or {outcome.arch}
+        if outcome.arch not in archs:
+            clashes.append((fields, f"the file is for {', '.join(sorted(archs))}"))
+        elif any((outcome.arch, entry.root.name) in unchanged for entry in entries):
+            clashes.append((fields, "a problem that did not gain has the same root op"))
+        elif any(taken.get(e.root.name, e.lowering.info) != e.lowering.info for e in entries):
+            clashes.append((fields, "another winner has the same root op with another config"))
+        else:
+            taken |= {entry.root.name: entry.lowering.info for entry in entries}
+    return clashes
+
+
+def _unapplied(outcome: Outcome, spec: str) -> str | None:
+    """Why a winner's dispatches do not have its config when compiled with the spec, or None."""
+    choice = choices.choose(outcome.problem, outcome.tuned.config, _target(outcome.arch))
+    try:
+        lost = choices.unapplied(outcome.problem, choice, spec)
+    except KernelmarkError as error:
+        return f"it does not compile with the spec: {error.message.splitlines()[0]}"
+    return "its compiled dispatch does not have the spec's config" if lost else None
+
+
+def _entries(spec: Spec) -> list[Entry]:
+    """The winners in a spec, each once; one whose sequences were edited is none any more."""
+    entries: dict[Fields, Entry] = {}
+    for note in spec.notes.values():
+        entry = _entry(spec, note)
+        if entry is not None:
+            entries[entry.fields] = entry
+    return list(entries.values())
+
+
+def _entry(spec: Spec, note: Mapping[str, Any]) -> Entry | None:
+    try:
+        problem, config = ops.parse(note["problem"]), FrozenDict(note["config"])
+        entries = _spec_entries(problem, config, note["arch"])
+    except (Unfit, KernelmarkError, KeyError, TypeError):
+        return None
+    # As if they were put in again: nothing changes where all of them are there and unedited.
+    if spec.with_entries(entries).sequences != spec.sequences:
+        return None
+    return Entry(fields=_fields(note["arch"], note["match"]), config=config)
+
+
+def _parsed(text: str, path: Path) -> Spec:
+    try:
+        return parse_spec(text)
+    except ValueError as error:
+        raise UsageError(f"{path}: a kernelmark comment cannot be read: {error}") from None
+    except UsageError as error:
+        raise UsageError(f"{path}: {error.message}", hint=error.hint) from None
+
+
+emitter = IreeSpec()

@@ -1,0 +1,319 @@
+"""tensile: winners into the logic YAML that hipBLASLt's kernel library is built from.
+
+Two things can be merged into a folder of logic files: a folder of incremental logic, as Tensile
+writes it (`logic=DIR`), or a tuning folder's winners, each as an exact size of the solution that
+has its kernel's name in the folder's own files. The library must be built again afterwards.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernelmark.core.errors import NothingToDo, UsageError
+from kernelmark.core.formats import FormatFacts
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.result import Config, ConfigValue
+from kernelmark.tune.install import tensile
+from kernelmark.tune.install.emitters._blas import blas_call
+from kernelmark.tune.install.emitters.base import (
+    ON_AMD,
+    Change,
+    Edit,
+    Emitter,
+    Entry,
+    Fields,
+    Held,
+    Override,
+    Unfit,
+    Wanted,
+    option,
+    settle,
+    text_at,
+)
+from kernelmark.tune.records.outcome import Outcome
+
+_KINDS = ("Equality", "GridBased")
+_WORDS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+_TRAP = (
+    "no_eff without force: what is merged now has the efficiency 0, so any later merge replaces it"
+)
+
+
+class Tensile(Emitter):
+    name = "tensile"
+    summary = "Tensile library logic (YAML), merged as TensileMergeLibrary does"
+    facts = FormatFacts(
+        versions="hipBLASLt 7d9fb683 (2024-10), rocm-libraries 0cd879ad (2026)",
+        exactness="merges as TensileMergeLibrary: forced by default, except for files of arcturus",
+        checked="TensileMergeLibrary executed on six logic files with the same result",
+    )
+    backends = ("hipblaslt",)
+    options = FrozenDict(
+        {
+            "logic": "a folder of incremental logic to merge, in place of outcomes",
+            "force": "yes (default, but for files of arcturus, as in TensileMergeLibrary): replace "
+            "what is there even where the new efficiency is not higher; no: only where it is",
+            "no_eff": "yes: write 0 as the efficiency of what is merged; always so for winners",
+        }
+    )
+    needs_base = True
+    careful = True  # a library is built from these files
+    caution = ON_AMD
+    # Of the library that is built from the files, not of the files.
+    override = Override(backend="hipblaslt", variables={"HIPBLASLT_TENSILE_LIBPATH": "{path}"})
+
+    def emit(self, outcomes: Sequence[Outcome], into: Path, given: Fields) -> Change:
+        if not into.is_dir():
+            raise UsageError(f"{into} is not a folder", hint="give a folder of logic YAML files")
+        folder = option(self, given, "logic")
+        # Of winners a final has decided already, in a unit that the table's efficiencies lack.
+        force = self._says(given, "force", default=True)
+        no_eff = self._says(given, "no_eff", default=not folder)
+        if folder:
+            pairs = list(_incremental(Path(folder), into))
+            chosen = force if option(self, given, "force") else None
+            return self._merged(into, pairs, force=chosen, no_eff=no_eff)
+        if not no_eff:
+            raise UsageError(
+                "no_eff=no cannot be: a winner has a time, not an efficiency, and 0 is written",
+                hint="leave it out",
+            )
+        settled = settle(self, outcomes, _question)
+        kernels = {outcome.tuned.kernel.name for outcome in settled.winners.values()} - {""}
+        held, library = list(settled.held), _Library(into, kernels)
+        extra: dict[Path, tensile.Logic] = {}
+        for outcome in settled.winners.values():
+            try:
+                library.add(outcome, extra)
+            except Unfit as error:
+                held.append(Held(name=outcome.name, reason=str(error)))
+        change = self._merged(into, [*extra.items()], library.names, force=force, no_eff=True)
+        written = {wanted.name for wanted in change.wanted}
+        held += [
+            Held(name=name, reason="its size is in the file already, and force=no leaves it")
+            for name in library.names.values()
+            if name not in written
+        ]
+        return dataclasses.replace(change, held=tuple(held))
+
+    def _says(self, given: Fields, name: str, *, default: bool) -> bool:
+        word = option(self, given, name, "yes" if default else "no")
+        if word.lower() not in _WORDS:
+            raise UsageError(
+                f"{name}={word} is neither yes nor no", hint=f"give {name}=yes or {name}=no"
+            )
+        return _WORDS[word.lower()]
+
+    def _merged(
+        self,
+        into: Path,
+        pairs: Sequence[tuple[Path, tensile.Logic]],
+        names: Mapping[tuple[Path, tensile.Size], str] | None = None,
+        *,
+        force: bool | None,
+        no_eff: bool,
+    ) -> Change:
+        edits, wanted, notes = [], [], []
+        trap = False
+        for target, extra in pairs:
+            # defaultForceMergePolicy of TensileMergeLibrary, where the first file decides for all.
+            forced = "arcturus" not in extra.place if force is None else force
+            tensile.check_folder(target.parent, extra)
+            before, place = text_at(target), target.relative_to(into)
+            found, after, steps = _merge(before, extra, target, force=forced, no_eff=no_eff)
+            notes += [f"{place}: {step}" for step in steps]
+            for size, (config, new) in found.items():
+                named = (names or {}).get((target, size), f"{place}: {list(size)}")
+                fields = _asked(place, size)
+                wanted.append(Wanted(fields=fields, config=config, name=named if new else ""))
+            if after != before:
+                edits.append(Edit(path=place, before=before, after=after))
+                trap |= no_eff and not forced
+        if trap:
+            notes.append(_TRAP)
+        if edits:
+            notes.append("build the library again before anything changes; indices move with it")
+        return Change(
+            emitter=self.name, edits=tuple(edits), wanted=tuple(wanted), notes=tuple(notes)
+        )
+
+    def read(self, path: Path) -> list[Entry]:
+        return [
+            Entry(
+                fields=_asked(file.relative_to(path), size),
+                config=_config(solution, efficiency),
+                kernel=solution.get("KernelNameMin", solution["SolutionNameMin"]),
+            )
+            for file in _files(path)
+            for size, (solution, efficiency) in tensile.answers(_logic(file)).items()
+        ]
+
+    def find(self, path: Path, fields: Fields) -> Entry | None:
+        text = text_at(path / fields["file"])
+        if text is None:
+            return None
+        if self._seen[0] != text:
+            self._seen = (text, tensile.answers(tensile.parse(text, fields["file"])))
+        size = tuple(map(int, fields["size"].split()))
+        if size not in self._seen[1]:
+            return None
+        return Entry(fields=fields, config=_config(*self._seen[1][size]))
+
+    _seen: tuple[str, dict[tensile.Size, tuple[dict[str, Any], float]]] = ("", {})
+
+
+def _merge(
+    before: str | None, extra: tensile.Logic, target: Path, *, force: bool, no_eff: bool
+) -> tuple[dict[tensile.Size, tuple[Config, bool]], str, list[str]]:
+    """What each size must find and whether that is new, the file's text, and what was done."""
+    offered = tensile.answers(extra)
+    if before is None:
+        text = extra.text or tensile.text_of(extra, None)
+        return (
+            {size: (_config(*answer), True) for size, answer in offered.items()},
+            text,
+            ["a new file"],
+        )
+    base = tensile.parse(before, str(target))
+    logic, steps = tensile.merge(base, extra, force=force, no_eff=no_eff)
+    answers = {size: (_config(*answer), False) for size, answer in tensile.answers(base).items()}
+    for step in steps:
+        if step.fate is not tensile.Fate.KEPT:
+            solution, efficiency = offered[step.size]
+            answers[step.size] = (_config(solution, 0.0 if no_eff else efficiency), True)
+    # What no size of it has won leaves the file alone, tidy or not.
+    text = tensile.text_of(logic, before) if any(new for _, new in answers.values()) else before
+    return answers, text, [_step_text(step) for step in steps]
+
+
+class _Library:
+    """The solutions of a folder by the names that kernels have at run time."""
+
+    def __init__(self, root: Path, names: Iterable[str]) -> None:
+        self.names: dict[tuple[Path, tensile.Size], str] = {}
+        self._named: dict[str, list[tuple[Path, tensile.Logic, dict[str, Any]]]] = {}
+        for file in _files(root):
+            text = text_at(file) or ""
+            if any(name in text for name in names):  # files are large, and most do not matter
+                self._take(file, tensile.parse(text, str(file)))
+
+    def _take(self, file: Path, logic: tensile.Logic) -> None:
+        for solution in logic.solutions:
+            for name in {solution["SolutionNameMin"], solution.get("KernelNameMin", "")} - {""}:
+                self._named.setdefault(name, []).append((file, logic, solution))
+
+    def add(self, outcome: Outcome, extra: dict[Path, tensile.Logic]) -> None:
+        """The outcome's size, as a row of the Equality logic beside the file of its solution."""
+        name = outcome.tuned.kernel.name
+        arch = outcome.arch.split(":")[0]
+        named = [one for one in self._named.get(name, []) if _arch(one[1]) in ("", arch)]
+        if not named:
+            raise Unfit(f"no logic file for {arch} has a solution called {name or '(no name)'}")
+        distinct = {(_equality(file), tensile.digest(one)) for file, _, one in named}
+        if len(distinct) > 1:
+            raise Unfit(f"{len(distinct)} different solutions are called {name}")
+        file, logic, solution = named[0]
+        target = _equality(file)
+        if target not in extra:
+            extra[target] = _empty(logic)
+        size = [int(value) for value in _question(outcome)["size"].split()]
+        pool = extra[target].solutions
+        mark = tensile.digest(solution)
+        index = next((i for i, one in enumerate(pool) if tensile.digest(one) == mark), len(pool))
+        if index == len(pool):
+            pool.append({**solution, "SolutionIndex": index})
+        extra[target].set("ExactLogic", [*extra[target].table, [size, [index, 0.0]]])
+        self.names[target, tuple(size)] = outcome.name
+
+
+def _question(outcome: Outcome) -> Fields:
+    call = blas_call(outcome)
+    names = ("transA", "transB", "a_type", "b_type", "c_type", "d_type", "compute_type")
+    size = " ".join(call[name] for name in ("m", "n", "batch_count", "k"))
+    return FrozenDict({**{name: call[name] for name in names}, "size": size})
+
+
+def _arch(logic: tensile.Logic) -> str:
+    name = logic.get("ArchitectureName")
+    return str(name.get("Architecture", "") if isinstance(name, dict) else name or "")
+
+
+def _equality(file: Path) -> Path:
+    """The file of the same name among exact sizes; a flat folder has no other place."""
+    if file.parent.name in _KINDS:
+        return file.parent.with_name("Equality") / file.name
+    return file
+
+
+def _empty(logic: tensile.Logic) -> tensile.Logic:
+    """Logic of the same kind without solutions and sizes, for exact sizes."""
+    document: Any = type(logic.document)(logic.document)
+    empty = tensile.Logic(document, logic.place)
+    empty.set("Solutions", [])
+    empty.set("ExactLogic", [])
+    empty.set("LibraryType", "Equality")
+    return empty
+
+
+def _incremental(folder: Path, into: Path) -> Iterator[tuple[Path, tensile.Logic]]:
+    """Incremental files with the files they go into: of the same relative path, else the one of
+    the same name, else a new one."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder of logic files")
+    files = _files(folder)
+    if not files:
+        raise NothingToDo(f"{folder}: there are no logic files (*.yaml) in it")
+    named: dict[str, list[Path]] = {}
+    for there in _files(into):
+        named.setdefault(there.name, []).append(there)
+    for file in files:
+        yield _target(file, folder, into, named.get(file.name, [])), _logic(file)
+
+
+def _target(file: Path, folder: Path, into: Path, namesakes: Sequence[Path]) -> Path:
+    same = into / file.relative_to(folder)
+    if same.exists():
+        return same
+    kind = str(_logic(file).get("LibraryType"))
+    meant = [path for path in namesakes if str(_logic(path).get("LibraryType")) == kind]
+    if len(meant) > 1:
+        raise UsageError(
+            f"{file} may go into {meant[0]} or {meant[1]}",
+            hint="put it into a folder of the same name below, or give --to one of theirs",
+        )
+    if meant:
+        return meant[0]
+    return into / kind / file.name if (into / kind).is_dir() else same
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*.yaml") if path.is_file())
+
+
+def _logic(file: Path) -> tensile.Logic:
+    return tensile.parse(text_at(file) or "", str(file))
+
+
+def _asked(place: Path, size: tensile.Size) -> Fields:
+    return FrozenDict({"file": place.as_posix(), "size": " ".join(map(str, size))})
+
+
+def _config(solution: dict[str, Any], efficiency: float) -> Config:
+    config: dict[str, ConfigValue] = {
+        "solution": tensile.digest(solution),
+        "efficiency": float(efficiency),
+    }
+    return FrozenDict(config)
+
+
+def _step_text(step: tensile.Step) -> str:
+    before = "absent" if step.before is None else f"{step.before:g}"
+    if step.fate is tensile.Fate.KEPT:
+        return f"{step.fate} {list(step.size)} efficiency {before} stays: {step.after:g} is offered"
+    return f"{step.fate} {list(step.size)} efficiency {before} -> {step.after:g}"
+
+
+emitter = Tensile()

@@ -1,0 +1,256 @@
+"""Triton configs of vLLM and SGLang: an object by M in a file a shape, found by the nearest M.
+
+    N=…,K=…,device_name=…,dtype=fp8_w8a8,block_shape=[128,128].json   block-scaled fp8 GEMMs
+    E=…,N=…,device_name=…[,dtype=…][,block_shape=…].json              fused MoE
+
+SGLang writes a blank into block_shape, has per_channel_quant=True and _down after it, and keeps MoE
+files in a folder a Triton version, of which the newest other one is used where its own has none.
+Both take the entry whose M is nearest; of two that are equally near, the first in the file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any, Literal
+
+from kernelmark.core.errors import UsageError
+from kernelmark.core.files import read_whole
+from kernelmark.core.reason import Reason
+from kernelmark.tune.install.aiter_config import Finding, Lint, check_settings, once
+
+Style = Literal["vllm", "sglang"]
+Entries = Mapping[int, Mapping[str, Any]]
+_NAME = re.compile(
+    r"(?P<first>[EN])=(?P<size>[0-9]+),(?P<second>[NK])=(?P<other>[0-9]+),"
+    r"device_name=(?P<device>[^,/]+?)(?:,dtype=(?P<dtype>\w+?))?"
+    r"(?:,block_shape=\[(?P<block_n>[0-9]+), ?(?P<block_k>[0-9]+)\])?"
+    r"(?P<channels>,per_channel_quant=True)?(?P<down>_down)?\.json\Z"
+)
+VERSION = re.compile(r"triton_([0-9]+(?:_[0-9]+)*)\Z")
+_TRITON = "triton_version"  # beside the entries, in vLLM's MoE files
+_BLOCK_K = "BLOCK_SIZE_K"
+_CHANNELWISE = "fp8_w8a8_channelwise"  # SGLang's; null leaves the m near it to CUTLASS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a file is looked up by. A GEMM has `k`, a fused MoE `experts`; the other is 0."""
+
+    n: int
+    device: str
+    k: int = 0
+    experts: int = 0
+    dtype: str = ""
+    block: tuple[int, int] | None = None
+    per_channel: bool = False
+    down: bool = False
+
+    @property
+    def raised(self) -> bool:
+        """Whether SGLang compares each BLOCK_SIZE_K with the scale's block when it reads a file."""
+        return bool(self.k and self.block) and self.dtype == "fp8_w8a8"
+
+    def file_name(self, style: Style) -> str:
+        """The name that the library asks for."""
+        device = self.device
+        # vLLM's lookup of MoE files, and no other, takes every GPU of that family for one.
+        if style == "vllm" and self.experts and "H200" in device.split("_"):
+            device = "NVIDIA_H200"
+        sizes = f"E={self.experts},N={self.n}" if self.experts else f"N={self.n},K={self.k}"
+        name = f"{sizes},device_name={device}"
+        name += f",dtype={self.dtype}" if self.dtype else ""
+        if self.block:
+            comma = "," if style == "vllm" else ", "
+            name += f",block_shape=[{self.block[0]}{comma}{self.block[1]}]"
+        name += ",per_channel_quant=True" if self.per_channel else ""
+        return f"{name}{'_down' if self.down else ''}.json"
+
+
+def spell_device(name: str, style: Style) -> str:
+    """A GPU's name as the library writes it into names of files."""
+    return re.sub(r"[\s/]+", "_", name) if style == "vllm" else name.replace(" ", "_")
+
+
+def parse_name(name: str) -> Shape | None:
+    """The shape that a file's name says; None for a file of another kind."""
+    match = _NAME.match(name)
+    if match is None or (match["first"], match["second"]) not in (("E", "N"), ("N", "K")):
+        return None
+    moe = match["first"] == "E"
+    block = (int(match["block_n"]), int(match["block_k"])) if match["block_n"] else None
+    return Shape(
+        n=int(match["other"] if moe else match["size"]),
+        k=0 if moe else int(match["other"]),
+        experts=int(match["size"]) if moe else 0,
+        device=match["device"],
+        dtype=match["dtype"] or "",
+        block=block,
+        per_channel=bool(match["channels"]),
+        down=bool(match["down"]),
+    )
+
+
+def parse(text: str, place: str, style: Style) -> dict[int, Mapping[str, Any]]:
+    """The entries of a file in its order. What the library's reader fails on is refused."""
+    try:
+        document = json.loads(text)
+        if not isinstance(document, dict):
+            raise ValueError("not an object")
+        shape = parse_name(PurePath(place).name)
+        if style == "vllm" and not (shape and shape.k):
+            document.pop(_TRITON, None)
+        nulls = shape is not None and shape.dtype == _CHANNELWISE
+        entries = {
+            int(key): {} if nulls and value is None else value for key, value in document.items()
+        }
+    except (ValueError, RecursionError) as error:
+        cause = f"cannot be read by {style}: {error}"
+        raise UsageError(Reason("in-file", file=place, cause=cause)) from None
+    for key, value in entries.items():
+        if not isinstance(value, dict):
+            cause = f"{key} is not an object of settings"
+            raise UsageError(Reason("in-file", file=place, cause=cause))
+        if (
+            style == "sglang"
+            and shape
+            and shape.raised
+            and not isinstance(value.get(_BLOCK_K), int)
+        ):
+            cause = f"cannot be read by sglang: {key} has no {_BLOCK_K}"
+            raise UsageError(Reason("in-file", file=place, cause=cause))
+    return entries
+
+
+def nearest(entries: Entries, m: int) -> int | None:
+    """The M whose entry serves m."""
+    return min(entries, key=lambda key: abs(key - m), default=None)
+
+
+def served(entries: Entries, key: int) -> tuple[int, int | None]:
+    """The first and the last m that an entry serves; None for no end."""
+    order = list(entries)
+    below = max((x for x in entries if x < key), default=None)
+    above = min((x for x in entries if x > key), default=None)
+    first, last = 1, None
+    if below is not None:
+        middle, odd = divmod(below + key, 2)
+        wins = not odd and order.index(key) < order.index(below)
+        first = middle if wins else middle + 1
+    if above is not None:
+        middle, odd = divmod(key + above, 2)
+        loses = not odd and order.index(above) < order.index(key)
+        last = middle - 1 if loses else middle
+    return first, last
+
+
+def find_file(root: Path, shape: Shape, style: Style, triton: str = "") -> Path | None:
+    """The file that the library opens. `triton` is the version that SGLang runs with; its MoE files
+    are in a folder for each, and a missing one of the down projection is that of the other."""
+    name = shape.file_name(style)
+    folders = list(_folders(root, triton)) if style == "sglang" and shape.experts else [root]
+    file = next((folder / name for folder in folders if (folder / name).is_file()), None)
+    if file is None and shape.down:
+        return find_file(root, _up(shape), style, triton)
+    return file
+
+
+def lookup(text: str, place: str, shape: Shape, style: Style, m: int) -> Mapping[str, Any] | None:
+    """The settings that a kernel is launched with for m; None if the library chooses them."""
+    entries = parse(text, place, style)
+    key = nearest(entries, m)
+    if key is None:
+        return None
+    settings = entries[key]
+    if not settings and shape.dtype == _CHANNELWISE:
+        return None
+    if style == "sglang" and shape.raised:
+        return _whole_blocks(settings, shape)
+    return settings
+
+
+def lint(root: Path) -> Lint:
+    """Everything wrong with the files of both libraries under `root`."""
+    root = root.absolute()  # its own name may be that of a Triton version
+    shapes = {path: parse_name(path.name) for path in sorted(root.rglob("*.json"))}
+    files = {path: shape for path, shape in shapes.items() if shape}
+    findings = [
+        Finding(file=str(path.relative_to(root)), place=place, text=text)
+        for path, shape in files.items()
+        for place, text in _check(path, shape)
+    ]
+    return Lint(files=len(files), findings=tuple(findings))
+
+
+def _check(path: Path, shape: Shape) -> Iterator[tuple[str, str]]:
+    """(M, or "" for the whole file; what is wrong)."""
+    if " " in shape.device:
+        yield "", "is never read: a blank in the name of a GPU is _"
+        return
+    sglang = VERSION.match(path.parent.name) if shape.experts else ", " in path.name
+    style: Style = "sglang" if sglang else "vllm"
+    if path.name != shape.file_name(style):
+        moe = "; SGLang's MoE files are in triton_X_Y_Z" if shape.experts and not sglang else ""
+        yield "", f"is never read: {style} asks for {shape.file_name(style)}{moe}"
+        return
+    try:
+        text = read_whole(path).decode()
+        json.loads(text, object_pairs_hook=once)
+        entries = parse(text, path.name, style)
+    except OSError as error:
+        yield "", f"cannot be read: {error.strerror}"
+        return
+    except (ValueError, RecursionError) as error:
+        yield "", f"is not JSON: {error}"
+        return
+    except UsageError as error:
+        yield "", error.message.fields["cause"]
+        return
+    if not entries:
+        yield "", "holds no entry"
+    for key, settings in entries.items():
+        first, last = served(entries, key)
+        if last is not None and last < first:
+            yield str(key), "is dead: another entry is as near or nearer to every m"
+        yield from ((str(key), text) for text in check_settings(settings))
+
+
+def _whole_blocks(settings: Mapping[str, Any], shape: Shape) -> Mapping[str, Any]:
+    """SGLang raises a BLOCK_SIZE_K below the scale's block, on NVIDIA only if it is no divisor."""
+    assert shape.block is not None
+    of_scale, block_k = shape.block[1], settings.get(_BLOCK_K)
+    if not isinstance(block_k, int) or block_k >= of_scale:
+        return settings
+    if shape.device.startswith("NVIDIA") and of_scale % block_k == 0:
+        return settings
+    return {**settings, _BLOCK_K: of_scale}
+
+
+def _up(shape: Shape) -> Shape:
+    return Shape(
+        n=shape.n,
+        k=shape.k,
+        experts=shape.experts,
+        device=shape.device,
+        dtype=shape.dtype,
+        block=shape.block,
+        per_channel=shape.per_channel,
+    )
+
+
+def _folders(root: Path, triton: str) -> Iterator[Path]:
+    """The folder of the version that runs, then the others from the newest."""
+    own = root / f"triton_{triton.replace('.', '_')}"
+    if triton:
+        yield own
+    versions = {
+        path: tuple(map(int, match[1].split("_")))
+        for path in root.iterdir()
+        if (match := VERSION.match(path.name))
+    }
+    yield from (
+        path for path in sorted(versions, key=lambda p: versions[p], reverse=True) if path != own
+    )

@@ -1,0 +1,1 @@
+"""Plans: which problems of a workload are tuned, and how."""

@@ -1,0 +1,377 @@
+"""TunePlan as a TOML file that explains itself, and back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kernelmark import backends, ops
+from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.files import parse_toml, read_whole
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import Config, ConfigValue
+from kernelmark.core.units import time_text
+from kernelmark.stats.paired import least_rounds
+from kernelmark.tune import strategies
+from kernelmark.tune.folder import TuningFolder, unreadable
+from kernelmark.tune.plans.plan import ALPHA, Acceptance, Budget, TunePlan
+
+_NAMES_A_FILE = re.compile(rb'\.(py|cu|hip)"')
+
+_TOP = (
+    *("name", "problem", "count", "share", "backend", "arch", "strategy", "seed"),
+    *("reference", "budget", "acceptance", "space", "blas"),
+)
+_REFERENCE = ("backend", "time_s", "config")
+_LEAST = {"seeds": 0, "neighbours": 0}
+LEAST_ROUNDS = least_rounds(ALPHA)
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+\Z")
+_WIDTH = 100
+Limits = TypeVar("Limits", Budget, Acceptance)
+
+
+def text(plan: TunePlan, *, default: Config | None = None) -> str:
+    """The file of a plan. `default` is where the search starts, which a comment says."""
+    parts = [
+        f"# How {plan.name} is tuned by `kmark tune run`. Edit what you like: `kmark tune plan` "
+        "leaves an\n# edited file alone unless it is given --force.\n",
+        f"name = {value_text(plan.name)}  # that of the file",
+        f"problem = {value_text(plan.problem.key)}",
+        f"count = {plan.count}  # calls in the workload",
+        f"share = {plan.share!r}  # of the workload's time with the reference, 0 to 1\n",
+        "# What is tuned, and the architecture that [space] was listed for.",
+        f"backend = {value_text(plan.backend)}",
+        f"arch = {value_text(plan.arch)}\n",
+        *_comment(f"How the space is searched: {', '.join(strategies.registry.names())}."),
+        f"strategy = {value_text(plan.strategy)}",
+        f"seed = {plan.seed}  # the same seed gives the same search",
+        *_limits(plan),
+        *_space(plan, default),
+    ]
+    if plan.blas:
+        parts += ["\n[blas]  # the call as its log gave it, for files of libraries (kmark export)"]
+        parts += table_text(plan.blas)
+    return "\n".join(parts) + "\n"
+
+
+def _limits(plan: TunePlan) -> list[str]:
+    timed = time_text(plan.reference_s) if plan.reference_s else "not timed"
+    asked = plan.acceptance
+    return [
+        "\n[reference]  # what a winner has to beat; an empty config is the backend's own choice",
+        f"backend = {value_text(plan.reference_backend)}",
+        f"time_s = {plan.reference_s!r}  # from the summary: {timed}",
+        "\n[reference.config]",
+        *table_text(plan.reference_config),
+        "\n[budget]  # the search ends after the first of these; 0 minutes are no limit",
+        f"evaluations = {plan.budget.evaluations}",
+        f"minutes = {plan.budget.minutes!r}",
+        "\n[acceptance]",
+        "# This many of the best are screened in two rounds with the reference, in new memory.",
+        f"finalists = {asked.finalists}",
+        "# The fastest is re-measured against the reference in this many rounds: only these times",
+        f"# count. At least {LEAST_ROUNDS} (fewer cannot be significant); odd numbers round up.",
+        f"rounds = {asked.rounds}",
+        "# A winner is kept if it is faster by this factor and by these microseconds per call,",
+        f"min_ratio = {asked.min_ratio!r}",
+        f"min_gain_us = {asked.min_gain_us!r}",
+        "# and correct on this many new inputs and sizes next to the problem's.",
+        f"seeds = {asked.seeds}",
+        f"neighbours = {asked.neighbours}",
+    ]
+
+
+def _space(plan: TunePlan, default: Config | None) -> list[str]:
+    combinations = math.prod(len(values) for values in plan.space.values())
+    lines = ["\n[space]", "# Values that may be tried; delete some to narrow the search."]
+    if plan.space:
+        lines.append(f"# {combinations} combinations, of which the backend may forbid some.")
+    if default:
+        chosen = ", ".join(f"{name} = {value_text(value)}" for name, value in default.items())
+        lines += _comment(f"The search starts from: {chosen}")
+    return lines + [list_text(name, values) for name, values in plan.space.items()]
+
+
+def _comment(words: str) -> list[str]:
+    return textwrap.wrap(
+        words,
+        width=_WIDTH,
+        initial_indent="# ",
+        subsequent_indent="# ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def value_text(value: ConfigValue) -> str:
+    """A value that reads back as itself, of the same type."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # JSON leaves DEL as it is, which TOML does not allow.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)
+
+
+def key_text(key: str) -> str:
+    return key if _BARE_KEY.match(key) else value_text(key)
+
+
+def list_text(key: str, values: Sequence[ConfigValue]) -> str:
+    """`key = [a, b]`, over several lines where one is too short."""
+    line = f"{key_text(key)} = [{', '.join(map(value_text, values))}]"
+    if len(line) <= _WIDTH:
+        return line
+    lines = [f"{key_text(key)} = ["]
+    row = "   "
+    for value in values:
+        word = f" {value_text(value)},"
+        if len(row) + len(word) > _WIDTH and row.strip():
+            lines.append(row)
+            row = "   "
+        row += word
+    return "\n".join([*lines, row, "]"])
+
+
+def table_text(items: Mapping[str, ConfigValue]) -> list[str]:
+    """Lines of a table's body."""
+    return [f"{key_text(key)} = {value_text(value)}" for key, value in items.items()]
+
+
+def read(path: Path) -> TunePlan:
+    """Load a plan; raise a one-line error with the file and key if it is invalid."""
+    document = _document(path)
+    place = str(path)
+    _known(document, _TOP, place, "")
+    reference = _table(document, "reference", place)
+    _known(reference, _REFERENCE, place, "reference.")
+    name = _text(document, "name", place, path.stem)
+    if name != path.stem:
+        raise UsageError(
+            f"{place}: name = {name!r} is not the name of the file",
+            hint=f'write name = "{path.stem}", or rename the file',
+        )
+    backend = _backend(document, "backend", place, "")
+    strategy = _text(document, "strategy", place, "kmark")
+    if strategy not in strategies.registry:
+        known = ", ".join(strategies.registry.names())
+        raise UsageError(f"{place}: strategy = {strategy!r} is unknown", hint=f"known: {known}")
+    return TunePlan(
+        name=name,
+        problem=_problem(document, place, backend),
+        backend=backend,
+        reference_backend=_backend(reference, "backend", place, "reference.", backend),
+        reference_config=_config(_table(reference, "config", place, "reference."), place),
+        arch=_text(document, "arch", place, ""),
+        strategy=strategy,
+        seed=_whole(document, "seed", place, 1, least=0),
+        budget=_numbers(Budget, _table(document, "budget", place), place, "budget"),
+        acceptance=_numbers(Acceptance, _table(document, "acceptance", place), place, "acceptance"),
+        space=_values(_table(document, "space", place), place),
+        count=_whole(document, "count", place, 1, least=1),
+        share=_real(document, "share", place, 0.0, most=1.0),
+        reference_s=_real(reference, "time_s", place, 0.0, prefix="reference."),
+        blas=_words(_table(document, "blas", place), place),
+    )
+
+
+def target(path: Path) -> tuple[str, str]:
+    """The backend and the architecture that a file is for, whatever else is wrong with it."""
+    document, place = _document(path), str(path)
+    return _backend(document, "backend", place, ""), _text(document, "arch", place, "")
+
+
+def learn_ops(folder: TuningFolder) -> None:
+    """Make the ops known that the kernel files of a folder's plans define."""
+    for name in folder.names():
+        path = folder.plan(name)
+        with contextlib.suppress(OSError, KernelmarkError):  # reported where the plan is needed
+            if _NAMES_A_FILE.search(path.read_bytes()) and backends.is_file(target(path)[0]):
+                backends.find(target(path)[0])
+
+
+def too_few(rounds: int) -> str:
+    """Why a final of so many rounds is refused, "" if it is not."""
+    if rounds >= LEAST_ROUNDS:
+        return ""
+    sure = f"{100 * (1 - ALPHA):g} %"
+    return f"too few: with less than {LEAST_ROUNDS} nothing can be concluded at {sure}"
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        return parse_toml(read_whole(path).decode())
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such file", hint=_anew(path)) from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: is not UTF-8 text", hint=f"delete it: {_anew(path)}") from None
+    except ValueError as error:
+        raise UsageError(
+            f"{path}: is not valid TOML: {error}",
+            hint=f"mend that line, or delete the file: {_anew(path)}",
+        ) from None
+
+
+def _anew(path: Path) -> str:
+    return f"'kmark tune plan {path.parent.parent} -b BACKEND' writes it anew"
+
+
+def _known(table: Mapping[str, Any], names: tuple[str, ...], place: str, prefix: str) -> None:
+    for key in table:
+        if key not in names:
+            raise UsageError(
+                f"{place}: {prefix}{key} is unknown", hint=f"known: {', '.join(names)}"
+            )
+
+
+def _table(table: Mapping[str, Any], key: str, place: str, prefix: str = "") -> dict[str, Any]:
+    value = table.get(key, {})
+    if not isinstance(value, dict):
+        raise UsageError(
+            f"{place}: {prefix}{key} is not a table", hint=f"begin it with [{prefix}{key}]"
+        )
+    return value
+
+
+def _text(
+    table: Mapping[str, Any], key: str, place: str, default: str | None, prefix: str = ""
+) -> str:
+    value = table.get(key, default)
+    if value is None:
+        raise UsageError(
+            f"{place}: {prefix}{key} is missing",
+            hint=f"write it there, or delete the file: {_anew(Path(place))}",
+        )
+    if not isinstance(value, str):
+        raise UsageError(
+            f"{place}: {prefix}{key} = {value!r} is not text", hint=f'write {key} = "{value}"'
+        )
+    return value
+
+
+def _backend(
+    table: Mapping[str, Any], key: str, place: str, prefix: str, default: str | None = None
+) -> str:
+    name = _text(table, key, place, default, prefix)
+    if name not in backends.registry and not backends.is_file(name):
+        known = ", ".join(backends.registry.names())
+        raise UsageError(
+            f"{place}: {prefix}{key} = {name!r} is unknown",
+            hint=f"known: {known}, or a .py file of your own",
+        )
+    return name
+
+
+def _problem(document: Mapping[str, Any], place: str, backend: str) -> Problem:
+    key = _text(document, "problem", place, None)
+    if key.split(" ", 1)[0] not in ops.registry and backends.is_file(backend):
+        backends.find(backend)  # its file may define the op
+    try:
+        return ops.parse(key)
+    except KernelmarkError as error:
+        raise UsageError(
+            f"{place}: problem: {error.message}",
+            hint=error.hint or "kmark list ops says what a problem may be",
+        ) from None
+
+
+def _whole(
+    table: Mapping[str, Any], key: str, place: str, default: int, *, least: int, prefix: str = ""
+) -> int:
+    value = table.get(key, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise UsageError(
+            f"{place}: {prefix}{key} = {value!r} is not a whole number of at least {least}",
+            hint=f"usual is {key} = {default}",
+        )
+    return value
+
+
+def _real(
+    table: Mapping[str, Any],
+    key: str,
+    place: str,
+    default: float,
+    *,
+    most: float = math.inf,
+    prefix: str = "",
+) -> float:
+    value = table.get(key, default)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    # A whole number of 400 digits is no float; neither are inf and nan within these bounds.
+    if not number or not 0 <= value <= min(most, sys.float_info.max):
+        between = "of at least 0" if math.isinf(most) else f"from 0 to {most:g}"
+        raise UsageError(
+            f"{place}: {prefix}{key} = {repr(value)[:40]} is not a number {between}",
+            hint=f"usual is {key} = {default!r}",
+        )
+    return float(value)
+
+
+def _numbers(kind: type[Limits], table: Mapping[str, Any], place: str, section: str) -> Limits:
+    """A class of numbers, each whole or not as its default is."""
+    defaults = kind()
+    prefix = f"{section}."
+    _known(table, tuple(field.name for field in fields(kind)), place, prefix)
+    numbers: dict[str, Any] = {}
+    for key in table:
+        default = getattr(defaults, key)
+        if isinstance(default, int):
+            least = _LEAST.get(key, 1)
+            numbers[key] = _whole(table, key, place, default, least=least, prefix=prefix)
+        else:
+            numbers[key] = _real(table, key, place, default, prefix=prefix)
+    if reason := too_few(numbers.get("rounds", LEAST_ROUNDS)):
+        raise UsageError(
+            f"{place}: {prefix}rounds = {numbers['rounds']} is {reason}",
+            hint=f"write rounds = {LEAST_ROUNDS}, or more",
+        )
+    return kind(**numbers)
+
+
+def _config(table: Mapping[str, Any], place: str) -> Config:
+    for key, value in table.items():
+        _simple(value, f"{place}: reference.config.{key}")
+    return FrozenDict(table)
+
+
+def _values(table: Mapping[str, Any], place: str) -> Mapping[str, tuple[ConfigValue, ...]]:
+    for key, values in table.items():
+        if not isinstance(values, list) or not values:
+            raise UsageError(
+                f"{place}: space.{key} = {values!r} is not a list of values",
+                hint=f"write {key} = [16, 32]; without the line all values may be tried",
+            )
+        for value in values:
+            _simple(value, f"{place}: space.{key}")
+    return FrozenDict({key: tuple(values) for key, values in table.items()})
+
+
+def _simple(value: object, place: str) -> None:
+    if not isinstance(value, str | int | float) or (
+        isinstance(value, float) and not math.isfinite(value)
+    ):
+        raise UsageError(
+            f"{place}: {value!r} is not a word, number or truth value",
+            hint='write 16, "wide" or true',
+        )
+
+
+def _words(table: Mapping[str, Any], place: str) -> Mapping[str, str]:
+    for key, value in table.items():
+        if not isinstance(value, str):
+            raise UsageError(
+                f"{place}: blas.{key} = {value!r} is not text", hint=f'write {key} = "{value}"'
+            )
+    return FrozenDict(table)

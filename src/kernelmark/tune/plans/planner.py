@@ -1,0 +1,245 @@
+"""From what problems cost to one plan each, and to files that leave a user's edits alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from kernelmark import backends
+from kernelmark.backends.base import Backend
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import KernelmarkError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.problem import Problem
+from kernelmark.core.reason import NO_REASON, Reason
+from kernelmark.core.result import Case, Config, Status
+from kernelmark.core.space import Space
+from kernelmark.runners.plan import work
+from kernelmark.tune.folder import State, TuningFolder, digest, unreadable, write_whole
+from kernelmark.tune.plans import planfile
+from kernelmark.tune.plans.naming import assign
+from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
+from kernelmark.tune.plans.summary import Cost, Summary, counted, counts, summary
+from kernelmark.workloads.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What all plans of one call have in common."""
+
+    backend: str
+    reference: str
+    strategy: str = "kmark"
+    seed: int = 1
+    budget: Budget = field(default_factory=Budget)
+    acceptance: Acceptance = field(default_factory=Acceptance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A plan with the space that it was made from."""
+
+    plan: TunePlan
+    default: Config
+    combinations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A problem that no plan is written for, with the reason; `bare` if its backend offers nothing
+    to choose from, `by_reference` if it is another backend that is to be beaten who cannot."""
+
+    cost: Cost
+    reason: Reason
+    bare: bool = False
+    by_reference: bool = False
+
+
+class Fate(StrEnum):
+    """What became of a plan's file."""
+
+    NEW = "new"
+    CHANGED = "changed"  # it was as it had been written, and is another now
+    SAME = "same"
+    EDITED = "edited"  # by hand, so it was left alone
+    UNREADABLE = "unreadable"  # since it was edited by hand
+
+
+def costs_of(workload: Workload, known: Summary | None, thr: float | None) -> list[Cost]:
+    """Every problem of the workload by contribution: as timed, then, untimed, by calls × work.
+
+    Counts are today's, so shares are right after another log was imported. `thr` is in percent;
+    without one the summary's own selection holds, and what it does not know is selected unless it
+    leaves problems out."""
+    called = counts(workload)
+    timed = {} if known is None else {cost.problem: cost for cost in known.costs}
+    whole = all(cost.selected for cost in timed.values())
+    costs = [
+        counted(timed[problem], count)
+        if problem in timed
+        else Cost(problem=problem, count=count, selected=whole)
+        for problem, count in called.items()
+    ]
+    if known is not None:
+        costs = list(summary(known.basis, costs, thr=thr).costs)
+    return sorted(costs, key=lambda cost: (-cost.total_s, -cost.count * _work(cost.problem)))
+
+
+def drafts(
+    costs: Iterable[Cost],
+    *,
+    names: Mapping[str, str],
+    blas: Mapping[Problem, Mapping[str, str]],
+    settings: Settings,
+    info: DeviceInfo,
+    timed_by: str = "",
+) -> tuple[list[Draft], list[Refused]]:
+    """A plan for each problem that can be tuned, in the order given. `timed_by` is the backend
+    that the costs were timed with: what it could not do is no reference, and its times count
+    as the reference's only if it is the reference."""
+    backend, reference = backends.find(settings.backend), backends.find(settings.reference)
+    drafted: list[Draft] = []
+    refused: list[Refused] = []
+    own, another = timed_by == settings.reference, settings.reference != settings.backend
+    for cost in costs:
+        failed = own and cost.status not in (None, Status.OK)
+        if failed:
+            reason = Reason(
+                "backend-failed",
+                reference=another,
+                backend=settings.reference,
+                status=str(cost.status),
+                cause=cost.reason,
+            )
+        else:
+            reason = _refusal(reference, cost.problem, info, reference=another)
+        if reason:
+            refused.append(Refused(cost=cost, reason=reason, by_reference=another))
+            continue
+        reason = _refusal(backend, cost.problem, info)
+        if reason:
+            refused.append(Refused(cost=cost, reason=reason))
+            continue
+        space, reason = _space(backend, cost.problem, info)
+        if space is None:
+            refused.append(Refused(cost=cost, reason=reason, bare=True))
+            continue
+        plan = TunePlan(
+            name=names[cost.problem.key],
+            problem=cost.problem,
+            backend=settings.backend,
+            reference_backend=settings.reference,
+            arch=info.arch,
+            strategy=settings.strategy,
+            seed=settings.seed,
+            budget=settings.budget,
+            acceptance=settings.acceptance,
+            space=FrozenDict(space.parameters),
+            count=cost.count,
+            share=round(cost.share, 8),
+            reference_s=float(f"{cost.time_s:.6g}") if own and cost.status is Status.OK else 0.0,
+            blas=FrozenDict(blas.get(cost.problem, {})),
+        )
+        drafted.append(Draft(plan=plan, default=space.default, combinations=space.size))
+    return drafted, refused
+
+
+def named(folder: TuningFolder, problems: Sequence[Problem]) -> dict[str, str]:
+    """Names by key, those given before kept. Where the state is lost, plans say theirs."""
+    names = dict(folder.read_state().names)
+    taken = set(names.values())
+    for name in folder.names():
+        if name not in taken:
+            names.setdefault(planfile.read(folder.plan(name)).problem.key, name)
+    return names | assign(problems, names)
+
+
+def write(
+    folder: TuningFolder, drafted: Iterable[Draft], names: Mapping[str, str], *, force: bool = False
+) -> dict[str, Fate]:
+    """Every plan in its file, unless that was edited by hand and is not to be overwritten."""
+    written = dict(folder.read_state().written)
+    fates: dict[str, Fate] = {}
+    for draft in drafted:
+        name = draft.plan.name
+        path, text = folder.plan(name), planfile.text(draft.plan, default=draft.default)
+        there = _text_at(path)
+        if there == text:
+            fates[name] = Fate.SAME
+        elif there is not None and digest(there) != written.get(name) and not force:
+            fates[name] = Fate.UNREADABLE if complaint(path) else Fate.EDITED
+            continue
+        else:
+            fates[name] = Fate.NEW if there is None else Fate.CHANGED
+            write_whole(path, text)
+        written[name] = digest(text)
+    folder.write_state(State(names=FrozenDict(names), written=FrozenDict(written)))
+    return fates
+
+
+def complaint(path: Path) -> str:
+    """What is wrong with a plan's file; "" if nothing."""
+    try:
+        planfile.read(path)
+    except KernelmarkError as error:
+        return error.message
+    return ""
+
+
+def _text_at(path: Path) -> str | None:
+    """What is in a file, if there is one; one that is no text is not as it was written either."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def _refusal(
+    backend: Backend, problem: Problem, info: DeviceInfo, *, reference: bool = False
+) -> Reason:
+    rule: Callable[[Problem, DeviceInfo], str | None] = backend.supports
+    if not _is_here(info):  # then neither need be what runs it
+        rule = getattr(backend, "refuses", rule)
+    cause = rule(problem, info)
+    if cause is None:
+        return NO_REASON
+    return Reason("backend-refuses", reference=reference, backend=backend.name, cause=cause)
+
+
+def _is_here(info: DeviceInfo) -> bool:
+    """A device that is known by its architecture alone has no memory that could be counted."""
+    return info.memory_bytes > 0
+
+
+def tunable(problem: Problem, info: DeviceInfo) -> list[str]:
+    """Backends that have something to tune for a problem; the scripted one only on its device."""
+    names = []
+    for name in backends.registry.names():
+        try:
+            backend = backends.find(name)
+            able = info.kind in backend.device_kinds and not _refusal(backend, problem, info)
+            if able and (name != "fake" or info.kind == "fake") and backend.space(problem, info):
+                names.append(name)
+        except KernelmarkError:
+            continue
+    return names
+
+
+def _space(backend: Backend, problem: Problem, info: DeviceInfo) -> tuple[Space | None, Reason]:
+    try:
+        space = backend.space(problem, info)
+    except KernelmarkError as error:
+        if _is_here(info) or backends.is_file(backend.name):
+            return None, Reason("backend-refuses", backend=backend.name, cause=error.message)
+        return None, Reason("space-unknown-here", backend=backend.name, cause=error.message)
+    if space is None or not space.size:
+        return None, Reason("nothing-to-tune", backend=backend.name, arch=info.arch)
+    return space, NO_REASON
+
+
+def _work(problem: Problem) -> float:
+    return work(Case(problem=problem, backend="")) or 0.0

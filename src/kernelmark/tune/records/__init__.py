@@ -1,0 +1,1 @@
+"""Records: what a tuning folder holds of a search, and how far each plan is."""

@@ -1,0 +1,347 @@
+"""Journal: everything that was evaluated for one plan, in a file that only grows.
+
+One JSON object a line: a header, a trial for every evaluation, an outcome at the end. A line is on
+disk before the search learns of it, so that a killed run loses what was on the device and nothing
+else. What the kill cut in half is dropped on reading.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import math
+import os
+import time
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from kernelmark.core import codec
+from kernelmark.core.errors import CodecError, UsageError
+from kernelmark.core.plausible import is_time
+from kernelmark.core.result import OPTIONAL, Config, KernelInfo, Status, config_key
+from kernelmark.tune.plans.plan import TunePlan
+from kernelmark.tune.records.outcome import Outcome
+
+COMPILE = "compile"  # the step of what was never timed
+FINAL_STEP = "final "  # how steps of finals begin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What the answers below it hold for. The second group is how the search is continued: the
+    same questions in the same batches."""
+
+    plan: str  # digest of what is searched, and how
+    space: str  # digest of the values that may be tried
+    problem: str
+    backend: str
+    version: str  # of the library underneath
+    kernelmark_version: str
+    arch: str
+    model: str
+
+    device: str
+    batch: int
+    ahead: int
+    starts: tuple[Config, ...] = ()
+    at: float = 0.0
+
+
+# A journal with another one of these answers other questions.
+_SAME = {
+    "plan": "plan",
+    "space": "space",
+    "version": "version of the backend's library",
+    "kernelmark_version": "version of kernelmark",
+    "arch": "architecture",
+    "model": "model of device",
+}
+_DIGESTS = ("plan", "space")
+# What a candidate may be because of the machine, or of what else ran there.
+OF_THE_MACHINE = (
+    *(Status.TIMEOUT, Status.CRASHED, Status.OUT_OF_MEMORY, Status.RUNTIME_ERROR),
+    Status.IMPOSSIBLE,  # by the noise of a single sample, or by a roof that is measured again
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One evaluation of a config: compiled only, or timed to a fidelity (`step`). A failed one is
+    data: its status and error say why. `cost_s` is what it took of the machine.
+
+    `backend` and `problem` are "" for the plan's own. `load` is what other work used of the cores
+    meanwhile, on average; None where the device does not say."""
+
+    config: Config
+    step: str
+    status: Status
+    seconds: float | None = None
+    low_s: float = 0.0
+    high_s: float = math.inf
+    worst: float | None = None  # largest error in units of its tolerance, where it was checked
+    kernel: KernelInfo = field(default_factory=KernelInfo)
+    error: str = ""
+    cost_s: float = 0.0
+    at: float = 0.0
+    backend: str = ""
+    problem: str = ""
+    load: float | None = field(default=None, metadata={OPTIONAL: True})
+
+    @property
+    def ok(self) -> bool:
+        return self.status is Status.OK and self.seconds is not None
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        return self.backend, self.problem, config_key(self.config), self.step
+
+    @property
+    def of_search(self) -> bool:
+        """Whether it is of the search: not of a final, nor on a neighbouring size."""
+        return not (self.backend or self.problem or self.step.startswith(FINAL_STEP))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The outcome, for which plan as a whole it was reached, and for which but for its budget.
+    `plan` is "" for what is gone on with, a search that the clock ended or a final that was
+    disturbed; `decision` in journals of old."""
+
+    plan: str
+    outcome: Outcome
+    decision: str = ""
+
+
+_TYPES: dict[str, Any] = {"header": Header, "trial": Trial, "finished": Finished}
+Line = Header | Trial | Finished
+
+
+class Journal:
+    """The journal of one plan, opened for one process. `header` is None while it is new. With
+    `retry_failed` it does not remember what may have failed because of the machine: the lines
+    stay, and later ones take their place."""
+
+    def __init__(self, path: Path, *, retry_failed: bool = False) -> None:
+        self.path = path
+        self.header: Header | None = None
+        self.finished: Finished | None = None
+        self.trials: list[Trial] = []
+        self._by_key: dict[tuple[str, str, str, str], Trial] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: BinaryIO = path.open("a+b")
+        try:
+            self._lock()
+            self._load()
+            if retry_failed:
+                self._forget()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(
+                f"{self.path} is being written by another kmark tune run",
+                hint="wait for it, or stop it: it can be continued",
+            ) from None
+
+    def _load(self) -> None:
+        self._file.seek(0)
+        data = self._file.read()
+        lines, whole = _lines(data, self.path)
+        for line in lines:
+            self._take(line)
+        if whole < len(data):
+            self._file.truncate(whole)
+        self._file.seek(0, os.SEEK_END)
+
+    def _forget(self) -> None:
+        again = {key for key, trial in self._by_key.items() if trial.status in OF_THE_MACHINE}
+        if again:
+            self.finished = None
+            self._drop(again)
+
+    def _drop(self, keys: Container[tuple[str, str, str, str]]) -> None:
+        """Ask again for these: the lines stay, and later ones take their place."""
+        self.trials = [trial for trial in self.trials if trial.key not in keys]
+        self._by_key = {trial.key: trial for trial in self.trials}
+
+    def _take(self, line: Line) -> None:
+        if isinstance(line, Header):
+            self.header = line
+        elif isinstance(line, Finished):
+            self.finished = line
+            if line.outcome.disturbed:
+                self._drop({key for key in self._by_key if key[-1].startswith(FINAL_STEP)})
+        else:
+            self.finished = reopened(self.finished)
+            self.trials.append(line)
+            self._by_key[line.key] = line
+
+    def begin(self, header: Header) -> Header:
+        """The header that holds: the one on file, or this one when the journal is new."""
+        if self.header is None:
+            self._write(header)
+            return header
+        for name, what in _SAME.items():
+            mine, asked = getattr(self.header, name), getattr(header, name)
+            if mine != asked:
+                difference = "" if name in _DIGESTS else f": {mine} there, {asked} here"
+                raise UsageError(
+                    f"{self.path} was made for another {what}{difference}",
+                    hint="go back to what it was, or move the file away to tune from the start",
+                )
+        return self.header
+
+    def record(self, trial: Trial) -> None:
+        """Keep a trial; it is on disk when this returns."""
+        self._write(trial)
+
+    def finish(self, finished: Finished) -> None:
+        self._write(finished)
+
+    def _write(self, line: Line) -> None:
+        name = next(name for name, kind in _TYPES.items() if type(line) is kind)
+        text = json.dumps(
+            {"line": name, **codec.plain(line)}, separators=(",", ":"), allow_nan=False
+        )
+        try:
+            self._file.write(text.encode() + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            error.filename = str(self.path)  # a full disk does not say which file it was
+            raise
+        self._take(line)
+
+    def find(
+        self, *, config: Config, step: str, backend: str = "", problem: str = ""
+    ) -> Trial | None:
+        """The answer to a question, if it was asked before. What does not compile has the same
+        answer at every step."""
+        text = config_key(config)
+        return self._by_key.get((backend, problem, text, step)) or self._by_key.get(
+            (backend, problem, text, COMPILE)
+        )
+
+    def reached(self, steps: Sequence[str]) -> list[Trial]:
+        """The furthest trial of every candidate, in the order they were first met."""
+        order = {COMPILE: -1} | {step: i for i, step in enumerate(steps)}
+        best: dict[str, Trial] = {}
+        for trial in self.trials:
+            if trial.step not in order or trial.backend or trial.problem:
+                continue
+            text = config_key(trial.config)
+            if text not in best or order[trial.step] >= order[best[text].step]:
+                best[text] = trial
+        return list(best.values())
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+def read(path: Path) -> tuple[Header | None, list[Trial], Outcome | None]:
+    """What a journal holds, without locking it: one that is being written can be looked at."""
+    header, trials, last = load(path)
+    return header, trials, last.outcome if last else None
+
+
+def load(path: Path) -> tuple[Header | None, list[Trial], Finished | None]:
+    """As `read`, with the plan that the outcome is for."""
+    header, last, trials = None, None, []
+    lines, _ = _lines(path.read_bytes(), path)
+    for line in lines:
+        if isinstance(line, Header):
+            header = line
+        elif isinstance(line, Finished):
+            last = line
+        else:
+            last = reopened(last)
+            trials.append(line)
+    return header, trials, last
+
+
+def reopened(last: Finished | None) -> Finished | None:
+    """An outcome that trials follow: the search went on after it, and has not ended again."""
+    return dataclasses.replace(last, plan="") if last is not None and last.plan else last
+
+
+def header(path: Path) -> Header | None:
+    """Only what a journal is for; None where its first line does not say."""
+    try:
+        with path.open("rb") as file:
+            line = _line(file.readline(), 1)
+    except (OSError, CodecError):
+        return None
+    return line if isinstance(line, Header) else None
+
+
+def searched(trials: Iterable[Trial]) -> list[Trial]:
+    """Return the latest trial of each candidate and step of a search."""
+    return list({trial.key: trial for trial in trials if trial.of_search}.values())
+
+
+def candidates(trials: Iterable[Trial]) -> int:
+    """How many candidates a search has evaluated."""
+    return len({config_key(trial.config) for trial in trials if trial.of_search})
+
+
+def minutes_spent(plan: TunePlan, cost_s: float) -> bool:
+    """Whether a search that took this long has used up the minutes of its plan."""
+    return bool(plan.budget.minutes) and cost_s >= 60 * plan.budget.minutes
+
+
+def out_of_minutes(plan: TunePlan, trials: Sequence[Trial]) -> bool:
+    """Whether a search that has ended was ended by the minutes of its plan."""
+    spent = minutes_spent(plan, sum(trial.cost_s for trial in searched(trials)))
+    return spent and candidates(trials) < plan.budget.evaluations
+
+
+def now() -> float:
+    """Seconds since the epoch, as a journal keeps them."""
+    return round(time.time(), 3)
+
+
+def _lines(data: bytes, path: Path) -> tuple[list[Line], int]:
+    """The lines, and the bytes they take: a last one that is cut short is left out."""
+    lines: list[Line] = []
+    at = 0
+    while (end := data.find(b"\n", at)) >= 0:
+        try:
+            lines.append(_line(data[at:end], len(lines) + 1))
+        except CodecError as error:
+            if data.find(b"\n", end + 1) < 0:  # a machine that lost power may end a file like this
+                break
+            raise UsageError(f"{path}: {error.message}", hint=_mending(len(lines))) from None
+        if not isinstance(lines[0], Header):
+            raise UsageError(f"{path}: line 1 is not a journal's header", hint=_mending(0))
+        at = end + 1
+    return lines, at
+
+
+def _mending(before: int) -> str:
+    anew = "move the file away to tune from the start"
+    # Without its first line nobody knows what the answers below it are for.
+    return f"delete that line: what it held is asked again; or {anew}" if before else anew
+
+
+def _line(data: bytes, number: int) -> Line:
+    try:
+        document = codec.parse(data)
+    except CodecError:
+        # The parser counts lines too, and its count begins at this one.
+        raise CodecError(f"line {number} is not JSON") from None
+    kind = _TYPES.get(str(document.pop("line", ""))) if isinstance(document, dict) else None
+    if kind is None:
+        raise CodecError(f"line {number} is no line of a journal")
+    line: Line = codec.read(document, kind, f"line {number}")
+    if isinstance(line, Trial) and line.seconds is not None and not is_time(line.seconds):
+        raise CodecError(f"line {number}: a time of {line.seconds:g} s is not possible")
+    return line

@@ -1,0 +1,207 @@
+"""The results of a tuning folder as files: every outcome, those that are kept, and what they come
+to together.
+
+raw_results.csv    one row an outcome; units are in the columns' names
+final_results.csv  the rows that are kept
+metrics.json       uplifts, saving and coverage, in percent
+outcomes.json      the outcomes whole, for emitters
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernelmark import ops
+from kernelmark.core import codec, files
+from kernelmark.core.errors import CodecError, NothingToDo, UsageError
+from kernelmark.core.problem import Problem
+from kernelmark.core.result import config_key
+from kernelmark.ops.base import Parameter
+from kernelmark.tune.folder import TuningFolder, unreadable, write_whole
+from kernelmark.tune.records.outcome import Metrics, Outcome
+from kernelmark.workloads.generate import categories
+
+_KIND = "outcomes"
+_US = 1e6
+# Without a summary nobody knows what part of the workload a problem is.
+_NO_SHARES = {"weighted_uplift_pct": None, "coverage_pct": None}
+_PRODUCTS = ("gemm", "batched_gemm")
+_LAYOUTS = {"trans_a": "ta", "trans_b": "tb"}
+
+Row = dict[str, Any]
+
+
+def raw(folder: TuningFolder) -> Path:
+    return folder.results / "raw_results.csv"
+
+
+def final(folder: TuningFolder) -> Path:
+    return folder.results / "final_results.csv"
+
+
+def metrics_file(folder: TuningFolder) -> Path:
+    return folder.results / "metrics.json"
+
+
+def outcomes_file(folder: TuningFolder) -> Path:
+    return folder.results / "outcomes.json"
+
+
+def write(
+    folder: TuningFolder,
+    outcomes: Sequence[Outcome],
+    *,
+    retired: Mapping[str, str] | None = None,
+    unreached: Sequence[str] = (),
+) -> Metrics:
+    """All files, each whole or not at all. `retired` and `unreached` are plans without one."""
+    metrics = Metrics.of(outcomes)
+    rows = [row(outcome) for outcome in outcomes]
+    kept = [r for r, outcome in zip(rows, outcomes, strict=True) if outcome.kept]
+    names = list(dict.fromkeys(name for cells in rows for name in cells))
+    write_whole(raw(folder), csv_text(rows, names))
+    write_whole(final(folder), csv_text(kept, names))
+    document = {
+        **percents(metrics),
+        **({} if any(outcome.share for outcome in outcomes) else _NO_SHARES),
+        "retired": dict(retired or {}),
+        "unreached": list(unreached),
+        "evaluations": sum(outcome.evaluations for outcome in outcomes),
+        "devices": sorted({outcome.device for outcome in outcomes}),
+        "archs": sorted({outcome.arch for outcome in outcomes}),
+    }
+    write_whole(metrics_file(folder), json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    write_whole(outcomes_file(folder), dumps(outcomes))
+    return metrics
+
+
+def percents(metrics: Metrics) -> dict[str, float | int]:
+    """Metrics in the units they are shown in. An uplift is over the kept outcomes; saving and
+    coverage are shares of the workload's whole time with the reference."""
+    return {
+        "problems": metrics.problems,
+        "kept": metrics.kept,
+        "average_uplift_pct": 100 * (metrics.average_uplift - 1),
+        "geomean_uplift_pct": 100 * (metrics.geomean_uplift - 1),
+        "weighted_uplift_pct": 100 * metrics.weighted_saving,
+        "coverage_pct": 100 * metrics.coverage,
+    }
+
+
+def row(outcome: Outcome) -> Row:
+    """An outcome as a flat row. `category` has the words of docs/suites.md that hold for a
+    product; what depends on a share that nobody knows is not a number."""
+    problem, reference, tuned = outcome.problem, outcome.reference, outcome.tuned
+    op = ops.registry.get(problem.op)
+    moved = op.bytes(problem)
+    saving = 1 - 1 / outcome.ratio if outcome.ratio > 0 else math.nan
+    share = outcome.share or math.nan
+    return {
+        "name": outcome.name,
+        "op": problem.op,
+        "problem": problem.key,
+        **problem.dims,
+        **{f"{name}_type": word for name, word in problem.dtypes.items()},
+        **_layout(problem),
+        "device": outcome.device,
+        "arch": outcome.arch,
+        "us_reference": reference.median_s * _US,
+        "us_tuned": tuned.median_s * _US,
+        "ratio": outcome.ratio,
+        "ratio_low": outcome.low,
+        "ratio_high": outcome.high,
+        "uplift_pct": 100 * (outcome.ratio - 1),
+        "us_saved": (reference.median_s - tuned.median_s) * _US,
+        "error_reference_tolerances": reference.worst,
+        "error_tuned_tolerances": tuned.worst,
+        "verified": "yes" if tuned.verified else "no",
+        "kept": "yes" if outcome.kept else "no",
+        "reason": outcome.reason,
+        "backend_reference": reference.backend,
+        "config_reference": config_key(reference.config),
+        "kernel_reference": reference.kernel.name,
+        "version_reference": reference.version,
+        "backend_tuned": tuned.backend,
+        "config_tuned": config_key(tuned.config),
+        "kernel_tuned": tuned.kernel.name,
+        "version_tuned": tuned.version,
+        "kernel_changed": "yes" if _changed(outcome) else "no",
+        "arith_intensity_flops_per_byte": op.flops(problem) / moved if moved else math.nan,
+        "category": _category(problem),
+        "call_count": outcome.count,
+        "pct_of_total": 100 * share,
+        "weighted_us_saved": outcome.saved_s * _US,
+        "weighted_uplift_contribution_pct": 100 * share * saving,
+        "evaluations": outcome.evaluations,
+    }
+
+
+def _layout(problem: Problem) -> Row:
+    """Of a product stored by rows, as its m, n and k are."""
+    options = problem.options
+    return {column: options[name] for column, name in _LAYOUTS.items() if name in options}
+
+
+def _changed(outcome: Outcome) -> bool:
+    """Whether another kernel runs than before; by its code where that is known."""
+    before, after = outcome.reference, outcome.tuned
+    if before.kernel.binary_hash and after.kernel.binary_hash:
+        return before.kernel.binary_hash != after.kernel.binary_hash
+    return (before.backend, before.config) != (after.backend, after.config)
+
+
+def _category(problem: Problem) -> str:
+    if problem.op not in _PRODUCTS:
+        return ""
+    op = ops.registry.get(problem.op)
+    parameters: dict[str, Parameter] = {**problem.dims, **problem.dtypes}
+    return " ".join(
+        word for word, kind in categories(problem.op).items() if kind.holds(op, parameters)
+    )
+
+
+def csv_text(rows: Sequence[Row], names: Sequence[str]) -> str:
+    """Comma-separated; what is not known is empty."""
+    return files.csv_text([{k: _cell(value) for k, value in row.items()} for row in rows], names)
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return f"{value:.6g}" if math.isfinite(value) else ("" if math.isnan(value) else str(value))
+
+
+def dumps(outcomes: Sequence[Outcome]) -> str:
+    """Outcomes as one document, exact."""
+    document = {
+        "kernelmark": _KIND,
+        "version": codec.VERSION,
+        "outcomes": [codec.plain(outcome) for outcome in outcomes],
+    }
+    return files.json_text(document)
+
+
+def loads(text: str | bytes) -> tuple[Outcome, ...]:
+    """What `dumps` wrote."""
+    fields = codec.open_envelope(codec.parse(text), _KIND)
+    outcomes: tuple[Outcome, ...] = codec.read(fields.get("outcomes"), tuple[Outcome, ...], _KIND)
+    return outcomes
+
+
+def read(folder: TuningFolder) -> tuple[Outcome, ...]:
+    """The outcomes of a folder."""
+    path, again = outcomes_file(folder), f"kmark tune run {folder.path}"
+    try:
+        return loads(path.read_bytes())
+    except FileNotFoundError:
+        raise NothingToDo(f"{folder.path} has no results yet", hint=again) from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except CodecError as error:
+        raise UsageError(
+            f"{path}: {error.message}", hint=f"{again} writes it anew from {folder.trials}"
+        ) from None

@@ -1,0 +1,137 @@
+"""Standing: how far the tuning of each plan is, from its file and journal alone."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from kernelmark.core.errors import KernelmarkError
+from kernelmark.tune.folder import TuningFolder
+from kernelmark.tune.plans import planfile
+from kernelmark.tune.plans.plan import TunePlan, plan_digest, search_digest
+from kernelmark.tune.records import journal, results
+from kernelmark.tune.records.journal import candidates, out_of_minutes, searched
+from kernelmark.tune.records.outcome import Outcome
+from kernelmark.tune.records.ownership import stale, weighed
+
+
+class State(StrEnum):
+    """Where the tuning of a plan stands."""
+
+    MISSING = "missing"  # it was not begun
+    RUNNING = "running"  # a process is at it now
+    STOPPED = "stopped"  # `kmark tune run` goes on with it
+    EDITED = "edited"  # what was found is of another plan than the file holds now
+    DONE = "done"
+    TIME_UP = "time was up"  # done, but the plan's minutes ended its search before its candidates
+    FAILED = "failed"  # its plan or journal cannot be read, or no candidate went well
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One plan. `evaluations` counts candidates, `failures` those of them that never went well;
+    `best_s` is the shortest time of any, before the final."""
+
+    name: str
+    state: State
+    plan: TunePlan | None = None
+    evaluations: int = 0
+    failures: int = 0
+    best_s: float = math.nan
+    outcome: Outcome | None = None
+    reason: str = ""
+
+
+def standings(folder: TuningFolder) -> list[Standing]:
+    """Every plan of a folder, those with the largest share of the workload first."""
+    retired = _retired(folder)
+    every = [standing(folder, name, retired.get(name, "")) for name in folder.names()]
+    return sorted(every, key=lambda plan_state: -plan_state.plan.share if plan_state.plan else 0.0)
+
+
+def standing(folder: TuningFolder, name: str, retired: str = "") -> Standing:
+    """Return the standing of a plan; if its file cannot be read, the error is the reason.
+    `retired` is why the last run gave it up, if it did."""
+    try:
+        plan = planfile.read(folder.plan(name))
+    except KernelmarkError as error:
+        return Standing(name=name, state=State.FAILED, reason=error.message)
+    path = folder.journal(name)
+    if not path.exists():
+        state = State.FAILED if retired else State.MISSING
+        return Standing(name=name, state=state, plan=plan, reason=retired)
+    try:
+        header, trials, last = journal.load(path)
+    except KernelmarkError as error:
+        return Standing(name=name, state=State.FAILED, plan=plan, reason=error.message)
+    if header is not None and header.backend != plan.backend:
+        reason = f"{path} has trials of {header.backend}, not of {plan.backend}"
+        return Standing(name=name, state=State.FAILED, plan=plan, reason=reason)
+    reason = stale(plan, header, last) if header is not None else ""
+    edited = bool(reason) and not _locked(path)
+    if edited and header is not None and header.plan != search_digest(plan):
+        # None of its candidates is one of this plan.
+        return Standing(name=name, state=State.EDITED, plan=plan, reason=reason)
+    own = searched(trials)
+    good = [trial for trial in own if trial.ok]
+    return Standing(
+        name=name,
+        state=State.EDITED if edited else _state(path, plan, own, last, retired=bool(retired)),
+        plan=plan,
+        evaluations=candidates(own),
+        failures=candidates(own) - candidates(good),
+        best_s=min((t.seconds for t in good if t.seconds is not None), default=math.nan),
+        outcome=weighed(last.outcome, plan) if last and not reason else None,
+        reason=reason if edited else _reason(path, last, retired),
+    )
+
+
+def _reason(path: Path, last: journal.Finished | None, retired: str) -> str:
+    """Why it was given up says nothing once somebody is at it again."""
+    if last is not None:
+        return last.outcome.reason
+    return "" if _locked(path) else retired
+
+
+def _state(
+    path: Path,
+    plan: TunePlan,
+    trials: Sequence[journal.Trial],
+    last: journal.Finished | None,
+    *,
+    retired: bool,
+) -> State:
+    if _locked(path):
+        return State.RUNNING
+    if last is None:
+        return State.FAILED if retired else State.STOPPED
+    if not any(trial.ok for trial in trials):
+        return State.FAILED
+    # A search that was stopped, or whose plan asks for more by now, goes on.
+    if last.plan != plan_digest(plan):
+        return State.STOPPED
+    return State.TIME_UP if out_of_minutes(plan, trials) else State.DONE
+
+
+def _locked(path: Path) -> bool:
+    """Whether a process has the journal open for writing."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def _retired(folder: TuningFolder) -> dict[str, str]:
+    """Plans that the last run gave up, with the reasons that it left beside its metrics."""
+    try:
+        document = json.loads(results.metrics_file(folder).read_text(encoding="utf-8"))
+        return {str(name): str(why) for name, why in document["retired"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}

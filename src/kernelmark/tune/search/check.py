@@ -1,0 +1,153 @@
+"""Check: what a sample of a plan's candidates uses, compiled where their GPU need not be.
+
+Only compilers work here. What a search would reject by registers, spills or shared memory is
+rejected by the same rule, so a space can be judged on a laptop before a GPU is at hand.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from kernelmark import backends
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.reason import Reason
+from kernelmark.core.result import Case, Config, KernelInfo, Status
+from kernelmark.core.space import Space
+from kernelmark.gpu.absent import absent
+from kernelmark.gpu.rtc import vendor_of
+from kernelmark.runners.jobs import CompileCase, Compiled, compiles
+from kernelmark.runners.local import compile_pool
+from kernelmark.runners.pool import Pool
+from kernelmark.tune.plans.narrow import space_of
+from kernelmark.tune.plans.plan import TunePlan
+from kernelmark.tune.points import Points
+from kernelmark.tune.search.evaluate import static_reason
+
+
+class Verdict(StrEnum):
+    """What compiling says of a candidate."""
+
+    ACCEPTED = "accepted"  # it would be timed
+    REJECTED = "rejected"  # by what it uses
+    FAILED = "failed"  # it did not compile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A compiled candidate; `reason` says why it would not be timed."""
+
+    config: Config
+    verdict: Verdict
+    reason: str
+    kernel: KernelInfo
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """The candidates of one plan that were compiled."""
+
+    plan: TunePlan
+    candidates: tuple[Candidate, ...]
+
+    def count(self, verdict: Verdict) -> int:
+        return sum(candidate.verdict is verdict for candidate in self.candidates)
+
+
+def check(
+    plans: Sequence[TunePlan], *, candidates: int, jobs: int | None, compile_timeout_s: float
+) -> Iterator[Check]:
+    """Each plan with up to `candidates` of its space: the backend's own choice, then a random
+    sample by the plan's seed. A plan that is not for a GPU is refused before anything starts."""
+    if candidates < 1:
+        raise UsageError(f"{candidates} candidates cannot be checked", hint="ask for at least 1")
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"{jobs} jobs compile nothing", hint="ask for at least 1")
+    infos = [_target(plan) for plan in plans]
+    count = jobs or len(os.sched_getaffinity(0))
+    return _checked(list(zip(plans, infos, strict=True)), candidates, count, compile_timeout_s)
+
+
+def _target(plan: TunePlan) -> DeviceInfo:
+    if reason := backends.find(plan.backend).available():
+        raise UsageError(f"{plan.name}: {reason}")
+    if not compiles(plan.backend):
+        raise UsageError(
+            f"{plan.name}: {plan.backend} compiles nothing ahead that could be looked at",
+            hint="kmark tune run times it instead",
+        )
+    try:
+        vendor_of(plan.arch)
+    except UsageError:
+        raise UsageError(
+            f"{plan.name} is planned for {plan.arch or 'no architecture'}, which is no GPU's",
+            hint="kmark tune plan DIR -b triton --arch gfx942 plans for one",
+        ) from None
+    return absent(plan.arch)
+
+
+def _checked(
+    plans: Sequence[tuple[TunePlan, DeviceInfo]], candidates: int, jobs: int, timeout_s: float
+) -> Iterator[Check]:
+    pool = Pool([])
+    try:
+        for plan, info in plans:
+            # Workers know one architecture; plans of one folder usually have the same.
+            if not pool.compilers or pool.compilers[0].info.arch != info.arch:
+                pool.close()
+                pool = compile_pool(info, jobs, timeout_s)
+            configs = _sample(plan, space_of(plan, info), candidates)
+            compiled = _compiled(plan, configs, pool)
+            yield Check(
+                plan=plan,
+                candidates=tuple(
+                    _judge(*pair, info) for pair in zip(configs, compiled, strict=True)
+                ),
+            )
+    finally:
+        pool.close()
+
+
+def _sample(plan: TunePlan, space: Space, most: int) -> list[Config]:
+    points = Points.of(space)
+    first = points.index(space.default)
+    order = np.random.default_rng(plan.seed).permutation(len(points)).tolist()
+    if first is not None:
+        order = [first, *(point for point in order if point != first)]
+    return [points.config(point) for point in order[:most]]
+
+
+def _compiled(plan: TunePlan, configs: Sequence[Config], pool: Pool) -> list[Compiled]:
+    problem, backend = plan.problem, plan.backend
+    cases = [Case(problem=problem, backend=backend, config=config) for config in configs]
+    jobs = [CompileCase(case=case) for case in cases]
+    results = dict(pool.run_all(jobs, pool.compilers))
+    if len(results) < len(jobs):
+        raise KernelmarkError(
+            f"no compile worker can be started: {pool.compilers[-1].lost}",
+            hint="kmark doctor says what is wrong here",
+        )
+    return [results[job] for job in jobs]
+
+
+def _judge(config: Config, compiled: Compiled, info: DeviceInfo) -> Candidate:
+    reason: str | None
+    if compiled.status is Status.OK:
+        reason = static_reason(compiled.kernel.resources, info)
+        verdict = Verdict.REJECTED if reason else Verdict.ACCEPTED
+    else:
+        verdict = Verdict.FAILED
+        reason = Reason("failed", status=compiled.status.value, cause=compiled.error)
+    return Candidate(
+        config=config,
+        verdict=verdict,
+        reason=reason or "",
+        kernel=compiled.kernel,
+        seconds=compiled.seconds,
+    )

@@ -1,0 +1,252 @@
+"""Evaluate candidates, each only as far as it deserves.
+
+A candidate is compiled on the host's cores first, and one that spills or does not fit is rejected
+without having met the device. What is left climbs a ladder of timings: a short one for all, longer
+ones for those that come close to the best. Every timed launch is checked, so a wrong candidate is
+a failed one, whatever its time.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.reason import BRIEF, format_reason
+from kernelmark.core.result import (
+    Case,
+    Config,
+    KernelInfo,
+    Measurement,
+    Result,
+    Status,
+    config_key,
+)
+from kernelmark.core.timing import Timer, Timing
+from kernelmark.core.units import bytes_text
+from kernelmark.tune.plans.plan import TunePlan
+from kernelmark.tune.records.journal import COMPILE, Journal, Trial, now
+
+# Bytes a thread of an NVIDIA GPU keeps in memory for want of registers, above which no candidate
+# has ever won.
+MAX_SPILLED_BYTES = 256
+# Of a batch, at most this share climbs a step.
+CLIMBING = 1 / 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A fidelity. A candidate goes on to the next one when it is at most `within` times as slow as
+    the best at this one."""
+
+    name: str
+    timing: Timing
+    within: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A case to be measured for a journal, under the name of its step. Another `process` has its
+    tensors elsewhere in memory: candidates that are compared have the same."""
+
+    case: Case
+    step: str
+    process: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """Requests that are all answered, in the journal, before whoever made them goes on. `ahead` is
+    worth compiling meanwhile. `together`: timed in this order with nothing in between."""
+
+    requests: tuple[Request, ...]
+    ahead: tuple[Case, ...] = ()
+    together: bool = False
+
+
+T = TypeVar("T")
+Work = Generator[Round, None, T]
+
+
+def ladder(info: DeviceInfo) -> tuple[Step, ...]:
+    """The steps for a device. On a GPU making inputs costs as much as a short timing, so there is
+    one short step; on a CPU a slow candidate is dropped after a single launch."""
+    if info.kind != "cpu":
+        return (
+            Step(name="short", timing=_timing(0.008, 0.004, samples=3), within=1.06),
+            Step(name="full", timing=_timing(0.06, 0.02, blocks=3)),
+        )
+    timer = _cpu_timer(info)
+    return (
+        Step(name="look", timing=_timing(0.02, 0.005, samples=1, timer=timer), within=1.3),
+        Step(name="short", timing=_timing(0.1, 0.03, samples=3, timer=timer), within=1.06),
+        Step(name="full", timing=_timing(0.4, 0.05, blocks=3, timer=timer)),
+    )
+
+
+def final_timing(info: DeviceInfo, seed: int) -> Timing:
+    """One side of one final round: fresh memory, and inputs of a seed of its own."""
+    if info.kind != "cpu":
+        return _timing(0.03, 0.01, blocks=2, seed=seed)
+    return _timing(0.15, 0.03, blocks=2, seed=seed, timer=_cpu_timer(info))
+
+
+def uses_cpu_time(info: DeviceInfo) -> bool:
+    """Whether candidates are timed by CPU time: on one core, where it is the time of a launch
+    without what other processes take of the core."""
+    return info.kind == "cpu" and info.units == 1
+
+
+def _cpu_timer(info: DeviceInfo) -> Timer:
+    return Timer.CPU if uses_cpu_time(info) else Timer.AUTO
+
+
+def _timing(
+    max_s: float,
+    warmup_s: float,
+    *,
+    blocks: int = 1,
+    samples: int = 5,
+    seed: int = 1,
+    timer: Timer = Timer.AUTO,
+) -> Timing:
+    return Timing(
+        timer=timer,
+        allocations=blocks,
+        max_allocations=blocks,
+        min_samples=samples,
+        min_sample_s=0.0003,
+        max_s=max_s,
+        warmup_s=warmup_s,
+        target_rel_ci=1.0,
+        seed=seed,
+    )
+
+
+def spilled_bytes(resources: Mapping[str, int]) -> int:
+    """Bytes a thread keeps in memory for want of registers.
+
+    AMD counts spilling stores, not registers: the stack's size, if reported, is exact."""
+    return resources.get("stack_bytes", 4 * resources.get("spilled_registers", 0))
+
+
+def static_reason(resources: Mapping[str, int], info: DeviceInfo) -> str | None:
+    """Why a compiled kernel need not be timed, from what it uses; None if it may be good."""
+    spilled = spilled_bytes(resources)
+    # AMD's waves wait for memory in order: a reloaded register waits for all prefetched tiles.
+    # Scalar registers are spilled into lanes of vector registers, not into memory.
+    allowed = 0 if info.kind == "hip" else MAX_SPILLED_BYTES
+    if spilled > allowed:
+        return f"spills {bytes_text(spilled)} a thread, above {bytes_text(allowed)}"
+    most = int(info.attributes.get("shared_per_block", "0"))
+    used = resources.get("shared_bytes", 0)
+    if most and used > most:
+        return f"needs {bytes_text(used)} of shared memory, a block has {bytes_text(most)}"
+    return None
+
+
+class Evaluator:
+    """Takes batches of one plan's candidates up the ladder."""
+
+    def __init__(self, plan: TunePlan, info: DeviceInfo, journal: Journal) -> None:
+        self.plan = plan
+        self.info = info
+        self.journal = journal
+        self.steps = ladder(info)
+        self._best: dict[str, float] = {}
+
+    def batch(self, configs: Sequence[Config], ahead: Iterable[Config] = ()) -> Work[list[Trial]]:
+        """The furthest trial of each config."""
+        later = tuple(self.case(config, self.steps[0].timing) for config in ahead)
+        reached = yield from self._timed(configs, self.steps[0], later)
+        for step, above in zip(self.steps, self.steps[1:], strict=False):
+            rising = self._rising(reached, step)
+            if not rising:
+                break
+            for trial in (yield from self._timed(rising, above, later)):
+                reached[_place(reached, trial.config)] = trial
+        return reached
+
+    def case(self, config: Config, timing: Timing) -> Case:
+        plan = self.plan
+        return Case(problem=plan.problem, backend=plan.backend, config=config, timing=timing)
+
+    def _timed(
+        self, configs: Sequence[Config], step: Step, later: tuple[Case, ...]
+    ) -> Work[list[Trial]]:
+        missing = [c for c in configs if self.journal.find(config=c, step=step.name) is None]
+        if missing:
+            requests = [Request(case=self.case(c, step.timing), step=step.name) for c in missing]
+            yield Round(requests=tuple(requests), ahead=later)
+        trials = [self.journal.find(config=config, step=step.name) for config in configs]
+        return [trial for trial in trials if trial is not None]
+
+    def _rising(self, reached: Sequence[Trial], step: Step) -> list[Config]:
+        """Who goes on: like is compared with like, times of this step alone."""
+        here = [t for t in reached if t.ok and t.step == step.name and t.seconds is not None]
+        times = [t.seconds for t in here if t.seconds is not None]
+        self._best[step.name] = min([self._best.get(step.name, math.inf), *times])
+        limit = step.within * self._best[step.name]
+        close = sorted((t.seconds or 0.0, i) for i, t in enumerate(here))
+        most = math.ceil(CLIMBING * len(reached))
+        return [here[i].config for seconds, i in close[:most] if seconds <= limit]
+
+
+def _place(trials: Sequence[Trial], config: Config) -> int:
+    text = config_key(config)
+    return next(i for i, trial in enumerate(trials) if config_key(trial.config) == text)
+
+
+def trial_of(request: Request, result: Result, plan: TunePlan, compile_s: float = 0.0) -> Trial:
+    """A measured result as a line of the plan's journal."""
+    measured, check = result.measurement, result.check
+    worst = None
+    if check is not None:  # what was not written, or beside the output, has no size
+        worst = check.worst if check.passed or check.worst > 1 else math.inf
+    return Trial(
+        config=request.case.config,
+        step=request.step,
+        status=result.status,
+        seconds=measured.median_s if measured else None,
+        low_s=measured.low_s if measured else 0.0,
+        high_s=measured.high_s if measured else math.inf,
+        worst=worst,
+        kernel=result.kernel,
+        error=format_reason(result.error, BRIEF),
+        cost_s=round(result.cost.get("total", 0.0) + compile_s, 6),
+        at=now(),
+        backend=_other(request.case.backend, plan.backend),
+        problem=_other(request.case.problem.key, plan.problem.key),
+        load=_load(measured) if measured else None,
+    )
+
+
+def _load(measured: Measurement) -> float | None:
+    """Cores' worth of other work, over all blocks: one block is too short to count ticks in."""
+    loads = [b.telemetry.load for b in measured.blocks if b.telemetry.load is not None]
+    return round(statistics.fmean(loads), 3) if loads else None
+
+
+def compiled_trial(
+    request: Request, status: Status, error: str, kernel: KernelInfo, cost_s: float, plan: TunePlan
+) -> Trial:
+    """The trial of a case that is not worth timing after its compilation."""
+    return Trial(
+        config=request.case.config,
+        step=COMPILE,
+        status=status,
+        kernel=kernel,
+        error=format_reason(error, BRIEF),
+        cost_s=round(cost_s, 6),
+        at=now(),
+        backend=_other(request.case.backend, plan.backend),
+        problem=_other(request.case.problem.key, plan.problem.key),
+    )
+
+
+def _other(name: str, own: str) -> str:
+    """What a journal writes: nothing for the plan's own."""
+    return "" if name == own else name

@@ -1,0 +1,217 @@
+"""Session: the search for one plan, from the default config to an outcome.
+
+A session asks, and is answered by its journal; it does not know who measures, nor when. What it
+asks next depends on the answers and on nothing else, so that one that is begun again over the same
+journal walks the same way, without measuring, up to where it was cut off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from kernelmark import backends
+from kernelmark.core.diskcache import digest
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.errors import UsageError
+from kernelmark.core.result import Config
+from kernelmark.runners.capture import kernelmark_version
+from kernelmark.tune import strategies
+from kernelmark.tune.plans.narrow import space_of
+from kernelmark.tune.plans.plan import TunePlan, decision_digest, plan_digest, search_digest
+from kernelmark.tune.points import Points
+from kernelmark.tune.records.journal import (
+    COMPILE,
+    Finished,
+    Header,
+    Journal,
+    Trial,
+    candidates,
+    load,
+    minutes_spent,
+    now,
+)
+from kernelmark.tune.records.outcome import Outcome
+from kernelmark.tune.records.ownership import weighed
+from kernelmark.tune.search import transfer
+from kernelmark.tune.search.evaluate import Evaluator, Work
+from kernelmark.tune.search.finals import finals, nothing_found
+from kernelmark.tune.search.transfer import Winner
+
+# A plan of which so many candidates failed, and none went well, is given up.
+MAX_FAILURES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """How many candidates are asked for at once, and how many such batches are on their way:
+    with two, one is compiled while the other is timed."""
+
+    batch: int = 4
+    ahead: int = 1
+
+
+class Session:
+    """One plan on one device. `stop` ends the search after the batch at hand."""
+
+    def __init__(
+        self,
+        plan: TunePlan,
+        info: DeviceInfo,
+        journal: Journal,
+        *,
+        pipeline: Pipeline | None = None,
+        winners: Iterable[Winner] = (),
+    ) -> None:
+        self.plan = plan
+        self.info = info
+        self.journal = journal
+        self.stop = False
+        self.best: Trial | None = None
+        self.best_s: float | None = None  # includes results not yet reported to the search
+        self._failures = 0
+        # Not of finals: one that a search comes back from would leave it fewer minutes.
+        self._costs: dict[tuple[str, str, str, str], float] = {}
+        if plan.arch and plan.arch != info.arch:
+            raise UsageError(
+                f"{plan.name} was planned for {plan.arch}, and {info.name} is {info.arch}",
+                hint="run it on such a device, or plan for this one in another folder",
+            )
+        self._space = space = space_of(plan, info)
+        pipeline = pipeline or Pipeline()
+        starts = [*([space.default] if space.default else []), *space.seeds]
+        if journal.header is None:
+            starts += transfer.starts(plan, info.arch, winners, self._points)
+        self.header = journal.begin(
+            Header(
+                plan=search_digest(plan),
+                space=digest(*(f"{n}={v!r}" for n, v in space.parameters.items()))[:16],
+                problem=plan.problem.key,
+                backend=plan.backend,
+                version=library_version(plan.backend),
+                kernelmark_version=kernelmark_version(),
+                arch=info.arch,
+                model=info.model,
+                device=info.name,
+                batch=pipeline.batch,
+                ahead=pipeline.ahead,
+                starts=tuple(starts),
+                at=now(),
+            )
+        )
+        self._evaluator = Evaluator(plan, info, journal)
+        for trial in journal.trials:
+            self._notice(trial)
+
+    @cached_property
+    def _points(self) -> Points:
+        """Listed when needed: it can take a second, and a plan that is done does without."""
+        return Points.of(self._space)
+
+    @property
+    def limit(self) -> int:
+        """Candidates that the search may evaluate."""
+        return min(self.plan.budget.evaluations, len(self._points))
+
+    @property
+    def done(self) -> Outcome | None:
+        """The outcome, when the journal has it and the plan asks for nothing else by now."""
+        last = self.journal.finished
+        if last is None or last.plan != plan_digest(self.plan):
+            return None
+        return weighed(last.outcome, self.plan)
+
+    @property
+    def steps(self) -> list[str]:
+        """The fidelities of candidates, in order."""
+        return [step.name for step in self._evaluator.steps]
+
+    def is_new(self, trial: Trial) -> bool:
+        """Whether this is the first that is heard of a candidate."""
+        own = not trial.backend and not trial.problem
+        return own and trial.step in (COMPILE, self.steps[0])
+
+    def record(self, trial: Trial) -> None:
+        """Keep the answer to a request."""
+        self.journal.record(trial)
+        self._notice(trial)
+
+    def _notice(self, trial: Trial) -> None:
+        if trial.of_search:
+            self._costs[trial.key] = trial.cost_s
+        if trial.ok and not trial.problem and not trial.backend and trial.step in self.steps:
+            self.best_s = min(self.best_s or math.inf, trial.seconds or math.inf)
+
+    def work(self) -> Work[Outcome | None]:
+        """Search, then the final against the reference; None if it was stopped with nothing."""
+        yield from self._search()
+        # All that is known, also of a search that was larger, or had more minutes, before.
+        reached = self.journal.reached(self.steps)
+        # With those that are to be tried again but that a budget lowered since does not ask for.
+        known = candidates(load(self.journal.path)[1])
+        if any(trial.ok for trial in reached):
+            outcome = yield from finals(self.plan, self.info, self.journal, reached, known)
+        elif self.stop:
+            return None
+        else:
+            outcome = nothing_found(self.plan, self.info, self.journal, known)
+        # One that was stopped, or disturbed, goes on when it is begun again.
+        asked = "" if self.stop or outcome.disturbed else plan_digest(self.plan)
+        decision = decision_digest(self.plan)
+        self.journal.finish(Finished(plan=asked, decision=decision, outcome=outcome))
+        return outcome
+
+    def _search(self) -> Work[None]:
+        numbers = (self._points.index(config) for config in self.header.starts)
+        search = strategies.registry.get(self.plan.strategy).begin(
+            self._points,
+            budget=self.limit,
+            seed=self.plan.seed,
+            starts=[number for number in numbers if number is not None],
+        )
+        batches: deque[list[int]] = deque()
+        asked = 0
+        while not self._over:
+            while len(batches) < self.header.ahead and asked < self.limit:
+                batch = search.ask(min(self.header.batch, self.limit - asked))
+                if not batch:
+                    break
+                asked += len(batch)
+                batches.append(batch)
+            if not batches:
+                return
+            batch = batches.popleft()
+            ahead = [self._points.config(point) for later in batches for point in later]
+            trials = yield from self._evaluator.batch(self._configs(batch), ahead)
+            for point, trial in zip(batch, trials, strict=True):
+                search.tell(point, trial.seconds if trial.ok else None)
+                self._learn(trial)
+
+    def _configs(self, batch: list[int]) -> list[Config]:
+        return [self._points.config(point) for point in batch]
+
+    def _learn(self, trial: Trial) -> None:
+        if not trial.ok or trial.seconds is None:
+            self._failures += 1
+        elif self.best is None or trial.seconds < (self.best.seconds or 0.0):
+            self.best = trial
+
+    @property
+    def _over(self) -> bool:
+        if self.best is None and self._failures >= MAX_FAILURES:
+            return True
+        return self.stop or minutes_spent(self.plan, self.cost_s)
+
+    @property
+    def cost_s(self) -> float:
+        """What the search took of the machine so far."""
+        return sum(self._costs.values())
+
+
+def library_version(backend: str) -> str:
+    """The version of a backend's library, "" if it is unknown here."""
+    library = backends.find(backend)
+    return "" if library.available() is not None else library.version()

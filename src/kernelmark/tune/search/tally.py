@@ -1,0 +1,144 @@
+"""Tally: how far a tuning run is, how fast it goes and how long the rest will take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.core.result import Case
+from kernelmark.core.timing import Timing
+from kernelmark.runners.forecast import Forecast
+from kernelmark.tune.plans.plan import TunePlan
+from kernelmark.tune.records.outcome import Outcome
+from kernelmark.tune.search.evaluate import final_timing, ladder
+from kernelmark.tune.search.events import Progress
+from kernelmark.tune.search.finals import timings
+
+# Timings a candidate takes, those that climb included.
+_TIMINGS = 1.3
+# Seconds for one of a timing, before anything was tuned here: candidates that climb, sizes next to
+# the problem's, and fresh workers.
+_OTHERS = 3.0
+# Timings for which the experience of earlier runs counts, beside those of this one.
+_BEFORE = 4
+
+
+class Tally:
+    """Counts candidates, and the seconds that timings of searches and finals were expected to take
+    beside those that they took."""
+
+    def __init__(self, plans: Sequence[TunePlan], deadline: float | None, info: DeviceInfo) -> None:
+        self._plans = {plan.name: plan for plan in plans}
+        self._candidates = dict.fromkeys(self._plans, 0)
+        self._limits: dict[str, int] = {}  # what the space of a begun plan has
+        self._finals = dict.fromkeys(self._plans, 0)
+        self._ended: dict[str, int] = {}  # candidates that were asked for in the end
+        self._retired: set[str] = set()
+        self._deadline = deadline
+        self._begun = time.monotonic()
+        self._fresh = 0
+        self._forecast = Forecast.of_machine(info)
+        # What timings are weighed by does not depend on what other commands learn.
+        model = Forecast(info, self._forecast.means.best_rates())
+        steps = ladder(info)[0].timing, final_timing(info, 1)
+        self._searching, self._finishing = (
+            {p.name: model.seconds(_case(p, timing)) for p in plans} for timing in steps
+        )
+        known_s = sum(self._forecast.seconds(_case(p, steps[0])) for p in plans)
+        self._first_pace = _OTHERS * known_s / max(1e-9, sum(self._searching.values()))
+        self._backends = {name for p in plans for name in (p.backend, p.reference_backend)}
+        place = info.model or info.kind
+        # What was tuned with these backends tells most, anything that was tuned here tells more
+        # than nothing.
+        self._names = "/".join((place, *sorted(self._backends), "tune")), f"{place}/tune"
+        self._expected = 0.0  # seconds, of the timings that were made
+
+    def began(self, name: str, known: int, limit: int) -> None:
+        """A plan is begun, with so many candidates in its journal, of those there are."""
+        self._candidates[name] = known
+        self._limits[name] = limit
+
+    def tried(self, name: str, *, candidate: bool, final: bool) -> None:
+        self._expected += (self._finishing if final else self._searching)[name]
+        self._candidates[name] += candidate
+        self._fresh += candidate
+        self._finals[name] += final
+
+    def ended(self, outcome: Outcome) -> None:
+        if self._finals[outcome.name]:
+            plan = self._plans[outcome.name]
+            sets = self._finals[outcome.name] / timings(plan, self._limit(outcome.name))
+            for name in self._names:
+                self._forecast.means.learn(f"{name}/finals", sets)
+        self._ended[outcome.name] = self._candidates[outcome.name] = outcome.evaluations
+
+    def retired(self, name: str) -> None:
+        self._retired.add(name)
+        self._candidates[name] = 0
+
+    def learn(self) -> None:
+        """Keep how long timings took, for later runs."""
+        if self._expected:
+            for name in self._names:
+                self._forecast.means.learn(name, self._spent_s / self._expected)
+            self._forecast.means.save()
+
+    @property
+    def _spent_s(self) -> float:
+        return time.monotonic() - self._begun
+
+    @property
+    def _pace(self) -> float:
+        """Seconds that pass for an expected one: with compiling, starting and whatever waits."""
+        known = self._forecast.means.get(*self._names)
+        load_s = self._forecast.load_s(self._backends)
+        few = _BEFORE * sum(self._searching.values()) / max(1, len(self._searching))
+        before = few * (self._first_pace if known is None else known)
+        # Starting and loading come once.
+        spent = max(self._spent_s / 2, self._spent_s - load_s) if self._expected else 0.0
+        return (before + spent) / (few + self._expected)
+
+    @property
+    def progress(self) -> Progress:
+        going = self._plans.keys() - self._retired
+        total = sum(self._ended.get(n, self._asked(n)) for n in going)
+        left_s = sum(map(self._left, going - self._ended.keys())) * self._pace
+        if not self._expected:
+            left_s += self._forecast.load_s(self._backends)
+        if self._deadline is not None:
+            left_s = min(left_s, max(0.0, self._deadline - time.monotonic()))
+        return Progress(
+            plans_done=len(self._ended) + len(self._retired),
+            plans=len(self._plans),
+            candidates_done=sum(self._candidates.values()),
+            candidates=total,
+            per_minute=60 * self._fresh / max(self._spent_s, 1e-9),
+            left_s=left_s,
+        )
+
+    def _asked(self, name: str) -> int:
+        """Candidates of a plan; a budget that was lowered is less than there were already."""
+        return max(self._limit(name), self._candidates[name])
+
+    def _limit(self, name: str) -> int:
+        """Candidates that a plan's budget and its space allow. Listing a space may take a second:
+        those of plans that are not begun are taken to be like the others'."""
+        asked = self._plans[name].budget.evaluations
+        if name in self._limits:
+            return min(asked, self._limits[name])
+        return min(asked, max(self._limits.values(), default=asked))
+
+    def _left(self, name: str) -> float:
+        """Seconds expected of the timings that a plan still needs."""
+        plan, limit = self._plans[name], self._limit(name)
+        search = max(0.0, _TIMINGS * (limit - self._candidates[name]))
+        # A final that leaves the winner open goes on: a factor that earlier ones have shown.
+        known = self._forecast.means.get(*(f"{name}/finals" for name in self._names))
+        sets = 1.0 if known is None else known
+        finals = max(0.0, sets * timings(plan, limit) - self._finals[name])
+        return search * self._searching[name] + finals * self._finishing[name]
+
+
+def _case(plan: TunePlan, timing: Timing) -> Case:
+    return Case(problem=plan.problem, backend=plan.backend, timing=timing)

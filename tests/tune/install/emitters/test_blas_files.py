@@ -1,0 +1,423 @@
+"""Override files of hipBLASLt, rocBLAS and TunableOp: written, and read as the libraries do."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernelmark import ops
+from kernelmark.core.errors import UsageError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.tune.install import apply as applying
+from kernelmark.tune.install.emitters import hipblaslt, rocblas, tunableop
+from kernelmark.tune.install.emitters.base import Entry
+
+# A file as the library writes it: a header before every row, more columns than are read.
+TUNED = """Git Version: 5b515cf1bc
+    transA,transB,grouped_gemm,batch_count,m,n,k,alpha,lda,stride_a,beta,ldb,stride_b,ldc,stride_c,ldd,stride_d,a_type,b_type,c_type,d_type,compute_type,scaleA,rotating_buffer,hipblaslt-Gflops,us,solution_index,gcnArchName,CUs
+    T,N,0,1,512,16,1024,1,1024,524288,0,1024,16384,512,8192,512,8192,bf16_r,bf16_r,bf16_r,bf16_r,f32_r,0,512,150538,99.8,5223,gfx950:sramecc+:xnack-,72
+    transA,transB,batch_count,m,n,k,a_type,b_type,c_type,compute_type,solution_index
+    N,N,1,128,128,64,f16_r,f16_r,f16_r,f32_r,77
+"""
+RESULTS = """Validator,PT_VERSION,2.9.1
+Validator,HIPBLASLT_VERSION,100201-5b515cf1bc
+Validator,GCN_ARCH_NAME,gfx950:sramecc+:xnack-
+GemmTunableOp_Half_TN,tn_512_2048_1280_ld_1280_1280_512,Gemm_Rocblas_-476662,0.301475
+GemmTunableOp_Half_TN,tn_512_16_1280_ld_1280_1280_512,Gemm_Hipblaslt_TN_479,0.0301
+GemmTunableOp_Half_TN,tn_512_8_1280_ld_1280_1280_512,Default,0.02
+"""
+OVERRIDES = """\
+transA,transB,M,N,batch_count,K,alpha,beta,lda,ldb,ldc,input_type,output_type,compute_type,solution_index
+N,N,320,588,1,4096,1,0,320,6144,320,f32_r,f32_r,f32_r,3788
+# kernel: Cijk_slow
+T,N,512,16,4,1024,1,0,1024,1024,512,600000,20000,9000,f16_r,f16_r,f32_r,12
+N,N,1,2
+N,N,320,588,1,4096,1,0,320,6144,320,f32_r,f32_r,f32_r,-5
+"""
+
+
+def entries(emitter, text, tmp_path) -> list[Entry]:
+    path = tmp_path / "file"
+    path.write_text(text)
+    return emitter.read(path)
+
+
+def after(emitter, outcomes, tmp_path, before=None, **options):
+    path = tmp_path / "file"
+    if before is not None:
+        path.write_text(before)
+    return applying.prepare(emitter, outcomes, path, FrozenDict(options))
+
+
+# -- hipBLASLt
+
+
+def test_hipblaslt_s_own_file(tmp_path):
+    one, two = entries(hipblaslt.emitter, TUNED, tmp_path)
+    assert one.config == {"solution_index": 5223}
+    assert (one.fields["m"], one.fields["n"], one.fields["transA"]) == ("512", "16", "T")
+    assert two.config == {"solution_index": 77}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("compute_type", "compute_kind"),  # a needed column is missing
+        ("m,n,k", "n,m,k"),  # columns are taken in their order only
+        (",5223,", ",0,"),
+        (",5223,", ",five,"),
+    ],
+)
+def test_hipblaslt_s_reader_skips_what_it_cannot_use(change, tmp_path):
+    broken = "".join(TUNED.splitlines(keepends=True)[:3]).replace(*change)
+    assert entries(hipblaslt.emitter, broken, tmp_path) == []
+
+
+def test_hipblaslt_replaces_the_same_problem_and_keeps_the_rest(w, tmp_path):
+    outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="1-5b515cf1bc")
+    change = after(hipblaslt.emitter, [outcome], tmp_path, TUNED)
+    text = change.edits[0].after
+    assert text.splitlines()[0] == "Git Version: 5b515cf1bc"
+    assert "5223" not in text
+    assert text.splitlines()[-2:] == TUNED.splitlines()[-2:]
+    assert "Cijk_Alik_Bljk_BBS_BH_MT64x64x64" in text
+
+
+def test_the_index_of_a_named_solution_is_that_of_the_final(w, tmp_path):
+    named = w.outcome(backend="hipblaslt", config={"solution": "Cijk"}, version="1-5b515cf1bc")
+    kernel = dataclasses.replace(named.tuned.kernel, resources={"solution_index": 9})
+    found = dataclasses.replace(named, tuned=dataclasses.replace(named.tuned, kernel=kernel))
+    change = after(hipblaslt.emitter, [found], tmp_path)
+    (entry,) = entries(hipblaslt.emitter, change.edits[0].after, tmp_path)
+    assert entry.config == {"solution_index": 9}
+    assert entry.kernel == found.tuned.kernel.name
+    assert ",solution_index,solution_name," in change.edits[0].after, "the order that is read"
+
+
+def test_hipblaslt_refuses_another_build(w, tmp_path):
+    outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="1-aaaa")
+    with pytest.raises(UsageError, match="revisions of hipBLASLt differ: 5b515cf1bc, aaaa"):
+        after(hipblaslt.emitter, [outcome], tmp_path, TUNED)
+    unknown = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="1.2.3")
+    with pytest.raises(UsageError, match="git revision is not known"):
+        after(hipblaslt.emitter, [unknown], tmp_path / "new")
+    made = after(hipblaslt.emitter, [unknown], tmp_path / "new", git_version="cafe")
+    assert made.edits[0].after.startswith("Git Version: cafe\n")
+
+
+def test_an_index_that_the_file_calls_otherwise_is_refused(w, tmp_path):
+    first = w.outcome("A_0", backend="hipblaslt", config={"solution_index": 9}, version="1-cafe")
+    text = after(hipblaslt.emitter, [first], tmp_path).edits[0].after
+    other = w.outcome(
+        "A_1",
+        w.product(m=99),
+        "hipblaslt",
+        {"solution_index": 9},
+        kernel="Cijk_another",
+        version="1-cafe",
+    )
+    change = after(hipblaslt.emitter, [other], tmp_path, text)
+    assert not change.edits
+    assert "its index 9 is Cijk_Alik" in change.held[0].reason
+
+
+def test_an_index_without_its_kernel_s_name_is_refused(w, tmp_path):
+    for emitter, backend in ((hipblaslt.emitter, "hipblaslt"), (rocblas.emitter, "rocblas")):
+        outcome = w.outcome(backend=backend, config={"solution_index": 9}, kernel="")
+        change = after(emitter, [outcome], tmp_path)
+        assert "kernel's name is not known" in change.held[0].reason
+
+
+def test_calls_that_differ_in_what_is_not_asked_share_an_entry(w, tmp_path):
+    """hipBLASLt's key has no bias: a winner without one would change the call with one."""
+    plain = w.outcome("A_0", backend="hipblaslt", config={"solution_index": 9}, version="1-cafe")
+    biased = w.outcome("A_1", w.product(bias=True), "hipblaslt", {"solution_index": 4}, kept=False)
+    change = after(hipblaslt.emitter, [plain, biased], tmp_path)
+    assert "A_1 looks up the same entry" in change.held[0].reason
+
+
+def test_a_call_s_own_fields_are_used_and_checked(w, tmp_path):
+    padded = w.outcome(
+        backend="rocblas", config={"solution_index": -19}, blas={"lda": "2048", "alpha": "2"}
+    )
+    text = after(rocblas.emitter, [padded], tmp_path).edits[0].after
+    assert "T,N,512,16,1,1024,2,0,2048,1024,512,bf16_r,bf16_r,f32_r,9" in text
+    odd = w.outcome(backend="rocblas", config={"solution_index": 9}, blas={"m": "7"})
+    assert "its call has m=7" in after(rocblas.emitter, [odd], tmp_path).held[0].reason
+
+
+@pytest.mark.parametrize(("kind", "word"), [("f8e4m3", "f8_r"), ("f8e5m2", "bf8_r")])
+@pytest.mark.parametrize("emitter", [hipblaslt.emitter, rocblas.emitter])
+def test_the_fp8_of_gfx942_has_its_own_name_whatever_its_log_said(w, tmp_path, emitter, kind, word):
+    logged = {"a_type": word, "b_type": word, "compute_type": "f32_r"}
+
+    def cells(dtype):
+        outcome = w.outcome(
+            problem=w.product(dtype=dtype, c="bf16"),
+            backend=emitter.name,
+            config={"solution_index": 9 if emitter is hipblaslt.emitter else -19},
+            version="1-cafe",
+            arch="gfx942",
+            blas=logged,
+        )
+        return after(emitter, [outcome], tmp_path).edits[0].after.splitlines()[-1].split(",")
+
+    own = word.replace("_r", "_fnuz_r")
+    assert own in cells(f"{kind}fnuz")
+    assert word not in cells(f"{kind}fnuz")
+    assert word in cells(kind)
+
+
+# -- rocBLAS
+
+
+def test_rocblas_s_own_file(tmp_path):
+    one, two = entries(rocblas.emitter, OVERRIDES, tmp_path)
+    assert one.config == {"solution_index": 3788}
+    assert one.fields["ldb"] == "6144"
+    assert (two.fields["stride_a"], two.config["solution_index"]) == ("600000", 12)
+    assert two.kernel == "Cijk_slow"
+
+
+def test_rocblas_s_reader_takes_a_blank_before_a_letter_for_a_transpose(tmp_path):
+    spaced = OVERRIDES.splitlines()[1].replace("N,N", "N, N")
+    assert entries(rocblas.emitter, spaced + "\n", tmp_path)[0].fields["transB"] == "T"
+
+
+def with_tensile_index(outcome, index):
+    """The outcome as the backend makes it of a solution that Tensile named."""
+    resources = {**outcome.tuned.kernel.resources, "tensile_index": index}
+    kernel = dataclasses.replace(outcome.tuned.kernel, resources=resources)
+    return dataclasses.replace(outcome, tuned=dataclasses.replace(outcome.tuned, kernel=kernel))
+
+
+@pytest.mark.parametrize(
+    ("api", "version"), [(3788, "4.2.1"), (3788, "4.3.0"), (3788, "4.4.1"), (-3798, "5.2.0")]
+)
+def test_a_solution_that_tensile_named_has_its_index_in_the_file(w, tmp_path, api, version):
+    """rocBLAS 4.3 and 4.4 count Tensile's solutions from 1 unless hipBLASLt is in use."""
+    outcome = w.outcome(backend="rocblas", config={"solution_index": api}, version=version)
+    change = after(rocblas.emitter, [with_tensile_index(outcome, 3787)], tmp_path)
+    assert change.edits[0].after.rstrip().endswith(",f32_r,3788")
+
+
+@pytest.mark.parametrize(("api", "file"), [(-3798, 3788), (-11, 1)])
+def test_a_negative_number_is_always_tensile_s(w, tmp_path, api, file):
+    outcome = w.outcome(backend="rocblas", config={"solution_index": api})
+    change = after(rocblas.emitter, [outcome], tmp_path)
+    assert change.edits[0].after.rstrip().endswith(f",f32_r,{file}")
+
+
+@pytest.mark.parametrize("version", ["", "4.2.1", "4.3.0", "5.2.0.5b515cf1bc", "develop"])
+def test_a_positive_number_that_tensile_did_not_name_is_refused(w, tmp_path, version):
+    """It may be hipBLASLt's; rocBLAS's file holds indices of Tensile alone."""
+    outcome = w.outcome(backend="rocblas", config={"solution_index": 3788}, version=version)
+    change = after(rocblas.emitter, [outcome], tmp_path)
+    assert not change.edits
+    assert len(change.held) == 1
+    kept = w.VALIDATORS | {"HIPBLASLT_VERSION": "1-cafe"}
+    kept |= {"ROCBLAS_VERSION": version} if version else {}
+    for index in (3788, -3798):  # PyTorch hands either to rocblas_gemm_ex
+        outcome = w.outcome(backend="rocblas", config={"solution_index": index}, version=version)
+        made = after(tunableop.emitter, [outcome], tmp_path / f"{index}", **kept)
+        assert f"Gemm_Rocblas_{index}," in made.edits[0].after
+
+
+def test_rocblas_s_file_has_no_word_for_rounded_inputs(w, tmp_path):
+    outcome = w.outcome(
+        problem=w.product(dtype="f32"),
+        backend="rocblas",
+        config={"solution_index": -19},
+        blas={"compute_type": "xf32_r"},
+    )
+    change = after(rocblas.emitter, [outcome], tmp_path)
+    assert not change.edits
+    assert len(change.held) == 1
+
+
+def test_rocblas_s_reserved_indices_have_no_place(w, tmp_path):
+    outcome = w.outcome(backend="rocblas", config={"solution_index": -3})
+    assert "rocBLAS's own" in after(rocblas.emitter, [outcome], tmp_path).held[0].reason
+
+
+def test_rocblas_batches_have_strides(w, tmp_path):
+    outcome = w.outcome(
+        problem=w.product(batch=4), backend="rocblas", config={"solution_index": -18}
+    )
+    row = after(rocblas.emitter, [outcome], tmp_path).edits[0].after.splitlines()[-1].split(",")
+    assert len(row) == 18
+    assert row[11:14] == [str(512 * 1024), str(16 * 1024), str(512 * 16)]
+
+
+def test_rocblas_s_beta_is_written_with_all_its_digits(w, tmp_path):
+    beta = "0.3333333333333"
+    outcome = w.outcome(backend="rocblas", config={"solution_index": -18}, blas={"beta": beta})
+    change = after(rocblas.emitter, [outcome], tmp_path)
+    assert change.written == 1
+    (entry,) = entries(rocblas.emitter, change.edits[0].after, tmp_path)
+    assert entry.fields["beta"] == beta
+    assert not after(rocblas.emitter, [outcome], tmp_path).edits
+
+
+# -- TunableOp
+
+
+def test_pytorch_s_own_file(tmp_path):
+    found = entries(tunableop.emitter, RESULTS, tmp_path)
+    assert [(e.config["library"], e.config["solution_index"]) for e in found] == [
+        ("rocblas", -476662),
+        ("hipblaslt", 479),
+        ("default", 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("problem", "op", "params"),
+    [
+        ({}, "GemmTunableOp_BFloat16_TN", "tn_512_16_1024_ld_1024_1024_512"),
+        ({"tb": "n"}, "GemmTunableOp_BFloat16_NN", "nn_512_16_1024_ld_512_1024_512"),
+        ({"bias": True}, "GemmAndBiasTunableOp_BFloat16_TN", "tn_512_16_1024_ld_1024_1024_512"),
+        (
+            {"batch": 4, "dtype": "f32"},
+            "GemmStridedBatchedTunableOp_float_TN",
+            "tn_512_16_1024_B_4_ld_1024_1024_512",
+        ),
+        (
+            {"dtype": "f8e4m3", "c": "bf16"},
+            "ScaledGemmTunableOp_Float8_e4m3fn_Float8_e4m3fn_BFloat16_TN",
+            "tn_512_16_1024_ld_1024_1024_512_rw_0_bias_None",
+        ),
+    ],
+)
+def test_pytorch_s_words(w, problem, op, params):
+    outcome = w.outcome(problem=w.product(**problem), backend="hipblaslt")
+    assert tunableop.emitter.question(outcome, FrozenDict()) == {"op": op, "params": params}
+
+
+@pytest.mark.parametrize(
+    ("problem", "op"),
+    [
+        ({}, "GemmTunableOp_tf32_TN"),
+        ({"bias": True}, "GemmAndBiasTunableOp_tf32_TN"),
+        ({"batch": 4}, "GemmStridedBatchedTunableOp_tf32_TN"),
+    ],
+)
+def test_pytorch_s_word_for_f32_with_rounded_inputs(w, problem, op):
+    outcome = w.outcome(
+        problem=w.product(**{"dtype": "f32"} | problem),
+        backend="hipblaslt",
+        blas={"compute_type": "xf32_r"},
+    )
+    assert tunableop.emitter.question(outcome, FrozenDict())["op"] == op
+
+
+def test_pytorch_has_no_word_for_other_roundings(w, tmp_path):
+    outcome = w.outcome(
+        problem=w.product(dtype="f32"),
+        backend="hipblaslt",
+        config={"solution_index": 9},
+        blas={"compute_type": "f32_bf16_r"},
+    )
+    assert len(after(tunableop.emitter, [outcome], tmp_path).held) == 1
+
+
+def test_the_older_parameters_go_with_an_older_file(w, tmp_path):
+    old = RESULTS.replace("_ld_1280_1280_512", "")
+    outcome = w.outcome(
+        backend="hipblaslt", config={"solution_index": 9}, version="100201-5b515cf1bc"
+    )
+    change = after(tunableop.emitter, [outcome], tmp_path, old)
+    assert change.edits[0].after.splitlines()[-1] == (
+        "GemmTunableOp_BFloat16_TN,tn_512_16_1024,Gemm_Hipblaslt_9,0.01"
+    )
+
+
+def test_pytorch_s_validators_are_all_needed(w, tmp_path):
+    outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="1-cafe")
+    with pytest.raises(UsageError, match="PT_VERSION, HIP_VERSION, GCN_ARCH_NAME, ROCBLAS_VERSION"):
+        after(tunableop.emitter, [outcome], tmp_path)
+    given = {name: "x" for name in w.VALIDATORS if name != "HIP_VERSION"}
+    given["GCN_ARCH_NAME"] = "gfx950:sramecc+:xnack-"
+    made = after(tunableop.emitter, [outcome], tmp_path, ROCM_VERSION="7", **given)
+    heads = [line for line in made.edits[0].after.splitlines() if line.startswith("Validator")]
+    assert len(heads) == 5
+    assert "Validator,HIPBLASLT_VERSION,1-cafe" in heads
+
+
+def test_another_library_s_results_are_not_mixed_in(w, tmp_path):
+    outcome = w.outcome(backend="hipblaslt", config={"solution_index": 9}, version="2-cafe")
+    with pytest.raises(UsageError, match="HIPBLASLT_VERSION is 100201-5b515cf1bc and 2-cafe"):
+        after(tunableop.emitter, [outcome], tmp_path, RESULTS)
+
+
+def test_indices_of_another_architecture_are_not_mixed_in(w, tmp_path):
+    outcome = w.outcome(
+        backend="hipblaslt", config={"solution_index": 9}, version="100201-5b515cf1bc"
+    )
+    assert outcome.arch == "gfx950"
+    other = RESULTS.replace("gfx950", "gfx942")
+    with pytest.raises(UsageError, match=r"GCN_ARCH_NAME is gfx942:.*, and gfx950 was tuned"):
+        after(tunableop.emitter, [outcome], tmp_path, other)
+    given = {name: "x" for name in w.VALIDATORS if name != "HIPBLASLT_VERSION"}
+    with pytest.raises(UsageError, match="GCN_ARCH_NAME is x, and gfx950 was tuned"):
+        after(tunableop.emitter, [outcome], tmp_path / "new", **given)
+    other = TUNED.replace("gfx950", "gfx938")
+    with pytest.raises(UsageError, match="are of gfx938 and gfx950"):
+        after(hipblaslt.emitter, [outcome], tmp_path, other)
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        ({"dtype": "i8"}, "does not tune products of i8"),
+        ({"dtype": "bf16", "c": "f32"}, "one type for A, B and C"),
+        ({"batch": 2, "bias": True}, "no bias to batches"),
+    ],
+)
+def test_what_pytorch_does_not_tune(w, tmp_path, problem, reason):
+    outcome = w.outcome(
+        problem=w.product(**problem), backend="hipblaslt", config={"solution_index": 9}
+    )
+    assert reason in after(tunableop.emitter, [outcome], tmp_path).held[0].reason
+
+
+# -- all three: what is written is what is read
+
+problems = st.builds(
+    lambda m, n, k, dtype, ta, tb, batch: ops.registry.get(
+        "batched_gemm" if batch > 1 else "gemm"
+    ).problem(m=m, n=n, k=k, dtype=dtype, ta=ta, tb=tb, **({"batch": batch} if batch > 1 else {})),
+    *(st.integers(1, 70000) for _ in range(3)),
+    st.sampled_from(["f32", "f16", "bf16"]),
+    *(st.sampled_from("nt") for _ in range(2)),
+    st.integers(1, 3),
+)
+EMITTERS = {"hipblaslt": hipblaslt.emitter, "rocblas": rocblas.emitter}
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(problems, st.integers(1, 10**6)), min_size=1, max_size=6, unique=True))
+def test_what_is_written_is_read_back(tmp_path_factory, w_module, pairs):
+    folder = tmp_path_factory.mktemp("round")
+    unique = {problem.key: (problem, index) for problem, index in pairs}
+    for backend, emitter in (*EMITTERS.items(), ("hipblaslt", tunableop.emitter)):
+        outcomes = [
+            with_tensile_index(
+                w_module.outcome(
+                    f"X_{i}", problem, backend, {"solution_index": index}, version="1-cafe"
+                ),
+                index - 1,
+            )
+            for i, (problem, index) in enumerate(unique.values())
+        ]
+        given_ = w_module.VALIDATORS if emitter is tunableop.emitter else {}
+        path = folder / f"{emitter.name}.txt"
+        change = applying.prepare(emitter, outcomes, path, FrozenDict(given_))
+        applying.write(emitter, change, path)
+        indices = [entry.config["solution_index"] for entry in emitter.read(path)]
+        assert sorted(indices) == sorted(index for _, index in unique.values())
+        more = [dataclasses.replace(outcomes[0], kept=False)]
+        assert not emitter.emit(more, path, FrozenDict(given_)).edits

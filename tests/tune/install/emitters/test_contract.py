@@ -1,0 +1,193 @@
+"""What every emitter keeps: it writes nothing itself, reads back what it says, and proves it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.tune.install import apply as applying
+from kernelmark.tune.install.emitters import registry
+from kernelmark.tune.install.emitters.base import Edit, checked_options
+
+
+@pytest.fixture(params=registry.names())
+def case(request, w, tmp_path):
+    """(emitter, outcomes, target, options) of a format."""
+    world = w.WORLDS[request.param]
+    emitter = registry.get(request.param)
+    given = checked_options(emitter, [f"{name}={value}" for name, value in world.given.items()])
+    return emitter, world.outcomes, world.base(tmp_path), given
+
+
+def texts(path):
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    return {file: file.read_text() for file in files}
+
+
+def test_it_says_what_it_is(case):
+    emitter = case[0]
+    assert emitter.name in registry.names()
+    assert registry.get(emitter.name) is emitter
+    assert emitter.summary
+    assert emitter.backends
+    assert all(emitter.options.values())
+    assert all((emitter.facts.versions, emitter.facts.exactness, emitter.facts.checked))
+
+
+def test_preparing_writes_nothing(case):
+    emitter, outcomes, into, given = case
+    before = texts(into)
+    change = applying.prepare(emitter, outcomes, into, given)
+    assert change.edits
+    assert texts(into) == before
+
+
+def test_every_winner_is_found_and_nothing_else_changes(case):
+    emitter, outcomes, into, given = case
+    change = applying.prepare(emitter, outcomes, into, given)
+    written = applying.write(emitter, change, into)
+    assert written.files
+    assert not change.held
+    assert emitter.check(change, into) == []
+    assert change.written == sum(outcome.kept for outcome in outcomes)
+    assert emitter.read(into)
+    for wanted in change.wanted:
+        found = emitter.find(into, wanted.fields)
+        assert (found and found.config) == wanted.config
+
+
+def test_applying_twice_changes_nothing_more(case):
+    emitter, outcomes, into, given = case
+    applying.write(emitter, applying.prepare(emitter, outcomes, into, given), into)
+    again = applying.prepare(emitter, outcomes, into, given)
+    assert again.edits == ()
+    assert again.written
+
+
+def test_a_difference_is_shown_and_its_end_is_what_is_written(case):
+    emitter, outcomes, into, given = case
+    change = applying.prepare(emitter, outcomes, into, given)
+    shown = change.diff(into)
+    assert all(str(into / edit.path) in shown for edit in change.edits)
+    assert any(line.startswith("+") and line[1:2] != "+" for line in shown.splitlines())
+
+
+def test_a_change_that_says_something_else_is_undone(case):
+    """What reads back wrong is restored, and the error names an outcome or a lookup."""
+    emitter, outcomes, into, given = case
+    change = applying.prepare(emitter, outcomes, into, given)
+    before = texts(into) if into.exists() else {}
+    first = next(wanted for wanted in change.wanted if wanted.name)
+    wrong = dataclasses.replace(first, config=FrozenDict({"no": "such"}))
+    wanted = tuple(wrong if one is first else one for one in change.wanted)
+    with pytest.raises(KernelmarkError, match="does not give what was tuned"):
+        applying.write(emitter, dataclasses.replace(change, wanted=wanted), into, backup=False)
+    assert (texts(into) if into.exists() else {}) == before
+
+
+def test_harm_to_another_lookup_is_caught(case):
+    """The winners' own text, with every winner taken for something that must not change."""
+    emitter, outcomes, into, given = case
+    change = applying.prepare(emitter, outcomes, into, given)
+    old = {one.fields: emitter.find(into, one.fields) for one in change.wanted}
+    kept = tuple(
+        dataclasses.replace(
+            one, name="", config=None if old[one.fields] is None else old[one.fields].config
+        )
+        for one in change.wanted
+    )
+    with (
+        pytest.raises(KernelmarkError, match="would become"),
+        applying.staged(change, into) as copy,
+    ):
+        applying._prove(emitter, dataclasses.replace(change, wanted=kept), copy)
+
+
+def test_a_file_that_changed_meanwhile_is_not_overwritten(case):
+    emitter, outcomes, into, given = case
+    change = applying.prepare(emitter, outcomes, into, given)
+    stale = [dataclasses.replace(edit, before="something else\n") for edit in change.edits]
+    with pytest.raises(UsageError, match="has changed meanwhile"):
+        applying.write(emitter, dataclasses.replace(change, edits=tuple(stale)), into)
+
+
+def test_a_backup_has_what_was_there(case):
+    emitter, outcomes, into, given = case
+    applying.write(emitter, applying.prepare(emitter, outcomes[:1], into, given), into)
+    change = applying.prepare(emitter, outcomes, into, given)
+    before = [edit.before for edit in change.edits if edit.before is not None]
+    written = applying.write(emitter, change, into)
+    assert [copy.read_text() for copy in written.backups] == before
+    assert all(copy.name.endswith(".bak") for copy in written.backups)
+
+
+def test_what_another_backend_tuned_is_held_back(case, w):
+    emitter, outcomes, into, given = case
+    odd = w.outcome("ODD_0", outcomes[0].problem, backend="iree")
+    change = emitter.emit([odd], into, given)
+    assert not change.edits
+    assert "iree" in change.held[0].reason
+
+
+def test_what_is_not_verified_is_held_back(case):
+    emitter, outcomes, into, given = case
+    first = outcomes[0]
+    unsure = dataclasses.replace(first, tuned=dataclasses.replace(first.tuned, worst=1.5))
+    change = emitter.emit([unsure], into, given)
+    assert not change.edits
+    assert "not verified" in change.held[0].reason
+
+
+def test_a_default_that_won_is_held_back(case):
+    emitter, outcomes, into, given = case
+    tuned = dataclasses.replace(outcomes[0].tuned, config=FrozenDict())
+    change = emitter.emit([dataclasses.replace(outcomes[0], tuned=tuned)], into, given)
+    assert not change.edits
+    assert "default won" in change.held[0].reason
+
+
+def test_the_same_question_with_no_gain_is_not_harmed(case):
+    """Two outcomes that the library cannot tell apart, one of which did not gain."""
+    emitter, outcomes, into, given = case
+    other = dataclasses.replace(outcomes[0], name="OTHER_0", kept=False)
+    change = emitter.emit([outcomes[0], other], into, given)
+    assert not change.edits
+    assert "OTHER_0 looks up the same entry and did not gain" in change.held[0].reason
+
+
+def test_the_same_question_with_two_winners_is_settled_by_neither(case):
+    emitter, outcomes, into, given = case
+    tuned = outcomes[0].tuned
+    changed = {
+        name: f"{value}1" if isinstance(value, str) else 8 for name, value in tuned.config.items()
+    }
+    other = dataclasses.replace(tuned, config=FrozenDict(changed))
+    rival = dataclasses.replace(outcomes[0], name="OTHER_0", tuned=other)
+    change = emitter.emit([outcomes[0], rival], into, given)
+    assert not change.edits
+    assert {held.name for held in change.held} == {outcomes[0].name, "OTHER_0"}
+
+
+def test_unknown_options_are_refused(case):
+    with pytest.raises(UsageError, match="has no option 'nonsense'"):
+        checked_options(case[0], ["nonsense=1"])
+    with pytest.raises(UsageError, match="is not NAME=VALUE"):
+        checked_options(case[0], ["nonsense"])
+
+
+def test_an_export_does_not_overwrite(case, tmp_path):
+    emitter, outcomes, into, given = case
+    change = applying.prepare(emitter, outcomes, into, given)
+    to = tmp_path / "exported"
+    assert len(applying.export(emitter, change, to)) == len(change.edits)
+    with pytest.raises(UsageError, match="exists"):
+        applying.export(emitter, change, to)
+
+
+def test_edits_are_relative(case):
+    emitter, outcomes, into, given = case
+    change = emitter.emit(outcomes, into, given)
+    assert all(isinstance(edit, Edit) and not edit.path.is_absolute() for edit in change.edits)

@@ -1,0 +1,164 @@
+"""Winners that are out of date, and the comparison after they were written."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from kernelmark import backends, ops
+from kernelmark.core.errors import KernelmarkError, UsageError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.result import KernelInfo
+from kernelmark.runners.pool import Pool
+from kernelmark.tune.install import apply as applying
+from kernelmark.tune.install.emitters.python import emitter
+from kernelmark.tune.install.recompare import recompare
+from kernelmark.tune.plans.plan import Acceptance
+from kernelmark.tune.records.outcome import Choice, Outcome
+
+QUICK = Acceptance(rounds=6, neighbours=0, min_gain_us=0.1)
+
+
+def outcome(*, version="", tuned_us=10.0, reference_us=20.0, backend="fake", **more):
+    problem = ops.registry.get("gemm").problem(m=8, n=8, k=8, dtype="f32")
+    tuned = Choice(
+        backend=backend,
+        config=FrozenDict({"time_us": tuned_us, **more}),
+        median_s=tuned_us * 1e-6,
+        worst=0.1,
+        version=version,
+    )
+    reference = Choice(backend="fake", config=FrozenDict({"time_us": reference_us}))
+    return Outcome(
+        name="SSS_NN_0",
+        problem=problem,
+        device="fake",
+        arch="fake",
+        reference=reference,
+        tuned=tuned,
+        ratio=2.0,
+        low=1.9,
+        high=2.1,
+        kept=True,
+        reason="faster",
+    )
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def takes_fake(monkeypatch):
+    monkeypatch.setattr(type(emitter), "backends", ("triton", "fake"))
+
+
+def test_another_version_of_the_library_is_refused(takes_fake, tmp_path):
+    here = backends.find("fake").version()
+    assert applying.outdated(outcome(version=here)) is None
+    assert applying.outdated(outcome()) is None  # it was not recorded
+    change = applying.prepare(emitter, [outcome(version="0.0.1")], tmp_path / "t.py")
+    assert not change.edits
+    assert f"tuned with fake 0.0.1, here is {here}" in change.held[0].reason
+
+
+def test_files_are_written_on_a_machine_without_the_gpu(takes_fake, tmp_path):
+    made = dataclasses.replace(outcome(version="0.0.1"), device="hip:0", arch="gfx942")
+    change = applying.prepare(emitter, [made], tmp_path / "t.py")
+    assert change.edits
+    assert not change.held
+    told = f"tuned with fake 0.0.1, here is {backends.find('fake').version()}"
+    assert f"{told}: for machines that have the former" in change.notes
+
+
+def test_an_unavailable_library_cannot_be_asked():
+    assert applying.outdated(outcome(version="1", backend="no-such-backend")) is None
+
+
+def test_backups_do_not_overwrite_each_other(takes_fake, tmp_path):
+    file = tmp_path / "t.py"
+    for time_us in (10.0, 11.0, 12.0):
+        change = applying.prepare(emitter, [outcome(tuned_us=time_us)], file)
+        applying.write(emitter, change, file)
+    assert len(list(tmp_path.glob("t.py.*.bak"))) == 2
+
+
+def test_through_a_link_the_file_itself_changes(takes_fake, tmp_path):
+    file, link = tmp_path / "real" / "tuned.py", tmp_path / "t.py"
+    file.parent.mkdir()
+    applying.write(emitter, applying.prepare(emitter, [outcome()], file), file)
+    before = file.read_text()
+    link.symlink_to(file)
+    change = applying.prepare(emitter, [outcome(tuned_us=11.0)], link)
+    written = applying.write(emitter, change, link)
+    assert link.is_symlink()
+    assert file.read_text() == change.edits[0].after != before
+    assert [copy.read_text() for copy in written.backups] == [before]
+
+
+def test_the_comparison_finds_the_gain_again():
+    seen = []
+    (again,) = recompare([outcome()], acceptance=lambda _: QUICK, on_outcome=seen.append)
+    assert again.kept, again.reason
+    assert again.ratio == pytest.approx(2.0, rel=0.01)
+    assert again.tuned.verified
+    assert seen == [again]
+
+
+def test_each_round_of_the_comparison_is_in_memory_of_its_own(monkeypatch):
+    asked = []
+    call = Pool.call
+
+    def record(pool, job):
+        asked.append(job.process)
+        return call(pool, job)
+
+    monkeypatch.setattr(Pool, "call", record)
+    recompare([outcome()], acceptance=lambda _: QUICK)
+    assert len(set(asked)) == QUICK.rounds
+    assert asked[::2] == asked[1::2] == sorted(asked[::2])
+
+
+def test_a_device_that_is_not_here_gives_its_turn_to_one_like_it():
+    """Tuned on four GPUs, applied where there is one."""
+    elsewhere = dataclasses.replace(outcome(), device="fake:3")
+    (again,) = recompare([elsewhere], acceptance=lambda _: QUICK)
+    assert again.kept, again.reason
+    other = dataclasses.replace(elsewhere, arch="of another kind")
+    with pytest.raises(UsageError, match="there is no device 'fake:3'"):
+        recompare([other], acceptance=lambda _: QUICK)
+
+
+def test_a_gain_that_is_gone_is_told():
+    slow = dataclasses.replace(outcome(tuned_us=30.0), ratio=2.0)
+    (again,) = recompare([slow], acceptance=lambda _: QUICK)
+    assert not again.kept
+    assert again.high < 1.0
+
+
+def test_a_time_of_another_day_says_nothing_of_the_machine_now():
+    quick = dataclasses.replace(outcome().tuned, median_s=1e-9)
+    (again,) = recompare([dataclasses.replace(outcome(), tuned=quick)], acceptance=lambda _: QUICK)
+    assert again.kept, again.reason
+
+
+def test_a_kernel_that_is_wrong_now_is_told():
+    (again,) = recompare([outcome(behaviour="wrong")], acceptance=lambda _: QUICK)
+    assert not again.kept
+    assert not again.tuned.verified
+
+
+def test_a_kernel_of_another_name_is_told():
+    tuned = dataclasses.replace(outcome().tuned, kernel=KernelInfo(name="something_else"))
+    (again,) = recompare([dataclasses.replace(outcome(), tuned=tuned)], acceptance=lambda _: QUICK)
+    assert not again.kept
+    assert again.reason.code == "another-kernel"
+
+
+def test_another_device_is_refused():
+    with pytest.raises(UsageError, match="here, and sm_90 was tuned"):
+        recompare([dataclasses.replace(outcome(), arch="sm_90")])
+    with pytest.raises(KernelmarkError):
+        recompare([dataclasses.replace(outcome(), device="hip:7")])

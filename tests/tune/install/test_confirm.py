@@ -1,0 +1,129 @@
+"""Which kernel a library runs once a file of winners is installed."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+
+from kernelmark import ops
+from kernelmark.core.errors import UsageError
+from kernelmark.core.reason import Reason
+from kernelmark.core.result import KernelInfo
+from kernelmark.tune.install import apply
+from kernelmark.tune.install.confirm import Proof, confirm, logged_names
+from kernelmark.tune.install.emitters import registry
+from kernelmark.tune.records.outcome import Choice, Outcome
+
+LT = "Cijk_Ailk_Bljk_SB_MT128x64x16_MI32x32x1_SN"
+TENSILE = "Cijk_Ailk_Bljk_SB_MT64x32x8_SE_K1"
+
+
+def winner(key: str, backend: str, name: str, index: int, version: str) -> Outcome:
+    kernel = KernelInfo(name=name, resources={"solution_index": index})
+    tuned = Choice(
+        backend=backend,
+        config={"solution": name},
+        median_s=14e-6,
+        kernel=kernel,
+        worst=0.1,
+        version=version,
+    )
+    return Outcome(
+        name="SSS_NN_0",
+        problem=ops.parse(key),
+        device="hip:0",
+        arch="gfx90a",
+        reference=Choice(backend=backend, median_s=20e-6),
+        tuned=tuned,
+        ratio=1.4,
+        low=1.4,
+        high=1.4,
+        kept=True,
+        reason=Reason.of("faster"),
+    )
+
+
+def written(form: str, outcome: Outcome, path: Path) -> Path:
+    emitter = registry.get(form)
+    change = apply.prepare(emitter, [outcome], path)
+    assert not change.held
+    apply.write(emitter, change, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "index", "version"),
+    [
+        ("hipblaslt", LT, 3, "100202-fa4e0000"),
+        ("rocblas", TENSILE, -13, "5.2.0.fa4e0000"),
+    ],
+)
+@pytest.mark.parametrize("key", ["gemm m=6 n=4 k=8 dtype=f32", "batched_gemm batch=2 m=6 n=4 k=8"])
+def test_a_library_runs_what_its_file_says_or_ignores_it(
+    rocm: ctypes.CDLL,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+    name: str,
+    index: int,
+    version: str,
+    key: str,
+) -> None:
+    if "dtype" not in key:
+        key += " dtype=f32 tb=t"
+    outcome = winner(key, form, name, index, version)
+    path, emitter = written(form, outcome, tmp_path / "tuned"), registry.get(form)
+    (found,) = confirm(emitter, [outcome], path)
+    assert (found.proof, found.ran) == (Proof.CONFIRMED, name), found.detail
+    # Another build has another solution under the index: the library does not complain.
+    monkeypatch.setenv("FAKE_ROCM_BUILD", "1")
+    (found,) = confirm(emitter, [outcome], path)
+    assert found.proof is Proof.IGNORED
+    assert found.ran != name
+
+
+@pytest.mark.parametrize("form", ["hipblaslt", "rocblas"])
+def test_a_winner_without_its_entry_is_told_from_an_ignored_one(
+    rocm: ctypes.CDLL, tmp_path: Path, form: str
+) -> None:
+    name, index = (LT, 3) if form == "hipblaslt" else (TENSILE, -13)
+    version = "100202-fa4e0000" if form == "hipblaslt" else "5.2.0.fa4e0000"
+    there = winner("gemm m=6 n=4 k=8 dtype=f32", form, name, index, version)
+    path = written(form, there, tmp_path / "tuned")
+    other = winner("gemm m=7 n=4 k=8 dtype=f32", form, name, index, version)
+    moved = winner("gemm m=6 n=4 k=8 dtype=f32", form, name, index - 1, version)
+    # hipBLASLt's number in rocBLAS's file, and one that hipBLASLt's reader skips.
+    unfit = winner("gemm m=6 n=4 k=8 dtype=f32", form, LT, 4 if form == "rocblas" else 0, version)
+    found = list(confirm(registry.get(form), [other, moved, unfit, there], path))
+    assert [one.proof for one in found] == [Proof.ABSENT] * 3 + [Proof.CONFIRMED]
+
+
+def test_a_run_that_fails_proves_nothing(
+    rocm: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = winner("gemm m=6 n=4 k=8 dtype=f32", "hipblaslt", LT, 3, "100202-fa4e0000")
+    path = written("hipblaslt", outcome, tmp_path / "tuned")
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path))  # where there is none
+    (found,) = confirm(registry.get("hipblaslt"), [outcome], path)
+    assert found.proof is Proof.UNKNOWN
+    assert found.detail
+
+
+def test_what_cannot_be_installed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        confirm(registry.get("python"), [], tmp_path)
+    with pytest.raises(UsageError):
+        confirm(registry.get("hipblaslt"), [], tmp_path / "nothing")
+
+
+def test_names_are_those_of_the_call() -> None:
+    call = {"m": "8", "n": "4", "k": "2", "transA": "T", "transB": "N", "batch_count": "1"}
+    line = (
+        "- { function: matmul, M: 8, N: 4, K: 2, transA: T, transB: N, batch_count: 1, "
+        "solution_index: 5, solution_Name: Cijk_A, kernel_name: Cijk_B, call_count: 2 }\n"
+    )
+    other = line.replace("M: 8", "M: 9").replace("Cijk_A", "Cijk_C")
+    without = line.replace("solution_Name: Cijk_A, ", "")
+    assert logged_names(other + line + without, call) == ["Cijk_A"]

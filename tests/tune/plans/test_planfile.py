@@ -1,0 +1,242 @@
+"""Plans as files: what is written reads back, and what is wrong is told with its key."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelmark import backends, ops
+from kernelmark.core.errors import UsageError
+from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.space import Space
+from kernelmark.runners.targets import find
+from kernelmark.tune.plans import planfile
+from kernelmark.tune.plans.narrow import narrowed, space_of
+from kernelmark.tune.plans.plan import Acceptance, Budget, TunePlan
+
+PROBLEM = ops.parse("gemm m=8 n=16 k=32 dtype=f32")
+PLAN = TunePlan(
+    name="SSS_NN_0",
+    problem=PROBLEM,
+    backend="fake",
+    reference_backend="numpy",
+    strategy="random",
+    space=FrozenDict({"tile_m": (16, 32, 64, 128, 256), "warps": (1, 2, 4, 8)}),
+)
+
+words = st.text(max_size=12)
+names = st.text(min_size=1, max_size=12)
+values = st.one_of(
+    words, st.booleans(), st.integers(-(2**62), 2**62), st.floats(allow_nan=False).filter(abs)
+).filter(lambda v: not (isinstance(v, float) and v in (float("inf"), float("-inf"))))
+plans = st.builds(
+    TunePlan,
+    name=st.just("SSS_NN_0"),
+    problem=st.just(PROBLEM),
+    backend=st.sampled_from(["fake", "triton", "my kernel.py"]),
+    reference_backend=st.sampled_from(["fake", "numpy"]),
+    reference_config=st.dictionaries(names, values, max_size=3).map(FrozenDict),
+    arch=words,
+    strategy=st.sampled_from(["random", "exhaustive"]),
+    seed=st.integers(0, 2**40),
+    budget=st.builds(Budget, evaluations=st.integers(1, 10**6), minutes=st.floats(0, 1e6)),
+    acceptance=st.builds(
+        Acceptance,
+        finalists=st.integers(1, 9),
+        rounds=st.integers(planfile.LEAST_ROUNDS, 99),
+        min_ratio=st.floats(0, 9),
+        min_gain_us=st.floats(0, 9),
+        seeds=st.integers(0, 9),
+        neighbours=st.integers(0, 9),
+    ),
+    space=st.dictionaries(
+        names, st.lists(values, min_size=1, max_size=40).map(tuple), max_size=4
+    ).map(FrozenDict),
+    count=st.integers(1, 10**9),
+    share=st.floats(0, 1),
+    reference_s=st.floats(0, 1e3),
+    blas=st.dictionaries(names, words, max_size=4).map(FrozenDict),
+)
+
+
+def typed(plan: TunePlan) -> object:
+    """Equality tells 1 from True and from 1.0 here."""
+    return {k: [(type(v), v) for v in vs] for k, vs in plan.space.items()}
+
+
+@given(plans)
+def test_what_is_written_reads_back(tmp_path_factory, plan):
+    path = tmp_path_factory.mktemp("plans") / "SSS_NN_0.toml"
+    path.write_text(planfile.text(plan, default={"a": "b"}), encoding="utf-8")
+    again = planfile.read(path)
+    assert again == plan
+    assert typed(again) == typed(plan)
+
+
+@pytest.fixture
+def place(tmp_path):
+    path = tmp_path / "SSS_NN_0.toml"
+    path.write_text(planfile.text(PLAN, default={"tile_m": 32}))
+    return path
+
+
+def test_the_file_explains_itself(place):
+    text = place.read_text()
+    assert "tile_m = [16, 32, 64, 128, 256]" in text
+    assert "# 20 combinations" in text
+    assert "# The search starts from: tile_m = 32" in text
+    assert max(map(len, text.splitlines())) <= 100
+    for key in ("evaluations", "min_ratio", "seed", "strategy", "share"):
+        assert re.search(rf"^{key} = ", text, flags=re.MULTILINE)
+
+
+def test_a_long_list_is_broken_over_lines(tmp_path):
+    many = tuple(f"id={i} tile=20 split_k=1" for i in range(200))
+    path = tmp_path / "SSS_NN_0.toml"
+    plan = TunePlan(
+        name="SSS_NN_0",
+        problem=PROBLEM,
+        backend="fake",
+        reference_backend="fake",
+        strategy="random",
+        space={"algo": many},
+    )
+    path.write_text(planfile.text(plan))
+    assert max(map(len, path.read_text().splitlines())) <= 100
+    assert planfile.read(path).space["algo"] == many
+
+
+def test_a_short_file_is_a_plan(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'problem = "gemm m=8 n=16 k=32 dtype=f32"\nbackend = "fake"\nstrategy = "random"'
+    )
+    plan = planfile.read(path)
+    assert (plan.name, plan.reference_backend, plan.budget) == ("mine", "fake", Budget())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("seed = 1", "sead = 1", "sead is unknown"),
+        ("seed = 1", 'seed = "1"', "seed = '1' is not a whole number"),
+        ("seed = 1", "seed = true", "seed = True is not a whole number"),
+        ("seed = 1", "seed = ", "is not valid TOML"),
+        ("evaluations = 100", "evaluations = 0", "budget.evaluations = 0 is not a whole number"),
+        ("evaluations = 100", "evaluation = 9", "budget.evaluation is unknown"),
+        ("minutes = 0.0", "minutes = -1", "budget.minutes = -1 is not a number of at least 0"),
+        ("minutes = 0.0", "minutes = inf", "budget.minutes = inf is not a number"),
+        ("minutes = 0.0", "minutes = nan", "budget.minutes = nan is not a number"),
+        ("minutes = 0.0", f"minutes = {10**400}", "budget.minutes = 1000"),
+        ("rounds = 6", "rounds = 0", "acceptance.rounds = 0 is not a whole number"),
+        (
+            *("rounds = 6", "rounds = 3"),
+            "acceptance.rounds = 3 is too few: with less than 6 nothing can be concluded at 95 %",
+        ),
+        ("min_ratio = 1.03", 'min_ratio = "3 %"', "acceptance.min_ratio = '3 %' is not a number"),
+        ('strategy = "random"', 'strategy = "rando"', "strategy = 'rando' is unknown"),
+        ('backend = "fake"', 'backend = "fak"', "backend = 'fak' is unknown"),
+        ('backend = "numpy"', "backend = 3", "reference.backend = 3 is not text"),
+        ('"gemm m=8', '"gemm m=-8', "problem: "),
+        ('name = "SSS_NN_0"', 'name = "other"', "name = 'other' is not the name of the file"),
+        ("warps = [1, 2, 4, 8]", "warps = 0.0", "space.warps = 0.0 is not a list of values"),
+        ("warps = [1, 2, 4, 8]", "warps = []", "space.warps = [] is not a list of values"),
+        ("warps = [1, 2, 4, 8]", "warps = [[1]]", "space.warps: [1] is not a word"),
+        ("[reference.config]", "[reference.config]\na = [1]", "reference.config.a: [1] is not"),
+        ("[budget]", "[budgets]", "budgets is unknown"),
+        ("\n[space]\n", "\n[blas]\nm = 3\n[space]\n", "blas.m = 3 is not text"),
+        ("share = 0.0", "share = 12.5", "share = 12.5 is not a number from 0 to 1"),
+    ],
+)
+def test_what_is_wrong_is_told_with_file_and_key(place, old, new, told):
+    text = place.read_text()
+    assert old in text
+    place.write_text(text.replace(old, new))
+    with pytest.raises(UsageError) as refused:
+        planfile.read(place)
+    assert refused.value.message.startswith(f"{place}: ")
+    assert told in refused.value.message
+    assert "\n" not in refused.value.message
+    assert refused.value.hint
+
+
+@given(st.text() | st.binary().map(lambda b: b.decode("latin-1")))
+def test_no_text_does_worse_than_a_usage_error(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("bad") / "x.toml"
+    path.write_text(text, encoding="utf-8", newline="")
+    with pytest.raises(UsageError):
+        planfile.read(path)
+
+
+@given(st.dictionaries(st.sampled_from(planfile._TOP), values | st.lists(values), max_size=6))
+def test_no_document_does_worse_than_a_usage_error(tmp_path_factory, document):
+    from kernelmark.tune.plans.planfile import list_text, table_text
+
+    path = tmp_path_factory.mktemp("bad") / "x.toml"
+    lines = [
+        list_text(k, v) if isinstance(v, list) else table_text({k: v})[0]
+        for k, v in document.items()
+    ]
+    path.write_text("\n".join(lines), encoding="utf-8", newline="")
+    assert tomllib.loads(path.read_text(encoding="utf-8")) == document
+    with pytest.raises(UsageError):
+        planfile.read(path)
+
+
+FAKE = find("fake")[1]
+
+
+def test_a_plan_narrows_the_backends_space(place):
+    whole = backends.find("fake").space(PROBLEM, FAKE)
+    place.write_text(place.read_text().replace("[16, 32, 64, 128, 256]", "[64, 32.0]"))
+    space = space_of(planfile.read(place), FAKE, str(place))
+    assert space.parameters == {**whole.parameters, "tile_m": (64, 32)}
+    assert all(isinstance(v, int) for v in space.parameters["tile_m"])
+    inside = [config for config in whole if config["tile_m"] in (32, 64)]
+    assert {frozenset(c.items()) for c in space} == {frozenset(c.items()) for c in inside}
+
+
+def test_a_parameter_that_is_not_named_has_all_its_values(place):
+    whole = backends.find("fake").space(PROBLEM, FAKE)
+    place.write_text(re.sub(r"^(tile_m|warps) = .*\n", "", place.read_text(), flags=re.MULTILINE))
+    assert planfile.read(place).space == {}
+    assert space_of(planfile.read(place), FAKE).parameters == whole.parameters
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("warps = [1,", "warps = [5,", "space.warps: 5 is not in the space"),
+        ("warps = [1,", "warp = [1,", "space.warp is no parameter of this space"),
+    ],
+)
+def test_values_outside_of_the_space_are_told(place, old, new, told):
+    place.write_text(place.read_text().replace(old, new))
+    with pytest.raises(UsageError, match=re.escape(f"{place}: {told}")):
+        space_of(planfile.read(place), FAKE, str(place))
+
+
+def test_true_is_not_one():
+    space = Space(parameters={"persistent": (False, True), "stages": (1, 2)})
+    with pytest.raises(UsageError, match="stages: true is not in the space"):
+        narrowed(space, {"stages": (True,)})
+    with pytest.raises(UsageError, match="persistent: 1 is not in the space"):
+        narrowed(space, {"persistent": (1,)})
+
+
+def test_a_space_that_nothing_is_left_of_is_refused():
+    space = Space(
+        parameters={"a": (1, 2)}, forbids=lambda config: "no" if config["a"] == 1 else None
+    )
+    with pytest.raises(UsageError, match="every combination of these values is forbidden"):
+        narrowed(space, {"a": (1,)})
+
+
+def test_a_backend_with_nothing_to_tune_is_told(tmp_path):
+    plan = TunePlan(name="x", problem=PROBLEM, backend="numpy", reference_backend="numpy")
+    with pytest.raises(UsageError, match="x: numpy has nothing to tune for this problem on cpu"):
+        space_of(plan, find("cpu")[1])

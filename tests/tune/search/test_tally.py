@@ -1,0 +1,69 @@
+"""How long a tuning run is expected to take."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+
+from kernelmark.core.environment import DeviceInfo
+from kernelmark.runners.forecast import Means
+from kernelmark.testing.tuning import fake_plans
+from kernelmark.tune.search import tally
+from kernelmark.tune.search.finals import timings
+from kernelmark.tune.search.tally import Tally
+
+CPU = DeviceInfo(name="cpu", kind="cpu", model="a CPU", arch="x", cache_bytes=1 << 20)
+TIMING_S = 1.0
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_CACHE", str(tmp_path))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = types.SimpleNamespace(s=0.0)
+    monkeypatch.setattr(tally, "time", types.SimpleNamespace(monotonic=lambda: now.s))
+    return now
+
+
+def tuned(clock, sets: int) -> float:
+    """Tune a plan whose final takes its timings `sets` times; the seconds of it."""
+    (plan,) = fake_plans(1)
+    made = Tally([plan], None, CPU)
+    begun, limit = clock.s, plan.budget.evaluations
+    made.began(plan.name, 0, limit)
+    for _ in range(limit):
+        clock.s += TIMING_S
+        made.tried(plan.name, candidate=True, final=False)
+    for _ in range(sets * timings(plan, limit)):
+        clock.s += TIMING_S
+        made.tried(plan.name, candidate=False, final=True)
+    made.ended(types.SimpleNamespace(name=plan.name, evaluations=limit))
+    made.learn()
+    return clock.s - begun
+
+
+def expected(clock) -> float:
+    (plan,) = fake_plans(1)
+    made = Tally([plan], None, CPU)
+    made.began(plan.name, 0, plan.budget.evaluations)
+    return made.progress.left_s
+
+
+@pytest.mark.parametrize("sets", [1, 3])
+def test_a_run_is_expected_to_take_what_the_last_ones_took(clock, sets):
+    took_s = [tuned(clock, sets) for _ in range(3)][-1]
+    assert expected(clock) == pytest.approx(took_s, rel=0.3)
+
+
+def test_what_other_commands_learn_does_not_change_it(clock):
+    tuned(clock, 1)
+    before_s = expected(clock)
+    means = Means.of_machine()
+    means.learn("a CPU/around", 50.0)
+    means.learn("a CPU/fake/around", 50.0)
+    means.save()
+    assert expected(clock) == pytest.approx(before_s)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from scipy.special import stdtr, stdtrit
@@ -196,23 +196,20 @@ class Robust(Preset):
     ) -> tuple[VerdictStatus, Callable[[], Reason]]:
         floor = math.log1p(self.delta)
         span = {"low": exp(low), "high": exp(high)}
-        later = functools.partial
         if share <= self.q and abs(row.centre) > floor:
             status = VerdictStatus.SLOWER if row.centre > 0 else VerdictStatus.FASTER
-            return status, later(Reason, "changed", ratio=exp(row.centre), **span)
+            return status, lambda: Reason("changed", ratio=exp(row.centre), **span)
         if low >= -floor and high <= floor:
             by_clock = row.sides.line is not None and abs(row.sides.apart) > floor
             status = VerdictStatus.UNSURE if by_clock else VerdictStatus.SAME
-            return status, later(Reason, "within", limit=self.delta, **span)
+            return status, lambda: Reason("within", limit=self.delta, **span)
         if share <= self.q:
-            return VerdictStatus.UNSURE, later(Reason, "perhaps-within", limit=self.delta, **span)
+            return VerdictStatus.UNSURE, lambda: Reason("perhaps-within", limit=self.delta, **span)
         if row.p_value <= self.q:
-            return VerdictStatus.UNSURE, later(_perhaps_chance, span)
-        return VerdictStatus.UNSURE, later(Reason, "not-detectable", detectable=found, **span)
-
-
-def _perhaps_chance(span: Mapping[str, float]) -> Reason:
-    return Reason("perhaps-chance", cause=Reason("span", **span), rows="rows")
+            return VerdictStatus.UNSURE, lambda: Reason(
+                "perhaps-chance", cause=Reason("span", **span), rows="rows"
+            )
+        return VerdictStatus.UNSURE, lambda: Reason("not-detectable", detectable=found, **span)
 
 
 def _weigh(rows: Sequence[_Sides], known: Common) -> list[_Weighed]:

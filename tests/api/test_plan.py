@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from kernelmark import backends
-from kernelmark.api.plan import Selection, axis_words, parse_config, plan
+from kernelmark.api.plan import Selection, axis_words, parse_config, plan, problems_of
 from kernelmark.backends.base import Backend
 from kernelmark.core.errors import NothingToDo, ProblemError, UsageError
 from kernelmark.core.timing import Timing
@@ -212,6 +212,33 @@ def test_what_is_wrong_with_a_file_is_told_before_what_its_op_misses(
     with pytest.raises(UsageError) as refused:
         plan(Selection(**asked), Timing())
     assert refused.value.hint.code == hint
+
+
+OWN_OP = """
+def inputs(rows=8, cols=8): return {"x": (rows, cols)}
+def reference(x): return x
+def prepare(problem, config, sets): ...
+"""
+
+
+def test_another_op_than_that_of_a_file_is_told_what_to_write(tmp_path, monkeypatch):
+    (tmp_path / "soft.py").write_text(OWN_OP)
+    monkeypatch.chdir(tmp_path)
+    for axes in ((), ("rows=4",)):
+        asked = Selection(ops=("gemm",), backends=("./soft.py",), axes=axes)
+        for made_by in (plan, problems_of):
+            with pytest.raises(UsageError) as refused:
+                made_by(asked, Timing())
+            hint = refused.value.hint
+            assert (hint.code, hint.fields["op"]) == ("op-of-file", "soft")
+            assert list(hint.fields["parameters"]) == ["rows", "cols"]
+
+
+def test_a_file_of_another_environment_leaves_the_complaint_about_the_op(tmp_path, monkeypatch):
+    (tmp_path / "there.py").write_text("import not_installed_here\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ProblemError):
+        problems_of(Selection(ops=("gemm",), backends=("./there.py",)), Timing())
 
 
 def test_a_kernel_file_and_axes_need_no_op(tmp_path, monkeypatch):

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+from pathlib import Path
 
 import pytest
 
+from kernelmark.core.timing import Timer
+from kernelmark.stores import open_store
+
+PAGE = Path(__file__).parents[2] / "docs" / "nightly.md"
 FAST = ("--rounds", "4", "--alpha", "0.2", "--max-s", "0.005", "--warmup-s", "0.001")
 FAKE = (
     *("-o", "gemm", "-d", "fake", "-b", "fake", "--dtype", "f32", "-a", "m=[8,16]"),
@@ -29,6 +36,25 @@ def test_a_slower_commit_fails_and_the_comment_says_so_first(repo, kmark, tmp_pa
     assert "head: " in text
     assert "HEAD~2" not in text, "refs are written as commits, which do not move"
     assert f"-b ./{repo.name}" in text.split("Repeat it")[1]
+
+
+def test_the_timing_file_in_the_docs_for_a_noisy_cpu(repo, kmark, tmp_path):
+    page = PAGE.read_text(encoding="utf-8")
+    name, fields = re.search(r"^```toml\n# (\S+)\n(.*?)^```", page, re.DOTALL | re.M).groups()
+    (repo.parent / name).write_text(fields)
+    for words in (("add", "-A"), ("commit", "-qm", "Time on a noisy CPU")):
+        author = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+        subprocess.run(["git", *author, *words], check=True)
+    line = re.search(rf"^kmark (gate .*--timing {re.escape(name)}.*)$", page, re.M)[1]
+    line = line.replace("origin/main", "HEAD~3").replace("kernels/softmax.py", repo.name)
+    out = tmp_path / "out.json"
+    ended = kmark(*line.split(), *FAST, "-q", "--json", str(out))
+    assert ended.code == 1, ended.err
+    (row,) = json.loads(out.read_text())["rows"]
+    assert row["status"] == "slower"
+    with open_store(None, readonly=True) as store:
+        timings = [r.case.timing for run in store.runs() for r in store.results(run.id)]
+    assert {(one.timer, one.threads) for one in timings} == {(Timer.CPU, 1)}
 
 
 @pytest.mark.slow

@@ -52,7 +52,6 @@ def test_a_device_that_does_not_answer_is_left_out(monkeypatch):
         (["fake:3-1"], "its range goes down"),
         (["FAKE"], "is not a device"),
         (["fake:"], "is not a device"),
-        (["nonsense"], "unknown kind 'nonsense'"),
         ([], "no device was given"),
         (["cpu", "fake"], "cannot share a run"),
     ],
@@ -60,6 +59,21 @@ def test_a_device_that_does_not_answer_is_left_out(monkeypatch):
 def test_what_does_not_exist_is_one_sentence(given, words):
     with pytest.raises(UsageError, match=words):
         expand(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("nonsense", ""), ("cdua:0", "cuda"), ("gpu", "cuda:0 or hip:0"), ("fkae", "fake")],
+)
+def test_an_unknown_kind_suggests_what_was_meant(given, meant):
+    with pytest.raises(UsageError) as refused:
+        expand([given])
+    assert (refused.value.message.code, refused.value.message.fields["device"]) == (
+        "unknown-device",
+        given,
+    )
+    assert refused.value.hint.fields["meant"] == meant
+    assert refused.value.hint.fields["kinds"] == tuple(devices.registry.names())
 
 
 @pytest.mark.parametrize("given", ["fake:0-3", "fake:1"])

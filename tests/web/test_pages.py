@@ -13,6 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from kernelmark.cli.main import main
+from kernelmark.core import reason
 from kernelmark.core.errors import StoreError
 from kernelmark.core.result import RunState
 from kernelmark.stores import open_store
@@ -443,3 +444,22 @@ def test_a_tuning_session_has_its_plans_in_a_table(store, tmp_path):
     client = TestClient(create_app(source), base_url="http://localhost")
     (link,) = [row["links"]["session"] for row in rows(client, "/tuning.json")]
     assert len(twin(client, link)["tables"][-1]["rows"]) == 1
+
+
+def test_a_comparison_words_only_the_verdicts_that_it_shows(client, monkeypatch):
+    made = []
+    whole = reason._format
+
+    def counted(code, fields, style):
+        made.append(code)
+        return whole(code, fields, style)
+
+    monkeypatch.setattr(reason, "_format", counted)
+    changed = rows(client, "/compare.json")
+    assert 0 < len(changed) < len(PROBLEMS) * 2
+    assert len(made) <= 2 * len(changed)  # a failure has a cause
+    made.clear()
+    every = rows(client, "/compare.json?show=all")
+    assert len(every) == len(PROBLEMS) * 2
+    assert all(row["why"] for row in every)
+    assert made

@@ -246,4 +246,4 @@ def compared_change(store: Store, base: str, head: str, series: str) -> Change |
     """The row of a series in the comparison of two runs."""
     found = compare(base, head, store=store, sentinels="")
     pairs = zip(found.rows, of_comparison(found), strict=True)
-    return next((change for row, change in pairs if row.verdict.series == series), None)
+    return next((change for row, change in pairs if row.pair.shown.series == series), None)

@@ -4,20 +4,18 @@ anything runs."""
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelmark import backends as backend_folder
-from kernelmark import devices as device_folder
 from kernelmark import ops as op_folder
 from kernelmark.api.sentinels import SENTINELS, companions
 from kernelmark.backends._lineage import OwnKernel, identify
 from kernelmark.backends.base import Backend
 from kernelmark.core.dtype import dtype as known_dtype
 from kernelmark.core.environment import DeviceInfo
-from kernelmark.core.errors import KernelmarkError, NothingToDo, UsageError
+from kernelmark.core.errors import KernelmarkError, NothingToDo, ProblemError, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem, parse_value
 from kernelmark.core.reason import Reason
@@ -71,8 +69,6 @@ def plan(selection: Selection, timing: Timing) -> Plan:
     """The cases of a selection, problem by problem; an illegal request raises."""
     _check_files(selection)
     problems = _problems(selection, timing)
-    for name in selection.devices:
-        _check_kind(name)
     infos = targets.expand(selection.devices)
     targets.check_threads(infos[0], timing.threads)
     chosen, notes = _backends(selection, problems, infos[0])
@@ -132,12 +128,24 @@ def _check_files(selection: Selection) -> None:
         if name not in backend_folder.registry and not backend_folder.is_file(name):
             find_backend(name)  # which refuses it
         elif backend_folder.is_file(name):
-            ops: tuple[str, ...] = getattr(find_backend(name), "ops", ())
-            if selection.ops and not set(ops) & set(selection.ops):
-                raise UsageError(
-                    f"{name} computes {', '.join(ops)}, not {', '.join(selection.ops)}",
-                    hint=Reason("leave-out-op"),
-                )
+            _check_op(find_backend(name), selection)
+
+
+def _check_op(file: Backend, selection: Selection) -> None:
+    """Refuse a kernel file that computes none of the ops asked for."""
+    from kernelmark.ops._own import OwnOp  # with numpy, which nothing else here needs
+
+    ops: tuple[str, ...] = getattr(file, "ops", ())
+    if not selection.ops or set(ops) & set(selection.ops):
+        return
+    hint = Reason("leave-out-op")
+    own = op_folder.registry.get(ops[0]) if len(ops) == 1 else None
+    if isinstance(own, OwnOp):
+        place = Path(own.place).name
+        hint = Reason("op-of-file", op=own.name, file=place, parameters=tuple(own.parameters))
+    raise UsageError(
+        f"{file.name} computes {', '.join(ops)}, not {', '.join(selection.ops)}", hint=hint
+    )
 
 
 def own_kernels(backends: Sequence[str]) -> dict[str, OwnKernel]:
@@ -166,20 +174,18 @@ def changes(kernels: Iterable[OwnKernel]) -> list[str]:
 
 def problems_of(selection: Selection, timing: Timing) -> tuple[Problem, ...]:
     """The problems of a selection, whatever backends there are here."""
-    return tuple(_problems(selection, timing))
-
-
-def _check_kind(name: str) -> None:
-    kind = name.partition(":")[0]
-    if kind != "all" and kind not in device_folder.registry:
-        known = device_folder.registry.names()
-        close = difflib.get_close_matches(kind, known, n=1)
-        meant = f"did you mean {close[0]}? " if close else ""
-        if kind in ("gpu", "nvidia", "amd", "rocm"):
-            meant = "did you mean cuda:0 or hip:0? "
-        raise UsageError(
-            f"unknown device {name!r}", hint=f"{meant}known kinds: {', '.join(known)}, or all"
-        )
+    try:
+        return tuple(_problems(selection, timing))
+    except ProblemError:
+        # Dims are missing because the op is not that of the file. Only now is the file loaded: it
+        # may need the environment of a side of `kmark ab`.
+        for name in filter(backend_folder.is_file, selection.backends):
+            try:
+                file = find_backend(name)
+            except KernelmarkError:
+                continue
+            _check_op(file, selection)
+        raise
 
 
 def parse_config(words: Sequence[str]) -> dict[str, ConfigValue]:

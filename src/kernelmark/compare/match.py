@@ -110,6 +110,8 @@ def _named(key: Key, result: Result, once: Collection[str]) -> Key:
 def _each_metric(pair: Pair) -> list[Pair]:
     if pair.base is None or pair.head is None:
         return [pair]
+    if not pair.base.metrics:
+        return [pair]
     good = pair.base.status is Status.OK and pair.head.status is Status.OK
     theirs = {metric.name for metric in pair.head.metrics} if good else set()
     names = [metric.name for metric in pair.base.metrics if metric.name in theirs]
@@ -140,11 +142,13 @@ def _by_case(side: Sequence[Result], *, devices: bool) -> dict[Key, Result]:
 
 def _joined(results: Sequence[Result]) -> Result:
     """One result of those that several processes have of a case; a failure of one is its own."""
+    if len(results) == 1:
+        return results[0]
     failed = [
         r for r in results if r.status is not Status.OK or (r.measurement is None and not r.metrics)
     ]
-    if failed or len(results) == 1:
-        return (failed or results)[0]
+    if failed:
+        return failed[0]
     if results[-1].measurement is None:  # metrics have no blocks to join: the last one counts
         return results[-1]
     blocks = tuple(b for r in results if r.measurement for b in r.measurement.blocks)

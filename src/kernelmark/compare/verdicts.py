@@ -31,18 +31,32 @@ CHANGES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A pair, what the rule said of it, and its place in the comparison, from 1. `held` says why
-    its change fails nothing."""
+    """A pair, what the rule said of it, and its place in the comparison, from 1. `runs` are the
+    ids of base and head; `held` says why its change fails nothing."""
 
     number: int
     pair: Pair
     judgement: Judgement
-    verdict: Verdict
+    runs: tuple[str, str]
     held: Reason = NO_REASON
 
     @property
     def status(self) -> VerdictStatus:
-        return self.verdict.status
+        return self.judgement.status
+
+    @property
+    def verdict(self) -> Verdict:
+        judged = self.judgement
+        return Verdict(
+            series=self.pair.shown.series,
+            base=self.runs[0],
+            head=self.runs[1],
+            status=judged.status,
+            reason=judged.reason,
+            ratio=judged.ratio,
+            low=judged.low,
+            high=judged.high,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,13 +130,9 @@ def compare(
             f"runs {base.run.id} and {head.run.id} have nothing in common", hint=_why(base, head)
         )
     judged = rule.judge(found)
+    ids = base.run.id, head.run.id
     rows = tuple(
-        Row(
-            number=number,
-            pair=pair,
-            judgement=judgement,
-            verdict=_verdict(base.run, head.run, pair, judgement),
-        )
+        Row(number=number, pair=pair, judgement=judgement, runs=ids)
         for number, (pair, judgement) in enumerate(zip(found, judged, strict=True), 1)
     )
     seen = moved(rows, sentinels)
@@ -162,22 +172,9 @@ def moved(rows: Sequence[Row], sentinels: Sequence[str]) -> list[Reason]:
     ]
 
 
-def _verdict(base: Run, head: Run, pair: Pair, judgement: Judgement) -> Verdict:
-    return Verdict(
-        series=pair.shown.series,
-        base=base.id,
-        head=head.id,
-        status=judgement.status,
-        reason=judgement.reason,
-        ratio=judgement.ratio,
-        low=judgement.low,
-        high=judgement.high,
-    )
-
-
 def _size(row: Row) -> float:
     """How large a change is, whatever its direction."""
-    ratio = row.verdict.ratio
+    ratio = row.judgement.ratio
     return 0.0 if not ratio else max(ratio, 1 / ratio)
 
 

@@ -35,6 +35,7 @@ SETTINGS = {
             "op": "-o",
         }.items()
     },
+    "axis": ("NAME=VALUE", "-a NAME=VALUE", "NAME=VALUE"),
     "example": (
         _CALL,
         "kmark run -s demo, or kmark run -o gemm -a m=512 -a n=512 -a k=512 --dtype f32",
@@ -100,6 +101,12 @@ TEMPLATES = {
     "choose-device": "it runs on: {kinds:list}; {@device} chooses a device",
     "name-backend": "{@backend} takes the name of a backend or of a kernel file (.py, .cu, .hip)",
     "file-is-no-op": "give it by {@backend}: a file that defines its own op needs no {@op}",
+    "unknown-device": "unknown device {device!r}",
+    "known-devices": "{meant:if did you mean {meant}? }known kinds: {kinds:list}, or all",
+    "op-of-file": (
+        "{file} defines its own op, {op}: leave {@op} out; {@axis} sets its parameters"
+        " ({parameters:list})"
+    ),
     "leave-out-op": "leave {@op} out, or choose another backend by {@backend}",
     # Files
     "in-file": "{file}: {cause}",

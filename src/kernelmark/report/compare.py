@@ -15,7 +15,7 @@ from kernelmark.core.files import Cell
 from kernelmark.core.micro import benchmark_name, is_micro
 from kernelmark.core.problem import parse_key
 from kernelmark.core.reason import Reason
-from kernelmark.core.result import Result, Run, config_key
+from kernelmark.core.result import Measurement, Result, Run, config_key
 from kernelmark.core.units import MOST_PERCENT, counted, value_text
 from kernelmark.core.verdict import VerdictStatus
 from kernelmark.report import clocks
@@ -103,7 +103,7 @@ def notes(comparison: Comparison, *, gone_fails: bool = False) -> list[str]:
             f"{_rows(bare)} compared by a mean without dispersion: only threshold rules and "
             "history apply"
         )
-    if otherwise := [row for row in comparison.rows if len(_timings(row)) > 1]:
+    if otherwise := [row for row in comparison.rows if _is_timed_otherwise(row)]:
         base, head = _timings(otherwise[0])
         lines.append(f"{_rows(len(otherwise))} timed in another way in head: {base} → {head}")
     archs = {row.pair.base.arch or "unknown" for row in comparison.rows if row.pair.base}
@@ -348,6 +348,15 @@ def _timings(row: Row) -> list[str]:
     return list(dict.fromkeys(side.case.timing.identity for side in sides))
 
 
+def _is_timed_otherwise(row: Row) -> bool:
+    """Whether `_timings` are two. Results of a store share their timings, which are compared first:
+    formatting the identities of a thousand rows takes longer than all else that notes need."""
+    base, head = row.pair.base, row.pair.head
+    if base is None or head is None or base.case.timing is head.case.timing:
+        return False
+    return base.case.timing.identity != head.case.timing.identity
+
+
 def _status(result: Result | None) -> str | None:
     return result.status.value if result else None
 
@@ -394,9 +403,15 @@ def _one_process(row: Row) -> bool:
 
 def _is_bare(row: Row) -> bool:
     """Whether it was compared by a bare mean of some side: both sides have a time."""
-    sides = [side for side in (row.pair.base, row.pair.head) if side is not None]
-    found = [side.measurement for side in sides if side.measurement is not None]
-    return len(found) == 2 and any(one.samples == 1 for one in found)
+    base, head = row.pair.base, row.pair.head
+    if base is None or head is None or base.measurement is None or head.measurement is None:
+        return False
+    return _is_single(base.measurement) or _is_single(head.measurement)
+
+
+def _is_single(measurement: Measurement) -> bool:
+    blocks = measurement.blocks
+    return len(blocks) == 1 and len(blocks[0].samples_s) == 1
 
 
 def _rows(count: int) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 
 from kernelmark import devices
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError, about
+from kernelmark.core.reason import Reason
 from kernelmark.core.units import counted
 from kernelmark.devices.base import DeviceKind
 from kernelmark.devices.fake import COUNT_VARIABLE
@@ -20,7 +22,7 @@ def find(name: str) -> tuple[DeviceKind, DeviceInfo]:
     kind_name, first, last = _parse(name)
     if last != first:
         raise UsageError(f"{name!r} names several devices where one is wanted")
-    kind = devices.registry.get(kind_name)
+    kind = _kind(kind_name, name)
     for info in _present(kind, kind_name):
         if info.index == first:
             if info.unusable:
@@ -79,6 +81,19 @@ def _all() -> list[DeviceInfo]:
             if usable := [info for info in infos if not info.unusable]:
                 return usable
     return [find("cpu")[1]]
+
+
+def _kind(kind_name: str, name: str) -> DeviceKind:
+    if kind_name not in devices.registry:
+        known = devices.registry.names()
+        meant = difflib.get_close_matches(kind_name, known, n=1)
+        if kind_name in ("gpu", "nvidia", "amd", "rocm"):
+            meant = ["cuda:0", "hip:0"]
+        raise UsageError(
+            Reason("unknown-device", device=name),
+            hint=Reason("known-devices", meant=" or ".join(meant), kinds=tuple(known)),
+        )
+    return devices.registry.get(kind_name)
 
 
 def _parse(name: str) -> tuple[str, int, int]:

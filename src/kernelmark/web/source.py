@@ -144,7 +144,9 @@ class Source:
     def results(self, ref: str) -> Results:
         """A run with its results and roofs."""
         run = self.store.run(ref)
-        key = self._state(run)
+        return self._results_of(run, self._state(run))
+
+    def _results_of(self, run: Run, key: tuple[object, ...]) -> Results:
         with self._reading:
             if key in self._results:
                 self._results.move_to_end(key)
@@ -170,15 +172,19 @@ class Source:
         found = ResultSet(run=run, results=tuple(same))
         return Results(found, stored_roofs(self.store, found))
 
-    def comparison(self, base: str, head: str, rule: str) -> Comparison:
+    def comparison(self, base: Run, head: Run, rule: str) -> Comparison:
         """Two runs compared."""
-        sides = self.results(base), self.results(head)
-        key = (*(self._state(side.run) for side in sides), rule)
+        states = [self._state(run) for run in (base, head)]
+        key = (*states, rule)
         with self._reading:
             if key in self._comparisons:
                 self._comparisons.move_to_end(key)
                 return self._comparisons[key]
-        made = compare(sides[0].result_set, sides[1].result_set, rule=rule)
+        sides = [
+            self._results_of(run, state).result_set
+            for run, state in zip((base, head), states, strict=True)
+        ]
+        made = compare(sides[0], sides[1], rule=rule)
         with self._reading:
             self._comparisons[key] = made
             while len(self._comparisons) > _KEPT_COMPARISONS:

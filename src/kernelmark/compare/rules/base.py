@@ -14,6 +14,7 @@ from kernelmark.compare import metrics
 from kernelmark.compare.match import Pair, groups
 from kernelmark.core.errors import UsageError
 from kernelmark.core.reason import Reason
+from kernelmark.core.remembered import remembered
 from kernelmark.core.result import Measurement, Result, Status
 from kernelmark.core.units import time_text
 from kernelmark.core.verdict import VerdictStatus
@@ -22,16 +23,20 @@ from kernelmark.stats.modes import modes_text
 Facts = tuple[tuple[str, str], ...]
 
 
+class _ReasonMemory:
+    __slots__ = ("_reason",)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class Judgement(_ReasonMemory):
     """What a rule says of a pair. `base_s` and `head_s` are the times to show beside it: the
     medians, or what the rule made of each side alone; `ratio` is what it judged, and need not be
     their quotient. `detectable` is the least slowdown it would have found (0.02 is 2 %).
-    `explanation` gives the `facts`, or a function that formats them: a suite has a thousand rows,
-    and a reader asks why about one."""
+    `why` is the `reason` and `explanation` the `facts`, or functions that format them: a suite has
+    a thousand rows, of which a page shows fifty, and a reader asks why about one."""
 
     status: VerdictStatus
-    reason: Reason
+    why: Reason | Callable[[], Reason] = field(compare=False)
     base_s: float | None = None
     head_s: float | None = None
     ratio: float | None = None
@@ -41,8 +46,9 @@ class Judgement:
     detectable: float | None = None
     explanation: Facts | Callable[[], Facts] = field(default=(), compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "reason", Reason.of(self.reason))
+    @remembered
+    def reason(self) -> Reason:
+        return self.why() if callable(self.why) else self.why
 
     @property
     def facts(self) -> Facts:
@@ -158,7 +164,7 @@ def _of_metric(pair: Pair) -> Judgement:
     status, reason = metrics.status_of(pair)
     return Judgement(
         status=status,
-        reason=reason,
+        why=reason,
         ratio=metrics.ratio_of(*pair.metrics),
         explanation=metrics.facts_of(pair),
     )
@@ -167,16 +173,12 @@ def _of_metric(pair: Pair) -> Judgement:
 def _without_times(pair: Pair) -> Judgement | None:
     base, head = pair.base, pair.head
     if head is None:
-        return Judgement(
-            status=VerdictStatus.GONE, reason=Reason("only-in-base"), base_s=_time(base)
-        )
+        return Judgement(status=VerdictStatus.GONE, why=Reason("only-in-base"), base_s=_time(base))
     if base is None:
-        return Judgement(
-            status=VerdictStatus.NEW, reason=Reason("only-in-head"), head_s=_time(head)
-        )
+        return Judgement(status=VerdictStatus.NEW, why=Reason("only-in-head"), head_s=_time(head))
     good = [_is_good(base), _is_good(head)]
     if all(good) and (base.metrics or head.metrics):
-        return Judgement(status=VerdictStatus.IGNORED, reason=Reason("no-metric-in-common"))
+        return Judgement(status=VerdictStatus.IGNORED, why=Reason("no-metric-in-common"))
     if all(good):
         return None
     if not any(good):
@@ -185,17 +187,17 @@ def _without_times(pair: Pair) -> Judgement | None:
         if str(one) == str(other):  # whatever else is known of each
             reason = Reason("both-failed", cause=one)
         facts = (("base", _whole(base)), ("head", _whole(head)))
-        return Judgement(status=VerdictStatus.IGNORED, reason=reason, explanation=facts)
+        return Judgement(status=VerdictStatus.IGNORED, why=reason, explanation=facts)
     if good[0]:
         return Judgement(
             status=VerdictStatus.BROKEN,
-            reason=_failure(head),
+            why=_failure(head),
             base_s=_time(base),
             explanation=(("base", _shown(base)), ("head", _whole(head))),
         )
     return Judgement(
         status=VerdictStatus.FIXED,
-        reason=Reason("failed-before", cause=_failure(base)),
+        why=Reason("failed-before", cause=_failure(base)),
         head_s=_time(head),
         explanation=(("base", _whole(base)), ("head", _shown(head))),
     )

@@ -92,7 +92,7 @@ class GoldenTot(Preset):
         status, reason = self._status(golden, tot)
         return Judgement(
             status=status,
-            reason=noted(reason, pair),
+            why=noted(reason, pair),
             base_s=golden.time_s,
             head_s=tot.time_s,
             ratio=tot.time_s / golden.time_s,

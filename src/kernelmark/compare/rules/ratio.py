@@ -48,7 +48,7 @@ class Ratio(Preset):
         status, reason = self._status(ratio)
         return Judgement(
             status=status,
-            reason=noted(reason, pair),
+            why=noted(reason, pair),
             base_s=base_s,
             head_s=head_s,
             ratio=ratio,

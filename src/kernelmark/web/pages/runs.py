@@ -248,15 +248,11 @@ def comparison(source: Source, urls: Urls, asked: Asked) -> Page:
     before = source.store.run_before(head) if not asked.get("base") else None
     base = before or source.store.run(asked.get("base") or "latest~1")
     rule, shown = asked.get("rule") or "robust", asked.get("show") or "changed"
-    made = source.comparison(base.id, head.id, rule)
+    made = source.comparison(base, head, rule)
     changed = made.changed
     numbers = {row.number for row in changed}
     rest = [row for row in made.rows if row.number not in numbers] if shown == "all" else []
-    rows = [
-        _compared_row(row)
-        for row in (*changed, *rest)
-        if parts.has_words(row.pair.shown.case.series, asked)
-    ]
+    rows = [row for row in (*changed, *rest) if parts.has_words(row.pair.shown.case.series, asked)]
     columns = [
         *("verdict:state", "problem:name", "backend", "base_value:value:base"),
         *("head_value:value:head", "ratio:interval:change", "why"),
@@ -280,6 +276,7 @@ def comparison(source: Source, urls: Urls, asked: Asked) -> Page:
                 whole,
                 urls,
                 "compare",
+                make=_compared_row,
                 finish=_finish_compared(head.id, urls),
             )
         ],

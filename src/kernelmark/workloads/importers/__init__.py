@@ -119,6 +119,8 @@ def doubt(results: Iterable[Result]) -> str:
 def _reasons(result: Result) -> list[Reason]:
     """Its warnings and its error, which may be two in one."""
     warned = result.measurement.warnings if result.measurement else ()
+    if not result.error:
+        return list(warned)
     doubted = result.error.fields.get("doubt", NO_REASON)
     return [*warned, result.error.root, doubted]
 

@@ -330,7 +330,9 @@ def test_the_example_with_a_planted_error_fails(tmp_path, capsys, monkeypatch):
     assert found["im2col", "kernels"].kernel.binary_hash
     dispatched = document["variants"][1]["dispatches"]
     assert all(one["name"] in found["im2col", "kernels"].kernel.name for one in dispatched)
-    assert "distribution = [" in found["im2col", "kernels"].kernel.name
+    configs = found["im2col", "kernels"].kernel.configs
+    assert set(configs) == {one["name"] for one in dispatched}
+    assert all("distribution = [" in text for text in configs.values())
 
 
 @pytest.mark.slow

@@ -12,23 +12,10 @@ from kernelmark.iree.execute import make_inputs, parse_round
 from kernelmark.iree.modules import (
     Signature,
     TensorType,
-    attributes_in,
-    configured_dispatches,
     parse_type,
     parse_variant,
     resolve_target,
 )
-
-DUMP = """
-func.func @k_matmul() attributes {translation_info = #iree_codegen.translation_info<pipeline =
-#iree_gpu.pipeline<TileAndFuse> workgroup_size = [256, 1, 1]>} {
-  %6 = linalg.fill {lowering_config = #iree_cpu.lowering_config<vector_common_parallel = [8]>}
-  %7 = linalg.generic {indexing_maps = [affine_map<(d0) -> (d0)>], lowering_config =
-       #iree_gpu.lowering_config<{mma_kind = #iree_gpu.mma_layout<MFMA>, reduction = [0, 4]}>}
-}
-func.func @k_copy() {
-}
-"""
 
 
 def test_a_variant_has_flags_specs_and_objects(tmp_path):
@@ -75,20 +62,6 @@ def test_a_file_of_another_kind_is_a_usage_error(tmp_path):
 )
 def test_types(text, shape, dtype):
     assert parse_type(text) == TensorType(shape=shape, dtype=dtype)
-
-
-def test_the_configs_of_dispatches():
-    matmul, copy = configured_dispatches(DUMP)
-    assert (matmul.name, copy.name, copy.config) == ("k_matmul", "k_copy", ())
-    assert matmul.config[0].endswith("workgroup_size = [256, 1, 1]")
-    assert set(matmul.config[1:]) == {
-        "vector_common_parallel = [8]",
-        "{mma_kind = #iree_gpu.mma_layout<MFMA>, reduction = [0, 4]}",
-    }
-
-
-def test_an_arrow_closes_no_attribute():
-    assert attributes_in("#x.y<a -> b<c>, d> #x.y<>", "#x.y") == ["a -> b<c>, d", ""]
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import dataclasses
 import time
 from collections.abc import Iterator
 
+from kernelmark.backends.iree.configs import config_text
 from kernelmark.core.result import KernelInfo, ResultSet
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.iree.ab import Outcome, Report
-from kernelmark.iree.configs import config_text
 from kernelmark.runners.capture import environment
 from kernelmark.workloads.importers.base import Found, Given, gathered, problem_of
 
@@ -60,12 +60,9 @@ def _kernel(one: Outcome) -> KernelInfo:
         for name, amount in dispatch.resources.items():
             used[name] = max(used.get(name, 0), amount)
     return KernelInfo(
-        # Which tile sizes the compiler chose is not among the resources, which are numbers.
-        name="; ".join(
-            " ".join(filter(None, (dispatch.name, config_text(dispatch))))
-            for dispatch in one.built.dispatches
-        ),
+        name="+".join(dispatch.name for dispatch in one.built.dispatches),
         compile_s=one.built.compile_s,
         binary_hash=one.built.sha256,
         resources=used,
+        configs={dispatch.name: config_text(dispatch.config) for dispatch in one.built.dispatches},
     )

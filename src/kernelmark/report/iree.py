@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kernelmark.backends.iree.configs import config_text
 from kernelmark.core.units import time_text
 from kernelmark.iree.ab import Outcome, Report, Times
-from kernelmark.iree.configs import config_text
 from kernelmark.iree.dispatches import DispatchCost
 from kernelmark.iree.execute import DispatchTime
 from kernelmark.iree.modules import Dispatch
@@ -25,6 +25,7 @@ _SHORT = {
     "stack_bytes": "stack bytes",
     "shared_bytes": "LDS bytes",
 }
+_MOST_CHARACTERS = 160
 
 
 def tables(report: Report) -> list[Table]:
@@ -186,11 +187,16 @@ def _dispatches(outcome: Outcome) -> Table:
             dispatch.name,
             *_time_cells(outcome.dispatch_s.get(dispatch.name))[: len(timed)],
             *(str(dispatch.resources.get(name, NONE)) for name in used),
-            config_text(dispatch) or NONE,
+            _shortened(config_text(dispatch.config)) or NONE,
         )
         for dispatch in _by_time(outcome.built.dispatches, outcome.dispatch_s)
     ]
     return _table(title, columns, rows, {"dispatch", "config"})
+
+
+def _shortened(text: str) -> str:
+    """Cut a config that is too long for a table; `--json` has all of it."""
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
 
 
 def _time_cells(time: DispatchTime | None) -> tuple[str, str]:

@@ -180,6 +180,7 @@ def _info(choice: Choice, built: Build) -> KernelInfo:
         cached=built.cached,
         binary_hash=built.hash,
         resources=used,
+        configs=built.configs,
     )
 
 

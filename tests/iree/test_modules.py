@@ -82,9 +82,13 @@ def test_targets(name, driver, flag):
     assert not any("execution-model" in one for one in found.device_flags)
 
 
-def test_an_unknown_target_is_a_usage_error():
+@pytest.mark.parametrize(
+    "name",
+    ["tpu", "vulkan:", "gfx", "gfxbanana", "sm_", "sm_12", "cpu:0", ""],
+)
+def test_an_unknown_target_is_a_usage_error(name):
     with pytest.raises(UsageError):
-        resolve_target("tpu")
+        resolve_target(name)
 
 
 def _row(name: str, milliseconds: float, **more: object) -> dict[str, object]:

@@ -56,6 +56,8 @@ TEMPLATES = {
         "iree cannot use tile sizes together with dynamic dims: a tuning spec matches sizes that"
         " the compiler knows"
     ),
+    "iree-target-unknown": "IREE's compiler has no target {target}: {cause}",
+    "compiled-not-run": "compiled, not run: {cause}",
     "variant-diverges": (
         "output {output} diverges from {against} in {fraction:.2%} of its elements, first at"
         " {first}; the tolerance is {tolerance:g}"

@@ -222,7 +222,7 @@ class _Comparison:
     def _obstacle(self) -> str:
         """Why nothing is run, or ""."""
         if not self._plan.run:
-            return "compiled only, as asked"
+            return "--compile-only was given"
         return (absent(self._target.driver) or "") if self._target.gpu else ""
 
     def _outputs(self, binary: Path, inputs: Sequence[Input], target: Target) -> Outputs:
@@ -309,10 +309,12 @@ class _Comparison:
                     rounds[name].append(self._round(name, rounds[name], inputs))
                 except CaseError as error:
                     self._fail(name, Status.RUNTIME_ERROR, error)
-        base = next(iter(self._built), None)
+        base = next(iter(self._built), "")
         for name in self._built:
             self._known[name] |= _summary(rounds[name])
-            if name != base and base is not None:
+            # The time of a wrong result is no gain: it may have done less work.
+            wrong = any(self._known[one].get("status") is Status.WRONG for one in (base, name))
+            if name != base and not wrong:
                 self._known[name] |= _verdicts(rounds[base], rounds[name])
 
     def _round(self, name: str, before: Sequence[Round], inputs: Sequence[Input]) -> Round:

@@ -19,12 +19,14 @@ from kernelmark.backends.iree.targets import Target, kernel_resources, target_na
 from kernelmark.core.children import run_child
 from kernelmark.core.errors import CompileError, UsageError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.kernels.mlir.base import DTYPE_OF
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
 _OBJECTS = (".o", ".so", ".bc", ".hsaco", ".co", ".cubin", ".ptx", ".spv")
 _TENSOR = re.compile(r"tensor<((?:[\d?]+x)*)(\w+)>\Z")
 _DECLARATION = re.compile(r"func @[\w.$-]+\((.*)\) -> \((.*)\)\Z")
+_TARGETS = "for example: cpu, gfx942, gfx1100, sm_80, vulkan, vulkan:rdna3"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +145,7 @@ def build_variant(module: Path, variant: Variant, target: Target, folder: Path) 
     )
     compile_s = time.perf_counter() - start
     if done.returncode or not binary.is_file():
+        _refuse_unknown_target(target)
         source = module.read_text(encoding="utf-8", errors="replace")
         log = done.stderr.decode(errors="replace")
         raise CompileError(
@@ -165,6 +168,21 @@ def build_variant(module: Path, variant: Variant, target: Target, folder: Path) 
             if not path.name.startswith(DUMP_PREFIX)
         },
     )
+
+
+@functools.cache
+def _refuse_unknown_target(target: Target) -> None:
+    """Raise UsageError if the compiler has no such target: it does not compile an empty module.
+
+    Called once something did not compile, because the answer takes a second."""
+    command = [tool("iree-compile"), "-", *target.device_flags, "--compile-to=stream"]
+    done = run_child(command, input=b"module {}")
+    if done.returncode:
+        log = done.stderr.decode(errors="replace")
+        cause = explain(done.returncode, log, "").splitlines()[0]
+        raise UsageError(
+            Reason("iree-target-unknown", target=target.name, cause=cause), hint=_TARGETS
+        )
 
 
 def specs_applied(built: Built, plain: Built) -> bool:
@@ -229,9 +247,7 @@ def resolve_target(name: str) -> Target:
     """Return the target called cpu, gfx942, sm_80 or vulkan."""
     found = target_named(name)
     if found is None:
-        raise UsageError(
-            f"iree has no target {name!r}", hint="known: cpu, vulkan, gfx942 and others, sm_80 …"
-        )
+        raise UsageError(f"iree has no target {name!r}", hint=_TARGETS)
     return found
 
 

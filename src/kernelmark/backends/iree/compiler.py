@@ -229,7 +229,8 @@ def explain(code: int, log: str, source: str) -> str:
         line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
         sentence = f"iree-compile: {text.rstrip(': ')} (line {number} of the MLIR: {line[:160]})"
     elif code < 0:
-        sentence = f"iree-compile was ended by {signal_name(-code)}"
+        cause = f": {first[1].rstrip(': ')}; it was then" if first else " was"
+        sentence = f"iree-compile{cause} ended by {signal_name(-code)}"
     elif first:
         sentence = f"iree-compile: {first[1].rstrip(': ')}"
     else:

@@ -11,6 +11,7 @@ _FUNCTION = re.compile(r"func\.func @([\w.$-]+)\(\)(.*)")
 _PIPELINE = re.compile(r"pipeline = #[\w.]+<(\w+)>")
 _WORKGROUP = re.compile(r"workgroup_size = (\[[\d, ]+\])")
 _MMA = re.compile(r"#iree_gpu\.(?:virtual_)?mma_layout<([^>]+)>")
+_COMMA = re.compile(r", (?=\w+ = )")
 _PROMOTION = re.compile(r"\b(?:promote_operands|promotion_types) = \[")
 
 
@@ -60,14 +61,21 @@ def attributes_in(text: str, name: str) -> list[str]:
 
 def config_text(config: Sequence[str]) -> str:
     """Return pipeline, workgroup and tile sizes on one line; empty if the compiler chose none."""
+    return ", ".join(config_parts(config))
+
+
+def config_parts(config: Sequence[str]) -> tuple[str, ...]:
+    """Return the pipeline with its workgroup, then each list of tile sizes."""
     pipeline = _PIPELINE.search(config[0]) if config else None
     size = _WORKGROUP.search(config[0]) if config else None
+    head = " ".join(found[1] for found in (pipeline, size) if found)
     # The op with a reduction decides how its neighbours are tiled.
     tiles = [
-        _MMA.sub(r"\1", _without_promotion(one))
+        part
         for one in sorted(config[1:], key=lambda one: "reduction" in one)[-1:]
+        for part in _COMMA.split(_MMA.sub(r"\1", _without_promotion(one)).strip("{}"))
     ]
-    return " ".join(filter(None, [pipeline and pipeline[1], size and size[1], *tiles]))
+    return tuple(filter(None, [head, *tiles]))
 
 
 def _without_promotion(config: str) -> str:

@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from kernelmark.backends.iree.tools import parse_round
 from kernelmark.core.errors import CaseError, UsageError
-from kernelmark.iree.execute import make_inputs, parse_round
+from kernelmark.iree.execute import make_inputs
 from kernelmark.iree.modules import (
     Signature,
     TensorType,
@@ -104,8 +105,8 @@ def _row(name: str, milliseconds: float, **more: object) -> dict[str, object]:
 
 def test_a_round_has_every_repetition_and_the_kernels():
     rows = [
-        _row("BM_f/process_time/real_time", 2.0),
-        _row("BM_f/process_time/real_time", 3.0),
+        _row("BM_f/process_time/real_time", 2.0, iterations=10),
+        _row("BM_f/process_time/real_time", 3.0, iterations=20),
         _row("BM_f/process_time/real_time_mean", 2.5) | {"run_type": "aggregate"},
         _row("BM_f/k0", 0.5, calls=2.0),
         _row("BM_f/k1", 0.25, calls=1.0),
@@ -117,6 +118,7 @@ def test_a_round_has_every_repetition_and_the_kernels():
         "k1": (0.00025, 1.0),
     }
     assert found.kernel_s == 0.00075
+    assert found.timed_s == pytest.approx(0.002 * 10 + 0.003 * 20)
 
 
 @pytest.mark.parametrize(

@@ -23,15 +23,14 @@ from numpy.typing import NDArray
 
 from kernelmark.backends.iree.queue import absent
 from kernelmark.backends.iree.targets import Target
+from kernelmark.backends.iree.tools import DispatchTime, Round
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.errors import CaseError, CompileError, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Block, Status
 from kernelmark.iree.execute import (
-    DispatchTime,
     Input,
-    Round,
     benchmark_module,
     check_timeout,
     make_inputs,

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernelmark.backends.iree.configs import config_parts
+from kernelmark.backends.iree.tools import DispatchTime
 from kernelmark.core.units import time_text
 from kernelmark.iree.ab import Outcome, Report, Times
 from kernelmark.iree.dispatches import DispatchCost
-from kernelmark.iree.execute import DispatchTime
 from kernelmark.iree.modules import Built, Dispatch
 from kernelmark.numerics.divergence import ULP_BOUNDS, Divergence
 from kernelmark.report.tables import NONE, Column, Table

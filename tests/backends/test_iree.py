@@ -283,12 +283,41 @@ def test_compile_fills_the_cache(own_cache: Path, device: Device) -> None:
     assert second.cached
     assert second.binary_hash == first.binary_hash
     assert len(second.binary_hash) == 64
-    (entry,) = own_cache.rglob("*.entry")
-    entry.write_bytes(entry.read_bytes()[:-1])
+    for entry in own_cache.rglob("*.entry"):
+        entry.write_bytes(entry.read_bytes()[:-1])
     compiler._recent.clear()
     third = backend.compile(problem, {}, device.info)
     assert not third.cached
     assert third.binary_hash == first.binary_hash
+
+
+def test_the_compilers_tile_sizes_are_kept_with_the_module(own_cache: Path, device: Device) -> None:
+    problem = ops.parse(GEMM)
+    first = backend.compile(problem, {}, device.info)
+    ((name, config),) = first.configs.items()
+    assert "matmul_40x24x56" in name
+    assert "distribution = [" in config
+    compiler._recent.clear()
+    assert backend.compile(problem, {}, device.info).configs == first.configs
+    # Compiling again gives the same bits: the hash tells whether a kernel has changed.
+    for entry in own_cache.rglob("*.entry"):
+        entry.unlink()
+    compiler._recent.clear()
+    again = backend.compile(problem, {}, device.info)
+    assert (again.cached, again.binary_hash) == (False, first.binary_hash)
+
+
+def test_a_module_cached_before_configs_were_kept_is_used(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler, "run_compiler", lambda *given, **more: b"binary")
+    compiler.build("a", (), "")
+    for entry in own_cache.rglob("*.entry"):
+        if b"binary" not in entry.read_bytes():
+            entry.unlink()
+    compiler._recent.clear()
+    found = compiler.build("a", (), "")
+    assert (found.binary, found.cached, found.configs) == (b"binary", True, {})
 
 
 def test_cache_tells_apart_what_changes_the_code(
@@ -296,7 +325,7 @@ def test_cache_tells_apart_what_changes_the_code(
 ) -> None:
     made: list[tuple[str, ...]] = []
 
-    def fake(source: str, flags: tuple[str, ...], spec: str) -> bytes:
+    def fake(source: str, flags: tuple[str, ...], spec: str, dumps: Path) -> bytes:
         made.append((source, *flags))
         return b"binary"
 
@@ -319,7 +348,7 @@ def test_an_unwritable_cache_costs_one_compilation(
     own_cache.write_text("a file, not a folder")
     made: list[str] = []
 
-    def fake(source: str, flags: tuple[str, ...], spec: str) -> bytes:
+    def fake(source: str, flags: tuple[str, ...], spec: str, dumps: Path) -> bytes:
         made.append(source)
         return b"binary"
 

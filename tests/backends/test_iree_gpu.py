@@ -59,6 +59,8 @@ def test_a_pack_holds_what_compiling_here_gives(
     assert there.binary_hash == here.binary_hash
     assert there.cached
     assert there.resources["binary_bytes"] == made.nbytes
+    assert list(here.configs) == ["main_dispatch_0_matmul_64x48x128_bf16xbf16xf32"]
+    assert there.configs == here.configs
     assert there.name == ("gemm cuda sm_89: main_dispatch_0_matmul_64x48x128_bf16xbf16xf32")
     assert compiler.packed_by() == backend.libraries()["iree-compiler"]
 

@@ -243,6 +243,11 @@ def test_explains_with_the_first_error_and_the_first_line() -> None:
     [
         (-signal.SIGABRT, "Please report a bug", "iree-compile was ended by SIGABRT"),
         (-99, "", "iree-compile was ended by signal 99"),
+        (
+            -signal.SIGSEGV,
+            "<unknown>:0: error: no such thing\nStack dump:",
+            "iree-compile: no such thing; it was then ended by SIGSEGV",
+        ),
         (1, "iree-compile: error: no such flag:\n", "iree-compile: no such flag"),
         (2, "\nstrange\nthings", "iree-compile failed with exit code 2: strange"),
         (0, "", "iree-compile failed with exit code 0: no message"),

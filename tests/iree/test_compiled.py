@@ -276,6 +276,8 @@ def test_variants_are_checked_and_timed(module, tmp_path):
         assert one.kernels.median_s > 0
         assert [time.calls for time in one.dispatch_s.values()] == [1.0]
     assert outcomes["same"].end_to_end_verdict is not None
+    # A wrong result has times, but is neither faster nor slower.
+    assert (outcomes["half"].end_to_end_verdict, outcomes["half"].kernels_verdict) == (None, None)
     assert outcomes["broken"].built is None
 
 
@@ -330,7 +332,9 @@ def test_the_example_with_a_planted_error_fails(tmp_path, capsys, monkeypatch):
     assert found["im2col", "kernels"].kernel.binary_hash
     dispatched = document["variants"][1]["dispatches"]
     assert all(one["name"] in found["im2col", "kernels"].kernel.name for one in dispatched)
-    assert "distribution = [" in found["im2col", "kernels"].kernel.name
+    configs = found["im2col", "kernels"].kernel.configs
+    assert set(configs) == {one["name"] for one in dispatched}
+    assert all("distribution = [" in text for text in configs.values())
 
 
 @pytest.mark.slow
@@ -392,6 +396,37 @@ def test_the_backend_reads_resources_from_the_object(arch, key, used):
     found = backends.registry.get("iree").compile(ops.parse(key), {}, info).resources
     assert used <= found.keys()
     assert found[next(iter(used & {"registers", "threads", "shared_bytes"}))] > 0
+
+
+def test_variants_that_are_only_compiled_are_stored_without_a_time(module, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELMARK_STORE", str(tmp_path / "store.sqlite"))
+    variants = ["--variant", "base:", "--variant", "bad:--iree-no-such-flag"]
+    with pytest.raises(SystemExit) as ended:
+        main(["iree", "ab", str(module), *variants, "--target", "gfx942", "--compile-only", "-q"])
+    assert ended.value.code == 3
+    with open_store(None) as store:
+        stored = store.result_set(store.run("latest").id)
+    found = {one.case.config["variant"]: one for one in stored.results}
+    assert {name: one.status for name, one in found.items()} == {
+        "base": Status.SKIPPED,
+        "bad": Status.COMPILE_ERROR,
+    }
+    base = found["base"]
+    assert (base.measurement, base.error.code) == (None, "compiled-not-run")
+    assert base.kernel.resources["registers"] > 0
+    assert all("workgroup = [" in text for text in base.kernel.configs.values())
+    assert (base.device, base.arch) == ("hip", "rocm gfx942")
+
+
+@pytest.mark.parametrize(
+    "target", ["gfx9999", pytest.param("vulkan:banana", marks=pytest.mark.slow)]
+)
+def test_a_target_that_the_compiler_does_not_know_is_a_usage_error(module, target):
+    plan = Plan(module=module, variants=(Variant(name="base"),), target=target, run=False)
+    with pytest.raises(UsageError) as caught:
+        compare_variants(plan)
+    assert caught.value.message.code == "iree-target-unknown"
+    assert caught.value.message.fields["target"].endswith(target.rpartition(":")[2])
 
 
 def test_plans_that_cannot_be(module):

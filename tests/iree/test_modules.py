@@ -7,28 +7,16 @@ import json
 import numpy as np
 import pytest
 
+from kernelmark.backends.iree.tools import parse_round
 from kernelmark.core.errors import CaseError, UsageError
-from kernelmark.iree.execute import make_inputs, parse_round
+from kernelmark.iree.execute import make_inputs
 from kernelmark.iree.modules import (
     Signature,
     TensorType,
-    attributes_in,
-    configured_dispatches,
     parse_type,
     parse_variant,
     resolve_target,
 )
-
-DUMP = """
-func.func @k_matmul() attributes {translation_info = #iree_codegen.translation_info<pipeline =
-#iree_gpu.pipeline<TileAndFuse> workgroup_size = [256, 1, 1]>} {
-  %6 = linalg.fill {lowering_config = #iree_cpu.lowering_config<vector_common_parallel = [8]>}
-  %7 = linalg.generic {indexing_maps = [affine_map<(d0) -> (d0)>], lowering_config =
-       #iree_gpu.lowering_config<{mma_kind = #iree_gpu.mma_layout<MFMA>, reduction = [0, 4]}>}
-}
-func.func @k_copy() {
-}
-"""
 
 
 def test_a_variant_has_flags_specs_and_objects(tmp_path):
@@ -77,20 +65,6 @@ def test_types(text, shape, dtype):
     assert parse_type(text) == TensorType(shape=shape, dtype=dtype)
 
 
-def test_the_configs_of_dispatches():
-    matmul, copy = configured_dispatches(DUMP)
-    assert (matmul.name, copy.name, copy.config) == ("k_matmul", "k_copy", ())
-    assert matmul.config[0].endswith("workgroup_size = [256, 1, 1]")
-    assert set(matmul.config[1:]) == {
-        "vector_common_parallel = [8]",
-        "{mma_kind = #iree_gpu.mma_layout<MFMA>, reduction = [0, 4]}",
-    }
-
-
-def test_an_arrow_closes_no_attribute():
-    assert attributes_in("#x.y<a -> b<c>, d> #x.y<>", "#x.y") == ["a -> b<c>, d", ""]
-
-
 @pytest.mark.parametrize(
     ("name", "driver", "flag"),
     [
@@ -109,9 +83,13 @@ def test_targets(name, driver, flag):
     assert not any("execution-model" in one for one in found.device_flags)
 
 
-def test_an_unknown_target_is_a_usage_error():
+@pytest.mark.parametrize(
+    "name",
+    ["tpu", "vulkan:", "gfx", "gfxbanana", "sm_", "sm_12", "cpu:0", ""],
+)
+def test_an_unknown_target_is_a_usage_error(name):
     with pytest.raises(UsageError):
-        resolve_target("tpu")
+        resolve_target(name)
 
 
 def _row(name: str, milliseconds: float, **more: object) -> dict[str, object]:
@@ -127,8 +105,8 @@ def _row(name: str, milliseconds: float, **more: object) -> dict[str, object]:
 
 def test_a_round_has_every_repetition_and_the_kernels():
     rows = [
-        _row("BM_f/process_time/real_time", 2.0),
-        _row("BM_f/process_time/real_time", 3.0),
+        _row("BM_f/process_time/real_time", 2.0, iterations=10),
+        _row("BM_f/process_time/real_time", 3.0, iterations=20),
         _row("BM_f/process_time/real_time_mean", 2.5) | {"run_type": "aggregate"},
         _row("BM_f/k0", 0.5, calls=2.0),
         _row("BM_f/k1", 0.25, calls=1.0),
@@ -140,6 +118,7 @@ def test_a_round_has_every_repetition_and_the_kernels():
         "k1": (0.00025, 1.0),
     }
     assert found.kernel_s == 0.00075
+    assert found.timed_s == pytest.approx(0.002 * 10 + 0.003 * 20)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from kernelmark.iree.ab import Plan, Report
-from kernelmark.iree.modules import Variant, resolve_target
+from kernelmark.core.result import Block, Status
+from kernelmark.iree.ab import Outcome, Plan, Report, Times
+from kernelmark.iree.modules import Built, Dispatch, Variant, resolve_target
+from kernelmark.numerics.divergence import measure_divergence
+from kernelmark.report import render
 from kernelmark.report.iree import tables
+from kernelmark.stats.paired import paired_verdict
+
+TILES = (
+    "pipeline = #iree_gpu.pipeline<TileAndFuse> workgroup_size = [512, 1, 1]",
+    "{mma_kind = #iree_gpu.mma_layout<MFMA_F32_16x16x16_F16>, promote_operands = [0, 1], "
+    "reduction = [0, 0, 0, 0, 2], subgroup = [1, 2, 1, 4, 0], workgroup = [1, 4, 32, 128, 0]}",
+)
+RESOURCES = {
+    "registers": 128,
+    "accumulation_registers": 0,
+    "scalar_registers": 28,
+    "spilled_registers": 0,
+    "spilled_scalar_registers": 0,
+    "stack_bytes": 0,
+    "shared_bytes": 26112,
+}
 
 
 @pytest.mark.parametrize(
@@ -28,3 +48,49 @@ def test_the_title_names_what_was_asked_for_and_what_it_is_compiled_for(tmp_path
     )
     words = tables(report)[0].title.replace(")", "").split()
     assert {word for word in words if word.startswith(("sm_", "gfx"))} == named
+
+
+def test_tables_fit_into_a_terminal(tmp_path):
+    module = tmp_path / "sdxl_conv.mlir"
+    module.write_text("")
+    values = np.linspace(-1, 1, 64)
+    found = measure_divergence(values + 1, values.reshape(64), "f16", None)
+    block = Block(process=0, allocation=0, samples_s=(0.0123456,))
+    times = Times(blocks=(block,), median_s=0.0123, low_s=0.0121, high_s=0.0125, cv=0.1)
+    verdict = paired_verdict(
+        [0.012 + i / 1e5 for i in range(8)], [0.01 + i / 1e5 for i in range(8)]
+    )
+    dispatch = Dispatch(
+        name="forward_dispatch_0_conv_2x32x32x64x3x3x64_f16xf16xf32",
+        config=TILES,
+        resources=RESOURCES,
+    )
+    outcome = Outcome(
+        variant=Variant(name="im2col"),
+        status=Status.OK,
+        built=Built(
+            variant=Variant(name="im2col"),
+            binary=module,
+            sha256="",
+            compile_s=1.0,
+            dispatches=(dispatch,),
+            sources={},
+        ),
+        end_to_end=times,
+        kernels=times,
+        against_first=(found,),
+        against_f64=(found,),
+        end_to_end_verdict=verdict,
+        kernels_verdict=verdict,
+    )
+    report = Report(
+        plan=Plan(module=module, variants=(outcome.variant,)),
+        target="rocm gfx942",
+        driver="hip",
+        function="forward",
+        module_sha256="",
+        outcomes=(outcome,),
+    )
+    text = "".join(render.text(table) for table in tables(report))
+    assert max(map(len, text.splitlines())) <= 120
+    assert all(part in text for part in ("MFMA_F32_16x16x16_F16", "[1, 4, 32, 128, 0]", "26112"))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelmark.core.files import csv_text
-from kernelmark.core.result import Mode, Status
+from kernelmark.core.result import KernelInfo, Mode, Status
 from kernelmark.core.timing import Timing
 from kernelmark.report import render, tables
 from kernelmark.report.detail import detail
@@ -101,6 +101,14 @@ def test_what_no_phase_has_is_told_beside_them(make_result, make_set, cost, othe
 
 def test_empty_csv_is_empty(make_set):
     assert csv_text(render.records(make_set(), [])) == ""
+
+
+def test_detail_shows_what_a_compiler_chose(make_result, make_set):
+    kernel = KernelInfo(name="k", configs={"main": "TileAndFuse workgroup = [64, 64]", "fill": ""})
+    (row,) = tables.rows(make_set(dataclasses.replace(make_result(), kernel=kernel)), [])
+    shown = next(dict(table.rows) for table in detail(row) if table.title == "kernel")
+    assert kernel.configs["main"] in shown.values()
+    assert "" not in shown.values()
 
 
 def test_detail_shows_blocks_check_kernel_and_cost(make_result, make_set, make_roof):

@@ -109,7 +109,7 @@ def ab(
         threads=threads or 0,
     )
     report = compare_variants(plan, folder=keep, on_step=None if quiet else say)
-    if not (no_store or report.not_run):
+    if not no_store:
         from kernelmark.iree.stored import result_set
         from kernelmark.stores import open_store
 

@@ -181,9 +181,9 @@ CacheState = Annotated[
     ),
 ]
 TimerKind = Annotated[
-    Literal["auto", "loop", "cpu", "graph", "gate", "profiler"] | None,
+    Literal["auto", "loop", "cpu", "graph", "gate", "profiler", "iree-benchmark-module"] | None,
     option(
-        "--timer auto|loop|cpu|graph|gate|profiler",
+        "--timer auto|loop|cpu|graph|gate|profiler|iree-benchmark-module",
         MEASUREMENT,
         hidden=True,
         help="Select the timing method.",

@@ -12,6 +12,7 @@ from kernelmark.cli.output import fancy, progress_bar, say
 from kernelmark.core.units import counted, duration_text, time_text
 from kernelmark.report.outcomes import outcome_line
 from kernelmark.runners.events import DeviceLost, Note
+from kernelmark.tune.records.journal import is_screening
 from kernelmark.tune.search import events as e
 
 if TYPE_CHECKING:
@@ -117,8 +118,9 @@ def far_candidates(progress: e.Progress) -> str:
 def best(event: e.Tried) -> str:
     """What the plan at hand is at: the best so far, or its final."""
     if event.trial.step.startswith(("final", "near")):
-        heat = " heat " in event.trial.step
-        return f"{event.name}: {'heats of the best' if heat else 'final against the reference'}"
+        screened = is_screening(event.trial.step)
+        part = "screening of the best" if screened else "final against the reference"
+        return f"{event.name}: {part}"
     if event.best_s is None:
         return f"{event.name}: nothing right yet"
     text = f"{event.name}: best {time_text(event.best_s)}"

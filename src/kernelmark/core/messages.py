@@ -57,6 +57,13 @@ TEMPLATES = {
         "iree cannot use tile sizes together with dynamic dims: a tuning spec matches sizes that"
         " the compiler knows"
     ),
+    "timer-of-iree": "timer={timer} is for the backend iree, not for {backend}",
+    "timer-hot-only": (
+        "timer={timer} calls one argument set again and again: caches are hot, and nothing runs"
+        " between calls"
+    ),
+    "iree-target-unknown": "IREE's compiler has no target {target}: {cause}",
+    "compiled-not-run": "compiled, not run: {cause}",
     "variant-diverges": (
         "output {output} diverges from {against} in {fraction:.2%} of its elements, first at"
         " {first}; the tolerance is {tolerance:g}"

@@ -282,16 +282,21 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelInfo:
-    """The kernel that ran: its name, how it was built, and its registers, spills and memory."""
+    """The kernel that ran: its name, how it was built, and its registers, spills and memory.
+
+    `configs` are the pipeline and tile sizes that a compiler chose, by the name of each kernel that
+    it made of the problem."""
 
     name: str = ""
     compile_s: float = 0.0
     cached: bool = False
     binary_hash: str = ""
     resources: Mapping[str, int] = field(default_factory=FrozenDict)
+    configs: Mapping[str, str] = field(default=FrozenDict(), metadata={OPTIONAL: True})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "resources", FrozenDict(self.resources))
+        object.__setattr__(self, "configs", FrozenDict(self.configs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

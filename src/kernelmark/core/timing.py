@@ -36,6 +36,7 @@ class Timer(StrEnum):
     GRAPH = "graph"  # captured graphs of N and 2N launches
     GATE = "gate"  # launches queued behind a gate, device events around them
     PROFILER = "profiler"  # the vendor's profiler
+    IREE = "iree-benchmark-module"  # IREE's own program, for its backend
 
 
 class Strain(StrEnum):

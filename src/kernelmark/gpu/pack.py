@@ -17,6 +17,8 @@ from kernelmark.core.errors import CompileError, Unsupported
 from kernelmark.core.files import write_whole
 from kernelmark.core.private import Unsafe, find_unsafe
 
+_BINARY = ".bin"
+
 
 def folders() -> list[Path]:
     """Return the bundles in $KERNELMARK_PACK, in order of preference."""
@@ -33,14 +35,15 @@ def refused() -> list[Unsafe]:
     return [unsafe for folder in folders() if (unsafe := find_unsafe(folder)) is not None]
 
 
-def path_in(folder: Path, key: str, arch: str) -> Path:
+def path_in(folder: Path, key: str, arch: str, suffix: str = _BINARY) -> Path:
     """Return the path of the binary of `key` in the bundle in `folder`."""
-    return folder / arch / f"{key}.bin"
+    return folder / arch / f"{key}{suffix}"
 
 
-def find(key: str, arch: str) -> bytes | None:
-    """Return the binary of `key` from the first bundle that has it intact, or None."""
-    return next((code for _, code in _files(key, arch) if code is not None), None)
+def find(key: str, arch: str, suffix: str = _BINARY) -> bytes | None:
+    """Return the binary of `key` from the first bundle that has it intact, or None. Another
+    `suffix` names a file that was added alongside it."""
+    return next((code for _, code in _files(key, arch, suffix) if code is not None), None)
 
 
 @contextlib.contextmanager
@@ -59,10 +62,10 @@ def blamed(key: str, arch: str) -> Iterator[None]:
         raise CompileError("; ".join([*clauses, error.message]), hint) from None
 
 
-def _files(key: str, arch: str) -> Iterator[tuple[Path, bytes | None]]:
+def _files(key: str, arch: str, suffix: str = _BINARY) -> Iterator[tuple[Path, bytes | None]]:
     """Yield each bundle's file of `key` with its binary, None if it is damaged."""
     for folder in safe_folders():
-        path = path_in(folder, key, arch)
+        path = path_in(folder, key, arch, suffix)
         try:
             data = path.read_bytes()
         except OSError:
@@ -95,9 +98,10 @@ def inventory(folder: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def add(folder: Path, key: str, arch: str, code: bytes) -> Path:
-    """Write a binary into the bundle in `folder`, atomically."""
-    path = path_in(folder, key, arch)
+def add(folder: Path, key: str, arch: str, code: bytes, suffix: str = _BINARY) -> Path:
+    """Write a binary into the bundle in `folder`, atomically; or with another `suffix` a file
+    alongside it."""
+    path = path_in(folder, key, arch, suffix)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, sealed(f"{arch}/{key}", code))
     return path

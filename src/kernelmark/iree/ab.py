@@ -23,15 +23,14 @@ from numpy.typing import NDArray
 
 from kernelmark.backends.iree.queue import absent
 from kernelmark.backends.iree.targets import Target
+from kernelmark.backends.iree.tools import DispatchTime, Round
 from kernelmark.core.dtype import DTYPES
 from kernelmark.core.errors import CaseError, CompileError, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Block, Status
 from kernelmark.iree.execute import (
-    DispatchTime,
     Input,
-    Round,
     benchmark_module,
     check_timeout,
     make_inputs,
@@ -222,7 +221,7 @@ class _Comparison:
     def _obstacle(self) -> str:
         """Why nothing is run, or ""."""
         if not self._plan.run:
-            return "compiled only, as asked"
+            return "--compile-only was given"
         return (absent(self._target.driver) or "") if self._target.gpu else ""
 
     def _outputs(self, binary: Path, inputs: Sequence[Input], target: Target) -> Outputs:
@@ -309,10 +308,12 @@ class _Comparison:
                     rounds[name].append(self._round(name, rounds[name], inputs))
                 except CaseError as error:
                     self._fail(name, Status.RUNTIME_ERROR, error)
-        base = next(iter(self._built), None)
+        base = next(iter(self._built), "")
         for name in self._built:
             self._known[name] |= _summary(rounds[name])
-            if name != base and base is not None:
+            # The time of a wrong result is no gain: it may have done less work.
+            wrong = any(self._known[one].get("status") is Status.WRONG for one in (base, name))
+            if name != base and not wrong:
                 self._known[name] |= _verdicts(rounds[base], rounds[name])
 
     def _round(self, name: str, before: Sequence[Round], inputs: Sequence[Input]) -> Round:

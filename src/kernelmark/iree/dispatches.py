@@ -13,11 +13,12 @@ from typing import Any
 
 from kernelmark import ops
 from kernelmark.backends.iree.queue import absent
+from kernelmark.backends.iree.tools import Round
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.files import write_whole
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
-from kernelmark.iree.execute import Round, benchmark_module, check_timeout, make_inputs
+from kernelmark.iree.execute import benchmark_module, check_timeout, make_inputs
 from kernelmark.iree.modules import Variant, build_variant, read_signature, resolve_target
 from kernelmark.kernels.mlir.base import DTYPE_OF
 from kernelmark.workloads.workload import Call, Workload, write

@@ -7,20 +7,16 @@ own allocations.
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmark.backends.iree.compiler import signal_name
 from kernelmark.backends.iree.targets import Target
-from kernelmark.core.children import run_child
+from kernelmark.backends.iree.tools import Round, command, parse_round, run_tool
 from kernelmark.core.dtype import DTYPES, dtype
 from kernelmark.core.errors import CaseError, UsageError
 from kernelmark.iree.modules import Signature, TensorType, parse_type
@@ -30,13 +26,11 @@ from kernelmark.numerics.floats import decode, encode, storage
 _SHAPED = re.compile(r"((?:\d+x)*)([a-z]\w*)(?:=(.*))?\Z", re.DOTALL)
 # Integers that kernelmark has no dtype for; IREE stores a truth value in a byte.
 _INTEGERS = {"i1": np.uint8, "i16": np.int16, "i64": np.int64, "si8": np.int8, "ui8": np.uint8}
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _MLIR_NAME = {ours: name for name, ours in DTYPE_OF.items()}
 # Iterations of a repetition and of the warm-up last at least this long.
 _REPETITION_S = 0.05
 # A longer call is timed once a round: it needs neither repetitions nor a warm-up.
 _LONG_S = 0.2
-_LOG_CHARACTERS = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,27 +41,6 @@ class Input:
     type: TensorType
     values: NDArray[np.float64] | None = None
     text: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DispatchTime:
-    """Seconds of all calls of a kernel in one call of the function, and their number."""
-
-    seconds: float
-    calls: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """One process of iree-benchmark-module: every repetition, and the kernels' own times, which
-    are empty where the driver does not attribute time to kernels."""
-
-    samples_s: tuple[float, ...]
-    dispatches: Mapping[str, DispatchTime]
-
-    @property
-    def kernel_s(self) -> float:
-        return sum(one.seconds for one in self.dispatches.values())
 
 
 def check_timeout(timeout_s: float) -> None:
@@ -106,9 +79,9 @@ def run_module(
 ) -> tuple[NDArray[np.float64], ...]:
     """Return the outputs of one call, exact in float64. A failed run is a CaseError."""
     files = [folder / f"{binary.stem}.out{at}.bin" for at in range(len(outputs))]
-    _run(
+    run_tool(
         [
-            *_command("iree-run-module", binary, function, target, threads),
+            *command("iree-run-module", binary, function, target, threads),
             *_arguments(inputs, folder),
             *(f"--output=@{file}" for file in files),
         ],
@@ -130,9 +103,9 @@ def benchmark_module(
 ) -> Round:
     """Time one process of iree-benchmark-module; `expected_s` is what a call is known to take."""
     long = expected_s > _LONG_S
-    text = _run(
+    text = run_tool(
         [
-            *_command("iree-benchmark-module", binary, function, target, threads),
+            *command("iree-benchmark-module", binary, function, target, threads),
             *_arguments(inputs, folder),
             "--benchmark_format=json",
             "--dispatch_statistics=true",
@@ -143,60 +116,6 @@ def benchmark_module(
         timeout_s,
     )
     return parse_round(text)
-
-
-def parse_round(text: str) -> Round:
-    """Parse the JSON of iree-benchmark-module: repetitions, and a row for each kernel."""
-    try:
-        rows: list[dict[str, Any]] = json.loads(text[text.index("{") :])["benchmarks"]
-    except (ValueError, KeyError) as error:
-        raise CaseError(f"iree-benchmark-module wrote no JSON: {error}") from None
-    failed = next((row for row in rows if row.get("error_occurred")), None)
-    if failed is not None or not rows:
-        message = failed.get("error_message", "") if failed else "no benchmark ran"
-        raise CaseError(f"iree-benchmark-module: {message}")
-    single = [row for row in rows if row["run_type"] == "iteration"]
-    kernels = {
-        row["run_name"].partition("/")[2]: DispatchTime(
-            seconds=_row_seconds(row), calls=float(row["calls"])
-        )
-        for row in single
-        if "calls" in row
-    }
-    return Round(
-        samples_s=tuple(_row_seconds(row) for row in single if "calls" not in row),
-        dispatches=kernels,
-    )
-
-
-def _row_seconds(row: Mapping[str, Any]) -> float:
-    return float(row["real_time"]) * _SECONDS[row["time_unit"]]
-
-
-def _command(name: str, binary: Path, function: str, target: Target, threads: int) -> list[str]:
-    import iree._runtime_libs
-
-    program = Path(next(iter(iree._runtime_libs.__path__))) / name
-    device = [f"--device={target.driver}"]
-    if threads and not target.gpu:
-        device.append(f"--task_topology_group_count={threads}")
-    return [str(program), f"--module={binary}", f"--function={function}", *device]
-
-
-def _run(command: Sequence[str], timeout_s: float) -> str:
-    try:
-        done = run_child(command, timeout_s=timeout_s)
-    except subprocess.TimeoutExpired:
-        raise CaseError(
-            f"{Path(command[0]).name} took longer than {timeout_s:g} s",
-            hint="allow more with --timeout",
-        ) from None
-    if done.returncode:
-        log = done.stderr.decode(errors="replace").strip()[-_LOG_CHARACTERS:]
-        name, code = Path(command[0]).name, done.returncode
-        ended = f"was ended by {signal_name(-code)}" if code < 0 else f"ended with code {code}"
-        raise CaseError(f"{name} {ended}{': ' if log else ''}{log}")
-    return done.stdout.decode(errors="replace")
 
 
 def _arguments(inputs: Sequence[Input], folder: Path) -> list[str]:

@@ -8,24 +8,25 @@ import hashlib
 import re
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelmark.backends.iree.compiler import compiler_present, explain, tool
+from kernelmark.backends.iree.configs import DUMP_PREFIX, dump_flag, load_configs
 from kernelmark.backends.iree.runtime import instance
 from kernelmark.backends.iree.targets import Target, kernel_resources, target_named
 from kernelmark.core.children import run_child
 from kernelmark.core.errors import CompileError, UsageError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.kernels.mlir.base import DTYPE_OF
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
 _OBJECTS = (".o", ".so", ".bc", ".hsaco", ".co", ".cubin", ".ptx", ".spv")
 _TENSOR = re.compile(r"tensor<((?:[\d?]+x)*)(\w+)>\Z")
 _DECLARATION = re.compile(r"func @[\w.$-]+\((.*)\) -> \((.*)\)\Z")
-_FUNCTION = re.compile(r"func\.func @([\w.$-]+)\(\)(.*)")
-_CONFIG_DUMP = "configured_"
+_TARGETS = "for example: cpu, gfx942, gfx1100, sm_80, vulkan, vulkan:rdna3"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,18 +139,18 @@ def build_variant(module: Path, variant: Variant, target: Target, folder: Path) 
     done = run_child(
         [
             *(tool("iree-compile"), str(module), *flags, "-o", str(binary)),
-            f"--iree-hal-dump-executable-configurations-to={dumps}",
+            dump_flag(dumps),
             f"--iree-hal-dump-executable-sources-to={dumps}",
         ]
     )
     compile_s = time.perf_counter() - start
     if done.returncode or not binary.is_file():
+        _refuse_unknown_target(target)
         source = module.read_text(encoding="utf-8", errors="replace")
         log = done.stderr.decode(errors="replace")
         raise CompileError(
             explain(done.returncode, log, source), hint=f"flags: {shlex.join(flags)}"
         )
-    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(dumps.glob("*.mlir"))}
     code = binary.read_bytes()
     used = kernel_resources(code)
     return Built(
@@ -158,46 +159,35 @@ def build_variant(module: Path, variant: Variant, target: Target, folder: Path) 
         sha256=hashlib.sha256(code).hexdigest(),
         compile_s=compile_s,
         dispatches=tuple(
-            dataclasses.replace(one, resources=FrozenDict(used.get(one.name, {})))
-            for name, text in texts.items()
-            if name.startswith(_CONFIG_DUMP)
-            for one in configured_dispatches(text)
+            Dispatch(name=name, config=config, resources=FrozenDict(used.get(name, {})))
+            for name, config in load_configs(dumps).items()
         ),
-        sources={name: text for name, text in texts.items() if not name.startswith(_CONFIG_DUMP)},
+        sources={
+            path.name: path.read_text(encoding="utf-8")
+            for path in sorted(dumps.glob("*.mlir"))
+            if not path.name.startswith(DUMP_PREFIX)
+        },
     )
+
+
+@functools.cache
+def _refuse_unknown_target(target: Target) -> None:
+    """Raise UsageError if the compiler has no such target: it does not compile an empty module.
+
+    Called once something did not compile, because the answer takes a second."""
+    command = [tool("iree-compile"), "-", *target.device_flags, "--compile-to=stream"]
+    done = run_child(command, input=b"module {}")
+    if done.returncode:
+        log = done.stderr.decode(errors="replace")
+        cause = explain(done.returncode, log, "").splitlines()[0]
+        raise UsageError(
+            Reason("iree-target-unknown", target=target.name, cause=cause), hint=_TARGETS
+        )
 
 
 def specs_applied(built: Built, plain: Built) -> bool:
     """Whether specs changed any dispatch, compared with the same flags without them."""
     return (built.dispatches, built.sources) != (plain.dispatches, plain.sources)
-
-
-def configured_dispatches(text: str) -> Iterator[Dispatch]:
-    """Yield the kernels in a dump of configured executables with their lowering configs."""
-    found = list(_FUNCTION.finditer(text))
-    for at, match in enumerate(found):
-        end = found[at + 1].start() if at + 1 < len(found) else len(text)
-        body = text[match.start(2) : end]
-        info = attributes_in(body, "#iree_codegen.translation_info")
-        tiles = [
-            one
-            for dialect in ("iree_cpu", "iree_gpu", "iree_codegen")
-            for one in attributes_in(body, f"#{dialect}.lowering_config")
-        ]
-        yield Dispatch(name=match[1], config=tuple(dict.fromkeys([*info, *tiles])))
-
-
-def attributes_in(text: str, name: str) -> list[str]:
-    """Return what stands between the angle brackets of each attribute `name<…>`."""
-    found = []
-    for match in re.finditer(re.escape(name) + "<", text):
-        depth, at = 1, match.end()
-        while depth and at < len(text):
-            # The > of an arrow closes nothing.
-            depth += {"<": 1, ">": -(text[at - 1] != "-")}.get(text[at], 0)
-            at += 1
-        found.append(text[match.end() : at - 1])
-    return found
 
 
 def read_signature(binary: Path, function: str = "") -> tuple[str, Signature]:
@@ -257,9 +247,7 @@ def resolve_target(name: str) -> Target:
     """Return the target called cpu, gfx942, sm_80 or vulkan."""
     found = target_named(name)
     if found is None:
-        raise UsageError(
-            f"iree has no target {name!r}", hint="known: cpu, vulkan, gfx942 and others, sm_80 …"
-        )
+        raise UsageError(f"iree has no target {name!r}", hint=_TARGETS)
     return found
 
 

@@ -6,24 +6,29 @@ import dataclasses
 import time
 from collections.abc import Iterator
 
-from kernelmark.core.result import KernelInfo, ResultSet
+from kernelmark.backends.iree.configs import config_text
+from kernelmark.core.reason import Reason
+from kernelmark.core.result import KernelInfo, ResultSet, Status
 from kernelmark.core.timing import Cache, Timer, Timing
 from kernelmark.iree.ab import Outcome, Report
-from kernelmark.iree.configs import config_text
 from kernelmark.runners.capture import environment
 from kernelmark.workloads.importers.base import Found, Given, gathered, problem_of
 
 
 def result_set(report: Report, label: str = "") -> ResultSet:
-    """Return the run: for each variant a result end to end and one of its kernels."""
-    device = f"{report.driver}:0" if report.driver in ("cuda", "hip") else "cpu"
+    """Return the run: for each variant a result end to end and one of its kernels. A variant that
+    was only compiled has one result, which is skipped and has its resources."""
+    device = "cpu" if report.driver == "local-task" else report.driver
+    if report.driver in ("cuda", "hip") and not report.not_run:
+        device = f"{device}:0"
+    here = [] if report.not_run or device == "vulkan" else [device]
     rows = [row for one in report.outcomes for row in _rows(report, one)]
     made = gathered(
         report.plan.module,
         Given(label=label, device=device, arch=report.target, started=time.time()),
         rows,
         method="iree-benchmark-module",
-        environment=environment([device], ["iree"]),
+        environment=environment(here, ["iree"]),
     )
     kernels = {one.variant.name: _kernel(one) for one in report.outcomes}
     results = tuple(
@@ -35,6 +40,9 @@ def result_set(report: Report, label: str = "") -> ResultSet:
 
 def _rows(report: Report, one: Outcome) -> Iterator[Found]:
     """A row a round; one without a time where the variant was not timed."""
+    status, error = one.status, Reason.of(one.error)
+    if report.not_run and status is Status.OK:
+        status, error = Status.SKIPPED, Reason("compiled-not-run", cause=report.not_run)
     for part, times in (("end_to_end", one.end_to_end), ("kernels", one.kernels)):
         if times is None and part == "kernels":
             continue
@@ -47,8 +55,8 @@ def _rows(report: Report, one: Outcome) -> Iterator[Found]:
                 config={"variant": one.variant.name},
                 timing=Timing(cache=Cache.HOT, timer=Timer.LOOP, threads=report.plan.threads),
                 samples_s=samples,
-                status=one.status,
-                error=one.error,
+                status=status,
+                error=error,
             )
 
 
@@ -60,12 +68,9 @@ def _kernel(one: Outcome) -> KernelInfo:
         for name, amount in dispatch.resources.items():
             used[name] = max(used.get(name, 0), amount)
     return KernelInfo(
-        # Which tile sizes the compiler chose is not among the resources, which are numbers.
-        name="; ".join(
-            " ".join(filter(None, (dispatch.name, config_text(dispatch))))
-            for dispatch in one.built.dispatches
-        ),
+        name="+".join(dispatch.name for dispatch in one.built.dispatches),
         compile_s=one.built.compile_s,
         binary_hash=one.built.sha256,
         resources=used,
+        configs={dispatch.name: config_text(dispatch.config) for dispatch in one.built.dispatches},
     )

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kernelmark.backends.iree.configs import config_parts
+from kernelmark.backends.iree.tools import DispatchTime
 from kernelmark.core.units import time_text
 from kernelmark.iree.ab import Outcome, Report, Times
-from kernelmark.iree.configs import config_text
 from kernelmark.iree.dispatches import DispatchCost
-from kernelmark.iree.execute import DispatchTime
-from kernelmark.iree.modules import Dispatch
+from kernelmark.iree.modules import Built, Dispatch
 from kernelmark.numerics.divergence import ULP_BOUNDS, Divergence
 from kernelmark.report.tables import NONE, Column, Table
 from kernelmark.stats.paired import Paired
@@ -20,22 +20,27 @@ _SHORT = {
     "registers": "VGPR",
     "accumulation_registers": "AGPR",
     "scalar_registers": "SGPR",
-    "spilled_registers": "spilled VGPR",
-    "spilled_scalar_registers": "spilled SGPR",
-    "stack_bytes": "stack bytes",
-    "shared_bytes": "LDS bytes",
+    "spilled_registers": "VGPR spills",
+    "spilled_scalar_registers": "SGPR spills",
+    "stack_bytes": "stack B",
+    "shared_bytes": "LDS B",
 }
 
 
 def tables(report: Report) -> list[Table]:
-    """The variants' times, their divergences, and their dispatches."""
+    """The variants, their times and divergences, and their dispatches."""
     made = [_variants(report)]
+    if not report.not_run:
+        made.append(_times(report))
     if rows := [row for outcome in report.outcomes for row in _divergences(outcome, report)]:
         names = ("variant", "output", "against", "max abs", "max rel", "bad", "first bad")
         left = {"variant", "against", "first bad"}
-        ulps = [f"≤ {bound:g} ulp" for bound in ULP_BOUNDS] + ["more"]
-        made.append(_table("divergence", (*names, *ulps), rows, left))
-    made += [_dispatches(outcome) for outcome in report.outcomes if outcome.built]
+        ulps = [f"≤ {bound:g}" for bound in ULP_BOUNDS] + ["more"]
+        title = "divergence; the last columns count elements by their error in ulps"
+        made.append(_table(title, (*names, *ulps), rows, left))
+    for outcome in report.outcomes:
+        if outcome.built:
+            made += [_dispatches(outcome, outcome.built), _configs(outcome, outcome.built)]
     return made
 
 
@@ -123,19 +128,14 @@ def _divergence_document(divergence: Divergence) -> dict[str, Any]:
 
 
 def _variants(report: Report) -> Table:
-    timed = ("interval", "CV", "against first")
-    columns: tuple[str, ...] = ("variant", "status", "compile", "specs applied")
-    if not report.not_run:
-        columns += ("end to end", *timed, "kernels only", *timed)
+    columns = ("variant", "status", "compile", "specs applied")
     rows = [
         (
             outcome.variant.name,
             outcome.status.value,
             time_text(outcome.built.compile_s) if outcome.built else NONE,
             {None: NONE, True: "yes", False: "NO"}[outcome.specs_applied],
-            *_cells(outcome.end_to_end, outcome.end_to_end_verdict),
-            *_cells(outcome.kernels, outcome.kernels_verdict),
-        )[: len(columns)]
+        )
         for outcome in report.outcomes
     ]
     name = f" @{report.function}" if report.function else ""
@@ -144,6 +144,19 @@ def _variants(report: Report) -> Table:
     if asked.startswith("sm_") and not report.target.endswith(asked):
         title += f" (IREE's newest target for {asked})"
     return _table(title, columns, rows, {"variant", "status", "specs applied"})
+
+
+def _times(report: Report) -> Table:
+    columns = ("variant", "part", "median", "interval", "CV", "against first")
+    rows = [
+        (outcome.variant.name, part, *_cells(times, verdict))
+        for outcome in report.outcomes
+        for part, times, verdict in (
+            ("end to end", outcome.end_to_end, outcome.end_to_end_verdict),
+            ("kernels only", outcome.kernels, outcome.kernels_verdict),
+        )
+    ]
+    return _table("times", columns, rows, {"variant", "part"})
 
 
 def _cells(times: Times | None, verdict: Paired | None) -> tuple[str, str, str, str]:
@@ -175,22 +188,31 @@ def _divergences(outcome: Outcome, report: Report) -> list[tuple[str, ...]]:
     ]
 
 
-def _dispatches(outcome: Outcome) -> Table:
-    assert outcome.built is not None
-    used = dict.fromkeys(name for d in outcome.built.dispatches for name in d.resources)
+def _dispatches(outcome: Outcome, built: Built) -> Table:
+    used = dict.fromkeys(name for d in built.dispatches for name in d.resources)
     title = f"dispatches of {outcome.variant.name}"
     timed = ("calls", "time") if outcome.dispatch_s else ()
-    columns = ("dispatch", *timed, *(_SHORT.get(name, name) for name in used), "config")
+    columns = ("dispatch", *timed, *(_SHORT.get(name, name) for name in used))
     rows = [
         (
             dispatch.name,
             *_time_cells(outcome.dispatch_s.get(dispatch.name))[: len(timed)],
             *(str(dispatch.resources.get(name, NONE)) for name in used),
-            config_text(dispatch) or NONE,
         )
-        for dispatch in _by_time(outcome.built.dispatches, outcome.dispatch_s)
+        for dispatch in _by_time(built.dispatches, outcome.dispatch_s)
     ]
-    return _table(title, columns, rows, {"dispatch", "config"})
+    return _table(title, columns, rows, {"dispatch"})
+
+
+def _configs(outcome: Outcome, built: Built) -> Table:
+    """One line for each part of a config: on a single line they are wider than a terminal."""
+    rows = [
+        (dispatch.name if at == 0 else "", part)
+        for dispatch in _by_time(built.dispatches, outcome.dispatch_s)
+        for at, part in enumerate(config_parts(dispatch.config) or (NONE,))
+    ]
+    title = f"configs of {outcome.variant.name}"
+    return _table(title, ("dispatch", "config"), rows, {"dispatch", "config"})
 
 
 def _time_cells(time: DispatchTime | None) -> tuple[str, str]:

@@ -26,7 +26,7 @@ from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.measure.merge import merge
 from kernelmark.measure.protocol import Outcome, measure
 from kernelmark.ops.base import Op
-from kernelmark.runners import profiler
+from kernelmark.runners import profiler, tool_timer
 
 OnPhase = Callable[[str], None]
 
@@ -40,13 +40,15 @@ def execute(
     profile_s: float = profiler.TIMEOUT_S,
 ) -> Result:
     """Measure `case` on `device`. Every failure of the case becomes a result, none is raised. With
-    timer=profiler, the profiler may take `profile_s` seconds."""
+    timer=profiler or timer=iree-benchmark-module, that program may take `profile_s` seconds."""
     started, clock = time.time(), time.perf_counter()
     try:
         on_phase("load")
         backend = find_backend(case, device.info)
         if case.timing.timer is Timer.PROFILER:
             profiler.find(device.info.name)  # fail before anything is measured
+        if case.timing.timer is Timer.IREE:
+            tool_timer.check_case(case, backend)
         op = ops.registry.get(case.problem.op)
 
         def prepare(sets: Sequence[ArgumentSet]) -> Kernel:
@@ -56,7 +58,7 @@ def execute(
             problem=case.problem,
             op=op,
             device=device,
-            timing=_without_profiler(case.timing),
+            timing=_own_timing(case.timing),
             prepare=prepare,
             process=process,
             on_phase=on_phase,
@@ -65,6 +67,11 @@ def execute(
         if case.timing.timer is Timer.PROFILER:
             on_phase("profile")
             measurement = _cross_check(case, device.info, measurement, profile_s)
+        if case.timing.timer is Timer.IREE:
+            on_phase("profile")
+            measurement = tool_timer.measure_with_tool(
+                case, backend, device, process, timeout_s=profile_s
+            )
     except (Exception, SystemExit) as error:
         status, text = explain(error)
         cost = {"total": time.perf_counter() - clock}
@@ -92,10 +99,13 @@ def result_of(outcome: Outcome, case: Case, op: Op, info: DeviceInfo, *, started
     )
 
 
-def _without_profiler(timing: Timing) -> Timing:
-    """Replace timer=profiler by the device's best timer: the profiler is only a cross-check."""
+def _own_timing(timing: Timing) -> Timing:
+    """Return how kernelmark itself launches a case that another program times too."""
+    if timing.timer is Timer.IREE:
+        return tool_timer.checking_timing(timing)
     if timing.timer is not Timer.PROFILER:
         return timing
+    # The profiler is only a cross-check: the device's best timer gives the time.
     return dataclasses.replace(timing, timer=Timer.AUTO)
 
 
@@ -103,7 +113,7 @@ def _cross_check(
     case: Case, info: DeviceInfo, measurement: Measurement, profile_s: float
 ) -> Measurement:
     """Add the time of the same case under the vendor's profiler, or a warning if that fails."""
-    profiled = dataclasses.replace(case, timing=_without_profiler(case.timing))
+    profiled = dataclasses.replace(case, timing=_own_timing(case.timing))
     try:
         profile = profiler.profile(profiled, info.name, timeout_s=profile_s)
     except Exception as error:

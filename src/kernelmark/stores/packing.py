@@ -176,7 +176,8 @@ def _pack_kernel(kernel: KernelInfo, floats: list[float]) -> str:
     floats.append(kernel.compile_s)
     cached = "true" if kernel.cached else "false"
     resources = _encode(dict(kernel.resources)) if kernel.resources else "{}"
-    return f"[{_json(kernel.name)},{cached},{_json(kernel.binary_hash)},{resources}]"
+    more = f",{_encode(dict(kernel.configs))}" if kernel.configs else ""
+    return f"[{_json(kernel.name)},{cached},{_json(kernel.binary_hash)},{resources}{more}]"
 
 
 class _Floats:
@@ -223,11 +224,16 @@ def unpack(
     (started,) = floats.take(1)
     measurement = _unpack_measurement(skeleton[0], floats) if skeleton[0] else None
     check = _unpack_check(skeleton[1], floats) if skeleton[1] else None
-    name, cached, binary_hash, resources = skeleton[2]
+    name, cached, binary_hash, resources, *more = skeleton[2]  # absent without configs
     (compile_s,) = floats.take(1)
     cost = floats.named(skeleton[3])
     kernel = _make_kernel(
-        name, compile_s, cached, binary_hash, FrozenDict(resources) if resources else _NO_ITEMS
+        name,
+        compile_s,
+        cached,
+        binary_hash,
+        FrozenDict(resources) if resources else _NO_ITEMS,
+        FrozenDict(more[0]) if more else _NO_ITEMS,
     )
     made = _make_result(
         case,

@@ -19,7 +19,7 @@ from kernelmark.testing.tuning import fake_plans
 from kernelmark.tune.folder import TuningFolder
 from kernelmark.tune.plans.plan import Acceptance
 from kernelmark.tune.records import results
-from kernelmark.tune.records.journal import Journal, Trial
+from kernelmark.tune.records.journal import SCREENING_STEP, Journal, Trial
 from kernelmark.tune.records.outcome import Choice, Metrics, Outcome
 from kernelmark.tune.search.accept import Score, decide
 from kernelmark.tune.search.finals import finalists, finals, neighbours, nothing_found, timings
@@ -145,11 +145,11 @@ def test_the_final_ranks_anew(tmp_path):
 
 
 def test_what_made_a_finalist_the_best_does_not_count_for_it(tmp_path):
-    """Equal kernels: the luckier of the heats is chosen, and the final tells that it was luck."""
+    """Equal kernels: the luckier one in the screening is chosen; the final shows it was luck."""
     lucky = {"ref": 30.0, "a1": 30.0, "a2": 20.0}
     outcome = played(
         tmp_path / "j",
-        lambda side, what: (lucky[side] if "heat" in what else 30.0, Status.OK),
+        lambda side, what: (lucky[side] if SCREENING_STEP in what else 30.0, Status.OK),
     )
     assert dict(outcome.tuned.config) == {"a": 2}
     assert outcome.ratio == pytest.approx(1.0)
@@ -374,7 +374,7 @@ def test_a_reference_that_fails_has_no_time_to_beat(tmp_path):
     assert played_out.reason.fields["reference_fault"].fields["status"] == "crashed"
 
 
-@pytest.mark.parametrize("step", ["heat", "round", "near"])
+@pytest.mark.parametrize("step", [SCREENING_STEP, "round", "near"])
 def test_an_impossible_finalist_gives_way_to_the_next(tmp_path, step):
     times = {"ref": 30.0, "a1": 25.0, "a2": 0.01}
 

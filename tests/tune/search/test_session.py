@@ -93,10 +93,10 @@ def test_final_rounds_turn_round_and_hold_together(tmp_path):
         if step.requests[0].step.startswith("final"):
             assert step.together
             rounds.append([config_key(r.case.config) for r in step.requests])
-    heats, last = rounds[:2], rounds[2:]
-    assert [len(one) for one in heats] == [1 + PLAN.acceptance.finalists] * 2
+    screened, last = rounds[:2], rounds[2:]
+    assert [len(one) for one in screened] == [1 + PLAN.acceptance.finalists] * 2
     assert [len(one) for one in last] == [2] * PLAN.acceptance.rounds
-    for stage in (heats, last):
+    for stage in (screened, last):
         assert stage[0][0] == "{}"
         assert all(two == one[::-1] for one, two in itertools.pairwise(stage))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from kernelmark import ops
 from kernelmark.backends._rules import unknown_op, wrong_device
@@ -22,6 +23,7 @@ from kernelmark.backends.iree.compiler import (
 )
 from kernelmark.backends.iree.runtime import HostKernel
 from kernelmark.backends.iree.targets import Target, kernel_resources, target
+from kernelmark.backends.iree.tools import Round, command, parse_round, run_tool
 from kernelmark.core.dtype import dtype
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
@@ -136,6 +138,38 @@ class Iree(Backend):
         made = dataclasses.replace(made, compile_s=made.compile_s + time.perf_counter() - start)
         return queue.QueueKernel(program, specs, sets, made, ready=device.synchronize)
 
+    def benchmark(
+        self,
+        problem: Problem,
+        config: Config,
+        device: Device,
+        files: Sequence[Path],
+        *,
+        repetitions: int,
+        repetition_s: float,
+        warmup_s: float,
+        timeout_s: float,
+    ) -> Round:
+        """Time a problem with one process of iree-benchmark-module, on the tensors in `files`."""
+        goal = _target(device.info)
+        _, built = _build(problem, config, goal)
+        binary = files[0].with_name("module.vmfb")
+        binary.write_bytes(built.binary)
+        threads = getattr(device, "threads", device.info.units)
+        if threads == 1 and not goal.gpu:  # as `HostKernel` runs it
+            goal, threads = dataclasses.replace(goal, driver="local-sync"), 0
+        specs = ops.registry.get(problem.op).tensors(problem)
+        types = [mlir.base.argument_type(spec)[len("tensor<") : -1] for spec in specs]
+        pairs = zip(types, files, strict=True)
+        words = [
+            *command("iree-benchmark-module", binary, mlir.base.FUNCTION, goal, threads),
+            *(f"--input={kind}=@{file}" for kind, file in pairs),
+            *("--benchmark_format=json", f"--benchmark_repetitions={repetitions}"),
+            f"--benchmark_min_time={repetition_s:.6f}s",
+            f"--benchmark_min_warmup_time={warmup_s:.6f}",
+        ]
+        return parse_round(run_tool(words, timeout_s))
+
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
         goal = target(info)
         return choices.space(problem, goal) if goal else None
@@ -180,6 +214,7 @@ def _info(choice: Choice, built: Build) -> KernelInfo:
         cached=built.cached,
         binary_hash=built.hash,
         resources=used,
+        configs=built.configs,
     )
 
 

@@ -10,22 +10,27 @@ import contextlib
 import functools
 import hashlib
 import importlib.util
+import json
 import re
 import signal
 import tempfile
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from kernelmark.backends.iree.configs import config_text, dump_flag, load_configs
 from kernelmark.core.children import run_child
 from kernelmark.core.diskcache import DiskCache, cache_root, digest
 from kernelmark.core.errors import CompileError, Unsupported
+from kernelmark.core.frozen import FrozenDict
 from kernelmark.gpu import pack
 
 # In a pack, modules lie in folders of this beginning, with a note on who made them.
 PACK_PREFIX = "iree-"
 PACK_NOTE = "compiler.txt"
+CONFIGS = ".configs"  # ends the name of what holds the configs of a module's kernels
 
 SPEC_FLAG = "--iree-codegen-tuning-spec-path"
 _CACHE_BYTES = 512 * 2**20
@@ -37,11 +42,13 @@ _ANY_ERROR = re.compile(r"^.*\berror: (.*)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """A compiled module, the seconds it took to get, and whether it came from a cache."""
+    """A compiled module, the seconds it took to get, and whether it came from a cache. `configs`
+    are those that the compiler chose for its kernels, on one line each."""
 
     binary: bytes
     seconds: float
     cached: bool
+    configs: Mapping[str, str] = field(default_factory=FrozenDict)
 
     @property
     def hash(self) -> str:
@@ -50,7 +57,7 @@ class Build:
 
 # The last few, so that a cache folder that cannot be written costs one compilation a case and
 # not one a block.
-_recent: OrderedDict[str, bytes] = OrderedDict()
+_recent: OrderedDict[str, tuple[bytes, Mapping[str, str]]] = OrderedDict()
 
 
 def build(
@@ -65,7 +72,9 @@ def build(
     key = pack_key(source, (*flags, spec) if spec else flags)
     packed = pack.find(key, pack_name) if pack_name else None
     if packed is not None:
-        return Build(binary=packed, seconds=time.perf_counter() - start, cached=True)
+        configs = _read_configs(pack.find(key, pack_name, CONFIGS))
+        seconds = time.perf_counter() - start
+        return Build(binary=packed, seconds=seconds, cached=True, configs=configs)
     with pack.blamed(key, pack_name):
         if compiler_present():
             return compile_now(source, flags, identity, spec)
@@ -80,17 +89,43 @@ def compile_now(source: str, flags: tuple[str, ...], identity: str, spec: str = 
     """What the compiler that is installed here makes of `source`, now or on an earlier day."""
     start = time.perf_counter()
     key = digest(source, "\n".join(flags), compiler_identity(), identity, *([spec] if spec else []))
-    cache = _cache(cache_root())
-    binary = _recent.get(key) or cache.get(key)
-    cached = binary is not None
-    if binary is None:
-        binary = run_compiler(source, flags, spec)
-        cache.put(key, binary)
-    _recent[key] = binary
+    found = _recent.get(key) or _from_cache(key)
+    made = found or _compile(key, source, flags, spec)
+    _recent[key] = made
     _recent.move_to_end(key)
     while len(_recent) > _REMEMBERED:
         _recent.popitem(last=False)
-    return Build(binary=binary, seconds=time.perf_counter() - start, cached=cached)
+    binary, configs = made
+    seconds = time.perf_counter() - start
+    return Build(binary=binary, seconds=seconds, cached=found is not None, configs=configs)
+
+
+def _from_cache(key: str) -> tuple[bytes, Mapping[str, str]] | None:
+    """A module with its configs; it has none if an older version compiled it."""
+    cache = _cache(cache_root())
+    binary = cache.get(key)
+    return None if binary is None else (binary, _read_configs(cache.get(key + CONFIGS)))
+
+
+def _compile(
+    key: str, source: str, flags: tuple[str, ...], spec: str
+) -> tuple[bytes, Mapping[str, str]]:
+    with tempfile.TemporaryDirectory(prefix="kmark-iree-") as made:
+        binary = run_compiler(source, flags, spec, dumps=Path(made))
+        configs = {name: config_text(one) for name, one in load_configs(Path(made)).items()}
+    cache = _cache(cache_root())
+    cache.put(key + CONFIGS, configs_json(configs))  # first: a module found has its configs
+    cache.put(key, binary)
+    return binary, configs
+
+
+def configs_json(configs: Mapping[str, str]) -> bytes:
+    """Format the configs of a module for a file."""
+    return json.dumps(dict(configs)).encode()
+
+
+def _read_configs(data: bytes | None) -> Mapping[str, str]:
+    return FrozenDict(json.loads(data)) if data else FrozenDict()
 
 
 def pack_key(source: str, flags: tuple[str, ...]) -> str:
@@ -154,15 +189,22 @@ def tool(name: str) -> str:
     return str(find_tool(name))
 
 
-def run_compiler(source: str, flags: tuple[str, ...], spec: str = "") -> bytes:
-    """What iree-compile writes to its output."""
+def run_compiler(
+    source: str, flags: tuple[str, ...], spec: str = "", dumps: Path | None = None
+) -> bytes:
+    """What iree-compile writes to its output; the configs of kernels go into the folder `dumps`."""
     if spec:
         with tempfile.NamedTemporaryFile("w", suffix=".mlir", encoding="utf-8") as file:
             file.write(spec)
             file.flush()
-            return run_compiler(source, (*flags, f"{SPEC_FLAG}={file.name}"))
+            return run_compiler(source, (*flags, f"{SPEC_FLAG}={file.name}"), dumps=dumps)
+    command = [tool("iree-compile"), "-", *flags]
+    if dumps is not None:
+        # The module keeps the names of dumped files as debug information: relative ones give it
+        # the same hash whatever the folder.
+        command.append(dump_flag("."))
     try:
-        done = run_child([tool("iree-compile"), "-", *flags], input=source.encode())
+        done = run_child(command, input=source.encode(), cwd=dumps)
     except OSError as error:
         raise CompileError(
             f"iree-compile cannot be started: {error}",
@@ -187,7 +229,8 @@ def explain(code: int, log: str, source: str) -> str:
         line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
         sentence = f"iree-compile: {text.rstrip(': ')} (line {number} of the MLIR: {line[:160]})"
     elif code < 0:
-        sentence = f"iree-compile was ended by {signal_name(-code)}"
+        cause = f": {first[1].rstrip(': ')}; it was then" if first else " was"
+        sentence = f"iree-compile{cause} ended by {signal_name(-code)}"
     elif first:
         sentence = f"iree-compile: {first[1].rstrip(': ')}"
     else:

@@ -18,10 +18,12 @@ from pathlib import Path
 from kernelmark import ops
 from kernelmark.backends.iree import backend, choices
 from kernelmark.backends.iree.compiler import (
+    CONFIGS,
     PACK_NOTE,
     compile_now,
     compiler_present,
     compiler_version,
+    configs_json,
     pack_key,
 )
 from kernelmark.backends.iree.targets import target
@@ -79,7 +81,9 @@ def _one(folder: Path, problem: Problem, info: DeviceInfo, config: Config | None
         built = compile_now(source, choice.flags, goal.identity)
     except (CompileError, Unsupported) as error:
         return Packed(problem=problem, arch=info.arch, reason=error.message)
-    path = pack.add(folder, pack_key(source, choice.flags), goal.pack, built.binary)
+    key = pack_key(source, choice.flags)
+    pack.add(folder, key, goal.pack, configs_json(built.configs), CONFIGS)
+    path = pack.add(folder, key, goal.pack, built.binary)
     path.with_name(PACK_NOTE).write_text(f"{compiler_version()}\n", encoding="utf-8")
     nbytes, seconds = len(built.binary), built.seconds
     return Packed(problem=problem, arch=info.arch, nbytes=nbytes, seconds=seconds)

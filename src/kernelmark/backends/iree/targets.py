@@ -24,6 +24,7 @@ _GPU_FLAGS = (
     "--iree-execution-model=async-external",
     "--iree-stream-partitioning-favor=min-peak-memory",
 )
+_GFX = re.compile(r"gfx\d+[0-9a-f]*")
 _ELF = re.compile(rb"\x7fELF\x02\x01")
 # How PTX names a kernel of a module, and the number of its threads.
 _PTX_ENTRY = re.compile(rb"\.visible \.entry ([\w$]+)\([^)]*\)\s*(?:\.maxntid ([\d, ]+))?")
@@ -63,8 +64,10 @@ def target(info: DeviceInfo) -> Target | None:
 
 def target_named(name: str) -> Target | None:
     """The target called cpu, gfx942, sm_80, vulkan or vulkan:rdna3; None where IREE has none."""
-    kind, _, model = name.partition(":")
+    kind, colon, model = name.partition(":")
     kind = {"gfx": "hip", "sm_": "cuda"}.get(name[:3], kind)
+    if (colon and (kind != "vulkan" or not model)) or (kind == "hip" and not _GFX.fullmatch(name)):
+        return None
     if kind == "vulkan":
         chosen = (f"--iree-vulkan-target={model}",) if model else ()
         return Target(

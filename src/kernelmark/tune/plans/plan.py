@@ -38,7 +38,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """What a winner must show. `finalists` run two heats, and the best of them `rounds` rounds
+    """What a winner must show. `finalists` are screened in two rounds; the best has `rounds` rounds
     against the reference alone: faster by `min_ratio` and by `min_gain_us`, and right on fresh
     inputs (`seeds`) and on `neighbours` sizes next to the problem's."""
 

@@ -28,6 +28,12 @@ from kernelmark.tune.records.outcome import Outcome
 
 COMPILE = "compile"  # the step of what was never timed
 FINAL_STEP = "final "  # how steps of finals begin
+SCREENING_STEP = "heat"  # of finalists; journals of older versions have this word too
+
+
+def is_screening(step: str) -> bool:
+    """Return whether a step of a final is of the screening."""
+    return f" {SCREENING_STEP} " in step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

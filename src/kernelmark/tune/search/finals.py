@@ -1,11 +1,11 @@
 """The final: the best candidates against the reference, and what is kept.
 
 The fastest of many noisy times is partly the luckiest, so the times that chose a candidate never
-say how fast it is. All finalists run two heats; the best of these then plays the final against the
-reference alone, and the final's times are reported. Both are in turns, first forwards, then
-backwards (ABBA), in fresh memory and on fresh inputs. A final that was disturbed, or leaves open
-which side is faster, is played on. The winner also has to be right on sizes next to the problem's,
-where masks and tails differ.
+say how fast it is. All finalists are screened in two rounds; the best of these is then measured
+against the reference alone, and the times of this final are reported. Both are in turns, first
+forwards, then backwards (ABBA), in fresh memory and on fresh inputs. A final that was disturbed, or
+leaves open which side is faster, is continued. The winner also has to be right on sizes next to the
+problem's, where masks and tails differ.
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Case, Config, KernelInfo, Status, config_key
 from kernelmark.tune.plans.plan import TunePlan
-from kernelmark.tune.records.journal import FINAL_STEP, OF_THE_MACHINE, Journal, Trial
+from kernelmark.tune.records.journal import (
+    FINAL_STEP,
+    OF_THE_MACHINE,
+    SCREENING_STEP,
+    Journal,
+    Trial,
+    is_screening,
+)
 from kernelmark.tune.records.outcome import Choice, Outcome
 from kernelmark.tune.search.accept import Score, decide, disturbance
 from kernelmark.tune.search.evaluate import (
@@ -37,7 +44,7 @@ from kernelmark.tune.search.evaluate import (
     uses_cpu_time,
 )
 
-_HEATS = 2  # once forwards, once backwards
+_SCREENINGS = 2  # once forwards, once backwards
 # How often the rounds of a plan are played at most, and the verdicts that ask for more of them.
 _SETS = 3
 _OPEN = ("disturbed", "too-noisy", "not-faster")
@@ -76,7 +83,7 @@ class Stage:
     """Rounds in which all `sides` are timed in turns, the reference first. Its trials are found in
     the journal by who took part: another field is another stage."""
 
-    name: str  # heat, round
+    name: str  # SCREENING_STEP, round
     sides: tuple[Side, ...]
     rounds: int
     seeds: int
@@ -94,7 +101,7 @@ def finals(
 ) -> Work[Outcome]:
     """Time, verify, decide."""
     match = _Match(plan, info, journal, finalists(reached, plan.acceptance.finalists))
-    yield from match.play(match.heats)
+    yield from match.play(match.screening)
     ranked = match.ranked()
     for side in ranked:
         yield from match.verify(side)
@@ -111,8 +118,8 @@ def timings(plan: TunePlan, candidates: int) -> int:
     """How many timings a final of so many candidates takes when its favourite wins."""
     asked = plan.acceptance
     finalists = min(asked.finalists, candidates)
-    heats = _HEATS * (1 + finalists) if finalists > 1 else 0
-    return heats + 2 * _even(asked.rounds)
+    screenings = _SCREENINGS * (1 + finalists) if finalists > 1 else 0
+    return screenings + 2 * _even(asked.rounds)
 
 
 def _even(rounds: int) -> int:
@@ -146,7 +153,8 @@ class _Match:
         everyone = (self.reference, *self.sides)
         alone = len(self.sides) == 1
         seeds = plan.acceptance.seeds
-        self.heats = Stage(name="heat", sides=everyone, rounds=0 if alone else _HEATS, seeds=seeds)
+        rounds = 0 if alone else _SCREENINGS
+        self.screening = Stage(name=SCREENING_STEP, sides=everyone, rounds=rounds, seeds=seeds)
 
     def final(self, side: Side) -> Stage:
         asked = self.plan.acceptance
@@ -212,7 +220,7 @@ class _Match:
     def _failed(self, side: Side) -> Trial | None:
         """The first trial of a side that did not go well, in any stage it was in."""
         stages = [
-            self.heats,
+            self.screening,
             *(
                 self.final(finalist)
                 for finalist in self.sides
@@ -263,7 +271,7 @@ class _Match:
         """What is wrong with a side on any check that was made, or None."""
         failed = self._failed(side)
         if failed is not None:
-            where = "a heat" if " heat " in failed.step else "the final"
+            where = "the screening" if is_screening(failed.step) else "the final"
             return _fault("fails-in-step", failed, step=where)
         for trial in self._near_run(side) if side != self.reference else ():
             if trial.status is not Status.OK:
@@ -286,20 +294,20 @@ class _Match:
         return ratios
 
     def ranked(self) -> list[Side]:
-        """Sides that did not fail, the fastest of the heats first."""
-        if not self.heats.rounds:
+        """Sides that did not fail, the fastest of the screening first."""
+        if not self.screening.rounds:
             return self.sides
         places = [
             (statistics.fmean(ratios), side)
             for side in self.sides
-            if self._failed(side) is None and (ratios := self.ratios(side, self.heats))
+            if self._failed(side) is None and (ratios := self.ratios(side, self.screening))
         ]
         return [side for _, side in sorted(places, key=lambda place: -place[0])]
 
     def choice(self, side: Side, stage: Stage) -> Choice:
         """What a side was in the final, and its worst error in any check."""
         trials = self._trials(side, stage)
-        own = [*self._trials(side, self.heats), *trials]
+        own = [*self._trials(side, self.screening), *trials]
         kernels = [trial.kernel for trial in own if trial.kernel.name]
         checked = own if side == self.reference else [*own, *self._near_run(side)]
         times = [trial.seconds for trial in trials if trial.seconds is not None]

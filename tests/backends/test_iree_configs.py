@@ -1,11 +1,10 @@
-"""The config of a dispatch on one line."""
+"""The configs in the compiler's dumps, and on one line."""
 
 from __future__ import annotations
 
 import pytest
 
-from kernelmark.iree.configs import config_text
-from kernelmark.iree.modules import Dispatch
+from kernelmark.backends.iree.configs import attributes_in, config_text, parse_configs
 
 PIPELINE = "pipeline = #iree_gpu.pipeline<TileAndFuse> workgroup_size = [512, 1, 1]"
 THREADS = "#iree_gpu.derived_thread_config"
@@ -34,5 +33,34 @@ ATTENTION = (
     ],
 )
 def test_every_tile_size_of_a_gpu_is_shown(tiles, shown):
-    text = config_text(Dispatch(name="d", config=(PIPELINE, tiles)))
+    text = config_text((PIPELINE, tiles))
     assert all(one in text for one in ("TileAndFuse", "[512, 1, 1]", *shown))
+
+
+DUMP = """
+func.func @k_matmul() attributes {translation_info = #iree_codegen.translation_info<pipeline =
+#iree_gpu.pipeline<TileAndFuse> workgroup_size = [256, 1, 1]>} {
+  %6 = linalg.fill {lowering_config = #iree_cpu.lowering_config<vector_common_parallel = [8]>}
+  %7 = linalg.generic {indexing_maps = [affine_map<(d0) -> (d0)>], lowering_config =
+       #iree_gpu.lowering_config<{mma_kind = #iree_gpu.mma_layout<MFMA>, reduction = [0, 4]}>}
+}
+func.func @k_copy() {
+}
+"""
+
+
+def test_the_configs_of_kernels():
+    configs = parse_configs(DUMP)
+    assert list(configs) == ["k_matmul", "k_copy"]
+    info, *tiles = configs["k_matmul"]
+    assert info.endswith("workgroup_size = [256, 1, 1]")
+    assert set(tiles) == {
+        "vector_common_parallel = [8]",
+        "{mma_kind = #iree_gpu.mma_layout<MFMA>, reduction = [0, 4]}",
+    }
+    assert configs["k_copy"] == ()
+    assert config_text(configs["k_copy"]) == ""
+
+
+def test_an_arrow_closes_no_attribute():
+    assert attributes_in("#x.y<a -> b<c>, d> #x.y<>", "#x.y") == ["a -> b<c>, d", ""]

@@ -60,7 +60,9 @@ class Readback:
         address = self._driver.host_allocate(size)
         pinned = (ctypes.c_uint8 * size).from_address(address)
         return Slot(
-            address=address, bytes=np.frombuffer(pinned, np.uint8), event=self._driver.event()
+            address=address,
+            bytes=np.frombuffer(memoryview(pinned), np.uint8),
+            event=self._driver.event(),
         )
 
     def start(self, source: int, nbytes: int, slot: Slot | None = None) -> Transfer:

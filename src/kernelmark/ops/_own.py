@@ -13,6 +13,7 @@ first input, unless `output(...)` returns another shape and dtype.
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -281,12 +282,11 @@ def bits_of(name: str, values: Any) -> tuple[NDArray[np.generic], str]:
 
 def _torch_bits(values: Any, kind: np.dtype[Any]) -> NDArray[np.generic]:
     """A copy of a tensor's bytes: NumPy lacks some of torch's formats."""
-    import torch
-
-    raw = values.contiguous().reshape(-1).view(torch.uint8)
-    raw = raw.clone() if raw.device.type == "cpu" else raw.cpu()
-    bits: NDArray[np.generic] = raw.numpy().view(kind).reshape(tuple(values.shape))
-    return bits
+    there = values.contiguous()
+    there = there.clone() if there.device.type == "cpu" else there.cpu()
+    raw = (ctypes.c_uint8 * (there.numel() * there.element_size())).from_address(there.data_ptr())
+    raw.tensor = there  # keeps the memory as long as the array
+    return np.frombuffer(memoryview(raw), kind).reshape(tuple(there.shape))
 
 
 def _shape(given: Any) -> tuple[int, ...]:

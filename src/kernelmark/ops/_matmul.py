@@ -16,6 +16,7 @@ from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._contraction import matmul_contraction
 from kernelmark.ops._error import SIGMAS, product_tolerance
 from kernelmark.ops._given import Given, checked_sizes
+from kernelmark.ops._mx import Element
 from kernelmark.ops._sampled import axis, contract, grid, rng_for, sides
 from kernelmark.ops._types import F8_FNUZ, F8_OCP, PRODUCTS, input_spec, is_int
 from kernelmark.ops.base import Op, Parameter, Reference, TensorHelp
@@ -103,23 +104,11 @@ class Matmul(Op):
         return tuple(specs)
 
     def reference(self, problem: Problem, inputs: Inputs, where: NDArray[np.int64]) -> Reference:
-        m, n, k = (problem.dims[name] for name in ("m", "n", "k"))
-        ta, tb = problem.options["ta"] == "t", problem.options["tb"] == "t"
-        line, col = np.divmod(where, n)
-        batch, row = np.divmod(line, m)
-
-        # `contract` asks for consecutive t: where they also follow in memory, for whole runs.
-        def left(g: int, i: NDArray[np.int64], t: NDArray[np.int64]) -> NDArray[np.float64]:
-            if ta:
-                return inputs.take("a", g * m * k + t * m + i)
-            return inputs.runs("a", (g * m + i.ravel()) * k + t.ravel()[0], t.size)
-
-        def right(g: int, j: NDArray[np.int64], t: NDArray[np.int64]) -> NDArray[np.float64]:
-            if not tb:
-                return inputs.take("b", g * k * n + t * n + j)
-            return inputs.runs("b", (g * n + j.ravel()) * k + t.ravel()[0], t.size).T
-
-        value, magnitude = contract((batch, row, col), k, left, right)
+        line, col = np.divmod(where, problem.dims["n"])
+        batch, row = np.divmod(line, problem.dims["m"])
+        value, magnitude = contract(
+            (batch, row, col), problem.dims["k"], *elements(problem, inputs)
+        )
         value *= float(problem.options["alpha"])
         magnitude *= abs(float(problem.options["alpha"]))
         extra = []
@@ -130,7 +119,7 @@ class Matmul(Op):
         for term in extra:
             value += term
             magnitude += np.abs(term)
-        return Reference(value=_saturated(value, problem.dtypes["c"]), magnitude=magnitude)
+        return Reference(value=saturated(value, problem.dtypes["c"]), magnitude=magnitude)
 
     def tolerance(self, problem: Problem) -> Tolerance:
         options = problem.options
@@ -168,6 +157,25 @@ class Matmul(Op):
         return grid((batches, m, n), (batch, axis(m, rows, rng), axis(n, cols, rng)))
 
 
+def elements(problem: Problem, inputs: Inputs) -> tuple[Element, Element]:
+    """Return op(A) and op(B), element by element, as `contract` takes them."""
+    m, n, k = (problem.dims[name] for name in ("m", "n", "k"))
+    ta, tb = problem.options["ta"] == "t", problem.options["tb"] == "t"
+
+    # `contract` asks for consecutive t: where they also follow in memory, for whole runs.
+    def left(g: int, i: NDArray[np.int64], t: NDArray[np.int64]) -> NDArray[np.float64]:
+        if ta:
+            return inputs.take("a", g * m * k + t * m + i)
+        return inputs.runs("a", (g * m + i.ravel()) * k + t.ravel()[0], t.size)
+
+    def right(g: int, j: NDArray[np.int64], t: NDArray[np.int64]) -> NDArray[np.float64]:
+        if not tb:
+            return inputs.take("b", g * k * n + t * n + j)
+        return inputs.runs("b", (g * n + j.ravel()) * k + t.ravel()[0], t.size).T
+
+    return left, right
+
+
 def _dtypes(read: Given) -> dict[str, str]:
     base = read.base_dtype(("a", "b"), tuple(PRODUCTS))
     a = read.dtype("a", base, tuple(PRODUCTS))
@@ -200,7 +208,8 @@ def _check_factors(read: Given, problem: Problem) -> None:
         )
 
 
-def _saturated(value: NDArray[np.float64], out: str) -> NDArray[np.float64]:
+def saturated(value: NDArray[np.float64], out: str) -> NDArray[np.float64]:
+    """Clip values to an 8-bit float's largest, as the libraries do."""
     if out in (*F8_OCP, *F8_FNUZ):
         top = dtype(out).max_value
         return np.clip(value, -top, top)

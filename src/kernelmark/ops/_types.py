@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from kernelmark.core.dtype import dtype
@@ -49,3 +50,9 @@ def input_spec(name: str, shape: tuple[int, ...], dtype_name: str) -> TensorSpec
     if is_int(dtype_name):
         return TensorSpec(name=name, shape=shape, dtype=dtype_name, low=-128.0, high=127.0)
     return TensorSpec(name=name, shape=shape, dtype=dtype_name)
+
+
+def weight_bound(terms: int) -> float:
+    """The power of two that weights are drawn below, so that a sum of `terms` products with
+    numbers of [-1, 1] is about 1: no f16 overflows, and an activation is neither linear nor 0."""
+    return min(1.0, 2.0 ** round(math.log2(3 / math.sqrt(terms))))

@@ -18,13 +18,13 @@ from kernelmark.numerics.floats import decode, encode
 from kernelmark.numerics.generate import Inputs
 from kernelmark.ops._error import product_tolerance
 from kernelmark.ops._given import Given, checked_sizes
+from kernelmark.ops._mx import SPREAD, Element, operand_spec, scale_spec, scaled, summed_like
 from kernelmark.ops._sampled import axis, contract, grid, rng_for, sides
 from kernelmark.ops._types import input_spec
 from kernelmark.ops.base import Op, Parameter, Reference, TensorHelp
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Element = Callable[[int, Ints, Ints], Floats]
 
 _HELP = {
     "batch": "independent GEMMs",
@@ -43,7 +43,6 @@ _HELP = {
 }
 _BATCHES = 4
 _WIDE = ("bf16", "f16")
-_E8M0_LOW = 2.0**-3  # scales from 1/8 to 1, as the tests of such kernels draw them
 _FLOOR = np.float32(1e-10)  # a group of zeros is divided by this, not by zero
 _GROUPS = (32, 512)
 
@@ -148,8 +147,8 @@ class BatchedGemmQuant(Op):
         swapped = options["a_order"] == "mbk"
         lines = (m, batch) if swapped else (batch, m)
         specs = [
-            _operand("a", (*lines, k), types["a"]),
-            _operand("b", (batch, n, k), types["b"]),
+            operand_spec("a", (*lines, k), types["a"]),
+            operand_spec("b", (batch, n, k), types["b"]),
         ]
         match options["scheme"]:
             case "a8w8":
@@ -157,10 +156,10 @@ class BatchedGemmQuant(Op):
             case "a8w8_group":
                 specs.append(_factor("b_scale", (1,)))
             case "a16wfp4":
-                specs.append(_powers("b_scale", (batch, n, k // mxfp4.GROUP)))
+                specs.append(scale_spec("b_scale", (batch, n, k // mxfp4.GROUP)))
             case _:
-                specs.append(_powers("a_scale", (*lines, k // mxfp4.GROUP)))
-                specs.append(_powers("b_scale", (batch, n, k // mxfp4.GROUP)))
+                specs.append(scale_spec("a_scale", (*lines, k // mxfp4.GROUP)))
+                specs.append(scale_spec("b_scale", (batch, n, k // mxfp4.GROUP)))
         if options["bias"]:
             specs.append(input_spec("bias", (batch, n), types["c"]))
         shape = (m, batch, n) if options["c_order"] == "mbn" else (batch, m, n)
@@ -194,9 +193,7 @@ class BatchedGemmQuant(Op):
         )
         why = f"scheme {scheme}: sums as of {_summed_like(problem)}; {found.why}"
         if scheme in ("a16wfp4", "afp4wfp4"):
-            # Scales that differ by powers of two spread the terms: their root mean square is up
-            # to √2 times as far from their mean magnitude as for one scale.
-            found = dataclasses.replace(found, per_magnitude=found.per_magnitude * math.sqrt(2))
+            found = dataclasses.replace(found, per_magnitude=found.per_magnitude * SPREAD)
         if scheme == "a8w8_group":
             step = _largest_flip(problem)
             why += (
@@ -244,16 +241,14 @@ class _Operands:
         def raw(item: int, rows: Ints, t: Ints) -> Floats:
             return self._inputs.take("a", self._line(item, rows) * self._k + t)
 
-        def scaled(item: int, rows: Ints, t: Ints) -> Floats:
-            per_line = self._k // mxfp4.GROUP
-            place = self._line(item, rows) * per_line + t // mxfp4.GROUP
-            return raw(item, rows, t) * self._inputs.take("a_scale", place)
+        def place(item: int, rows: Ints, block: Ints) -> Ints:
+            return self._line(item, rows) * (self._k // mxfp4.GROUP) + block
 
         match self._scheme:
             case "a8w8":
                 return raw
             case "afp4wfp4":
-                return scaled
+                return scaled(raw, self._inputs, "a_scale", place)
             case "a16wfp4":
                 return self._by_groups(raw, mxfp4.GROUP, mxfp4.rounded)
         group, to = self._problem.dims["group"], self._problem.dtypes["b"]
@@ -275,12 +270,12 @@ class _Operands:
         def raw(item: int, columns: Ints, t: Ints) -> Floats:
             return self._inputs.take("b", (item * self._n + columns) * self._k + t)
 
-        def scaled(item: int, columns: Ints, t: Ints) -> Floats:
-            per_line = self._k // mxfp4.GROUP
-            place = (item * self._n + columns) * per_line + t // mxfp4.GROUP
-            return raw(item, columns, t) * self._inputs.take("b_scale", place)
+        def place(item: int, columns: Ints, block: Ints) -> Ints:
+            return (item * self._n + columns) * (self._k // mxfp4.GROUP) + block
 
-        return scaled if self._scheme in ("a16wfp4", "afp4wfp4") else raw
+        if self._scheme not in ("a16wfp4", "afp4wfp4"):
+            return raw
+        return scaled(raw, self._inputs, "b_scale", place)
 
     def factor(self, item: Ints, row: Ints, column: Ints) -> Floats:
         """What the sum is multiplied by afterwards."""
@@ -313,28 +308,16 @@ def _group(read: Given) -> int:
     return group
 
 
-def _operand(name: str, shape: tuple[int, ...], dtype_name: str) -> TensorSpec:
-    if dtype_name == "f4e2m1":
-        # All codes: the usual [-1, 1] would use five of fifteen.
-        return TensorSpec(name=name, shape=shape, dtype=dtype_name, low=-6.0, high=6.0)
-    return input_spec(name, shape, dtype_name)
-
-
 def _factor(name: str, shape: tuple[int, ...]) -> TensorSpec:
     # Small enough that sums of int8 products stay far inside f16.
     return TensorSpec(name=name, shape=shape, dtype="f32", low=0.002, high=0.01)
-
-
-def _powers(name: str, shape: tuple[int, ...]) -> TensorSpec:
-    return TensorSpec(name=name, shape=shape, dtype="f8e8m0", low=_E8M0_LOW, high=1.0)
 
 
 def _summed_like(problem: Problem) -> str:
     """The dtype whose sums are as exact as this scheme's on the least exact hardware."""
     if problem.dtypes["b"] == "i8":
         return "f32"  # integer products are exact; sums of blocks of them are added in f32
-    # Blocks of 4-bit products are assumed no more exact than those of 8-bit floats.
-    return "f8e4m3" if problem.dtypes["b"] == "f4e2m1" else problem.dtypes["b"]
+    return summed_like(problem.dtypes["b"])
 
 
 def _largest_flip(problem: Problem) -> float:

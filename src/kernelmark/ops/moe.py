@@ -20,6 +20,7 @@ from kernelmark.numerics.generate import POOL, Inputs
 from kernelmark.ops._error import POSITIONS, SIGMAS, accumulation, trend
 from kernelmark.ops._given import Given, checked_sizes
 from kernelmark.ops._sampled import GATHER, Floats, Ints, axis, grid, rng_for
+from kernelmark.ops._types import weight_bound
 from kernelmark.ops.base import SCATTERED, Op, Parameter, Reference, TensorHelp
 
 _DTYPES = ("f32", "f16", "bf16")
@@ -156,12 +157,6 @@ class Moe(Op):
         """Half as many tokens as `positions` has, which draws all of its own if it has but one."""
         tokens = rng.integers(0, problem.dims["m"], _tokens(problem) // 2)
         return tokens * problem.dims["k"] + rng.integers(0, problem.dims["k"], len(tokens))
-
-
-def weight_bound(terms: int) -> float:
-    """The power of two that weights are drawn below, so that a sum of `terms` products with
-    numbers of [-1, 1] is about 1: silu is then neither linear nor 0, and no f16 overflows."""
-    return min(1.0, 2.0 ** round(math.log2(3 / math.sqrt(terms))))
 
 
 @functools.lru_cache(maxsize=16)

@@ -1,0 +1,48 @@
+"""What ops with MX operands share: numbers of few bits, a power of two for each 32 along k."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmark.core.tensor import TensorSpec
+from kernelmark.numerics.generate import Inputs
+from kernelmark.numerics.mxfp4 import GROUP
+from kernelmark.ops._types import input_spec
+
+Ints = NDArray[np.int64]
+Element = Callable[[int, Ints, Ints], NDArray[np.float64]]
+Place = Callable[[int, Ints, Ints], Ints]
+
+# Scales that differ by powers of two spread the terms: their root mean square is up to √2 times as
+# far from their mean magnitude as for one scale.
+SPREAD = math.sqrt(2)
+
+
+def operand_spec(name: str, shape: tuple[int, ...], dtype_name: str) -> TensorSpec:
+    """All codes of f4e2m1: the usual [-1, 1] would use five of fifteen."""
+    if dtype_name != "f4e2m1":
+        return input_spec(name, shape, dtype_name)
+    return TensorSpec(name=name, shape=shape, dtype=dtype_name, low=-6.0, high=6.0)
+
+
+def scale_spec(name: str, shape: tuple[int, ...], top: float = 1.0) -> TensorSpec:
+    """Powers of two from top/8 to top, as the tests of such kernels draw them."""
+    return TensorSpec(name=name, shape=shape, dtype="f8e8m0", low=top / 8, high=top)
+
+
+def scaled(element: Element, inputs: Inputs, name: str, place: Place) -> Element:
+    """Return elements times the scales `name`; `place` finds the scale of a line's group."""
+
+    def found(item: int, lines: Ints, t: Ints) -> NDArray[np.float64]:
+        return element(item, lines, t) * inputs.take(name, place(item, lines, t // GROUP))
+
+    return found
+
+
+def summed_like(dtype_name: str) -> str:
+    """Blocks of 4-bit products are assumed no more exact than those of 8-bit floats."""
+    return "f8e4m3" if dtype_name == "f4e2m1" else dtype_name

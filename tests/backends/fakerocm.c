@@ -63,12 +63,15 @@ static void store(char *data, u64 i, int type, double value) {
   if (type == 0) ((float *)data)[i] = (float)value;
   if (type == 1) ((double *)data)[i] = value;
   if (type == 10) ((int32_t *)data)[i] = (int32_t)value;
-  if (f->bits != 16) return;
-  const double size = fabs(value);
+  if (!f->exponent || f->bits > 16) return;
+  const double top = type == 28 ? 448 : type == 1000 ? 240 : 57344;  // 8-bit floats saturate
+  const double size = f->bits == 8 && fabs(value) > top ? top : fabs(value);
   const int least = 1 - f->bias, e = size ? (ilogb(size) > least ? ilogb(size) : least) : least;
   u64 code = (u64)rint(ldexp(size, f->mantissa - e));  // to nearest, with the hidden bit
   code += (u64)(e - least) << f->mantissa;
-  ((uint16_t *)data)[i] = (uint16_t)(code | (value < 0 ? 1ull << 15 : 0));
+  if (value < 0 && (code || !f->fnuz)) code |= 1ull << (f->bits - 1);  // FNUZ has one zero
+  if (f->bits == 8) ((uint8_t *)data)[i] = (uint8_t)code;
+  else ((uint16_t *)data)[i] = (uint16_t)code;
 }
 
 // -- a GEMM in column-major order, as numbers of a launch
@@ -76,7 +79,7 @@ static void store(char *data, u64 i, int type, double value) {
 struct gemm {
   u64 m, n, k, batch, ta, tb;
   u64 a, b, c, d, lda, ldb, ldc, ldd, sa, sb, sc, sd, type_a, type_b, type_c;
-  u64 bias, bias_type, scale_a, scale_b, ns, wrong;
+  u64 bias, bias_type, scale_a, scale_b, scale_d, blocks, epilogue, ns, wrong;
   double alpha, beta;
 };
 _Static_assert(sizeof(struct gemm) <= sizeof((struct launch *)0)->table, "fits a launch");
@@ -84,6 +87,14 @@ _Static_assert(sizeof(struct gemm) <= sizeof((struct launch *)0)->table, "fits a
 static double block_scale(u64 scales, u64 row, u64 k, u64 at) {
   return scales ? ldexp(1, (int)((uint8_t *)scales)[row * (k / 32) + at / 32] - 127) : 1;
 }
+
+// Of hipblasLtEpilogue_t; GELU by tanh, as TensileLite computes it.
+static double activated(u64 epilogue, double x) {
+  if (epilogue & 2) return x > 0 ? x : 0;
+  if (epilogue & 32) return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+  return epilogue & 65536 ? x / (1 + exp(-x)) : x;
+}
+static double whole_scale(u64 at) { return at ? *(float *)at : 1; }
 
 static void run_gemm(struct launch *l) {
   struct gemm g;
@@ -100,12 +111,15 @@ static void run_gemm(struct launch *l) {
         for (u64 t = 0; g.type_a && t < g.k; t++) {
           const u64 at_a = item * g.sa + (g.ta ? i * g.lda + t : t * g.lda + i);
           const u64 at_b = item * g.sb + (g.tb ? t * g.ldb + j : j * g.ldb + t);
-          sum += load((char *)g.a, at_a, g.type_a) * block_scale(g.scale_a, i, g.k, t) *
-                 load((char *)g.b, at_b, g.type_b) * block_scale(g.scale_b, j, g.k, t);
+          double term = load((char *)g.a, at_a, g.type_a) * load((char *)g.b, at_b, g.type_b);
+          if (g.blocks) term *= block_scale(g.scale_a, i, g.k, t) * block_scale(g.scale_b, j, g.k, t);
+          sum += term;
         }
         sum *= g.alpha;
+        if (!g.blocks) sum *= whole_scale(g.scale_a) * whole_scale(g.scale_b);
         if (g.beta) sum += g.beta * load((char *)g.c, item * g.sc + j * g.ldc + i, g.type_c);
-        if (g.bias) sum += load((char *)g.bias, i, g.bias_type);
+        if (g.epilogue & 4) sum += load((char *)g.bias, i, g.bias_type);
+        sum = activated(g.epilogue, sum) * whole_scale(g.scale_d);
         if (g.wrong && item + 1 == g.batch && j + 1 == g.n && i + 1 == g.m) continue;
         store((char *)g.d, item * g.sd + j * g.ldd + i, g.type_c, sum);
       }
@@ -243,7 +257,10 @@ int hipblasLtMatmulAlgoGetHeuristic(P handle, P desc, P a, P b, P c, P d, P pref
   if (handle != &made || *(u64 *)preference == 0 || most < 1) return INVALID_VALUE;
   (void)c, asked += most > 1;
   const struct gemm g = described(desc, a, b, d);
+  const u64 *told = ((struct desc *)desc)->set;
   if (((struct desc *)desc)->compute == 0) return NOT_SUPPORTED;
+  // As hipBLASLt: a bias and block scales must have an address, though nothing is read from it.
+  if ((told[2] & 4 && !told[3]) || (told[31] && !told[5]) || (told[32] && !told[6])) return NOT_SUPPORTED;
   const int first = overridden(&g);
   int count = 0, indices[SOLUTIONS + 1];
   if (first) indices[count++] = first;
@@ -283,7 +300,7 @@ __attribute__((destructor)) static void write_log(void) {
             (long long)g->m, (long long)g->n, (long long)g->k, (long long)g->lda, (long long)g->ldb,
             (long long)g->ldc, (long long)g->ldd, (long long)g->sa, (long long)g->sb, (long long)g->sc,
             (long long)g->sd, g->alpha, g->beta, g->ta ? 'T' : 'N', g->tb ? 'T' : 'N', (long long)g->batch,
-            g->bias ? "true" : "false", type_word(g->type_a), type_word(g->type_b), type_word(g->type_c),
+            g->epilogue & 4 ? "true" : "false", type_word(g->type_a), type_word(g->type_b), type_word(g->type_c),
             type_word(g->type_c), index_of(logged_calls[i].solution), name, kernel, logged_calls[i].calls);
   }
   if (file) fclose(file);
@@ -304,6 +321,15 @@ static void log_call(const struct gemm *g, int solution) {
   logged_calls[logged_count++].calls = 1;
 }
 
+static int is_epilogue(u64 number) {
+  static const u64 known[] = {1, 2, 4, 6, 32, 36, 65536, 65540};
+  for (unsigned i = 0; i < sizeof known / sizeof *known; i++)
+    if (known[i] == number) return 1;
+  return 0;
+}
+static u64 last_set[128];  // the attributes of the last description that was run
+u64 fake_attribute(int attribute) { return last_set[attribute]; }
+
 int hipblasLtMatmul(P handle, P desc, const void *alpha, const void *a, P la, const void *b, P lb,
                     const void *beta, const void *c, P lc, void *d, P ld, const struct algo *algo,
                     void *workspace, size_t bytes, P stream) {
@@ -317,9 +343,11 @@ int hipblasLtMatmul(P handle, P desc, const void *alpha, const void *a, P la, co
   (void)lc;
   g.a = (u64)a, g.b = (u64)b, g.c = (u64)c, g.d = (u64)d;
   g.alpha = scalar(alpha, told->scale), g.beta = scalar(beta, told->scale);
-  if (told->set[2] == 4) g.bias = told->set[3], g.bias_type = told->set[4];
-  if (told->set[31] == 2) g.scale_a = told->set[5];
-  if (told->set[32] == 2) g.scale_b = told->set[6];
+  if (!is_epilogue(told->set[2]) || told->set[31] != told->set[32]) return INVALID_VALUE;
+  memcpy(last_set, told->set, sizeof last_set);
+  g.epilogue = told->set[2], g.bias = told->set[3], g.bias_type = told->set[4];
+  g.scale_a = told->set[5], g.scale_b = told->set[6], g.scale_d = told->set[8];
+  g.blocks = told->set[31] == 2;
   g.ns = ns_of[solution], g.wrong = solution == WRONG;
   log_call(&g, solution);
   return submit(stream, &g);

@@ -14,14 +14,24 @@ from kernelmark import ops
 from kernelmark.backends import _lt, cublaslt
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import CaseError, OutOfMemory, Unsupported, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.devices.fake import FakeDevice
+from kernelmark.gpu.absent import absent
+from kernelmark.numerics.floats import decode, encode
 from kernelmark.testing.backends import BackendContract, bench
 
 # The library's own numbers, from its header; not read from the table under test.
 TYPES: dict[int, Any] = {0: np.float32, 1: np.float64, 2: np.float16, 3: np.int8, 10: np.int32}
+NARROW = {14: "bf16", 28: "f8e4m3", 29: "f8e5m2", 33: "f4e2m1"}
 TRANSA, TRANSB, EPILOGUE, BIAS, BIAS_TYPE = 3, 4, 7, 8, 26
+A_SCALE, B_SCALE, D_SCALE, A_MODE, B_MODE = 17, 18, 20, 31, 32
+DEFAULT, RELU, WITH_BIAS, GELU = 1, 2, 4, 32
+VEC32_UE8M0 = 2
 BATCH_COUNT, BATCH_STRIDE = 5, 6
 NOT_SUPPORTED, INVALID = 15, 7
+
+
+Values = NDArray[np.float64]
 
 
 def value_of(pointer: Any, nbytes: int) -> int:
@@ -131,33 +141,70 @@ class Library:
         scale = TYPES[told["scale"]]
         factors = [self._factor(f, scale) for f in (alpha, beta)]
         for index in range(self.made[ld.value].get(BATCH_COUNT, 1)):
-            left = self._matrix(a, la, index).astype(np.float64)
-            right = self._matrix(b, lb, index).astype(np.float64)
+            left = self._scaled(self._matrix(a, la, index), told, A_SCALE, A_MODE)
+            right = self._scaled(self._matrix(b, lb, index), told, B_SCALE, B_MODE)
             left = left.T if told[TRANSA] else left
             right = right.T if told[TRANSB] else right
             out = factors[0] * (left @ right)
             if factors[1]:
-                out += factors[1] * self._matrix(c, lc, index).astype(np.float64)
-            if told.get(EPILOGUE) == 4:
-                out += self._bias(told, out.shape[0])[:, None]
-            self._matrix(d, ld, index)[...] = out
+                out += factors[1] * self._matrix(c, lc, index)
+            epilogue = told.get(EPILOGUE, DEFAULT)
+            assert epilogue in (DEFAULT, RELU, WITH_BIAS, RELU | WITH_BIAS, GELU, GELU | WITH_BIAS)
+            if epilogue & WITH_BIAS:
+                out += self._vector(told[BIAS], told[BIAS_TYPE], out.shape[0])[:, None]
+            if epilogue & RELU:
+                out = np.maximum(out, 0)
+            if epilogue & GELU:
+                out *= 0.5 * (1 + np.tanh(0.7978845608028654 * (out + 0.044715 * out**3)))
+            if D_SCALE in told:
+                out = np.clip(out * self._vector(told[D_SCALE], 0, 1), -448, 448)
+            self._write(d, ld, index, out)
 
     @staticmethod
     def _factor(pointer: Any, kind: Any) -> float:
         raw = ctypes.string_at(ctypes.addressof(pointer._obj), np.dtype(kind).itemsize)
         return float(np.frombuffer(raw, kind)[0])
 
-    def _matrix(self, address: Any, layout: Any, index: int) -> NDArray[Any]:
-        told = self.made[layout.value]
-        kind = np.dtype(TYPES[told["kind"]])
-        place = address.value + index * told.get(BATCH_STRIDE, 0) * kind.itemsize
-        raw = (ctypes.c_char * (told["ld"] * told["columns"] * kind.itemsize)).from_address(place)
-        return np.frombuffer(raw, kind).reshape(told["columns"], told["ld"]).T[: told["rows"]]
+    def _scaled(self, matrix: Values, told: dict[Any, Any], pointer: int, mode: int) -> Values:
+        """A stored matrix, of which k is innermost where its blocks have scales."""
+        if told.get(mode, 0) != VEC32_UE8M0:
+            return matrix * (self._vector(told[pointer], 0, 1) if pointer in told else 1)
+        k, lines = matrix.shape
+        tiles = -(-lines // 128), -(-k // 128)
+        raw = (ctypes.c_uint8 * (tiles[0] * tiles[1] * 512)).from_address(told[pointer])
+        swizzled = np.frombuffer(raw, np.uint8).reshape(*tiles, 32, 4, 4)
+        scales = swizzled.transpose(0, 3, 2, 1, 4).reshape(tiles[0] * 128, -1)
+        return matrix * np.repeat(2.0 ** (scales[:lines, : k // 32].T - 127.0), 32, axis=0)
 
-    def _bias(self, told: dict[Any, Any], rows: int) -> NDArray[np.float64]:
-        kind = np.dtype(TYPES[told[BIAS_TYPE]])
-        raw = (ctypes.c_char * (rows * kind.itemsize)).from_address(told[BIAS])
-        return np.frombuffer(raw, kind).astype(np.float64)
+    def _stored(self, address: Any, layout: Any, index: int) -> NDArray[Any]:
+        """A matrix's memory: a row for each column, in bytes where NumPy lacks the type."""
+        told = self.made[layout.value]
+        kind = TYPES.get(told["kind"], np.uint16 if told["kind"] == 14 else np.uint8)
+        width = told["ld"] // 2 if told["kind"] == 33 else told["ld"]
+        place = address.value + index * told.get(BATCH_STRIDE, 0) * np.dtype(kind).itemsize
+        nbytes = width * told["columns"] * np.dtype(kind).itemsize
+        raw = (ctypes.c_char * nbytes).from_address(place)
+        return np.frombuffer(raw, kind).reshape(told["columns"], width)
+
+    def _matrix(self, address: Any, layout: Any, index: int) -> Values:
+        told = self.made[layout.value]
+        held = self._stored(address, layout, index)
+        if told["kind"] == 33:
+            held = np.stack([held & 15, held >> 4], axis=-1).reshape(len(held), -1)
+        name = NARROW.get(told["kind"])
+        return (decode(held, name) if name else held.astype(np.float64)).T[: told["rows"]]
+
+    def _write(self, address: Any, layout: Any, index: int, values: Values) -> None:
+        name = NARROW.get(self.made[layout.value]["kind"])
+        held = self._stored(address, layout, index)
+        held[...] = encode(values.T, name) if name else values.T
+
+    @staticmethod
+    def _vector(address: int, kind: int, count: int) -> Values:
+        stored = np.dtype(TYPES.get(kind, np.uint16))
+        raw = (ctypes.c_char * (count * stored.itemsize)).from_address(address)
+        held = np.frombuffer(raw, stored)
+        return decode(held, NARROW[kind]) if kind in NARROW else held.astype(np.float64)
 
 
 @pytest.fixture
@@ -195,6 +242,104 @@ def test_the_product_is_the_problems(library: Library, rest: str, ta: str, tb: s
     with bench(cublaslt.backend, problem, FakeDevice()) as made:
         BackendContract().check(made)
     assert library.made == {}, "a description was not given back"
+
+
+SWIZZLED = "scale=mx scale_layout=swizzle_32_4_4"
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "m=5 n=7 k=33 dtype=f32 act=relu ta=t",
+        "m=5 n=7 k=33 dtype=f16 act=gelu bias=yes tb=t",
+        "m=5 n=7 k=33 dtype=bf16 bias=yes",
+        "m=5 n=7 k=32 dtype=f8e4m3 c=f32 act=relu bias=yes tb=t scale=tensor",
+        "m=5 n=7 k=32 a=f8e5m2 b=f8e4m3 c=f8e4m3 act=gelu bias=yes tb=t scale=tensor",
+        f"m=130 n=7 k=160 dtype=f8e4m3 act=gelu bias=yes {SWIZZLED}",
+        f"m=5 n=140 k=96 dtype=f4e2m1 c=f16 act=relu {SWIZZLED}",
+    ],
+)
+def test_epilogues_and_scales_are_the_problems(library: Library, rest: str) -> None:
+    problem = ops.parse(f"gemm_epilogue {rest}")
+    assert cublaslt.backend.supports(problem, absent("sm_100")) is None
+    with bench(cublaslt.backend, problem, FakeDevice()) as made:
+        BackendContract().check(made)
+    assert library.made == {}
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected"),
+    [
+        ("dtype=bf16", {}),
+        ("dtype=bf16 bias=yes", {EPILOGUE: 4, BIAS: "bias", BIAS_TYPE: 14}),
+        ("dtype=bf16 act=relu", {EPILOGUE: 2}),
+        ("dtype=bf16 act=relu bias=yes", {EPILOGUE: 6, BIAS: "bias", BIAS_TYPE: 14}),
+        ("dtype=bf16 act=gelu", {EPILOGUE: 32}),
+        ("dtype=bf16 act=gelu bias=yes", {EPILOGUE: 36, BIAS: "bias", BIAS_TYPE: 14}),
+        # The library's A is our B. Factors of whole tensors are the default mode.
+        ("dtype=f8e4m3 tb=t scale=tensor", {A_SCALE: "b_scale", B_SCALE: "a_scale"}),
+        (
+            "dtype=f8e4m3 c=f8e4m3 bias=yes tb=t scale=tensor",
+            {A_SCALE: "b_scale", B_SCALE: "a_scale", D_SCALE: "d_scale", EPILOGUE: 4, BIAS: "bias",
+             BIAS_TYPE: 14},
+        ),
+        (
+            f"dtype=f4e2m1 {SWIZZLED}",
+            {A_SCALE: "b_scale", B_SCALE: "a_scale", A_MODE: 2, B_MODE: 2},
+        ),
+    ],
+)  # fmt: skip
+def test_the_description_holds_epilogue_and_scales(
+    library: Library, rest: str, expected: dict[int, int | str]
+) -> None:
+    problem = ops.parse(f"gemm_epilogue m=4 n=8 k=32 {rest}")
+    with bench(cublaslt.backend, problem, FakeDevice()) as made:
+        for index, arguments in enumerate(made.sets):
+            made.kernel.launch(0, index)
+            told = dict(library.made[library.calls[-1][2].value])
+            for name in ("compute", "scale", TRANSA, TRANSB):
+                del told[name]
+            assert told == {
+                number: arguments[value].address if isinstance(value, str) else value
+                for number, value in expected.items()
+            }
+
+
+def test_c_of_an_8_bit_d_is_bf16(library: Library) -> None:
+    """cuBLASLt has no other combination, though C is not read."""
+    rest = "m=4 n=8 k=32 dtype=f8e4m3 c=f8e4m3 tb=t scale=tensor"
+    matmul = _lt.Matmul(cublaslt._library(), ops.parse(f"gemm_epilogue {rest}"))
+    assert [library.made[one.value]["kind"] for one in (matmul.c, matmul.d)] == [14, 28]
+    cublaslt.parse("id=5", matmul)
+    init = next(call for call in library.calls if call[0] == "MatmulAlgoInit")
+    assert [number(a) for a in init[2:8]] == [68, 0, 28, 28, 14, 28]
+    matmul.close()
+
+
+def test_the_space_is_that_of_the_epilogue(library: Library) -> None:
+    problem = ops.parse("gemm_epilogue m=4 n=8 k=32 dtype=bf16 act=gelu bias=yes")
+    cublaslt.backend.space(problem, CUDA)
+    asked = next(call for call in library.calls if call[0] == "MatmulAlgoGetHeuristic")
+    told = [call for call in library.calls if call[0] == "MatmulDescSetAttribute"]
+    assert asked[2].value == told[-1][1].value
+    assert [value_of(call[3], 4) for call in told if call[2] == EPILOGUE] == [36]
+
+
+@pytest.mark.parametrize(
+    ("rest", "arch", "code"),
+    [
+        ("dtype=f16 act=silu", "sm_90", "epilogue-unknown"),
+        ("dtype=f8e4m3 tb=t scale=tensor", "sm_80", "scale-arch"),
+        (f"dtype=f8e4m3 {SWIZZLED}", "sm_90", "scale-arch"),
+        ("dtype=f8e4m3 scale=mx", "sm_100", "scale-layout"),
+        ("dtype=bf16 bias=yes bias_type=f32", "sm_90", "bias-type"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_by_code(rest: str, arch: str, code: str) -> None:
+    problem = ops.parse(f"gemm_epilogue m=4 n=8 k=32 {rest}")
+    reason = cublaslt.backend.supports(problem, absent(arch))
+    assert isinstance(reason, Reason)
+    assert reason.code == code
 
 
 def test_the_numbers_behind_a_transposed_problem(library: Library) -> None:
@@ -340,7 +485,7 @@ def test_failures_name_the_call(library: Library) -> None:
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        ("attention heads=2 seq=8 dim=8 dtype=f16", "multiplies matrices; it has no attention"),
+        ("attention heads=2 seq=8 dim=8 dtype=f16", "cublaslt has no attention"),
         ("gemm m=8 n=8 k=8 dtype=f8e4m3fnuz tb=t", "has no f8e4m3fnuz"),
         ("gemm m=16 n=16 k=16 dtype=i8 bias=yes", "no bias for integer results"),
         ("gemm m=16 n=16 k=16 dtype=f8e4m3", "only as ta=n tb=t"),

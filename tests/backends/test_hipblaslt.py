@@ -10,6 +10,7 @@ import pytest
 from kernelmark import ops
 from kernelmark.backends import hipblaslt
 from kernelmark.core.errors import CaseError, Unsupported, UsageError
+from kernelmark.core.reason import Reason
 from kernelmark.devices._gpu import GpuDevice
 from kernelmark.devices.fake import FakeDevice
 from kernelmark.gpu.absent import absent
@@ -58,6 +59,95 @@ def test_computes_the_problem(
 def test_computes_with_few_bits(rocm: ctypes.CDLL, key: str) -> None:
     with bench(BACKEND, ops.parse(key), FakeDevice()) as made:
         BackendContract().check(made)
+
+
+FP8 = "gemm_epilogue m=5 n=7 k=32 dtype=f8e4m3fnuz"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *(f"gemm_epilogue m=5 n=7 k=33 dtype=f32 act={act}" for act in ("relu", "gelu", "silu")),
+        *(f"gemm_epilogue m=5 n=7 k=33 dtype=bf16 act={act} bias=yes" for act in ("gelu", "silu")),
+        "gemm_epilogue m=5 n=7 k=33 dtype=f16 bias=yes bias_type=f32 ta=t tb=t",
+        f"{FP8} act=relu bias=yes scale=tensor",
+        f"{FP8} c=f8e4m3fnuz act=gelu scale=tensor tb=t",
+        "gemm_epilogue m=5 n=7 k=32 dtype=f8e5m2 c=f8e5m2 bias=yes scale=tensor",
+        "gemm_epilogue m=5 n=7 k=96 dtype=f8e4m3 act=silu scale=mx",
+        "gemm_epilogue m=5 n=7 k=96 dtype=f4e2m1 act=relu bias=yes scale=mx",
+    ],
+)
+def test_computes_epilogues_and_scales(rocm: ctypes.CDLL, key: str) -> None:
+    with bench(BACKEND, ops.parse(key), FakeDevice()) as made:
+        BackendContract().check(made)
+    assert rocm.fake_made() == 0
+
+
+# Numbers of hipblaslt.h, not of the table under test.
+EPILOGUE, BIAS, BIAS_TYPE, A_SCALE, B_SCALE, D_SCALE, A_MODE, B_MODE = 2, 3, 4, 5, 6, 8, 31, 32
+F32, BF16, VEC32_UE8M0 = 0, 14, 2
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected"),
+    [
+        ("dtype=bf16", {EPILOGUE: 1}),
+        ("dtype=bf16 bias=yes", {EPILOGUE: 4, BIAS: "bias", BIAS_TYPE: BF16}),
+        ("dtype=bf16 act=relu", {EPILOGUE: 2}),
+        ("dtype=bf16 act=relu bias=yes bias_type=f32", {EPILOGUE: 6, BIAS_TYPE: F32}),
+        ("dtype=bf16 act=gelu", {EPILOGUE: 32}),
+        ("dtype=bf16 act=gelu bias=yes", {EPILOGUE: 36}),
+        ("dtype=bf16 act=silu", {EPILOGUE: 65536}),
+        ("dtype=bf16 act=silu bias=yes", {EPILOGUE: 65540}),
+        # The library's A is our B.
+        ("dtype=f8e4m3 scale=tensor", {A_SCALE: "b_scale", B_SCALE: "a_scale", D_SCALE: 0}),
+        ("dtype=f8e4m3 scale=tensor", {A_MODE: 0, B_MODE: 0}),
+        ("dtype=f8e4m3 c=f8e5m2 scale=tensor", {D_SCALE: "d_scale", A_SCALE: "b_scale"}),
+        ("dtype=f8e4m3 scale=mx", {A_MODE: VEC32_UE8M0, B_MODE: VEC32_UE8M0, D_SCALE: 0}),
+        ("dtype=f4e2m1 scale=mx", {A_SCALE: "b_scale", B_SCALE: "a_scale", A_MODE: VEC32_UE8M0}),
+    ],
+)
+def test_the_description_holds_epilogue_and_scales(
+    rocm: ctypes.CDLL, rest: str, expected: dict[int, int | str]
+) -> None:
+    rocm.fake_attribute.restype = ctypes.c_uint64
+    with bench(BACKEND, ops.parse(f"gemm_epilogue m=4 n=8 k=32 {rest}"), FakeDevice()) as made:
+        for index, arguments in enumerate(made.sets):
+            made.kernel.launch(made.device.stream, index)
+            found = {number: rocm.fake_attribute(number) for number in expected}
+            assert found == {
+                number: arguments[value].address if isinstance(value, str) else value
+                for number, value in expected.items()
+            }
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "gemm m=4 n=8 k=32 dtype=bf16 bias=yes",
+        "gemm_epilogue m=4 n=8 k=32 dtype=bf16 act=gelu bias=yes",
+        "batched_gemm_quant batch=1 m=4 n=8 k=32 scheme=afp4wfp4",
+        f"{FP8} scale=tensor bias=yes",
+    ],
+)
+def test_solutions_are_listed_for_an_epilogue(gpu: GpuDevice, key: str) -> None:
+    """The library offers none for a bias or scales that have no address yet."""
+    space = BACKEND.space(ops.parse(key), gpu.info)
+    assert space is not None
+    assert len(space.parameters["solution"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("rest", "arch", "code"),
+    [
+        ("dtype=f8e4m3 scale=mx", "gfx1201", "scale-arch"),
+        ("dtype=f4e2m1 scale=mx scale_layout=swizzle_32_4_4", "gfx950", "scale-layout"),
+    ],
+)
+def test_scales_are_refused_by_code(rest: str, arch: str, code: str) -> None:
+    reason = BACKEND.supports(ops.parse(f"gemm_epilogue m=4 n=8 k=32 {rest}"), absent(arch))
+    assert isinstance(reason, Reason)
+    assert reason.code == code
 
 
 def test_the_default_is_the_heuristics_first_choice(gpu: GpuDevice) -> None:
@@ -215,6 +305,10 @@ def test_a_missing_library_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         ("batched_gemm_quant batch=2 m=16 n=16 k=32 scheme=afp4wfp4", "gfx950", False),
         ("batched_gemm_quant batch=1 m=16 n=16 k=32 scheme=afp4wfp4", "gfx942", False),
         ("batched_gemm_quant batch=1 m=16 n=16 k=32 scheme=a8w8", "gfx950", False),
+        ("gemm_epilogue m=16 n=16 k=32 dtype=f4e2m1 scale=mx", "gfx950", True),
+        ("gemm_epilogue m=16 n=16 k=32 dtype=f4e2m1 scale=mx", "gfx942", False),
+        ("gemm_epilogue m=16 n=16 k=32 dtype=f8e5m2fnuz scale=tensor", "gfx942", True),
+        ("gemm_epilogue m=16 n=16 k=32 dtype=f8e5m2 scale=tensor", "gfx1201", True),
         ("gemm m=16 n=16 k=32 dtype=f16", "sm_90", False),
     ],
 )

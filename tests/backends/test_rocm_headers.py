@@ -59,6 +59,7 @@ DESC = {
     "bias_type": "BIAS_DATA_TYPE",
     "a_scale": "A_SCALE_POINTER",
     "b_scale": "B_SCALE_POINTER",
+    "d_scale": "D_SCALE_POINTER",
     "a_scale_mode": "A_SCALE_MODE",
     "b_scale_mode": "B_SCALE_MODE",
 }
@@ -74,6 +75,15 @@ TYPES = {
     "f4e2m1": "HIP_R_4F_E2M1",
     "f8e4m3fnuz": "HIP_R_8F_E4M3_FNUZ",
     "f8e5m2fnuz": "HIP_R_8F_E5M2_FNUZ",
+}
+EPILOGUES = {
+    ("none", True): "HIPBLASLT_EPILOGUE_BIAS",
+    ("relu", False): "HIPBLASLT_EPILOGUE_RELU",
+    ("relu", True): "HIPBLASLT_EPILOGUE_RELU_BIAS",
+    ("gelu", False): "HIPBLASLT_EPILOGUE_GELU",
+    ("gelu", True): "HIPBLASLT_EPILOGUE_GELU_BIAS",
+    ("silu", False): "HIPBLASLT_EPILOGUE_SWISH_EXT",
+    ("silu", True): "HIPBLASLT_EPILOGUE_SWISH_BIAS_EXT",
 }
 COMPUTE = {"f32": "32F", "f64": "64F", "i32": "32I"}
 ATTRIBUTES = {
@@ -135,11 +145,11 @@ def test_hipblaslt_s_numbers() -> None:
     pairs |= {f"HIPBLAS_COMPUTE_{COMPUTE[name]}": n for name, n in table.compute.items()}
     pairs |= dict(zip(("HIPBLAS_OP_N", "HIPBLAS_OP_T"), table.transpose, strict=True))
     pairs |= {f"HIPBLASLT_MATMUL_DESC_{DESC[name]}": n for name, n in table.desc.items()}
+    pairs |= {EPILOGUES[which]: number for which, number in table.epilogues.items()}
     pairs |= {
         "HIPBLASLT_MATRIX_LAYOUT_BATCH_COUNT": table.layout["batch_count"],
         "HIPBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET": table.layout["batch_stride"],
         "HIPBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES": table.workspace_attribute,
-        "HIPBLASLT_EPILOGUE_BIAS": table.epilogue_bias,
         "HIPBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0": table.scale_e8m0,
         "HIPBLAS_STATUS_NOT_SUPPORTED": table.not_supported,
         "HIPBLAS_STATUS_ALLOC_FAILED": table.alloc_failed,
@@ -244,8 +254,10 @@ def test_calls_have_the_declared_arguments(
             with bench(backend, problem, device) as made:
                 made.kernel.launch(device.stream, 0)
             assert backend.version()
-    with bench(hipblaslt.backend, ops.parse("gemm m=4 n=4 k=4 dtype=f32 bias=yes"), device):
-        pass
+    rest = "m=4 n=4 k=4 dtype=f32 bias=yes"
+    for key in (f"gemm {rest}", f"gemm_epilogue {rest} act=gelu"):
+        with bench(hipblaslt.backend, ops.parse(key), device):
+            pass
     device.close()
     called = {name: sizes for name, sizes in recorder.seen.items() if not name.startswith("_Z")}
     assert len([name for name in called if name.startswith("hipblasLt")]) >= 14

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kernelmark.backends._rules import refuse_unknown
+from kernelmark import backends, ops
+from kernelmark.backends._rules import refuse_unknown, wrong_scales
 from kernelmark.core.errors import Unsupported
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
+from kernelmark.gpu.absent import absent
 from kernelmark.runners.execute import explain
 
 
@@ -18,6 +21,35 @@ def test_the_refusal_of_a_name_has_a_code(known: tuple[str, ...]) -> None:
     status, reason = explain(caught.value)
     assert (status, reason.code) == (Status.UNSUPPORTED, "config-unknown-name")
     assert (reason.fields["name"], reason.fields["known"]) == ("zzz", known)
+
+
+def test_an_op_that_a_backend_lacks_has_a_code() -> None:
+    problem = ops.parse("gemm_epilogue m=4 n=4 k=4 dtype=f16 act=relu")
+    for name in ("rocblas", "aiter"):
+        reason = backends.registry.get(name).supports(problem, absent("gfx942"))
+        assert isinstance(reason, Reason)
+        assert (reason.code, reason.fields["op"]) == ("op-unsupported", "gemm_epilogue")
+
+
+@pytest.mark.parametrize(
+    ("rest", "arch", "code"),
+    [
+        ("dtype=f16", "gfx90a", None),
+        ("dtype=f8e4m3 scale=tensor", "sm_89", None),
+        ("dtype=f8e4m3 scale=tensor", "sm_80", "scale-arch"),
+        ("dtype=f8e4m3 scale=tensor", "gfx1201", None),
+        ("dtype=f4e2m1 scale=mx", "gfx950", None),
+        ("dtype=f8e4m3 scale=mx", "gfx1201", "scale-arch"),
+        ("dtype=f4e2m1 scale=mx", "sm_100", "scale-layout"),
+        ("dtype=f4e2m1 scale=mx scale_layout=swizzle_32_4_4", "sm_100", None),
+        ("dtype=f4e2m1 scale=mx scale_layout=swizzle_32_4_4", "sm_90", "scale-arch"),
+        ("dtype=f4e2m1 scale=mx scale_layout=swizzle_32_4_4", "gfx950", "scale-layout"),
+    ],
+)
+def test_scales_go_by_architecture(rest: str, arch: str, code: str | None) -> None:
+    problem = ops.parse(f"gemm_epilogue m=4 n=4 k=32 {rest}")
+    reason = wrong_scales("mine", problem, absent(arch))
+    assert (reason and reason.code) == code
 
 
 def test_a_name_that_is_known_is_not_refused() -> None:

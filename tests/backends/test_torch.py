@@ -14,15 +14,17 @@ import numpy as np
 import pytest
 
 from kernelmark import ops
-from kernelmark.backends.torch import backend, rules
+from kernelmark.backends.torch import backend, epilogue, rules
 from kernelmark.backends.torch.gpu import GpuKernel, Viewer, _attention, refusal
+from kernelmark.backends.torch.kernels import TorchKernel
+from kernelmark.backends.torch.views import view
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import OutOfMemory, Unsupported
 from kernelmark.core.tensor import TensorSpec
 from kernelmark.devices.base import Tensor
 from kernelmark.devices.cpu import CpuDevice
 from kernelmark.gpu.absent import absent
-from kernelmark.testing.backends import bench
+from kernelmark.testing.backends import BackendContract, bench
 
 ARM = DeviceInfo(name="cpu", kind="cpu", model="", arch="aarch64")
 X86 = DeviceInfo(name="cpu", kind="cpu", model="", arch="x86_64")
@@ -252,6 +254,48 @@ def test_bits_of_every_dtype_are_seen_as_they_are(device):
 def test_the_kind_of_8_bit_floats_is_the_architectures(dtype: str, arch: str, runs: bool) -> None:
     problem = ops.parse(f"gemm m=64 n=64 k=64 a={dtype} b={dtype} c=bf16 tb=t")
     assert (backend.supports(problem, absent(arch)) is None) == runs
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "dtype=f8e4m3 act=relu bias=yes scale=tensor",
+        "dtype=f8e4m3 c=f32 act=gelu scale=tensor",
+        "dtype=f8e4m3 act=silu bias=yes",
+    ],
+)
+def test_a_scaled_product_takes_scales_and_bias(rest: str, device: CpuDevice) -> None:
+    """A GPU's calls on the CPU, where torch upcasts 8-bit floats: which is why it is refused."""
+
+    def prepare(problem, config, device, sets):
+        held = [{name: view(one, device) for name, one in tensors.items()} for tensors in sets]
+        made = [epilogue.calls(problem, one) for one in held]
+        assert made[0][0].startswith("aten::_scaled_mm")
+        return TorchKernel(made[0][0], [steps for _, steps in made], onednn=True)
+
+    problem = ops.parse(f"gemm_epilogue m=32 n=48 k=64 tb=t {rest}")
+    with bench(SimpleNamespace(prepare=prepare), problem, device) as made:
+        BackendContract().check(made)
+
+
+@pytest.mark.parametrize(
+    ("rest", "arch", "runs"),
+    [
+        ("dtype=f16 act=gelu", "sm_90", True),
+        ("dtype=f16 c=f32 act=gelu", "sm_90", False),
+        ("dtype=f16 bias=yes bias_type=f32", "sm_90", False),
+        ("dtype=f8e4m3 bias=yes scale=tensor tb=t", "sm_90", True),
+        ("dtype=f8e4m3 c=f32 bias=yes scale=tensor tb=t", "sm_90", False),
+        ("dtype=f8e4m3 c=f8e4m3 scale=tensor tb=t", "sm_90", False),
+        ("dtype=f8e4m3 scale=mx scale_layout=swizzle_32_4_4", "sm_100", True),
+        ("dtype=f4e2m1 scale=mx scale_layout=swizzle_32_4_4", "sm_100", False),
+        ("dtype=f4e2m1 scale=mx", "gfx950", True),
+    ],
+)
+def test_epilogues_go_by_type_and_architecture(rest: str, arch: str, runs: bool) -> None:
+    problem = ops.parse(f"gemm_epilogue m=32 n=48 k=64 {rest}")
+    assert (backend.supports(problem, absent(arch)) is None) is runs
 
 
 def test_cudnn_is_no_attention_kernel_of_an_amd_gpu() -> None:

@@ -34,6 +34,13 @@ static_assert(sizeof(_hipblasLtMatmulAlgo_t) == 24, "hipblasLtMatmulAlgo_t");
 static_assert(sizeof(Result) == 56, "hipblasLtMatmulHeuristicResult_t");
 
 enum { INVALID_VALUE = 3, NOT_SUPPORTED = 7 };
+// hipblasLtEpilogue_t's bits that cuBLASLt has too, by the same numbers; it has no SWISH.
+constexpr int DEFAULT = 1, RELU = 2, BIAS = 4, GELU = 32;
+static_assert(RELU == (int)CUBLASLT_EPILOGUE_RELU && GELU == (int)CUBLASLT_EPILOGUE_GELU, "");
+static_assert(DEFAULT == (int)CUBLASLT_EPILOGUE_DEFAULT && BIAS == (int)CUBLASLT_EPILOGUE_BIAS, "");
+static_assert((RELU | BIAS) == (int)CUBLASLT_EPILOGUE_RELU_BIAS, "");
+static_assert((GELU | BIAS) == (int)CUBLASLT_EPILOGUE_GELU_BIAS, "");
+enum { A_SCALE_POINTER = 5, B_SCALE_POINTER = 6, A_SCALE_MODE = 31, B_SCALE_MODE = 32 };
 
 static int status(cublasStatus_t code) {
   switch (code) {
@@ -64,6 +71,7 @@ static int compute_of(int hip) {
 
 struct Layout {
   cublasLtMatrixLayout_t cuda;
+  cublasLtMatrixLayout_t wide;  // of an 8-bit float: the same in bf16, which cuBLASLt wants for C
   int type;
   uint64_t rows, columns;
   int64_t ld, stride;
@@ -74,6 +82,7 @@ struct Desc {
   int compute, scale, transposed_a, transposed_b;
   uint32_t epilogue;
   int bias_type;
+  bool scaled_a, scaled_b;
 };
 struct Preference {
   uint64_t workspace;
@@ -83,8 +92,8 @@ static Call call_of(const Desc* desc, const Layout* a, const Layout* b, const La
                     const Layout* d) {
   Call call = {};
   call.desc = desc->cuda;
-  call.a = a->cuda, call.b = b->cuda, call.c = c->cuda, call.d = d->cuda;
-  call.types = {a->type,     b->type,     c->type,           d->type,
+  call.a = a->cuda, call.b = b->cuda, call.c = c->wide ? c->wide : c->cuda, call.d = d->cuda;
+  call.types = {a->type,       b->type,     c->wide ? (int)CUDA_R_16BF : c->type, d->type,
                 desc->compute, desc->scale, desc->transposed_a, desc->transposed_b};
   call.m = d->rows, call.n = d->columns, call.k = desc->transposed_a ? a->rows : a->columns;
   call.lda = a->ld, call.ldb = b->ld, call.ldc = c->ld, call.ldd = d->ld;
@@ -176,8 +185,9 @@ class Log {
     field("stride_c", call.stride_c), field("stride_d", call.stride_d);
     field("alpha", scalar(alpha, t.scale)), field("beta", scalar(beta, t.scale));
     field("transA", t.transposed_a ? "T" : "N"), field("transB", t.transposed_b ? "T" : "N");
-    field("batch_count", call.batch), field("scaleA", 0), field("scaleB", 0);
-    const bool bias = desc->epilogue & 4;
+    field("batch_count", call.batch);
+    field("scaleA", (int)desc->scaled_a), field("scaleB", (int)desc->scaled_b);
+    const bool bias = desc->epilogue & BIAS;
     if (!bench) {
       field("scaleAlpha_vector", "false"), field("gradient", "false"), field("use_e", "false");
       field("bias_vector", bias ? "true" : "false"), field("bias_source", "d");
@@ -190,11 +200,11 @@ class Log {
     field("compute_type", (bench ? "" : "c_") + compute_word(t.compute));
     if (bench) {
       field("algo_method", "index"), field("solution_index", index);
-      field("activation_type", "none");
+      field("activation_type", activation_of(desc));
       *out_ << text.str() << std::endl;
       return;
     }
-    field("activation_type", "none"), field("flush", "false"), field("rotating", 0);
+    field("activation_type", activation_of(desc)), field("flush", "false"), field("rotating", 0);
     field("cold_iters", 0), field("iters", 0);
     if (mask_ & 128) {
       const Solution* solution = Catalogue::get().find(index);
@@ -211,6 +221,9 @@ class Log {
     const size_t at = path.find("%i");
     if (at != std::string::npos) path.replace(at, 2, std::to_string(getpid()));
     err_.open(path);
+  }
+  static const char* activation_of(const Desc* desc) {
+    return desc->epilogue & RELU ? "relu" : desc->epilogue & GELU ? "gelu" : "none";
   }
   static std::string scalar(const void* value, int type) {
     switch (type) {
@@ -243,7 +256,7 @@ API hipblasLtGetGitRevision(void*, char* text) { return strcpy(text, "5b1e5eed")
 API hipblasLtMatmulDescCreate(Desc** made, int compute, int scale) {
   const int kind = compute_of(compute);
   if (kind < 0) return NOT_SUPPORTED;
-  *made = new Desc{nullptr, kind, scale, 0, 0, 1, scale};
+  *made = new Desc{nullptr, kind, scale, 0, 0, DEFAULT, scale, false, false};
   return status(LT(cublasLtMatmulDescCreate)(&(*made)->cuda, (cublasComputeType_t)kind,
                                              (cudaDataType)scale));
 }
@@ -259,7 +272,8 @@ API hipblasLtMatmulDescSetAttribute(Desc* desc, int attribute, const void* value
       {4, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE},  {5, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER},
       {6, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER}, {7, CUBLASLT_MATMUL_DESC_C_SCALE_POINTER},
       {8, CUBLASLT_MATMUL_DESC_D_SCALE_POINTER}, {13, CUBLASLT_MATMUL_DESC_POINTER_MODE},
-      {31, CUBLASLT_MATMUL_DESC_A_SCALE_MODE},   {32, CUBLASLT_MATMUL_DESC_B_SCALE_MODE},
+      {A_SCALE_MODE, CUBLASLT_MATMUL_DESC_A_SCALE_MODE},
+      {B_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_MODE},
   };
   const auto found = same.find(attribute);
   if (found == same.end()) return NOT_SUPPORTED;
@@ -270,6 +284,12 @@ API hipblasLtMatmulDescSetAttribute(Desc* desc, int attribute, const void* value
     (attribute ? desc->transposed_b : desc->transposed_a) = number == CUBLAS_OP_T;
     value = &number;
   }
+  if (attribute == 2 && number & ~(DEFAULT | RELU | BIAS | GELU)) return NOT_SUPPORTED;
+  // hipBLASLt's block scales are rows, cuBLASLt's are tiles of 128x4: they would be misread.
+  const bool mode = attribute == A_SCALE_MODE || attribute == B_SCALE_MODE;
+  if (mode && number != CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F) return NOT_SUPPORTED;
+  if (attribute == A_SCALE_POINTER) desc->scaled_a = *(void* const*)value;
+  if (attribute == B_SCALE_POINTER) desc->scaled_b = *(void* const*)value;
   if (attribute == 2) desc->epilogue = number;
   if (attribute == 4) desc->bias_type = number;
   return status(LT(cublasLtMatmulDescSetAttribute)(desc->cuda, found->second, value, bytes));
@@ -278,28 +298,27 @@ API hipblasLtMatmulDescSetAttribute(Desc* desc, int attribute, const void* value
 API hipblasLtMatrixLayoutCreate(Layout** made, int type, uint64_t rows, uint64_t columns,
                                 int64_t ld) {
   if (type >= 1000) return NOT_SUPPORTED;  // AMD's own 8-bit floats, which no NVIDIA GPU has
-  *made = new Layout{nullptr, type, rows, columns, ld, 0, 1};
+  *made = new Layout{nullptr, nullptr, type, rows, columns, ld, 0, 1};
+  if (type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2)
+    LT(cublasLtMatrixLayoutCreate)(&(*made)->wide, CUDA_R_16BF, rows, columns, ld);
   return status(
       LT(cublasLtMatrixLayoutCreate)(&(*made)->cuda, (cudaDataType)type, rows, columns, ld));
 }
 API hipblasLtMatrixLayoutDestroy(Layout* layout) {
   LT(cublasLtMatrixLayoutDestroy)(layout->cuda);
+  if (layout->wide) LT(cublasLtMatrixLayoutDestroy)(layout->wide);
   delete layout;
   return 0;
 }
 API hipblasLtMatrixLayoutSetAttribute(Layout* layout, int attribute, const void* value,
                                       size_t bytes) {
-  if (attribute == 0) {
-    memcpy(&layout->batch, value, 4);
-    return status(LT(cublasLtMatrixLayoutSetAttribute)(
-        layout->cuda, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, value, bytes));
-  }
-  if (attribute == 1) {
-    memcpy(&layout->stride, value, 8);
-    return status(LT(cublasLtMatrixLayoutSetAttribute)(
-        layout->cuda, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, value, bytes));
-  }
-  return NOT_SUPPORTED;
+  if (attribute > 1) return NOT_SUPPORTED;
+  const auto same = attribute ? CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET
+                              : CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT;
+  if (attribute) memcpy(&layout->stride, value, 8);
+  else memcpy(&layout->batch, value, 4);
+  if (layout->wide) LT(cublasLtMatrixLayoutSetAttribute)(layout->wide, same, value, bytes);
+  return status(LT(cublasLtMatrixLayoutSetAttribute)(layout->cuda, same, value, bytes));
 }
 
 API hipblasLtMatmulPreferenceCreate(Preference** made) { return *made = new Preference{0}, 0; }
@@ -350,6 +369,7 @@ API hipblasLtMatmul(void*, const Desc* desc, const void* alpha, const void* A, c
                     const _hipblasLtMatmulAlgo_t* algorithm, void* workspace, size_t bytes,
                     cudaStream_t stream) {
   const Call call = call_of(desc, a, b, c, d);
+  if (c->wide && *(const float*)beta != 0) return NOT_SUPPORTED;  // C is not bf16: it would be read
   Choice choice = {};
   if (algorithm) {
     int index;

@@ -13,15 +13,21 @@ from typing import Any
 
 import numpy as np
 
+from kernelmark.backends._rules import unknown_op
 from kernelmark.backends.base import Kernel
 from kernelmark.core.errors import CaseError, OutOfMemory, Unsupported
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import KernelInfo
 from kernelmark.devices.base import ArgumentSet, Device, Stream
 
 WORKSPACE_BYTES = 32 * 2**20
 _P = ctypes.c_void_p
 _SCALES = {"a_scale": "b_scale", "b_scale": "a_scale"}  # our name and the library's
+_VECTORS = {"bias": "bias", "d_scale": "d_scale", **_SCALES}
+# hipBLASLt offers no solution for a bias or scales without an address, which it does not read yet.
+_ANY_ADDRESS = 1 << 12
+OPS = ("gemm", "batched_gemm", "gemm_epilogue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +41,15 @@ class LtTable:
     desc: Mapping[str, int]
     layout: Mapping[str, int]
     workspace_attribute: int
-    epilogue_bias: int
+    epilogues: Mapping[tuple[str, bool], int]  # by activation and bias
     scale_e8m0: int  # the mode of a factor of 8 exponent bits for every 32 elements
     algo_bytes: int
     heuristic_bytes: int
     state_offset: int  # of the status in a heuristic result
     not_supported: int
     alloc_failed: int
+    # The type of a C that is not read, where D is an 8-bit float: D's own if not given.
+    c_of_f8: str = ""
 
 
 class LtLibrary:
@@ -100,10 +108,10 @@ class Matmul:
         self._set_desc("transa", ctypes.c_int32(table.transpose[self._tb]))
         self._set_desc("transb", ctypes.c_int32(table.transpose[self._ta]))
         m, n, k = (problem.dims[x] for x in "mnk")
-        self.a = self._layout("b", *((k, n) if self._tb else (n, k)))
-        self.b = self._layout("a", *((m, k) if self._ta else (k, m)))
-        self.c = self._layout("c", n, m)
-        self.d = self._layout("c", n, m)
+        self.a = self._layout(problem.dtypes["b"], *((k, n) if self._tb else (n, k)))
+        self.b = self._layout(problem.dtypes["a"], *((m, k) if self._ta else (k, m)))
+        self.c = self._layout(self.c_type, n, m)
+        self.d = self._layout(problem.dtypes["c"], n, m)
 
     def _create(self, kind: str, *arguments: object) -> ctypes.c_void_p:
         handle = _P()
@@ -111,9 +119,16 @@ class Matmul:
         self._made.append((kind, handle))
         return handle
 
-    def _layout(self, operand: str, rows: int, columns: int) -> ctypes.c_void_p:
+    @property
+    def c_type(self) -> str:
+        """The dtype of the library's C; gemm_epilogue has no C of its own."""
+        d, other = self.problem.dtypes["c"], self.library.table.c_of_f8
+        unread = self.problem.op == "gemm_epilogue" and d.startswith("f8")
+        return other if other and unread else d
+
+    def _layout(self, dtype_name: str, rows: int, columns: int) -> ctypes.c_void_p:
         """A column-major layout of a dense operand of ours."""
-        kind = self.library.table.types[self.problem.dtypes[operand]]
+        kind = self.library.table.types[dtype_name]
         layout = self._create(
             "MatrixLayout",
             kind,
@@ -145,20 +160,26 @@ class Matmul:
         )
 
     def expect(self, vectors: Collection[str]) -> None:
-        """Set which vectors a description points to: a bias, and factors of blocks of 32."""
-        table = self.library.table
+        """Describe the epilogue and the tensors of `vectors` that a description points to: a bias,
+        factors of whole tensors or of blocks of 32."""
+        table, problem = self.library.table, self.problem
+        epilogue = str(problem.options.get("act", "none")), "bias" in vectors
+        if epilogue in table.epilogues:
+            self._set_desc("epilogue", ctypes.c_uint32(table.epilogues[epilogue]))
         if "bias" in vectors:
-            self._set_desc("epilogue", ctypes.c_uint32(table.epilogue_bias))
-            kind = table.types[self.problem.dtypes["c"]]
-            self._set_desc("bias_type", ctypes.c_int32(kind))
+            kind = problem.dtypes.get("bias_type", problem.dtypes["c"])
+            self._set_desc("bias_type", ctypes.c_int32(table.types[kind]))
         for ours, theirs in _SCALES.items():
-            if ours in vectors:
+            if ours in vectors and problem.options.get("scale") != "tensor":
                 self._set_desc(f"{theirs}_mode", ctypes.c_int32(table.scale_e8m0))
+        for ours, theirs in _VECTORS.items():
+            if ours in vectors:
+                self._set_desc(theirs, _P(_ANY_ADDRESS))
 
     def bind(self, arguments: ArgumentSet) -> None:
         """Set the addresses of the vectors of an argument set."""
         self.expect(arguments)
-        for ours, theirs in {"bias": "bias", **_SCALES}.items():
+        for ours, theirs in _VECTORS.items():
             if ours in arguments:
                 self._set_desc(theirs, _P(arguments[ours].address))
 
@@ -287,7 +308,7 @@ def prepare(
 
 def _matmuls(library: LtLibrary, problem: Problem, sets: Sequence[ArgumentSet]) -> list[Matmul]:
     """Return one description, or one a set where each points to a vector of its own."""
-    own = [one for one in sets if one.keys() & {"bias", *_SCALES}]
+    own = [one for one in sets if one.keys() & _VECTORS.keys()]
     made: list[Matmul] = []
     try:
         for arguments in own or [{}]:
@@ -306,8 +327,8 @@ def _close_all(matmuls: Sequence[Matmul]) -> None:
 
 def supports(problem: Problem, table: LtTable, name: str) -> str | None:
     """Return what the library's types and epilogues cannot express; it reports the rest itself."""
-    if problem.op not in ("gemm", "batched_gemm"):
-        return f"{name} multiplies matrices; it has no {problem.op}"
+    if reason := unknown_op(name, OPS, problem):
+        return reason
     for operand in ("a", "b", "c"):
         if problem.dtypes[operand] not in table.types:
             return f"{name} has no {problem.dtypes[operand]} on this device"
@@ -315,4 +336,7 @@ def supports(problem: Problem, table: LtTable, name: str) -> str | None:
         return f"{name} does not accumulate in {problem.dtypes['acc']}"
     if problem.dtypes["acc"] == "i32" and problem.options["bias"]:
         return f"{name} has no bias for integer results"
+    act = str(problem.options.get("act", "none"))
+    if act != "none" and (act, False) not in table.epilogues:
+        return Reason("epilogue-unknown", backend=name, act=act)
     return None

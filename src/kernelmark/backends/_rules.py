@@ -9,6 +9,7 @@ from kernelmark.core.errors import Unsupported
 from kernelmark.core.problem import Problem
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, config_key
+from kernelmark.ops.gemm_epilogue import usual_bias_type
 
 _FNUZ = ("f8e4m3fnuz", "f8e5m2fnuz")
 _OCP = ("f8e4m3", "f8e5m2")
@@ -33,7 +34,9 @@ def wrong_device(backend: str, kinds: Collection[str], info: DeviceInfo) -> str 
 
 def unknown_op(backend: str, ops: Collection[str], problem: Problem) -> str | None:
     """Why a backend cannot do this op at all, or None."""
-    return None if problem.op in ops else f"{backend} has no {problem.op} (it has {', '.join(ops)})"
+    if problem.op in ops:
+        return None
+    return Reason("op-unsupported", backend=backend, op=problem.op, known=tuple(ops))
 
 
 def wrong_narrow_type(backend: str, problem: Problem, info: DeviceInfo) -> str | None:
@@ -45,6 +48,43 @@ def wrong_narrow_type(backend: str, problem: Problem, info: DeviceInfo) -> str |
             instead = f"; it has {other}" if other in native else ""
             return f"{backend} has no {kind} on {info.arch}{instead}"
     return None
+
+
+def wrong_scales(backend: str, problem: Problem, info: DeviceInfo) -> Reason | None:
+    """Return why a GPU's BLAS library does not apply the scales of a problem, or None.
+
+    NVIDIA's tensor cores multiply 8-bit floats from Ada (sm_89) on and blocks of 32 with a scale
+    from Blackwell (sm_100) on; AMD's the latter where they have f4e2m1. `wrong_narrow_type` knows
+    where AMD's have 8-bit floats."""
+    scale = problem.options.get("scale", "none")
+    if scale == "none":
+        return None
+    if info.kind == "hip":
+        least, layout = "gfx950", "linear"
+        fits = scale == "tensor" or "f4e2m1" in AMD_NARROW_TYPES.get(info.arch, ())
+    else:
+        least, layout = "sm_100" if scale == "mx" else "sm_89", "swizzle_32_4_4"
+        fits = _sm(info.arch) >= _sm(least)
+    if not fits:
+        return Reason("scale-arch", backend=backend, scale=scale, arch=info.arch, least=least)
+    given = problem.options.get("scale_layout", layout)
+    if given != layout:
+        return Reason("scale-layout", backend=backend, layout=given, reads=layout)
+    return None
+
+
+def wrong_bias_type(backend: str, problem: Problem) -> Reason | None:
+    """Return why cuBLASLt, or what calls it, does not add the bias of a gemm_epilogue, or None."""
+    given = problem.dtypes.get("bias_type")
+    if given is None or given == usual_bias_type(problem.dtypes):
+        return None
+    adds = usual_bias_type(problem.dtypes)
+    return Reason("bias-type", backend=backend, adds=adds, c=problem.dtypes["c"], given=given)
+
+
+def _sm(arch: str) -> int:
+    """90 of sm_90 and of sm_90a."""
+    return int("0" + "".join(filter(str.isdigit, arch)))
 
 
 def refuse_unknown(

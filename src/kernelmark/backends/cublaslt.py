@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kernelmark.backends import _lt
+from kernelmark import ops
+from kernelmark.backends import _lt, _rules
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import UsageError
@@ -21,6 +22,8 @@ from kernelmark.devices.base import ArgumentSet, Device
 
 MOST_ALGORITHMS = 256
 
+# Of library_types.h, cublas_api.h and cublasLt.h, compared with those of CUDA 12.9 and 13.8 by
+# tests/backends/test_cuda_headers.py.
 TABLE = _lt.LtTable(
     prefix="cublasLt",
     types={
@@ -32,19 +35,43 @@ TABLE = _lt.LtTable(
         "bf16": 14,
         "f8e4m3": 28,
         "f8e5m2": 29,
+        "f4e2m1": 33,
     },
     compute={"f16": 64, "f32": 68, "f64": 70, "i32": 72},
     transpose=(0, 1),
-    desc={"transa": 3, "transb": 4, "epilogue": 7, "bias": 8, "bias_type": 26},
+    desc={
+        "transa": 3,
+        "transb": 4,
+        "epilogue": 7,
+        "bias": 8,
+        "a_scale": 17,
+        "b_scale": 18,
+        "d_scale": 20,
+        "bias_type": 26,
+        "a_scale_mode": 31,
+        "b_scale_mode": 32,
+    },
     layout={"batch_count": 5, "batch_stride": 6},
     workspace_attribute=1,
-    epilogue_bias=4,
+    epilogues={
+        ("none", True): 4,
+        ("relu", False): 2,
+        ("relu", True): 6,
+        ("gelu", False): 32,
+        ("gelu", True): 36,
+    },
     scale_e8m0=2,
     algo_bytes=64,
     heuristic_bytes=96,
     state_offset=72,
     not_supported=15,
     alloc_failed=3,
+    c_of_f8="bf16",
+)
+
+_EXAMPLES = (
+    *("gemm *", "batched_gemm *", "gemm_epilogue *"),
+    *("!*fnuz*", "!*i8 alpha=*", "!*act=silu*"),
 )
 
 # An algorithm's attributes in the order they are written in a config, with their C types.
@@ -115,7 +142,6 @@ def parse(text: str, matmul: _lt.Matmul) -> bytes:
         raise UsageError(f"{text!r} names no algorithm", hint="begin with id=…")
     types, problem = TABLE.types, matmul.problem
     algorithm = ctypes.create_string_buffer(TABLE.algo_bytes)
-    c = types[problem.dtypes["c"]]
     _library().call(
         "MatmulAlgoInit",
         _library().handle,
@@ -123,8 +149,8 @@ def parse(text: str, matmul: _lt.Matmul) -> bytes:
         types[matmul.scale_type],
         types[problem.dtypes["b"]],
         types[problem.dtypes["a"]],
-        c,
-        c,
+        types[matmul.c_type],
+        types[problem.dtypes["c"]],
         given["id"],
         algorithm,
     )
@@ -148,7 +174,7 @@ class CublasLt(Backend):
     summary = "NVIDIA's cuBLASLt: heuristic choice or any algorithm it offers"
     device_kinds = ("cuda",)
     supports_examples = FrozenDict(
-        {"sm_90": ("gemm *", "batched_gemm *", "!*fnuz", "!*i8 alpha=*")}
+        {"sm_90": (*_EXAMPLES, "!*scale=mx*"), "sm_100": (*_EXAMPLES, "!*scale=mx")}
     )
 
     def available(self) -> str | None:
@@ -164,7 +190,9 @@ class CublasLt(Backend):
         if info.kind not in self.device_kinds:
             return f"cuBLASLt runs on NVIDIA GPUs, not on {info.kind}"
         reason = _lt.supports(problem, TABLE, self.name)
-        if reason:
+        if reason := reason or _rules.wrong_scales(self.name, problem, info):
+            return reason
+        if reason := _rules.wrong_bias_type(self.name, problem):
             return reason
         narrow = [problem.dtypes[x] for x in "ab" if problem.dtypes[x].startswith("f8")]
         if narrow and (problem.options["ta"] == "t" or problem.options["tb"] != "t"):
@@ -174,6 +202,7 @@ class CublasLt(Backend):
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
         matmul = _lt.Matmul(_library(), problem)
         try:
+            matmul.expect([one.name for one in ops.registry.get(problem.op).tensors(problem)])
             found = matmul.heuristics(MOST_ALGORITHMS)
         finally:
             matmul.close()

@@ -62,12 +62,21 @@ TABLE = _lt.LtTable(
         "bias_type": 4,
         "a_scale": 5,
         "b_scale": 6,
+        "d_scale": 8,
         "a_scale_mode": 31,
         "b_scale_mode": 32,
     },
     layout={"batch_count": 0, "batch_stride": 1},
     workspace_attribute=1,
-    epilogue_bias=4,
+    epilogues={
+        ("none", True): 4,
+        ("relu", False): 2,
+        ("relu", True): 6,
+        ("gelu", False): 32,
+        ("gelu", True): 36,
+        ("silu", False): 65536,
+        ("silu", True): 65540,
+    },
     scale_e8m0=2,
     algo_bytes=24,
     heuristic_bytes=56,
@@ -75,7 +84,7 @@ TABLE = _lt.LtTable(
     not_supported=7,
     alloc_failed=2,
 )
-_EXAMPLES = ("gemm *", "batched_gemm *", "!*acc=f16*", "!*i8 *bias=yes*")
+_EXAMPLES = ("gemm *", "batched_gemm *", "gemm_epilogue *", "!*acc=f16*", "!*i8 *bias=yes*")
 
 
 class _String(ctypes.Structure):
@@ -200,9 +209,9 @@ class HipblasLt(Backend):
     device_kinds = ("hip",)
     supports_examples = FrozenDict(
         {
-            "gfx90a": (*_EXAMPLES, "!*=f8*"),
-            "gfx942": (*_EXAMPLES, "!*dtype=f8e4m3 *"),
-            "gfx950": (*_EXAMPLES, "!*fnuz"),
+            "gfx90a": (*_EXAMPLES, "!*=f8*", "!*=f4*"),
+            "gfx942": (*_EXAMPLES, "!*dtype=f8e4m3 *", "!*scale=mx*"),
+            "gfx950": (*_EXAMPLES, "!*fnuz*", "!*swizzle*"),
         }
     )
 
@@ -224,7 +233,8 @@ class HipblasLt(Backend):
             return reason
         if problem.op == "batched_gemm_quant":
             return _scaled(problem)
-        return _lt.supports(problem, TABLE, self.name)
+        reason = _rules.wrong_scales(self.name, problem, info)
+        return reason or _lt.supports(problem, TABLE, self.name)
 
     def space(self, problem: Problem, info: DeviceInfo) -> Space | None:
         check_present(info)

@@ -48,6 +48,12 @@ _REFERENCE = "{reference_fault:if ; the reference itself: {reference_fault}}"
 
 TEMPLATES = {
     # Refusals
+    "op-unsupported": "{backend} has no {op} (it has {known:list})",
+    "epilogue-unknown": "{backend} has no epilogue that applies {act}",
+    "scale-arch": "{backend} applies scale={scale} from {least} on, not on {arch}",
+    "scale-layout": "{backend} reads block scales as scale_layout={reads}, not {layout}",
+    "format-op": "{format} has no entries for {op}",
+    "bias-type": "{backend} adds a bias of {adds} to {c}, not of {given}",
     "config-unknown-name": "{backend} does not know {name!r} in the config {config}; {why}",
     "dynamic-unknown-dim": (
         "dynamic={given} in the config: {op} has no such dim in the shapes of its tensors; give"

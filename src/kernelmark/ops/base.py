@@ -36,8 +36,8 @@ class TensorHelp(NamedTuple):
     """One line about a tensor for `kmark list ops -o OP`.
 
     `shape` is in terms of dims (`m×(k//2)`); `dtype` is a dtype parameter or a fixed dtype; `when`
-    lists the options that it holds for: `ta=t`, `beta≠0`, `scheme=a8w8|a16wfp4`, joined by `, `.
-    The op contract checks it against `Op.tensors`.
+    lists the options and dtypes that it holds for: `ta=t`, `beta≠0`, `scheme=a8w8|a16wfp4`, joined
+    by `, `. The op contract checks it against `Op.tensors`.
     """
 
     name: str

@@ -236,9 +236,10 @@ def _label(example: Example) -> str:
 
 def _holds(when: str, problem: Problem) -> bool:
     """Whether the conditions of a `TensorHelp` hold for a problem."""
+    given = {**problem.options, **problem.dtypes}
     for clause in filter(None, when.split(", ")):
         name, equal, words = clause.partition("=" if "=" in clause else "≠")
-        listed = problem.options[name] in [parse_value(word) for word in words.split("|")]
+        listed = given[name] in [parse_value(word) for word in words.split("|")]
         if listed != (equal == "="):
             return False
     return True

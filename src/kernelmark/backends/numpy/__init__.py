@@ -10,7 +10,7 @@ import numpy as np
 from kernelmark import ops
 from kernelmark.backends._rules import refuse_unknown, unknown_op, wrong_device
 from kernelmark.backends.base import Backend, Kernel
-from kernelmark.backends.numpy import attention, conv, copy, gemm, moe
+from kernelmark.backends.numpy import attention, conv, copy, gemm, gemm_epilogue, moe
 from kernelmark.backends.numpy.products import Plan, missing
 from kernelmark.backends.numpy.threads import set_threads
 from kernelmark.core.environment import DeviceInfo
@@ -28,6 +28,7 @@ PLANS = {
     "conv": conv.plan,
     "copy": copy.plan,
     "moe": moe.plan,
+    "gemm_epilogue": gemm_epilogue.plan,
 }
 
 
@@ -55,7 +56,7 @@ class NumpyBackend(Backend):
         {
             "cpu": (
                 *("gemm *", "batched_gemm *", "attention *", "conv *", "copy *", "moe *"),
-                *("!*bf16*", "!*=f8*", "!*f16 alpha=*", "!*acc=f16"),
+                *("!*bf16*", "!*=f8*", "!*f16 alpha=*", "!*acc=f16", "gemm_epilogue *"),
             )
         }
     )

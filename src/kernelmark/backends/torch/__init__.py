@@ -27,15 +27,17 @@ from kernelmark.core.space import Space
 from kernelmark.devices.base import ArgumentSet, Device
 from kernelmark.devices.cpu import CpuDevice
 
-OPS = ("gemm", "batched_gemm", "attention", "conv", "moe")
+OPS = ("gemm", "batched_gemm", "gemm_epilogue", "attention", "conv", "moe")
 OLDEST = (2, 5)  # the first whose attention shares key heads without copying them
 
 
 _OPS = (
-    *("gemm *", "batched_gemm *", "attention *", "conv *", "moe *"),
+    *("gemm *", "batched_gemm *", "gemm_epilogue *", "attention *", "conv *", "moe *"),
     *("!*c=f32", "!*acc=f16", "!batched_gemm *i8", "!conv *i8"),
 )
-_GPU = ("!*fnuz", "!*i8 alpha=*", "!attention *=f8*")
+_GPU = ("!*fnuz", "!*i8 alpha=*", "!attention *=f8*", "!*c=f8*")
+_CUDA = (*_OPS, *_GPU, "!moe *=f32", "!moe *=f16", "!*fnuz*", "!*f4e2m1*")
+_HIP = (*_OPS, *_GPU, "!moe *")
 
 
 class TorchBackend(Backend):
@@ -44,9 +46,11 @@ class TorchBackend(Backend):
     device_kinds = ("cpu", "cuda", "hip")
     supports_examples = FrozenDict(
         {
-            "cpu": (*_OPS, "!*=f8*", "!attention *dim_v=16 dtype=bf16"),
-            "sm_90": (*_OPS, *_GPU, "!moe *=f32", "!moe *=f16"),
-            "gfx942": (*_OPS, *_GPU, "!moe *", "!*dtype=f8e4m3 *"),
+            "cpu": (*_OPS, "!*=f8*", "!*=f4*", "!attention *dim_v=16 dtype=bf16"),
+            "sm_90": (*_CUDA, "!*scale=mx*"),
+            "sm_100": (*_CUDA, "!*scale=mx"),
+            "gfx942": (*_HIP, "!*dtype=f8e4m3 *", "!*scale=mx*"),
+            "gfx950": (*_HIP, "!*fnuz*", "!*swizzle*"),
         }
     )
 

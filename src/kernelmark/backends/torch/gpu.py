@@ -16,8 +16,15 @@ from functools import partial
 from typing import Any
 
 from kernelmark import ops
-from kernelmark.backends._rules import arithmetic, refuse_unknown, wrong_narrow_type
+from kernelmark.backends._rules import (
+    arithmetic,
+    refuse_unknown,
+    wrong_bias_type,
+    wrong_narrow_type,
+    wrong_scales,
+)
 from kernelmark.backends.base import Kernel
+from kernelmark.backends.torch import epilogue
 from kernelmark.backends.torch.moe import experts
 from kernelmark.core.dtype import TORCH_NAMES
 from kernelmark.core.environment import DeviceInfo
@@ -37,6 +44,7 @@ SDPA = {
     "math": "MATH",
 }
 _SAME = ("f64", "f32", "f16", "bf16")
+_MX_NAMES = {"f8e8m0": "float8_e8m0fnu", "f4e2m1": "float4_e2m1fn_x2"}
 
 
 class _Interface:
@@ -93,11 +101,15 @@ class Viewer:
 
 def missing(problem: Problem, info: DeviceInfo) -> str | None:
     """Why torch on a GPU cannot compute a problem in exactly its types, or None."""
-    if problem.op in ("gemm", "batched_gemm"):
+    if problem.op in ("gemm", "batched_gemm", "gemm_epilogue"):
         if info.kind == "cuda" and "fnuz" in problem.dtypes["a"] + problem.dtypes["b"]:
             return "torch multiplies FNUZ 8-bit floats on AMD GPUs only"
         # _scaled_mm is hipBLASLt on AMD GPUs.
         narrow = wrong_narrow_type("torch", problem, info) if info.kind == "hip" else None
+        if problem.op == "gemm_epilogue":
+            return (
+                narrow or wrong_scales("torch", problem, info) or _missing_epilogue(problem, info)
+            )
         return narrow or _missing_product(problem)
     if problem.op == "attention":
         types = problem.dtypes
@@ -127,7 +139,7 @@ def _missing_moe(problem: Problem, info: DeviceInfo) -> str | None:
 
 def _missing_product(problem: Problem) -> str | None:
     types, options, dims = problem.dtypes, problem.options, problem.dims
-    a, b, c = types["a"], types["b"], types["c"]
+    a, c = types["a"], types["c"]
     plain = options["alpha"] == 1 and options["beta"] == 0 and not options["bias"]
     if a.startswith("f8") or a == "i8":
         if problem.op == "batched_gemm":
@@ -135,13 +147,7 @@ def _missing_product(problem: Problem) -> str | None:
         if not plain:
             return f"torch's {a} product has no alpha, beta or bias that is added before rounding"
     if a.startswith("f8"):
-        if "f8e5m2" in a and "f8e5m2" in b:
-            return "torch's _scaled_mm takes f8e5m2 for one operand only"
-        if options["ta"] == "t" or options["tb"] != "t":
-            return "torch's _scaled_mm takes A row-major and B column-major only (ta=n tb=t)"
-        if dims["k"] % 16 or dims["n"] % 16:
-            return "torch's _scaled_mm takes n and k that are multiples of 16"
-        return None if c in ("bf16", "f16", "f32") else f"torch's _scaled_mm does not write {c}"
+        return _missing_scaled(problem)
     if a == "i8":
         if dims["m"] <= 16 or dims["k"] % 8 or dims["n"] % 8:
             return "torch's _int_mm takes m above 16, and n and k that are multiples of 8"
@@ -151,6 +157,33 @@ def _missing_product(problem: Problem) -> str | None:
     if a in ("f16", "bf16") and options["beta"] != 0 and options["bias"]:
         return f"torch adds either beta·C or a bias in one step; both would round to {a} twice"
     return None
+
+
+def _missing_scaled(problem: Problem) -> str | None:
+    """Why torch's _scaled_mm, the product of narrow types, does not compute a problem, or None."""
+    types, options, dims = problem.dtypes, problem.options, problem.dims
+    if "f8e5m2" in types["a"] and "f8e5m2" in types["b"]:
+        return "torch's _scaled_mm takes f8e5m2 for one operand only"
+    if options["ta"] == "t" or options["tb"] != "t":
+        return "torch's _scaled_mm takes A row-major and B column-major only (ta=n tb=t)"
+    if dims["k"] % 16 or dims["n"] % 16:
+        return "torch's _scaled_mm takes n and k that are multiples of 16"
+    written = types["c"] in ("bf16", "f16", "f32")
+    return None if written else f"torch's _scaled_mm does not write {types['c']}"
+
+
+def _missing_epilogue(problem: Problem, info: DeviceInfo) -> str | None:
+    types = problem.dtypes
+    if reason := wrong_bias_type("torch", problem):
+        return reason
+    if not types["a"].startswith(("f8", "f4")):
+        same = types["a"] in _SAME and types["c"] == types["a"]
+        return None if same else f"torch has no gemm_epilogue with {arithmetic(problem)} on a GPU"
+    if types["a"] == "f4e2m1" and info.kind == "cuda":
+        return "torch's _scaled_mm takes f4e2m1 with scales of f8e8m0 on AMD GPUs only"
+    if problem.options["bias"] and types["c"] == "f32":
+        return "torch's _scaled_mm adds no bias to f32"
+    return _missing_scaled(problem)
 
 
 def space(problem: Problem, info: DeviceInfo) -> Space | None:
@@ -235,9 +268,21 @@ def prepare(
     """The kernel of a problem that `missing` has nothing against."""
     viewer = enter(device)
     names = [spec.name for spec in ops.registry.get(problem.op).tensors(problem)]
-    held = [{name: viewer.view(arguments[name]) for name in names} for arguments in sets]
-    make = {"attention": _attention, "conv": _conv, "moe": _moe}.get(problem.op, _product)
+    held = [{name: _view(viewer, arguments[name]) for name in names} for arguments in sets]
+    made = {"attention": _attention, "conv": _conv, "moe": _moe, "gemm_epilogue": _epilogue}
+    make = made.get(problem.op, _product)
     return started(make(problem, config, held), device)
+
+
+def _view(viewer: Viewer, tensor: Tensor) -> Any:
+    """A view in torch's dtype, or in the one of an MX format, which older versions lack."""
+    import torch
+
+    if (name := _MX_NAMES.get(tensor.spec.dtype)) is None:
+        return viewer.view(tensor)
+    if not hasattr(torch, name):
+        raise Unsupported(f"torch {torch.__version__} has no {name}")
+    return viewer.codes(tensor).view(getattr(torch, name))
 
 
 def enter(device: Device) -> Viewer:
@@ -327,6 +372,13 @@ def _product(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
             if beta and options["bias"]:
                 calls[-1] = _both(calls[-1], partial(torch.add, d, held["bias"], out=d))
     return GpuKernel(name, calls, None)
+
+
+def _epilogue(problem: Problem, config: Config, sets: list[Views]) -> Kernel:
+    refuse_unknown("torch", config)
+    made = [epilogue.calls(problem, held) for held in sets]
+    calls = [steps[0] if len(steps) == 1 else _both(*steps) for _, steps in made]
+    return GpuKernel(made[0][0], calls, None)
 
 
 def _both(first: Call, second: Call) -> Call:

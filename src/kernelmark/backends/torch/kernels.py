@@ -9,6 +9,7 @@ from typing import Any
 
 from kernelmark import ops
 from kernelmark.backends.base import Kernel
+from kernelmark.backends.torch import epilogue
 from kernelmark.backends.torch.moe import experts, one_by_one
 from kernelmark.backends.torch.views import view
 from kernelmark.core.errors import OutOfMemory, Unsupported
@@ -98,6 +99,9 @@ def prepare(
         makers: list[Call] = [partial(experts, views, one_by_one) for views in held]
         outputs = [views["out"] for views in held]
         return AllocatingKernel("aten::mm by experts", makers, outputs, onednn=onednn)
+    if problem.op == "gemm_epilogue":
+        made = [epilogue.calls(problem, views) for views in held]
+        return TorchKernel(made[0][0], [steps for _, steps in made], onednn=onednn)
     name, calls = (_int_gemm if problem.dtypes["a"] == "i8" else _gemm)(problem, held)
     return TorchKernel(name, calls, onednn=onednn)
 

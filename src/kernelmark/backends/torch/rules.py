@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kernelmark.backends._rules import arithmetic
+from kernelmark.backends._rules import arithmetic, wrong_bias_type
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.problem import Problem
@@ -30,6 +30,7 @@ FACTORS = {
     "attention": ("q", "kv", "o"),
     "conv": ("x", "y"),
     "moe": ("x", "x"),
+    "gemm_epilogue": ("a", "b", "c"),
 }
 
 
@@ -49,6 +50,8 @@ def missing(problem: Problem) -> str | None:
     if "i8" in inputs:
         return _missing_int(problem)
     expected = FLOATS.get(factors[0])
+    if reason := wrong_bias_type("torch", problem):
+        return reason
     if len(inputs) > 1 or (types["acc"], out) != expected:
         return f"torch has no {problem.op} with {arithmetic(problem)} on a CPU"
     if factors[0] in HALVES:

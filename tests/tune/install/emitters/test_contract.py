@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from kernelmark import ops
 from kernelmark.core.errors import KernelmarkError, UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.tune.install import apply as applying
@@ -130,6 +131,27 @@ def test_what_another_backend_tuned_is_held_back(case, w):
     change = emitter.emit([odd], into, given)
     assert not change.edits
     assert "iree" in change.held[0].reason
+
+
+def test_an_epilogue_is_in_the_question_or_refused_by_code(case):
+    """A format that left it out would answer a plain GEMM with the winner of another problem."""
+    emitter, outcomes, into, given = case
+    if "iree" in emitter.backends:
+        pytest.skip("IREE has no gemm_epilogue to tune")
+    key = "gemm_epilogue m=64 n=64 k=64 dtype=bf16 tb=t bias=yes"
+    odd = [
+        dataclasses.replace(outcomes[0], name=act, problem=ops.parse(f"{key} act={act}"))
+        for act in ("relu", "gelu")
+    ]
+    change = emitter.emit(odd, into, given)
+    if emitter.name in ("cublaslt", "python"):
+        fields = [wanted.fields for wanted in change.wanted if wanted.name]
+        assert len(set(fields)) == 2
+        assert not change.held
+    else:
+        assert {held.reason.code for held in change.held} == {"format-op"}
+        assert len(change.held) == 2
+        assert not change.edits
 
 
 def test_what_is_not_verified_is_held_back(case):

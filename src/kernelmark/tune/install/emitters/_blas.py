@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernelmark.core.errors import ProblemError
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.tune.install.emitters.base import Fields, Unfit
 from kernelmark.tune.records.outcome import Outcome
 from kernelmark.workloads.logs.blas import fields_of
@@ -15,7 +16,7 @@ _SHAPE = ("transA", "transB", "m", "n", "k", "batch_count")
 def blas_call(outcome: Outcome) -> Fields:
     """Every field of the call, in BLAS names and column-major."""
     if outcome.problem.op not in _PRODUCTS:
-        raise Unfit(f"a BLAS library is not asked for {outcome.problem.op}")
+        raise Unfit(Reason("format-op", format="a file of a BLAS library", op=outcome.problem.op))
     try:
         computed = fields_of(outcome.problem)
     except ProblemError as error:

@@ -68,7 +68,7 @@ class LineEmitter(Emitter):
                 config, text = self.entry(outcome, fields)
                 _check_name(names.get(config.get("solution_index")), outcome, config)
             except Unfit as error:
-                held.append(Held(name=outcome.name, reason=str(error)))
+                held.append(Held(name=outcome.name, reason=error.reason))
                 continue
             texts[fields] = text
             wanted.append(Wanted(fields=fields, config=config, name=outcome.name))

@@ -14,6 +14,7 @@ from typing import Any
 from kernelmark.core.errors import UsageError
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, ConfigValue
 from kernelmark.tune.install import nearest_config as configs
 from kernelmark.tune.install.emitters._json_text import with_object
@@ -82,7 +83,7 @@ class NearestEmitter(Emitter):
             try:
                 done = self._file(into / name, put, others.get(name, ()))
             except Unfit as error:
-                held += [Held(name=outcome.name, reason=str(error)) for outcome in put.values()]
+                held += [Held(name=outcome.name, reason=error.reason) for outcome in put.values()]
                 continue
             edits += [done.edits] if done.edits else []
             wanted += done.wanted
@@ -186,7 +187,9 @@ class BlockFp8Emitter(NearestEmitter):
     )
 
     def _shape(self, problem: Problem, given: Fields) -> configs.Shape:
-        if problem.op != "gemm" or {problem.dtypes["a"], problem.dtypes["b"]} - {*_F8}:
+        if problem.op != "gemm":
+            raise Unfit(Reason("format-op", format=self.name, op=problem.op))
+        if {problem.dtypes["a"], problem.dtypes["b"]} - {*_F8}:
             raise Unfit(f"{self.name}'s block-fp8 configs are for GEMMs of f8e4m3")
         if (problem.options["ta"], problem.options["tb"]) != ("n", "t"):
             raise Unfit(f"{self.name}'s weights are n×k (ta=n tb=t)")
@@ -204,7 +207,7 @@ class MoeEmitter(NearestEmitter):
 
     def _shape(self, problem: Problem, given: Fields) -> configs.Shape:
         if problem.op != "moe":
-            raise Unfit(f"{self.name} is for the op moe")
+            raise Unfit(Reason("format-op", format=self.name, op=problem.op))
         return configs.Shape(
             n=problem.dims["n"], experts=problem.dims["e"], device=self._device(given)
         )

@@ -16,6 +16,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
 from kernelmark.core.problem import Problem
+from kernelmark.core.reason import Reason
 from kernelmark.tune.install import aiter_config as configs
 from kernelmark.tune.install.emitters import _aiter_buckets as words
 from kernelmark.tune.install.emitters._json_text import with_object
@@ -93,7 +94,7 @@ class Aiter(Emitter):
             try:
                 work.put(self._shape(outcome, given), outcome, timed)
             except Unfit as error:
-                held.append(Held(name=outcome.name, reason=str(error)))
+                held.append(Held(name=outcome.name, reason=error.reason))
         for outcome in outcomes:
             try:
                 work.watch(self._shape(outcome, given), outcome.problem.dims["m"])
@@ -285,7 +286,7 @@ def _family(problem: Problem) -> str:
     if problem.op == "batched_gemm_quant":
         return configs.FAMILIES[str(problem.options["scheme"])]
     if problem.op not in ("gemm", "batched_gemm"):
-        raise Unfit(f"aiter's GEMM configs are not for {problem.op}")
+        raise Unfit(Reason("format-op", format="aiter's folder of GEMM configs", op=problem.op))
     if (problem.options["ta"], problem.options["tb"]) != ("n", "t"):
         raise Unfit("aiter's lookup knows no layout, and its weights are n×k (ta=n tb=t)")
     wide = problem.dtypes["a"] in _SIXTEEN

@@ -13,6 +13,7 @@ from kernelmark.core.errors import UsageError
 from kernelmark.core.files import read_whole
 from kernelmark.core.formats import FormatFacts
 from kernelmark.core.frozen import FrozenDict
+from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, config_key
 from kernelmark.tune.records.outcome import Outcome
 
@@ -22,6 +23,10 @@ ON_AMD = "Not yet run on AMD hardware: files are only read back as the library's
 
 class Unfit(Exception):
     """An outcome that a format cannot hold, with the reason in one sentence."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = Reason.of(reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +193,7 @@ def settle(
             groups.setdefault(FrozenDict(question(outcome)), []).append(outcome)
         except Unfit as error:
             if outcome.kept:
-                held.append(Held(name=outcome.name, reason=str(error)))
+                held.append(Held(name=outcome.name, reason=error.reason))
     winners: dict[Fields, Outcome] = {}
     others: list[Fields] = []
     for fields, group in groups.items():

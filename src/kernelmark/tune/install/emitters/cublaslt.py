@@ -59,7 +59,7 @@ class Cublaslt(Emitter):
             try:
                 new[fields] = _row(outcome)
             except Unfit as error:
-                held.append(Held(name=outcome.name, reason=str(error)))
+                held.append(Held(name=outcome.name, reason=error.reason))
         version = _version([settled.winners[fields] for fields in new], document)
         wanted = [
             Wanted(fields=fields, config=_config(row), name=settled.winners[fields].name)

@@ -89,7 +89,7 @@ class Tensile(Emitter):
             try:
                 library.add(outcome, extra)
             except Unfit as error:
-                held.append(Held(name=outcome.name, reason=str(error)))
+                held.append(Held(name=outcome.name, reason=error.reason))
         change = self._merged(into, [*extra.items()], library.names, force=force, no_eff=True)
         written = {wanted.name for wanted in change.wanted}
         held += [

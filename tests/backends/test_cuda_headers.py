@@ -1,0 +1,106 @@
+"""cuBLASLt's numbers against its real headers, where they are: compiled, not linked.
+
+Headers come from nvcc's folder, from NVIDIA's wheels or from $CPATH, as for the shim.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kernelmark.backends import cublaslt
+
+INCLUDES = Path(__file__).parents[1] / "hipshim" / "includes.py"
+TYPES = {
+    "f32": "R_32F",
+    "f64": "R_64F",
+    "f16": "R_16F",
+    "i8": "R_8I",
+    "i32": "R_32I",
+    "bf16": "R_16BF",
+    "f8e4m3": "R_8F_E4M3",
+    "f8e5m2": "R_8F_E5M2",
+    "f4e2m1": "R_4F_E2M1",
+}
+COMPUTE = {"f16": "16F", "f32": "32F", "f64": "64F", "i32": "32I"}
+DESC = {
+    "transa": "TRANSA",
+    "transb": "TRANSB",
+    "epilogue": "EPILOGUE",
+    "bias": "BIAS_POINTER",
+    "bias_type": "BIAS_DATA_TYPE",
+    "a_scale": "A_SCALE_POINTER",
+    "b_scale": "B_SCALE_POINTER",
+    "d_scale": "D_SCALE_POINTER",
+    "a_scale_mode": "A_SCALE_MODE",
+    "b_scale_mode": "B_SCALE_MODE",
+}
+ALGORITHM = {
+    "id": "ID",
+    "tile": "TILE_ID",
+    "split_k": "SPLITK_NUM",
+    "reduction": "REDUCTION_SCHEME",
+    "swizzle": "CTA_SWIZZLING",
+    "custom": "CUSTOM_OPTION",
+    "stages": "STAGES_ID",
+    "inner": "INNER_SHAPE_ID",
+    "cluster": "CLUSTER_SHAPE_ID",
+}
+
+
+def folders() -> list[Path]:
+    spec = importlib.util.spec_from_file_location("includes", INCLUDES)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    given = os.environ.get("CPATH", "").split(os.pathsep)
+    return [*map(Path, filter(None, given)), *module.folders()]
+
+
+def epilogue(act: str, bias: bool) -> str:
+    words = [*([act.upper()] if act != "none" else []), *(["BIAS"] if bias else [])]
+    return f"CUBLASLT_EPILOGUE_{'_'.join(words)}"
+
+
+def test_cublaslt_s_numbers() -> None:
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    if not any((folder / "cublasLt.h").is_file() for folder in folders()):
+        pytest.skip("CUDA's cublasLt.h is not installed")
+    table = cublaslt.TABLE
+    pairs = {f"CUDA_{TYPES[name]}": number for name, number in table.types.items()}
+    pairs |= {f"CUBLAS_COMPUTE_{COMPUTE[name]}": n for name, n in table.compute.items()}
+    pairs |= dict(zip(("CUBLAS_OP_N", "CUBLAS_OP_T"), table.transpose, strict=True))
+    pairs |= {f"CUBLASLT_MATMUL_DESC_{DESC[name]}": n for name, n in table.desc.items()}
+    pairs |= {epilogue(*which): n for which, n in table.epilogues.items()}
+    pairs |= {
+        f"CUBLASLT_ALGO_CONFIG_{ALGORITHM[name]}": number
+        for name, number, _ in cublaslt._ATTRIBUTES
+    }
+    pairs |= {
+        "CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT": table.layout["batch_count"],
+        "CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET": table.layout["batch_stride"],
+        "CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES": table.workspace_attribute,
+        "CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0": table.scale_e8m0,
+        "CUBLAS_STATUS_NOT_SUPPORTED": table.not_supported,
+        "CUBLAS_STATUS_ALLOC_FAILED": table.alloc_failed,
+        "CUBLAS_STATUS_SUCCESS": 0,
+        "sizeof(cublasLtMatmulAlgo_t)": table.algo_bytes,
+        "sizeof(cublasLtMatmulHeuristicResult_t)": table.heuristic_bytes,
+        "offsetof(cublasLtMatmulHeuristicResult_t, algo)": 0,
+        "offsetof(cublasLtMatmulHeuristicResult_t, state)": table.state_offset,
+    }
+    lines = ["#include <cstddef>", "#include <cublasLt.h>"]
+    lines += [f'static_assert(({name}) == {n}, "{name} is not {n}");' for name, n in pairs.items()]
+    command = [compiler, "-std=c++17", "-fsyntax-only", "-w"]
+    command += [word for folder in folders() for word in ("-isystem", str(folder))]
+    text = "\n".join(lines)
+    done = subprocess.run([*command, "-x", "c++", "-"], input=text, capture_output=True, text=True)
+    assert [line for line in done.stderr.splitlines() if "error" in line] == []

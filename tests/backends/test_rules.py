@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelmark import backends, ops
-from kernelmark.backends._rules import refuse_unknown, wrong_scales
+from kernelmark.backends._rules import ON_AMD, refuse_unknown, wrong_scales
 from kernelmark.core.errors import Unsupported
 from kernelmark.core.reason import Reason
 from kernelmark.core.result import Status
@@ -29,6 +29,12 @@ def test_an_op_that_a_backend_lacks_has_a_code() -> None:
         reason = backends.registry.get(name).supports(problem, absent("gfx942"))
         assert isinstance(reason, Reason)
         assert (reason.code, reason.fields["op"]) == ("op-unsupported", "gemm_epilogue")
+
+
+def test_what_runs_on_amd_says_that_it_has_not() -> None:
+    for name in backends.registry.names():
+        backend = backends.registry.get(name)
+        assert (ON_AMD in backend.summary) is ("hip" in backend.device_kinds), name
 
 
 @pytest.mark.parametrize(

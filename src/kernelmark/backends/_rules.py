@@ -11,6 +11,8 @@ from kernelmark.core.reason import Reason
 from kernelmark.core.result import Config, config_key
 from kernelmark.ops.gemm_epilogue import usual_bias_type
 
+# Added to the summary of each backend that runs on AMD GPUs; docs/amd.md says what was tested.
+ON_AMD = "not yet run on AMD hardware"
 _FNUZ = ("f8e4m3fnuz", "f8e5m2fnuz")
 _OCP = ("f8e4m3", "f8e5m2")
 # Floats below 16 bits that AMD's matrix units multiply: FNUZ on MI300, OCP on later GPUs.

@@ -157,7 +157,7 @@ def _attention(
 
 class Aiter(Backend):
     name = "aiter"
-    summary = "AMD's aiter: Triton, CK and assembly kernels; not yet run on AMD hardware"
+    summary = f"AMD's aiter: Triton, CK and assembly kernels; {_rules.ON_AMD}"
     device_kinds = ("hip",)
     supports_examples = FrozenDict(
         {"gfx942": (*_EXAMPLES, "!*fp4*"), "gfx950": _EXAMPLES},

@@ -205,7 +205,7 @@ class HipblasLt(Backend):
     be added; it is refused where it is not that solution's."""
 
     name = "hipblaslt"
-    summary = "AMD's hipBLASLt: heuristic choice or any solution; not yet run on AMD hardware"
+    summary = f"AMD's hipBLASLt: heuristic choice or any solution; {_rules.ON_AMD}"
     device_kinds = ("hip",)
     supports_examples = FrozenDict(
         {

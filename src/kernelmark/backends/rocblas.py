@@ -320,7 +320,7 @@ class Rocblas(Backend):
     refused where it is not that solution's."""
 
     name = "rocblas"
-    summary = "AMD's rocBLAS: its own choice or any solution; not yet run on AMD hardware"
+    summary = f"AMD's rocBLAS: its own choice or any solution; {_rules.ON_AMD}"
     device_kinds = ("hip",)
     supports_examples = FrozenDict(
         {"gfx942": ("gemm *", "batched_gemm *", "!*dtype=f8*", "!*bias=yes*")}

@@ -8,7 +8,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
-from kernelmark.backends._rules import refuse_unknown, unknown_op, wrong_device
+from kernelmark.backends._rules import ON_AMD, refuse_unknown, unknown_op, wrong_device
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.core.environment import DeviceInfo
 from kernelmark.core.errors import Unsupported
@@ -69,7 +69,7 @@ class RtcBackend(Backend):
     """Kernels of kernels/rtc for the ops that sentinels are made of."""
 
     name = "rtc"
-    summary = "our own plain kernels, compiled at run time: copy"
+    summary = f"our own plain kernels, compiled at run time: copy; on hip {ON_AMD}"
     device_kinds = ("cuda", "hip")
     supports_examples = FrozenDict({"sm_90": ("copy *",), "gfx942": ("copy *",)})
 

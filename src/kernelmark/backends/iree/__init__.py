@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernelmark import ops
-from kernelmark.backends._rules import unknown_op, wrong_device
+from kernelmark.backends._rules import ON_AMD, unknown_op, wrong_device
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.backends.iree import choices, queue
 from kernelmark.backends.iree.choices import Choice
@@ -45,7 +45,7 @@ class Iree(Backend):
     """llvm-cpu code on the cores of the device, or a GPU's code on IREE's own queue."""
 
     name = "iree"
-    summary = "IREE's compiler and runtime (llvm-cpu, cuda, rocm)"
+    summary = f"IREE's compiler and runtime (llvm-cpu, cuda, rocm); on hip {ON_AMD}"
     device_kinds = ("cpu", "cuda", "hip")
     # On a GPU, support depends on IREE's runtime finding the device.
     supports_examples = FrozenDict(

@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Sequence
 
-from kernelmark.backends._rules import refuse_unknown, unknown_op, wrong_device
+from kernelmark.backends._rules import ON_AMD, refuse_unknown, unknown_op, wrong_device
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.backends.torch import gpu, kernels, rules
 from kernelmark.core.environment import DeviceInfo
@@ -42,7 +42,7 @@ _HIP = (*_OPS, *_GPU, "!moe *")
 
 class TorchBackend(Backend):
     name = "torch"
-    summary = "PyTorch's own operators, called eagerly"
+    summary = f"PyTorch's own operators, called eagerly; on hip {ON_AMD}"
     device_kinds = ("cpu", "cuda", "hip")
     supports_examples = FrozenDict(
         {

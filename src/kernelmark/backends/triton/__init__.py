@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import cast
 
+from kernelmark.backends._rules import ON_AMD
 from kernelmark.backends.base import Backend, Kernel
 from kernelmark.backends.triton.build import kernel_info
 from kernelmark.backends.triton.plan import Plan, check_config
@@ -47,7 +48,10 @@ class TritonBackend(Backend):
     """GEMM, batched GEMM, attention, convolution and mixture of experts in Triton."""
 
     name = "triton"
-    summary = "our own Triton kernels: GEMM, batched GEMM, attention, convolution, experts"
+    summary = (
+        "our own Triton kernels: GEMM, batched GEMM, attention, convolution, experts; "
+        f"on hip {ON_AMD}"
+    )
     device_kinds = ("cuda", "hip")
     supports_examples = FrozenDict(
         {

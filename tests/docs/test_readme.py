@@ -86,7 +86,8 @@ def test_ops_and_backends_that_it_names_exist():
     untried = re.search(r"docs/amd.md\): (.*?)\. ", section)
     assert untried
     named = {*told_backends[1].split(", "), *untried[1].split(", ")}
-    assert named == {*backends.registry.names()} - {"fake"}
+    # Not equal: a backend is added by adding a file, without a word here.
+    assert named <= {*backends.registry.names()} - {"fake"}
     assert len(suites.names()) > 30  # "over thirty"
 
 
